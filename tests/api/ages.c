@@ -21,7 +21,7 @@ static void expect_no_age(struct xseg_allocator *allocator, const void *block)
 static const size_t sizes[] = {1, 512, 3000, 200 * KIB, MIB, MIB + 1, 9 * MIB, 50 * MIB};
 
 /* Every size, in every kind of segment. */
-static void blocks_have_ages(void **state)
+TEST(blocks_have_ages)
 {
     static const char *const config[] = {
         "history:state",
@@ -31,7 +31,6 @@ static void blocks_have_ages(void **state)
         "history:state,roundup_power2_divisions:4",
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
         void *block[2 * COUNT_OF(sizes)];
@@ -49,11 +48,10 @@ static void blocks_have_ages(void **state)
 }
 
 /* A block in the same place is a new one, also where it comes by the shortest way otherwise. */
-static void a_block_in_the_same_place_is_young(void **state)
+TEST(a_block_in_the_same_place_is_young)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         void *old = env_alloc(allocator, sizes[i], NULL);
 
@@ -70,13 +68,12 @@ static void a_block_in_the_same_place_is_young(void **state)
     env_close(allocator);
 }
 
-static void blocks_of_pools_have_ages(void **state)
+TEST(blocks_of_pools_have_ages)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
     struct xseg_pool *pool = env_pool(allocator);
     void *block[2];
 
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         block[i] = env_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
         xseg_sim_advance(3 * SECOND);
@@ -84,53 +81,49 @@ static void blocks_of_pools_have_ages(void **state)
     expect_age(allocator, block[0], 6000);
     expect_age(allocator, block[1], 3000);
     /* Through a pause, too. */
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     expect_age(allocator, block[0], 6000);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     expect_age(allocator, block[1], 3000);
-    env_free(allocator, block[0]);
-    env_free(allocator, block[1]);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    env_free(allocator, block[0], block[1]);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
-static void a_restored_block_is_as_old_as_that(void **state)
+TEST(a_restored_block_is_as_old_as_that)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_checkpoint *checkpoint = NULL;
     void *block[2];
 
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         block[i] = env_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
     }
     xseg_sim_advance(3 * SECOND);
-    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-    env_free(allocator, block[0]);
-    env_free(allocator, block[1]);
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    env_free(allocator, block[0], block[1]);
     xseg_sim_advance(3 * SECOND);
-    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
     xseg_sim_advance(SECOND);
     for (size_t i = 0; i < 2; i++) {
         expect_age(allocator, block[i], 1000);
         env_free(allocator, block[i]);
     }
     xseg_checkpoint_destroy(checkpoint);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
 /* What was allocated before the key was set has no age, also where one was stamped earlier. */
-static void the_key_comes_and_goes(void **state)
+TEST(the_key_comes_and_goes)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
     void *before[COUNT_OF(sizes)], *since[COUNT_OF(sizes)];
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         before[i] = env_alloc(allocator, sizes[i], NULL);
-    assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history:state"));
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         since[i] = env_alloc(allocator, sizes[i], NULL);
     xseg_sim_advance(SECOND);
@@ -138,57 +131,52 @@ static void the_key_comes_and_goes(void **state)
         expect_no_age(allocator, before[i]);
         expect_age(allocator, since[i], 1000);
     }
-    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         expect_no_age(allocator, since[i]);
         env_free(allocator, since[i]);
         assert_ptr_equal(env_alloc(allocator, sizes[i], NULL), since[i]);
     }
-    assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history:state"));
     xseg_sim_advance(SECOND);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         expect_no_age(allocator, since[i]);
-        env_free(allocator, since[i]);
-        env_free(allocator, before[i]);
+        env_free(allocator, since[i], before[i]);
     }
     env_close(allocator);
 }
 
 /* With a history as well, whose events read a clock of their own. */
-static void a_block_is_younger_than_one_of_before(void **state)
+TEST(a_block_is_younger_than_one_of_before)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     void *old = env_alloc(allocator, 1000, NULL);
 
-    (void)state;
     while (env_block(allocator, old).age_ms < 60)
         continue;
     void *young = env_alloc(allocator, 1000, NULL);
     const uint64_t age = env_block(allocator, young).age_ms;
     assert_true(age + 30 <= env_block(allocator, old).age_ms);
-    env_free(allocator, young);
-    env_free(allocator, old);
+    env_free(allocator, young, old);
     env_close(allocator);
 }
 
 /* --- Where they are told. --- */
 
-static void a_pending_block_has_its_age(void **state)
+TEST(a_pending_block_has_its_age)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
     const xseg_stream stream = env_stream();
     void *block = env_alloc(allocator, 5 * MIB, NULL);
 
-    (void)state;
     xseg_sim_advance(2 * SECOND);
     env_launch(allocator, stream, block);
-    assert_int_equal(xseg_record_stream(allocator, block, stream), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, block, stream));
     env_free(allocator, block);
     assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_PENDING_FREE);
     expect_age(allocator, block, 2000);
     xseg_sim_finish_all();
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
 struct sum {
@@ -221,11 +209,10 @@ static bool add_reason(void *context, const struct xseg_reason *reason)
 }
 
 /* An old block among many young ones, which come and go: its page is old for its sake. */
-static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
+TEST(a_walk_tells_each_and_a_reason_that_of_its_block)
 {
     static const char *const config[] = {"history:state", "expandable_segments:True"};
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
         void *old = env_alloc(allocator, 3000, NULL), *young[100];
@@ -235,11 +222,11 @@ static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
         for (unsigned at = 0; at < COUNT_OF(young); at++)
             young[at] = env_alloc(allocator, 2000, NULL);
         xseg_sim_advance(SECOND);
-        assert_int_equal(xseg_for_each_block(allocator, NULL, add_block, &blocks), XSEG_OK);
+        assert_ok(xseg_for_each_block(allocator, NULL, add_block, &blocks));
         assert_int_equal(blocks.known, i == 0 ? 101 : 0);
         assert_int_equal(blocks.unknown, i == 0 ? 0 : 101);
         assert_in_range(blocks.ms, i == 0 ? 161000 - 101 * 20 : 0, i == 0 ? 161000 + 101 * 20 : 0);
-        assert_int_equal(xseg_explain(allocator, NULL, add_reason, &reasons, NULL), XSEG_OK);
+        assert_ok(xseg_explain(allocator, NULL, add_reason, &reasons, NULL));
         assert_int_equal(reasons.known, i == 0);
         assert_int_equal(reasons.unknown, i != 0);
         assert_in_range(reasons.ms, i == 0 ? 60980 : 0, i == 0 ? 61020 : 0);
@@ -251,16 +238,14 @@ static void a_walk_tells_each_and_a_reason_that_of_its_block(void **state)
 }
 
 /* A caller that knows a shorter struct is told as much of it. */
-static void older_callers_are_told_what_they_know(void **state)
+TEST(older_callers_are_told_what_they_know)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
-    struct xseg_block_info info = {sizeof(info)};
+    struct xseg_block_info info = {sizeof(info), .age_ms = 77};
     void *block = env_alloc(allocator, 3000, NULL);
 
-    (void)state;
     info.struct_size = offsetof(struct xseg_block_info, age_ms);
-    info.age_ms = 77;
-    assert_int_equal(xseg_block_query(allocator, block, &info), XSEG_OK);
+    assert_ok(xseg_block_query(allocator, block, &info));
     assert_ptr_equal(info.base, block);
     assert_int_equal(info.age_ms, 77);
     env_free(allocator, block);
@@ -268,31 +253,12 @@ static void older_callers_are_told_what_they_know(void **state)
 }
 
 /* By the system's clock: the age is real. */
-static void the_clock_of_the_system_does(void **state)
+TEST(the_clock_of_the_system_does)
 {
     struct xseg_allocator *allocator = env_open("history:state");
     void *block = env_alloc(allocator, 3000, NULL);
 
-    (void)state;
     assert_true(env_block(allocator, block).age_ms < 60000);
     env_free(allocator, block);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_have_ages),
-        cmocka_unit_test(a_block_in_the_same_place_is_young),
-        cmocka_unit_test(blocks_of_pools_have_ages),
-        cmocka_unit_test(a_restored_block_is_as_old_as_that),
-        cmocka_unit_test(the_key_comes_and_goes),
-        cmocka_unit_test(a_block_is_younger_than_one_of_before),
-        cmocka_unit_test(a_pending_block_has_its_age),
-        cmocka_unit_test(a_walk_tells_each_and_a_reason_that_of_its_block),
-        cmocka_unit_test(older_callers_are_told_what_they_know),
-        cmocka_unit_test(the_clock_of_the_system_does),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

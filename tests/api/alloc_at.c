@@ -4,21 +4,13 @@
 
 static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
-static struct xseg_pool *make_pool(struct xseg_allocator *allocator)
-{
-    struct xseg_pool *pool = NULL;
-
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    return pool;
-}
-
 static void *at(void *base, size_t offset)
 {
     return (char *)base + offset;
 }
 
 /* In front of the block, and behind it, the memory stays cached. */
-static void a_block_comes_to_its_address(void **state)
+TEST(a_block_comes_to_its_address)
 {
     static const struct {
         size_t cached, offset, bytes;
@@ -28,17 +20,16 @@ static void a_block_comes_to_its_address(void **state)
         {64 * KIB, 60 * KIB, 4 * KIB}, {64 * KIB, 30 * KIB, 1000},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs) * COUNT_OF(cases); i++) {
         const size_t number = i / COUNT_OF(configs);
         struct xseg_allocator *allocator = env_open(configs[i % COUNT_OF(configs)]);
-        struct xseg_pool *pool = make_pool(allocator);
+        struct xseg_pool *pool = env_pool(allocator);
         void *base = env_alloc_in(allocator, pool, cases[number].cached, NULL), *ptr = NULL;
         void *wanted = at(base, cases[number].offset);
         const uint64_t grown = env_stats(allocator).num_device_alloc;
 
         env_free(allocator, base);
-        assert_int_equal(xseg_alloc_at(pool, cases[number].bytes, NULL, wanted, &ptr), XSEG_OK);
+        assert_ok(xseg_alloc_at(pool, cases[number].bytes, NULL, wanted, &ptr));
         assert_ptr_equal(ptr, wanted);
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
         assert_int_equal(env_block(allocator, ptr).requested, cases[number].bytes);
@@ -57,21 +48,20 @@ static void a_block_comes_to_its_address(void **state)
     }
 }
 
-static void what_is_not_cached_there_is_refused(void **state)
+TEST(what_is_not_cached_there_is_refused)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
         const xseg_stream side = env_stream();
-        struct xseg_pool *pool = make_pool(allocator), *other = make_pool(allocator);
+        struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
         void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
         void *pending = env_alloc_in(allocator, pool, 40 * MIB, NULL);
         void *live = env_alloc_in(allocator, pool, 40 * MIB, NULL);
         char nowhere[512];
 
         env_free(allocator, base);
-        assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
-        assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+        assert_ok(xseg_record_stream(allocator, pending, side));
+        assert_ok(xseg_sim_launch(side, UINT64_MAX));
         env_free(allocator, pending);
         env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, live, &ptr), XSEG_ERR_BUSY,
                          "in an allocated block");
@@ -98,49 +88,35 @@ static void what_is_not_cached_there_is_refused(void **state)
         env_expect_error(xseg_alloc_at(NULL, 4 * MIB, NULL, base, &ptr), XSEG_ERR_ARGUMENT, "NULL");
         assert_null(ptr);
         ptr = base;
-        assert_int_equal(xseg_alloc_at(pool, 0, NULL, base, &ptr), XSEG_OK);
+        assert_ok(xseg_alloc_at(pool, 0, NULL, base, &ptr));
         assert_null(ptr);
         /* A pending block has come back once its stream has passed. */
-        assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-        assert_int_equal(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr), XSEG_OK);
-        env_free(allocator, ptr);
-        env_free(allocator, live);
-        assert_int_equal(xseg_pool_release(other), XSEG_OK);
+        assert_ok(xseg_sim_finish(side));
+        assert_ok(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr));
+        env_free(allocator, ptr, live);
+        assert_ok(xseg_pool_release(other));
         other = env_observed_pool(allocator);
         live = env_alloc_in(allocator, other, 4 * MIB, NULL);
-        assert_int_equal(xseg_pool_release(other), XSEG_OK);
+        assert_ok(xseg_pool_release(other));
         env_expect_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), XSEG_ERR_ARGUMENT,
                          "pool has been released");
         env_free(allocator, live);
         env_empty_cache(allocator);
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
-        env_stream_destroy(side);
+        env_close(allocator, side);
     }
 }
 
-static void a_paused_pool_has_no_addresses_to_give(void **state)
+TEST(a_paused_pool_has_no_addresses_to_give)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    struct xseg_pool *pool = make_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
     void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
 
-    (void)state;
     env_free(allocator, base);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    assert_int_equal(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
+    assert_ok(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr));
     env_free(allocator, ptr);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_block_comes_to_its_address),
-        cmocka_unit_test(what_is_not_cached_there_is_refused),
-        cmocka_unit_test(a_paused_pool_has_no_addresses_to_give),
-    };
-
-    return cmocka_run_group_tests_name("alloc at", tests, NULL, NULL);
 }

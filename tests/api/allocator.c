@@ -14,7 +14,7 @@
 /* --- Opening. --- */
 
 /* The first thing that happens to somebody without a GPU: what is missing, and how to go on without. */
-static void without_a_driver_the_text_says_what_to_do(void **state)
+TEST(without_a_driver_the_text_says_what_to_do)
 {
     static const char *const word[] = {"libcuda.so.1", "NVIDIA driver", "r525", "CUDA 12.0",
                                        "XSEG_DRIVER=libxseg-sim.so"};
@@ -23,7 +23,6 @@ static void without_a_driver_the_text_says_what_to_do(void **state)
     struct xseg_allocator *allocator = NULL;
     void *present = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 
-    (void)state;
     if (present != NULL) { /* of this machine: nothing is missing */
         (void)dlclose(present);
         return;
@@ -43,13 +42,11 @@ static void without_a_driver_the_text_says_what_to_do(void **state)
         assert_int_equal(unsetenv("XSEG_DRIVER"), 0);
 }
 
-static void drivers_that_cannot_be_had_are_named(void **state)
+TEST(drivers_that_cannot_be_had_are_named)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = "libno-such-driver.so.1"};
     struct xseg_allocator *allocator = NULL;
 
-    (void)state;
-    options.driver = "libno-such-driver.so.1";
     env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
                      "libno-such-driver.so.1");
     /* A library that is there, but is no driver. */
@@ -58,12 +55,11 @@ static void drivers_that_cannot_be_had_are_named(void **state)
     assert_null(allocator);
 }
 
-static void drivers_that_are_too_old_are_named(void **state)
+TEST(drivers_that_are_too_old_are_named)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
-    (void)state;
     options.driver = getenv("XSEG_TEST_OLD_DRIVER");
     assert_non_null(options.driver);
     assert_int_equal(setenv("XSEG_OLD_DRIVER", "cuStreamGetId", 1), 0);
@@ -78,28 +74,26 @@ static void drivers_that_are_too_old_are_named(void **state)
     assert_null(allocator);
 }
 
-static void failures_to_start_are_named(void **state)
+TEST(failures_to_start_are_named)
 {
     struct xseg_allocator *allocator = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    assert_int_equal(xseg_sim_fail("cuInit", 1, 100), XSEG_OK); /* CUDA_ERROR_NO_DEVICE */
+    assert_ok(xseg_sim_reset(NULL));
+    assert_ok(xseg_sim_fail("cuInit", 1, 100)); /* CUDA_ERROR_NO_DEVICE */
     env_expect_error(env_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER,
                      "driver has no visible device");
-    assert_int_equal(xseg_sim_fail("cuInit", 1, 100), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuInit", 1, 100));
     env_expect_error(env_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER, "libxseg-sim.so");
-    assert_int_equal(xseg_sim_fail("cuInit", 1, 999), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuInit", 1, 999));
     env_expect_error(env_try_open(NULL, &allocator), XSEG_ERR_DRIVER, "cuInit");
     assert_null(allocator);
 }
 
-static void options_must_be_known(void **state)
+TEST(options_must_be_known)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
-    (void)state;
     options.struct_size = sizeof(options) + 4096;
     env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
                      "options->struct_size is unknown");
@@ -113,7 +107,7 @@ static void options_must_be_known(void **state)
 }
 
 /* Members that the library does not know count as long as they are zero. */
-static void options_of_a_newer_header_do(void **state)
+TEST(options_of_a_newer_header_do)
 {
     struct {
         struct xseg_options known;
@@ -121,26 +115,23 @@ static void options_of_a_newer_header_do(void **state)
     } options = {{sizeof(struct xseg_options)}, 0};
     struct xseg_allocator *allocator = NULL;
 
-    (void)state;
     options.known.struct_size = sizeof(options);
     options.known.driver = env_driver();
-    assert_int_equal(xseg_open(NULL, &options.known, &allocator), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_open(NULL, &options.known, &allocator));
+    assert_ok(xseg_close(allocator));
     options.more = 1;
     env_expect_error(xseg_open(NULL, &options.known, &allocator), XSEG_ERR_ARGUMENT,
                      "options->struct_size is unknown");
 }
 
-static void options_of_an_older_header_do(void **state)
+TEST(options_of_an_older_header_do)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = env_driver()};
     struct xseg_allocator *allocator = NULL;
 
-    (void)state;
     options.struct_size = offsetof(struct xseg_options, clock);
-    options.driver = env_driver();
-    assert_int_equal(xseg_open(NULL, &options, &allocator), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_open(NULL, &options, &allocator));
+    assert_ok(xseg_close(allocator));
 }
 
 struct heard {
@@ -159,21 +150,17 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
     heard->lines++;
 }
 
-static void keys_without_effect_are_said_once(void **state)
+TEST(keys_without_effect_are_said_once)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = hear};
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {{0}, 0};
 
-    (void)state;
-    options.driver = env_driver();
-    options.log = hear;
     options.log_context = &heard;
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    assert_int_equal(xseg_open("backend:native,pinned_use_background_threads:True,"
-                               "graph_capture_record_stream_reuse:True",
-                               &options, &allocator),
-                     XSEG_OK);
+    assert_ok(xseg_sim_reset(NULL));
+    assert_ok(xseg_open("backend:native,pinned_use_background_threads:True,"
+                        "graph_capture_record_stream_reuse:True",
+                        &options, &allocator));
     assert_int_equal(heard.lines, 1);
     assert_non_null(strstr(heard.line, "pinned_use_background_threads"));
     assert_non_null(strstr(heard.line, "backend"));
@@ -184,7 +171,7 @@ static void keys_without_effect_are_said_once(void **state)
 }
 
 /* The threshold is a part of the limit that a fraction sets; a warning reports that there is none. */
-static void a_threshold_without_a_fraction_is_said_once(void **state)
+TEST(a_threshold_without_a_fraction_is_said_once)
 {
     static const struct {
         const char *config;
@@ -197,7 +184,6 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
         {"per_process_memory_fraction:0.5", 0},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct xseg_options options = {sizeof(options)};
         struct xseg_limits limits = {
@@ -209,10 +195,10 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
         options.driver = env_driver();
         options.log = hear;
         options.log_context = &heard;
-        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        assert_int_equal(xseg_open(cases[i].config, &options, &allocator), XSEG_OK);
+        assert_ok(xseg_sim_reset(NULL));
+        assert_ok(xseg_open(cases[i].config, &options, &allocator));
         env_free(allocator, env_alloc(allocator, 100, NULL));
-        assert_int_equal(xseg_config_set(allocator, "idle_ms:5"), XSEG_OK);
+        assert_ok(xseg_config_set(allocator, "idle_ms:5"));
         assert_int_equal(heard.lines, cases[i].lines);
         if (heard.lines > 0)
             assert_non_null(strstr(heard.line, "garbage_collection_threshold has no effect"));
@@ -220,28 +206,24 @@ static void a_threshold_without_a_fraction_is_said_once(void **state)
         where.device = 0;
         limits.fraction = 0.5;
         limits.has_fraction = true;
-        assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
-        assert_int_equal(xseg_config_set(allocator, "garbage_collection_threshold:0.5"), XSEG_OK);
+        assert_ok(xseg_limits_set(allocator, &where, &limits));
+        assert_ok(xseg_config_set(allocator, "garbage_collection_threshold:0.5"));
         assert_int_equal(heard.lines, cases[i].lines);
         env_close(allocator);
     }
 }
 
 /* Where the driver has no virtual memory management, segments are classic, and one line says so. */
-static void without_vmm_segments_are_classic(void **state)
+TEST(without_vmm_segments_are_classic)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = hear};
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {{0}, 0};
 
-    (void)state;
-    settings.without_vmm = true;
-    options.driver = env_driver();
-    options.log = hear;
     options.log_context = &heard;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
+    assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_false(env_block(allocator, ptr).is_expandable);
     assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
@@ -252,19 +234,16 @@ static void without_vmm_segments_are_classic(void **state)
 }
 
 /* A driver that offers it and then refuses: the trial finds out. */
-static void a_failing_trial_falls_back(void **state)
+TEST(a_failing_trial_falls_back)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = hear};
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {{0}, 0};
 
-    (void)state;
-    options.driver = env_driver();
-    options.log = hear;
     options.log_context = &heard;
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
-    assert_int_equal(xseg_sim_fail("cuMemMap", 1, 801), XSEG_OK); /* CUDA_ERROR_NOT_SUPPORTED */
+    assert_ok(xseg_sim_reset(NULL));
+    assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
+    assert_ok(xseg_sim_fail("cuMemMap", 1, 801)); /* CUDA_ERROR_NOT_SUPPORTED */
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_false(env_block(allocator, ptr).is_expandable);
     assert_int_equal(heard.lines, 1);
@@ -277,19 +256,18 @@ static void a_failing_trial_falls_back(void **state)
 
 /* No addresses are left when the allocator opens: that says nothing about the device, and addresses may
  * come back. */
-static void a_trial_without_addresses_says_so(void **state)
+TEST(a_trial_without_addresses_says_so)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {{0}, 0};
 
-    (void)state;
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_ok(xseg_sim_reset(NULL));
     options.driver = env_driver();
     options.log = hear;
     options.log_context = &heard;
     xseg_sim_set_external_addresses(((uint64_t)1 << 47) - 2 * MIB);
-    assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
+    assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     void *small = env_alloc(allocator, 1000, NULL);
     assert_false(env_block(allocator, small).is_expandable);
     assert_non_null(strstr(heard.line, "out of virtual addresses for expandable segments"));
@@ -297,36 +275,32 @@ static void a_trial_without_addresses_says_so(void **state)
     xseg_sim_set_external_addresses(0);
     void *large = env_alloc(allocator, 5 * MIB, NULL);
     assert_true(env_block(allocator, large).is_expandable);
-    env_free(allocator, small);
-    env_free(allocator, large);
+    env_free(allocator, small, large);
     env_close(allocator);
 }
 
 /* Allocators open one after the other on one simulated machine, until all its addresses have been used
  * once. */
-static void an_allocator_opens_as_often_as_one_likes(void **state)
+TEST(an_allocator_opens_as_often_as_one_likes)
 {
-    (void)state;
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_ok(xseg_sim_reset(NULL));
     for (unsigned i = 0; i < 2000; i++) {
         struct xseg_allocator *allocator = NULL;
 
-        assert_int_equal(env_try_open("expandable_segments:True", &allocator), XSEG_OK);
+        assert_ok(env_try_open("expandable_segments:True", &allocator));
         void *small = env_alloc(allocator, 1000, NULL),
              *large = env_alloc(allocator, 3 * MIB, NULL);
         assert_true(env_block(allocator, small).is_expandable);
         assert_true(env_block(allocator, large).is_expandable);
-        env_free(allocator, small);
-        env_free(allocator, large);
+        env_free(allocator, small, large);
         env_close(allocator);
     }
 }
 
-static void the_first_source_wins_whole(void **state)
+TEST(the_first_source_wins_whole)
 {
     struct xseg_allocator *allocator;
 
-    (void)state;
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "large_segment_size_mb:24", 1), 0);
     assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64", 1), 0);
     allocator = env_open(NULL);
@@ -357,43 +331,41 @@ static void the_first_source_wins_whole(void **state)
     env_close(allocator);
 }
 
-static void bad_strings_change_nothing(void **state)
+TEST(bad_strings_change_nothing)
 {
     struct xseg_allocator *allocator = NULL;
     char before[2048], after[2048];
     size_t needed = 0;
 
-    (void)state;
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_ok(xseg_sim_reset(NULL));
     env_expect_error(env_try_open("max_split_size_mb:19", &allocator), XSEG_ERR_CONFIG,
                      "max_split_size_mb");
     allocator = env_open("expandable_segments:True,max_split_size_mb:40");
-    assert_int_equal(xseg_config_get(allocator, before, sizeof(before), &needed), XSEG_OK);
+    assert_ok(xseg_config_get(allocator, before, sizeof(before), &needed));
     assert_int_equal(needed, strlen(before) + 1);
     env_expect_error(xseg_config_set(allocator, "max_split_size_mb:50,no_such_key:1"),
                      XSEG_ERR_CONFIG, "no_such_key");
     env_expect_error(xseg_config_set(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_config_get(allocator, after, sizeof(after), NULL), XSEG_OK);
+    assert_ok(xseg_config_get(allocator, after, sizeof(after), NULL));
     assert_string_equal(before, after);
     /* Only what is named changes. */
-    assert_int_equal(xseg_config_set(allocator, "max_split_size_mb:50"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "max_split_size_mb:50"));
     assert_int_equal(env_stats(allocator).max_split_size, 50 * MIB);
-    assert_int_equal(xseg_config_get(allocator, after, 10, &needed), XSEG_OK);
+    assert_ok(xseg_config_get(allocator, after, 10, &needed));
     assert_int_equal(strlen(after), 9);
     env_close(allocator);
 }
 
 /* --- Allocating and freeing. --- */
 
-static void sizes_at_the_edges(void **state)
+TEST(sizes_at_the_edges)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = &ptr;
 
-    (void)state;
-    assert_int_equal(xseg_alloc(allocator, 0, 0, NULL, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 0, 0, NULL, &ptr));
     assert_null(ptr);
-    assert_int_equal(xseg_free(allocator, NULL), XSEG_OK);
+    assert_ok(xseg_free(allocator, NULL));
     env_expect_error(xseg_alloc(allocator, 0, SIZE_MAX, NULL, &ptr), XSEG_ERR_NO_MEMORY,
                      "exceeds the maximum allocation size");
     env_expect_error(xseg_alloc(allocator, 0, (size_t)1 << 60, NULL, &ptr), XSEG_ERR_NO_MEMORY,
@@ -413,11 +385,10 @@ static void sizes_at_the_edges(void **state)
 }
 
 /* Every power of two, small and large, in both modes; what lies before stays usable. */
-static void addresses_are_aligned_as_asked(void **state)
+TEST(addresses_are_aligned_as_asked)
 {
     static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct xseg_allocator *allocator = env_open(config[mode]);
         struct xseg_request request = {sizeof(request)};
@@ -428,7 +399,7 @@ static void addresses_are_aligned_as_asked(void **state)
             for (size_t bytes = 700; bytes < 8 * MIB; bytes *= 40) {
                 request.bytes = bytes;
                 request.alignment = alignment;
-                assert_int_equal(xseg_alloc_with(allocator, &request, &ptr[count]), XSEG_OK);
+                assert_ok(xseg_alloc_with(allocator, &request, &ptr[count]));
                 assert_int_equal((uintptr_t)ptr[count] % alignment, 0);
                 assert_true(env_block(allocator, ptr[count]).bytes >= bytes);
                 count++;
@@ -450,14 +421,13 @@ static void addresses_are_aligned_as_asked(void **state)
     }
 }
 
-static void pointers_that_are_not_live_are_told_what_they_are(void **state)
+TEST(pointers_that_are_not_live_are_told_what_they_are)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 8 * MIB, NULL);
     struct xseg_statistics before = env_stats(allocator), after;
     int local = 0;
 
-    (void)state;
     env_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
                      " at offset 512 of the block at ");
     env_expect_error(xseg_free(allocator, ptr + 9 * MIB), XSEG_ERR_NOT_ALLOCATED, "cached");
@@ -474,7 +444,7 @@ static void pointers_that_are_not_live_are_told_what_they_are(void **state)
     env_close(allocator);
 }
 
-static void arguments_are_checked(void **state)
+TEST(arguments_are_checked)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_request request = {sizeof(request)};
@@ -482,7 +452,6 @@ static void arguments_are_checked(void **state)
     struct xseg_statistics stats = {sizeof(stats)};
     void *ptr = NULL;
 
-    (void)state;
     env_expect_error(xseg_alloc(NULL, 0, 1, NULL, &ptr), XSEG_ERR_ARGUMENT, "NULL");
     env_expect_error(xseg_alloc(allocator, 0, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "out");
     env_expect_error(xseg_alloc(allocator, 1, 1, NULL, &ptr), XSEG_ERR_ARGUMENT,
@@ -501,17 +470,16 @@ static void arguments_are_checked(void **state)
     env_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED, "stream");
     env_expect_error(xseg_stats_reset(allocator, &where, 4), XSEG_ERR_ARGUMENT, "XSEG_RESET");
     env_expect_error(xseg_trim(NULL, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_close(NULL), XSEG_OK);
+    assert_ok(xseg_close(NULL));
     assert_null(ptr);
     env_close(allocator);
 }
 
-static void close_lists_live_blocks(void **state)
+TEST(close_lists_live_blocks)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = env_alloc(allocator, 12345, NULL);
 
-    (void)state;
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "12345 bytes");
     env_free(allocator, ptr);
     env_close(allocator);
@@ -519,46 +487,42 @@ static void close_lists_live_blocks(void **state)
 
 /* --- Several at once. --- */
 
-static void devices_are_separate(void **state)
+TEST(devices_are_separate)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 3};
     struct xseg_allocator *allocator;
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     void *ptr[3] = {NULL, NULL, NULL};
 
-    (void)state;
-    settings.devices = 3;
     allocator = env_open_on(&settings, NULL);
     for (int i = 0; i < 3; i += 2)
-        assert_int_equal(xseg_alloc(allocator, i, (size_t)(i + 1) * MIB, NULL, &ptr[i]), XSEG_OK);
+        assert_ok(xseg_alloc(allocator, i, (size_t)(i + 1) * MIB, NULL, &ptr[i]));
     /* A device that nobody named is not touched. */
     assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 2);
     assert_int_equal(xseg_sim_used(1), 0);
     assert_int_equal(env_block(allocator, ptr[2]).device, 2);
     where.device = 2;
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(allocator, &where, &stats));
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 3 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(2));
-    env_free(allocator, ptr[0]);
-    env_free(allocator, ptr[2]);
+    env_free(allocator, ptr[0], ptr[2]);
     env_close(allocator);
 }
 
-static void allocators_are_separate(void **state)
+TEST(allocators_are_separate)
 {
     struct xseg_allocator *first = env_open("expandable_segments:True"), *second = NULL;
     void *a, *b;
 
-    (void)state;
-    assert_int_equal(env_try_open("expandable_segments:False", &second), XSEG_OK);
+    assert_ok(env_try_open("expandable_segments:False", &second));
     a = env_alloc(first, 5 * MIB, NULL);
     b = env_alloc(second, 5 * MIB, NULL);
     assert_int_equal(xseg_free(second, a), XSEG_ERR_NOT_ALLOCATED);
     assert_int_equal(xseg_free(first, b), XSEG_ERR_NOT_ALLOCATED);
     assert_int_equal(env_stats(first).allocation[XSEG_STAT_ALL].current, 1);
     env_free(first, a);
-    assert_int_equal(xseg_close(first), XSEG_OK);
+    assert_ok(xseg_close(first));
     env_free(second, b);
     env_close(second);
 }
@@ -591,112 +555,100 @@ static int child(struct xseg_allocator *allocator, void *ptr)
 }
 
 /* A close that fails leaves everything usable: on every device, pools and all. */
-static void a_refused_close_ends_nothing(void **state)
+TEST(a_refused_close_ends_nothing)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_allocator *allocator;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL, *inside = NULL;
 
-    (void)state;
-    settings.devices = 2;
     allocator = env_open_on(&settings, NULL);
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    assert_int_equal(xseg_alloc(allocator, 1, 512, NULL, &ptr), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+    assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated, 1 on device 1; ");
-    assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
+    assert_ok(xseg_pool_retain(pool));
     inside = env_alloc_in(allocator, pool, 512, NULL);
-    env_free(allocator, inside);
-    env_free(allocator, ptr);
+    env_free(allocator, inside, ptr);
 
     /* The driver keeps the context of a later device: the close ends nothing, either. */
-    assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
     env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
-    assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
+    assert_ok(xseg_pool_retain(pool));
     inside = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, inside);
     env_close(allocator);
 }
 
 /* If the earlier context cannot be had again, its device is lost, and the rest goes on. */
-static void a_close_that_cannot_be_undone_loses_the_device(void **state)
+TEST(a_close_that_cannot_be_undone_loses_the_device)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct xseg_allocator *allocator;
     void *ptr = NULL;
 
-    (void)state;
-    settings.devices = 2;
     allocator = env_open_on(&settings, NULL);
     for (int device = 0; device < 2; device++) {
-        assert_int_equal(xseg_alloc(allocator, device, 512, NULL, &ptr), XSEG_OK);
+        assert_ok(xseg_alloc(allocator, device, 512, NULL, &ptr));
         env_free(allocator, ptr);
     }
     ptr = NULL;
     fault.call = "cuDevicePrimaryCtxRelease";
     fault.error = UNKNOWN;
     fault.nth = 2;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &fault));
     fault.call = "cuDevicePrimaryCtxRetain";
     fault.nth = 1;
-    assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(1, &fault));
     env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
     env_expect_error(xseg_alloc(allocator, 0, 512, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
                      "device 0 is lost");
-    assert_int_equal(xseg_alloc(allocator, 1, 512, NULL, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
 /* A stream of another device is refused before it can do harm. */
-static void streams_of_other_devices_are_refused(void **state)
+TEST(streams_of_other_devices_are_refused)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_allocator *allocator;
     xseg_stream stream;
     void *ptr = NULL, *other = NULL;
 
-    (void)state;
-    settings.devices = 2;
     allocator = env_open_on(&settings, NULL);
     stream = env_stream();
-    assert_int_equal(xseg_alloc(allocator, 1, 512, NULL, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
     env_expect_error(xseg_record_stream(allocator, ptr, stream), XSEG_ERR_ARGUMENT,
                      "another device");
     env_expect_error(xseg_alloc(allocator, 1, 512, stream, &other), XSEG_ERR_ARGUMENT,
                      "another device");
     env_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
 /* Larger than the largest segment of small blocks. */
-static void very_large_devices_work(void **state)
+TEST(very_large_devices_work)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4096 * GIB};
     struct xseg_allocator *allocator;
     void *small, *large;
 
-    (void)state;
-    settings.memory_bytes = 4096 * GIB;
     allocator = env_open_on(&settings, "expandable_segments:True");
     small = env_alloc(allocator, 512, NULL);
     large = env_alloc(allocator, 700 * GIB, NULL);
     assert_int_equal(env_block(allocator, small).segment_bytes, 512 * GIB);
     assert_ptr_equal(env_block(allocator, (char *)large + 699 * GIB).base, large);
-    env_free(allocator, small);
-    env_free(allocator, large);
+    env_free(allocator, small, large);
     env_close(allocator);
 }
 
-static void a_forked_child_is_refused(void **state)
+TEST(a_forked_child_is_refused)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = env_alloc(allocator, 512, NULL);
     int status = -1;
 
-    (void)state;
     const pid_t pid = fork();
     if (pid == 0)
         _exit(child(allocator, ptr));
@@ -707,11 +659,10 @@ static void a_forked_child_is_refused(void **state)
     env_close(allocator);
 }
 
-static void statuses_have_sentences(void **state)
+TEST(statuses_have_sentences)
 {
     char text[8];
 
-    (void)state;
     for (int i = 0; i >= -13; i--)
         assert_string_not_equal(xseg_status_name((xseg_status)i), "unknown status");
     assert_string_equal(xseg_status_name((xseg_status)-99), "unknown status");
@@ -719,40 +670,4 @@ static void statuses_have_sentences(void **state)
     assert_true(xseg_error_message(NULL, 0) > 7);
     assert_true(xseg_error_message(text, sizeof(text)) > 7);
     assert_int_equal(strlen(text), 7);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_driver_the_text_says_what_to_do),
-        cmocka_unit_test(drivers_that_cannot_be_had_are_named),
-        cmocka_unit_test(drivers_that_are_too_old_are_named),
-        cmocka_unit_test(failures_to_start_are_named),
-        cmocka_unit_test(options_must_be_known),
-        cmocka_unit_test(options_of_an_older_header_do),
-        cmocka_unit_test(options_of_a_newer_header_do),
-        cmocka_unit_test(keys_without_effect_are_said_once),
-        cmocka_unit_test(a_threshold_without_a_fraction_is_said_once),
-        cmocka_unit_test(without_vmm_segments_are_classic),
-        cmocka_unit_test(a_failing_trial_falls_back),
-        cmocka_unit_test(a_trial_without_addresses_says_so),
-        cmocka_unit_test(an_allocator_opens_as_often_as_one_likes),
-        cmocka_unit_test(the_first_source_wins_whole),
-        cmocka_unit_test(bad_strings_change_nothing),
-        cmocka_unit_test(sizes_at_the_edges),
-        cmocka_unit_test(addresses_are_aligned_as_asked),
-        cmocka_unit_test(pointers_that_are_not_live_are_told_what_they_are),
-        cmocka_unit_test(arguments_are_checked),
-        cmocka_unit_test(close_lists_live_blocks),
-        cmocka_unit_test(devices_are_separate),
-        cmocka_unit_test(allocators_are_separate),
-        cmocka_unit_test(a_refused_close_ends_nothing),
-        cmocka_unit_test(a_close_that_cannot_be_undone_loses_the_device),
-        cmocka_unit_test(streams_of_other_devices_are_refused),
-        cmocka_unit_test(very_large_devices_work),
-        cmocka_unit_test(a_forked_child_is_refused),
-        cmocka_unit_test(statuses_have_sentences),
-    };
-
-    return cmocka_run_group_tests_name("allocator", tests, NULL, NULL);
 }

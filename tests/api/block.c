@@ -7,24 +7,21 @@
 #include "tests/support/env.h"
 
 /* The article's drawing: free, used, free; 800 MB do not fit although 1000 MB are free. */
-static void the_block_between_two_free_halves(void **state)
+TEST(the_block_between_two_free_halves)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1020 * MIB};
     struct xseg_allocator *allocator;
     char *left, *tensor, *right;
     struct xseg_block_info info;
     void *big = NULL;
 
-    (void)state;
-    settings.memory_bytes = 1020 * MIB;
     allocator = env_open_on(&settings, "expandable_segments:False");
     big = env_alloc(allocator, 1020 * MIB, NULL);
     env_free(allocator, big);
     left = env_alloc(allocator, 500 * MIB, NULL);
     tensor = env_alloc(allocator, 20 * MIB, NULL);
     right = env_alloc(allocator, 500 * MIB, NULL);
-    env_free(allocator, left);
-    env_free(allocator, right);
+    env_free(allocator, left, right);
     assert_int_equal(xseg_alloc(allocator, 0, 800 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY);
 
     info = env_block(allocator, tensor + 5 * MIB);
@@ -42,18 +39,15 @@ static void the_block_between_two_free_halves(void **state)
 }
 
 /* The article's use of it: of several candidates, release the one that frees the most. */
-static void the_best_block_to_release(void **state)
+TEST(the_best_block_to_release)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *ptr[8], *best = NULL;
     size_t most = 0;
 
-    (void)state;
     for (unsigned i = 0; i < 8; i++)
         ptr[i] = env_alloc(allocator, 10 * MIB, NULL);
-    env_free(allocator, ptr[1]);
-    env_free(allocator, ptr[4]);
-    env_free(allocator, ptr[6]);
+    env_free(allocator, ptr[1], ptr[4], ptr[6]);
     for (unsigned i = 0; i < 8; i++) {
         const struct xseg_block_info info = env_block(allocator, ptr[i]);
         const size_t room = info.free_before + info.bytes + info.free_after;
@@ -65,21 +59,16 @@ static void the_best_block_to_release(void **state)
     }
     assert_ptr_equal(best, ptr[5]);
     assert_int_equal(most, 30 * MIB);
-    env_free(allocator, ptr[0]);
-    env_free(allocator, ptr[2]);
-    env_free(allocator, ptr[3]);
-    env_free(allocator, ptr[5]);
-    env_free(allocator, ptr[7]);
+    env_free(allocator, ptr[0], ptr[2], ptr[3], ptr[5], ptr[7]);
     env_close(allocator);
 }
 
-static void small_blocks_from_any_address(void **state)
+TEST(small_blocks_from_any_address)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     char *ptr[64];
     struct xseg_block_info info;
 
-    (void)state;
     for (unsigned i = 0; i < 64; i++)
         ptr[i] = env_alloc(allocator, 100 * (i + 1), NULL);
     for (unsigned i = 0; i < 64; i++) {
@@ -103,7 +92,7 @@ static void small_blocks_from_any_address(void **state)
 }
 
 /* As in PyTorch: the remainder of a split keeps the size as well. */
-static void a_free_block_keeps_the_size_of_its_last_request(void **state)
+TEST(a_free_block_keeps_the_size_of_its_last_request)
 {
     static const struct {
         const char *config;
@@ -117,7 +106,6 @@ static void a_free_block_keeps_the_size_of_its_last_request(void **state)
         {"expandable_segments:False", {300 * KIB + 5, 200 * KIB, 128 * KIB}, 150 * KIB},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(cases); i++) {
         struct xseg_allocator *allocator = env_open(cases[i].config);
         char *ptr[3];
@@ -144,14 +132,13 @@ static void a_free_block_keeps_the_size_of_its_last_request(void **state)
 }
 
 /* What stays of a block whose pages are unmapped has no last request; the mapped pages have the one of before. */
-static void a_remainder_of_an_unmapped_block_has_no_request(void **state)
+TEST(a_remainder_of_an_unmapped_block_has_no_request)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 3 * MIB, NULL);
     char *second = env_alloc(allocator, 50 * MIB + 1, NULL);
     char *third = env_alloc(allocator, 3 * MIB, NULL);
 
-    (void)state;
     env_free(allocator, second);
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, first + 3 * MIB).state, XSEG_BLOCK_CACHED);
@@ -163,20 +150,17 @@ static void a_remainder_of_an_unmapped_block_has_no_request(void **state)
     assert_ptr_equal(again, second);
     assert_int_equal(env_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_CACHED);
     assert_int_equal(env_block(allocator, first + 25 * MIB).requested, 50 * MIB + 1);
-    env_free(allocator, again);
-    env_free(allocator, first);
-    env_free(allocator, third);
+    env_free(allocator, again, first, third);
     env_close(allocator);
 }
 
 /* PyTorch's answers: blocks are unmapped by size, so memory that is mapped again has the size of the largest; an empty
  * segment is destroyed, so a new one has none. */
-static void memory_that_is_mapped_again_has_the_size_of_what_was_unmapped_last(void **state)
+TEST(memory_that_is_mapped_again_has_the_size_of_what_was_unmapped_last)
 {
     static const size_t cases[][3] = {{40, 20, 20}, {20, 20, 40}};
     static const size_t last[] = {40 * MIB - 1, 40 * MIB - 3};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(cases); i++) {
         struct xseg_allocator *allocator = env_open("expandable_segments:True");
         char *ptr[3];
@@ -186,15 +170,13 @@ static void memory_that_is_mapped_again_has_the_size_of_what_was_unmapped_last(v
         void *fence = env_alloc(allocator, 20 * MIB, NULL);
         env_free(allocator, ptr[1]);
         env_empty_cache(allocator);
-        env_free(allocator, ptr[0]);
-        env_free(allocator, ptr[2]);
+        env_free(allocator, ptr[0], ptr[2]);
         env_empty_cache(allocator);
         char *again = env_alloc(allocator, 10 * MIB, NULL);
         assert_ptr_equal(again, ptr[0]);
         assert_int_equal(env_block(allocator, again + 10 * MIB).state, XSEG_BLOCK_CACHED);
         assert_int_equal(env_block(allocator, again + 10 * MIB).requested, last[i]);
-        env_free(allocator, again);
-        env_free(allocator, fence);
+        env_free(allocator, again, fence);
         env_empty_cache(allocator);
         again = env_alloc(allocator, 10 * MIB, NULL);
         assert_int_equal(env_block(allocator, again + 10 * MIB).requested, 0);
@@ -204,14 +186,13 @@ static void memory_that_is_mapped_again_has_the_size_of_what_was_unmapped_last(v
 }
 
 /* Across 4 GiB and more, where the starts are in several chunks. */
-static void large_blocks_from_any_address(void **state)
+TEST(large_blocks_from_any_address)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 9 * GIB, NULL);
     char *second = env_alloc(allocator, 3 * MIB, NULL);
     char *third = env_alloc(allocator, 20 * GIB, NULL);
 
-    (void)state;
     assert_ptr_equal(env_block(allocator, first).base, first);
     assert_ptr_equal(env_block(allocator, first + 9 * GIB - 1).base, first);
     assert_ptr_equal(env_block(allocator, second + MIB + 7).base, second);
@@ -227,13 +208,12 @@ static void large_blocks_from_any_address(void **state)
     env_close(allocator);
 }
 
-static void unknown_addresses_and_older_callers(void **state)
+TEST(unknown_addresses_and_older_callers)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = env_alloc(allocator, 512, NULL);
     struct xseg_block_info info = {sizeof(info)};
 
-    (void)state;
     env_expect_error(xseg_block_query(allocator, &info, &info), XSEG_ERR_NOT_ALLOCATED,
                      "not in memory");
     env_expect_error(xseg_block_query(allocator, NULL, &info), XSEG_ERR_NOT_ALLOCATED,
@@ -242,25 +222,9 @@ static void unknown_addresses_and_older_callers(void **state)
     /* A caller built against a header with fewer members gets those, and no more. */
     info.struct_size = offsetof(struct xseg_block_info, state);
     info.device = 1234;
-    assert_int_equal(xseg_block_query(allocator, ptr, &info), XSEG_OK);
+    assert_ok(xseg_block_query(allocator, ptr, &info));
     assert_ptr_equal(info.base, ptr);
     assert_int_equal(info.device, 1234);
     env_free(allocator, ptr);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_block_between_two_free_halves),
-        cmocka_unit_test(the_best_block_to_release),
-        cmocka_unit_test(small_blocks_from_any_address),
-        cmocka_unit_test(a_free_block_keeps_the_size_of_its_last_request),
-        cmocka_unit_test(a_remainder_of_an_unmapped_block_has_no_request),
-        cmocka_unit_test(memory_that_is_mapped_again_has_the_size_of_what_was_unmapped_last),
-        cmocka_unit_test(large_blocks_from_any_address),
-        cmocka_unit_test(unknown_addresses_and_older_callers),
-    };
-
-    return cmocka_run_group_tests_name("block", tests, NULL, NULL);
 }

@@ -14,11 +14,10 @@
 static struct xseg_allocator *open_fresh(struct env_log *heard, unsigned devices, uint64_t memory,
                                          const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = devices,
+                                         .memory_bytes = memory};
 
-    settings.devices = devices;
-    settings.memory_bytes = memory;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
     return env_open_logged(config, heard);
 }
 
@@ -31,22 +30,17 @@ static void break_from(const char *call, uint64_t nth, int error)
     fault.nth = nth;
     fault.every = 1;
     fault.error = error;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &fault));
 }
 
 static void repair(void)
 {
-    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, NULL));
 }
 
 static uint64_t segments(struct xseg_allocator *allocator)
 {
     return env_stats(allocator).segment[XSEG_STAT_ALL].current;
-}
-
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 /* One line, which names the device, a word of the reason, what comes of it and what makes the line go. */
@@ -64,11 +58,10 @@ static const int errors[] = {NO_MEMORY, NOT_SUPPORTED, UNKNOWN};
 
 /* --- A board that refuses from the start. --- */
 
-static void a_board_that_refuses_from_the_start_is_classic(void **state)
+TEST(a_board_that_refuses_from_the_start_is_classic)
 {
     struct env_log heard;
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         for (unsigned k = 0; k < COUNT_OF(errors); k++) {
             struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
@@ -88,12 +81,11 @@ static void a_board_that_refuses_from_the_start_is_classic(void **state)
 }
 
 /* The memory that is free is in the line where the driver's word is that there is none. */
-static void free_memory_is_named(void **state)
+TEST(free_memory_is_named)
 {
     struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 50 * GIB, "expandable_segments:True");
 
-    (void)state;
     break_from("cuMemCreate", 1, NO_MEMORY);
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     expect_line(&heard, "device 0", "51200 MiB free");
@@ -107,16 +99,15 @@ static void free_memory_is_named(void **state)
 }
 
 /* Others have all memory when the device opens: that says nothing of pages, which are used when it comes back. */
-static void a_full_device_at_open_is_a_shortage(void **state)
+TEST(a_full_device_at_open_is_a_shortage)
 {
     struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 400 * MIB, "expandable_segments:True");
     void *ptr = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_sim_set_external_memory(0, 400 * MIB), XSEG_OK);
+    assert_ok(xseg_sim_set_external_memory(0, 400 * MIB));
     env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
-    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
+    assert_ok(xseg_sim_set_external_memory(0, 0));
     ptr = env_alloc(allocator, MIB, NULL);
     assert_true(env_block(allocator, ptr).is_expandable);
     assert_int_equal(heard.lines, 0);
@@ -125,21 +116,20 @@ static void a_full_device_at_open_is_a_shortage(void **state)
 }
 
 /* The driver says that plenty is free, and no call has memory: neither way works, so nothing is decided. */
-static void a_device_without_memory_for_anybody_is_short(void **state)
+TEST(a_device_without_memory_for_anybody_is_short)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
     void *ptr = NULL;
 
-    (void)state;
     break_from("cuMemCreate", 1, NO_MEMORY);
     fault.call = "cuMemAlloc";
     fault.every = 1;
-    assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(1, &fault));
     env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
     repair();
-    assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(1, NULL));
     ptr = env_alloc(allocator, MIB, NULL);
     assert_true(env_block(allocator, ptr).is_expandable);
     assert_int_equal(heard.lines, 0);
@@ -150,35 +140,32 @@ static void a_device_without_memory_for_anybody_is_short(void **state)
 /* --- A board that says yes, and fails later. --- */
 
 /* The trial makes two pages. */
-static void a_board_that_fails_at_the_first_growth_is_classic(void **state)
+TEST(a_board_that_fails_at_the_first_growth_is_classic)
 {
     struct env_log heard;
 
-    (void)state;
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
         struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
 
         break_from("cuMemCreate", 3, errors[k]);
         void *ptr = env_alloc(allocator, MIB, NULL), *other = env_alloc(allocator, MIB, NULL);
         assert_false(env_block(allocator, ptr).is_expandable);
-        assert_int_equal(reserved(allocator), 2 * MIB);
+        assert_int_equal(env_reserved(allocator), 2 * MIB);
         assert_int_equal(env_stats(allocator).num_ooms, 0);
         assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
         expect_line(&heard, "device 0", "cuMemCreate");
-        env_free(allocator, ptr);
-        env_free(allocator, other);
+        env_free(allocator, ptr, other);
         env_empty_cache(allocator);
-        assert_int_equal(reserved(allocator), 0);
+        assert_int_equal(env_reserved(allocator), 0);
         env_close(allocator);
     }
 }
 
 /* What is mapped stays and is used; what is new is classic. */
-static void a_board_that_fails_later_keeps_its_pages(void **state)
+TEST(a_board_that_fails_later_keeps_its_pages)
 {
     struct env_log heard;
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         for (unsigned k = 0; k < COUNT_OF(errors); k++) {
             struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
@@ -188,31 +175,29 @@ static void a_board_that_fails_later_keeps_its_pages(void **state)
             break_from(calls[i], 1, errors[k]);
             void *late = env_alloc(allocator, 50 * MIB, NULL);
             assert_false(env_block(allocator, late).is_expandable);
-            assert_int_equal(reserved(allocator), 90 * MIB);
+            assert_int_equal(env_reserved(allocator), 90 * MIB);
             expect_line(&heard, "device 0", calls[i]);
             env_free(allocator, early);
             void *again = env_alloc(allocator, 30 * MIB, NULL);
             assert_ptr_equal(again, early);
-            env_free(allocator, again);
-            env_free(allocator, late);
+            env_free(allocator, again, late);
             env_empty_cache(allocator);
-            assert_int_equal(reserved(allocator), 0);
+            assert_int_equal(env_reserved(allocator), 0);
             env_close(allocator);
         }
 }
 
 /* One refusal is no evidence: the growth is tried again. */
-static void a_call_that_fails_once_decides_nothing(void **state)
+TEST(a_call_that_fails_once_decides_nothing)
 {
     struct env_log heard;
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         for (unsigned k = 0; k < COUNT_OF(errors); k++) {
             struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
 
             env_free(allocator, env_alloc(allocator, MIB, NULL));
-            assert_int_equal(xseg_sim_fail(calls[i], 1, errors[k]), XSEG_OK);
+            assert_ok(xseg_sim_fail(calls[i], 1, errors[k]));
             void *ptr = env_alloc(allocator, 30 * MIB, NULL);
             assert_true(xseg_sim_failed());
             assert_true(env_block(allocator, ptr).is_expandable);
@@ -223,63 +208,59 @@ static void a_call_that_fails_once_decides_nothing(void **state)
 }
 
 /* A device that is full, by this process or by others, is short: nothing changes. */
-static void a_shortage_decides_nothing(void **state)
+TEST(a_shortage_decides_nothing)
 {
     struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 400 * MIB, "expandable_segments:True");
     void *kept = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_sim_set_external_memory(0, 280 * MIB), XSEG_OK);
+    assert_ok(xseg_sim_set_external_memory(0, 280 * MIB));
     env_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
-    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
+    assert_ok(xseg_sim_set_external_memory(0, 0));
     env_expect_error(xseg_alloc(allocator, 0, 350 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
     ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_true(env_block(allocator, ptr).is_expandable);
     assert_int_equal(heard.lines, 0);
-    env_free(allocator, ptr);
-    env_free(allocator, kept);
+    env_free(allocator, ptr, kept);
     env_close(allocator);
 }
 
 /* A board that fails while its memory is short goes on as with expandable_segments:False. */
-static void a_board_may_fail_in_a_shortage(void **state)
+TEST(a_board_may_fail_in_a_shortage)
 {
     struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 200 * MIB, "expandable_segments:True");
     const xseg_stream side = env_stream();
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 160 * MIB, side));
     break_from("cuMemMap", 1, UNKNOWN);
     void *ptr = env_alloc(allocator, 100 * MIB, NULL);
     assert_false(env_block(allocator, ptr).is_expandable);
     expect_line(&heard, "device 0", "cuMemMap");
     env_free(allocator, ptr);
-    assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, side));
     env_stream_destroy(side);
     env_close(allocator);
 }
 
 /* Each device is judged by itself. */
-static void a_device_of_several(void **state)
+TEST(a_device_of_several)
 {
     struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 2, 0, "expandable_segments:True");
     void *first = NULL, *second = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_alloc(allocator, 0, MIB, NULL, &first), XSEG_OK);
-    assert_int_equal(xseg_alloc(allocator, 1, MIB, NULL, &second), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 0, MIB, NULL, &first));
+    assert_ok(xseg_alloc(allocator, 1, MIB, NULL, &second));
     env_free(allocator, second);
     break_from("cuMemCreate", 1, NOT_SUPPORTED);
-    assert_int_equal(xseg_alloc(allocator, 1, 30 * MIB, NULL, &second), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 1, 30 * MIB, NULL, &second));
     assert_false(env_block(allocator, second).is_expandable);
     expect_line(&heard, "device 1", "cuMemCreate");
     env_free(allocator, second);
     repair();
     env_free(allocator, first);
-    assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, NULL, &first), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 0, 30 * MIB, NULL, &first));
     assert_true(env_block(allocator, first).is_expandable);
     env_free(allocator, first);
     assert_int_equal(heard.lines, 1);
@@ -287,11 +268,10 @@ static void a_device_of_several(void **state)
 }
 
 /* In a capture a classic segment comes as it does with expandable_segments:False, and the capture lives. */
-static void in_a_capture(void **state)
+TEST(in_a_capture)
 {
     struct env_log heard;
 
-    (void)state;
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
         struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
         const xseg_stream stream = env_stream();
@@ -306,8 +286,8 @@ static void in_a_capture(void **state)
         expect_line(&heard, "device 0", "cuMemCreate");
         env_free(allocator, ptr);
         env_graph_destroy(graph);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
+        assert_ok(xseg_stream_retire(allocator, 0, stream));
         env_stream_destroy(stream);
         env_close(allocator);
     }
@@ -316,45 +296,41 @@ static void in_a_capture(void **state)
 /* --- Pools and limits. --- */
 
 /* A private pool, and one of single pages, whose cached page stays whole. */
-static void in_a_private_pool(void **state)
+TEST(in_a_private_pool)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct env_log heard;
 
-    (void)state;
     for (unsigned single = 0; single < 2; single++) {
         struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
         struct xseg_pool *pool = NULL;
 
         options.single_page = single != 0;
-        assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
         void *early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         break_from("cuMemCreate", 1, UNKNOWN);
         void *late = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         assert_false(env_block(allocator, late).is_expandable);
         expect_line(&heard, "device 0", "cuMemCreate");
-        env_free(allocator, early);
-        env_free(allocator, late);
+        env_free(allocator, early, late);
         early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-        assert_int_equal(reserved(allocator), single != 0 ? 60 * MIB : 70 * MIB);
+        assert_int_equal(env_reserved(allocator), single != 0 ? 60 * MIB : 70 * MIB);
         env_free(allocator, early);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }
 
 /* Memory for other processes is pages.  On such a board a pool of it cannot be had, and what a former one gets now
  * cannot be exported; both are refused with a sentence. */
-static void memory_to_export_is_refused(void **state)
+TEST(memory_to_export_is_refused)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
     struct xseg_pool *pool = NULL, *none = NULL;
 
-    (void)state;
-    options.exportable = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     break_from("cuMemCreate", 1, UNKNOWN);
     void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     expect_line(&heard, "device 0", "cuMemCreate");
@@ -362,12 +338,12 @@ static void memory_to_export_is_refused(void **state)
     env_expect_error(xseg_pool_create(allocator, 0, &options, &none), XSEG_ERR_UNSUPPORTED,
                      "virtual memory management is not available");
     env_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
 /* A limit refuses a classic segment as it does pages. */
-static void limits_hold(void **state)
+TEST(limits_hold)
 {
     struct env_log heard;
     struct xseg_allocator *allocator =
@@ -375,32 +351,30 @@ static void limits_hold(void **state)
     const xseg_stream side = env_stream();
     void *kept = env_alloc(allocator, 80 * MIB, NULL), *ptr = NULL;
 
-    (void)state;
     break_from("cuMemCreate", 1, NOT_SUPPORTED);
     env_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
                      "hard_limit_mb");
     ptr = env_alloc(allocator, 40 * MIB, NULL);
     assert_false(env_block(allocator, ptr).is_expandable);
-    assert_int_equal(reserved(allocator), 120 * MIB);
+    assert_int_equal(env_reserved(allocator), 120 * MIB);
     expect_line(&heard, "device 0", "cuMemCreate");
     /* Pages that are cached for one stream give way to a classic segment of another. */
     env_free(allocator, kept);
     kept = env_alloc(allocator, 80 * MIB, side);
     assert_false(env_block(allocator, kept).is_expandable);
-    assert_int_equal(reserved(allocator), 120 * MIB);
+    assert_int_equal(env_reserved(allocator), 120 * MIB);
     env_free(allocator, kept);
-    assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, side));
     env_stream_destroy(side);
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
 /* Blocks with a segment of their own need pages, so they become as others. */
-static void guarded_blocks_become_plain(void **state)
+TEST(guarded_blocks_become_plain)
 {
     struct env_log heard;
 
-    (void)state;
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
         struct xseg_allocator *allocator =
             open_fresh(&heard, 1, 0, "expandable_segments:True,unmap_on_free:True");
@@ -416,19 +390,18 @@ static void guarded_blocks_become_plain(void **state)
 }
 
 /* Memory that is made ready ahead comes, too. */
-static void prewarming_works(void **state)
+TEST(prewarming_works)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct env_log heard;
     struct xseg_allocator *allocator = open_fresh(&heard, 1, 0, "expandable_segments:True");
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     break_from("cuMemSetAccess", 1, UNKNOWN);
     where.device = 0;
-    assert_int_equal(xseg_prewarm(allocator, &where, 30 * MIB), XSEG_OK);
+    assert_ok(xseg_prewarm(allocator, &where, 30 * MIB));
     expect_line(&heard, "device 0", "cuMemSetAccess");
-    assert_int_equal(reserved(allocator), 32 * MIB);
+    assert_int_equal(env_reserved(allocator), 32 * MIB);
     const uint64_t allocs = xseg_sim_calls("cuMemAlloc");
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(xseg_sim_calls("cuMemAlloc"), allocs);
@@ -443,26 +416,4 @@ static int be_warned(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_board_that_refuses_from_the_start_is_classic),
-        cmocka_unit_test(free_memory_is_named),
-        cmocka_unit_test(a_full_device_at_open_is_a_shortage),
-        cmocka_unit_test(a_device_without_memory_for_anybody_is_short),
-        cmocka_unit_test(a_board_that_fails_at_the_first_growth_is_classic),
-        cmocka_unit_test(a_board_that_fails_later_keeps_its_pages),
-        cmocka_unit_test(a_call_that_fails_once_decides_nothing),
-        cmocka_unit_test(a_shortage_decides_nothing),
-        cmocka_unit_test(a_board_may_fail_in_a_shortage),
-        cmocka_unit_test(a_device_of_several),
-        cmocka_unit_test(in_a_capture),
-        cmocka_unit_test(in_a_private_pool),
-        cmocka_unit_test(memory_to_export_is_refused),
-        cmocka_unit_test(limits_hold),
-        cmocka_unit_test(guarded_blocks_become_plain),
-        cmocka_unit_test(prewarming_works),
-    };
-
-    return cmocka_run_group_tests(tests, be_warned, NULL);
-}
+TEST_GROUP_FIXTURE(be_warned, NULL)

@@ -2,13 +2,12 @@
 /* Processes that share a card by a ledger: what is lent, what comes back, who waits how long, and what is no ledger. */
 #include "tests/support/members.h"
 
-static void idle_memory_is_lent_and_comes_back(void **state)
+TEST_WITH(idle_memory_is_lent_and_comes_back, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
     assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
     /* 400 MiB are within its share; 124 are free. */
     struct member_answer answer = member_call(other, 'a', 0, 400 * MIB);
@@ -19,7 +18,7 @@ static void idle_memory_is_lent_and_comes_back(void **state)
     answer = member_call(one, ' ', 0, 0);
     assert_in_range(answer.taken, 500 * MIB, 624 * MIB);
     /* Back: the other one keeps what it uses, and lends what it does not. */
-    assert_int_equal(member_call(other, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(other, 'f', 0, 0).status);
     answer = member_call(one, 'a', 0, 900 * MIB);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
@@ -32,20 +31,19 @@ static struct member_answer ask_in_vain(unsigned *one)
     *one = member_start("");
     const unsigned other = member_start("");
 
-    assert_int_equal(member_call(*one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(other, 'a', 0, 20 * MIB).status, XSEG_OK);
+    assert_ok(member_call(*one, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(other, 'a', 0, 20 * MIB).status);
     const struct member_answer answer = member_call(other, 'a', 1, 400 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     return answer;
 }
 
 /* What is in use is not taken: the request is refused within its time, and the text says where the memory is. */
-static void live_memory_stays(void **state)
+TEST_WITH(live_memory_stays, members_begin, members_end)
 {
     unsigned one;
     const struct member_answer answer = ask_in_vain(&one);
 
-    (void)state;
     assert_true(answer.ns < BOUND);
     assert_non_null(strstr(answer.text, "used by others"));
     assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
@@ -53,26 +51,24 @@ static void live_memory_stays(void **state)
 }
 
 /* A request that waits makes no pages before there is room: the others would see them as memory that is missing. */
-static void who_waits_makes_no_pages(void **state)
+TEST_WITH(who_waits_makes_no_pages, members_begin, members_end)
 {
     unsigned one;
     const struct member_answer answer = ask_in_vain(&one);
 
-    (void)state;
     /* What is free has 52 small pages; some steps before and after the wait try them once each. */
     assert_true(answer.creates < 10 * 52);
 }
 
 /* Beyond a share, too, what others leave idle is lent, down to their floors. */
-static void floors_are_kept(void **state)
+TEST_WITH(floors_are_kept, members_begin, members_end)
 {
     const unsigned one = member_start("budget_share:0.25,budget_min_mb:300"),
                    other = member_start("budget_share:0.75");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'a', 0, 700 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_call(other, 'a', 0, 700 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 700 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    assert_ok(member_call(other, 'a', 0, 700 * MIB).status);
     assert_in_range(member_call(one, ' ', 0, 0).taken, 300 * MIB, 324 * MIB);
     const struct member_answer answer = member_call(other, 'a', 1, 100 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
@@ -80,15 +76,14 @@ static void floors_are_kept(void **state)
 }
 
 /* Ranges ask as allocations do; classic segments are given back as pages are. */
-static void ranges_and_classic_segments_take_part(void **state)
+TEST_WITH(ranges_and_classic_segments_take_part, members_begin, members_end)
 {
     const unsigned one = member_start("expandable_segments:False"), other = member_start("");
 
-    (void)state;
     for (unsigned i = 0; i < 9; i++)
-        assert_int_equal(member_call(one, 'a', i, 100 * MIB).status, XSEG_OK);
+        assert_ok(member_call(one, 'a', i, 100 * MIB).status);
     for (unsigned i = 0; i < 9; i++)
-        assert_int_equal(member_call(one, 'f', i, 0).status, XSEG_OK);
+        assert_ok(member_call(one, 'f', i, 0).status);
     struct member_answer answer = member_call(other, 'c', 0, 512 * MIB);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
@@ -97,17 +92,16 @@ static void ranges_and_classic_segments_take_part(void **state)
 }
 
 /* A pool that is resumed asks as well: one engine wakes up while another one leaves its memory idle. */
-static void pools_wake_up(void **state)
+TEST_WITH(pools_wake_up, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'p', 0, 500 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(one, 's', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_call(other, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'p', 0, 500 * MIB).status);
+    assert_ok(member_call(one, 's', 0, 0).status);
+    assert_ok(member_call(other, 'a', 0, 900 * MIB).status);
     struct member_answer answer = member_call(one, 'w', 0, 0);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_call(other, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(other, 'f', 0, 0).status);
     (void)usleep(200000);
     answer = member_call(one, 'w', 0, 0);
     if (answer.status != XSEG_OK)
@@ -116,68 +110,64 @@ static void pools_wake_up(void **state)
 }
 
 /* What looks idle and cannot be given, as in a pool that somebody holds, is not waited for again and again. */
-static void what_cannot_be_given_is_known(void **state)
+TEST_WITH(what_cannot_be_given_is_known, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'p', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'p', 0, 900 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
     struct member_answer answer = member_call(other, 'a', 0, 400 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     assert_true(answer.ns < BOUND);
     assert_int_equal(member_call(one, ' ', 0, 0).idle, 900 * MIB);
-    assert_int_equal(member_call(one, 'p', 1, 600 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'p', 1, 600 * MIB).status);
 }
 
 /* In a capture nobody is asked, nor waited for, and nothing is given back. */
-static void captures_ask_nobody(void **state)
+TEST_WITH(captures_ask_nobody, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_call(other, 'a', 1, 2 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(other, 'm', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
+    assert_ok(member_call(other, 'm', 0, 0).status);
     assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_call(other, 'u', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(other, 'u', 0, 0).status);
     assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
-    assert_int_equal(member_call(one, 'm', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'm', 0, 0).status);
     assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
     assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
-    assert_int_equal(member_call(one, 'u', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'u', 0, 0).status);
+    assert_ok(member_call(other, 'a', 0, 400 * MIB).status);
 }
 
 /* One that is killed leaves its memory to the others; one that is stopped keeps it, and the others go on. */
-static void processes_die_and_stop(void **state)
+TEST_WITH(processes_die_and_stop, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start(""), third = member_start("");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'a', 0, 600 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(third, 'a', 0, 300 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(third, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 600 * MIB).status);
+    assert_ok(member_call(third, 'a', 0, 300 * MIB).status);
+    assert_ok(member_call(third, 'f', 0, 0).status);
     (void)kill(members.process[third].pid, SIGSTOP);
     struct member_answer answer = member_call(other, 'a', 0, 300 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     assert_true(answer.ns < BOUND);
     member_kill(one);
-    assert_int_equal(member_call(other, 'a', 0, 600 * MIB).status, XSEG_OK);
+    assert_ok(member_call(other, 'a', 0, 600 * MIB).status);
     (void)kill(members.process[third].pid, SIGCONT);
     EXPECT_OK(member_call(other, 'a', 1, 200 * MIB));
 }
 
 /* One that wants what is its own comes before one that has its share: it gets what is given back. */
-static void who_has_its_share_waits_behind(void **state)
+TEST_WITH(who_has_its_share_waits_behind, members_begin, members_end)
 {
     const unsigned one = member_start(""), greedy = member_start(""), poor = member_start("");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'a', 0, 400 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(greedy, 'a', 0, 600 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 400 * MIB).status);
+    assert_ok(member_call(greedy, 'a', 0, 600 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
     member_send(greedy, 'a', 1, 380 * MIB);
     member_send(poor, 'a', 0, 300 * MIB);
     const struct member_answer refused = member_receive(greedy), served = member_receive(poor);
@@ -187,17 +177,16 @@ static void who_has_its_share_waits_behind(void **state)
 }
 
 /* Two that are below their shares and want more than these wait for a third one, not for each other. */
-static void who_cross_their_shares_do_not_block_each_other(void **state)
+TEST_WITH(who_cross_their_shares_do_not_block_each_other, members_begin, members_end)
 {
     const unsigned one = member_start("page_size:small"), two = member_start("page_size:small"),
                    third = member_start("page_size:small");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'a', 0, 250 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(two, 'a', 0, 250 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 250 * MIB).status);
+    assert_ok(member_call(two, 'a', 0, 250 * MIB).status);
     for (unsigned i = 0; i < 6; i++) {
-        assert_int_equal(member_call(third, 'a', 0, 500 * MIB).status, XSEG_OK);
-        assert_int_equal(member_call(third, 'f', 0, 0).status, XSEG_OK);
+        assert_ok(member_call(third, 'a', 0, 500 * MIB).status);
+        assert_ok(member_call(third, 'f', 0, 0).status);
         /* Turns that saw the last round's wants are over. */
         (void)usleep(50000);
         member_send(one, 'a', 1, 120 * MIB);
@@ -205,10 +194,10 @@ static void who_cross_their_shares_do_not_block_each_other(void **state)
         const struct member_answer first = member_receive(one), second = member_receive(two);
         EXPECT_OK(first);
         EXPECT_OK(second);
-        assert_int_equal(member_call(one, 'f', 1, 0).status, XSEG_OK);
-        assert_int_equal(member_call(two, 'f', 1, 0).status, XSEG_OK);
-        assert_int_equal(member_call(one, 't', 0, 0).status, XSEG_OK);
-        assert_int_equal(member_call(two, 't', 0, 0).status, XSEG_OK);
+        assert_ok(member_call(one, 'f', 1, 0).status);
+        assert_ok(member_call(two, 'f', 1, 0).status);
+        assert_ok(member_call(one, 't', 0, 0).status);
+        assert_ok(member_call(two, 't', 0, 0).status);
     }
 }
 
@@ -225,15 +214,14 @@ static void write_file(const char *text, mode_t mode)
 }
 
 /* The allocator goes on without, and says so once. */
-static void what_is_no_ledger_is_said_once(void **state)
+TEST_WITH(what_is_no_ledger_is_said_once, members_begin, members_end)
 {
     struct stat before, after;
 
-    (void)state;
     write_file("somebody's notes\n", 0600);
     assert_int_equal(stat(members.budget_file, &before), 0);
     const unsigned one = member_start("");
-    assert_int_equal(member_call(one, 'a', 0, 900 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 900 * MIB).status);
     struct member_answer answer = member_call(one, 'a', 1, 300 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     (void)usleep(1200000);
@@ -246,20 +234,19 @@ static void what_is_no_ledger_is_said_once(void **state)
     /* Once the file has gone there is one. */
     assert_int_equal(unlink(members.budget_file), 0);
     const unsigned other = member_start("");
-    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'f', 0, 0).status);
     (void)usleep(1200000);
     EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
 }
 
 /* A ledger that is removed under way is made anew by those who have it. */
-static void a_ledger_that_was_removed_comes_again(void **state)
+TEST_WITH(a_ledger_that_was_removed_comes_again, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_call(other, 'a', 1, 2 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
     assert_int_equal(unlink(members.budget_file), 0);
     MEMBER_EVENTUALLY(one, answer.lines == 1);
     MEMBER_EVENTUALLY(other, answer.lines == 1);
@@ -267,13 +254,12 @@ static void a_ledger_that_was_removed_comes_again(void **state)
     EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
 }
 
-static void shares_of_more_than_all_are_said_once(void **state)
+TEST_WITH(shares_of_more_than_all_are_said_once, members_begin, members_end)
 {
     const unsigned one = member_start("budget_share:0.8"), other = member_start("budget_share:0.8");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'a', 0, 2 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(other, 'a', 0, 2 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 2 * MIB).status);
+    assert_ok(member_call(other, 'a', 0, 2 * MIB).status);
     MEMBER_EVENTUALLY(one, answer.lines == 1 && strstr(answer.text, "exceeds 1") != NULL);
     MEMBER_EVENTUALLY(other, answer.lines == 1);
     (void)usleep(300000);
@@ -281,54 +267,25 @@ static void shares_of_more_than_all_are_said_once(void **state)
 }
 
 /* Numbers that are too large for a ledger do no harm. */
-static void large_numbers_are_bounded(void **state)
+TEST_WITH(large_numbers_are_bounded, members_begin, members_end)
 {
     const unsigned one = member_start("budget_min_mb:18446744073709"), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_call(one, 'a', 0, 800 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 800 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
     assert_int_equal(member_call(other, 'a', 0, UINT64_C(1) << 52).status, XSEG_ERR_NO_MEMORY);
     assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
     assert_int_equal(member_call(one, ' ', 0, 0).taken, 800 * MIB);
 }
 
-static void keys_are_checked(void **state)
+TEST(keys_are_checked)
 {
     struct xseg_allocator *allocator = env_open(NULL);
 
-    (void)state;
     env_expect_error(xseg_config_set(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
                      "budget_share");
     env_expect_error(xseg_config_set(allocator, "budget_wait_ms:0"), XSEG_ERR_CONFIG,
                      "budget_wait_ms");
-    assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "budget_file:none"));
     env_close(allocator);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(idle_memory_is_lent_and_comes_back),
-        CASE(live_memory_stays),
-        CASE(who_waits_makes_no_pages),
-        CASE(floors_are_kept),
-        CASE(ranges_and_classic_segments_take_part),
-        CASE(pools_wake_up),
-        CASE(what_cannot_be_given_is_known),
-        CASE(captures_ask_nobody),
-        CASE(processes_die_and_stop),
-        CASE(who_has_its_share_waits_behind),
-        CASE(who_cross_their_shares_do_not_block_each_other),
-        CASE(what_is_no_ledger_is_said_once),
-        CASE(a_ledger_that_was_removed_comes_again),
-        CASE(shares_of_more_than_all_are_said_once),
-        CASE(large_numbers_are_bounded),
-        cmocka_unit_test(keys_are_checked),
-    };
-
-    (void)signal(SIGPIPE, SIG_IGN);
-    return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
 }

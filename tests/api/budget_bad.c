@@ -63,11 +63,10 @@ static void be_nobody(void)
         _exit(2);
 }
 
-static void the_file_of_another_user_is_left_alone(void **state)
+TEST_WITH(the_file_of_another_user_is_left_alone, members_begin, end)
 {
     struct stat after;
 
-    (void)state;
     put(0, "private", 7);
     assert_int_equal(chmod(members.budget_file, 0), 0);
     assert_int_equal(chmod(members.folder, 0711), 0);
@@ -77,9 +76,8 @@ static void the_file_of_another_user_is_left_alone(void **state)
     assert_int_equal(after.st_size, 7);
 }
 
-static void a_folder_that_may_not_be_written_to_is_said(void **state)
+TEST_WITH(a_folder_that_may_not_be_written_to_is_said, members_begin, end)
 {
-    (void)state;
     assert_int_equal(chmod(members.folder, 0511), 0);
     members.before_open = be_nobody;
     expect_alone(member_start(""), "Permission denied");
@@ -94,9 +92,8 @@ static void mount_a_full_one(void)
         _exit(77);
 }
 
-static void a_full_file_system_is_said(void **state)
+TEST_WITH(a_full_file_system_is_said, members_begin, end)
 {
-    (void)state;
     if (!namespaces_can(mount_a_full_one)) {
         print_message("# this system lets no process mount a tmpfs: nothing was tried\n");
         return;
@@ -105,10 +102,9 @@ static void a_full_file_system_is_said(void **state)
     expect_alone(member_start(""), "free 528384 bytes");
 }
 
-static void a_newer_version_is_left_alone(void **state)
+TEST_WITH(a_newer_version_is_left_alone, members_begin, end)
 {
-    (void)state;
-    assert_int_equal(xseg_shared_budget_open(&ledger, members.budget_file), XSEG_OK);
+    assert_ok(xseg_shared_budget_open(&ledger, members.budget_file));
     xseg_shared_budget_close(&ledger);
     put(16, "\x63", 1);
     expect_alone(member_start(""), "does not match, 99 in ");
@@ -116,11 +112,10 @@ static void a_newer_version_is_left_alone(void **state)
 
 /* --- What becomes of the file under way. --- */
 
-static void a_ledger_may_be_cut_short(void **state)
+TEST_WITH(a_ledger_may_be_cut_short, members_begin, end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
     expect_lending(one, other);
     assert_int_equal(truncate(members.budget_file, 5000), 0);
     MEMBER_EVENTUALLY(one, answer.lines == 1 &&
@@ -151,12 +146,11 @@ static bool is_foreign(size_t bytes)
 }
 
 /* Another program writes its own file over the ledger: no member writes to it, neither while it lives nor when it leaves. */
-static void a_file_that_overwrites_the_ledger_stays(void **state)
+TEST_WITH(a_file_that_overwrites_the_ledger_stays, members_begin, end)
 {
     static char text[10000];
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
     memset(text, 'x', sizeof(text));
     expect_lending(one, other);
     assert_int_equal(truncate(members.budget_file, 0), 0);
@@ -175,12 +169,11 @@ static void a_file_that_overwrites_the_ledger_stays(void **state)
 }
 
 /* Who writes nonsense over a slot disturbs nobody for longer than a turn: each writes its own record again. */
-static void garbage_over_a_living_slot_is_overwritten(void **state)
+TEST_WITH(garbage_over_a_living_slot_is_overwritten, members_begin, end)
 {
     const unsigned one = member_start(""), other = member_start("");
     unsigned char garbage[SLOT];
 
-    (void)state;
     expect_lending(one, other);
     for (unsigned round = 0; round < 20; round++) {
         memset(garbage, (int)(round * 37), sizeof(garbage));
@@ -204,9 +197,9 @@ static uint64_t read_clock(void)
 /* Be a process that says figures of the device that members have, which it takes from what one of them says. */
 static struct xseg_shared_budget_device begin_to_say(void)
 {
-    assert_int_equal(xseg_shared_budget_open(&ledger, members.budget_file), XSEG_OK);
+    assert_ok(xseg_shared_budget_open(&ledger, members.budget_file));
     for (unsigned tries = 0; tries < 3000; tries++) {
-        assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
+        assert_ok(xseg_shared_budget_read(&ledger));
         for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
             if (ledger.seen[slot].state == XSEG_SHARED_BUDGET_FRESH &&
                 ledger.seen[slot].record.device_count == 1) {
@@ -223,13 +216,12 @@ static struct xseg_shared_budget_device begin_to_say(void)
 }
 
 /* Another clock may be ahead, and a process may be stopped as it wants memory: its want ends, by the readers' clocks. */
-static void a_want_of_the_future_ends(void **state)
+TEST_WITH(a_want_of_the_future_ends, members_begin, end)
 {
     const unsigned one = member_start("");
     struct member_answer answer;
     unsigned tries = 0;
 
-    (void)state;
     EXPECT_OK(member_call(one, 'a', 0, 600 * MIB));
     struct xseg_shared_budget_device figures = begin_to_say();
     figures.demand = 400 * MIB;
@@ -237,7 +229,7 @@ static void a_want_of_the_future_ends(void **state)
     /* It has its share and more: while another waits for its own, it is refused what is free. */
     do {
         figures.demand_since++;
-        assert_int_equal(xseg_shared_budget_write(&ledger, &figures, 1), XSEG_OK);
+        assert_ok(xseg_shared_budget_write(&ledger, &figures, 1));
         EXPECT_OK(member_call(one, 't', 0, 0));
         (void)usleep(100000);
         answer = member_call(one, 'a', 1, 300 * MIB);
@@ -249,16 +241,15 @@ static void a_want_of_the_future_ends(void **state)
     assert_true(answer.ns < BOUND);
     for (tries = 0; answer.status != XSEG_OK && tries < 100; tries++)
         answer = member_call(one, 'a', 1, 300 * MIB);
-    assert_int_equal(answer.status, XSEG_OK);
+    assert_ok(answer.status);
     assert_int_equal(answer.lines, 0);
 }
 
 /* How old a want is goes by the last request: threads of which one always waits do not count as stopped. */
-static void threads_that_wait_in_turn_are_not_forgotten(void **state)
+TEST_WITH(threads_that_wait_in_turn_are_not_forgotten, members_begin, end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
     EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
     EXPECT_OK(member_call(other, 'a', 0, 2 * MIB));
     member_send(other, 'T', 0, 400 * MIB);
@@ -270,11 +261,10 @@ static void threads_that_wait_in_turn_are_not_forgotten(void **state)
 }
 
 /* Turns may be rare: who has come since the last one is asked all the same. */
-static void one_who_has_come_since_is_asked(void **state)
+TEST_WITH(one_who_has_come_since_is_asked, members_begin, end)
 {
     const unsigned one = member_start("");
 
-    (void)state;
     EXPECT_OK(member_call(one, 'a', 1, 2 * MIB));
     (void)usleep(300000);
     EXPECT_OK(member_configure(one, "budget_wait_ms:60000"));
@@ -286,11 +276,10 @@ static void one_who_has_come_since_is_asked(void **state)
 }
 
 /* Numbers that others may say are no reason to do without a page that is free, nor to wait. */
-static void large_numbers_do_no_harm(void **state)
+TEST_WITH(large_numbers_do_no_harm, members_begin, end)
 {
     const unsigned one = member_start("");
 
-    (void)state;
     EXPECT_OK(member_call(one, 'a', 0, 100 * MIB));
     EXPECT_OK(member_call(one, 'f', 0, 0));
     struct xseg_shared_budget_device figures = begin_to_say();
@@ -298,7 +287,7 @@ static void large_numbers_do_no_harm(void **state)
         XSEG_SHARED_BUDGET_BYTES_BOUND - 1;
     figures.demand_since = figures.released = UINT64_MAX;
     figures.share = XSEG_SHARED_BUDGET_WHOLE_SHARE;
-    assert_int_equal(xseg_shared_budget_write(&ledger, &figures, 1), XSEG_OK);
+    assert_ok(xseg_shared_budget_write(&ledger, &figures, 1));
     (void)usleep(300000);
     EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
     const struct member_answer refused = member_call(one, 'a', 1, 300 * MIB);
@@ -307,12 +296,11 @@ static void large_numbers_do_no_harm(void **state)
 }
 
 /* What no ledger can say is cut to what it can: the process goes on, and others still know of it. */
-static void numbers_beyond_a_ledger_are_cut(void **state)
+TEST_WITH(numbers_beyond_a_ledger_are_cut, members_begin, end)
 {
     const unsigned one = member_start("budget_min_mb:1073741824"), other = member_start("");
     struct member_answer answer = member_call(one, 'a', 0, UINT64_C(1) << 51);
 
-    (void)state;
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     assert_true(answer.ns < BOUND);
     answer = member_call(other, 'c', 0, UINT64_C(4) << 30);
@@ -328,11 +316,10 @@ static void numbers_beyond_a_ledger_are_cut(void **state)
 
 /* --- What the process does. --- */
 
-static void a_fork_in_a_member_changes_nothing(void **state)
+TEST_WITH(a_fork_in_a_member_changes_nothing, members_begin, end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
     expect_lending(one, other);
     for (unsigned i = 0; i < 5; i++)
         EXPECT_OK(member_call(one, 'F', 0, 0));
@@ -341,12 +328,11 @@ static void a_fork_in_a_member_changes_nothing(void **state)
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
 }
 
-static void the_key_may_change_under_way(void **state)
+TEST_WITH(the_key_may_change_under_way, members_begin, end)
 {
     const unsigned one = member_start("background_thread:True"), other = member_start("");
     char own[256], second[256], path[160];
 
-    (void)state;
     (void)snprintf(path, sizeof(path), "%s/second", members.folder);
     (void)snprintf(own, sizeof(own), "budget_file:%s", members.budget_file);
     (void)snprintf(second, sizeof(second), "budget_file:%s", path);
@@ -369,29 +355,4 @@ static void the_key_may_change_under_way(void **state)
     }
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
     assert_int_equal(unlink(path), 0);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, members_begin, end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(the_file_of_another_user_is_left_alone),
-        CASE(a_folder_that_may_not_be_written_to_is_said),
-        CASE(a_full_file_system_is_said),
-        CASE(a_newer_version_is_left_alone),
-        CASE(a_ledger_may_be_cut_short),
-        CASE(a_file_that_overwrites_the_ledger_stays),
-        CASE(garbage_over_a_living_slot_is_overwritten),
-        CASE(a_want_of_the_future_ends),
-        CASE(threads_that_wait_in_turn_are_not_forgotten),
-        CASE(one_who_has_come_since_is_asked),
-        CASE(large_numbers_do_no_harm),
-        CASE(numbers_beyond_a_ledger_are_cut),
-        CASE(a_fork_in_a_member_changes_nothing),
-        CASE(the_key_may_change_under_way),
-    };
-
-    (void)signal(SIGPIPE, SIG_IGN);
-    return cmocka_run_group_tests_name("budget_bad", tests, NULL, NULL);
 }

@@ -89,24 +89,23 @@ static unsigned count_slots(void)
 {
     unsigned count = 0;
 
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
+    assert_ok(xseg_shared_budget_read(&ledger));
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         count += ledger.seen[i].state != XSEG_SHARED_BUDGET_FREE;
     return count;
 }
 
-static void containers_lend_and_end(void **state)
+TEST_WITH(containers_lend_and_end, members_begin, end)
 {
     unsigned count = 3;
 
-    (void)state;
     if (!can(try_a_container))
         return;
     members.at_start = be_a_container;
     const unsigned one = member_start(""), other = member_start("");
     expect_lending(one, other);
     expect_lending(other, one);
-    assert_int_equal(xseg_shared_budget_open(&ledger, members.budget_file), XSEG_OK);
+    assert_ok(xseg_shared_budget_open(&ledger, members.budget_file));
     assert_int_equal(count_slots(), 3);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(ledger.seen[i].record.pid, 1);
@@ -127,9 +126,8 @@ static void containers_lend_and_end(void **state)
     expect_lending(other, member_start(""));
 }
 
-static void a_clock_of_its_own_makes_no_difference(void **state)
+TEST_WITH(a_clock_of_its_own_makes_no_difference, members_begin, end)
 {
-    (void)state;
     if (!can(try_another_time))
         return;
     members.at_start = be_a_container_of_another_time;
@@ -158,11 +156,10 @@ static void be_a_user_of_the_group(void)
 }
 
 /* As docs/processes.md has it for notebooks: a folder whose set-group-ID bit gives the file to the group. */
-static void users_of_a_group_lend_to_each_other(void **state)
+TEST_WITH(users_of_a_group_lend_to_each_other, members_begin, end)
 {
     struct stat file;
 
-    (void)state;
     if (geteuid() != 0) {
         print_message("# only the superuser may be several users: nothing was tried\n");
         return;
@@ -181,18 +178,4 @@ static void users_of_a_group_lend_to_each_other(void **state)
     assert_int_equal(file.st_mode, S_IFREG | 0660);
     assert_int_equal(file.st_gid, GROUP);
     assert_int_equal(file.st_uid, GROUP + 1);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, members_begin, end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(containers_lend_and_end),
-        CASE(a_clock_of_its_own_makes_no_difference),
-        CASE(users_of_a_group_lend_to_each_other),
-    };
-
-    (void)signal(SIGPIPE, SIG_IGN);
-    return cmocka_run_group_tests_name("budget_containers", tests, NULL, NULL);
 }

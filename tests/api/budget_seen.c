@@ -23,8 +23,8 @@ static struct xseg_allocator *join(const char *config)
 
     (void)snprintf(whole, sizeof(whole), "budget_file:%s," PATIENT "%s%s", members.budget_file,
                    config[0] != '\0' ? "," : "", config);
-    assert_int_equal(xseg_sim_reset(&members.sim_settings), XSEG_OK);
-    assert_int_equal(env_try_open(whole, &allocator), XSEG_OK);
+    assert_ok(xseg_sim_reset(&members.sim_settings));
+    assert_ok(env_try_open(whole, &allocator));
     return allocator;
 }
 
@@ -34,7 +34,7 @@ static void leave(struct xseg_allocator *allocator)
     const struct xseg_sim_settings alone = {sizeof(alone)};
 
     env_close(allocator);
-    assert_int_equal(xseg_sim_reset(&alone), XSEG_OK);
+    assert_ok(xseg_sim_reset(&alone));
 }
 
 /* --- Why memory is idle. --- */
@@ -69,7 +69,7 @@ static struct xseg_explain_result explain(struct xseg_allocator *allocator, stru
     struct xseg_explain_result sums = {sizeof(sums)};
 
     *told = (struct told){UINT64_MAX, 0, UINT64_MAX, 0};
-    assert_int_equal(xseg_explain(allocator, NULL, note_reason, told, &sums), XSEG_OK);
+    assert_ok(xseg_explain(allocator, NULL, note_reason, told, &sums));
     assert_int_equal(sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
                          sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
                          sums.exported + sums.registered + sums.above_share,
@@ -90,13 +90,12 @@ static struct xseg_explain_result explain_share(struct xseg_allocator *allocator
 }
 
 /* A quarter of 1 GiB is its own; of 700 MiB the rest is borrowed, in whole pages. */
-static void idle_memory_above_the_share_is_borrowed(void **state)
+TEST_WITH(idle_memory_above_the_share_is_borrowed, members_begin, members_end)
 {
     struct xseg_allocator *allocator = join("budget_share:0.25");
     void *block = env_alloc(allocator, 700 * MIB, NULL);
     struct told told;
 
-    (void)state;
     struct xseg_explain_result sums = explain(allocator, &told);
     assert_int_equal(sums.above_share, 0);
     env_free(allocator, block);
@@ -109,28 +108,27 @@ static void idle_memory_above_the_share_is_borrowed(void **state)
     block = env_alloc(allocator, 690 * MIB, NULL);
     assert_int_equal(explain(allocator, &told).above_share, 0);
     env_free(allocator, block);
-    assert_int_equal(xseg_config_set(allocator, "budget_min_mb:500"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "budget_min_mb:500"));
     assert_int_equal(explain_share(allocator, &told).above_share, 200 * MIB);
-    assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "budget_file:none"));
     assert_int_equal(explain(allocator, &told).policy, 700 * MIB);
     leave(allocator);
 }
 
 /* The oldest goes first, and the floor keeps of the rest. */
-static void the_oldest_are_borrowed(void **state)
+TEST_WITH(the_oldest_are_borrowed, members_begin, members_end)
 {
     struct xseg_allocator *allocator =
         join("budget_share:0.5,idle_ms:100000,keep_mb:1000,background_thread:True");
     struct told told;
     void *block[3];
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         block[i] = env_alloc(allocator, 200 * MIB, NULL);
     for (unsigned i = 0; i < 3; i++) {
         env_free(allocator, block[i]);
         (void)usleep(20000);
-        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
+        assert_ok(trim_due(allocator, UINT64_MAX));
     }
     const struct xseg_explain_result sums = explain_share(allocator, &told);
     assert_int_equal(sums.above_share, 100 * MIB);
@@ -140,24 +138,22 @@ static void the_oldest_are_borrowed(void **state)
 }
 
 /* Where nothing decays, the time of idle memory begins when some is given first, and goes on each time. */
-static void the_oldest_are_borrowed_without_decay(void **state)
+TEST_WITH(the_oldest_are_borrowed_without_decay, members_begin, members_end)
 {
     const unsigned other = member_start(PATIENT);
     struct xseg_allocator *allocator = join("budget_share:0.5");
     struct told told;
     void *block[3];
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         block[i] = env_alloc(allocator, (i == 1 ? 600 : 150) * MIB, NULL);
     env_free(allocator, block[1]);
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(member_call(other, 'a', i, (200 - 100 * i) * MIB).status, XSEG_OK);
+        assert_ok(member_call(other, 'a', i, (200 - 100 * i) * MIB).status);
         (void)usleep(20000);
     }
     member_end(other);
-    env_free(allocator, block[0]);
-    env_free(allocator, block[2]);
+    env_free(allocator, block[0], block[2]);
     const struct xseg_explain_result sums = explain_share(allocator, &told);
     assert_in_range(sums.above_share, 20 * MIB, 400 * MIB);
     /* By its address, that of the last block would be borrowed. */
@@ -167,16 +163,15 @@ static void the_oldest_are_borrowed_without_decay(void **state)
 }
 
 /* Pages of the page cache go first, so less of what is reserved would go. */
-static void the_page_cache_counts_first(void **state)
+TEST_WITH(the_page_cache_counts_first, members_begin, members_end)
 {
     struct xseg_allocator *allocator = join("budget_share:0.25,page_cache_mb:1024");
     void *block = env_alloc(allocator, 300 * MIB, NULL);
     struct told told;
 
-    (void)state;
-    assert_int_equal(xseg_config_set(allocator, "unmap_on_free:True"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "unmap_on_free:True"));
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
-    assert_int_equal(xseg_config_set(allocator, "unmap_on_free:False"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "unmap_on_free:False"));
     env_free(allocator, block);
     const struct xseg_explain_result sums = explain_share(allocator, &told);
     assert_int_equal(sums.page_cache, 400 * MIB);
@@ -187,15 +182,14 @@ static void the_page_cache_counts_first(void **state)
 /* --- What happened. --- */
 
 /* Who asks notes it before what it gets. */
-static void a_request_that_waits_is_noted(void **state)
+TEST_WITH(a_request_that_waits_is_noted, members_begin, members_end)
 {
     const unsigned other = member_start(PATIENT);
 
-    (void)state;
     struct xseg_allocator *allocator = join("history:all,history_stacks:alloc");
     const xseg_stream stream = env_stream();
-    assert_int_equal(member_call(other, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(other, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(other, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(other, 'f', 0, 0).status);
     void *block = env_alloc(allocator, 400 * MIB, stream);
     struct history_list recorded = history_read(allocator, 0);
     const struct xseg_history_entry ask = history_only(&recorded, XSEG_HISTORY_BUDGET_REQUEST);
@@ -212,18 +206,16 @@ static void a_request_that_waits_is_noted(void **state)
     assert_int_equal(recorded.entry[0].action, XSEG_HISTORY_BUDGET_REQUEST);
     free(recorded.entry);
     env_free(allocator, block);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(allocator, stream);
     member_end(other);
 }
 
 /* Where there are no others, nobody is asked. */
-static void who_is_alone_asks_nobody(void **state)
+TEST_WITH(who_is_alone_asks_nobody, members_begin, members_end)
 {
     struct xseg_allocator *allocator = join("history:all");
     void *ptr = NULL;
 
-    (void)state;
     void *block = env_alloc(allocator, 700 * MIB, NULL);
     assert_int_equal(xseg_alloc(allocator, 0, 600 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     struct history_list recorded = history_read(allocator, 0);
@@ -265,11 +257,10 @@ static uint64_t taken(struct xseg_allocator *allocator)
 }
 
 /* Who gives notes it as the cause of what goes, once for each piece of memory. */
-static void what_is_given_is_noted(void **state)
+TEST_WITH(what_is_given_is_noted, members_begin, members_end)
 {
     const unsigned other = member_start(PATIENT);
 
-    (void)state;
     struct xseg_allocator *allocator = join("history:all");
     env_free(allocator, env_alloc(allocator, 900 * MIB, NULL));
     const struct member_answer answer = member_call(other, 'a', 0, 400 * MIB);
@@ -289,20 +280,19 @@ static double metric(struct xseg_allocator *allocator, const char *name)
     static char page[1 << 16];
     char line[96];
 
-    assert_int_equal(xseg_metrics(allocator, page, sizeof(page), NULL), XSEG_OK);
+    assert_ok(xseg_metrics(allocator, page, sizeof(page), NULL));
     (void)snprintf(line, sizeof(line), "\n%s{device=\"0\"} ", name);
     const char *found = strstr(page, line);
     return found == NULL ? -1 : strtod(found + strlen(line), NULL);
 }
 
-static void metrics_tell_of_the_budget(void **state)
+TEST_WITH(metrics_tell_of_the_budget, members_begin, members_end)
 {
     const unsigned other = member_start(PATIENT);
 
-    (void)state;
     struct xseg_allocator *allocator = join("budget_share:0.25");
     void *block = env_alloc(allocator, 700 * MIB, NULL);
-    assert_int_equal(member_call(other, 'a', 1, 2 * MIB).status, XSEG_OK);
+    assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
     COMES_TO(metric(allocator, "xseg_budget_other_members") == 1);
     assert_true(metric(allocator, "xseg_budget_share_bytes") == 256.0 * (double)MIB);
     assert_true(metric(allocator, "xseg_budget_above_share_bytes") == 444.0 * (double)MIB);
@@ -310,15 +300,15 @@ static void metrics_tell_of_the_budget(void **state)
     assert_true(metric(allocator, "xseg_budget_requests_total") == 0);
     assert_true(metric(allocator, "xseg_budget_released_bytes_total") == 0);
     env_free(allocator, block);
-    assert_int_equal(member_call(other, 'a', 0, 600 * MIB).status, XSEG_OK);
+    assert_ok(member_call(other, 'a', 0, 600 * MIB).status);
     COMES_TO(metric(allocator, "xseg_budget_released_bytes_total") ==
              (double)(700 * MIB - taken(allocator)));
-    assert_int_equal(member_call(other, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(other, 'f', 0, 0).status);
     block = env_alloc(allocator, 600 * MIB, NULL);
     assert_true(metric(allocator, "xseg_budget_requests_total") == 1);
     assert_true(metric(allocator, "xseg_budget_requests_served_total") == 1);
     env_free(allocator, block);
-    assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "budget_file:none"));
     assert_true(metric(allocator, "xseg_budget_share_bytes") < 0);
     assert_true(metric(allocator, "xseg_budget_demand_bytes") < 0);
     assert_true(metric(allocator, "xseg_budget_requests_total") < 0);
@@ -349,7 +339,7 @@ static struct seen look(void)
 {
     struct seen seen = {.most = COUNT_OF(seen.entry)};
 
-    assert_int_equal(xseg_budget_members(members.budget_file, see, &seen), XSEG_OK);
+    assert_ok(xseg_budget_members(members.budget_file, see, &seen));
     return seen;
 }
 
@@ -361,16 +351,15 @@ static bool has_taken(uint64_t bytes)
 }
 
 /* Whoever may read the file sees what is there, and is not seen. */
-static void a_ledger_is_looked_at(void **state)
+TEST_WITH(a_ledger_is_looked_at, members_begin, members_end)
 {
-    (void)state;
     const unsigned one = member_start("budget_share:0.7,budget_min_mb:10");
-    assert_int_equal(member_call(one, 'a', 0, 60 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(one, 'a', 1, 40 * MIB).status, XSEG_OK);
-    assert_int_equal(member_call(one, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 60 * MIB).status);
+    assert_ok(member_call(one, 'a', 1, 40 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
     const unsigned other = member_start("");
     /* The other one has opened no device. */
-    assert_int_equal(member_call(other, ' ', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(other, ' ', 0, 0).status);
     COMES_TO(has_taken(100 * MIB) && look().entry[0].idle_bytes == 60 * MIB);
     struct seen seen = look();
     assert_int_equal(seen.count, 2);
@@ -386,7 +375,7 @@ static void a_ledger_is_looked_at(void **state)
     assert_int_equal(seen.entry[0].demand_bytes, 0);
     assert_int_equal(seen.entry[0].released_bytes, 0);
     seen = (struct seen){.most = 1};
-    assert_int_equal(xseg_budget_members(members.budget_file, see, &seen), XSEG_OK);
+    assert_ok(xseg_budget_members(members.budget_file, see, &seen));
     assert_int_equal(seen.count, 1);
     member_end(one);
     assert_int_equal(look().count, 1);
@@ -395,14 +384,13 @@ static void a_ledger_is_looked_at(void **state)
 }
 
 /* One that has written nonsense is there all the same, and nothing more is told of it. */
-static void figures_that_cannot_be_read_are_told_of(void **state)
+TEST_WITH(figures_that_cannot_be_read_are_told_of, members_begin, members_end)
 {
     static const unsigned char nonsense[] = {1, 2, 3};
     const unsigned one = member_start("");
     int status = 0;
 
-    (void)state;
-    assert_int_equal(member_call(one, 'a', 0, 60 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 60 * MIB).status);
     COMES_TO(has_taken(60 * MIB));
     /* Else it would write its figures again. */
     assert_int_equal(kill(members.process[one].pid, SIGSTOP), 0);
@@ -425,11 +413,10 @@ static void figures_that_cannot_be_read_are_told_of(void **state)
     member_end(one);
 }
 
-static void what_cannot_be_looked_at_is_said(void **state)
+TEST_WITH(what_cannot_be_looked_at_is_said, members_begin, members_end)
 {
     struct seen seen = {.most = 1};
 
-    (void)state;
     env_expect_error(xseg_budget_members(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
     env_expect_error(xseg_budget_members("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
     env_expect_error(xseg_budget_members("a b", see, &seen), XSEG_ERR_ARGUMENT,
@@ -438,26 +425,4 @@ static void what_cannot_be_looked_at_is_said(void **state)
                      members.budget_file);
     assert_int_equal(access(members.budget_file, F_OK), -1);
     assert_int_equal(seen.count, 0);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(idle_memory_above_the_share_is_borrowed),
-        CASE(the_oldest_are_borrowed),
-        CASE(the_oldest_are_borrowed_without_decay),
-        CASE(the_page_cache_counts_first),
-        CASE(a_request_that_waits_is_noted),
-        CASE(who_is_alone_asks_nobody),
-        CASE(what_is_given_is_noted),
-        CASE(metrics_tell_of_the_budget),
-        CASE(a_ledger_is_looked_at),
-        CASE(figures_that_cannot_be_read_are_told_of),
-        CASE(what_cannot_be_looked_at_is_said),
-    };
-
-    (void)signal(SIGPIPE, SIG_IGN);
-    return cmocka_run_group_tests_name("budget_seen", tests, NULL, NULL);
 }

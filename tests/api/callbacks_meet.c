@@ -126,7 +126,7 @@ static void open_side(struct side *side, bool observes)
     struct xseg_registrar registrar = {sizeof(registrar)};
     struct xseg_observer observer = {sizeof(observer)};
 
-    assert_int_equal(xseg_range_reserve(allocator, 0, 16 * PAGE, NULL, &side->range), XSEG_OK);
+    assert_ok(xseg_range_reserve(allocator, 0, 16 * PAGE, NULL, &side->range));
     commit(side->range, 0, 1, NULL);
     commit(side->range, 2, 1, NULL);
     observer.context = registrar.context = side;
@@ -134,11 +134,10 @@ static void open_side(struct side *side, bool observes)
     registrar.enter = enter;
     registrar.leave = leave;
     if (observes)
-        assert_int_equal(xseg_observer_add(allocator, &observer, &side->observer), XSEG_OK);
+        assert_ok(xseg_observer_add(allocator, &observer, &side->observer));
     else
-        assert_int_equal(xseg_register(allocator, info(side->range).base, 16 * PAGE, &registrar,
-                                       &side->registration),
-                         XSEG_OK);
+        assert_ok(xseg_register(allocator, info(side->range).base, 16 * PAGE, &registrar,
+                                &side->registration));
 }
 
 static void close_side(struct side *side)
@@ -146,9 +145,9 @@ static void close_side(struct side *side)
     struct xseg_allocator *allocator = side->world->allocator;
 
     if (side->registration != 0)
-        assert_int_equal(xseg_unregister(allocator, side->registration), XSEG_OK);
+        assert_ok(xseg_unregister(allocator, side->registration));
     if (side->observer != 0)
-        assert_int_equal(xseg_observer_remove(allocator, side->observer), XSEG_OK);
+        assert_ok(xseg_observer_remove(allocator, side->observer));
     for (unsigned at = 0; at < 16; at++) {
         const xseg_status status = xseg_range_decommit(side->range, at * PAGE, PAGE, NULL);
 

@@ -53,13 +53,12 @@ static void free_all(struct xseg_allocator *allocator, void **blocks, size_t slo
 }
 
 /* As few as PyTorch's 410 pages, and one set-access; nothing again for memory that is there. */
-static void a_growth_of_8_gib_sets_access_once(void **state)
+TEST(a_growth_of_8_gib_sets_access_once)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct calls before;
     void *block;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
     before = count();
     block = env_alloc(allocator, 8 * GIB, NULL);
@@ -95,13 +94,12 @@ static uint64_t cost_of_8_gib(const char *config, struct calls *made)
 }
 
 /* On the default preset, a100: 8 GiB of long pages cost the driver a third of what full ones do. */
-static void automatic_pages_cost_a_third(void **state)
+TEST(automatic_pages_cost_a_third)
 {
     struct calls full, automatic;
     const uint64_t as_ever = cost_of_8_gib("page_size:fixed", &full);
     const uint64_t by_size = cost_of_8_gib("page_size:auto", &automatic);
 
-    (void)state;
     assert_int_equal(full.create, 410);
     assert_int_equal(automatic.create, 27); /* 25 of 320 MiB, 160, 40 */
     assert_int_equal(automatic.map, 27);
@@ -119,12 +117,11 @@ static uint64_t pages_of(struct xseg_allocator *allocator, size_t bytes, void **
 }
 
 /* Long pages for large growth, full ones for other, small ones where memory ends: 80 GiB here. */
-static void automatic_pages_shrink_towards_the_end(void **state)
+TEST(automatic_pages_shrink_towards_the_end)
 {
     struct xseg_allocator *allocator = env_open("page_size:auto");
     void *blocks[7];
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
     env_empty_cache(allocator);
     assert_int_equal(pages_of(allocator, 620 * MIB, &blocks[0]), 31);
@@ -155,13 +152,12 @@ static void fill(struct xseg_allocator *allocator, void **blocks, unsigned live_
     }
 }
 
-static void empty_cache_unmaps_each_run_once(void **state)
+TEST(empty_cache_unmaps_each_run_once)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[PAGES];
     struct calls before;
 
-    (void)state;
     fill(allocator, blocks, 0);
     before = count();
     env_empty_cache(allocator);
@@ -175,15 +171,13 @@ static void empty_cache_unmaps_each_run_once(void **state)
 }
 
 /* A driver that wants its calls one by one is not asked for more than that again and again. */
-static void empty_cache_unmaps_page_by_page_where_it_must(void **state)
+TEST(empty_cache_unmaps_page_by_page_where_it_must)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
     struct xseg_allocator *allocator;
     void *blocks[PAGES];
     struct calls before;
 
-    (void)state;
-    settings.single_mapping_calls = true;
     allocator = env_open_on(&settings, "expandable_segments:True");
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
     before = count();
@@ -216,7 +210,7 @@ static void churn(struct xseg_allocator *allocator, void **blocks, size_t slots,
 }
 
 /* While nothing is given back and nothing runs short, each page is made once, and none is released. */
-static void a_page_is_made_once(void **state)
+TEST(a_page_is_made_once)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
@@ -224,7 +218,6 @@ static void a_page_is_made_once(void **state)
     struct calls before, made;
     uint32_t seed = 1;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 512, NULL));
     env_empty_cache(allocator);
     before = count();
@@ -253,13 +246,12 @@ static void a_page_is_made_once(void **state)
 }
 
 /* A programme that is run again finds all that it needs. */
-static void a_hit_calls_nothing(void **state)
+TEST(a_hit_calls_nothing)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
     uint32_t first = 7, again = 7;
 
-    (void)state;
     churn(allocator, blocks, COUNT_OF(blocks), 5000, &first);
     free_all(allocator, blocks, COUNT_OF(blocks));
     const struct calls before = count();
@@ -279,20 +271,19 @@ static void expect_questions(struct xseg_allocator *allocator, size_t bytes, uin
 }
 
 /* As PyTorch does, whether the memory is there or not; and the thread's capture mode is changed once for all. */
-static void a_look_at_what_is_pending_asks_each_stream_once(void **state)
+TEST(a_look_at_what_is_pending_asks_each_stream_once)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
     xseg_stream user[2];
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
 
         for (size_t n = 0; n < COUNT_OF(user); n++) {
             user[n] = env_stream();
             void *pending = env_alloc(allocator, 2 * MIB, NULL);
-            assert_int_equal(xseg_record_stream(allocator, pending, user[n]), XSEG_OK);
-            assert_int_equal(xseg_sim_launch(user[n], UINT64_MAX), XSEG_OK);
+            assert_ok(xseg_record_stream(allocator, pending, user[n]));
+            assert_ok(xseg_sim_launch(user[n], UINT64_MAX));
             env_free(allocator, pending);
             expect_questions(allocator, 3000, n + 1);
             expect_questions(allocator, (n + 1) * 100 * MIB, n + 1);
@@ -302,25 +293,9 @@ static void a_look_at_what_is_pending_asks_each_stream_once(void **state)
             assert_int_equal(xseg_sim_calls("cuThreadExchangeStreamCaptureMode") - modes, 4);
         }
         for (size_t n = 0; n < COUNT_OF(user); n++)
-            assert_int_equal(xseg_sim_finish(user[n]), XSEG_OK);
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
+            assert_ok(xseg_sim_finish(user[n]));
+        assert_ok(xseg_close(allocator));
         for (size_t n = 0; n < COUNT_OF(user); n++)
             env_stream_destroy(user[n]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_growth_of_8_gib_sets_access_once),
-        cmocka_unit_test(automatic_pages_cost_a_third),
-        cmocka_unit_test(automatic_pages_shrink_towards_the_end),
-        cmocka_unit_test(empty_cache_unmaps_each_run_once),
-        cmocka_unit_test(empty_cache_unmaps_page_by_page_where_it_must),
-        cmocka_unit_test(a_page_is_made_once),
-        cmocka_unit_test(a_hit_calls_nothing),
-        cmocka_unit_test(a_look_at_what_is_pending_asks_each_stream_once),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,22 +7,9 @@
 
 #include <pthread.h>
 
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
-}
-
 static uint64_t active(struct xseg_allocator *allocator)
 {
     return env_stats(allocator).active[XSEG_STAT_ALL].current;
-}
-
-static struct xseg_trim_result trim(struct xseg_allocator *allocator)
-{
-    struct xseg_trim_result done = {sizeof(done)};
-
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
-    return done;
 }
 
 static void *alloc_in_thread(void *allocator)
@@ -31,7 +18,7 @@ static void *alloc_in_thread(void *allocator)
 }
 
 /* While the thread's current stream is another than the captured one, events are polled there. */
-static void nothing_is_asked_in_a_capture(void **state)
+TEST(nothing_is_asked_in_a_capture)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream(), side = env_stream();
@@ -41,17 +28,15 @@ static void nothing_is_asked_in_a_capture(void **state)
     pthread_t thread;
     uint64_t calls;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 5 * MIB, side));
-    assert_int_equal(xseg_record_stream(allocator, before, side), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, before, side));
     env_free(allocator, before);
     env_capture_begin(pool, stream);
     calls = env_unsafe_calls();
     inside = env_alloc(allocator, 5 * MIB, stream);
-    assert_int_equal(xseg_record_stream(allocator, across, stream), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, inside, side), XSEG_OK);
-    env_free(allocator, across);
-    env_free(allocator, inside);
+    assert_ok(xseg_record_stream(allocator, across, stream));
+    assert_ok(xseg_record_stream(allocator, inside, side));
+    env_free(allocator, across, inside);
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 5 * MIB, side));
     env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
@@ -65,57 +50,54 @@ static void nothing_is_asked_in_a_capture(void **state)
     /* The first look after it finds that all streams have passed. */
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(active(allocator), 0);
-    env_close_with_streams(allocator, stream, side);
+    env_close(allocator, stream, side);
 }
 
 /* A graph's output outlives the graph, whose pool was destroyed under it: 3 pages of one growth are
  * given back in two pieces, around a live block. */
-static void a_released_pool_keeps_its_live_blocks(void **state)
+TEST(a_released_pool_keeps_its_live_blocks)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *first, *output, *last;
 
-    (void)state;
     env_capture_begin(pool, stream);
     first = env_alloc(allocator, 25 * MIB, stream);
     output = env_alloc(allocator, 2 * MIB, stream);
     last = env_alloc(allocator, 33 * MIB, stream);
     env_capture_end(pool, stream);
-    env_free(allocator, first);
-    env_free(allocator, last);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    env_free(allocator, first, last);
+    assert_ok(xseg_pool_release(pool));
     for (unsigned i = 0; i < 2; i++) {
         env_empty_cache(allocator);
-        assert_int_equal(reserved(allocator), 20 * MIB);
+        assert_int_equal(env_reserved(allocator), 20 * MIB);
         assert_int_equal(env_block(allocator, output).state, XSEG_BLOCK_ALLOCATED);
         env_launch_at(stream, output, 2 * MIB);
     }
     env_free(allocator, output);
     env_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(env_stats(allocator).address_bytes, 0);
-    env_close_with_streams(allocator, stream, NULL);
+    env_close(allocator, stream);
 }
 
 /* Uses in a capture were remembered for the next block at the same place, whose real use was then
  * taken for one of the capture's. */
-static void uses_in_a_capture_end_with_the_block(void **state)
+TEST(uses_in_a_capture_end_with_the_block)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream(), side = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *other;
 
-    (void)state;
     env_capture_begin(pool, side);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
     env_capture_end(pool, side);
     env_free(allocator, ptr);
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
 
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
     env_launch_at(side, ptr, 20 * MIB);
     env_capture_begin(pool, stream);
     env_free(allocator, ptr);
@@ -123,31 +105,29 @@ static void uses_in_a_capture_end_with_the_block(void **state)
     other = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_not_equal(other, ptr);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    assert_ok(xseg_sim_finish(side));
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
-    env_free(allocator, ptr);
-    env_free(allocator, other);
-    env_close_with_streams(allocator, stream, side);
+    env_free(allocator, ptr, other);
+    env_close(allocator, stream, side);
 }
 
 /* What a capture used waits for nobody after it: the capture ran nothing. */
-static void uses_in_a_capture_end_with_it(void **state)
+TEST(uses_in_a_capture_end_with_it)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_capture_begin(pool, stream);
-    assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, ptr, stream));
     env_free(allocator, ptr);
     env_capture_end(pool, stream);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
     env_free(allocator, ptr);
-    env_close_with_streams(allocator, stream, NULL);
+    env_close(allocator, stream);
 }
 
 static const char *const reuse_or_not[] = {
@@ -156,29 +136,27 @@ static const char *const reuse_or_not[] = {
 };
 
 /* A use by a stream before its capture was forgotten together with the one in it. */
-static void a_use_before_a_capture_outlives_it(void **state)
+TEST(a_use_before_a_capture_outlives_it)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
         struct xseg_allocator *allocator = env_open(reuse_or_not[i]);
         const xseg_stream side = env_stream();
         struct xseg_pool *pool = env_pool(allocator);
         void *ptr = env_alloc(allocator, 20 * MIB, NULL), *other;
 
-        assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+        assert_ok(xseg_record_stream(allocator, ptr, side));
         env_launch_at(side, ptr, 20 * MIB);
         env_capture_begin(pool, side);
-        assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+        assert_ok(xseg_record_stream(allocator, ptr, side));
         env_free(allocator, ptr);
         env_capture_end(pool, side);
         other = env_alloc(allocator, 20 * MIB, NULL);
         assert_ptr_not_equal(other, ptr);
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-        assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+        assert_ok(xseg_sim_finish(side));
         assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
-        env_free(allocator, ptr);
-        env_free(allocator, other);
-        env_close_with_streams(allocator, side, NULL);
+        env_free(allocator, ptr, other);
+        env_close(allocator, side);
     }
 }
 
@@ -192,13 +170,13 @@ static void expect_reuse_after_join(bool used_before)
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, stream), *next;
 
     if (used_before) {
-        assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+        assert_ok(xseg_record_stream(allocator, ptr, side));
         env_launch_at(side, ptr, 20 * MIB);
     }
     env_capture_begin(pool, stream);
     env_stream_wait(side, stream);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(side, 1000), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    assert_ok(xseg_sim_launch(side, 1000));
     env_free(allocator, ptr);
     env_stream_wait(stream, side);
     next = env_alloc(allocator, 20 * MIB, stream);
@@ -207,18 +185,17 @@ static void expect_reuse_after_join(bool used_before)
 
     if (used_before) {
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-        assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+        assert_ok(xseg_sim_finish(side));
         assert_ptr_equal(env_alloc_in(allocator, pool, 20 * MIB, stream), ptr);
         env_free(allocator, ptr);
     }
     env_free(allocator, next);
-    env_close_with_streams(allocator, stream, side);
+    env_close(allocator, stream, side);
 }
 
 /* Reuse by the graph's order forgot uses from before the capture, whose work still ran. */
-static void reuse_in_a_capture_minds_uses_before_it(void **state)
+TEST(reuse_in_a_capture_minds_uses_before_it)
 {
-    (void)state;
     expect_reuse_after_join(false);
     expect_reuse_after_join(true);
 }
@@ -226,18 +203,17 @@ static void reuse_in_a_capture_minds_uses_before_it(void **state)
 /* Streams of two captures have used a block.  No graph orders both uses, so the block waits until both
  * captures are over, even when a stream has come from one capture into the other, behind all that the
  * other did. */
-static void a_block_of_two_captures_waits_for_both(void **state)
+TEST(a_block_of_two_captures_waits_for_both)
 {
     struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
     const xseg_stream stream = env_stream(), side = env_stream();
     struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, stream);
 
-    (void)state;
     env_capture_begin(pool, stream);
     env_capture_begin(other, side);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(side, 1000), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    assert_ok(xseg_sim_launch(side, 1000));
     env_free(allocator, ptr);
     env_capture_end(pool, stream);
     env_stream_wait(stream, side);
@@ -247,15 +223,14 @@ static void a_block_of_two_captures_waits_for_both(void **state)
     env_capture_end(other, side);
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, stream), ptr);
     env_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(other), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    env_close_with_streams(allocator, stream, side);
+    assert_ok(xseg_pool_release(other));
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator, stream, side);
 }
 
 /* The first allocation on a stream that joined a capture threw with the reuse option on. */
-static void joined_streams_allocate_from_the_graphs_pool(void **state)
+TEST(joined_streams_allocate_from_the_graphs_pool)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
         struct xseg_allocator *allocator = env_open(reuse_or_not[i]);
         const xseg_stream stream = env_stream(), side = env_stream();
@@ -264,7 +239,7 @@ static void joined_streams_allocate_from_the_graphs_pool(void **state)
 
         env_capture_begin(pool, stream);
         env_stream_wait(side, stream);
-        assert_int_equal(xseg_record_stream(allocator, waiting, side), XSEG_OK);
+        assert_ok(xseg_record_stream(allocator, waiting, side));
         env_free(allocator, waiting);
         ptr = env_alloc(allocator, 20 * MIB, side);
         assert_ptr_equal(env_block(allocator, ptr).pool, pool);
@@ -273,18 +248,16 @@ static void joined_streams_allocate_from_the_graphs_pool(void **state)
         env_capture_end(pool, stream);
         outside = env_alloc(allocator, 20 * MIB, side);
         assert_null(env_block(allocator, outside).pool);
-        env_free(allocator, ptr);
-        env_free(allocator, outside);
-        env_close_with_streams(allocator, stream, side);
+        env_free(allocator, ptr, outside);
+        env_close(allocator, stream, side);
     }
 }
 
 /* empty_cache in a capture unmapped what pools had that nobody holds any more. */
-static void empty_cache_waits_for_the_end_of_a_capture(void **state)
+TEST(empty_cache_waits_for_the_end_of_a_capture)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
         const xseg_stream stream = env_stream();
@@ -294,117 +267,110 @@ static void empty_cache_waits_for_the_end_of_a_capture(void **state)
         void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
         env_free(allocator, env_alloc_in(allocator, old, 40 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(old), XSEG_OK);
+        assert_ok(xseg_pool_release(old));
         env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
-        assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
+        assert_ok(xseg_record_stream(allocator, ptr, stream));
         env_free(allocator, ptr);
         env_capture_begin(pool, stream);
         calls = env_unsafe_calls();
         env_empty_cache(allocator);
-        assert_int_equal(trim(allocator).kept_capture, 60 * MIB);
-        assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
+        assert_int_equal(env_trim(allocator).kept_capture, 60 * MIB);
+        assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
         assert_int_equal(env_unsafe_calls(), calls);
         assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
-        assert_int_equal(reserved(allocator), 80 * MIB);
+        assert_int_equal(env_reserved(allocator), 80 * MIB);
         env_capture_end(pool, stream);
         env_empty_cache(allocator);
-        assert_int_equal(reserved(allocator), 0);
-        env_close_with_streams(allocator, stream, NULL);
+        assert_int_equal(env_reserved(allocator), 0);
+        env_close(allocator, stream);
     }
 }
 
 /* What is asked, waited for and freed on one device spoiled a capture on another. */
 static void expect_undisturbed(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_allocator *allocator;
     struct xseg_pool *pool = NULL;
     xseg_stream stream, side, leaving;
     void *ptr, *other;
 
-    settings.devices = 2;
     allocator = env_open_on(&settings, config);
     side = env_stream();
     leaving = env_stream();
     stream = env_stream_on(1);
     ptr = env_alloc(allocator, 40 * MIB, NULL);
     other = env_alloc(allocator, 20 * MIB, leaving);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
     env_free(allocator, env_alloc(allocator, 60 * MIB, side));
-    assert_int_equal(xseg_pool_create(allocator, 1, NULL, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
     env_capture_begin(pool, stream);
     env_launch_at(side, ptr, 40 * MIB);
     env_launch_at(leaving, other, 20 * MIB);
-    env_free(allocator, ptr);
-    env_free(allocator, other);
-    assert_int_equal(xseg_stream_retire(allocator, 0, leaving), XSEG_OK);
+    env_free(allocator, ptr, other);
+    assert_ok(xseg_stream_retire(allocator, 0, leaving));
     env_free(allocator, env_alloc(allocator, 512, NULL));
-    assert_int_equal(trim(allocator).kept_busy, 80 * MIB);
+    assert_int_equal(env_trim(allocator).kept_busy, 80 * MIB);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     env_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     env_capture_end(pool, stream);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
     env_stream_destroy_on(1, stream);
-    env_stream_destroy(leaving);
-    env_stream_destroy(side);
+    env_stream_destroy(leaving, side);
 }
 
-static void a_capture_on_another_device_goes_on(void **state)
+TEST(a_capture_on_another_device_goes_on)
 {
-    (void)state;
     expect_undisturbed("expandable_segments:True");
     expect_undisturbed("expandable_segments:False");
 }
 
 /* A graph may have work of several devices: each has a pool for it, and is left alone. */
-static void a_capture_of_two_devices_is_begun_on_both(void **state)
+TEST(a_capture_of_two_devices_is_begun_on_both)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_allocator *allocator;
     struct xseg_pool *pool, *second = NULL;
     xseg_stream stream, joined;
     void *used = NULL, *ptr = NULL;
     uint64_t calls;
 
-    (void)state;
-    settings.devices = 2;
     allocator = env_open_on(&settings, NULL);
     stream = env_stream();
     joined = env_stream_on(1);
     pool = env_pool(allocator);
-    assert_int_equal(xseg_pool_create(allocator, 1, NULL, &second), XSEG_OK);
-    assert_int_equal(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used), XSEG_OK);
-    assert_int_equal(xseg_capture_begin(second, joined), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 1, NULL, &second));
+    assert_ok(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used));
+    assert_ok(xseg_capture_begin(second, joined));
     env_capture_begin(pool, stream);
     env_stream_wait(joined, stream);
     calls = env_unsafe_calls();
-    assert_int_equal(xseg_record_stream(allocator, used, joined), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, used, joined));
     env_free(allocator, used);
-    assert_int_equal(xseg_alloc(allocator, 1, 20 * MIB, joined, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 1, 20 * MIB, joined, &ptr));
     assert_ptr_equal(env_block(allocator, ptr).pool, second);
-    assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
+    assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
     assert_int_equal(env_unsafe_calls(), calls);
     env_stream_wait(stream, joined);
     env_capture_end(pool, stream);
-    assert_int_equal(xseg_capture_end(second), XSEG_OK);
+    assert_ok(xseg_capture_end(second));
     env_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
     env_stream_destroy_on(1, joined);
     env_stream_destroy(stream);
 }
 
 /* An event that a capture records never completes, and whatever waited for it never came back (PyTorch
  * #193982). */
-static void a_capture_that_was_not_told_holds_nothing_up(void **state)
+TEST(a_capture_that_was_not_told_holds_nothing_up)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream();
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *next = env_alloc(allocator, MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, next, side), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    assert_ok(xseg_record_stream(allocator, next, side));
     env_launch_at(side, ptr, 20 * MIB);
     env_driver_capture_begin(side);
     env_free(allocator, ptr);
@@ -416,17 +382,16 @@ static void a_capture_that_was_not_told_holds_nothing_up(void **state)
     env_free(allocator, env_alloc(allocator, 512, NULL));
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    assert_ok(xseg_sim_finish(side));
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
     assert_int_equal(active(allocator), 0);
-    env_close_with_streams(allocator, side, NULL);
+    env_close(allocator, side);
 }
 
 /* After a capture that was not told, the next thing to happen is a trim that waits, or a close. */
-static void a_wait_ends_after_a_capture_that_was_not_told(void **state)
+TEST(a_wait_ends_after_a_capture_that_was_not_told)
 {
-    (void)state;
     for (unsigned closes = 0; closes < 2; closes++) {
         struct xseg_allocator *allocator = env_open(NULL);
         const xseg_stream side = env_stream();
@@ -434,7 +399,7 @@ static void a_wait_ends_after_a_capture_that_was_not_told(void **state)
 
         for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
             ptr[i] = env_alloc(allocator, 20 * MIB, NULL);
-            assert_int_equal(xseg_record_stream(allocator, ptr[i], side), XSEG_OK);
+            assert_ok(xseg_record_stream(allocator, ptr[i], side));
             env_launch_at(side, ptr[i], 20 * MIB);
         }
         env_free(allocator, ptr[0]);
@@ -445,8 +410,8 @@ static void a_wait_ends_after_a_capture_that_was_not_told(void **state)
         if (closes == 0)
             env_empty_cache(allocator);
         if (closes == 0)
-            assert_int_equal(reserved(allocator), 0);
-        env_close_with_streams(allocator, side, NULL);
+            assert_int_equal(env_reserved(allocator), 0);
+        env_close(allocator, side);
     }
 }
 
@@ -456,7 +421,7 @@ static bool is_context(void *context, xseg_stream stream)
 }
 
 /* PyTorch marks after the driver's begin, and its routes end before the capture does. */
-static void a_marked_device_is_left_alone(void **state)
+TEST(a_marked_device_is_left_alone)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream(), side = env_stream();
@@ -464,48 +429,46 @@ static void a_marked_device_is_left_alone(void **state)
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *inside;
     uint64_t calls;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 20 * MIB, side));
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
     env_driver_capture_begin(stream);
     calls = env_unsafe_calls();
-    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
-    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+    assert_ok(xseg_capture_mark(allocator, 0));
+    assert_ok(xseg_capture_mark(allocator, 0));
     env_free(allocator, ptr);
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(xseg_route_begin(pool, is_context, stream), XSEG_OK);
+        assert_ok(xseg_route_begin(pool, is_context, stream));
         inside = env_alloc(allocator, 3 * MIB, stream);
         assert_ptr_equal(env_block(allocator, inside).pool, pool);
         env_free(allocator, inside);
-        assert_int_equal(xseg_route_end(pool), XSEG_OK);
+        assert_ok(xseg_route_end(pool));
         inside = env_alloc(allocator, 512, stream);
         assert_null(env_block(allocator, inside).pool);
         env_free(allocator, inside);
         env_empty_cache(allocator);
-        assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
+        assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         /* The first of two marks that are taken back changes nothing. */
-        assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+        assert_ok(xseg_capture_unmark(allocator, 0));
         if (i == 0)
-            assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+            assert_ok(xseg_capture_mark(allocator, 0));
     }
     assert_int_equal(env_unsafe_calls(), calls);
     assert_true(env_driver_capture_end(stream));
-    assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+    assert_ok(xseg_capture_unmark(allocator, 0));
     env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
                      "no capture is marked on device");
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
-    env_close_with_streams(allocator, stream, side);
+    env_close(allocator, stream, side);
 }
 
 /* A graph may write to what a pool that was routed to meanwhile has cached. */
-static void a_route_in_a_marked_time_makes_a_pool_the_graphs(void **state)
+TEST(a_route_in_a_marked_time_makes_a_pool_the_graphs)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
 
-    (void)state;
     for (unsigned when = 0; when < 4; when++) {
         struct xseg_allocator *allocator = env_open(NULL);
         struct xseg_pool *pool = where.pool = env_pool(allocator);
@@ -513,16 +476,16 @@ static void a_route_in_a_marked_time_makes_a_pool_the_graphs(void **state)
 
         env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
         if (when == 1)
-            assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-        assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+            assert_ok(xseg_route_begin(pool, NULL, NULL));
+        assert_ok(xseg_capture_mark(allocator, 0));
         if (when == 2)
-            assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-        assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+            assert_ok(xseg_route_begin(pool, NULL, NULL));
+        assert_ok(xseg_capture_unmark(allocator, 0));
         if (when == 3)
-            assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+            assert_ok(xseg_route_begin(pool, NULL, NULL));
         if (when != 0)
-            assert_int_equal(xseg_route_end(pool), XSEG_OK);
-        assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+            assert_ok(xseg_route_end(pool));
+        assert_ok(xseg_trim(allocator, &where, NULL, &done));
         assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
         assert_int_equal(done.released, is_inside ? 0 : 20 * MIB);
         env_close(allocator);
@@ -530,40 +493,36 @@ static void a_route_in_a_marked_time_makes_a_pool_the_graphs(void **state)
 }
 
 /* With the reuse option PyTorch records events when the route ends, as the marks do not say which pool. */
-static void the_end_of_a_route_settles_its_blocks(void **state)
+TEST(the_end_of_a_route_settles_its_blocks)
 {
     struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
     const xseg_stream stream = env_stream(), side = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *mine, *other = env_alloc(allocator, 3 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_route_begin(pool, is_context, stream), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, is_context, stream));
     env_driver_capture_begin(stream);
-    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+    assert_ok(xseg_capture_mark(allocator, 0));
     mine = env_alloc(allocator, 3 * MIB, stream);
-    assert_int_equal(xseg_record_stream(allocator, mine, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, other, side), XSEG_OK);
-    env_free(allocator, mine);
-    env_free(allocator, other);
+    assert_ok(xseg_record_stream(allocator, mine, side));
+    assert_ok(xseg_record_stream(allocator, other, side));
+    env_free(allocator, mine, other);
     assert_true(env_driver_capture_end(stream));
     const uint64_t records = xseg_sim_calls("cuEventRecord");
-    assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+    assert_ok(xseg_capture_unmark(allocator, 0));
     assert_int_equal(xseg_sim_calls("cuEventRecord"), records);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     assert_int_equal(xseg_sim_calls("cuEventRecord"), records + 1);
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(active(allocator), 0);
-    env_close_with_streams(allocator, stream, side);
+    env_close(allocator, stream, side);
 }
 
-static void marks_are_refused_in_words(void **state)
+TEST(marks_are_refused_in_words)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_allocator *allocator;
 
-    (void)state;
-    settings.devices = 2;
     allocator = env_open_on(&settings, NULL);
     assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
@@ -574,37 +533,12 @@ static void marks_are_refused_in_words(void **state)
     /* A capture that was begun is no mark. */
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
+    assert_ok(xseg_capture_begin(pool, stream));
     env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
                      "no capture is marked on device");
-    assert_int_equal(xseg_capture_end(pool), XSEG_OK);
-    assert_int_equal(xseg_capture_mark(allocator, 1), XSEG_OK);
+    assert_ok(xseg_capture_end(pool));
+    assert_ok(xseg_capture_mark(allocator, 1));
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "capture is active on device 1");
-    assert_int_equal(xseg_capture_unmark(allocator, 1), XSEG_OK);
-    env_close_with_streams(allocator, stream, NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_asked_in_a_capture),
-        cmocka_unit_test(a_released_pool_keeps_its_live_blocks),
-        cmocka_unit_test(uses_in_a_capture_end_with_the_block),
-        cmocka_unit_test(uses_in_a_capture_end_with_it),
-        cmocka_unit_test(a_use_before_a_capture_outlives_it),
-        cmocka_unit_test(reuse_in_a_capture_minds_uses_before_it),
-        cmocka_unit_test(a_block_of_two_captures_waits_for_both),
-        cmocka_unit_test(joined_streams_allocate_from_the_graphs_pool),
-        cmocka_unit_test(empty_cache_waits_for_the_end_of_a_capture),
-        cmocka_unit_test(a_capture_on_another_device_goes_on),
-        cmocka_unit_test(a_capture_of_two_devices_is_begun_on_both),
-        cmocka_unit_test(a_capture_that_was_not_told_holds_nothing_up),
-        cmocka_unit_test(a_wait_ends_after_a_capture_that_was_not_told),
-        cmocka_unit_test(a_marked_device_is_left_alone),
-        cmocka_unit_test(a_route_in_a_marked_time_makes_a_pool_the_graphs),
-        cmocka_unit_test(the_end_of_a_route_settles_its_blocks),
-        cmocka_unit_test(marks_are_refused_in_words),
-    };
-
-    return cmocka_run_group_tests_name("capture", tests, NULL, NULL);
+    assert_ok(xseg_capture_unmark(allocator, 1));
+    env_close(allocator, stream);
 }

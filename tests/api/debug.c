@@ -46,11 +46,11 @@ static struct xseg_allocator *open_hearing(struct heard *heard, const char *conf
     memset(heard, 0, sizeof(*heard));
     settings.memory_bytes = 256 * MIB;
     settings.real_bytes = real_bytes;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
     options.driver = env_driver();
     options.log = hear;
     options.log_context = heard;
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    assert_ok(xseg_open(config, &options, &allocator));
     return allocator;
 }
 
@@ -79,14 +79,13 @@ static void let_work_end(void)
 
 /* --- debug_fill. --- */
 
-static void a_write_after_the_free_is_reported(void **state)
+TEST(a_write_after_the_free_is_reported)
 {
     static const char *const config[] = {"debug_fill:True,history:all,history_stacks:all",
                                          "debug_fill:True,expandable_segments:False"};
 
     static const char late[] = {'l', 'a', 't', 'e'};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct heard heard;
         struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
@@ -118,14 +117,13 @@ static void a_write_after_the_free_is_reported(void **state)
 }
 
 /* All of a block is looked at, in pieces: its first byte, its last, and where pieces meet. */
-static void every_byte_of_a_block_is_looked_at(void **state)
+TEST(every_byte_of_a_block_is_looked_at)
 {
     static const size_t offset[] = {0, 256 * KIB - 1, 256 * KIB, 2 * MIB + 511};
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
     unsigned char *ptr = env_alloc(allocator, 2 * MIB + 512, NULL);
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(offset); i++) {
         env_free(allocator, ptr);
         let_work_end();
@@ -139,13 +137,12 @@ static void every_byte_of_a_block_is_looked_at(void **state)
 }
 
 /* A programme without errors: cuts, merges, growth, trims and pending blocks raise no alarm. */
-static void memory_that_nobody_wrote_to_is_no_alarm(void **state)
+TEST(memory_that_nobody_wrote_to_is_no_alarm)
 {
     static const char *const config[] = {"debug_fill:True",
                                          "debug_fill:True,expandable_segments:False"};
     static const size_t bytes[] = {700, 5000, 300 * KIB, 2 * MIB, 5 * MIB, 1};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct heard heard;
         struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
@@ -160,8 +157,8 @@ static void memory_that_nobody_wrote_to_is_no_alarm(void **state)
             *slot = env_alloc(allocator, size, i % 3 == 0 ? side : NULL);
             memset(*slot, (int)i, size);
             if (i % 4 == 0) {
-                assert_int_equal(xseg_sim_launch(side, 100), XSEG_OK);
-                assert_int_equal(xseg_record_stream(allocator, *slot, side), XSEG_OK);
+                assert_ok(xseg_sim_launch(side, 100));
+                assert_ok(xseg_record_stream(allocator, *slot, side));
             }
             if (i % 40 == 39)
                 env_empty_cache(allocator);
@@ -171,17 +168,15 @@ static void memory_that_nobody_wrote_to_is_no_alarm(void **state)
         assert_int_equal(env_stats(allocator).overwrites, 0);
         assert_int_equal(heard.errors, 0);
         assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
-        env_stream_destroy(side);
+        env_close(allocator, side);
     }
 }
 
-static void fresh_memory_holds_the_pattern(void **state)
+TEST(fresh_memory_holds_the_pattern)
 {
     static const char *const config[] = {"debug_fill:True",
                                          "debug_fill:True,expandable_segments:False"};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct heard heard;
         struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
@@ -191,29 +186,27 @@ static void fresh_memory_holds_the_pattern(void **state)
         let_work_end();
         assert_true(is_pattern(small, 1000));
         assert_true(is_pattern(large, 25 * MIB));
-        env_free(allocator, small);
-        env_free(allocator, large);
+        env_free(allocator, small, large);
         env_close(allocator);
     }
 }
 
 /* While another stream may still read a freed block, it keeps what it holds. */
-static void a_block_in_use_elsewhere_is_filled_later(void **state)
+TEST(a_block_in_use_elsewhere_is_filled_later)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
     const xseg_stream side = env_stream();
     unsigned char *ptr = env_alloc(allocator, 4 * KIB, NULL);
 
-    (void)state;
     memset(ptr, 7, 4 * KIB);
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, ptr, side));
     env_free(allocator, ptr);
     xseg_sim_advance(1);
     assert_int_equal(ptr[0], 7);
     assert_int_equal(ptr[4 * KIB - 1], 7);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    assert_ok(xseg_sim_finish(side));
     env_free(allocator, env_alloc(allocator, 100, NULL));
     let_work_end();
     assert_true(is_pattern(ptr, 4 * KIB));
@@ -221,20 +214,18 @@ static void a_block_in_use_elsewhere_is_filled_later(void **state)
     assert_ptr_equal(env_alloc(allocator, 4 * KIB, NULL), ptr);
     assert_int_equal(env_stats(allocator).overwrites, 1);
     env_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(side);
+    env_close(allocator, side);
 }
 
 /* A fill that fails is no check; a neighbour that is not filled takes the check from both. */
-static void a_failed_fill_loses_nothing(void **state)
+TEST(a_failed_fill_loses_nothing)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
-    (void)state;
     memset(ptr, 7, 2 * MIB);
-    assert_int_equal(xseg_sim_fail("cuMemsetD32Async", 1, 999), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
     env_free(allocator, ptr);
     assert_true(xseg_sim_failed());
     assert_int_equal(ptr[0], 7);
@@ -249,7 +240,7 @@ static void a_failed_fill_loses_nothing(void **state)
     let_work_end();
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[9] = 0;
-    assert_int_equal(xseg_sim_fail("cuMemcpyDtoHAsync", 2, 999), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemcpyDtoHAsync", 2, 999));
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     assert_true(xseg_sim_failed());
     assert_int_equal(heard.errors, 0);
@@ -259,12 +250,11 @@ static void a_failed_fill_loses_nothing(void **state)
 }
 
 /* A driver that keeps no contents: found out once, and then nothing is read any more. */
-static void nothing_is_read_where_nothing_is_kept(void **state)
+TEST(nothing_is_read_where_nothing_is_kept)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", false);
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 5000, NULL));
     const uint64_t reads = xseg_sim_calls("cuMemcpyDtoHAsync");
     const uint64_t fills = xseg_sim_calls("cuMemsetD32Async");
@@ -278,23 +268,22 @@ static void nothing_is_read_where_nothing_is_kept(void **state)
 }
 
 /* The key can be changed at any time: what is not filled is not checked. */
-static void the_key_can_be_switched(void **state)
+TEST(the_key_can_be_switched)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:False", true);
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
     uint64_t calls;
 
-    (void)state;
     memset(ptr, 7, 2 * MIB);
     env_free(allocator, ptr);
-    assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "debug_fill:True"));
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     env_free(allocator, ptr);
     let_work_end();
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[0] = 0;
-    assert_int_equal(xseg_config_set(allocator, "debug_fill:False"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "debug_fill:False"));
     calls = xseg_sim_calls(NULL);
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     env_free(allocator, ptr);
@@ -302,12 +291,12 @@ static void the_key_can_be_switched(void **state)
 
     /* Freed while it was off, among memory that is filled. */
     env_empty_cache(allocator);
-    assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "debug_fill:True"));
     ptr = env_alloc(allocator, 2 * MIB, NULL);
     memset(ptr, 7, 2 * MIB);
-    assert_int_equal(xseg_config_set(allocator, "debug_fill:False"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "debug_fill:False"));
     env_free(allocator, ptr);
-    assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "debug_fill:True"));
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     assert_int_equal(heard.errors, 0);
     env_free(allocator, ptr);
@@ -315,7 +304,7 @@ static void the_key_can_be_switched(void **state)
 }
 
 /* Graphs write to what is free in their pool, so the pattern keeps out of private pools. */
-static void private_pools_are_left_alone(void **state)
+TEST(private_pools_are_left_alone)
 {
     struct heard heard;
     struct xseg_allocator *allocator =
@@ -323,8 +312,7 @@ static void private_pools_are_left_alone(void **state)
     struct xseg_pool *pool = NULL;
     void *ptr = NULL, *again = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     memset(ptr, 7, 3 * MIB);
     env_free(allocator, ptr);
@@ -334,7 +322,7 @@ static void private_pools_are_left_alone(void **state)
     again = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     assert_ptr_equal(again, ptr);
     env_free(allocator, again);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
@@ -371,12 +359,11 @@ static size_t end_capture(xseg_stream stream)
 
 /* The debugging keys queue nothing on the stream that is captured, and make no call that would spoil
  * a capture elsewhere. */
-static void nothing_of_this_gets_into_a_capture(void **state)
+TEST(nothing_of_this_gets_into_a_capture)
 {
     static const char *const config[] = {"debug_fill:True", "unmap_on_free:True",
                                          "guard_page:True,debug_fill:True"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct heard heard;
         struct xseg_allocator *allocator = open_hearing(&heard, config[i], true);
@@ -387,8 +374,7 @@ static void nothing_of_this_gets_into_a_capture(void **state)
         enter();
         assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
         during = env_alloc(allocator, 3 * MIB, captured);
-        env_free(allocator, before);
-        env_free(allocator, during);
+        env_free(allocator, before, during);
         during = env_alloc(allocator, 3 * MIB, captured);
         for (unsigned round = 0; round < 2; round++)
             env_free(allocator, env_alloc(allocator, 2 * MIB, other));
@@ -400,9 +386,7 @@ static void nothing_of_this_gets_into_a_capture(void **state)
         /* What could not go meanwhile goes at the next trim. */
         env_empty_cache(allocator);
         assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
-        env_stream_destroy(captured);
-        env_stream_destroy(other);
+        env_close(allocator, captured, other);
     }
 }
 
@@ -446,21 +430,19 @@ static void write_past_the_end(void)
     (void)xseg_sim_launch_on(NULL, 1000, address + 5 * MIB + 500, 16);
 }
 
-static void late_and_wide_accesses_fault(void **state)
+TEST(late_and_wide_accesses_fault)
 {
-    (void)state;
     expect_report(read_late, "access to an unmapped address");
     expect_report(write_past_the_end, "access to an unmapped address");
 }
 
 /* Where blocks lie in their pages, and what is counted. */
-static void alone_blocks_have_pages_of_their_own(void **state)
+TEST(alone_blocks_have_pages_of_their_own)
 {
     static const size_t bytes[] = {1, 512, 5000, MIB, 2 * MIB, 5 * MIB + 1};
     static const char *const config[] = {"unmap_on_free:True", "guard_page:True",
                                          "unmap_on_free:True,guard_page:True"};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct xseg_allocator *allocator = env_open(config[mode]);
         void *ptr[COUNT_OF(bytes)];
@@ -494,19 +476,18 @@ static void alone_blocks_have_pages_of_their_own(void **state)
     }
 }
 
-static void alone_blocks_are_aligned_as_asked(void **state)
+TEST(alone_blocks_are_aligned_as_asked)
 {
     struct xseg_allocator *allocator = env_open("guard_page:True");
     struct xseg_request request = {sizeof(request)};
 
-    (void)state;
     for (size_t alignment = 1; alignment <= 64 * MIB; alignment *= 4)
         for (size_t bytes = 700; bytes < 8 * MIB; bytes *= 40) {
             void *ptr = NULL;
 
             request.bytes = bytes;
             request.alignment = alignment;
-            assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+            assert_ok(xseg_alloc_with(allocator, &request, &ptr));
             assert_int_equal(address_of(ptr) % alignment, 0);
             assert_true(env_block(allocator, ptr).bytes >= bytes);
             env_free(allocator, ptr);
@@ -515,12 +496,11 @@ static void alone_blocks_are_aligned_as_asked(void **state)
 }
 
 /* The addresses come again only when many others have been freed after them. */
-static void freed_addresses_stay_in_quarantine(void **state)
+TEST(freed_addresses_stay_in_quarantine)
 {
     struct xseg_allocator *allocator = env_open("unmap_on_free:True,history:all");
     char *first = env_alloc(allocator, 5000, NULL), *last = NULL;
 
-    (void)state;
     env_free(allocator, first);
     env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
                      "has been freed and unmapped");
@@ -542,14 +522,12 @@ static void freed_addresses_stay_in_quarantine(void **state)
 }
 
 /* Without addresses the quarantine ends before a request fails. */
-static void quarantine_ends_where_addresses_run_short(void **state)
+TEST(quarantine_ends_where_addresses_run_short)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
+                                         .address_bytes = GIB};
     struct xseg_allocator *allocator;
 
-    (void)state;
-    settings.memory_bytes = GIB;
-    settings.address_bytes = GIB;
     allocator = env_open_on(&settings, "unmap_on_free:True");
     for (unsigned i = 0; i < 300; i++)
         env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
@@ -558,27 +536,24 @@ static void quarantine_ends_where_addresses_run_short(void **state)
 }
 
 /* The free waits for the block's own stream, and for those that use it. */
-static void a_free_waits_for_every_stream(void **state)
+TEST(a_free_waits_for_every_stream)
 {
     struct xseg_allocator *allocator = env_open("unmap_on_free:True");
     const xseg_stream own = env_stream(), side = env_stream();
     void *ptr = env_alloc(allocator, 5000, own);
 
-    (void)state;
     enter();
-    assert_int_equal(xseg_sim_launch_on(own, UINT64_MAX, address_of(ptr), 5000), XSEG_OK);
-    assert_int_equal(xseg_sim_launch_on(side, UINT64_MAX, address_of(ptr), 5000), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+    assert_ok(xseg_sim_launch_on(own, UINT64_MAX, address_of(ptr), 5000));
+    assert_ok(xseg_sim_launch_on(side, UINT64_MAX, address_of(ptr), 5000));
+    assert_ok(xseg_record_stream(allocator, ptr, side));
     env_free(allocator, ptr); /* else the simulator reports memory that is still in use */
     leave();
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(own);
-    env_stream_destroy(side);
+    env_close(allocator, own, side);
 }
 
-static void without_expandable_segments_there_is_a_warning(void **state)
+TEST(without_expandable_segments_there_is_a_warning)
 {
     struct heard heard;
     struct xseg_allocator *allocator =
@@ -586,7 +561,6 @@ static void without_expandable_segments_there_is_a_warning(void **state)
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_options options = {sizeof(options)};
 
-    (void)state;
     assert_int_equal(heard.warnings, 1);
     expect_heard(&heard, "guard_page");
     env_free(allocator, env_alloc(allocator, 5000, NULL));
@@ -594,12 +568,12 @@ static void without_expandable_segments_there_is_a_warning(void **state)
     env_close(allocator);
 
     settings.without_vmm = true;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
     memset(&heard, 0, sizeof(heard));
     options.driver = env_driver();
     options.log = hear;
     options.log_context = &heard;
-    assert_int_equal(xseg_open("guard_page:True", &options, &allocator), XSEG_OK);
+    assert_ok(xseg_open("guard_page:True", &options, &allocator));
     env_free(allocator, env_alloc(allocator, 5000, NULL));
     assert_int_equal(heard.warnings, 1);
     expect_heard(&heard, "segments are classic, unmap_on_free and guard_page have no effect, ");
@@ -608,18 +582,15 @@ static void without_expandable_segments_there_is_a_warning(void **state)
 
 /* --- Freeing twice. --- */
 
-static void a_second_free_is_told_about_the_first(void **state)
+TEST(a_second_free_is_told_about_the_first)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:all,history_events:16");
     void *ptr = env_alloc(allocator, 8 * MIB, NULL), *other[3];
     char thread[64];
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         other[i] = env_alloc(allocator, 2 * MIB, NULL);
-    env_free(allocator, ptr);
-    env_free(allocator, other[0]);
-    env_free(allocator, other[1]);
+    env_free(allocator, ptr, other[0], other[1]);
     (void)snprintf(thread, sizeof(thread), " ms ago by thread %d with", (int)gettid());
     env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, " in cached memory; ");
     env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
@@ -645,37 +616,34 @@ static void a_second_free_is_told_about_the_first(void **state)
 }
 
 /* A free that failed was none. */
-static void a_free_that_failed_is_not_remembered(void **state)
+TEST(a_free_that_failed_is_not_remembered)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     const xseg_stream side = env_stream();
     void *ptr = env_alloc(allocator, 5000, NULL);
     char text[1024];
 
-    (void)state;
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    assert_int_equal(xseg_sim_fail("cuEventRecord", 1, 999), XSEG_OK);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    assert_ok(xseg_sim_fail("cuEventRecord", 1, 999));
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_DRIVER);
     env_free(allocator, env_alloc(allocator, 3000, NULL));
     /* The free that succeeds is not noted: were the other one remembered, it would be told. */
-    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
     env_free(allocator, ptr);
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
     (void)xseg_error_message(text, sizeof(text));
     assert_null(strstr(text, "ms ago"));
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(side);
+    env_close(allocator, side);
 }
 
 /* --- Zeroed requests. --- */
 
-static void zeroed_memory_is_zero(void **state)
+TEST(zeroed_memory_is_zero)
 {
     static const char *const config[] = {"expandable_segments:True", "debug_fill:True",
                                          "guard_page:True"};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct heard heard;
         struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
@@ -688,7 +656,7 @@ static void zeroed_memory_is_zero(void **state)
         env_free(allocator, ptr);
         request.bytes = 2999;
         request.zeroed = true;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &again), XSEG_OK);
+        assert_ok(xseg_alloc_with(allocator, &request, &again));
         if (mode < 2)
             assert_ptr_equal(again, ptr);
         let_work_end();
@@ -696,7 +664,7 @@ static void zeroed_memory_is_zero(void **state)
         env_free(allocator, again);
 
         /* When that fails the block is free again. */
-        assert_int_equal(xseg_sim_fail("cuMemsetD32Async", 1, 999), XSEG_OK);
+        assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
         again = NULL;
         env_expect_error(xseg_alloc_with(allocator, &request, &again), XSEG_ERR_DRIVER,
                          "cuMemsetD32Async");
@@ -708,7 +676,7 @@ static void zeroed_memory_is_zero(void **state)
 }
 
 /* In the order of the stream: behind the work that is queued there already. */
-static void zeroing_waits_its_turn(void **state)
+TEST(zeroing_waits_its_turn)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
@@ -717,58 +685,49 @@ static void zeroing_waits_its_turn(void **state)
     unsigned char *ptr = env_alloc(allocator, 3000, stream);
     void *again = NULL;
 
-    (void)state;
     memset(ptr, 7, 3000);
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(allocator, ptr);
     request.bytes = 3000;
     request.stream = stream;
     request.zeroed = true;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &again), XSEG_OK);
+    assert_ok(xseg_alloc_with(allocator, &request, &again));
     assert_ptr_equal(again, ptr);
     assert_int_equal(ptr[0], 7);
     let_work_end();
     assert_int_equal(ptr[0], 0);
     assert_int_equal(ptr[2999], 0);
     env_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
-static void zeroing_in_a_capture_is_a_node_of_the_graph(void **state)
+TEST(zeroing_in_a_capture_is_a_node_of_the_graph)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
     const xseg_stream stream = env_stream();
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
+                                   .zeroed = true};
     void *ptr = NULL;
 
-    (void)state;
-    request.bytes = 3000;
-    request.stream = stream;
-    request.zeroed = true;
     enter();
     assert_int_equal(cuStreamBeginCapture_v2(stream, 0), 0);
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
     assert_int_equal(end_capture(stream), 1);
     leave();
     env_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
 /* A caller whose header ends before `zeroed` is served as before; what it has behind is not read. */
-static void older_callers_go_on_working(void **state)
+TEST(older_callers_go_on_working)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = 3000, .zeroed = true};
     void *ptr = NULL;
 
-    (void)state;
     request.struct_size = offsetof(struct xseg_request, zeroed);
-    request.bytes = 3000;
-    request.zeroed = true;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), 0);
     env_free(allocator, ptr);
     request.struct_size = offsetof(struct xseg_request, alignment);
@@ -777,7 +736,7 @@ static void older_callers_go_on_working(void **state)
 }
 
 /* What a caller of a newer header asks for beyond what is known is refused, and zero there asks for nothing. */
-static void newer_callers_are_served_as_far_as_they_are_known(void **state)
+TEST(newer_callers_are_served_as_far_as_they_are_known)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct {
@@ -786,45 +745,12 @@ static void newer_callers_are_served_as_far_as_they_are_known(void **state)
     } newer = {{sizeof(struct xseg_request)}, 1};
     void *ptr = NULL;
 
-    (void)state;
     newer.known.struct_size = sizeof(newer);
     newer.known.bytes = 3000;
     assert_int_equal(xseg_alloc_with(allocator, &newer.known, &ptr), XSEG_ERR_ARGUMENT);
     assert_null(ptr);
     newer.more = 0;
-    assert_int_equal(xseg_alloc_with(allocator, &newer.known, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc_with(allocator, &newer.known, &ptr));
     env_free(allocator, ptr);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(late_and_wide_accesses_fault),
-        cmocka_unit_test(a_write_after_the_free_is_reported),
-        cmocka_unit_test(every_byte_of_a_block_is_looked_at),
-        cmocka_unit_test(memory_that_nobody_wrote_to_is_no_alarm),
-        cmocka_unit_test(fresh_memory_holds_the_pattern),
-        cmocka_unit_test(a_block_in_use_elsewhere_is_filled_later),
-        cmocka_unit_test(a_failed_fill_loses_nothing),
-        cmocka_unit_test(nothing_is_read_where_nothing_is_kept),
-        cmocka_unit_test(the_key_can_be_switched),
-        cmocka_unit_test(private_pools_are_left_alone),
-        cmocka_unit_test(nothing_of_this_gets_into_a_capture),
-        cmocka_unit_test(alone_blocks_have_pages_of_their_own),
-        cmocka_unit_test(alone_blocks_are_aligned_as_asked),
-        cmocka_unit_test(freed_addresses_stay_in_quarantine),
-        cmocka_unit_test(quarantine_ends_where_addresses_run_short),
-        cmocka_unit_test(a_free_waits_for_every_stream),
-        cmocka_unit_test(without_expandable_segments_there_is_a_warning),
-        cmocka_unit_test(a_second_free_is_told_about_the_first),
-        cmocka_unit_test(a_free_that_failed_is_not_remembered),
-        cmocka_unit_test(zeroed_memory_is_zero),
-        cmocka_unit_test(zeroing_waits_its_turn),
-        cmocka_unit_test(zeroing_in_a_capture_is_a_node_of_the_graph),
-        cmocka_unit_test(older_callers_go_on_working),
-        cmocka_unit_test(newer_callers_are_served_as_far_as_they_are_known),
-    };
-
-    return cmocka_run_group_tests_name("debug", tests, NULL, NULL);
 }

@@ -28,54 +28,48 @@ static xseg_event event_on(xseg_stream stream)
 }
 
 /* Blocks pending on a stream come back when the caller says that it has passed: no event is asked. */
-static void a_stream_that_has_passed_is_not_asked(void **state)
+TEST(a_stream_that_has_passed_is_not_asked)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream(), other = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(other, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, b, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, b, other), XSEG_OK);
-    env_free(allocator, a);
-    env_free(allocator, b);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    assert_ok(xseg_sim_launch(side, FOREVER));
+    assert_ok(xseg_sim_launch(other, FOREVER));
+    assert_ok(xseg_record_stream(allocator, a, side));
+    assert_ok(xseg_record_stream(allocator, b, side));
+    assert_ok(xseg_record_stream(allocator, b, other));
+    env_free(allocator, a, b);
+    assert_ok(xseg_sim_finish(side));
 
     const uint64_t calls = xseg_sim_calls(NULL);
-    assert_int_equal(xseg_stream_synchronized(allocator, 0, side), XSEG_OK);
+    assert_ok(xseg_stream_synchronized(allocator, 0, side));
     assert_int_equal(xseg_sim_calls(NULL), calls);
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
     /* Once more, a stream that is not known, and one without anything to wait for. */
-    assert_int_equal(xseg_stream_synchronized(allocator, 0, side), XSEG_OK);
-    assert_int_equal(xseg_stream_synchronized(allocator, 0, (xseg_stream)(uintptr_t)0x5000),
-                     XSEG_OK);
-    assert_int_equal(xseg_stream_synchronized(allocator, 0, NULL), XSEG_OK);
+    assert_ok(xseg_stream_synchronized(allocator, 0, side));
+    assert_ok(xseg_stream_synchronized(allocator, 0, (xseg_stream)(uintptr_t)0x5000));
+    assert_ok(xseg_stream_synchronized(allocator, 0, NULL));
     env_expect_error(xseg_stream_synchronized(allocator, 9, side), XSEG_ERR_ARGUMENT,
                      "device 9 does not exist");
-    assert_int_equal(xseg_sim_finish(other), XSEG_OK);
-    assert_int_equal(xseg_stream_synchronized(allocator, 0, other), XSEG_OK);
+    assert_ok(xseg_sim_finish(other));
+    assert_ok(xseg_stream_synchronized(allocator, 0, other));
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(side);
-    env_stream_destroy(other);
+    env_close(allocator, side, other);
 }
 
 /* What a stream that is gone had cached serves the next stream, once its work has finished. */
-static void memory_of_a_gone_stream_is_handed_over(void **state)
+TEST(memory_of_a_gone_stream_is_handed_over)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     xseg_stream first = env_stream();
     void *kept = env_alloc(allocator, 5 * MIB, first), *a = env_alloc(allocator, 7 * MIB, first);
 
-    (void)state;
     env_free(allocator, a);
-    assert_int_equal(xseg_sim_launch(first, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, first), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, first), XSEG_OK);
+    assert_ok(xseg_sim_launch(first, FOREVER));
+    assert_ok(xseg_stream_retire(allocator, 0, first));
+    assert_ok(xseg_stream_retire(allocator, 0, first));
     assert_ptr_equal(env_block(allocator, kept).stream, first);
 
     /* While its work runs, nobody gets its memory. */
@@ -84,49 +78,44 @@ static void memory_of_a_gone_stream_is_handed_over(void **state)
     assert_ptr_not_equal(b, a);
     assert_ptr_equal(env_block(allocator, kept).stream, first);
     env_free(allocator, b);
-    assert_int_equal(xseg_sim_finish(first), XSEG_OK);
+    assert_ok(xseg_sim_finish(first));
 
     const xseg_stream third = env_stream();
     void *c = env_alloc(allocator, 7 * MIB, third);
     assert_ptr_equal(c, a);
     assert_ptr_equal(env_block(allocator, kept).stream, third);
     /* A use there is one on the block's own stream: what is freed serves it at once. */
-    assert_int_equal(xseg_record_stream(allocator, kept, third), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(third, FOREVER), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, kept, third));
+    assert_ok(xseg_sim_launch(third, FOREVER));
     env_free(allocator, kept);
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, third), kept);
-    env_free(allocator, kept);
-    env_free(allocator, c);
+    env_free(allocator, kept, c);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     env_stream_destroy(first);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(second);
-    env_stream_destroy(third);
+    env_close(allocator, second, third);
 }
 
 /* A handle that comes again is another stream: it waits for nothing of the old one, and shares
  * nothing with it while the old one runs. */
-static void a_handle_that_comes_again_is_another_stream(void **state)
+TEST(a_handle_that_comes_again_is_another_stream)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
     unsigned came_again = 0;
 
-    (void)state;
-    settings.reuse_handles = true;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (unsigned round = 0; round < 50; round++) {
         const xseg_stream stream = env_stream();
         void *ptr = env_alloc(allocator, 3 * MIB, stream);
 
         env_free(allocator, ptr);
-        assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+        assert_ok(xseg_stream_retire(allocator, 0, stream));
         env_stream_destroy(stream);
         const xseg_stream next = env_stream();
         came_again += next == stream;
         ptr = env_alloc(allocator, 3 * MIB, next);
         assert_ptr_equal(env_block(allocator, ptr).stream, next);
         env_free(allocator, ptr);
-        assert_int_equal(xseg_stream_retire(allocator, 0, next), XSEG_OK);
+        assert_ok(xseg_stream_retire(allocator, 0, next));
         env_stream_destroy(next);
     }
     assert_int_equal(came_again, 50);
@@ -137,106 +126,96 @@ static void a_handle_that_comes_again_is_another_stream(void **state)
 
 /* A stream takes the place of one with its handle while a block still has to be looked at there: a wait
  * that goes through the streams passed it by. */
-static void a_handle_that_comes_again_is_waited_for(void **state)
+TEST(a_handle_that_comes_again_is_waited_for)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
     void *of_old, *of_other, *of_again;
 
-    (void)state;
-    settings.reuse_handles = true;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     const xseg_stream old = env_stream(), other = env_stream();
     of_old = env_alloc(allocator, 3 * MIB, NULL);
     of_other = env_alloc(allocator, 3 * MIB, NULL);
     of_again = env_alloc(allocator, 3 * MIB, NULL);
-    assert_int_equal(xseg_record_stream(allocator, of_old, old), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, old), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, of_old, old));
+    assert_ok(xseg_stream_retire(allocator, 0, old));
     env_stream_destroy(old);
     env_free(allocator, env_alloc(allocator, 512, other));
 
     env_free(allocator, of_old);
-    assert_int_equal(xseg_record_stream(allocator, of_other, other), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, of_other, other));
     env_launch(allocator, other, of_other);
     env_free(allocator, of_other);
     const xseg_stream again = env_stream();
     assert_ptr_equal(again, old);
-    assert_int_equal(xseg_record_stream(allocator, of_again, again), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, of_again, again));
     env_launch(allocator, again, of_again);
     env_free(allocator, of_again);
 
     env_empty_cache(allocator);
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(again);
-    env_stream_destroy(other);
+    env_close(allocator, again, other);
 }
 
 /* While the work of the old stream runs, a new one with its handle gets none of its memory. */
-static void a_handle_may_come_again_before_the_work_has_ended(void **state)
+TEST(a_handle_may_come_again_before_the_work_has_ended)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
 
-    (void)state;
-    settings.reuse_handles = true;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     const xseg_stream old = env_stream();
     void *kept = env_alloc(allocator, 5 * MIB, old), *a = env_alloc(allocator, 5 * MIB, old);
 
     env_free(allocator, a);
-    assert_int_equal(xseg_sim_launch_on(old, 1000000, (uintptr_t)a, 4096), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, old), XSEG_OK);
+    assert_ok(xseg_sim_launch_on(old, 1000000, (uintptr_t)a, 4096));
+    assert_ok(xseg_stream_retire(allocator, 0, old));
     env_stream_destroy(old);
     const xseg_stream young = env_stream();
     assert_ptr_equal(young, old);
     void *b = env_alloc(allocator, 5 * MIB, young);
     assert_ptr_not_equal(b, a);
     /* A block of the old stream comes back to the old one's cache. */
-    env_free(allocator, kept);
-    env_free(allocator, b);
+    env_free(allocator, kept, b);
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, young), b);
     xseg_sim_advance(2000000);
     env_free(allocator, b);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(young);
+    env_close(allocator, young);
 }
 
 /* A trim asks the event that was recorded when the stream left, since the stream is no more. */
-static void a_trim_takes_what_a_gone_stream_left(void **state)
+TEST(a_trim_takes_what_a_gone_stream_left)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_trim_result done = {sizeof(done)};
     const xseg_stream stream = env_stream();
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 3 * MIB, stream));
-    assert_int_equal(xseg_sim_launch(stream, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_ok(xseg_sim_launch(stream, FOREVER));
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
     assert_int_equal(done.kept_busy, 20 * MIB);
     assert_int_equal(done.released, 0);
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_ok(xseg_sim_finish(stream));
     env_stream_destroy(stream);
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
     assert_int_equal(done.released, 20 * MIB);
     env_close(allocator);
 }
 
 /* A use on a stream that has left since: its last event stands for it. */
-static void uses_on_a_gone_stream_wait_for_its_last_event(void **state)
+TEST(uses_on_a_gone_stream_wait_for_its_last_event)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, b, side), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
+    assert_ok(xseg_sim_launch(side, FOREVER));
+    assert_ok(xseg_record_stream(allocator, a, side));
+    assert_ok(xseg_record_stream(allocator, b, side));
+    assert_ok(xseg_stream_retire(allocator, 0, side));
     env_free(allocator, a);
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_PENDING_FREE);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    assert_ok(xseg_sim_finish(side));
     env_stream_destroy(side);
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
@@ -247,53 +226,49 @@ static void uses_on_a_gone_stream_wait_for_its_last_event(void **state)
     env_free(allocator, b);
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(next);
+    env_close(allocator, next);
 }
 
 /* The last event of a stream is asked about while a block still waits for it, whose own question failed:
  * it stays the block's, and is not recorded anew for other work. */
-static void an_event_that_a_block_waits_for_is_kept(void **state)
+TEST(an_event_that_a_block_waits_for_is_kept)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream(), next = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_sim_launch(side, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, side), XSEG_OK);
+    assert_ok(xseg_sim_launch(side, FOREVER));
+    assert_ok(xseg_record_stream(allocator, a, side));
+    assert_ok(xseg_stream_retire(allocator, 0, side));
     env_free(allocator, a);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    assert_ok(xseg_sim_finish(side));
     env_stream_destroy(side);
 
     /* A call that meets a new stream asks about those that leave. */
-    assert_int_equal(xseg_sim_fail("cuEventQuery", 1, 999), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, b, next), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuEventQuery", 1, 999));
+    assert_ok(xseg_record_stream(allocator, b, next));
     assert_true(xseg_sim_failed());
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_PENDING_FREE);
-    assert_int_equal(xseg_sim_launch(next, FOREVER), XSEG_OK);
+    assert_ok(xseg_sim_launch(next, FOREVER));
     env_free(allocator, b);
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(next);
+    env_close(allocator, next);
 }
 
 /* The 20,000th stream costs what the 100th did, in driver calls and in host memory. */
-static void streams_that_come_and_go_leave_nothing(void **state)
+TEST(streams_that_come_and_go_leave_nothing)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     uint64_t host = 0, calls = 0, each = 0;
 
-    (void)state;
     for (unsigned i = 0; i < 20000; i++) {
         const xseg_stream stream = env_stream();
 
         calls = xseg_sim_calls(NULL);
         env_free(allocator, env_alloc(allocator, 512 + i % 3 * MIB, stream));
-        assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+        assert_ok(xseg_stream_retire(allocator, 0, stream));
         calls = xseg_sim_calls(NULL) - calls;
         env_stream_destroy(stream);
         each = i == 100 ? calls : each;
@@ -304,60 +279,55 @@ static void streams_that_come_and_go_leave_nothing(void **state)
     env_close(allocator);
 }
 
-static void default_streams_never_go(void **state)
+TEST(default_streams_never_go)
 {
     struct xseg_allocator *allocator = env_open(NULL);
 
-    (void)state;
     for (uintptr_t handle = 0; handle <= 2; handle++)
         env_expect_error(xseg_stream_retire(allocator, 0, (xseg_stream)handle), XSEG_ERR_ARGUMENT,
                          "default stream");
     env_expect_error(xseg_stream_retire(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_stream_retire(allocator, 0, (xseg_stream)(uintptr_t)0x7000), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, (xseg_stream)(uintptr_t)0x7000));
     env_close(allocator);
 }
 
 /* A block freed behind events waits for them, whatever becomes of the events afterwards. */
-static void a_block_is_freed_after_events(void **state)
+TEST(a_block_is_freed_after_events)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream one = env_stream(), two = env_stream();
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
     xseg_event events[2];
 
-    (void)state;
-    assert_int_equal(xseg_sim_launch(one, FOREVER), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(two, FOREVER), XSEG_OK);
+    assert_ok(xseg_sim_launch(one, FOREVER));
+    assert_ok(xseg_sim_launch(two, FOREVER));
     events[0] = event_on(one);
     events[1] = event_on(two);
-    assert_int_equal(xseg_free_after(allocator, ptr, events, 2), XSEG_OK);
+    assert_ok(xseg_free_after(allocator, ptr, events, 2));
     assert_int_equal(cuEventDestroy_v2(events[0]), 0);
     assert_int_equal(cuEventDestroy_v2(events[1]), 0);
     assert_int_equal(env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(xseg_sim_finish(one), XSEG_OK);
+    assert_ok(xseg_sim_finish(one));
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_int_equal(xseg_sim_finish(two), XSEG_OK);
+    assert_ok(xseg_sim_finish(two));
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(one);
-    env_stream_destroy(two);
+    env_close(allocator, one, two);
 }
 
 /* Events that are complete cost a query and nothing else; without any it is a plain free. */
-static void complete_events_are_not_waited_for(void **state)
+TEST(complete_events_are_not_waited_for)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
     xseg_event event = event_on(NULL);
 
-    (void)state;
-    assert_int_equal(xseg_free_after(allocator, a, &event, 1), XSEG_OK);
+    assert_ok(xseg_free_after(allocator, a, &event, 1));
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
     assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), 0);
-    assert_int_equal(xseg_free_after(allocator, b, NULL, 0), XSEG_OK);
-    assert_int_equal(xseg_free_after(allocator, NULL, NULL, 0), XSEG_OK);
+    assert_ok(xseg_free_after(allocator, b, NULL, 0));
+    assert_ok(xseg_free_after(allocator, NULL, NULL, 0));
     env_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_NOT_ALLOCATED, "cached");
     env_expect_error(xseg_free_after(allocator, a, NULL, 1), XSEG_ERR_ARGUMENT, "events");
     a = env_alloc(allocator, 5 * MIB, NULL);
@@ -368,24 +338,4 @@ static void complete_events_are_not_waited_for(void **state)
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, a);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stream_that_has_passed_is_not_asked),
-        cmocka_unit_test(memory_of_a_gone_stream_is_handed_over),
-        cmocka_unit_test(a_handle_that_comes_again_is_another_stream),
-        cmocka_unit_test(a_handle_that_comes_again_is_waited_for),
-        cmocka_unit_test(a_handle_may_come_again_before_the_work_has_ended),
-        cmocka_unit_test(a_trim_takes_what_a_gone_stream_left),
-        cmocka_unit_test(uses_on_a_gone_stream_wait_for_its_last_event),
-        cmocka_unit_test(an_event_that_a_block_waits_for_is_kept),
-        cmocka_unit_test(streams_that_come_and_go_leave_nothing),
-        cmocka_unit_test(default_streams_never_go),
-        cmocka_unit_test(a_block_is_freed_after_events),
-        cmocka_unit_test(complete_events_are_not_waited_for),
-    };
-
-    return cmocka_run_group_tests_name("departure", tests, NULL, NULL);
 }

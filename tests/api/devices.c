@@ -20,10 +20,9 @@
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = DEVICES,
+                                         .memory_bytes = mib * MIB};
 
-    settings.devices = DEVICES;
-    settings.memory_bytes = mib * MIB;
     return env_open_with_clock(&settings, config);
 }
 
@@ -31,7 +30,7 @@ static void *alloc_on(struct xseg_allocator *allocator, int device, size_t bytes
 {
     void *block = NULL;
 
-    assert_int_equal(xseg_alloc(allocator, device, bytes, NULL, &block), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, device, bytes, NULL, &block));
     return block;
 }
 
@@ -51,7 +50,7 @@ static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, d
     set.hard_bytes = hard;
     set.fraction = fraction;
     set.has_fraction = true;
-    assert_int_equal(xseg_limits_set(allocator, &where, &set), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &where, &set));
 }
 
 /* The counts of all driver calls, which the caller frees. */
@@ -59,10 +58,10 @@ static struct xseg_driver_call *counts_of(struct xseg_allocator *allocator, size
 {
     struct xseg_driver_call *calls;
 
-    assert_int_equal(xseg_driver_calls(allocator, NULL, 0, count), XSEG_OK);
+    assert_ok(xseg_driver_calls(allocator, NULL, 0, count));
     calls = calloc(*count, sizeof(*calls));
     assert_non_null(calls);
-    assert_int_equal(xseg_driver_calls(allocator, calls, *count, NULL), XSEG_OK);
+    assert_ok(xseg_driver_calls(allocator, calls, *count, NULL));
     return calls;
 }
 
@@ -74,8 +73,7 @@ static void look(struct xseg_allocator *allocator, struct xseg_device_stats *dev
     struct xseg_driver_call *before = counts_of(allocator, &calls), *after;
 
     memset(devices, 0xa5, DEVICES * sizeof(*devices));
-    assert_int_equal(xseg_device_stats_get(allocator, devices, sizeof(*devices), DEVICES, &count),
-                     XSEG_OK);
+    assert_ok(xseg_device_stats_get(allocator, devices, sizeof(*devices), DEVICES, &count));
     assert_int_equal(count, DEVICES);
     after = counts_of(allocator, &calls);
     assert_memory_equal(before, after, calls * sizeof(*before));
@@ -103,7 +101,7 @@ static void expect_statistics(struct xseg_allocator *allocator,
     struct xseg_statistics stats = {sizeof(stats)};
     const struct xseg_scope where = where_of(device->device);
 
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(allocator, &where, &stats));
     const uint64_t reserved = stats.reserved_bytes[XSEG_STAT_ALL].current;
     const uint64_t live = stats.allocated_bytes[XSEG_STAT_ALL].current;
     const uint64_t active = stats.active_bytes[XSEG_STAT_ALL].current;
@@ -126,13 +124,12 @@ static void expect_closed(const struct xseg_device_stats *device, int ordinal)
 
 /* --- Arguments, and room. --- */
 
-static void arguments_are_checked(void **state)
+TEST(arguments_are_checked)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
     struct xseg_device_stats devices[DEVICES];
     size_t count = 77;
 
-    (void)state;
     env_expect_error(xseg_device_stats_get(NULL, devices, sizeof(devices[0]), DEVICES, &count),
                      XSEG_ERR_ARGUMENT, "allocator");
     env_expect_error(xseg_device_stats_get(allocator, NULL, sizeof(devices[0]), 1, &count),
@@ -144,27 +141,24 @@ static void arguments_are_checked(void **state)
     env_expect_error(xseg_device_stats_get(allocator, devices, 5000, 1, &count), XSEG_ERR_ARGUMENT,
                      "struct xseg_device_stats");
     assert_int_equal(count, 77);
-    assert_int_equal(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), DEVICES, NULL),
-                     XSEG_OK);
+    assert_ok(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), DEVICES, NULL));
     env_close(allocator);
 }
 
-static void an_array_is_filled_as_far_as_it_goes(void **state)
+TEST(an_array_is_filled_as_far_as_it_goes)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
     struct xseg_device_stats devices[DEVICES + 1];
     unsigned char behind[sizeof(devices[0])];
 
-    (void)state;
     memset(behind, 0xa5, sizeof(behind));
     for (size_t capacity = 0; capacity <= DEVICES + 1; capacity++) {
         const size_t filled = capacity < DEVICES ? capacity : DEVICES;
         size_t count = 0;
 
         memset(devices, 0xa5, sizeof(devices));
-        assert_int_equal(xseg_device_stats_get(allocator, capacity == 0 ? NULL : devices,
-                                               sizeof(devices[0]), capacity, &count),
-                         XSEG_OK);
+        assert_ok(xseg_device_stats_get(allocator, capacity == 0 ? NULL : devices,
+                                        sizeof(devices[0]), capacity, &count));
         assert_int_equal(count, DEVICES);
         for (size_t i = 0; i < filled; i++)
             assert_int_equal(devices[i].device, i);
@@ -175,7 +169,7 @@ static void an_array_is_filled_as_far_as_it_goes(void **state)
 }
 
 /* A program that was built when the entries were shorter, and one that was built when they are longer. */
-static void entries_of_other_versions_are_filled_as_far_as_both_go(void **state)
+TEST(entries_of_other_versions_are_filled_as_far_as_both_go)
 {
     enum { SHORT = offsetof(struct xseg_device_stats, total_bytes) };
     struct xseg_allocator *allocator = open_on(4096, NULL);
@@ -185,15 +179,10 @@ static void entries_of_other_versions_are_filled_as_far_as_both_go(void **state)
     } longer[DEVICES];
     unsigned char shorter[DEVICES][SHORT];
 
-    (void)state;
     env_free(allocator, alloc_on(allocator, 2, 4 * MIB));
     memset(longer, 0xa5, sizeof(longer));
-    assert_int_equal(
-        xseg_device_stats_get(allocator, &longer[0].known, sizeof(longer[0]), DEVICES, NULL),
-        XSEG_OK);
-    assert_int_equal(
-        xseg_device_stats_get(allocator, (void *)shorter, sizeof(shorter[0]), DEVICES, NULL),
-        XSEG_OK);
+    assert_ok(xseg_device_stats_get(allocator, &longer[0].known, sizeof(longer[0]), DEVICES, NULL));
+    assert_ok(xseg_device_stats_get(allocator, (void *)shorter, sizeof(shorter[0]), DEVICES, NULL));
     for (int i = 0; i < DEVICES; i++) {
         struct xseg_device_stats known = {0};
 
@@ -210,12 +199,11 @@ static void entries_of_other_versions_are_filled_as_far_as_both_go(void **state)
 
 /* --- What they say. --- */
 
-static void looking_opens_no_device(void **state)
+TEST(looking_opens_no_device)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
     struct xseg_device_stats devices[DEVICES];
 
-    (void)state;
     for (unsigned round = 0; round < 2; round++) {
         look(allocator, devices);
         for (int i = 0; i < DEVICES; i++)
@@ -226,7 +214,7 @@ static void looking_opens_no_device(void **state)
 }
 
 /* Device 0 is used, device 1 is lost, device 2 is full, device 3 nobody has used. */
-static void each_device_has_its_own(void **state)
+TEST(each_device_has_its_own)
 {
     struct xseg_allocator *allocator = open_on(512, "expandable_segments:True");
     const xseg_stream side = env_stream();
@@ -235,12 +223,11 @@ static void each_device_has_its_own(void **state)
     void *lost = alloc_on(allocator, 1, 40 * MIB), *full = alloc_on(allocator, 2, 500 * MIB);
     void *none = NULL;
 
-    (void)state;
     env_free(allocator, alloc_on(allocator, 0, 40 * MIB));
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, pending, side), XSEG_OK);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, pending, side));
     env_free(allocator, pending);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
     assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &none), XSEG_ERR_DEVICE_LOST);
     assert_int_equal(xseg_alloc(allocator, 2, 40 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
     look(allocator, devices);
@@ -261,21 +248,18 @@ static void each_device_has_its_own(void **state)
     assert_int_equal(devices[2].free_bytes, 12 * MIB);
     assert_int_equal(devices[2].free_age_ms, 0);
     expect_closed(&devices[3], 3);
-    env_free(allocator, live);
-    env_free(allocator, lost);
-    env_free(allocator, full);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    env_free(allocator, live, lost, full);
+    assert_ok(xseg_close(allocator)); /* a lost device keeps its memory */
     env_stream_destroy(side);
 }
 
 /* What others have is as old as the driver's answer, what is taken here is of now. */
-static void free_is_as_last_learned(void **state)
+TEST(free_is_as_last_learned)
 {
     struct xseg_allocator *allocator = open_on(100, "expandable_segments:False"), *other = NULL;
     void *block = NULL;
 
-    (void)state;
-    assert_int_equal(env_try_open("expandable_segments:False", &other), XSEG_OK);
+    assert_ok(env_try_open("expandable_segments:False", &other));
     void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = alloc_on(allocator, 0, 20 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, UINT64_MAX);
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
@@ -286,7 +270,7 @@ static void free_is_as_last_learned(void **state)
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     /* The others give theirs back, and nobody has asked since. */
     env_free(other, theirs);
-    assert_int_equal(xseg_close(other), XSEG_OK);
+    assert_ok(xseg_close(other));
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     /* More than was free then. */
     void *most = alloc_on(allocator, 0, 40 * MIB);
@@ -295,39 +279,35 @@ static void free_is_as_last_learned(void **state)
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     assert_int_equal(look_at(allocator, 0).free_age_ms, 0);
-    env_free(allocator, ours);
-    env_free(allocator, more);
-    env_free(allocator, most);
+    env_free(allocator, ours, more, most);
     env_close(allocator);
 }
 
 /* With device_free_min_mb each look of decay asks, so a scheduler that ticks has fresh figures. */
-static void decay_learns_what_is_free(void **state)
+TEST(decay_learns_what_is_free)
 {
     struct xseg_allocator *allocator = open_on(1024, "device_free_min_mb:1"), *other = NULL;
 
-    (void)state;
     env_free(allocator, alloc_on(allocator, 1, 100 * MIB));
-    assert_int_equal(env_try_open(NULL, &other), XSEG_OK);
+    assert_ok(env_try_open(NULL, &other));
     void *theirs = alloc_on(other, 1, 200 * MIB);
     xseg_sim_advance(1000 * MS);
-    assert_int_equal(trim_due(allocator, 1), XSEG_OK);
+    assert_ok(trim_due(allocator, 1));
     xseg_sim_advance(20 * MS);
     const struct xseg_device_stats device = look_at(allocator, 1);
     assert_int_equal(device.free_bytes, 724 * MIB);
     assert_int_equal(device.free_age_ms, 20);
     expect_statistics(allocator, &device);
     env_free(other, theirs);
-    assert_int_equal(xseg_close(other), XSEG_OK);
+    assert_ok(xseg_close(other));
     env_close(allocator);
 }
 
-static void the_lowest_limit_counts(void **state)
+TEST(the_lowest_limit_counts)
 {
     struct xseg_allocator *allocator = open_on(1024, NULL);
     struct xseg_device_stats devices[DEVICES];
 
-    (void)state;
     limit(allocator, 0, 300 * MIB, 1);
     limit(allocator, 1, 300 * MIB, 0.25);
     limit(allocator, 2, UINT64_MAX, 0.5);
@@ -339,17 +319,16 @@ static void the_lowest_limit_counts(void **state)
     env_close(allocator);
 }
 
-static void pages_kept_for_reuse_are_idle(void **state)
+TEST(pages_kept_for_reuse_are_idle)
 {
     struct xseg_allocator *allocator = open_on(1024, "idle_ms:100,page_cache_mb:100");
     void *live = alloc_on(allocator, 0, 40 * MIB);
 
-    (void)state;
     env_free(allocator, alloc_on(allocator, 0, 200 * MIB));
     assert_int_equal(look_at(allocator, 0).idle_bytes, 200 * MIB);
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(10 * MS);
-        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
+        assert_ok(trim_due(allocator, UINT64_MAX));
     }
     const struct xseg_device_stats device = look_at(allocator, 0);
     expect_statistics(allocator, &device);
@@ -361,40 +340,38 @@ static void pages_kept_for_reuse_are_idle(void **state)
 }
 
 /* Blocks of a paused pool are live, and have no memory: they take away nothing of what is idle elsewhere. */
-static void a_paused_pool_takes_nothing_away(void **state)
+TEST(a_paused_pool_takes_nothing_away)
 {
     struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
-    (void)state;
     env_free(allocator, alloc_on(allocator, 0, 60 * MIB));
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     const struct xseg_device_stats device = look_at(allocator, 0);
     assert_int_equal(device.allocated_bytes, 100 * MIB);
     assert_int_equal(device.reserved_bytes, 60 * MIB);
     assert_int_equal(device.idle_bytes, 60 * MIB);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
 /* Of all pools: one that is held, one that has ended. */
-static void cached_memory_of_every_pool_is_idle(void **state)
+TEST(cached_memory_of_every_pool_is_idle)
 {
     struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
     struct xseg_pool *held = env_pool(allocator), *ended = env_pool(allocator);
 
-    (void)state;
     env_free(allocator, env_alloc_in(allocator, held, 20 * MIB, NULL));
     env_free(allocator, env_alloc_in(allocator, ended, 40 * MIB, NULL));
     env_free(allocator, alloc_on(allocator, 0, 80 * MIB));
-    assert_int_equal(xseg_pool_release(ended), XSEG_OK);
+    assert_ok(xseg_pool_release(ended));
     const struct xseg_device_stats device = look_at(allocator, 0);
     expect_statistics(allocator, &device);
     assert_int_equal(device.idle_bytes, 140 * MIB);
-    assert_int_equal(xseg_pool_release(held), XSEG_OK);
+    assert_ok(xseg_pool_release(held));
     env_close(allocator);
 }
 
@@ -441,16 +418,14 @@ struct growth {
 static void *grow(void *self)
 {
     const struct growth *growth = self;
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = 20 * MIB, .pool = growth->pool};
     void *block = NULL;
 
-    request.bytes = 20 * MIB;
-    request.pool = growth->pool;
     return xseg_alloc_with(growth->allocator, &request, &block) == XSEG_OK ? block : NULL;
 }
 
 /* A growth that waits for memory holds its device for itself; figures can be read, and are those before it. */
-static void a_growth_that_waits_holds_up_nothing(void **state)
+TEST(a_growth_that_waits_holds_up_nothing)
 {
     struct xseg_allocator *allocator = open_on(1024, NULL);
     struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
@@ -459,9 +434,8 @@ static void a_growth_that_waits_holds_up_nothing(void **state)
     void *block = NULL;
     pthread_t thread;
 
-    (void)state;
     options.memory = (struct xseg_pool_memory){come_late, take_back, &gate};
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &growth.pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &growth.pool));
     assert_int_equal(pthread_create(&thread, NULL, grow, &growth), 0);
     (void)pthread_mutex_lock(&gate.lock);
     while (!gate.is_waiting)
@@ -477,16 +451,15 @@ static void a_growth_that_waits_holds_up_nothing(void **state)
     assert_non_null(block);
     assert_int_equal(look_at(allocator, 0).allocated_bytes, 20 * MIB);
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(growth.pool), XSEG_OK);
+    assert_ok(xseg_pool_release(growth.pool));
     env_close(allocator);
 }
 
-static void a_forked_child_is_refused(void **state)
+TEST(a_forked_child_is_refused)
 {
     struct xseg_allocator *allocator = open_on(1024, NULL);
     int result = 0;
 
-    (void)state;
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -499,25 +472,4 @@ static void a_forked_child_is_refused(void **state)
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arguments_are_checked),
-        cmocka_unit_test(an_array_is_filled_as_far_as_it_goes),
-        cmocka_unit_test(entries_of_other_versions_are_filled_as_far_as_both_go),
-        cmocka_unit_test(looking_opens_no_device),
-        cmocka_unit_test(each_device_has_its_own),
-        cmocka_unit_test(free_is_as_last_learned),
-        cmocka_unit_test(decay_learns_what_is_free),
-        cmocka_unit_test(the_lowest_limit_counts),
-        cmocka_unit_test(pages_kept_for_reuse_are_idle),
-        cmocka_unit_test(a_paused_pool_takes_nothing_away),
-        cmocka_unit_test(cached_memory_of_every_pool_is_idle),
-        cmocka_unit_test(a_growth_that_waits_holds_up_nothing),
-        cmocka_unit_test(a_forked_child_is_refused),
-    };
-
-    return cmocka_run_group_tests_name("devices", tests, NULL, NULL);
 }

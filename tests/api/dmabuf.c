@@ -15,8 +15,8 @@ static void expect_registered(int fd, uint64_t offset, uint64_t bytes)
 {
     uint64_t id = 0;
 
-    assert_int_equal(xseg_sim_register_descriptor(fd, offset, bytes, &id), XSEG_OK);
-    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+    assert_ok(xseg_sim_register_descriptor(fd, offset, bytes, &id));
+    assert_ok(xseg_sim_unregister(id));
 }
 
 static void expect_error(struct xseg_allocator *allocator, const void *address, size_t bytes,
@@ -32,26 +32,24 @@ static void expect_error(struct xseg_allocator *allocator, const void *address, 
 
 /* --- One descriptor. --- */
 
-static void a_range_of_many_pages_has_one_descriptor(void **state)
+TEST(a_range_of_many_pages_has_one_descriptor)
 {
     static const char *const configs[] = {EXPANDABLE, "expandable_segments:False"};
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
         char *block = env_alloc(allocator, 214 * MIB, NULL);
         uint64_t offset = 7;
         int fd = -1;
 
-        assert_int_equal(xseg_dmabuf_open(allocator, block, 214 * MIB, 0, &fd, &offset), XSEG_OK);
+        assert_ok(xseg_dmabuf_open(allocator, block, 214 * MIB, 0, &fd, &offset));
         assert_int_equal(offset, 0);
         assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
         expect_registered(fd, 0, 214 * MIB);
         assert_int_equal(close(fd), 0);
         /* In the middle of a page of the host. */
-        assert_int_equal(xseg_dmabuf_open(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset),
-                         XSEG_OK);
+        assert_ok(xseg_dmabuf_open(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset));
         assert_int_equal(offset, 512);
         expect_registered(fd, offset, 50 * MIB);
         assert_int_equal(close(fd), 0);
@@ -62,23 +60,21 @@ static void a_range_of_many_pages_has_one_descriptor(void **state)
 
 /* --- Pins. --- */
 
-static void a_pin_keeps_the_pages_until_the_close(void **state)
+TEST(a_pin_keeps_the_pages_until_the_close)
 {
     struct xseg_allocator *allocator = env_open(EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0, reserved;
     int fd = -1;
 
-    (void)state;
-    assert_int_equal(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset),
-                     XSEG_OK);
+    assert_ok(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset));
     env_free(allocator, block);
     env_empty_cache(allocator);
     reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
     assert_int_equal(reserved, 40 * MIB);
     expect_registered(fd, 0, 40 * MIB);
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
-    assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
+    assert_ok(xseg_dmabuf_close(allocator, fd));
     assert_int_equal(fcntl(fd, F_GETFD), -1);
     env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT,
                      "fd is not a pinned descriptor of xseg_dmabuf_open(),");
@@ -90,7 +86,7 @@ static void a_pin_keeps_the_pages_until_the_close(void **state)
 
 /* --- What is refused. --- */
 
-static void bad_input_is_refused_with_the_page_that_is_the_reason(void **state)
+TEST(bad_input_is_refused_with_the_page_that_is_the_reason)
 {
     struct xseg_allocator *allocator = env_open(EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL), host[64], text[64];
@@ -98,7 +94,6 @@ static void bad_input_is_refused_with_the_page_that_is_the_reason(void **state)
     uint64_t offset = 0;
     int fd = -1;
 
-    (void)state;
     expect_error(allocator, NULL, 1, XSEG_ERR_ARGUMENT, "NULL");
     expect_error(allocator, block, 0, XSEG_ERR_ARGUMENT, "bytes is 0");
     expect_error(allocator, block, 1000000 * GIB, XSEG_ERR_ARGUMENT, "size exceeds the segment");
@@ -113,23 +108,21 @@ static void bad_input_is_refused_with_the_page_that_is_the_reason(void **state)
     /* Nothing here maps memory over PCIe. */
     env_expect_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
                      XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     char *paused = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     expect_error(allocator, paused, MIB, XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    env_free(allocator, paused);
-    env_free(allocator, block);
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, paused, block);
     env_close(allocator);
 }
 
-static void memory_without_rdma_is_refused_with_the_reason(void **state)
+TEST(memory_without_rdma_is_refused_with_the_reason)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *block = env_alloc(allocator, 40 * MIB, NULL);
 
-    (void)state;
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "page was created without rdma");
     env_free(allocator, block);
     env_close(allocator);
@@ -174,43 +167,39 @@ static void give_out(int socket, const struct xseg_sim_settings *settings)
     _exit(4);
 }
 
-static void a_process_that_dies_with_descriptors_leaves_nothing(void **state)
+TEST(a_process_that_dies_with_descriptors_leaves_nothing)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB};
     struct process process = {0};
     struct xseg_allocator *own = NULL;
     void *block = NULL;
     int result = 0;
 
-    (void)state;
-    settings.memory_bytes = 1 * GIB;
     if (!process_start(&process, &settings, give_out))
         return;
     assert_int_equal(write(process.socket, "g", 1), 1);
     assert_true(process_answer(&process));
-    assert_int_equal(env_try_open(NULL, &own), XSEG_OK);
+    assert_ok(env_try_open(NULL, &own));
     assert_int_equal(xseg_alloc(own, 0, 1000 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(kill(process.pid, SIGKILL), 0);
     assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
     assert_true(WIFSIGNALED(result));
-    assert_int_equal(xseg_alloc(own, 0, 1000 * MIB, NULL, &block), XSEG_OK);
+    assert_ok(xseg_alloc(own, 0, 1000 * MIB, NULL, &block));
     (void)close(process.socket);
-    assert_int_equal(xseg_free(own, block), XSEG_OK);
-    assert_int_equal(xseg_close(own), XSEG_OK);
+    assert_ok(xseg_free(own, block));
+    assert_ok(xseg_close(own));
     settings.shared = NULL;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
 }
 
-static void a_forked_child_has_descriptors_and_no_calls(void **state)
+TEST(a_forked_child_has_descriptors_and_no_calls)
 {
     struct xseg_allocator *allocator = env_open(EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0;
     int fd = -1, other = -1, result = 0;
 
-    (void)state;
-    assert_int_equal(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset),
-                     XSEG_OK);
+    assert_ok(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset));
     const pid_t child = fork();
     if (child == 0)
         _exit(fcntl(fd, F_GETFD) == FD_CLOEXEC &&
@@ -224,22 +213,8 @@ static void a_forked_child_has_descriptors_and_no_calls(void **state)
     env_free(allocator, block);
     env_empty_cache(allocator);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
+    assert_ok(xseg_dmabuf_close(allocator, fd));
     env_empty_cache(allocator);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_range_of_many_pages_has_one_descriptor),
-        cmocka_unit_test(a_pin_keeps_the_pages_until_the_close),
-        cmocka_unit_test(bad_input_is_refused_with_the_page_that_is_the_reason),
-        cmocka_unit_test(memory_without_rdma_is_refused_with_the_reason),
-        cmocka_unit_test(a_process_that_dies_with_descriptors_leaves_nothing),
-        cmocka_unit_test(a_forked_child_has_descriptors_and_no_calls),
-    };
-
-    return cmocka_run_group_tests_name("dmabuf", tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ static const struct told *explain(struct xseg_allocator *allocator, const struct
 
     memset(&told, 0, sizeof(told));
     told.sums.struct_size = sizeof(told.sums);
-    assert_int_equal(xseg_explain(allocator, where, note_reason, &told, &told.sums), XSEG_OK);
+    assert_ok(xseg_explain(allocator, where, note_reason, &told, &told.sums));
     for (size_t i = 0; i < told.count; i++)
         bytes += told.reason[i].bytes;
     assert_int_equal(bytes, told.sums.reserved);
@@ -62,7 +62,7 @@ static bool free_live(void *context, const struct xseg_block_info *block)
 /* Free what is live, and close. */
 static void close_all(struct xseg_allocator *allocator)
 {
-    assert_int_equal(xseg_for_each_block(allocator, NULL, free_live, allocator), XSEG_OK);
+    assert_ok(xseg_for_each_block(allocator, NULL, free_live, allocator));
     env_close(allocator);
 }
 
@@ -70,19 +70,18 @@ static void close_all(struct xseg_allocator *allocator)
 static void pass_second(struct xseg_allocator *allocator)
 {
     xseg_sim_advance(SECOND);
-    assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
+    assert_ok(trim_due(allocator, UINT64_MAX));
 }
 
 /* --- Reasons. --- */
 
-static void a_live_block_is_named(void **state)
+TEST(a_live_block_is_named)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *large = env_alloc(allocator, 50 * MIB, NULL);
     void *small = env_alloc(allocator, 3000, NULL);
     const struct told *told = explain(allocator, NULL);
 
-    (void)state;
     /* Two pages that the block has for itself are one reason; the third has 10 MiB beside it. */
     assert_int_equal(told->count, 3);
     for (size_t i = 0; i < 3; i++) {
@@ -104,12 +103,11 @@ static void a_live_block_is_named(void **state)
 }
 
 /* Of several live blocks on a page the largest is named. */
-static void the_largest_block_is_named(void **state)
+TEST(the_largest_block_is_named)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *most;
 
-    (void)state;
     (void)env_alloc(allocator, 3 * MIB, NULL);
     most = env_alloc(allocator, 9 * MIB, NULL);
     (void)env_alloc(allocator, 4 * MIB, NULL);
@@ -121,15 +119,14 @@ static void the_largest_block_is_named(void **state)
     close_all(allocator);
 }
 
-static void a_pending_block_names_the_stream_that_it_waits_for(void **state)
+TEST(a_pending_block_names_the_stream_that_it_waits_for)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *block = env_alloc(allocator, 20 * MIB, NULL);
 
-    (void)state;
     env_launch(allocator, stream, block);
-    assert_int_equal(xseg_record_stream(allocator, block, stream), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, block, stream));
     env_free(allocator, block);
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->count, 1);
@@ -138,80 +135,73 @@ static void a_pending_block_names_the_stream_that_it_waits_for(void **state)
     assert_true(told->reason[0].has_waits_for);
     assert_ptr_equal(told->reason[0].waits_for, stream);
     assert_int_equal(told->sums.pending, 20 * MIB);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
-static void idle_memory_of_a_held_pool_says_so(void **state)
+TEST(idle_memory_of_a_held_pool_says_so)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     void *block = NULL;
 
-    (void)state;
     block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     env_free(allocator, block);
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->sums.pool, 40 * MIB);
     assert_ptr_equal(told->reason[0].pool, pool);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.policy, 40 * MIB);
     env_close(allocator);
 }
 
-static void a_capture_keeps_idle_memory(void **state)
+TEST(a_capture_keeps_idle_memory)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     env_capture_begin(pool, stream);
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->sums.capture, 20 * MIB);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
+    env_capture_end(pool, stream);
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.policy, 20 * MIB);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator, stream);
 }
 
-static void work_of_its_stream_keeps_idle_memory(void **state)
+TEST(work_of_its_stream_keeps_idle_memory)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
     uint64_t queries;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     queries = xseg_sim_calls("cuStreamQuery");
     const struct told *told = explain(allocator, NULL);
     assert_int_equal(told->sums.stream, 20 * MIB);
     assert_int_equal(told->sums.policy, 40 * MIB);
     assert_int_equal(xseg_sim_calls("cuStreamQuery"), queries + 2);
     /* A question that the driver refuses spoils nothing. */
-    assert_int_equal(xseg_sim_fail("cuStreamQuery", 1, 999), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuStreamQuery", 1, 999));
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.stream + told->sums.policy, 60 * MIB);
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_ok(xseg_sim_finish(stream));
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.policy, 60 * MIB);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
-static void the_floor_keeps_the_youngest(void **state)
+TEST(the_floor_keeps_the_youngest)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:50");
     const xseg_stream stream = env_stream();
     uint64_t floor = 0;
 
-    (void)state;
     pass_second(allocator);
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     pass_second(allocator);
@@ -228,48 +218,44 @@ static void the_floor_keeps_the_youngest(void **state)
         }
     assert_int_equal(floor, 40 * MIB);
     assert_true(told->sums.keep >= 50 * MIB);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
 /* Within the floor everything stays; above a limit it goes, floor or not. */
-static void limits_come_before_the_floor(void **state)
+TEST(limits_come_before_the_floor)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:100");
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     assert_int_equal(explain(allocator, NULL)->sums.keep, 60 * MIB);
-    assert_int_equal(xseg_config_set(allocator, "keep_mb:0,soft_limit_mb:0"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "keep_mb:0,soft_limit_mb:0"));
     assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
     /* Without a time only what is above the limit goes. */
-    assert_int_equal(xseg_config_set(allocator, "idle_ms:-1,soft_limit_mb:100"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "idle_ms:-1,soft_limit_mb:100"));
     assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
 }
 
-static void the_peak_of_the_window_is_a_floor(void **state)
+TEST(the_peak_of_the_window_is_a_floor)
 {
     struct xseg_allocator *allocator =
         env_open_with_clock(NULL, "idle_ms:100000,keep_window_s:1000");
     void *block = env_alloc(allocator, 60 * MIB, NULL);
 
-    (void)state;
     pass_second(allocator);
     env_free(allocator, block);
     pass_second(allocator);
     assert_int_equal(explain(allocator, NULL)->sums.keep, 60 * MIB);
-    assert_int_equal(xseg_config_set(allocator, "keep_window_s:0"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "keep_window_s:0"));
     assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
 }
 
-static void ages_are_those_of_the_last_free(void **state)
+TEST(ages_are_those_of_the_last_free)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:1000000");
     void *first, *second;
 
-    (void)state;
     pass_second(allocator);
     first = env_alloc(allocator, 20 * MIB, NULL);
     for (int i = 0; i < 5; i++)
@@ -286,9 +272,8 @@ static void ages_are_those_of_the_last_free(void **state)
         assert_true(is_first || told->reason[i].block == second);
         assert_in_range(told->reason[i].age_ms, is_first ? 7000 : 2000, is_first ? 7100 : 2100);
     }
-    env_free(allocator, first);
-    env_free(allocator, second);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    env_free(allocator, first, second);
+    assert_ok(xseg_close(allocator));
 }
 
 /* A mixture of everything, classic or not: the sums hold, and a part is a part of the whole. */
@@ -297,26 +282,25 @@ static void check_mixture(const char *config)
     struct xseg_allocator *allocator = env_open(config);
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .pool = pool};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[600];
     uint64_t all, own = 0;
 
-    request.pool = pool;
     for (size_t i = 0; i < COUNT_OF(block); i++) {
         const size_t bytes = (i * 7919 % 97 + 1) * (i % 5 == 0 ? 300 * KIB : 3000);
 
         request.bytes = bytes;
         request.stream = i % 3 == 0 ? stream : NULL;
         if (i % 4 == 0)
-            assert_int_equal(xseg_alloc_with(allocator, &request, &block[i]), XSEG_OK);
+            assert_ok(xseg_alloc_with(allocator, &request, &block[i]));
         else
             block[i] = env_alloc(allocator, bytes, request.stream);
     }
     env_launch(allocator, stream, block[1]);
     for (size_t i = 0; i < COUNT_OF(block); i++) {
         if (i % 11 == 0)
-            assert_int_equal(xseg_record_stream(allocator, block[i], stream), XSEG_OK);
+            assert_ok(xseg_record_stream(allocator, block[i], stream));
         if (i % 7 != 1)
             env_free(allocator, block[i]);
     }
@@ -337,39 +321,36 @@ static void check_mixture(const char *config)
     assert_int_equal(explain(allocator, &where)->sums.reserved, all);
     for (size_t i = 1; i < COUNT_OF(block); i += 7)
         env_free(allocator, block[i]);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator, stream);
 }
 
-static void everything_adds_up(void **state)
+TEST(everything_adds_up)
 {
-    (void)state;
     check_mixture("expandable_segments:True");
     check_mixture("expandable_segments:False");
     check_mixture("expandable_segments:True,unmap_on_free:True");
     check_mixture("expandable_segments:True,large_segment_size_mb:12,idle_ms:100000,keep_mb:10");
 }
 
-static void a_pin_keeps_idle_memory(void **state)
+TEST(a_pin_keeps_idle_memory)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *block = env_alloc(allocator, 60 * MIB, NULL);
     const struct told *told;
 
-    (void)state;
-    assert_int_equal(xseg_pin(allocator, block + 20 * MIB, 20 * MIB), XSEG_OK);
+    assert_ok(xseg_pin(allocator, block + 20 * MIB, 20 * MIB));
     env_free(allocator, block);
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.pinned, 20 * MIB);
     assert_int_equal(told->sums.policy, 40 * MIB);
-    assert_int_equal(xseg_unpin(allocator, block + 20 * MIB, 20 * MIB), XSEG_OK);
+    assert_ok(xseg_unpin(allocator, block + 20 * MIB, 20 * MIB));
     assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
     env_close(allocator);
 }
 
 /* A paused pool reserves nothing, so there is nothing to explain; its blocks are still there. */
-static void a_paused_pool_has_no_reasons(void **state)
+TEST(a_paused_pool_has_no_reasons)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
@@ -377,29 +358,27 @@ static void a_paused_pool_has_no_reasons(void **state)
     struct xseg_explain_result sums = {sizeof(sums)};
     void *block = NULL;
 
-    (void)state;
     where.pool = pool;
     block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     (void)env_alloc(allocator, 20 * MIB, NULL);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(explain(allocator, NULL)->sums.allocated, 20 * MIB);
-    assert_int_equal(xseg_explain(allocator, &where, NULL, NULL, &sums), XSEG_OK);
+    assert_ok(xseg_explain(allocator, &where, NULL, NULL, &sums));
     assert_int_equal(sums.reserved, 0);
     assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_ALLOCATED);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_int_equal(explain(allocator, NULL)->sums.allocated, 60 * MIB);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     close_all(allocator);
 }
 
-static void what_is_not_reserved_is_told_apart(void **state)
+TEST(what_is_not_reserved_is_told_apart)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True,page_cache_mb:100");
     const struct told *told;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, NULL, NULL));
     told = explain(allocator, NULL);
     assert_int_equal(told->sums.reserved, 0);
     assert_int_equal(told->sums.page_cache + told->sums.unreleased,
@@ -421,19 +400,18 @@ static bool free_block(void *context, const struct xseg_reason *reason)
 }
 
 /* The function may call the library, and end it. */
-static void functions_are_called_without_a_lock(void **state)
+TEST(functions_are_called_without_a_lock)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     unsigned calls = 0;
 
-    (void)state;
     (void)env_alloc(allocator, 20 * MIB, NULL);
     (void)env_alloc(allocator, 20 * MIB, NULL);
-    assert_int_equal(xseg_explain(allocator, NULL, end_at_once, &calls, NULL), XSEG_OK);
+    assert_ok(xseg_explain(allocator, NULL, end_at_once, &calls, NULL));
     assert_int_equal(calls, 1);
-    assert_int_equal(xseg_explain(allocator, NULL, free_block, allocator, NULL), XSEG_OK);
+    assert_ok(xseg_explain(allocator, NULL, free_block, allocator, NULL));
     assert_int_equal(explain(allocator, NULL)->sums.policy, 40 * MIB);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
 }
 
 /* --- Walks. --- */
@@ -470,15 +448,14 @@ static struct seen walk(struct xseg_allocator *allocator, const struct xseg_scop
 {
     struct seen seen = {.allocator = allocator};
 
-    assert_int_equal(xseg_for_each_block(allocator, where, see_block, &seen), XSEG_OK);
+    assert_ok(xseg_for_each_block(allocator, where, see_block, &seen));
     return seen;
 }
 
-static void a_walk_sees_every_block(void **state)
+TEST(a_walk_sees_every_block)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
-    (void)state;
     for (size_t c = 0; c < COUNT_OF(configs); c++) {
         struct xseg_allocator *allocator = env_open(configs[c]);
         void *block[2000];
@@ -497,7 +474,7 @@ static void a_walk_sees_every_block(void **state)
     }
 }
 
-static void a_walk_sees_what_is_meant(void **state)
+TEST(a_walk_sees_what_is_meant)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
@@ -505,7 +482,6 @@ static void a_walk_sees_what_is_meant(void **state)
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[3];
 
-    (void)state;
     block[0] = env_alloc(allocator, 2 * MIB, NULL);
     block[1] = env_alloc(allocator, 4 * MIB, stream);
     block[2] = env_alloc_in(allocator, pool, 8 * MIB, NULL);
@@ -519,9 +495,8 @@ static void a_walk_sees_what_is_meant(void **state)
     assert_int_equal(walk(allocator, &where).live, 8 * MIB);
     for (size_t i = 0; i < COUNT_OF(block); i++)
         env_free(allocator, block[i]);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator, stream);
 }
 
 static bool free_each(void *context, const struct xseg_block_info *block)
@@ -536,40 +511,37 @@ static bool free_each(void *context, const struct xseg_block_info *block)
 }
 
 /* Blocks that are freed by the function merge; the walk goes on behind them. */
-static void a_walk_bears_changes(void **state)
+TEST(a_walk_bears_changes)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct seen seen = {.allocator = allocator};
 
-    (void)state;
     for (int i = 0; i < 1000; i++)
         (void)env_alloc(allocator, 512, NULL);
-    assert_int_equal(xseg_for_each_block(allocator, NULL, free_each, &seen), XSEG_OK);
+    assert_ok(xseg_for_each_block(allocator, NULL, free_each, &seen));
     assert_int_equal(seen.blocks, 900);
     assert_int_equal(walk(allocator, NULL).blocks, 100);
     close_all(allocator);
 }
 
-static void nothing_is_there_before_a_device_is_opened(void **state)
+TEST(nothing_is_there_before_a_device_is_opened)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_explain_result sums = {sizeof(sums)};
 
-    (void)state;
     assert_int_equal(walk(allocator, NULL).live, 0);
-    assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
+    assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     assert_int_equal(sums.reserved, 0);
     env_close(allocator);
 }
 
-static void bad_arguments_get_a_sentence(void **state)
+TEST(bad_arguments_get_a_sentence)
 {
     struct xseg_allocator *allocator = env_open(NULL), *other = NULL;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct seen seen = {0};
 
-    (void)state;
     env_expect_error(xseg_for_each_block(NULL, NULL, see_block, NULL), XSEG_ERR_ARGUMENT, "NULL");
     env_expect_error(xseg_for_each_block(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
                      "visit is NULL");
@@ -584,42 +556,14 @@ static void bad_arguments_get_a_sentence(void **state)
     where.device = 7;
     env_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
                      "device 7");
-    assert_int_equal(env_try_open(NULL, &other), XSEG_OK);
+    assert_ok(env_try_open(NULL, &other));
     where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.pool = env_pool(other);
     env_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
                      "another allocator");
-    assert_int_equal(xseg_pool_release(where.pool), XSEG_OK);
-    assert_int_equal(xseg_close(other), XSEG_OK);
+    assert_ok(xseg_pool_release(where.pool));
+    assert_ok(xseg_close(other));
     assert_string_equal(xseg_reason_message((enum xseg_reason_kind)99), "unknown");
     assert_non_null(strstr(xseg_reason_message(XSEG_REASON_ALLOCATED), "allocated block"));
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_live_block_is_named),
-        cmocka_unit_test(the_largest_block_is_named),
-        cmocka_unit_test(a_pending_block_names_the_stream_that_it_waits_for),
-        cmocka_unit_test(idle_memory_of_a_held_pool_says_so),
-        cmocka_unit_test(a_capture_keeps_idle_memory),
-        cmocka_unit_test(work_of_its_stream_keeps_idle_memory),
-        cmocka_unit_test(the_floor_keeps_the_youngest),
-        cmocka_unit_test(limits_come_before_the_floor),
-        cmocka_unit_test(the_peak_of_the_window_is_a_floor),
-        cmocka_unit_test(ages_are_those_of_the_last_free),
-        cmocka_unit_test(everything_adds_up),
-        cmocka_unit_test(a_pin_keeps_idle_memory),
-        cmocka_unit_test(a_paused_pool_has_no_reasons),
-        cmocka_unit_test(what_is_not_reserved_is_told_apart),
-        cmocka_unit_test(functions_are_called_without_a_lock),
-        cmocka_unit_test(a_walk_sees_every_block),
-        cmocka_unit_test(a_walk_sees_what_is_meant),
-        cmocka_unit_test(a_walk_bears_changes),
-        cmocka_unit_test(nothing_is_there_before_a_device_is_opened),
-        cmocka_unit_test(bad_arguments_get_a_sentence),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

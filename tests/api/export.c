@@ -21,10 +21,9 @@
 
 static struct xseg_sim_settings machine(bool real_bytes, uint64_t memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
+                                         .real_bytes = real_bytes};
 
-    settings.memory_bytes = memory;
-    settings.real_bytes = real_bytes;
     return settings;
 }
 
@@ -37,9 +36,8 @@ static struct xseg_allocator *open_on(bool real_bytes, uint64_t memory, const ch
 
 static xseg_status try_pool(struct xseg_allocator *allocator, struct xseg_pool **pool)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
 
-    options.exportable = true;
     return xseg_pool_create(allocator, 0, &options, pool);
 }
 
@@ -47,7 +45,7 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator)
 {
     struct xseg_pool *pool = NULL;
 
-    assert_int_equal(try_pool(allocator, &pool), XSEG_OK);
+    assert_ok(try_pool(allocator, &pool));
     return pool;
 }
 
@@ -55,14 +53,14 @@ static struct exported_handles export_of(struct xseg_allocator *allocator, void 
 {
     struct exported_handles exported;
 
-    assert_int_equal(export_handles(allocator, ptr, XSEG_HANDLE_FD, &exported), XSEG_OK);
+    assert_ok(export_handles(allocator, ptr, XSEG_HANDLE_FD, &exported));
     return exported;
 }
 
 /* Export, and close the descriptors. */
 static void hold(struct xseg_allocator *allocator, void *ptr)
 {
-    assert_int_equal(export_and_close_handles(allocator, ptr), XSEG_OK);
+    assert_ok(export_and_close_handles(allocator, ptr));
 }
 
 /* Query the pages of a block, which has to be exportable for that; nothing is exported. */
@@ -76,9 +74,9 @@ static xseg_status query(struct xseg_allocator *allocator, void *ptr)
 /* Take the last export back, and close. */
 static void close_with(struct xseg_allocator *allocator, struct xseg_pool *pool, void *block)
 {
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
@@ -88,13 +86,8 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator, struct xse
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.pool = pool;
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     return done;
-}
-
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 /* Real bytes: the test reads and writes device memory as a kernel would. */
@@ -247,7 +240,7 @@ static struct xseg_allocator *start_process(struct process *process)
 
     if (!process_start(process, &settings, run))
         return NULL;
-    assert_int_equal(env_try_open(NULL, &own), XSEG_OK);
+    assert_ok(env_try_open(NULL, &own));
     return own;
 }
 
@@ -272,13 +265,12 @@ static void send_block(const struct process *process, struct xseg_allocator *own
     assert_int_equal(env_open_fds(), before);
 }
 
-static void what_one_process_writes_the_other_reads(void **state)
+TEST(what_one_process_writes_the_other_reads)
 {
     static const size_t sizes[] = {1000, 700 * KIB, 3 * MIB, 20 * MIB, 70 * MIB};
     struct process process = {0};
     struct xseg_allocator *own = start_process(&process);
 
-    (void)state;
     if (own == NULL)
         return;
     struct xseg_pool *pool = make_pool(own);
@@ -299,22 +291,20 @@ static void what_one_process_writes_the_other_reads(void **state)
         assert_true(tell(&process, 'w', (unsigned char)(100 + i)));
         assert_true(holds(block, bytes, (unsigned char)(100 + i)));
         assert_true(tell(&process, 'c', 0));
-        assert_int_equal(xseg_export_close(own, block), XSEG_OK);
+        assert_ok(xseg_export_close(own, block));
         env_free(own, block);
     }
-    env_free(own, first);
-    env_free(own, large);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    env_free(own, first, large);
+    assert_ok(xseg_pool_release(pool));
     end_process(&process, own);
 }
 
 /* The exporter frees, closes and gives its pages back; the importer has them still. */
-static void importers_outlive_the_exporter(void **state)
+TEST(importers_outlive_the_exporter)
 {
     struct process process = {0};
     struct xseg_allocator *own = start_process(&process);
 
-    (void)state;
     if (own == NULL)
         return;
     struct xseg_pool *pool = make_pool(own);
@@ -322,10 +312,10 @@ static void importers_outlive_the_exporter(void **state)
     fill(block, 40 * MIB, 7);
     send_block(&process, own, block);
     env_free(own, block);
-    assert_int_equal(xseg_export_close(own, block), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_export_close(own, block));
+    assert_ok(xseg_pool_release(pool));
     assert_int_equal(trim(own, NULL).released, 40 * MIB);
-    assert_int_equal(reserved(own), 0);
+    assert_int_equal(env_reserved(own), 0);
     /* The device is without that memory until the importer is done. */
     assert_int_equal(xseg_sim_used(0), 40 * MIB);
     void *other = env_alloc(own, 100 * MIB, NULL);
@@ -337,34 +327,33 @@ static void importers_outlive_the_exporter(void **state)
     end_process(&process, own);
 }
 
-static void a_process_that_dies_lets_go(void **state)
+TEST(a_process_that_dies_lets_go)
 {
     const struct xseg_sim_settings alone = machine(false, 1 * GIB);
     struct process process = {0};
     struct xseg_allocator *own = start_process(&process);
     int result = 0;
 
-    (void)state;
     if (own == NULL)
         return;
     struct xseg_pool *pool = make_pool(own);
     void *block = env_alloc_in(own, pool, 20 * MIB, NULL);
     send_block(&process, own, block);
     env_free(own, block);
-    assert_int_equal(xseg_export_close(own, block), XSEG_OK);
+    assert_ok(xseg_export_close(own, block));
     assert_int_equal(trim(own, pool).released, 20 * MIB);
     assert_int_equal(xseg_sim_used(0), 20 * MIB);
     (void)close(process.socket);
     assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(own);
-    assert_int_equal(xseg_sim_reset(&alone), XSEG_OK);
+    assert_ok(xseg_sim_reset(&alone));
 }
 
 /* --- One process on both sides. --- */
 
-static void the_same_process_can_import(void **state)
+TEST(the_same_process_can_import)
 {
     struct xseg_allocator *allocator = open_on(true, 1 * GIB, NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -373,7 +362,6 @@ static void the_same_process_can_import(void **state)
     struct exported_handles exported = export_of(allocator, block);
     void *first = NULL, *second = NULL, *again = NULL, *twice = NULL;
 
-    (void)state;
     assert_int_equal(exported.count, 3);
     for (size_t i = 0; i < exported.count; i++) {
         assert_int_equal(fcntl(exported.handle[i].fd, F_GETFD), FD_CLOEXEC);
@@ -381,34 +369,33 @@ static void the_same_process_can_import(void **state)
         assert_int_equal(exported.handle[i].size, 20 * MIB);
     }
     assert_int_equal(exported.offset, (size_t)(block - (unsigned char *)before));
-    assert_int_equal(import_handles(allocator, &exported, &again, &first), XSEG_OK);
-    assert_int_equal(import_handles(allocator, &exported, &twice, &second), XSEG_OK);
+    assert_ok(import_handles(allocator, &exported, &again, &first));
+    assert_ok(import_handles(allocator, &exported, &twice, &second));
     export_handles_close(&exported);
     assert_int_equal(env_stats(allocator).imported_bytes, 120 * MIB);
-    assert_int_equal(reserved(allocator), 60 * MIB);
+    assert_int_equal(env_reserved(allocator), 60 * MIB);
     assert_int_equal(xseg_sim_used(0), 60 * MIB);
     fill(again, 50 * MIB, 5);
     assert_true(holds(block, 50 * MIB, 5));
     assert_true(holds(twice, 50 * MIB, 5));
-    assert_int_equal(xseg_import_close(allocator, first), XSEG_OK);
+    assert_ok(xseg_import_close(allocator, first));
     env_expect_error(xseg_import_close(allocator, first), XSEG_ERR_NOT_ALLOCATED, "imported");
     assert_true(holds(twice, 50 * MIB, 5));
     /* An import is no block. */
     env_expect_error(xseg_free(allocator, second), XSEG_ERR_NOT_ALLOCATED, "");
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
-    env_free(allocator, before);
-    env_free(allocator, block);
+    env_free(allocator, before, block);
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_export_close");
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_import_close");
-    assert_int_equal(xseg_import_close(allocator, second), XSEG_OK);
+    assert_ok(xseg_import_close(allocator, second));
     assert_int_equal(env_stats(allocator).imported_bytes, 0);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
-static void exports_and_imports_cost_what_is_said(void **state)
+TEST(exports_and_imports_cost_what_is_said)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -416,57 +403,55 @@ static void exports_and_imports_cost_what_is_said(void **state)
     struct xseg_export_token token;
     uint64_t calls = xseg_sim_calls(NULL);
 
-    (void)state;
-    assert_int_equal(query(allocator, block), XSEG_OK);
+    assert_ok(query(allocator, block));
     assert_int_equal(xseg_sim_calls(NULL), calls);
     struct exported_handles exported = export_of(allocator, block);
     assert_int_equal(xseg_sim_calls(NULL) - calls, 3);
     calls = xseg_sim_calls(NULL);
-    assert_int_equal(import_handles(allocator, &exported, NULL, &base), XSEG_OK);
+    assert_ok(import_handles(allocator, &exported, NULL, &base));
     assert_int_equal(xseg_sim_calls(NULL) - calls, 1 + 3 * 3 + 1);
     export_handles_close(&exported);
-    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_ok(xseg_import_close(allocator, base));
     assert_int_equal(xseg_sim_calls("cuMemUnmap") + xseg_sim_calls("cuMemAddressFree"), 1 + 1 + 2);
     /* By a token: the first one queries the UUID of the device, and the import exports each page. */
     calls = xseg_sim_calls(NULL);
-    assert_int_equal(xseg_export(allocator, block, &token, NULL), XSEG_OK);
+    assert_ok(xseg_export(allocator, block, &token, NULL));
     assert_int_equal(xseg_sim_calls(NULL) - calls, 1);
     calls = xseg_sim_calls(NULL);
-    assert_int_equal(xseg_import(allocator, 0, &token, &base), XSEG_OK);
+    assert_ok(xseg_import(allocator, 0, &token, &base));
     assert_int_equal(xseg_sim_calls(NULL) - calls, 3 + 1 + 3 * 3 + 1);
-    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_ok(xseg_import_close(allocator, base));
     calls = xseg_sim_calls(NULL);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
+    assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(xseg_sim_calls(NULL), calls);
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
 /* --- What an export holds. --- */
 
-static void a_pool_is_not_paused_while_it_is_exported(void **state)
+TEST(a_pool_is_not_paused_while_it_is_exported)
 {
     struct xseg_allocator *allocator = open_on(true, 1 * GIB, NULL);
     struct xseg_pool *pool = make_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
-    (void)state;
     fill(block, 30 * MIB, 3);
     hold(allocator, block);
     hold(allocator, block);
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
                      "memory is exported");
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
                      "memory is exported");
     assert_true(holds(block, 30 * MIB, 3));
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
     env_expect_error(query(allocator, block), XSEG_ERR_PAUSED, "");
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(holds(block, 30 * MIB, 3));
     /* The pages that came can be exported as well. */
     hold(allocator, block);
@@ -487,7 +472,7 @@ static uint64_t explained(struct xseg_allocator *allocator)
     struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t bytes = 0;
 
-    assert_int_equal(xseg_explain(allocator, NULL, find_exported, &bytes, &sums), XSEG_OK);
+    assert_ok(xseg_explain(allocator, NULL, find_exported, &bytes, &sums));
     assert_int_equal(sums.exported, bytes);
     assert_int_equal(sums.reserved, sums.allocated + sums.pending + sums.claimed + sums.pool +
                                         sums.pinned + sums.capture + sums.stream + sums.keep +
@@ -503,7 +488,7 @@ static bool find_mapping(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-static void a_trim_leaves_exported_pages(void **state)
+TEST(a_trim_leaves_exported_pages)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -511,10 +496,8 @@ static void a_trim_leaves_exported_pages(void **state)
          *other = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     uint64_t mapped = 0;
 
-    (void)state;
     hold(allocator, block);
-    env_free(allocator, block);
-    env_free(allocator, other);
+    env_free(allocator, block, other);
     struct xseg_trim_result done = trim(allocator, pool);
     assert_int_equal(done.kept_exported, 40 * MIB);
     assert_int_equal(done.kept_pinned, 0);
@@ -522,137 +505,131 @@ static void a_trim_leaves_exported_pages(void **state)
     assert_int_equal(done.remaining, 40 * MIB);
     assert_int_equal(explained(allocator), 40 * MIB);
     assert_string_equal(xseg_reason_message(XSEG_REASON_EXPORTED), "idle, but exported");
-    assert_int_equal(xseg_for_each_mapping(allocator, NULL, find_mapping, &mapped), XSEG_OK);
+    assert_ok(xseg_for_each_mapping(allocator, NULL, find_mapping, &mapped));
     assert_int_equal(mapped, 40 * MIB);
     /* By age as well. */
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options how = {sizeof(how), .idle_ms = 1};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.pool = pool;
-    how.idle_ms = 1;
     done = (struct xseg_trim_result){.struct_size = sizeof(struct xseg_trim_result)};
-    assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, &how, &done));
     assert_int_equal(done.kept_exported, 40 * MIB);
     /* A pin of the user's is another matter, and is told first. */
     assert_ptr_equal(env_alloc_in(allocator, pool, 40 * MIB, NULL), block);
-    assert_int_equal(xseg_pin(allocator, block, 1), XSEG_OK);
+    assert_ok(xseg_pin(allocator, block, 1));
     env_free(allocator, block);
     done = trim(allocator, pool);
     assert_int_equal(done.kept_pinned, 20 * MIB);
     assert_int_equal(done.kept_exported, 20 * MIB);
-    assert_int_equal(xseg_unpin(allocator, block, 1), XSEG_OK);
+    assert_ok(xseg_unpin(allocator, block, 1));
     env_expect_error(xseg_unpin(allocator, block, 1), XSEG_ERR_ARGUMENT, "pinned");
     assert_int_equal(trim(allocator, pool).kept_exported, 40 * MIB);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(trim(allocator, pool).released, 40 * MIB);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
-static void decay_leaves_exported_pages(void **state)
+TEST(decay_leaves_exported_pages)
 {
     struct xseg_allocator *allocator = open_on(false, 1 * GIB, "idle_ms:100");
     struct xseg_pool *pool = make_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL),
          *other = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
-    (void)state;
     hold(allocator, block);
-    env_free(allocator, block);
-    env_free(allocator, other);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    env_free(allocator, block, other);
+    assert_ok(xseg_pool_release(pool));
     for (unsigned i = 0; i < 20; i++) {
         xseg_sim_advance(UINT64_C(100000000));
-        assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
+        assert_ok(trim_due(allocator, 1000000));
     }
-    assert_int_equal(reserved(allocator), 40 * MIB);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
+    assert_ok(xseg_export_close(allocator, block));
     for (unsigned i = 0; i < 20; i++) {
         xseg_sim_advance(UINT64_C(100000000));
-        assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
+        assert_ok(trim_due(allocator, 1000000));
     }
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     env_close(allocator);
 }
 
-static void a_shortage_leaves_exported_pages(void **state)
+TEST(a_shortage_leaves_exported_pages)
 {
     struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
     struct xseg_pool *pool = make_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 120 * MIB, NULL), *big = NULL;
 
-    (void)state;
     hold(allocator, block);
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY,
                      "120.00 MiB cached and exported");
-    assert_int_equal(reserved(allocator), 120 * MIB);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_int_equal(env_reserved(allocator), 120 * MIB);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, env_alloc(allocator, 150 * MIB, NULL));
     env_close(allocator);
 }
 
 /* Pages that nobody was shown move between exportable pools; those of others go through the driver. */
-static void pages_are_stolen_from_their_own_kind(void **state)
+TEST(pages_are_stolen_from_their_own_kind)
 {
     struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
     struct xseg_pool *first = make_pool(allocator), *second;
     void *block = env_alloc_in(allocator, first, 160 * MIB, NULL);
     uint64_t created;
 
-    (void)state;
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(first), XSEG_OK);
+    assert_ok(xseg_pool_release(first));
     second = make_pool(allocator);
     created = xseg_sim_calls("cuMemCreate");
     block = env_alloc_in(allocator, second, 100 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2); /* the rest is remapped */
     hold(allocator, block);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(second), XSEG_OK);
+    assert_ok(xseg_pool_release(second));
     /* A plain request gets all of it, in pages of its own kind. */
     created = xseg_sim_calls("cuMemCreate");
     block = env_alloc(allocator, 180 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 9);
-    assert_int_equal(reserved(allocator), 200 * MIB); /* no more was taken than was missing */
+    assert_int_equal(env_reserved(allocator), 200 * MIB); /* no more was taken than was missing */
     env_free(allocator, block);
     /* And an exportable pool of plain pages, none of which could be exported. */
     first = make_pool(allocator);
     block = env_alloc_in(allocator, first, 180 * MIB, NULL);
     hold(allocator, block);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(first), XSEG_OK);
+    assert_ok(xseg_pool_release(first));
     env_close(allocator);
 }
 
 /* An importer of a page sees it until it unmaps the page: another pool's contents must not be on it. */
-static void what_was_shown_goes_to_no_other_pool(void **state)
+TEST(what_was_shown_goes_to_no_other_pool)
 {
     struct xseg_allocator *allocator = open_on(true, 200 * MIB, "page_cache_mb:200");
     struct xseg_pool *first = make_pool(allocator), *second = make_pool(allocator);
     void *block = env_alloc_in(allocator, first, 120 * MIB, NULL), *seen = NULL, *other = NULL;
     struct exported_handles exported = export_of(allocator, block);
 
-    (void)state;
-    assert_int_equal(import_handles(allocator, &exported, NULL, &seen), XSEG_OK);
+    assert_ok(import_handles(allocator, &exported, NULL, &seen));
     export_handles_close(&exported);
     fill(seen, 120 * MIB, 9);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(first), XSEG_OK);
+    assert_ok(xseg_pool_release(first));
     /* Pages are taken from the first pool, but the importer has them, so the device has not. */
     env_expect_error(env_try_alloc_in(allocator, second, 100 * MIB, &other), XSEG_ERR_NO_MEMORY,
                      "");
-    assert_true(reserved(allocator) < 120 * MIB);
-    assert_int_equal(env_try_alloc_in(allocator, second, 60 * MIB, &other), XSEG_OK);
+    assert_true(env_reserved(allocator) < 120 * MIB);
+    assert_ok(env_try_alloc_in(allocator, second, 60 * MIB, &other));
     fill(other, 60 * MIB, 200);
     assert_true(holds(seen, 120 * MIB, 9));
-    assert_int_equal(xseg_import_close(allocator, seen), XSEG_OK);
+    assert_ok(xseg_import_close(allocator, seen));
     env_free(allocator, other);
     env_free(allocator, env_alloc_in(allocator, second, 150 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(second), XSEG_OK);
+    assert_ok(xseg_pool_release(second));
     env_close(allocator);
 }
 
@@ -661,13 +638,12 @@ static void what_was_shown_goes_to_no_other_pool(void **state)
 static struct xseg_statistics play(bool exportable)
 {
     struct xseg_allocator *allocator = open_on(false, 400 * MIB, "page_cache_mb:100");
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .exportable = exportable};
     struct xseg_pool *pool = NULL;
     void *ptr[40] = {NULL};
     uint64_t random = 12345;
 
-    options.exportable = exportable;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     for (unsigned i = 0; i < 2000; i++) {
         random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
         const unsigned at = (unsigned)(random >> 33) % 40;
@@ -684,16 +660,15 @@ static struct xseg_statistics play(bool exportable)
     const struct xseg_statistics stats = env_stats(allocator);
     for (unsigned i = 0; i < 40; i++)
         env_free(allocator, ptr[i]);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
     return stats;
 }
 
-static void statistics_are_those_of_any_pool(void **state)
+TEST(statistics_are_those_of_any_pool)
 {
     struct xseg_statistics plain = play(false), exportable = play(true);
 
-    (void)state;
     /* Pages of the host that are touched: they depend on where in a page the records begin. */
     plain.host_bytes = exportable.host_bytes = 0;
     assert_memory_equal(&plain, &exportable, sizeof(plain));
@@ -702,7 +677,7 @@ static void statistics_are_those_of_any_pool(void **state)
 
 /* --- What is refused. --- */
 
-static void a_driver_without_such_memory_is_asked_once(void **state)
+TEST(a_driver_without_such_memory_is_asked_once)
 {
     static const struct {
         const char *call;
@@ -714,7 +689,6 @@ static void a_driver_without_such_memory_is_asked_once(void **state)
     };
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(refusals); i++) {
         struct xseg_allocator *allocator = env_open(NULL);
         struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
@@ -723,42 +697,41 @@ static void a_driver_without_such_memory_is_asked_once(void **state)
         fault.call = refusals[i].call;
         fault.error = refusals[i].error;
         fault.every = 1;
-        assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+        assert_ok(xseg_sim_fault_set(0, &fault));
         env_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, refusals[i].call);
-        assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+        assert_ok(xseg_sim_fault_set(0, NULL));
         const uint64_t calls = xseg_sim_calls(NULL);
         env_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, refusals[i].call);
         assert_int_equal(xseg_sim_calls(NULL), calls);
         assert_null(pool);
         /* Any other pool is not concerned. */
-        assert_int_equal(xseg_pool_release(env_pool(allocator)), XSEG_OK);
+        assert_ok(xseg_pool_release(env_pool(allocator)));
         env_close(allocator);
     }
 }
 
-static void a_trial_that_fails_says_nothing(void **state)
+TEST(a_trial_that_fails_says_nothing)
 {
     struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
     struct xseg_pool *pool = NULL, *other = NULL;
     void *all = env_alloc(allocator, 200 * MIB, NULL), *block = NULL;
 
-    (void)state;
     /* While the device is full nothing can be tried. */
     pool = make_pool(allocator);
     env_expect_error(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY, "");
     env_free(allocator, all);
     env_empty_cache(allocator);
-    assert_int_equal(xseg_sim_fail("cuMemExportToShareableHandle", 1, 999), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 999));
     env_expect_error(try_pool(allocator, &other), XSEG_ERR_DRIVER, "cuMemExport");
-    assert_int_equal(xseg_pool_release(make_pool(allocator)), XSEG_OK);
+    assert_ok(xseg_pool_release(make_pool(allocator)));
     const uint64_t calls = xseg_sim_calls(NULL);
-    assert_int_equal(xseg_pool_release(make_pool(allocator)), XSEG_OK);
+    assert_ok(xseg_pool_release(make_pool(allocator)));
     assert_int_equal(xseg_sim_calls(NULL), calls);
     /* A driver that refuses later is asked again; api/boards has one that goes on refusing. */
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 801), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, 801));
     env_free(allocator, env_alloc_in(allocator, pool, 1000, NULL));
     assert_true(xseg_sim_failed());
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
@@ -777,15 +750,13 @@ static void no_memory(void *context, void *ptr, size_t bytes, int device, xseg_s
     (void)ptr;
 }
 
-static void options_are_checked(void **state)
+TEST(options_are_checked)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct xseg_pool *pool = NULL;
 
-    (void)state;
-    options.exportable = true;
     options.memory.alloc = own_memory;
     options.memory.free = no_memory;
     env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
@@ -794,11 +765,11 @@ static void options_are_checked(void **state)
     options = (struct xseg_pool_options){.struct_size = sizeof(struct xseg_pool_options)};
     options.struct_size = offsetof(struct xseg_pool_options, exportable);
     options.exportable = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     void *block = env_alloc_in(allocator, pool, 1000, NULL);
     env_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "exportable pool");
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
     settings.without_vmm = true;
     allocator = env_open_on(&settings, NULL);
@@ -806,7 +777,7 @@ static void options_are_checked(void **state)
     env_close(allocator);
 }
 
-static void only_live_exportable_blocks_are_exported(void **state)
+TEST(only_live_exportable_blocks_are_exported)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -817,7 +788,6 @@ static void only_live_exportable_blocks_are_exported(void **state)
     const unsigned files = env_open_fds();
     size_t count = 0;
 
-    (void)state;
     env_expect_error(xseg_export(NULL, block, &token, NULL), XSEG_ERR_ARGUMENT, "NULL");
     env_expect_error(xseg_export(allocator, NULL, &token, NULL), XSEG_ERR_ARGUMENT, "ptr");
     env_expect_error(xseg_export(allocator, block, NULL, NULL), XSEG_ERR_ARGUMENT, "token");
@@ -846,13 +816,12 @@ static void only_live_exportable_blocks_are_exported(void **state)
                      "not the start of an allocated block");
     env_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
     env_expect_error(xseg_export_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
     block = env_alloc_in(allocator, pool, 90 * MIB, NULL);
     env_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "classic");
-    env_free(allocator, block);
-    env_free(allocator, plain);
+    env_free(allocator, block, plain);
     assert_int_equal(env_open_fds(), files);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
@@ -879,7 +848,7 @@ static void expect_refused(struct xseg_allocator *allocator,
         expect_refused(allocator, &exported, (at), changed, status, word); \
     } while (0)
 
-static void bad_handles_are_refused(void **state)
+TEST(bad_handles_are_refused)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -889,7 +858,6 @@ static void bad_handles_are_refused(void **state)
     const unsigned files = env_open_fds();
     int pipes[2];
 
-    (void)state;
     assert_int_equal(pipe(pipes), 0);
     REFUSED(0, offset, 20 * MIB, XSEG_ERR_ARGUMENT,
             "page 0 is invalid, 20971520 bytes at offset 20971520");
@@ -931,7 +899,7 @@ static void bad_handles_are_refused(void **state)
 }
 
 /* A device may be unable to map what another process exports. */
-static void a_device_without_mappings_imports_nothing(void **state)
+TEST(a_device_without_mappings_imports_nothing)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator = env_open(NULL);
@@ -939,11 +907,10 @@ static void a_device_without_mappings_imports_nothing(void **state)
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     struct exported_handles exported = export_of(allocator, block);
 
-    (void)state;
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_close(allocator));
     settings.without_vmm = true;
     allocator = env_open_on(&settings, NULL);
     env_expect_error(import_handles(allocator, &exported, NULL, &base), XSEG_ERR_UNSUPPORTED,
@@ -953,7 +920,7 @@ static void a_device_without_mappings_imports_nothing(void **state)
 }
 
 /* The driver fails half-way: the descriptors that it made are closed again. */
-static void an_export_is_whole_or_nothing(void **state)
+TEST(an_export_is_whole_or_nothing)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -961,9 +928,8 @@ static void an_export_is_whole_or_nothing(void **state)
     struct exported_handles exported;
     const unsigned files = env_open_fds();
 
-    (void)state;
     for (uint64_t n = 1; n <= 10; n++) {
-        assert_int_equal(xseg_sim_fail("cuMemExportToShareableHandle", n, 304), XSEG_OK);
+        assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", n, 304));
         env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &exported),
                          XSEG_ERR_DRIVER, "ulimit -n");
         assert_int_equal(env_open_fds(), files);
@@ -971,11 +937,11 @@ static void an_export_is_whole_or_nothing(void **state)
     }
     env_free(allocator, block);
     assert_int_equal(trim(allocator, pool).released, 200 * MIB);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
-static void nothing_is_unmapped_in_a_capture(void **state)
+TEST(nothing_is_unmapped_in_a_capture)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator), *graph = env_pool(allocator);
@@ -983,28 +949,27 @@ static void nothing_is_unmapped_in_a_capture(void **state)
     xseg_stream stream = env_stream();
     struct xseg_export_token token;
 
-    (void)state;
     env_capture_begin(graph, stream);
     struct exported_handles exported = export_of(allocator, block);
-    assert_int_equal(import_handles(allocator, &exported, NULL, &base[0]), XSEG_OK);
+    assert_ok(import_handles(allocator, &exported, NULL, &base[0]));
     export_handles_close(&exported);
-    assert_int_equal(xseg_export(allocator, block, &token, NULL), XSEG_OK);
-    assert_int_equal(xseg_import(allocator, 0, &token, &base[1]), XSEG_OK);
+    assert_ok(xseg_export(allocator, block, &token, NULL));
+    assert_ok(xseg_import(allocator, 0, &token, &base[1]));
     env_expect_error(xseg_import_close(allocator, base[0]), XSEG_ERR_BUSY, "capture");
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    env_graph_destroy(env_capture_end_graph(graph, stream));
-    assert_int_equal(xseg_import_close(allocator, base[0]), XSEG_OK);
-    assert_int_equal(xseg_import_close(allocator, base[1]), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
+    assert_ok(xseg_export_close(allocator, block));
+    env_capture_end(graph, stream);
+    assert_ok(xseg_import_close(allocator, base[0]));
+    assert_ok(xseg_import_close(allocator, base[1]));
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(graph), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_pool_release(graph));
     env_stream_destroy(stream);
     env_close(allocator);
 }
 
 /* After an error that does not pass, only the host side works; nothing is left behind of it. */
-static void a_lost_device_lets_go(void **state)
+TEST(a_lost_device_lets_go)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -1012,11 +977,10 @@ static void a_lost_device_lets_go(void **state)
     struct exported_handles exported = export_of(allocator, block), other;
     struct xseg_export_token token;
 
-    (void)state;
-    assert_int_equal(xseg_export(allocator, block, &token, NULL), XSEG_OK);
-    assert_int_equal(import_handles(allocator, &exported, NULL, &base), XSEG_OK);
-    assert_int_equal(import_handles(allocator, &exported, NULL, &more), XSEG_OK);
-    assert_int_equal(xseg_sim_fail("cuMemExportToShareableHandle", 1, 700), XSEG_OK);
+    assert_ok(xseg_export(allocator, block, &token, NULL));
+    assert_ok(import_handles(allocator, &exported, NULL, &base));
+    assert_ok(import_handles(allocator, &exported, NULL, &more));
+    assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 700));
     env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &other), XSEG_ERR_DEVICE_LOST,
                      "cuMemExport");
     env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &other), XSEG_ERR_DEVICE_LOST,
@@ -1025,14 +989,14 @@ static void a_lost_device_lets_go(void **state)
                      "lost");
     env_expect_error(xseg_import(allocator, 0, &token, &base), XSEG_ERR_DRIVER, "exporter failed");
     export_handles_close(&exported);
-    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_ok(xseg_import_close(allocator, base));
     env_free(allocator, block);
     /* An import and the exports are open still. */
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
 }
 
 /* On the simulator, too: memory that may be exported takes descriptors only while it is exported. */
-static void exportable_memory_is_not_limited_by_descriptors(void **state)
+TEST(exportable_memory_is_not_limited_by_descriptors)
 {
     struct xseg_range_options options = {sizeof(options)};
     struct xseg_allocator *allocator = open_on(false, 8 * GIB, NULL);
@@ -1041,14 +1005,13 @@ static void exportable_memory_is_not_limited_by_descriptors(void **state)
     struct rlimit limit, low;
     void *block;
 
-    (void)state;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     low = limit;
     low.rlim_cur = files + 32;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     options.pool = make_pool(allocator);
-    assert_int_equal(xseg_range_reserve(allocator, 0, 2 * GIB, &options, &range), XSEG_OK);
-    assert_int_equal(xseg_range_commit(range, 0, 2 * GIB, NULL), XSEG_OK);
+    assert_ok(xseg_range_reserve(allocator, 0, 2 * GIB, &options, &range));
+    assert_ok(xseg_range_commit(range, 0, 2 * GIB, NULL));
     block = env_alloc_in(allocator, options.pool, 4 * GIB, NULL);
     for (unsigned times = 0; times < 2; times++) {
         const unsigned before = env_open_fds();
@@ -1058,15 +1021,15 @@ static void exportable_memory_is_not_limited_by_descriptors(void **state)
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     hold(allocator, block);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
-    assert_int_equal(xseg_range_decommit(range, 0, 2 * GIB, NULL), XSEG_OK);
-    assert_int_equal(xseg_range_release(range), XSEG_OK);
-    assert_int_equal(xseg_pool_release(options.pool), XSEG_OK);
+    assert_ok(xseg_range_decommit(range, 0, 2 * GIB, NULL));
+    assert_ok(xseg_range_release(range));
+    assert_ok(xseg_pool_release(options.pool));
     env_close(allocator);
 }
 
-static void a_forked_child_is_refused(void **state)
+TEST(a_forked_child_is_refused)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -1076,7 +1039,6 @@ static void a_forked_child_is_refused(void **state)
     int result = 0;
     pid_t child;
 
-    (void)state;
     child = fork();
     if (child == 0) {
         const xseg_status got[] = {
@@ -1101,39 +1063,38 @@ static void a_forked_child_is_refused(void **state)
 
 /* --- The key of the configuration. --- */
 
-static void a_configuration_makes_memory_exportable(void **state)
+TEST(a_configuration_makes_memory_exportable)
 {
     struct xseg_allocator *allocator = env_open("exportable:True");
     struct xseg_pool_options own = {sizeof(own)};
     struct xseg_pool *pool = NULL, *other = NULL, *later = NULL;
     void *blocks[3];
 
-    (void)state;
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     blocks[0] = env_alloc(allocator, 30 * MIB, NULL);
     blocks[1] = env_alloc(allocator, 1000, NULL);
     blocks[2] = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     for (unsigned i = 0; i < COUNT_OF(blocks); i++) {
         hold(allocator, blocks[i]);
-        assert_int_equal(xseg_export_close(allocator, blocks[i]), XSEG_OK);
+        assert_ok(xseg_export_close(allocator, blocks[i]));
     }
     /* Memory of a pool's own functions is as before. */
     own.memory.alloc = own_memory;
     own.memory.free = no_memory;
-    assert_int_equal(xseg_pool_create(allocator, 0, &own, &other), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &own, &other));
     /* Pools that are made from then on follow; what is there does not change. */
-    assert_int_equal(xseg_config_set(allocator, "exportable:False"), XSEG_OK);
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &later), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "exportable:False"));
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &later));
     void *block = env_alloc_in(allocator, later, 3 * MIB, NULL);
     env_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "exportable:True");
     hold(allocator, blocks[0]);
-    assert_int_equal(xseg_export_close(allocator, blocks[0]), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, blocks[0]));
     for (unsigned i = 0; i < COUNT_OF(blocks); i++)
         env_free(allocator, blocks[i]);
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(other), XSEG_OK);
-    assert_int_equal(xseg_pool_release(later), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_pool_release(other));
+    assert_ok(xseg_pool_release(later));
     env_close(allocator);
 }
 
@@ -1143,7 +1104,7 @@ static void find_line(void *context, enum xseg_log_level level, const char *line
         (void)snprintf(context, 512, "%s", line);
 }
 
-static void a_device_that_cannot_says_so_once(void **state)
+TEST(a_device_that_cannot_says_so_once)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct xseg_options options = {sizeof(options)};
@@ -1152,49 +1113,47 @@ static void a_device_that_cannot_says_so_once(void **state)
     char line[512] = "";
     const struct xseg_sim_settings settings = machine(false, 1 * GIB);
 
-    (void)state;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
     fault.call = "cuMemExportToShareableHandle";
     fault.every = 1;
     fault.error = 801; /* not supported */
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &fault));
     options.driver = env_driver();
     options.log = find_line;
     options.log_context = line;
-    assert_int_equal(xseg_open("exportable:True", &options, &allocator), XSEG_OK);
+    assert_ok(xseg_open("exportable:True", &options, &allocator));
     void *block = env_alloc(allocator, 30 * MIB, NULL);
     assert_non_null(strstr(line, "CUDA_ERROR_NOT_SUPPORTED"));
     line[0] = '\0';
     /* Pools are made, without it; who asks for it himself is refused. */
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     env_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     assert_int_equal(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED);
     assert_string_equal(line, "");
     assert_int_equal(xseg_sim_fault_count(0), 1);
     env_free(allocator, block);
     env_close(allocator);
-    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, NULL));
 }
 
 /* A probe that fails for another reason fails the call that opens the device; the next call probes
  * again. */
-static void a_probe_that_fails_runs_again(void **state)
+TEST(a_probe_that_fails_runs_again)
 {
     struct xseg_allocator *allocator = env_open("exportable:True");
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     void *block = NULL;
 
-    (void)state;
     fault.call = "cuMemExportToShareableHandle";
     fault.error = 999;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &fault));
     env_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &block), XSEG_ERR_DRIVER,
                      "cuMemExportToShareableHandle");
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     block = env_alloc(allocator, 30 * MIB, NULL);
     hold(allocator, block);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
     env_close(allocator);
 }
@@ -1209,7 +1168,7 @@ static struct xseg_allocator *open_with_fabric(void)
     return env_open_with_clock(&settings, NULL);
 }
 
-static void fabric_handles_are_bytes(void **state)
+TEST(fabric_handles_are_bytes)
 {
     struct xseg_allocator *allocator = open_with_fabric();
     struct xseg_pool *pool = make_pool(allocator);
@@ -1217,20 +1176,19 @@ static void fabric_handles_are_bytes(void **state)
     struct exported_handles exported;
     void *seen = NULL, *base = NULL, *again = NULL;
 
-    (void)state;
     const unsigned files = env_open_fds();
-    assert_int_equal(export_handles(allocator, block, XSEG_HANDLE_FABRIC, &exported), XSEG_OK);
+    assert_ok(export_handles(allocator, block, XSEG_HANDLE_FABRIC, &exported));
     assert_int_equal(env_open_fds(), files);
     assert_int_equal(exported.count, 3);
     for (size_t i = 0; i < exported.count; i++)
         assert_int_equal(exported.handle[i].fd, -1);
-    assert_int_equal(import_handles(allocator, &exported, &seen, &base), XSEG_OK);
+    assert_ok(import_handles(allocator, &exported, &seen, &base));
     fill(seen, 50 * MIB, 9);
     assert_true(holds(block, 50 * MIB, 9));
     /* Pages of both types of handle. */
     hold(allocator, block);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
+    assert_ok(xseg_import_close(allocator, base));
     /* A handle that names nothing, and the wrong type. */
     exported.handle[0].fabric[0] ^= 1;
     assert_int_equal(import_handles(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
@@ -1238,64 +1196,27 @@ static void fabric_handles_are_bytes(void **state)
     env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, &again),
                      XSEG_ERR_ARGUMENT, "not open, -1");
     /* A fabric handle does not keep the memory. */
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
     assert_int_equal(trim(allocator, pool).released, 60 * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(import_handles(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
     export_handles_close(&exported);
     assert_null(again);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
-static void without_fabric_there_is_a_reason(void **state)
+TEST(without_fabric_there_is_a_reason)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     struct exported_handles exported;
 
-    (void)state;
     env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FABRIC, &exported),
                      XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     hold(allocator, block);
     close_with(allocator, pool, block);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_one_process_writes_the_other_reads),
-        cmocka_unit_test(importers_outlive_the_exporter),
-        cmocka_unit_test(a_process_that_dies_lets_go),
-        cmocka_unit_test(the_same_process_can_import),
-        cmocka_unit_test(exports_and_imports_cost_what_is_said),
-        cmocka_unit_test(a_pool_is_not_paused_while_it_is_exported),
-        cmocka_unit_test(a_trim_leaves_exported_pages),
-        cmocka_unit_test(decay_leaves_exported_pages),
-        cmocka_unit_test(a_shortage_leaves_exported_pages),
-        cmocka_unit_test(pages_are_stolen_from_their_own_kind),
-        cmocka_unit_test(what_was_shown_goes_to_no_other_pool),
-        cmocka_unit_test(statistics_are_those_of_any_pool),
-        cmocka_unit_test(a_driver_without_such_memory_is_asked_once),
-        cmocka_unit_test(a_trial_that_fails_says_nothing),
-        cmocka_unit_test(options_are_checked),
-        cmocka_unit_test(only_live_exportable_blocks_are_exported),
-        cmocka_unit_test(bad_handles_are_refused),
-        cmocka_unit_test(a_device_without_mappings_imports_nothing),
-        cmocka_unit_test(an_export_is_whole_or_nothing),
-        cmocka_unit_test(nothing_is_unmapped_in_a_capture),
-        cmocka_unit_test(a_lost_device_lets_go),
-        cmocka_unit_test(exportable_memory_is_not_limited_by_descriptors),
-        cmocka_unit_test(a_forked_child_is_refused),
-        cmocka_unit_test(a_configuration_makes_memory_exportable),
-        cmocka_unit_test(a_device_that_cannot_says_so_once),
-        cmocka_unit_test(a_probe_that_fails_runs_again),
-        cmocka_unit_test(fabric_handles_are_bytes),
-        cmocka_unit_test(without_fabric_there_is_a_reason),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,10 +13,9 @@
 
 static struct xseg_sim_settings machine(void)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB,
+                                         .fabric = true};
 
-    settings.memory_bytes = 200 * MIB;
-    settings.fabric = true;
     return settings;
 }
 
@@ -43,7 +42,7 @@ static void open_full(struct full *full, const char *config)
     options.driver = env_driver();
     options.log = find_line;
     options.log_context = full->log;
-    assert_int_equal(xseg_open(config, &options, &full->allocator), XSEG_OK);
+    assert_ok(xseg_open(config, &options, &full->allocator));
 }
 
 static void free_device_memory(struct full *full)
@@ -54,17 +53,16 @@ static void free_device_memory(struct full *full)
 
 static void close_full(const struct full *full)
 {
-    assert_int_equal(xseg_close(full->holder), XSEG_OK);
+    assert_ok(xseg_close(full->holder));
     env_close(full->allocator);
 }
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct xseg_pool *pool = NULL;
 
-    options.exportable = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 
@@ -73,17 +71,16 @@ static void export_and_close(struct xseg_allocator *allocator, void *block,
 {
     struct exported_handles exported;
 
-    assert_int_equal(export_handles(allocator, block, type, &exported), XSEG_OK);
+    assert_ok(export_handles(allocator, block, type, &exported));
     export_handles_close(&exported);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
 }
 
-static void the_probe_runs_when_memory_is_free(void **state)
+TEST(the_probe_runs_when_memory_is_free)
 {
     struct full full;
     void *block = NULL;
 
-    (void)state;
     open_full(&full, "exportable:True");
     assert_int_equal(xseg_alloc(full.allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_non_null(strstr(full.log, "too little free memory for the driver test"));
@@ -95,13 +92,12 @@ static void the_probe_runs_when_memory_is_free(void **state)
     const uint64_t exports = xseg_sim_calls("cuMemExportToShareableHandle");
     void *other = env_alloc(full.allocator, 30 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemExportToShareableHandle"), exports);
-    env_free(full.allocator, other);
-    env_free(full.allocator, block);
+    env_free(full.allocator, other, block);
     close_full(&full);
 }
 
 /* If the deferred probe fails, the default pool still gets memory that is not exportable. */
-static void a_failed_probe_leaves_the_default_pool_not_exportable(void **state)
+TEST(a_failed_probe_leaves_the_default_pool_not_exportable)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct exported_handles exported;
@@ -109,16 +105,15 @@ static void a_failed_probe_leaves_the_default_pool_not_exportable(void **state)
     struct full full;
     void *block = NULL;
 
-    (void)state;
     open_full(&full, "exportable:True");
-    assert_int_equal(xseg_pool_create(full.allocator, 0, NULL, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(full.allocator, 0, NULL, &pool));
     free_device_memory(&full);
     /* Both pages of the probe: with fabric handles, and without. */
     fault.call = "cuMemCreate";
     fault.error = NOT_SUPPORTED;
     for (unsigned i = 0; i < 2; i++) {
         fault.nth = i + 1;
-        assert_int_equal(xseg_sim_fault_set(i, &fault), XSEG_OK);
+        assert_ok(xseg_sim_fault_set(i, &fault));
     }
     block = env_alloc(full.allocator, 1000, NULL);
     assert_int_equal(xseg_sim_fault_count(1), 1);
@@ -129,76 +124,62 @@ static void a_failed_probe_leaves_the_default_pool_not_exportable(void **state)
     env_free(full.allocator, block);
     block = env_alloc_in(full.allocator, pool, 1000, NULL);
     env_free(full.allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     close_full(&full);
 }
 
 /* A pool that is exportable by its options is created under memory pressure, and gets fabric
  * handles later. */
-static void a_deferred_probe_finds_fabric_handles(void **state)
+TEST(a_deferred_probe_finds_fabric_handles)
 {
     struct exported_handles exported;
     struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct full full;
 
-    (void)state;
     open_full(&full, NULL);
     struct xseg_pool *pool = make_pool(full.allocator);
     free_device_memory(&full);
     void *block = env_alloc_in(full.allocator, pool, 1000, NULL);
     export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
     env_free(full.allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     close_full(&full);
 
     /* The pages were created before the probe could run: they have no fabric handles. */
     open_full(&full, NULL);
     pool = make_pool(full.allocator);
     free_device_memory(&full);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, 2));
     block = env_alloc_in(full.allocator, pool, 1000, NULL);
     env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
                      XSEG_ERR_UNSUPPORTED, "before the probe of fabric handles");
     export_and_close(full.allocator, block, XSEG_HANDLE_FD);
     env_free(full.allocator, block);
     scope.pool = pool;
-    assert_int_equal(xseg_trim(full.allocator, &scope, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_trim(full.allocator, &scope, NULL, NULL));
     block = env_alloc_in(full.allocator, pool, 1000, NULL);
     export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
     env_free(full.allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     close_full(&full);
 }
 
 /* If memory is too low for the probe at the export itself, the error message contains that. */
-static void the_error_reports_a_probe_without_memory(void **state)
+TEST(the_error_reports_a_probe_without_memory)
 {
     struct exported_handles exported;
     struct full full;
 
-    (void)state;
     open_full(&full, NULL);
     struct xseg_pool *pool = make_pool(full.allocator);
     free_device_memory(&full);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, 2));
     void *block = env_alloc_in(full.allocator, pool, 1000, NULL);
     full.all = env_alloc(full.holder, 198 * MIB, NULL);
     env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
                      XSEG_ERR_UNSUPPORTED, "out of memory for a probe");
     free_device_memory(&full);
     env_free(full.allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     close_full(&full);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_probe_runs_when_memory_is_free),
-        cmocka_unit_test(a_failed_probe_leaves_the_default_pool_not_exportable),
-        cmocka_unit_test(a_deferred_probe_finds_fabric_handles),
-        cmocka_unit_test(the_error_reports_a_probe_without_memory),
-    };
-
-    return cmocka_run_group_tests_name("export probe", tests, NULL, NULL);
 }

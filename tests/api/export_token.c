@@ -30,10 +30,9 @@ enum { VERSION_AT = 4, EXPORTER_AT = 8, SIZE_AT = 40, RESERVED_AT = 60 };
 
 static struct xseg_sim_settings machine(void)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB,
+                                         .real_bytes = true};
 
-    settings.memory_bytes = 1 * GIB;
-    settings.real_bytes = true;
     return settings;
 }
 
@@ -63,7 +62,7 @@ static struct xseg_export_token export_block(struct xseg_allocator *allocator, v
 {
     struct xseg_export_token token;
 
-    assert_int_equal(xseg_export(allocator, ptr, &token, offset), XSEG_OK);
+    assert_ok(xseg_export(allocator, ptr, &token, offset));
     return token;
 }
 
@@ -77,8 +76,8 @@ static void expect_valid(struct xseg_allocator *allocator, const struct xseg_exp
 {
     void *base = NULL;
 
-    assert_int_equal(xseg_import(allocator, 0, token, &base), XSEG_OK);
-    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_ok(xseg_import(allocator, 0, token, &base));
+    assert_ok(xseg_import_close(allocator, base));
 }
 
 /* Whether no more than so many descriptors are open, once the server of this process has closed its connection. */
@@ -221,7 +220,7 @@ static struct xseg_allocator *start_process(struct process *process)
 
     if (!process_start(process, &settings, run))
         return NULL;
-    assert_int_equal(env_try_open("exportable:True", &own), XSEG_OK);
+    assert_ok(env_try_open("exportable:True", &own));
     return own;
 }
 
@@ -234,13 +233,12 @@ static void end_process(const struct process *process, struct xseg_allocator *ow
     process_end(process, own, &alone);
 }
 
-static void a_token_is_all_that_is_needed(void **state)
+TEST(a_token_is_all_that_is_needed)
 {
     struct process process = {0};
     struct order order = {0};
     struct xseg_allocator *own = start_process(&process);
 
-    (void)state;
     if (own == NULL)
         return;
     void *before = env_alloc(own, 3 * MIB, NULL);
@@ -256,7 +254,7 @@ static void a_token_is_all_that_is_needed(void **state)
     assert_true(tell(&process, 'c', 0));
     /* It may be imported again until it is closed. */
     assert_true(send_order(&process, &order));
-    assert_int_equal(xseg_export_close(own, block), XSEG_OK);
+    assert_ok(xseg_export_close(own, block));
     env_free(own, block);
     env_empty_cache(own);
     assert_true(tell(&process, 'r', 12));
@@ -288,29 +286,26 @@ static void refuse_after(char prepare, char check)
         print_message("# this system has no network namespaces for the test: nothing was tried\n");
     /* The exporter serves others. */
     expect_valid(own, &order.token);
-    assert_int_equal(xseg_export_close(own, block), XSEG_OK);
+    assert_ok(xseg_export_close(own, block));
     env_free(own, block);
     end_process(&process, own);
 }
 
-static void another_user_gets_nothing(void **state)
+TEST(another_user_gets_nothing)
 {
-    (void)state;
     if (geteuid() == 0)
         refuse_after(0, 'u');
     else
         print_message("# only root can be another user: nothing was tried\n");
 }
 
-static void another_network_namespace_is_named(void **state)
+TEST(another_network_namespace_is_named)
 {
-    (void)state;
     refuse_after('N', 'n');
 }
 
-static void an_importer_without_descriptors_is_told(void **state)
+TEST(an_importer_without_descriptors_is_told)
 {
-    (void)state;
     refuse_after(0, 'l');
 }
 
@@ -339,9 +334,8 @@ static void export_and_die(int socket, bool has_child)
               : 1);
 }
 
-static void a_dead_exporter_is_named(void **state)
+TEST(a_dead_exporter_is_named)
 {
-    (void)state;
     for (int has_child = 0; has_child < 2; has_child++) {
         struct xseg_export_token token;
         int ends[2], result = 0;
@@ -371,7 +365,7 @@ static void a_dead_exporter_is_named(void **state)
 
 /* --- One process on both sides. --- */
 
-static void the_same_process_can_import(void **state)
+TEST(the_same_process_can_import)
 {
     const unsigned before = threads();
     struct xseg_allocator *allocator = open_exporter("exportable:True");
@@ -379,10 +373,9 @@ static void the_same_process_can_import(void **state)
     void *base = NULL;
     uint64_t offset = 0;
 
-    (void)state;
     /* Raw handles start no thread, and a query exports nothing. */
-    assert_int_equal(export_and_close_handles(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(export_and_close_handles(allocator, block));
+    assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(threads(), before);
     /* One thread serves all exports of a device.  No descriptor of a page stays open. */
     const unsigned files = env_open_fds();
@@ -392,15 +385,15 @@ static void the_same_process_can_import(void **state)
     assert_true(is_equal(token, export_block(allocator, block, NULL)));
     assert_int_equal(env_open_fds(), files + 2);
     assert_int_equal(threads(), before + 1);
-    assert_int_equal(xseg_import(allocator, 0, &token, &base), XSEG_OK);
+    assert_ok(xseg_import(allocator, 0, &token, &base));
     fill((char *)base + offset, 5);
     assert_true(holds(block, 5));
     /* Exports are counted. */
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
+    assert_ok(xseg_import_close(allocator, base));
     expect_valid(allocator, &token);
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_ALLOCATED, "closed"));
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     env_free(allocator, block);
@@ -409,7 +402,7 @@ static void the_same_process_can_import(void **state)
 }
 
 /* A cache of an importer can use the token as its key. */
-static void a_token_names_the_run_and_its_generation(void **state)
+TEST(a_token_names_the_run_and_its_generation)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
     char *first = env_alloc(allocator, 2 * MIB, NULL),
@@ -417,19 +410,18 @@ static void a_token_names_the_run_and_its_generation(void **state)
          *other = env_alloc(allocator, 20 * MIB, NULL);
     uint64_t offset[2];
 
-    (void)state;
     /* Two blocks on one page. */
     const struct xseg_export_token token = export_block(allocator, first, &offset[0]);
     assert_true(is_equal(token, export_block(allocator, second, &offset[1])));
     assert_int_equal(offset[1] - offset[0], second - first);
-    assert_int_equal(xseg_export_close(allocator, first), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, first));
     expect_valid(allocator, &token);
     /* Another run; and the same one after its export was closed. */
     const struct xseg_export_token elsewhere = export_block(allocator, other, NULL);
     assert_false(is_equal(token, elsewhere));
-    assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, other));
     assert_true(is_equal(elsewhere, export_block(allocator, other, NULL)));
-    assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, other));
     /* Other pages at the same place. */
     env_free(allocator, other);
     env_empty_cache(allocator);
@@ -438,42 +430,39 @@ static void a_token_names_the_run_and_its_generation(void **state)
     assert_false(is_equal(elsewhere, later));
     assert_true(import_fails(allocator, &elsewhere, XSEG_ERR_NOT_ALLOCATED, "closed"));
     expect_valid(allocator, &later);
-    assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, second), XSEG_OK);
-    env_free(allocator, first);
-    env_free(allocator, second);
-    env_free(allocator, other);
+    assert_ok(xseg_export_close(allocator, other));
+    assert_ok(xseg_export_close(allocator, second));
+    env_free(allocator, first, second, other);
     env_close(allocator);
 }
 
 /* Two exports of one address, of blocks of different size: the older one is closed first. */
-static void exports_of_an_address_are_closed_in_order(void **state)
+TEST(exports_of_an_address_are_closed_in_order)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
     unsigned char *block = env_alloc(allocator, 40 * MIB, NULL);
 
-    (void)state;
     const struct xseg_export_token token = export_block(allocator, block, NULL);
     env_free(allocator, block);
     assert_ptr_equal(env_alloc(allocator, 15 * MIB, NULL), block);
     const struct xseg_export_token other = export_block(allocator, block, NULL);
     assert_false(is_equal(token, other));
     expect_valid(allocator, &token);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_ALLOCATED, "closed"));
     expect_valid(allocator, &other);
     /* Raw handles are exports as well, and a token is valid while its run is exported. */
-    assert_int_equal(export_and_close_handles(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(export_and_close_handles(allocator, block));
+    assert_ok(xseg_export_close(allocator, block));
     expect_valid(allocator, &other);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     env_free(allocator, block);
     env_close(allocator);
 }
 
 /* A run of more pages than a message carries descriptors. */
-static void a_run_may_have_many_pages(void **state)
+TEST(a_run_may_have_many_pages)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True,page_size:small");
     void *block = env_alloc(allocator, 600 * MIB, NULL);
@@ -481,17 +470,16 @@ static void a_run_may_have_many_pages(void **state)
     const unsigned files = env_open_fds();
     void *base = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_import(allocator, 0, &token, &base), XSEG_OK);
+    assert_ok(xseg_import(allocator, 0, &token, &base));
     assert_int_equal(env_stats(allocator).imported_bytes, 600 * MIB);
-    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_ok(xseg_import_close(allocator, base));
     assert_true(files_are_closed(files));
     /* More pages than the process may have descriptors. */
     struct rlimit before = allow_files(100);
     assert_true(import_fails(allocator, &token, XSEG_ERR_DRIVER, "ulimit -n"));
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     expect_valid(allocator, &token);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
     env_close(allocator);
 }
@@ -522,13 +510,12 @@ static void *export_and_close(void *self)
     return NULL;
 }
 
-static void threads_export_one_block_at_once(void **state)
+TEST(threads_export_one_block_at_once)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
     struct exporting exporters[3];
     void *block = env_alloc(allocator, 3 * MIB, NULL);
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(exporters); i++) {
         exporters[i].allocator = allocator;
         exporters[i].block = block;
@@ -559,23 +546,22 @@ static void *open_and_close(void *self)
     return NULL;
 }
 
-static void an_export_may_be_closed_during_an_import(void **state)
+TEST(an_export_may_be_closed_during_an_import)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True,page_size:small");
     struct exporting exporter = {.allocator = allocator};
     void *base = NULL;
 
-    (void)state;
     exporter.block = env_alloc(allocator, 600 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, exporter.block, NULL);
-    assert_int_equal(xseg_export_close(allocator, exporter.block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, exporter.block));
     assert_int_equal(pthread_create(&exporter.thread, NULL, open_and_close, &exporter), 0);
     for (unsigned i = 0; i < 30; i++) {
         const xseg_status status = xseg_import(allocator, 0, &token, &base);
 
         assert_true(status == XSEG_OK || status == XSEG_ERR_NOT_ALLOCATED);
         if (status == XSEG_OK)
-            assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+            assert_ok(xseg_import_close(allocator, base));
     }
     atomic_store(&exporter.ends, true);
     assert_int_equal(pthread_join(exporter.thread, NULL), 0);
@@ -585,14 +571,13 @@ static void an_export_may_be_closed_during_an_import(void **state)
 }
 
 /* An export that fails takes nothing back but itself: an older one of the same address keeps its pages. */
-static void an_export_without_a_socket_exports_nothing(void **state)
+TEST(an_export_without_a_socket_exports_nothing)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
     unsigned char *block = env_alloc(allocator, 40 * MIB, NULL);
     struct xseg_export_token token;
 
-    (void)state;
-    assert_int_equal(export_and_close_handles(allocator, block), XSEG_OK);
+    assert_ok(export_and_close_handles(allocator, block));
     env_free(allocator, block);
     assert_ptr_equal(env_alloc(allocator, 15 * MIB, NULL), block);
     for (unsigned count = 0; count < 2; count++) {
@@ -605,18 +590,17 @@ static void an_export_without_a_socket_exports_nothing(void **state)
     env_free(allocator, block);
     env_empty_cache(allocator);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_empty_cache(allocator);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
     env_close(allocator);
 }
 
-static void memory_of_another_device_is_refused(void **state)
+TEST(memory_of_another_device_is_refused)
 {
     struct xseg_sim_settings settings = machine();
     void *base = NULL;
 
-    (void)state;
     settings.devices = 2;
     struct xseg_allocator *allocator = env_open_on(&settings, "exportable:True");
     void *block = env_alloc(allocator, 3 * MIB, NULL);
@@ -625,7 +609,7 @@ static void memory_of_another_device_is_refused(void **state)
                      "memory is on another device, UUID");
     env_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT,
                      "device 2 does not exist");
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
     env_close(allocator);
 }
@@ -639,13 +623,12 @@ static void expect_refused(struct xseg_allocator *allocator, struct xseg_export_
     assert_true(import_fails(allocator, &token, XSEG_ERR_ARGUMENT, word));
 }
 
-static void a_changed_token_is_refused(void **state)
+TEST(a_changed_token_is_refused)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
     void *block = env_alloc(allocator, 3 * MIB, NULL), *base = NULL;
     const struct xseg_export_token token = export_block(allocator, block, NULL);
 
-    (void)state;
     expect_refused(allocator, token, 0, 0, "token is not an export token, first byte 0x00");
     expect_refused(allocator, token, VERSION_AT, 2,
                    "version of the export token is not supported, 2 instead of 1");
@@ -666,7 +649,7 @@ static void a_changed_token_is_refused(void **state)
         assert_null(base);
     }
     expect_valid(allocator, &token);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
     env_close(allocator);
 }
@@ -692,7 +675,7 @@ static int connect_by(const struct xseg_export_token *token)
 }
 
 /* A client that does not follow the protocol gets no answer, and the server serves those who come after. */
-static void other_clients_get_no_answer(void **state)
+TEST(other_clients_get_no_answer)
 {
     static const size_t sizes[] = {1, XSEG_EXPORT_TOKEN_SIZE - 1, XSEG_EXPORT_TOKEN_SIZE + 1, 5000};
     struct xseg_allocator *allocator = open_exporter("exportable:True");
@@ -701,7 +684,6 @@ static void other_clients_get_no_answer(void **state)
     char bytes[5000] = "xseg", reply[64];
     struct timespec before = {0}, after = {0};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         const int client = connect_by(&token);
 
@@ -718,7 +700,7 @@ static void other_clients_get_no_answer(void **state)
     expect_valid(allocator, &token);
     assert_int_equal(recv(silent, reply, sizeof(reply), 0), 0);
     const int last = connect_by(&token);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
     (void)clock_gettime(CLOCK_MONOTONIC, &before);
     env_close(allocator);
@@ -732,7 +714,7 @@ static void other_clients_get_no_answer(void **state)
 
 /* A forked child has the exporter's socket.  After the close a client is refused at once, and does not wait for the child;
  * and the child keeps no memory. */
-static void a_child_does_not_keep_the_socket(void **state)
+TEST(a_child_does_not_keep_the_socket)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True"), *other = NULL;
     void *block = env_alloc(allocator, 3 * MIB, NULL);
@@ -740,7 +722,6 @@ static void a_child_does_not_keep_the_socket(void **state)
     const unsigned files = env_open_fds();
     char byte;
 
-    (void)state;
     expect_valid(allocator, &token);
     assert_true(files_are_closed(files)); /* of the request as well, which a child would keep */
     const pid_t child = fork();
@@ -749,12 +730,12 @@ static void a_child_does_not_keep_the_socket(void **state)
         wait_to_be_killed();
     /* The second of them is not accepted by the time of the close. */
     const int silent = connect_by(&token), late = connect_by(&token);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
     assert_int_equal(recv(silent, &byte, 1, 0), 0);
     assert_int_equal(recv(late, &byte, 1, 0), 0);
-    assert_int_equal(env_try_open(NULL, &other), XSEG_OK);
+    assert_ok(env_try_open(NULL, &other));
     assert_true(import_fails(other, &token, XSEG_ERR_FILE, "Connection refused"));
     (void)close(silent);
     (void)close(late);
@@ -762,28 +743,4 @@ static void a_child_does_not_keep_the_socket(void **state)
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, NULL, 0), child);
     env_close(other);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_token_is_all_that_is_needed),
-        cmocka_unit_test(another_user_gets_nothing),
-        cmocka_unit_test(another_network_namespace_is_named),
-        cmocka_unit_test(an_importer_without_descriptors_is_told),
-        cmocka_unit_test(a_dead_exporter_is_named),
-        cmocka_unit_test(the_same_process_can_import),
-        cmocka_unit_test(a_token_names_the_run_and_its_generation),
-        cmocka_unit_test(exports_of_an_address_are_closed_in_order),
-        cmocka_unit_test(a_run_may_have_many_pages),
-        cmocka_unit_test(threads_export_one_block_at_once),
-        cmocka_unit_test(an_export_may_be_closed_during_an_import),
-        cmocka_unit_test(an_export_without_a_socket_exports_nothing),
-        cmocka_unit_test(memory_of_another_device_is_refused),
-        cmocka_unit_test(a_changed_token_is_refused),
-        cmocka_unit_test(other_clients_get_no_answer),
-        cmocka_unit_test(a_child_does_not_keep_the_socket),
-    };
-
-    return cmocka_run_group_tests_name("export_token", tests, NULL, NULL);
 }

@@ -44,10 +44,9 @@ static struct table open_table(const char *name, const char *config, unsigned co
 
 static void close_table(struct table *table)
 {
-    assert_int_equal(xseg_stream_retire(table->allocator, 0, table->side), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(table->allocator, 0, table->stream), XSEG_OK);
-    env_stream_destroy(table->side);
-    env_stream_destroy(table->stream);
+    assert_ok(xseg_stream_retire(table->allocator, 0, table->side));
+    assert_ok(xseg_stream_retire(table->allocator, 0, table->stream));
+    env_stream_destroy(table->side, table->stream);
     env_close(table->allocator);
     if (table->wrong != 0)
         fail_msg("%s: %u of %u rows are wrong", table->name, table->wrong, table->rows);
@@ -106,7 +105,7 @@ static void *compute(struct table *table, const void *input, size_t bytes, xseg_
 /* record_stream(), and a kernel that is the reason for it. */
 static void use(struct table *table, void *ptr, xseg_stream stream)
 {
-    assert_int_equal(xseg_record_stream(table->allocator, ptr, stream), XSEG_OK);
+    assert_ok(xseg_record_stream(table->allocator, ptr, stream));
     env_launch(table->allocator, stream, ptr);
 }
 
@@ -119,7 +118,7 @@ static struct graph begin_graph(struct table *table, struct xseg_pool *shared)
     if (shared == NULL)
         graph.pool = env_pool(table->allocator);
     else
-        assert_int_equal(xseg_pool_retain(shared), XSEG_OK);
+        assert_ok(xseg_pool_retain(shared));
     env_capture_begin(graph.pool, table->stream);
     table->capturing = graph.pool;
     return graph;
@@ -134,16 +133,15 @@ static void end_graph(struct table *table, struct graph *graph)
 static void delete_graph(struct graph *graph)
 {
     env_graph_destroy(graph->graph);
-    assert_int_equal(xseg_pool_release(graph->pool), XSEG_OK);
+    assert_ok(xseg_pool_release(graph->pool));
 }
 
 /* "Understanding Caching Allocator Statistics" */
-static void caching_allocator_statistics(void **state)
+TEST(caching_allocator_statistics)
 {
     struct table table = open_table("statistics", "expandable_segments:False", 0), *t = &table;
     void *x1, *x2, *x3, *t1, *x4, *x5;
 
-    (void)state;
     x1 = allocate(t, 4 * GIB, NULL);
     ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000");
     discard(t, x1);
@@ -207,15 +205,13 @@ static void run_two_graphs(const char *name, bool shared)
     close_table(t);
 }
 
-static void intermediates_of_two_pools(void **state)
+TEST(intermediates_of_two_pools)
 {
-    (void)state;
     run_two_graphs("two pools", false);
 }
 
-static void intermediates_of_a_shared_pool(void **state)
+TEST(intermediates_of_a_shared_pool)
 {
-    (void)state;
     run_two_graphs("shared pool", true);
 }
 
@@ -247,15 +243,13 @@ static void run_after_capture(const char *name, unsigned column)
     close_table(t);
 }
 
-static void temporaries_after_eager_work(void **state)
+TEST(temporaries_after_eager_work)
 {
-    (void)state;
     run_after_capture("after capture, USE_GRAPH=0", EAGER);
 }
 
-static void temporaries_after_a_capture(void **state)
+TEST(temporaries_after_a_capture)
 {
-    (void)state;
     run_after_capture("after capture, USE_GRAPH=1", GRAPH);
 }
 
@@ -289,35 +283,31 @@ static void run_fragmentation(const char *name, const char *config, unsigned col
     close_table(t);
 }
 
-static void fragmentation(void **state)
+TEST(fragmentation)
 {
-    (void)state;
     run_fragmentation("fragmentation", "expandable_segments:False", 0);
 }
 
-static void fragmentation_with_expandable_segments(void **state)
+TEST(fragmentation_with_expandable_segments)
 {
-    (void)state;
     run_fragmentation("fragmentation, expandable", "expandable_segments:True", 1);
 }
 
-static void fragmentation_with_max_split_size(void **state)
+TEST(fragmentation_with_max_split_size)
 {
-    (void)state;
     run_fragmentation("fragmentation, max_split_size_mb",
                       "max_split_size_mb:128,expandable_segments:False", 2);
 }
 
 /* "Memory Fragmentation Across Pools": "Expandable segments cannot reclaim memory during CUDA graph
  * capture" */
-static void expandable_segments_during_a_capture(void **state)
+TEST(expandable_segments_during_a_capture)
 {
     struct table table = open_table("expandable in a capture", "expandable_segments:True", 0);
     struct table *t = &table;
     struct graph graph = begin_graph(t, NULL);
     void *x, *y, *z;
 
-    (void)state;
     discard(t, compute(t, NULL, 8 * GIB, t->stream));
     ROW(t, "after del temp", "0.000 0.000 0.000 8.008");
     x = compute(t, NULL, 2 * GIB, t->stream);
@@ -378,21 +368,18 @@ static void run_deferred(const char *name, const char *config, unsigned column)
     close_table(t);
 }
 
-static void recycling_in_eager_work(void **state)
+TEST(recycling_in_eager_work)
 {
-    (void)state;
     run_deferred("deferred recycling, USE_GRAPH=0", "expandable_segments:False", EAGER);
 }
 
-static void recycling_deferred_by_a_capture(void **state)
+TEST(recycling_deferred_by_a_capture)
 {
-    (void)state;
     run_deferred("deferred recycling, USE_GRAPH=1", "expandable_segments:False", GRAPH);
 }
 
-static void recycling_by_the_graphs_topology(void **state)
+TEST(recycling_by_the_graphs_topology)
 {
-    (void)state;
     run_deferred("deferred recycling, graph_capture_record_stream_reuse",
                  "graph_capture_record_stream_reuse:True,expandable_segments:False", GRAPH_REUSE);
 }
@@ -427,7 +414,7 @@ static void accumulate_gradients(struct table *t, void *x, xseg_stream stream,
 }
 
 /* "Gradient Accumulator Cross-Stream Memory Growth" */
-static void gradients_accumulated_across_streams(void **state)
+TEST(gradients_accumulated_across_streams)
 {
     static const char *const warmup[] = {
         "8.000 8.000 0.000 8.000",  "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000",
@@ -442,7 +429,6 @@ static void gradients_accumulated_across_streams(void **state)
     void *x = compute(t, NULL, 4 * GIB, NULL);
     struct graph graph;
 
-    (void)state;
     ROW(t, "before warmup", "4.000 4.000 0.000 4.000");
     accumulate_gradients(t, x, t->side, warmup);
     env_stream_wait(NULL, t->side);
@@ -484,37 +470,12 @@ static void run_suppressed_free(const char *name, unsigned column)
     close_table(t);
 }
 
-static void freeing_in_eager_work(void **state)
+TEST(freeing_in_eager_work)
 {
-    (void)state;
     run_suppressed_free("suppressed free, USE_GRAPH=0", EAGER);
 }
 
-static void freeing_is_suppressed_by_a_capture(void **state)
+TEST(freeing_is_suppressed_by_a_capture)
 {
-    (void)state;
     run_suppressed_free("suppressed free, USE_GRAPH=1", GRAPH);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(caching_allocator_statistics),
-        cmocka_unit_test(intermediates_of_two_pools),
-        cmocka_unit_test(intermediates_of_a_shared_pool),
-        cmocka_unit_test(temporaries_after_eager_work),
-        cmocka_unit_test(temporaries_after_a_capture),
-        cmocka_unit_test(fragmentation),
-        cmocka_unit_test(fragmentation_with_expandable_segments),
-        cmocka_unit_test(fragmentation_with_max_split_size),
-        cmocka_unit_test(expandable_segments_during_a_capture),
-        cmocka_unit_test(recycling_in_eager_work),
-        cmocka_unit_test(recycling_deferred_by_a_capture),
-        cmocka_unit_test(recycling_by_the_graphs_topology),
-        cmocka_unit_test(gradients_accumulated_across_streams),
-        cmocka_unit_test(freeing_in_eager_work),
-        cmocka_unit_test(freeing_is_suppressed_by_a_capture),
-    };
-
-    return cmocka_run_group_tests_name("graph_memory", tests, NULL, NULL);
 }

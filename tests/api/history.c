@@ -56,14 +56,14 @@ static void expect_stack(struct xseg_allocator *allocator, uint32_t stack, bool 
 {
     struct frames frames = {.count = 0};
 
-    assert_int_equal(xseg_history_stack(allocator, stack, look_at_frame, &frames), XSEG_OK);
+    assert_ok(xseg_history_stack(allocator, stack, look_at_frame, &frames));
     assert_true(frames.count > 3 && frames.of_test > 1);
     assert_int_equal(frames.of_alloc, of_alloc);
     assert_int_equal(frames.of_free, of_free);
 }
 
 /* Which events have a stack, by the key history_stacks; the stack is that of the call. */
-static void stacks_are_taken_where_the_key_says(void **state)
+TEST(stacks_are_taken_where_the_key_says)
 {
     static const struct {
         const char *config;
@@ -75,7 +75,6 @@ static void stacks_are_taken_where_the_key_says(void **state)
         {"history:all,history_stacks:all", true, true},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct xseg_allocator *allocator = env_open(rows[i].config);
 
@@ -109,19 +108,17 @@ static bool end_at_once(void *context, const struct xseg_history_frame *frame)
     return false;
 }
 
-static void a_visit_of_a_stack_ends(void **state)
+TEST(a_visit_of_a_stack_ends)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     unsigned count = 0;
 
-    (void)state;
     env_expect_error(xseg_history_stack(allocator, 1, end_at_once, &count), XSEG_ERR_ARGUMENT,
                      "unknown stack number, 1");
-    assert_int_equal(xseg_config_set(allocator, "history_stacks:all"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history_stacks:all"));
     free_here(allocator, alloc_here(allocator, 1000));
     struct history_list recorded = history_read(allocator, 0);
-    assert_int_equal(xseg_history_stack(allocator, recorded.entry[1].stack, end_at_once, &count),
-                     XSEG_OK);
+    assert_ok(xseg_history_stack(allocator, recorded.entry[1].stack, end_at_once, &count));
     assert_int_equal(count, 1);
     env_expect_error(xseg_history_stack(allocator, 0, end_at_once, &count), XSEG_ERR_ARGUMENT,
                      "unknown stack number, 0");
@@ -152,20 +149,19 @@ static bool look_at_source(void *context, const struct xseg_history_frame *frame
 }
 
 /* A snapshot looks functions, files and lines up; they are known from then on. */
-static void a_snapshot_finds_sources(void **state)
+TEST(a_snapshot_finds_sources)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     struct sources before = {0}, after = {0};
 
-    (void)state;
     free_here(allocator, alloc_here(allocator, 1000));
     struct history_list recorded = history_read(allocator, 0);
     const uint32_t stack = recorded.entry[0].stack;
     free(recorded.entry);
-    assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &before), XSEG_OK);
+    assert_ok(xseg_history_stack(allocator, stack, look_at_source, &before));
     assert_int_equal(before.count + before.functions, 0);
-    assert_int_equal(xseg_snapshot(allocator, "/dev/null", NULL), XSEG_OK);
-    assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &after), XSEG_OK);
+    assert_ok(xseg_snapshot(allocator, "/dev/null", NULL));
+    assert_ok(xseg_history_stack(allocator, stack, look_at_source, &after));
     /* None without libdw.  The functions around the call, which a compiler may inline. */
     if (after.count != 0) {
         assert_in_range(after.of_here, 1, 4);
@@ -192,20 +188,17 @@ static bool spare(void *context, const struct xseg_oom_info *shortage)
     return true;
 }
 
-static void an_observer_leaves_the_stack_of_the_request(void **state)
+TEST(an_observer_leaves_the_stack_of_the_request)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
+    struct xseg_observer observer = {sizeof(observer), .on_low_memory = spare};
     uint64_t id = 0;
 
-    (void)state;
-    settings.memory_bytes = 100 * MIB;
     struct sparer sparer = {.allocator = env_open_on(&settings, "history:all,history_stacks:all")};
     observer.context = &sparer;
-    observer.on_low_memory = spare;
-    assert_int_equal(xseg_observer_add(sparer.allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(sparer.allocator, &observer, &id));
     sparer.spare = alloc_here(sparer.allocator, 80 * MIB);
-    assert_int_equal(xseg_history_clear(sparer.allocator, -1), XSEG_OK);
+    assert_ok(xseg_history_clear(sparer.allocator, -1));
     void *ptr = alloc_here(sparer.allocator, 60 * MIB);
     struct history_list recorded = history_read(sparer.allocator, 0);
     assert_true(recorded.count >= 3);
@@ -223,7 +216,7 @@ static void an_observer_leaves_the_stack_of_the_request(void **state)
 
 /* --- What is kept. --- */
 
-static void what_is_kept_follows_the_keys(void **state)
+TEST(what_is_kept_follows_the_keys)
 {
     static const struct {
         const char *config, *words;
@@ -241,7 +234,6 @@ static void what_is_kept_follows_the_keys(void **state)
          ""},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct xseg_allocator *allocator = env_open(rows[i].config);
 
@@ -252,27 +244,25 @@ static void what_is_kept_follows_the_keys(void **state)
     }
 }
 
-static void keys_change_while_running(void **state)
+TEST(keys_change_while_running)
 {
     struct xseg_allocator *allocator = env_open(NULL);
 
-    (void)state;
     void *ptr = env_alloc(allocator, 1000, NULL);
     history_expect(allocator, "");
-    assert_int_equal(xseg_config_set(allocator, "history:all"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history:all"));
     env_free(allocator, ptr);
     ptr = env_alloc(allocator, 1000, NULL);
-    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
     env_free(allocator, ptr);
     ptr = env_alloc(allocator, 1000, NULL);
-    assert_int_equal(xseg_config_set(allocator, "history:all,history_skip:[free_completed]"),
-                     XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history:all,history_skip:[free_completed]"));
     env_free(allocator, ptr);
     /* What was kept stays while it is off. */
     history_expect(allocator, "free done alloc free");
-    assert_int_equal(xseg_config_set(allocator, "history_stacks:all"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history_stacks:all"));
     ptr = alloc_here(allocator, 1000);
-    assert_int_equal(xseg_config_set(allocator, "history_stacks:none"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history_stacks:none"));
     env_free(allocator, ptr);
     struct history_list recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 2);
@@ -283,7 +273,7 @@ static void keys_change_while_running(void **state)
 }
 
 /* Also after recording has ended, when live blocks keep their origins. */
-static void a_block_has_no_origin_of_an_earlier_one(void **state)
+TEST(a_block_has_no_origin_of_an_earlier_one)
 {
     static const struct {
         const char *config;
@@ -295,47 +285,43 @@ static void a_block_has_no_origin_of_an_earlier_one(void **state)
         {"expandable_segments:False", 3 * MIB},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(cases); i++) {
         for (unsigned in_pool = 0; in_pool < 2; in_pool++) {
             struct xseg_allocator *allocator = env_open(cases[i].config);
             struct xseg_pool *pool = in_pool == 1 ? env_pool(allocator) : NULL;
 
-            assert_int_equal(xseg_config_set(allocator, "history:all,history_stacks:all"), XSEG_OK);
+            assert_ok(xseg_config_set(allocator, "history:all,history_stacks:all"));
             void *freed = env_alloc_in(allocator, pool, cases[i].bytes, NULL);
             void *block = env_alloc_in(allocator, pool, cases[i].bytes, NULL);
             void *kept = env_alloc_in(allocator, pool, cases[i].bytes, NULL);
             const uint32_t stack = env_block(allocator, kept).stack;
             assert_int_not_equal(stack, 0);
             env_free(allocator, freed);
-            assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
+            assert_ok(xseg_config_set(allocator, "history:nothing"));
             assert_ptr_equal(env_alloc_in(allocator, pool, cases[i].bytes, NULL), freed);
             assert_int_equal(env_block(allocator, freed).stack, 0);
             assert_int_not_equal(env_block(allocator, block).stack, 0);
             env_free(allocator, block);
             assert_ptr_equal(env_alloc_in(allocator, pool, cases[i].bytes, NULL), block);
             assert_int_equal(env_block(allocator, block).stack, 0);
-            assert_int_equal(xseg_config_set(allocator, "history:all"), XSEG_OK);
+            assert_ok(xseg_config_set(allocator, "history:all"));
             assert_int_equal(env_block(allocator, block).stack, 0);
             assert_int_equal(env_block(allocator, kept).stack, stack);
-            assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
-            env_free(allocator, kept);
-            env_free(allocator, block);
-            env_free(allocator, freed);
+            assert_ok(xseg_config_set(allocator, "history:nothing"));
+            env_free(allocator, kept, block, freed);
             if (pool != NULL)
-                assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+                assert_ok(xseg_pool_release(pool));
             env_close(allocator);
         }
     }
 }
 
 /* A ring that is too small keeps the newest, and counts the rest. */
-static void too_many_events_are_counted(void **state)
+TEST(too_many_events_are_counted)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_events:16");
     void *ptr = NULL;
 
-    (void)state;
     for (unsigned i = 0; i < 100; i++) {
         ptr = env_alloc(allocator, 1000, NULL);
         env_free(allocator, ptr);
@@ -347,31 +333,30 @@ static void too_many_events_are_counted(void **state)
         assert_int_equal(recorded.entry[15 - i].action, XSEG_HISTORY_FREE_COMPLETED - i % 3);
     free(recorded.entry);
     /* More room loses no more, and brings nothing back. */
-    assert_int_equal(xseg_config_set(allocator, "history_events:1000"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history_events:1000"));
     env_free(allocator, env_alloc(allocator, 1000, NULL));
     recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 19);
     assert_int_equal(recorded.summary.lost, 1 + 300 - 16);
     free(recorded.entry);
-    assert_int_equal(xseg_config_set(allocator, "history_events:16"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history_events:16"));
     env_free(allocator, env_alloc(allocator, 1000, NULL));
     recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 16);
     assert_int_equal(recorded.summary.lost, 1 + 306 - 16);
     free(recorded.entry);
-    assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+    assert_ok(xseg_history_clear(allocator, 0));
     history_expect(allocator, "");
     env_close(allocator);
 }
 
 /* As many distinct stacks as lines, however many events. */
-static void the_depot_does_not_grow_with_events(void **state)
+TEST(the_depot_does_not_grow_with_events)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     const unsigned pairs = 1000000 / (XSEG_CHECKS >= 3 ? 20 : 1);
     uint64_t stacks[2], bytes[2];
 
-    (void)state;
     for (unsigned phase = 0; phase < 2; phase++) {
         for (unsigned i = 0; i < (phase == 0 ? 1000 : pairs); i++)
             free_here(allocator, alloc_here(allocator, 1000));
@@ -405,7 +390,7 @@ static void *free_elsewhere(void *context)
     return NULL;
 }
 
-static void a_second_free_is_told_about_the_first(void **state)
+TEST(a_second_free_is_told_about_the_first)
 {
     static const struct {
         const char *config;
@@ -417,7 +402,6 @@ static void a_second_free_is_told_about_the_first(void **state)
     };
     char word[64];
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct other_thread other = {.allocator = env_open(rows[i].config)};
         pthread_t thread;
@@ -455,19 +439,18 @@ static bool work_on(void *context, const struct xseg_history_entry *entry)
     (void)entry;
     env_free(walker->allocator, env_alloc(walker->allocator, 1000, NULL));
     env_empty_cache(walker->allocator);
-    assert_int_equal(xseg_history_clear(walker->allocator, -1), XSEG_OK);
+    assert_ok(xseg_history_clear(walker->allocator, -1));
     return ++walker->visits < walker->most;
 }
 
-static void a_walk_is_of_one_moment(void **state)
+TEST(a_walk_is_of_one_moment)
 {
     struct walker walker = {.allocator = env_open("history:all"), .most = 1000};
     struct xseg_history_summary summary = {sizeof(summary)};
 
-    (void)state;
     for (unsigned i = 0; i < 10; i++)
         env_free(walker.allocator, env_alloc(walker.allocator, 1000, NULL));
-    assert_int_equal(xseg_for_each_event(walker.allocator, 0, work_on, &walker, &summary), XSEG_OK);
+    assert_ok(xseg_for_each_event(walker.allocator, 0, work_on, &walker, &summary));
     assert_int_equal(walker.visits, 31);
     assert_int_equal(summary.events, 31);
     assert_int_equal(summary.lost, 0);
@@ -475,31 +458,29 @@ static void a_walk_is_of_one_moment(void **state)
     for (unsigned i = 0; i < 10; i++)
         env_free(walker.allocator, env_alloc(walker.allocator, 1000, NULL));
     walker = (struct walker){.allocator = walker.allocator, .most = 4};
-    assert_int_equal(xseg_for_each_event(walker.allocator, -1, work_on, &walker, NULL), XSEG_OK);
+    assert_ok(xseg_for_each_event(walker.allocator, -1, work_on, &walker, NULL));
     assert_int_equal(walker.visits, 4);
     env_close(walker.allocator);
 }
 
-static void devices_are_told_apart(void **state)
+TEST(devices_are_told_apart)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 3};
     void *ptr = NULL;
 
-    (void)state;
-    settings.devices = 3;
     struct xseg_allocator *allocator = env_open_with_clock(&settings, "history:all");
     /* Device 1 maps often before device 0 does once. */
     for (unsigned i = 0; i < 5; i++) {
         xseg_sim_advance(1000);
-        assert_int_equal(xseg_alloc(allocator, 1, 30 * MIB, NULL, &ptr), XSEG_OK);
+        assert_ok(xseg_alloc(allocator, 1, 30 * MIB, NULL, &ptr));
         env_free(allocator, ptr);
         env_empty_cache(allocator);
     }
     xseg_sim_advance(1000);
-    assert_int_equal(xseg_history_annotate(allocator, 1, "between"), XSEG_OK);
+    assert_ok(xseg_history_annotate(allocator, 1, "between"));
     for (unsigned i = 0; i < 5; i++) {
         xseg_sim_advance(1000);
-        assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr), XSEG_OK);
+        assert_ok(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr));
         env_free(allocator, ptr);
         env_empty_cache(allocator);
     }
@@ -523,7 +504,7 @@ static void devices_are_told_apart(void **state)
     free(both.entry);
     free(first.entry);
     free(second.entry);
-    assert_int_equal(xseg_history_clear(allocator, 1), XSEG_OK);
+    assert_ok(xseg_history_clear(allocator, 1));
     second = history_read(allocator, -1);
     assert_int_equal(second.count, 30);
     assert_int_equal(second.entry[0].device, 0);
@@ -531,11 +512,10 @@ static void devices_are_told_apart(void **state)
     env_close(allocator);
 }
 
-static void times_are_the_users_clocks(void **state)
+TEST(times_are_the_users_clocks)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:all");
 
-    (void)state;
     for (unsigned i = 0; i < 20; i++) {
         xseg_sim_advance(UINT64_C(1234567));
         const uint64_t now = xseg_sim_clock();
@@ -544,9 +524,9 @@ static void times_are_the_users_clocks(void **state)
         for (size_t k = 0; k < recorded.count; k++)
             assert_in_range(recorded.entry[k].time_ns, now, xseg_sim_clock());
         free(recorded.entry);
-        assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+        assert_ok(xseg_history_clear(allocator, 0));
         env_free(allocator, ptr);
-        assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+        assert_ok(xseg_history_clear(allocator, 0));
     }
     env_close(allocator);
 }
@@ -606,19 +586,16 @@ static void *call_unlocked(void *context)
 static void set_hook(struct xseg_allocator *allocator, struct hooked *hooked,
                      uint32_t (*gather)(void *context))
 {
-    struct xseg_history_hook hook = {sizeof(hook)};
+    struct xseg_history_hook hook = {sizeof(hook), .context = hooked, .gather = gather};
 
-    hook.context = hooked;
-    hook.gather = gather;
-    assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
+    assert_ok(xseg_history_set_hook(allocator, &hook));
 }
 
-static void events_have_the_users_frames(void **state)
+TEST(events_have_the_users_frames)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:alloc");
     struct hooked hooked = {.number = 0};
 
-    (void)state;
     set_hook(allocator, &hooked, gather_plainly);
     for (uint32_t i = 1; i < 50; i++) {
         hooked.number = i * 1000;
@@ -633,9 +610,9 @@ static void events_have_the_users_frames(void **state)
                                  ? i * 1000
                                  : 0);
         free(recorded.entry);
-        assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+        assert_ok(xseg_history_clear(allocator, 0));
     }
-    assert_int_equal(xseg_history_set_hook(allocator, NULL), XSEG_OK);
+    assert_ok(xseg_history_set_hook(allocator, NULL));
     env_free(allocator, env_alloc(allocator, 1000, NULL));
     struct history_list recorded = history_read(allocator, 0);
     for (size_t k = 0; k < recorded.count; k++)
@@ -647,13 +624,12 @@ static void events_have_the_users_frames(void **state)
 
 /* A thread that calls with the hook's lock held waits for another that waits for it in the hook: so a lock of the
  * library's that is held there would stop both. */
-static void no_lock_is_held_around_the_hook(void **state)
+TEST(no_lock_is_held_around_the_hook)
 {
     struct hooked hooked = {.number = 5, .allocator = env_open("history:all,history_stacks:all")};
     pthread_mutexattr_t recursive;
     pthread_t locked, unlocked;
 
-    (void)state;
     (void)pthread_mutexattr_init(&recursive);
     (void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     (void)pthread_mutex_init(&hooked.mutex, &recursive);
@@ -698,7 +674,7 @@ static bool name_without_text(void *context, uint32_t frames, char *text, size_t
 }
 
 /* A text about a freed block has the user's frames, where the hook knows them. */
-static void a_text_names_the_users_frames(void **state)
+TEST(a_text_names_the_users_frames)
 {
     static const struct {
         bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
@@ -711,7 +687,6 @@ static void a_text_names_the_users_frames(void **state)
         {NULL, ", from "},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
         struct xseg_history_hook hook = {sizeof(hook)};
@@ -720,12 +695,12 @@ static void a_text_names_the_users_frames(void **state)
         hook.context = &hooked;
         hook.gather = gather_plainly;
         hook.name = rows[i].name;
-        assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
+        assert_ok(xseg_history_set_hook(allocator, &hook));
         void *ptr = env_alloc(allocator, 30 * MIB, NULL);
         env_free(allocator, ptr);
         env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, rows[i].word);
         /* Without the hook the event stays, and its number is not named. */
-        assert_int_equal(xseg_history_set_hook(allocator, NULL), XSEG_OK);
+        assert_ok(xseg_history_set_hook(allocator, NULL));
         env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, ", from ");
         env_close(allocator);
     }
@@ -815,7 +790,7 @@ static void expect_known(struct xseg_allocator *allocator, struct counting *coun
     for (size_t i = 0; i < recorded.count; i++)
         assert_true(is_known(counting, recorded.entry[i].frames));
     free(recorded.entry);
-    assert_int_equal(xseg_for_each_block(allocator, NULL, look_at_block, counting), XSEG_OK);
+    assert_ok(xseg_for_each_block(allocator, NULL, look_at_block, counting));
 }
 
 static struct counting *hook_counting(struct xseg_allocator *allocator)
@@ -828,7 +803,7 @@ static struct counting *hook_counting(struct xseg_allocator *allocator)
     hook.context = counting;
     hook.gather = gather_new;
     hook.discard = forget_old;
-    assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
+    assert_ok(xseg_history_set_hook(allocator, &hook));
     return counting;
 }
 
@@ -840,13 +815,12 @@ static void close_counting(struct xseg_allocator *allocator, struct counting *co
 }
 
 /* A clear tells which numbers are left: those of live blocks, and of events that came since. */
-static void numbers_of_cleared_events_are_forgotten(void **state)
+TEST(numbers_of_cleared_events_are_forgotten)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     struct counting *counting = hook_counting(allocator);
     void *live[10];
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(live); i++)
         live[i] = env_alloc(allocator, i % 2 == 0 ? 1000 : 30 * MIB, NULL);
     for (unsigned i = 0; i < 100; i++)
@@ -854,7 +828,7 @@ static void numbers_of_cleared_events_are_forgotten(void **state)
     expect_known(allocator, counting);
     const unsigned held = counting->held;
     for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
+        assert_ok(xseg_history_clear(allocator, -1));
     assert_int_equal(counting->forgets, 3);
     assert_in_range(counting->held, COUNT_OF(live), held / 2);
     expect_known(allocator, counting);
@@ -886,7 +860,7 @@ static void *call_often(void *context)
 }
 
 /* Numbers do not pile up, while threads go on and nobody clears anything. */
-static void numbers_are_forgotten_from_time_to_time(void **state)
+TEST(numbers_are_forgotten_from_time_to_time)
 {
     struct xseg_allocator *allocator =
         env_open("history:all,history_stacks:all,history_events:1000");
@@ -894,7 +868,6 @@ static void numbers_are_forgotten_from_time_to_time(void **state)
     pthread_t thread[3];
     void *failed = NULL;
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_create(&thread[i], NULL, call_often, allocator), 0);
     for (unsigned i = 0; i < COUNT_OF(thread); i++) {
@@ -912,20 +885,19 @@ static void numbers_are_forgotten_from_time_to_time(void **state)
 
 /* --- Texts and labels. --- */
 
-static void texts_stand_between_events(void **state)
+TEST(texts_stand_between_events)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     char text[300];
 
-    (void)state;
-    assert_int_equal(xseg_history_annotate(allocator, 0, "begin"), XSEG_OK);
+    assert_ok(xseg_history_annotate(allocator, 0, "begin"));
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     (void)strcpy(text, "overwritten soon");
-    assert_int_equal(xseg_history_annotate(allocator, 0, text), XSEG_OK);
+    assert_ok(xseg_history_annotate(allocator, 0, text));
     memset(text, 'x', sizeof(text));
     text[sizeof(text) - 1] = '\0';
-    assert_int_equal(xseg_history_annotate(allocator, 0, ""), XSEG_OK);
-    assert_int_equal(xseg_history_annotate(allocator, 0, text), XSEG_OK);
+    assert_ok(xseg_history_annotate(allocator, 0, ""));
+    assert_ok(xseg_history_annotate(allocator, 0, text));
     struct history_list recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 8);
     assert_string_equal(recorded.entry[0].label, "begin");
@@ -940,18 +912,18 @@ static void texts_stand_between_events(void **state)
     history_expect(allocator, "text map alloc free done text text text");
     /* Of more texts than there is room for, the newest stay. */
     for (unsigned i = 0; i < 5000; i++)
-        assert_int_equal(xseg_history_annotate(allocator, 0, i < 4990 ? "old" : "new"), XSEG_OK);
+        assert_ok(xseg_history_annotate(allocator, 0, i < 4990 ? "old" : "new"));
     recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count + recorded.summary.lost, 5000);
     assert_in_range(recorded.count, 1000, 4999);
     assert_string_equal(recorded.entry[recorded.count - 10].label, "new");
     assert_string_equal(recorded.entry[recorded.count - 11].label, "old");
     free(recorded.entry);
-    assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
-    assert_int_equal(xseg_config_set(allocator, "history_skip:[annotation]"), XSEG_OK);
-    assert_int_equal(xseg_history_annotate(allocator, 0, "skipped"), XSEG_OK);
-    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
-    assert_int_equal(xseg_history_annotate(allocator, 0, "off"), XSEG_OK);
+    assert_ok(xseg_history_clear(allocator, -1));
+    assert_ok(xseg_config_set(allocator, "history_skip:[annotation]"));
+    assert_ok(xseg_history_annotate(allocator, 0, "skipped"));
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
+    assert_ok(xseg_history_annotate(allocator, 0, "off"));
     history_expect(allocator, "");
     env_close(allocator);
 }
@@ -974,7 +946,7 @@ static void expect_labels(struct xseg_allocator *allocator, const char *const *l
     }
     assert_int_equal(found, count);
     free(recorded.entry);
-    assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
+    assert_ok(xseg_history_clear(allocator, -1));
 }
 
 static void touch(struct xseg_allocator *allocator)
@@ -987,32 +959,31 @@ static void *work_with_a_label(void *context)
     const char *before = "not set";
 
     touch(context);
-    assert_int_equal(xseg_history_label(context, "thread", &before), XSEG_OK);
+    assert_ok(xseg_history_label(context, "thread", &before));
     assert_null(before);
     touch(context);
     return NULL;
 }
 
-static void labels_hold_for_a_scope_and_a_thread(void **state)
+TEST(labels_hold_for_a_scope_and_a_thread)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     const char *outer = "not set", *inner = NULL;
     pthread_t thread;
 
-    (void)state;
     touch(allocator);
-    assert_int_equal(xseg_history_label(allocator, "outer", &outer), XSEG_OK);
+    assert_ok(xseg_history_label(allocator, "outer", &outer));
     assert_null(outer);
     touch(allocator);
-    assert_int_equal(xseg_history_label(allocator, "inner", &inner), XSEG_OK);
+    assert_ok(xseg_history_label(allocator, "inner", &inner));
     assert_string_equal(inner, "outer");
     touch(allocator);
     assert_int_equal(pthread_create(&thread, NULL, work_with_a_label, allocator), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     touch(allocator);
-    assert_int_equal(xseg_history_label(allocator, inner, NULL), XSEG_OK);
+    assert_ok(xseg_history_label(allocator, inner, NULL));
     touch(allocator);
-    assert_int_equal(xseg_history_label(allocator, outer, NULL), XSEG_OK);
+    assert_ok(xseg_history_label(allocator, outer, NULL));
     touch(allocator);
     expect_labels(
         allocator,
@@ -1020,33 +991,31 @@ static void labels_hold_for_a_scope_and_a_thread(void **state)
     env_close(allocator);
 }
 
-static void labels_of_two_allocators_do_not_mix(void **state)
+TEST(labels_of_two_allocators_do_not_mix)
 {
     struct xseg_allocator *first = env_open("history:all"), *second = NULL;
     const char *before = "not set";
 
-    (void)state;
-    assert_int_equal(env_try_open("history:all", &second), XSEG_OK);
-    assert_int_equal(xseg_history_label(first, "one", NULL), XSEG_OK);
+    assert_ok(env_try_open("history:all", &second));
+    assert_ok(xseg_history_label(first, "one", NULL));
     touch(first);
     touch(second);
-    assert_int_equal(xseg_history_label(second, "two", &before), XSEG_OK);
+    assert_ok(xseg_history_label(second, "two", &before));
     assert_null(before);
     touch(first);
     touch(second);
-    assert_int_equal(xseg_history_label(second, before, NULL), XSEG_OK);
+    assert_ok(xseg_history_label(second, before, NULL));
     touch(first);
     touch(second);
     expect_labels(first, (const char *const[]){"one", "one", "one"}, 3);
     expect_labels(second, (const char *const[]){NULL, "two", NULL}, 3);
-    assert_int_equal(xseg_close(second), XSEG_OK);
+    assert_ok(xseg_close(second));
     env_close(first);
 }
 
 /* A thread's label ends with the allocator: in the next one, which may lie in the same place, it has none. */
-static void labels_end_with_the_allocator(void **state)
+TEST(labels_end_with_the_allocator)
 {
-    (void)state;
     for (unsigned i = 0; i < 10; i++) {
         struct xseg_allocator *allocator = env_open("history:all,history_stacks:alloc");
         const char *before = "not set";
@@ -1057,7 +1026,7 @@ static void labels_end_with_the_allocator(void **state)
         assert_int_equal(pthread_join(thread, NULL), 0);
         touch(allocator);
         expect_labels(allocator, (const char *const[]){NULL, "thread", NULL}, 3);
-        assert_int_equal(xseg_history_label(allocator, "mine", &before), XSEG_OK);
+        assert_ok(xseg_history_label(allocator, "mine", &before));
         assert_null(before);
         env_close(allocator);
     }
@@ -1081,14 +1050,12 @@ static bool never_frame(void *context, const struct xseg_history_frame *frame)
     return false;
 }
 
-static void bad_input_is_refused(void **state)
+TEST(bad_input_is_refused)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_history_summary summary = {.struct_size = 3};
     struct xseg_history_hook hook = {sizeof(hook)};
 
-    (void)state;
-    settings.devices = 2;
     struct xseg_allocator *allocator = env_open_on(&settings, "history:all");
     env_expect_error(xseg_for_each_event(NULL, 0, never, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
     env_expect_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
@@ -1117,7 +1084,7 @@ static void bad_input_is_refused(void **state)
     env_expect_error(xseg_history_annotate(allocator, -1, "text"), XSEG_ERR_ARGUMENT, "-1");
     env_expect_error(xseg_history_annotate(allocator, 2, "text"), XSEG_ERR_ARGUMENT, "2");
     env_expect_error(xseg_history_label(NULL, "text", NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_history_label(allocator, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_history_label(allocator, NULL, NULL));
     env_expect_error(xseg_config_set(allocator, "history_events:15"), XSEG_ERR_CONFIG, "16");
     env_expect_error(xseg_config_set(allocator, "history_events:16777217"), XSEG_ERR_CONFIG,
                      "16777216");
@@ -1143,12 +1110,11 @@ static int child(struct xseg_allocator *allocator)
     return xseg_history_label(allocator, "child", NULL) == XSEG_ERR_FORKED ? 0 : 8;
 }
 
-static void a_forked_child_is_refused(void **state)
+TEST(a_forked_child_is_refused)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     int status = -1;
 
-    (void)state;
     touch(allocator);
     const pid_t pid = fork();
     if (pid == 0)
@@ -1158,36 +1124,4 @@ static void a_forked_child_is_refused(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
     history_expect(allocator, "map alloc free done");
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stacks_are_taken_where_the_key_says),
-        cmocka_unit_test(a_visit_of_a_stack_ends),
-        cmocka_unit_test(a_snapshot_finds_sources),
-        cmocka_unit_test(an_observer_leaves_the_stack_of_the_request),
-        cmocka_unit_test(what_is_kept_follows_the_keys),
-        cmocka_unit_test(keys_change_while_running),
-        cmocka_unit_test(a_block_has_no_origin_of_an_earlier_one),
-        cmocka_unit_test(too_many_events_are_counted),
-        cmocka_unit_test(the_depot_does_not_grow_with_events),
-        cmocka_unit_test(a_second_free_is_told_about_the_first),
-        cmocka_unit_test(a_walk_is_of_one_moment),
-        cmocka_unit_test(devices_are_told_apart),
-        cmocka_unit_test(times_are_the_users_clocks),
-        cmocka_unit_test(events_have_the_users_frames),
-        cmocka_unit_test(no_lock_is_held_around_the_hook),
-        cmocka_unit_test(a_text_names_the_users_frames),
-        cmocka_unit_test(numbers_of_cleared_events_are_forgotten),
-        cmocka_unit_test(numbers_are_forgotten_from_time_to_time),
-        cmocka_unit_test(texts_stand_between_events),
-        cmocka_unit_test(labels_hold_for_a_scope_and_a_thread),
-        cmocka_unit_test(labels_of_two_allocators_do_not_mix),
-        cmocka_unit_test(labels_end_with_the_allocator),
-        cmocka_unit_test(bad_input_is_refused),
-        cmocka_unit_test(a_forked_child_is_refused),
-    };
-
-    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
 }

@@ -10,9 +10,8 @@
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
 
-    settings.memory_bytes = mib * MIB;
     return env_open_with_clock(&settings, config);
 }
 
@@ -45,13 +44,12 @@ static void expect_block(const struct xseg_history_entry *entry,
 }
 
 /* Sizes: a cell, one that ends a chunk map, a large block, one that is longer than the request. */
-static void events_say_what_the_block_was(void **state)
+TEST(events_say_what_the_block_was)
 {
     static const size_t sizes[] = {1, 1000, MIB, MIB + 1, 30 * MIB, 31 * MIB - 100};
     static const char *const configs[] = {"history:all,expandable_segments:True",
                                           "history:all,expandable_segments:False"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i / COUNT_OF(sizes)]);
         const xseg_stream stream = env_stream();
@@ -71,18 +69,16 @@ static void events_say_what_the_block_was(void **state)
                 expect_block(&entry, &block, began, ended);
             }
             free(recorded.entry);
-            assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+            assert_ok(xseg_history_clear(allocator, 0));
         }
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
-        env_stream_destroy(stream);
+        env_close(allocator, stream);
     }
 }
 
-static void segments_come_and_go(void **state)
+TEST(segments_come_and_go)
 {
     struct xseg_allocator *allocator = env_open("history:all,expandable_segments:True");
 
-    (void)state;
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     struct history_list recorded = history_read(allocator, 0);
     const struct xseg_history_entry map = history_only(&recorded, XSEG_HISTORY_SEGMENT_MAP);
@@ -104,7 +100,7 @@ static void segments_come_and_go(void **state)
     assert_true(unmap.order > trim.order && trim.order > map.order);
     free(recorded.entry);
     history_expect(allocator, "free done trim unmap");
-    assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     env_empty_cache(allocator);
     history_expect(allocator, "segment alloc free done trim end");
@@ -112,32 +108,29 @@ static void segments_come_and_go(void **state)
 }
 
 /* A freed block that another stream uses is pending, and completed when that has passed. */
-static void a_pending_block_is_completed_later(void **state)
+TEST(a_pending_block_is_completed_later)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     const xseg_stream side = env_stream();
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
     env_launch(allocator, side, ptr);
     env_free(allocator, ptr);
     history_expect(allocator, "map alloc free");
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    assert_ok(xseg_sim_finish(side));
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     history_expect(allocator, "done alloc free done");
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(side);
+    env_close(allocator, side);
 }
 
 /* --- Memory that is short. --- */
 
-static void a_steal_is_followed_by_what_it_takes(void **state)
+TEST(a_steal_is_followed_by_what_it_takes)
 {
     struct xseg_allocator *allocator = open_on(100, "history:all,expandable_segments:True");
     const xseg_stream side = env_stream();
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 80 * MIB, NULL));
     history_expect(allocator, "map alloc free done");
     void *ptr = env_alloc(allocator, 40 * MIB, side);
@@ -152,17 +145,15 @@ static void a_steal_is_followed_by_what_it_takes(void **state)
     free(recorded.entry);
     history_expect(allocator, "remap unmap map alloc");
     env_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(side);
+    env_close(allocator, side);
 }
 
-static void a_refusal_says_what_was_asked_for(void **state)
+TEST(a_refusal_says_what_was_asked_for)
 {
     struct xseg_allocator *allocator = open_on(100, "history:all,history_stacks:all");
     const xseg_stream side = env_stream();
     void *ptr = NULL;
 
-    (void)state;
     assert_int_equal(xseg_alloc(allocator, 0, 120 * MIB + 1, side, &ptr), XSEG_ERR_NO_MEMORY);
     struct history_list recorded = history_read(allocator, 0);
     const struct xseg_history_entry oom = history_only(&recorded, XSEG_HISTORY_OOM);
@@ -173,19 +164,16 @@ static void a_refusal_says_what_was_asked_for(void **state)
     assert_int_not_equal(oom.stack, 0);
     free(recorded.entry);
     history_expect(allocator, "oom");
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(side);
+    env_close(allocator, side);
 }
 
-static void what_a_pool_lends_is_the_default_pools(void **state)
+TEST(what_a_pool_lends_is_the_default_pools)
 {
     struct xseg_allocator *allocator = open_on(40, "history:all");
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct xseg_pool *other = env_pool(allocator), *pool = NULL;
 
-    (void)state;
-    options.use_on_oom = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
     struct history_list recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++) {
@@ -204,34 +192,32 @@ static void what_a_pool_lends_is_the_default_pools(void **state)
     }
     free(recorded.entry);
     history_expect(allocator, "alloc free done");
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(other), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_pool_release(other));
     env_close(allocator);
 }
 
 /* --- Memory that goes by itself, and pools. --- */
 
-static void decay_is_followed_by_what_it_takes(void **state)
+TEST(decay_is_followed_by_what_it_takes)
 {
     struct xseg_allocator *allocator = open_on(1000, "history:all,idle_ms:100");
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     history_expect(allocator, "map alloc free done");
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(10 * MS);
-        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
+        assert_ok(trim_due(allocator, UINT64_MAX));
     }
     history_expect(allocator, "decay unmap");
     env_close(allocator);
 }
 
-static void a_paused_pool_has_no_memory(void **state)
+TEST(a_paused_pool_has_no_memory)
 {
     static const char *const configs[] = {"history:all,expandable_segments:True",
                                           "history:all,expandable_segments:False"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
         struct xseg_pool *pool = env_pool(allocator);
@@ -241,7 +227,7 @@ static void a_paused_pool_has_no_memory(void **state)
         history_expect(allocator, i == 0 ? "map alloc pause" : "segment alloc");
         assert_int_equal(status, i == 0 ? XSEG_OK : XSEG_ERR_UNSUPPORTED);
         if (status == XSEG_OK) {
-            assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+            assert_ok(xseg_pool_resume(pool));
             struct history_list recorded = history_read(allocator, 0);
             const struct xseg_history_entry resume = history_only(&recorded, XSEG_HISTORY_RESUME);
             assert_ptr_equal(resume.base, ptr);
@@ -251,28 +237,27 @@ static void a_paused_pool_has_no_memory(void **state)
             history_expect(allocator, "resume");
         }
         env_free(allocator, ptr);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }
 
 /* The memory of a pool that is gone goes back under its number. */
-static void a_pool_keeps_its_number(void **state)
+TEST(a_pool_keeps_its_number)
 {
     static const char *const configs[] = {"history:all,expandable_segments:True",
                                           "history:all,expandable_segments:False"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
         struct xseg_pool *first = env_pool(allocator), *second = env_pool(allocator);
 
         env_free(allocator, env_alloc_in(allocator, second, 40 * MIB, NULL));
         env_free(allocator, env_alloc_in(allocator, second, 1000, NULL));
-        assert_int_equal(xseg_pool_release(second), XSEG_OK);
+        assert_ok(xseg_pool_release(second));
         /* Pools come and go, so that what is left of the second is looked at. */
         for (unsigned k = 0; k < 10; k++)
-            assert_int_equal(xseg_pool_release(env_pool(allocator)), XSEG_OK);
+            assert_ok(xseg_pool_release(env_pool(allocator)));
         env_empty_cache(allocator);
         struct history_list recorded = history_read(allocator, 0);
         for (size_t k = 0; k < recorded.count; k++)
@@ -282,25 +267,24 @@ static void a_pool_keeps_its_number(void **state)
                        i == 0
                            ? "map alloc free done map alloc free done trim unmap trim unmap"
                            : "segment alloc free done segment alloc free done trim end trim end");
-        assert_int_equal(xseg_pool_release(first), XSEG_OK);
+        assert_ok(xseg_pool_release(first));
         env_close(allocator);
     }
 }
 
-static void a_restore_frees_and_revives(void **state)
+TEST(a_restore_frees_and_revives)
 {
     static const size_t sizes[] = {1000, 30 * MIB};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         struct xseg_allocator *allocator = env_open("history:all");
         struct xseg_pool *pool = env_pool(allocator);
         struct xseg_checkpoint *checkpoint = NULL;
         void *kept = env_alloc_in(allocator, pool, sizes[i], NULL);
 
-        assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+        assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
         history_expect(allocator, "map alloc");
-        assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
         struct history_list recorded = history_read(allocator, 0);
         const struct xseg_history_entry again = history_only(&recorded, XSEG_HISTORY_ALLOC);
         assert_ptr_equal(again.base, kept);
@@ -310,52 +294,30 @@ static void a_restore_frees_and_revives(void **state)
         history_expect(allocator, "free done alloc");
         xseg_checkpoint_destroy(checkpoint);
         env_free(allocator, kept);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }
 
-static void a_guarded_block_has_a_segment_of_its_own(void **state)
+TEST(a_guarded_block_has_a_segment_of_its_own)
 {
     struct xseg_allocator *allocator = env_open("history:all,guard_page:True");
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 1000, NULL));
     history_expect(allocator, "map alloc free done unmap");
     env_close(allocator);
 }
 
 /* Memory that is made ready is no block; a request that finds it is a hit. */
-static void a_prewarm_maps(void **state)
+TEST(a_prewarm_maps)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    (void)state;
     where.device = 0;
-    assert_int_equal(xseg_prewarm(allocator, &where, 30 * MIB), XSEG_OK);
+    assert_ok(xseg_prewarm(allocator, &where, 30 * MIB));
     history_expect(allocator, "map");
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     history_expect(allocator, "alloc free done");
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(events_say_what_the_block_was),
-        cmocka_unit_test(segments_come_and_go),
-        cmocka_unit_test(a_pending_block_is_completed_later),
-        cmocka_unit_test(a_steal_is_followed_by_what_it_takes),
-        cmocka_unit_test(a_refusal_says_what_was_asked_for),
-        cmocka_unit_test(what_a_pool_lends_is_the_default_pools),
-        cmocka_unit_test(decay_is_followed_by_what_it_takes),
-        cmocka_unit_test(a_paused_pool_has_no_memory),
-        cmocka_unit_test(a_pool_keeps_its_number),
-        cmocka_unit_test(a_restore_frees_and_revives),
-        cmocka_unit_test(a_guarded_block_has_a_segment_of_its_own),
-        cmocka_unit_test(a_prewarm_maps),
-    };
-
-    return cmocka_run_group_tests_name("history_events", tests, NULL, NULL);
 }

@@ -29,10 +29,8 @@ static void make_folder(char *name, size_t bytes)
 
 static void set_up(struct fixture *f)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .real_bytes = true};
 
-    settings.memory_bytes = GIB;
-    settings.real_bytes = true;
     f->allocator = env_open_on(&settings, NULL);
     f->pool = env_pool(f->allocator);
     f->block = env_alloc_in(f->allocator, f->pool, BYTES, NULL);
@@ -60,14 +58,14 @@ static void tear_down(struct fixture *f)
 
 static void pause_pool(const struct fixture *f, const char *name)
 {
-    assert_int_equal(xseg_pool_pause(f->pool, XSEG_KEEP_FILE, name), XSEG_OK);
+    assert_ok(xseg_pool_pause(f->pool, XSEG_KEEP_FILE, name));
     assert_int_equal(access(name, F_OK), 0);
 }
 
 /* Bring the pool back, with its contents. */
 static void resume_pool(const struct fixture *f)
 {
-    assert_int_equal(xseg_pool_resume(f->pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(f->pool));
     for (size_t at = 0; at < BYTES; at += 511)
         assert_int_equal(f->block[at], 0x5A);
 }
@@ -93,12 +91,11 @@ static void remove_own(const char *name)
     assert_int_equal(close(file) + unlink(name), 0);
 }
 
-static void a_relative_name_means_the_folder_of_the_pause(void **state)
+TEST(a_relative_name_means_the_folder_of_the_pause)
 {
     struct fixture f;
     char kept[80];
 
-    (void)state;
     set_up(&f);
     (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
     pause_pool(&f, "kept");
@@ -111,18 +108,17 @@ static void a_relative_name_means_the_folder_of_the_pause(void **state)
 }
 
 /* A pool that is released and not resumed: its file goes with its last block. */
-static void so_it_does_where_the_pool_is_forgotten(void **state)
+TEST(so_it_does_where_the_pool_is_forgotten)
 {
     struct fixture f;
     char kept[80];
 
-    (void)state;
     set_up(&f);
     (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
     pause_pool(&f, "./kept");
     assert_int_equal(chdir(f.there), 0);
     write_file("kept");
-    assert_int_equal(xseg_pool_release(f.pool), XSEG_OK);
+    assert_ok(xseg_pool_release(f.pool));
     env_free(f.allocator, f.block);
     f.block = NULL;
     env_empty_cache(f.allocator);
@@ -131,11 +127,10 @@ static void so_it_does_where_the_pool_is_forgotten(void **state)
     tear_down(&f);
 }
 
-static void a_file_that_took_its_place_stays(void **state)
+TEST(a_file_that_took_its_place_stays)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     pause_pool(&f, "kept");
     assert_int_equal(unlink("kept"), 0);
@@ -152,11 +147,10 @@ static void a_file_that_took_its_place_stays(void **state)
 }
 
 /* The link is another file, even where it leads to the one that was kept. */
-static void a_link_that_took_its_place_stays(void **state)
+TEST(a_link_that_took_its_place_stays)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     pause_pool(&f, "kept");
     assert_int_equal(rename("kept", "moved"), 0);
@@ -166,12 +160,11 @@ static void a_link_that_took_its_place_stays(void **state)
     tear_down(&f);
 }
 
-static void its_folder_may_get_another_name(void **state)
+TEST(its_folder_may_get_another_name)
 {
     struct fixture f;
     char moved[80], kept[96];
 
-    (void)state;
     set_up(&f);
     (void)snprintf(moved, sizeof(moved), "%s/moved", f.there);
     (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
@@ -185,12 +178,11 @@ static void its_folder_may_get_another_name(void **state)
     tear_down(&f);
 }
 
-static void its_folder_may_be_removed(void **state)
+TEST(its_folder_may_be_removed)
 {
     struct fixture f;
     char folder[80], kept[96];
 
-    (void)state;
     set_up(&f);
     (void)snprintf(folder, sizeof(folder), "%s/folder", f.here);
     (void)snprintf(kept, sizeof(kept), "%s/kept", folder);
@@ -210,13 +202,12 @@ static void its_folder_may_be_removed(void **state)
     tear_down(&f);
 }
 
-static void names_that_name_no_file_are_refused(void **state)
+TEST(names_that_name_no_file_are_refused)
 {
     static const char *const names[] = {"", "/", ".", "..", "./", "new/", "file/kept", "no/kept"};
     struct fixture f;
     char link[] = "link";
 
-    (void)state;
     set_up(&f);
     write_file("file");
     assert_int_equal(symlink("nowhere", link), 0);
@@ -232,13 +223,12 @@ static void names_that_name_no_file_are_refused(void **state)
 }
 
 /* What is kept may be secret. */
-static void only_its_owner_may_read_it(void **state)
+TEST(only_its_owner_may_read_it)
 {
     const mode_t mask = umask(0);
     struct stat info = {0};
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     pause_pool(&f, "kept");
     (void)umask(mask);
@@ -246,20 +236,4 @@ static void only_its_owner_may_read_it(void **state)
     assert_int_equal(info.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO), S_IRUSR | S_IWUSR);
     resume_pool(&f);
     tear_down(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_relative_name_means_the_folder_of_the_pause),
-        cmocka_unit_test(so_it_does_where_the_pool_is_forgotten),
-        cmocka_unit_test(a_file_that_took_its_place_stays),
-        cmocka_unit_test(a_link_that_took_its_place_stays),
-        cmocka_unit_test(its_folder_may_get_another_name),
-        cmocka_unit_test(its_folder_may_be_removed),
-        cmocka_unit_test(names_that_name_no_file_are_refused),
-        cmocka_unit_test(only_its_owner_may_read_it),
-    };
-
-    return cmocka_run_group_tests_name("kept_file", tests, NULL, NULL);
 }

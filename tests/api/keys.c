@@ -46,7 +46,7 @@ static struct told ask(const char *config, const char *name, const char *source)
     struct told told = {.name = name};
     const char *from = NULL;
 
-    assert_int_equal(xseg_config_keys(config, &from, note_key, &told), XSEG_OK);
+    assert_ok(xseg_config_keys(config, &from, note_key, &told));
     assert_string_equal(from, source);
     assert_int_equal(told.times, 1);
     return told;
@@ -65,23 +65,21 @@ static bool check_texts(void *context, const struct xseg_config_key *key)
     return true;
 }
 
-static void without_a_configuration_all_have_their_defaults(void **state)
+TEST_WITH(without_a_configuration_all_have_their_defaults, without_variables, NULL)
 {
     unsigned count = 0;
 
-    (void)state;
-    assert_int_equal(xseg_config_keys(NULL, NULL, check_texts, &count), XSEG_OK);
+    assert_ok(xseg_config_keys(NULL, NULL, check_texts, &count));
     assert_true(count > 30);
     assert_string_equal(ask(NULL, "expandable_segments", "default").value, "True");
     assert_string_equal(ask(NULL, "max_split_size_mb", "default").value, "unlimited");
 }
 
-static void a_string_names_some(void **state)
+TEST_WITH(a_string_names_some, without_variables, NULL)
 {
     const char *const config = "max_split_size_mb:64,page_size:fixed";
     struct told told = ask(config, "max_split_size_mb", "argument");
 
-    (void)state;
     assert_string_equal(told.value, "64");
     assert_string_equal(told.standard, "unlimited");
     assert_true(told.is_named && !told.is_standard && told.has_effect);
@@ -95,19 +93,17 @@ static void a_string_names_some(void **state)
     assert_true(!told.is_named && !told.is_standard);
 }
 
-static void some_have_no_effect(void **state)
+TEST_WITH(some_have_no_effect, without_variables, NULL)
 {
-    (void)state;
     assert_true(ask("", "page_size", "argument").has_effect);
     assert_false(ask("expandable_segments:False", "page_size", "argument").has_effect);
 }
 
 /* The threshold is a part of the limit that a memory fraction sets. */
-static void a_threshold_has_an_effect_with_a_fraction(void **state)
+TEST_WITH(a_threshold_has_an_effect_with_a_fraction, without_variables, NULL)
 {
     static const char key[] = "garbage_collection_threshold";
 
-    (void)state;
     assert_true(ask("", key, "argument").has_effect);
     assert_false(ask("garbage_collection_threshold:0.8", key, "argument").has_effect);
     assert_true(
@@ -116,11 +112,10 @@ static void a_threshold_has_an_effect_with_a_fraction(void **state)
 }
 
 /* The order of sources is that of xseg_open(). */
-static void the_environment_counts_as_for_an_allocator(void **state)
+TEST_WITH(the_environment_counts_as_for_an_allocator, without_variables, NULL)
 {
     struct told told;
 
-    (void)state;
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:30", 1), 0);
     told = ask(NULL, "expandable_segments", "PYTORCH_ALLOC_CONF");
     assert_string_equal(told.value, "False");
@@ -134,12 +129,11 @@ static void the_environment_counts_as_for_an_allocator(void **state)
     assert_string_equal(ask("", "max_split_size_mb", "argument").value, "unlimited");
 }
 
-static void a_bad_string_is_refused_before_any_visit(void **state)
+TEST_WITH(a_bad_string_is_refused_before_any_visit, without_variables, NULL)
 {
     struct told told = {.name = "idle_ms"};
     const char *from = "untouched";
 
-    (void)state;
     env_expect_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, note_key, &told),
                      XSEG_ERR_CONFIG, "did you mean idle_ms? (source: argument)");
     assert_int_equal(told.visits, 0);
@@ -147,7 +141,7 @@ static void a_bad_string_is_refused_before_any_visit(void **state)
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "idle_ms=5", 1), 0);
     env_expect_error(xseg_config_keys(NULL, NULL, NULL, NULL), XSEG_ERR_CONFIG,
                      "(source: XSEG_ALLOC_CONF)");
-    assert_int_equal(xseg_config_keys("", NULL, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_config_keys("", NULL, NULL, NULL));
 }
 
 static bool end_visits(void *context, const struct xseg_config_key *key)
@@ -156,26 +150,10 @@ static bool end_visits(void *context, const struct xseg_config_key *key)
     return --*(unsigned *)context > 0;
 }
 
-static void visits_end_when_told_to(void **state)
+TEST_WITH(visits_end_when_told_to, without_variables, NULL)
 {
     unsigned left = 3;
 
-    (void)state;
-    assert_int_equal(xseg_config_keys("", NULL, end_visits, &left), XSEG_OK);
+    assert_ok(xseg_config_keys("", NULL, end_visits, &left));
     assert_int_equal(left, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(without_a_configuration_all_have_their_defaults, without_variables),
-        cmocka_unit_test_setup(a_string_names_some, without_variables),
-        cmocka_unit_test_setup(some_have_no_effect, without_variables),
-        cmocka_unit_test_setup(a_threshold_has_an_effect_with_a_fraction, without_variables),
-        cmocka_unit_test_setup(the_environment_counts_as_for_an_allocator, without_variables),
-        cmocka_unit_test_setup(a_bad_string_is_refused_before_any_visit, without_variables),
-        cmocka_unit_test_setup(visits_end_when_told_to, without_variables),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ static const char *text_of(unsigned number, bool is_long)
 
 static void label(struct xseg_allocator *allocator, const char *text)
 {
-    assert_int_equal(xseg_history_label(allocator, text, NULL), XSEG_OK);
+    assert_ok(xseg_history_label(allocator, text, NULL));
 }
 
 /* Requests that come and go, each with a label, a block, and nested scopes. */
@@ -31,9 +31,9 @@ static void serve(struct xseg_allocator *allocator, unsigned first, unsigned cou
     for (unsigned i = first; i < first + count; i++) {
         const char *outer = "not set", *inner = NULL;
 
-        assert_int_equal(xseg_history_label(allocator, text_of(i, false), &outer), XSEG_OK);
+        assert_ok(xseg_history_label(allocator, text_of(i, false), &outer));
         void *ptr = env_alloc(allocator, 1000, NULL);
-        assert_int_equal(xseg_history_label(allocator, "phase", &inner), XSEG_OK);
+        assert_ok(xseg_history_label(allocator, "phase", &inner));
         assert_string_equal(inner, text_of(i, false));
         env_free(allocator, ptr);
         label(allocator, inner);
@@ -52,12 +52,11 @@ static size_t resident_bytes(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static void a_million_labels_take_bounded_memory(void **state)
+TEST(a_million_labels_take_bounded_memory)
 {
     const unsigned count = ENV_IS_SANITIZED ? 300000 : 1000000;
     struct xseg_allocator *allocator = env_open("history:all,history_events:1000");
 
-    (void)state;
     serve(allocator, 0, MANY);
     const size_t before = resident_bytes();
     serve(allocator, MANY, count - MANY);
@@ -70,7 +69,7 @@ static const char *label_of(struct xseg_allocator *allocator, void *ptr)
 {
     struct xseg_block_info info = {sizeof(info)};
 
-    assert_int_equal(xseg_block_query(allocator, ptr, &info), XSEG_OK);
+    assert_ok(xseg_block_query(allocator, ptr, &info));
     return info.label;
 }
 
@@ -90,17 +89,16 @@ static void keep_labels(const char *config)
         if (i < COUNT_OF(large))
             large[i] = env_alloc(allocator, 3 * MIB, side);
     }
-    assert_int_equal(xseg_history_annotate(allocator, 0, "an annotation"), XSEG_OK);
+    assert_ok(xseg_history_annotate(allocator, 0, "an annotation"));
     label(allocator, "scope 0");
     for (unsigned i = 0; i < DEPTH; i++) {
         (void)snprintf(text, sizeof(text), "scope %u", i + 1);
-        assert_int_equal(xseg_history_label(allocator, text, &before[i]), XSEG_OK);
+        assert_ok(xseg_history_label(allocator, text, &before[i]));
     }
     for (unsigned i = 0; i < MANY; i++) {
         const char *inner = NULL;
 
-        assert_int_equal(xseg_history_label(allocator, text_of(BLOCKS + i, false), &inner),
-                         XSEG_OK);
+        assert_ok(xseg_history_label(allocator, text_of(BLOCKS + i, false), &inner));
         label(allocator, inner);
         if (i % 1000 == 0)
             env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
@@ -130,27 +128,24 @@ static void keep_labels(const char *config)
         env_free(allocator, small[i]);
     for (unsigned i = 0; i < COUNT_OF(large); i++)
         env_free(allocator, large[i]);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(side);
+    env_close(allocator, side);
 }
 
-static void labels_in_use_stay(void **state)
+TEST(labels_in_use_stay)
 {
-    (void)state;
     keep_labels("history:all,history_events:20000");
     keep_labels("history:all,history_events:20000,expandable_segments:False");
 }
 
 /* Nearly 16 MiB of labels of allocated blocks, and unused ones in addition; then more than that.  There is room as soon as
  * the blocks are freed. */
-static void labels_become_other_only_while_all_are_in_use(void **state)
+TEST(labels_become_other_only_while_all_are_in_use)
 {
     enum { FIT = (16 << 20) / 120 };
     struct xseg_allocator *allocator = env_open("history:state");
     void **ptr = calloc(FIT + 1, sizeof(*ptr));
     unsigned count = 0;
 
-    (void)state;
     assert_non_null(ptr);
     for (unsigned round = 0; round < 2; round++) {
         for (count = 0; count < FIT - 100; count++) {
@@ -196,7 +191,7 @@ static bool visit_one(void *context, const struct xseg_history_entry *entry)
     if (visit->seen++ == 0) {
         (void)strcpy(visit->first, entry->label);
         visit->text = entry->label;
-        assert_int_equal(xseg_history_clear(visit->allocator, -1), XSEG_OK);
+        assert_ok(xseg_history_clear(visit->allocator, -1));
         for (unsigned i = 0; i < MANY; i++)
             label(visit->allocator, text_of(MANY + i, false));
     }
@@ -204,14 +199,13 @@ static bool visit_one(void *context, const struct xseg_history_entry *entry)
     return visit->seen < 100;
 }
 
-static void a_walk_keeps_the_texts_of_its_entries(void **state)
+TEST(a_walk_keeps_the_texts_of_its_entries)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     struct visit visit = {.allocator = allocator};
 
-    (void)state;
     serve(allocator, 0, 200);
-    assert_int_equal(xseg_for_each_event(allocator, -1, visit_one, &visit, NULL), XSEG_OK);
+    assert_ok(xseg_for_each_event(allocator, -1, visit_one, &visit, NULL));
     assert_int_equal(visit.seen, 100);
     serve(allocator, 5 * MANY, MANY);
     env_close(allocator);
@@ -223,7 +217,7 @@ static void *label_and_end(void *context)
     const char *before = NULL;
 
     for (unsigned i = 0; i < 100; i++)
-        assert_int_equal(xseg_history_label(context, text_of(i, true), &before), XSEG_OK);
+        assert_ok(xseg_history_label(context, text_of(i, true), &before));
     return NULL;
 }
 
@@ -239,7 +233,7 @@ static void label_at_the_end(void *context)
     assert_true(status == XSEG_OK || status == XSEG_ERR_HOST_MEMORY);
     assert_true(label == NULL ? status != XSEG_OK : strcmp(label, "the end") == 0);
     env_free(context, ptr);
-    assert_int_equal(xseg_history_label(context, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_history_label(context, NULL, NULL));
 }
 
 static void *label_until_the_end(void *context)
@@ -248,11 +242,10 @@ static void *label_until_the_end(void *context)
     return label_and_end(context);
 }
 
-static void threads_take_their_labels_along(void **state)
+TEST(threads_take_their_labels_along)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_events:100");
 
-    (void)state;
     assert_int_equal(pthread_key_create(&key, label_at_the_end), 0);
     for (unsigned i = 0; i < 50; i++) {
         pthread_t thread;
@@ -266,17 +259,4 @@ static void threads_take_their_labels_along(void **state)
     serve(allocator, 0, MANY);
     assert_int_equal(pthread_key_delete(key), 0);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_million_labels_take_bounded_memory),
-        cmocka_unit_test(labels_in_use_stay),
-        cmocka_unit_test(labels_become_other_only_while_all_are_in_use),
-        cmocka_unit_test(a_walk_keeps_the_texts_of_its_entries),
-        cmocka_unit_test(threads_take_their_labels_along),
-    };
-
-    return cmocka_run_group_tests_name("labels", tests, NULL, NULL);
 }

@@ -20,13 +20,12 @@ static const char *const configs[] = {"expandable_segments:True", "expandable_se
 static struct lender open_lender(size_t bytes, const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct lender lender = {.bytes = bytes};
 
     settings.memory_bytes = bytes > MIB ? 2 * bytes : 2 * MIB;
     lender.allocator = env_open_on(&settings, config);
-    options.use_on_oom = true;
-    assert_int_equal(xseg_pool_create(lender.allocator, 0, &options, &lender.pool), XSEG_OK);
+    assert_ok(xseg_pool_create(lender.allocator, 0, &options, &lender.pool));
     lender.kept = env_alloc_in(lender.allocator, lender.pool, bytes, NULL);
     lender.inside = env_alloc_in(lender.allocator, lender.pool, bytes, NULL);
     return lender;
@@ -43,7 +42,7 @@ static void *lend(struct lender *lender)
 
 static void close_lender(struct lender *lender)
 {
-    assert_int_equal(xseg_pool_release(lender->pool), XSEG_OK);
+    assert_ok(xseg_pool_release(lender->pool));
     env_close(lender->allocator);
 }
 
@@ -69,89 +68,82 @@ static void note_move(void *context, void *ptr, bool freed)
     moves->revived += !freed;
 }
 
-static void restore_leaves_a_lent_block_alone(void **state)
+TEST(restore_leaves_a_lent_block_alone)
 {
-    (void)state;
     FOR_ALL_LENDERS(lender)
     {
         struct xseg_checkpoint *checkpoint = NULL;
         bool exactly = false;
 
         env_free(lender.allocator, lender.inside);
-        assert_int_equal(xseg_pool_checkpoint(lender.pool, &checkpoint), XSEG_OK);
+        assert_ok(xseg_pool_checkpoint(lender.pool, &checkpoint));
         void *lent = env_alloc(lender.allocator, lender.bytes, NULL);
         struct moves moves = {.lent = lent};
         env_free(lender.allocator, lender.kept);
-        assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, note_move, &moves), XSEG_OK);
+        assert_ok(xseg_pool_restore(lender.pool, checkpoint, note_move, &moves));
         assert_int_equal(moves.freed, 0);
         assert_int_equal(moves.revived, 1);
         assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
-        assert_int_equal(xseg_pool_check_live(lender.pool, &lender.kept, 1, &exactly), XSEG_OK);
+        assert_ok(xseg_pool_check_live(lender.pool, &lender.kept, 1, &exactly));
         assert_true(exactly);
         xseg_checkpoint_destroy(checkpoint);
-        env_free(lender.allocator, lent);
-        env_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lent, lender.kept);
     }
 }
 
-static void restore_is_refused_where_a_lent_block_lies(void **state)
+TEST(restore_is_refused_where_a_lent_block_lies)
 {
-    (void)state;
     FOR_ALL_LENDERS(lender)
     {
         struct xseg_checkpoint *checkpoint = NULL;
 
-        assert_int_equal(xseg_pool_checkpoint(lender.pool, &checkpoint), XSEG_OK);
+        assert_ok(xseg_pool_checkpoint(lender.pool, &checkpoint));
         void *lent = lend(&lender);
         env_expect_error(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
                          "contains a block of the default pool");
         assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
         assert_int_equal(env_block(lender.allocator, lender.kept).state, XSEG_BLOCK_ALLOCATED);
         env_free(lender.allocator, lent);
-        assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL));
         assert_int_equal(env_block(lender.allocator, lender.inside).state, XSEG_BLOCK_ALLOCATED);
         xseg_checkpoint_destroy(checkpoint);
-        env_free(lender.allocator, lender.inside);
-        env_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lender.inside, lender.kept);
     }
 }
 
 /* A lent block that was freed while a stream uses it waits in the same place, and no restore of its
  * lender takes it. */
-static void a_lent_block_that_waits_is_left_alone(void **state)
+TEST(a_lent_block_that_waits_is_left_alone)
 {
-    (void)state;
     FOR_ALL_LENDERS(lender)
     {
         const xseg_stream stream = env_stream();
         struct xseg_checkpoint *before = NULL, *after = NULL;
 
-        assert_int_equal(xseg_pool_checkpoint(lender.pool, &before), XSEG_OK);
+        assert_ok(xseg_pool_checkpoint(lender.pool, &before));
         void *lent = lend(&lender);
-        assert_int_equal(xseg_record_stream(lender.allocator, lent, stream), XSEG_OK);
-        assert_int_equal(xseg_pool_checkpoint(lender.pool, &after), XSEG_OK);
-        assert_int_equal(xseg_pool_restore(lender.pool, after, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_record_stream(lender.allocator, lent, stream));
+        assert_ok(xseg_pool_checkpoint(lender.pool, &after));
+        assert_ok(xseg_pool_restore(lender.pool, after, NULL, NULL));
         env_launch(lender.allocator, stream, lent);
         env_free(lender.allocator, lent);
         assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING_FREE);
-        assert_int_equal(xseg_pool_restore(lender.pool, after, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_pool_restore(lender.pool, after, NULL, NULL));
         env_expect_error(xseg_pool_restore(lender.pool, before, NULL, NULL), XSEG_ERR_BUSY,
                          "contains a block of the default pool");
         assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_PENDING_FREE);
-        assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
-        assert_int_equal(xseg_pool_restore(lender.pool, before, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_sim_finish(stream));
+        assert_ok(xseg_pool_restore(lender.pool, before, NULL, NULL));
         xseg_checkpoint_destroy(before);
         xseg_checkpoint_destroy(after);
-        env_free(lender.allocator, lender.inside);
-        env_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lender.inside, lender.kept);
         env_empty_cache(lender.allocator);
         env_stream_destroy(stream);
     }
 }
 
-static void a_pool_does_not_hold_what_it_has_lent(void **state)
+TEST(a_pool_does_not_hold_what_it_has_lent)
 {
-    (void)state;
     FOR_ALL_LENDERS(lender)
     {
         struct xseg_checkpoint *checkpoint = NULL;
@@ -159,14 +151,14 @@ static void a_pool_does_not_hold_what_it_has_lent(void **state)
         void *lent = lend(&lender);
         void *both[] = {lender.kept, lent};
 
-        assert_int_equal(xseg_pool_check_live(lender.pool, both, 2, &exactly), XSEG_OK);
+        assert_ok(xseg_pool_check_live(lender.pool, both, 2, &exactly));
         assert_false(exactly);
-        assert_int_equal(xseg_pool_check_live(lender.pool, both, 1, &exactly), XSEG_OK);
+        assert_ok(xseg_pool_check_live(lender.pool, both, 1, &exactly));
         assert_true(exactly);
         /* A checkpoint without it can be restored once its memory is somebody else's. */
-        assert_int_equal(xseg_pool_checkpoint(lender.pool, &checkpoint), XSEG_OK);
+        assert_ok(xseg_pool_checkpoint(lender.pool, &checkpoint));
         env_free(lender.allocator, lent);
-        assert_int_equal(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_pool_restore(lender.pool, checkpoint, NULL, NULL));
         assert_int_not_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
         xseg_checkpoint_destroy(checkpoint);
         env_free(lender.allocator, lender.kept);
@@ -175,11 +167,10 @@ static void a_pool_does_not_hold_what_it_has_lent(void **state)
 
 /* --- Pause. --- */
 
-static void a_pool_that_lends_is_not_paused(void **state)
+TEST(a_pool_that_lends_is_not_paused)
 {
     static const enum xseg_keep keeps[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         struct lender lender = open_lender(sizes[i], configs[0]);
         void *lent = lend(&lender);
@@ -194,8 +185,8 @@ static void a_pool_that_lends_is_not_paused(void **state)
                              "contains a block of the default pool");
         }
         env_free(lender.allocator, lent);
-        assert_int_equal(xseg_pool_pause(lender.pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-        assert_int_equal(xseg_pool_resume(lender.pool), XSEG_OK);
+        assert_ok(xseg_pool_pause(lender.pool, XSEG_KEEP_NOTHING, NULL));
+        assert_ok(xseg_pool_resume(lender.pool));
         env_free(lender.allocator, lender.kept);
         close_lender(&lender);
     }
@@ -209,7 +200,7 @@ static struct xseg_statistics pool_stats(const struct lender *lender)
     struct xseg_statistics stats = {sizeof(stats)};
 
     where.pool = lender->pool;
-    assert_int_equal(xseg_stats_get(lender->allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(lender->allocator, &where, &stats));
     return stats;
 }
 
@@ -231,9 +222,8 @@ static void expect_stats(const struct lender *lender, unsigned live, unsigned ac
     assert_int_equal(stats.allocation[group].allocated, 2);
 }
 
-static void reserved_is_the_lenders_and_allocated_the_holders(void **state)
+TEST(reserved_is_the_lenders_and_allocated_the_holders)
 {
-    (void)state;
     FOR_ALL_LENDERS(lender)
     {
         const xseg_stream stream = env_stream();
@@ -248,12 +238,12 @@ static void reserved_is_the_lenders_and_allocated_the_holders(void **state)
                             sizeof(stats.reserved_bytes));
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 2 * lender.bytes);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 3);
-        assert_int_equal(xseg_record_stream(lender.allocator, lent, stream), XSEG_OK);
+        assert_ok(xseg_record_stream(lender.allocator, lent, stream));
         env_launch(lender.allocator, stream, lent);
         env_free(lender.allocator, lent);
         expect_stats(&lender, 1, 1);
         assert_int_equal(env_stats(lender.allocator).active[XSEG_STAT_ALL].current, 2);
-        assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+        assert_ok(xseg_sim_finish(stream));
         env_empty_cache(lender.allocator);
         assert_int_equal(env_stats(lender.allocator).active[XSEG_STAT_ALL].current, 1);
         expect_stats(&lender, 1, 1);
@@ -264,11 +254,10 @@ static void reserved_is_the_lenders_and_allocated_the_holders(void **state)
 }
 
 /* Oversize blocks are counted apart, and so they are when they are lent. */
-static void oversize_blocks_are_the_holders(void **state)
+TEST(oversize_blocks_are_the_holders)
 {
     struct lender lender = open_lender(sizes[0], "expandable_segments:False,max_split_size_mb:20");
 
-    (void)state;
     assert_int_equal(pool_stats(&lender).oversize_allocations.current, 2);
     void *lent = lend(&lender);
     assert_int_equal(pool_stats(&lender).oversize_allocations.current, 1);
@@ -280,9 +269,8 @@ static void oversize_blocks_are_the_holders(void **state)
     close_lender(&lender);
 }
 
-static void a_lent_block_is_told_with_its_lender(void **state)
+TEST(a_lent_block_is_told_with_its_lender)
 {
-    (void)state;
     FOR_ALL_LENDERS(lender)
     {
         void *lent = lend(&lender);
@@ -301,8 +289,7 @@ static void a_lent_block_is_told_with_its_lender(void **state)
         /* The next one there is the pool's own. */
         lent = env_alloc_in(lender.allocator, lender.pool, lender.bytes, NULL);
         assert_null(env_block(lender.allocator, lent).fallback_pool);
-        env_free(lender.allocator, lent);
-        env_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lent, lender.kept);
     }
 }
 
@@ -340,9 +327,8 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
 }
 
 /* To ask about a pool is to ask about its memory: what is reserved adds up, lent or not. */
-static void a_lenders_memory_is_explained_with_it(void **state)
+TEST(a_lenders_memory_is_explained_with_it)
 {
-    (void)state;
     FOR_ALL_LENDERS(lender)
     {
         struct xseg_scope where = XSEG_SCOPE_ALL;
@@ -356,13 +342,12 @@ static void a_lenders_memory_is_explained_with_it(void **state)
             lender.kept = env_alloc_in(lender.allocator, lender.pool, 512, NULL);
         }
         where.pool = lender.pool;
-        assert_int_equal(xseg_for_each_block(lender.allocator, &where, see_block, &told), XSEG_OK);
+        assert_ok(xseg_for_each_block(lender.allocator, &where, see_block, &told));
         assert_int_equal(told.blocks, 1);
-        assert_int_equal(xseg_explain(lender.allocator, &where, see_reason, &told, &sums), XSEG_OK);
+        assert_ok(xseg_explain(lender.allocator, &where, see_reason, &told, &sums));
         assert_int_equal(told.reasons, 1);
         assert_int_equal(sums.reserved, pool_stats(&lender).reserved_bytes[0].current);
-        env_free(lender.allocator, lent);
-        env_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lent, lender.kept);
     }
 }
 
@@ -375,9 +360,8 @@ static void count_by_pool(void *context, const struct xseg_trace_entry *entry)
 }
 
 /* An observer that adds up by pool what is handed out and freed comes to what the pools hold. */
-static void a_trace_follows_who_holds_a_block(void **state)
+TEST(a_trace_follows_who_holds_a_block)
 {
-    (void)state;
     FOR_ALL_LENDERS(lender)
     {
         const xseg_stream stream = env_stream();
@@ -387,17 +371,17 @@ static void a_trace_follows_who_holds_a_block(void **state)
 
         observer.context = count;
         observer.on_trace = count_by_pool;
-        assert_int_equal(xseg_observer_add(lender.allocator, &observer, &id), XSEG_OK);
+        assert_ok(xseg_observer_add(lender.allocator, &observer, &id));
         void *lent = lend(&lender);
         env_free(lender.allocator, lent);
         lent = env_alloc(lender.allocator, lender.bytes, NULL);
-        assert_int_equal(xseg_record_stream(lender.allocator, lent, stream), XSEG_OK);
+        assert_ok(xseg_record_stream(lender.allocator, lent, stream));
         env_free(lender.allocator, lent);
         env_empty_cache(lender.allocator);
         env_free(lender.allocator, lender.kept);
         const unsigned wanted[3][2] = {{2, 0}, {2, 2}, {2, 2}};
         assert_memory_equal(count, wanted, sizeof(count));
-        assert_int_equal(xseg_observer_remove(lender.allocator, id), XSEG_OK);
+        assert_ok(xseg_observer_remove(lender.allocator, id));
         env_stream_destroy(stream);
     }
 }
@@ -405,16 +389,15 @@ static void a_trace_follows_who_holds_a_block(void **state)
 /* --- Its life. --- */
 
 /* A block whose lender nobody holds any more goes on, and says where it lies. */
-static void a_lent_block_outlives_its_lender(void **state)
+TEST(a_lent_block_outlives_its_lender)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
         struct lender lender =
             open_lender(sizes[i / COUNT_OF(configs)], configs[i % COUNT_OF(configs)]);
         void *lent = lend(&lender);
 
         env_free(lender.allocator, lender.kept);
-        assert_int_equal(xseg_pool_release(lender.pool), XSEG_OK);
+        assert_ok(xseg_pool_release(lender.pool));
         env_empty_cache(lender.allocator);
         const struct xseg_block_info info = env_block(lender.allocator, lent);
         assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
@@ -428,15 +411,13 @@ static void a_lent_block_outlives_its_lender(void **state)
 }
 
 /* What is freed goes back into the lender's cache, whole: it merges with what lies beside it. */
-static void a_freed_block_is_the_lenders_again(void **state)
+TEST(a_freed_block_is_the_lenders_again)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         struct lender lender = open_lender(sizes[i], configs[0]);
         void *lent = lend(&lender);
 
-        env_free(lender.allocator, lender.kept);
-        env_free(lender.allocator, lent);
+        env_free(lender.allocator, lender.kept, lent);
         assert_int_equal(env_block(lender.allocator, lent).base, lender.kept);
         lent = env_alloc_in(lender.allocator, lender.pool,
                             lender.bytes > MIB ? 2 * lender.bytes : MIB, NULL);
@@ -447,9 +428,8 @@ static void a_freed_block_is_the_lenders_again(void **state)
 }
 
 /* A graph may write to what is cached in its pool whenever it runs. */
-static void a_captured_pool_lends_nothing(void **state)
+TEST(a_captured_pool_lends_nothing)
 {
-    (void)state;
     FOR_ALL_LENDERS(lender)
     {
         const xseg_stream stream = env_stream();
@@ -459,7 +439,7 @@ static void a_captured_pool_lends_nothing(void **state)
         /* What is lent already stays. */
         void *lent = lend(&lender);
         env_capture_begin(lender.pool, stream);
-        env_graph_destroy(env_capture_end_graph(lender.pool, stream));
+        env_capture_end(lender.pool, stream);
         assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_ALLOCATED);
         env_free(lender.allocator, lent);
         request.bytes = lender.bytes;
@@ -471,9 +451,8 @@ static void a_captured_pool_lends_nothing(void **state)
 }
 
 /* Freed in somebody's capture, it is deferred like any block of the default pool. */
-static void a_lent_block_is_deferred_in_a_capture(void **state)
+TEST(a_lent_block_is_deferred_in_a_capture)
 {
-    (void)state;
     FOR_ALL_LENDERS(lender)
     {
         const xseg_stream stream = env_stream(), other = env_stream();
@@ -481,28 +460,26 @@ static void a_lent_block_is_deferred_in_a_capture(void **state)
 
         void *lent = lend(&lender);
         env_capture_begin(graphs, stream);
-        assert_int_equal(xseg_record_stream(lender.allocator, lent, other), XSEG_OK);
+        assert_ok(xseg_record_stream(lender.allocator, lent, other));
         env_free(lender.allocator, lent);
         const struct xseg_block_info info = env_block(lender.allocator, lent);
         assert_int_equal(info.state, XSEG_BLOCK_PENDING_FREE);
         assert_null(info.pool);
         assert_ptr_equal(info.fallback_pool, lender.pool);
         expect_stats(&lender, 1, 1);
-        env_graph_destroy(env_capture_end_graph(graphs, stream));
+        env_capture_end(graphs, stream);
         env_empty_cache(lender.allocator);
         assert_int_equal(env_block(lender.allocator, lent).state, XSEG_BLOCK_CACHED);
         expect_stats(&lender, 1, 1);
         env_free(lender.allocator, lender.kept);
-        assert_int_equal(xseg_pool_release(graphs), XSEG_OK);
-        env_stream_destroy(stream);
-        env_stream_destroy(other);
+        assert_ok(xseg_pool_release(graphs));
+        env_stream_destroy(stream, other);
     }
 }
 
 /* What is known of other blocks is known of it: its age, who freed it, that it was cleared. */
-static void helpers_know_a_lent_block(void **state)
+TEST(helpers_know_a_lent_block)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         struct lender lender = open_lender(sizes[i], "history:all,debug_fill:True");
         struct xseg_request request = {sizeof(request)};
@@ -513,46 +490,42 @@ static void helpers_know_a_lent_block(void **state)
         env_expect_error(xseg_free(lender.allocator, lent), XSEG_ERR_NOT_ALLOCATED, "freed");
         request.bytes = lender.bytes;
         request.zeroed = true;
-        assert_int_equal(xseg_alloc_with(lender.allocator, &request, &lent), XSEG_OK);
+        assert_ok(xseg_alloc_with(lender.allocator, &request, &lent));
         assert_ptr_equal(env_block(lender.allocator, lent).fallback_pool, lender.pool);
         assert_int_equal(env_stats(lender.allocator).overwrites, 0);
-        env_free(lender.allocator, lent);
-        env_free(lender.allocator, lender.kept);
+        env_free(lender.allocator, lent, lender.kept);
         close_lender(&lender);
     }
 }
 
 /* A pin holds the pages beneath it, then as ever. */
-static void a_lent_block_can_be_pinned(void **state)
+TEST(a_lent_block_can_be_pinned)
 {
     struct lender lender = open_lender(sizes[0], configs[0]);
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *lent = lend(&lender);
 
-    (void)state;
-    assert_int_equal(xseg_pin(lender.allocator, lent, lender.bytes), XSEG_OK);
+    assert_ok(xseg_pin(lender.allocator, lent, lender.bytes));
     env_free(lender.allocator, lent);
     where.pool = lender.pool;
-    assert_int_equal(xseg_trim(lender.allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(lender.allocator, &where, NULL, &done));
     assert_int_equal(done.kept_pinned, lender.bytes);
-    assert_int_equal(xseg_unpin(lender.allocator, lent, lender.bytes), XSEG_OK);
+    assert_ok(xseg_unpin(lender.allocator, lent, lender.bytes));
     env_free(lender.allocator, lender.kept);
     close_lender(&lender);
 }
 
 /* Only blocks of exportable pools can be exported, and this is none. */
-static void a_lent_block_is_not_exported(void **state)
+TEST(a_lent_block_is_not_exported)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 40 * MIB};
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
-    (void)state;
-    settings.memory_bytes = 40 * MIB;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     options.use_on_oom = options.exportable = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     void *inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     env_free(allocator, inside);
     void *lent = env_alloc(allocator, 20 * MIB, NULL);
@@ -561,27 +534,26 @@ static void a_lent_block_is_not_exported(void **state)
                      "memory is not exportable");
     env_free(allocator, lent);
     inside = env_alloc_in(allocator, pool, 20 * MIB, NULL);
-    assert_int_equal(export_and_close_handles(allocator, inside), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, inside), XSEG_OK);
+    assert_ok(export_and_close_handles(allocator, inside));
+    assert_ok(xseg_export_close(allocator, inside));
     env_free(allocator, inside);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
 /* What it has cached goes back instead, or stays where a page or a segment of it is in use. */
-static void a_released_pool_lends_nothing(void **state)
+TEST(a_released_pool_lends_nothing)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
         struct lender lender =
             open_lender(sizes[i / COUNT_OF(configs)], configs[i % COUNT_OF(configs)]);
         void *ptr = NULL;
 
-        assert_int_equal(xseg_pool_release(lender.pool), XSEG_OK);
+        assert_ok(xseg_pool_release(lender.pool));
         env_free(lender.allocator, lender.inside);
         const xseg_status status = xseg_alloc(lender.allocator, 0, lender.bytes, NULL, &ptr);
         if (lender.bytes > MIB) {
-            assert_int_equal(status, XSEG_OK);
+            assert_ok(status);
             assert_null(env_block(lender.allocator, ptr).fallback_pool);
             env_free(lender.allocator, ptr);
         } else {
@@ -590,30 +562,4 @@ static void a_released_pool_lends_nothing(void **state)
         env_free(lender.allocator, lender.kept);
         env_close(lender.allocator);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(restore_leaves_a_lent_block_alone),
-        cmocka_unit_test(restore_is_refused_where_a_lent_block_lies),
-        cmocka_unit_test(a_lent_block_that_waits_is_left_alone),
-        cmocka_unit_test(a_pool_does_not_hold_what_it_has_lent),
-        cmocka_unit_test(a_pool_that_lends_is_not_paused),
-        cmocka_unit_test(reserved_is_the_lenders_and_allocated_the_holders),
-        cmocka_unit_test(oversize_blocks_are_the_holders),
-        cmocka_unit_test(a_lent_block_is_told_with_its_lender),
-        cmocka_unit_test(a_lenders_memory_is_explained_with_it),
-        cmocka_unit_test(a_trace_follows_who_holds_a_block),
-        cmocka_unit_test(a_lent_block_outlives_its_lender),
-        cmocka_unit_test(a_freed_block_is_the_lenders_again),
-        cmocka_unit_test(a_captured_pool_lends_nothing),
-        cmocka_unit_test(a_lent_block_is_deferred_in_a_capture),
-        cmocka_unit_test(helpers_know_a_lent_block),
-        cmocka_unit_test(a_lent_block_can_be_pinned),
-        cmocka_unit_test(a_lent_block_is_not_exported),
-        cmocka_unit_test(a_released_pool_lends_nothing),
-    };
-
-    return cmocka_run_group_tests_name("lend", tests, NULL, NULL);
 }

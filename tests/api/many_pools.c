@@ -12,11 +12,6 @@
 /* Host memory of a pool with one segment. */
 #define POOL_BYTES ((uint64_t)128 << 10)
 
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
-}
-
 static uint64_t host_bytes(struct xseg_allocator *allocator)
 {
     return env_stats(allocator).host_bytes;
@@ -35,10 +30,9 @@ static uint64_t resident_bytes(void)
 
 static struct xseg_allocator *open_small(const char *config, uint64_t memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
+                                         .skip_checks = true};
 
-    settings.memory_bytes = memory;
-    settings.skip_checks = true;
     return env_open_on(&settings, config);
 }
 
@@ -49,7 +43,7 @@ static struct xseg_pool *pass(struct xseg_allocator *allocator, size_t bytes)
     void *ptr = env_alloc_in(allocator, pool, bytes, NULL);
 
     env_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     return pool;
 }
 
@@ -90,36 +84,32 @@ static void expect_flat(const char *config, size_t bytes, unsigned count)
     env_close(allocator);
 }
 
-static void small_ones_leave_nothing(void **state)
+TEST(small_ones_leave_nothing)
 {
-    (void)state;
     expect_flat(NULL, 1000, 20000);
 }
 
-static void large_ones_do_as_well(void **state)
+TEST(large_ones_do_as_well)
 {
-    (void)state;
     expect_flat(NULL, 5 * MIB, 20000);
 }
 
-static void classic_ones_do_as_well(void **state)
+TEST(classic_ones_do_as_well)
 {
-    (void)state;
     expect_flat("expandable_segments:False", 1000, 100000);
 }
 
 /* Pools that are never used, or trimmed each time. */
-static void empty_ones_do_as_well(void **state)
+TEST(empty_ones_do_as_well)
 {
     struct xseg_allocator *allocator = open_small(NULL, 256 * MIB);
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 100, NULL));
     (void)pass(allocator, 1000);
     env_empty_cache(allocator);
     const uint64_t before = host_bytes(allocator);
     for (unsigned i = 0; i < 100000; i++)
-        assert_int_equal(xseg_pool_release(env_pool(allocator)), XSEG_OK);
+        assert_ok(xseg_pool_release(env_pool(allocator)));
     for (unsigned i = 0; i < 2000; i++) {
         (void)pass(allocator, 1000);
         env_empty_cache(allocator);
@@ -129,57 +119,55 @@ static void empty_ones_do_as_well(void **state)
 }
 
 /* Until memory is low, the cached memory of released pools remains reserved, and the pools stay. */
-static void pools_with_cached_memory_stay(void **state)
+TEST(pools_with_cached_memory_stay)
 {
     /* Meson has the heap filled, which touches what nobody would.  A sanitizer's heap knows no such mode. */
     assert_true(mallopt(M_PERTURB, 0) == 1 || ENV_IS_SANITIZED);
     struct xseg_allocator *allocator = open_small(NULL, 0);
 
-    (void)state;
     for (unsigned i = 0; i < 100; i++)
         (void)pass(allocator, 1000);
     const uint64_t before = host_bytes(allocator);
     const uint64_t resident = resident_bytes();
     for (unsigned i = 0; i < 3000; i++)
         (void)pass(allocator, 1000);
-    assert_int_equal(reserved(allocator), 3100 * 2 * MIB);
+    assert_int_equal(env_reserved(allocator), 3100 * 2 * MIB);
     assert_in_range(host_bytes(allocator), 0, before + 3000 * POOL_BYTES);
     /* The simulator's records are in there as well, but little of its tables on a device that large. */
     if (!ENV_IS_SANITIZED)
         assert_in_range(resident_bytes(), 0, resident + 3000 * POOL_BYTES);
     env_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(env_stats(allocator).address_bytes, 0);
     env_close(allocator);
 }
 
 /* Blocks keep a pool; when they are gone, others that come and go see to it. */
-static void pools_that_are_released_first_end_as_well(void **state)
+TEST(pools_that_are_released_first_end_as_well)
 {
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     uint64_t before = 0;
     void *ptr[200];
 
-    (void)state;
     for (unsigned round = 0; round < 20; round++) {
         for (unsigned i = 0; i < 200; i++) {
             struct xseg_pool *pool = env_pool(allocator);
 
             ptr[i] = env_alloc_in(allocator, pool, 1000, NULL);
-            assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+            assert_ok(xseg_pool_release(pool));
             assert_ptr_equal(env_block(allocator, ptr[i]).pool, pool);
         }
         for (unsigned i = 0; i < 200; i++)
             env_free(allocator, ptr[i]);
         for (unsigned i = 0; i < 200; i++)
-            assert_int_equal(xseg_pool_release(env_pool(allocator)), XSEG_OK);
+            assert_ok(xseg_pool_release(env_pool(allocator)));
         if (round == 4)
             before = host_bytes(allocator);
     }
     assert_in_range(host_bytes(allocator), 0, before + before / 8);
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
     env_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     env_close(allocator);
 }
 
@@ -208,7 +196,7 @@ static bool add_mapping(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-static void cached_memory_says_whose_it_was(void **state)
+TEST(cached_memory_says_whose_it_was)
 {
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *one = pass(allocator, 1000), *two = pass(allocator, 5 * MIB);
@@ -217,28 +205,27 @@ static void cached_memory_says_whose_it_was(void **state)
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct found found = {.pool = two};
 
-    (void)state;
     where.pool = two;
-    assert_int_equal(xseg_for_each_block(allocator, &where, add_block, &found), XSEG_OK);
-    assert_int_equal(xseg_for_each_mapping(allocator, &where, add_mapping, &found), XSEG_OK);
+    assert_ok(xseg_for_each_block(allocator, &where, add_block, &found));
+    assert_ok(xseg_for_each_mapping(allocator, &where, add_mapping, &found));
     assert_int_equal(found.bytes, 20 * MIB);
     assert_int_equal(found.mapped, 20 * MIB);
-    assert_int_equal(xseg_explain(allocator, &where, NULL, NULL, &sums), XSEG_OK);
+    assert_ok(xseg_explain(allocator, &where, NULL, NULL, &sums));
     assert_int_equal(sums.reserved, 20 * MIB);
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 20 * MIB);
     assert_int_equal(done.remaining, 0);
-    assert_int_equal(reserved(allocator), 2 * MIB);
+    assert_int_equal(env_reserved(allocator), 2 * MIB);
     where.pool = one;
     done = (struct xseg_trim_result){.struct_size = sizeof(struct xseg_trim_result)};
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 2 * MIB);
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     env_close(allocator);
 }
 
 /* The handle of a released pool with a callback can be used until the callback has returned. */
-static void a_released_pool_serves_no_requests(void **state)
+TEST(a_released_pool_serves_no_requests)
 {
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *pool = pass(allocator, 1000);
@@ -248,11 +235,10 @@ static void a_released_pool_serves_no_requests(void **state)
     struct xseg_checkpoint *checkpoint = NULL;
     void *ptr = NULL;
 
-    (void)state;
     where.pool = pool;
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(allocator, &where, &stats));
     assert_true(stats.physical_bytes > 0);
-    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
     env_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
     env_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
     env_expect_error(env_try_alloc_in(allocator, pool, 100, &ptr), XSEG_ERR_ARGUMENT,
@@ -298,22 +284,21 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
 }
 
 /* Each owner gets back what is its own, when the pools are long gone. */
-static void owners_get_their_memory_back(void **state)
+TEST(owners_get_their_memory_back)
 {
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool_options options = {sizeof(options)};
     struct owner owner[16];
 
-    (void)state;
     for (unsigned i = 0; i < 16; i++) {
         struct xseg_pool *pool = NULL;
 
         owner[i] = (struct owner){(char *)((uintptr_t)(i + 1) << 30), 0, 0};
         options.memory = (struct xseg_pool_memory){own_alloc, own_free, &owner[i]};
-        assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
         env_free(allocator, env_alloc_in(allocator, pool, 1000, NULL));
         env_free(allocator, env_alloc_in(allocator, pool, (i + 1) * MIB + 1, NULL));
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
     }
     for (unsigned i = 0; i < 16; i++)
         assert_int_equal(owner[i].taken, 0);
@@ -326,12 +311,11 @@ static void owners_get_their_memory_back(void **state)
 /* --- Under shortage. --- */
 
 /* What nobody holds is found: the device is filled with it, and then with one block. */
-static void memory_of_ended_pools_is_taken(void **state)
+TEST(memory_of_ended_pools_is_taken)
 {
     struct xseg_allocator *allocator = open_small(NULL, 512 * MIB);
 
-    (void)state;
-    while (reserved(allocator) + 22 * MIB <= 512 * MIB) {
+    while (env_reserved(allocator) + 22 * MIB <= 512 * MIB) {
         (void)pass(allocator, 1000);
         (void)pass(allocator, 5 * MIB);
     }
@@ -339,22 +323,4 @@ static void memory_of_ended_pools_is_taken(void **state)
     env_free(allocator, ptr);
     assert_in_range(env_stats(allocator).address_bytes, 0, (uint64_t)2 << 30);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_ones_leave_nothing),
-        cmocka_unit_test(large_ones_do_as_well),
-        cmocka_unit_test(classic_ones_do_as_well),
-        cmocka_unit_test(empty_ones_do_as_well),
-        cmocka_unit_test(pools_with_cached_memory_stay),
-        cmocka_unit_test(pools_that_are_released_first_end_as_well),
-        cmocka_unit_test(cached_memory_says_whose_it_was),
-        cmocka_unit_test(a_released_pool_serves_no_requests),
-        cmocka_unit_test(owners_get_their_memory_back),
-        cmocka_unit_test(memory_of_ended_pools_is_taken),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,19 +3,6 @@
 #include "tests/support/env.h"
 #include "tests/support/trim_due.h"
 
-static struct xseg_trim_result trim(struct xseg_allocator *allocator)
-{
-    struct xseg_trim_result done = {sizeof(done)};
-
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
-    return done;
-}
-
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
-}
-
 /* --- Enumeration. --- */
 
 #define MAPPINGS_MAX 64u
@@ -41,7 +28,7 @@ static struct list mappings(struct xseg_allocator *allocator, struct xseg_pool *
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.pool = pool;
-    assert_int_equal(xseg_for_each_mapping(allocator, &where, keep, &list), XSEG_OK);
+    assert_ok(xseg_for_each_mapping(allocator, &where, keep, &list));
     return list;
 }
 
@@ -54,7 +41,7 @@ static const struct xseg_mapping *find(const struct list *list, const void *ptr)
     return NULL;
 }
 
-static void every_mapped_byte_is_named_once(void **state)
+TEST(every_mapped_byte_is_named_once)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
@@ -63,7 +50,6 @@ static void every_mapped_byte_is_named_once(void **state)
                     env_alloc(allocator, 30 * MIB, NULL)};
     uint64_t bytes = 0;
 
-    (void)state;
     struct list list = mappings(allocator, NULL);
     for (unsigned i = 0; i < list.count; i++) {
         bytes += list.mapping[i].bytes;
@@ -74,7 +60,7 @@ static void every_mapped_byte_is_named_once(void **state)
             assert_null(find(&(struct list){.mapping = {list.mapping[j]}, .count = 1},
                              list.mapping[i].base));
     }
-    assert_int_equal(bytes, reserved(allocator));
+    assert_int_equal(bytes, env_reserved(allocator));
     assert_int_equal(find(&list, ptr[0])->page_bytes, 20 * MIB);
     assert_int_equal(find(&list, ptr[1])->page_bytes, 2 * MIB);
     assert_ptr_equal(find(&list, ptr[2])->pool, pool);
@@ -84,7 +70,7 @@ static void every_mapped_byte_is_named_once(void **state)
     assert_int_equal(list.mapping[0].bytes, 40 * MIB);
     /* What the function answers ends the walk. */
     list = (struct list){.most = 1};
-    assert_int_equal(xseg_for_each_mapping(allocator, NULL, keep, &list), XSEG_OK);
+    assert_ok(xseg_for_each_mapping(allocator, NULL, keep, &list));
     assert_int_equal(list.count, 1);
     env_expect_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
                      "visit");
@@ -94,21 +80,20 @@ static void every_mapped_byte_is_named_once(void **state)
 }
 
 /* A generation is another one exactly where other memory came. */
-static void a_generation_rises_with_other_memory(void **state)
+TEST(a_generation_rises_with_other_memory)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *low = env_alloc(allocator, 40 * MIB, NULL), *high = env_alloc(allocator, 40 * MIB, NULL);
     void *tag = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
-    (void)state;
     const struct list before = mappings(allocator, NULL);
     env_free(allocator, high);
     high = env_alloc(allocator, 40 * MIB, NULL); /* a hit: the same memory */
     struct list after = mappings(allocator, NULL);
     assert_int_equal(find(&after, high)->generation, find(&before, high)->generation);
     env_free(allocator, high);
-    (void)trim(allocator);
+    (void)env_trim(allocator);
     after = mappings(allocator, NULL);
     assert_null(find(&after, high));
     assert_int_equal(find(&after, low)->generation, find(&before, low)->generation);
@@ -119,44 +104,40 @@ static void a_generation_rises_with_other_memory(void **state)
     /* A pause, and each block can be asked. */
     const uint64_t tagged = env_block(allocator, tag).generation;
     assert_int_equal(tagged, find(&after, tag)->generation);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     after = mappings(allocator, NULL);
     assert_null(find(&after, tag));
     assert_true(env_block(allocator, tag).is_paused);
     const uint64_t away = env_block(allocator, tag).generation;
     assert_true(away > tagged);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(env_block(allocator, tag).generation > away);
     assert_false(env_block(allocator, tag).is_paused);
-    env_free(allocator, tag);
-    env_free(allocator, low);
-    env_free(allocator, high);
+    env_free(allocator, tag, low, high);
     env_close(allocator);
 }
 
 /* --- Pins. --- */
 
-static void pinned_pages_stay_when_the_block_is_freed(void **state)
+TEST(pinned_pages_stay_when_the_block_is_freed)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 200 * MIB, NULL); /* ten pages */
     void *small = env_alloc(allocator, 1000, NULL);
 
-    (void)state;
     /* In the third and fourth page, and once more in the eighth; and a small page. */
-    assert_int_equal(xseg_pin(allocator, ptr + 59 * MIB, 2 * MIB), XSEG_OK);
-    assert_int_equal(xseg_pin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
-    assert_int_equal(xseg_pin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
-    assert_int_equal(xseg_pin(allocator, small, 1000), XSEG_OK);
+    assert_ok(xseg_pin(allocator, ptr + 59 * MIB, 2 * MIB));
+    assert_ok(xseg_pin(allocator, ptr + 150 * MIB, 1));
+    assert_ok(xseg_pin(allocator, ptr + 150 * MIB, 1));
+    assert_ok(xseg_pin(allocator, small, 1000));
     const struct list pinned = mappings(allocator, NULL);
     assert_true(find(&pinned, small)->is_pinned);
-    env_free(allocator, ptr);
-    env_free(allocator, small);
-    struct xseg_trim_result done = trim(allocator);
+    env_free(allocator, ptr, small);
+    struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.released, 140 * MIB);
     assert_int_equal(done.kept_pinned, 62 * MIB);
     assert_int_equal(done.kept_fragmented + done.kept_failed + done.kept_by_options, 0);
-    assert_int_equal(reserved(allocator), 62 * MIB);
+    assert_int_equal(env_reserved(allocator), 62 * MIB);
     const struct list left = mappings(allocator, NULL);
     assert_non_null(find(&left, ptr + 40 * MIB));
     assert_non_null(find(&left, ptr + 79 * MIB));
@@ -164,109 +145,102 @@ static void pinned_pages_stay_when_the_block_is_freed(void **state)
     assert_null(find(&left, ptr + 39 * MIB));
     assert_null(find(&left, ptr + 80 * MIB));
     /* Pins are counted. */
-    assert_int_equal(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
-    assert_int_equal(trim(allocator).kept_pinned, 62 * MIB);
-    assert_int_equal(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_OK);
+    assert_ok(xseg_unpin(allocator, ptr + 150 * MIB, 1));
+    assert_int_equal(env_trim(allocator).kept_pinned, 62 * MIB);
+    assert_ok(xseg_unpin(allocator, ptr + 150 * MIB, 1));
     env_expect_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_ERR_ARGUMENT, "pinned");
-    assert_int_equal(trim(allocator).released, 20 * MIB);
+    assert_int_equal(env_trim(allocator).released, 20 * MIB);
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
-    assert_int_equal(xseg_unpin(allocator, ptr + 59 * MIB, 2 * MIB), XSEG_OK);
-    assert_int_equal(xseg_unpin(allocator, small, 1000), XSEG_OK);
+    assert_ok(xseg_unpin(allocator, ptr + 59 * MIB, 2 * MIB));
+    assert_ok(xseg_unpin(allocator, small, 1000));
     env_close(allocator);
 }
 
 /* What is short of memory takes everything that is idle, but nothing that is pinned. */
-static void pinned_pages_are_not_stolen(void **state)
+TEST(pinned_pages_are_not_stolen)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope device = XSEG_SCOPE_ALL;
     void *ptr = NULL;
 
-    (void)state;
-    settings.memory_bytes = 200 * MIB;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     const xseg_stream other = env_stream();
     char *pinned = env_alloc(allocator, 160 * MIB, NULL);
-    assert_int_equal(xseg_pin(allocator, pinned + 70 * MIB, MIB), XSEG_OK);
+    assert_ok(xseg_pin(allocator, pinned + 70 * MIB, MIB));
     env_free(allocator, pinned);
     env_expect_error(xseg_alloc(allocator, 0, 190 * MIB, other, &ptr), XSEG_ERR_NO_MEMORY,
                      "pinned");
-    assert_int_equal(xseg_alloc(allocator, 0, 180 * MIB, other, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 0, 180 * MIB, other, &ptr));
     const struct list left = mappings(allocator, NULL);
     assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
     env_free(allocator, ptr);
     /* A limit does not take the pinned page, either. */
     device.device = 0;
     limits.hard_bytes = 2 * MIB;
-    assert_int_equal(xseg_limits_set(allocator, &device, &limits), XSEG_OK);
-    assert_int_equal(reserved(allocator), 20 * MIB);
-    assert_int_equal(xseg_unpin(allocator, pinned + 70 * MIB, MIB), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(other);
+    assert_ok(xseg_limits_set(allocator, &device, &limits));
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
+    assert_ok(xseg_unpin(allocator, pinned + 70 * MIB, MIB));
+    env_close(allocator, other);
 }
 
-static void decay_leaves_pinned_pages(void **state)
+TEST(decay_leaves_pinned_pages)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True,idle_ms:0");
     char *ptr = env_alloc(allocator, 100 * MIB, NULL);
     struct xseg_explain_result sums = {sizeof(sums)};
 
-    (void)state;
-    assert_int_equal(xseg_pin(allocator, ptr + 50 * MIB, 1), XSEG_OK);
+    assert_ok(xseg_pin(allocator, ptr + 50 * MIB, 1));
     env_free(allocator, ptr);
     for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
-    assert_int_equal(reserved(allocator), 20 * MIB);
-    assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
+        assert_ok(trim_due(allocator, 1000000));
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
+    assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     assert_int_equal(sums.pinned, 20 * MIB);
     assert_int_equal(sums.reserved, 20 * MIB);
-    assert_int_equal(xseg_unpin(allocator, ptr + 50 * MIB, 1), XSEG_OK);
+    assert_ok(xseg_unpin(allocator, ptr + 50 * MIB, 1));
     env_close(allocator);
 }
 
-static void a_classic_segment_is_pinned_as_a_whole(void **state)
+TEST(a_classic_segment_is_pinned_as_a_whole)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
     char *ptr = env_alloc(allocator, 30 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pin(allocator, ptr + 10 * MIB, 100), XSEG_OK);
+    assert_ok(xseg_pin(allocator, ptr + 10 * MIB, 100));
     env_free(allocator, ptr);
-    struct xseg_trim_result done = trim(allocator);
+    struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_pinned, 30 * MIB);
-    assert_int_equal(xseg_unpin(allocator, ptr, 1), XSEG_OK);
-    assert_int_equal(trim(allocator).released, 30 * MIB);
+    assert_ok(xseg_unpin(allocator, ptr, 1));
+    assert_int_equal(env_trim(allocator).released, 30 * MIB);
     env_close(allocator);
 }
 
-static void a_pinned_pool_is_not_paused(void **state)
+TEST(a_pinned_pool_is_not_paused)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pin(allocator, ptr, 1), XSEG_OK);
+    assert_ok(xseg_pin(allocator, ptr, 1));
     env_free(allocator, ptr);
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pinned");
-    assert_int_equal(xseg_unpin(allocator, ptr, 1), XSEG_OK);
+    assert_ok(xseg_unpin(allocator, ptr, 1));
     ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     env_expect_error(xseg_pin(allocator, ptr, 1), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
-static void pinning_outside_a_block_is_refused(void **state)
+TEST(pinning_outside_a_block_is_refused)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 30 * MIB, NULL);
     int local = 0;
 
-    (void)state;
     env_expect_error(xseg_pin(NULL, ptr, 1), XSEG_ERR_ARGUMENT, "NULL");
     env_expect_error(xseg_pin(allocator, NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
     env_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "bytes is 0");
@@ -281,25 +255,9 @@ static void pinning_outside_a_block_is_refused(void **state)
     env_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
     env_expect_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), XSEG_ERR_ARGUMENT, "segment");
     /* Part of it is pinned: nothing changes. */
-    assert_int_equal(xseg_pin(allocator, ptr, MIB), XSEG_OK);
+    assert_ok(xseg_pin(allocator, ptr, MIB));
     env_expect_error(xseg_unpin(allocator, ptr, 3 * MIB), XSEG_ERR_ARGUMENT, "pinned");
-    assert_int_equal(xseg_unpin(allocator, ptr, MIB), XSEG_OK);
+    assert_ok(xseg_unpin(allocator, ptr, MIB));
     env_free(allocator, ptr);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_mapped_byte_is_named_once),
-        cmocka_unit_test(a_generation_rises_with_other_memory),
-        cmocka_unit_test(pinned_pages_stay_when_the_block_is_freed),
-        cmocka_unit_test(pinned_pages_are_not_stolen),
-        cmocka_unit_test(decay_leaves_pinned_pages),
-        cmocka_unit_test(a_classic_segment_is_pinned_as_a_whole),
-        cmocka_unit_test(a_pinned_pool_is_not_paused),
-        cmocka_unit_test(pinning_outside_a_block_is_refused),
-    };
-
-    return cmocka_run_group_tests_name("mapping", tests, NULL, NULL);
 }

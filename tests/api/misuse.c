@@ -38,7 +38,7 @@ static struct xseg_statistics pool_stats(const struct stage *stage)
     struct xseg_statistics stats = {sizeof(stats)};
 
     where.pool = stage->pool;
-    assert_int_equal(xseg_stats_get(stage->allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(stage->allocator, &where, &stats));
     return stats;
 }
 
@@ -52,7 +52,7 @@ static void look(const struct stage *stage, struct picture *out)
     out->inside = env_block(stage->allocator, stage->inside);
     out->pending = env_block(stage->allocator, stage->pending);
     out->cached = env_block(stage->allocator, stage->cached);
-    assert_int_equal(xseg_pool_check_live(stage->pool, &stage->inside, 1, &out->holds), XSEG_OK);
+    assert_ok(xseg_pool_check_live(stage->pool, &stage->inside, 1, &out->holds));
 }
 
 static void expect_same(const struct stage *stage, const struct picture *before)
@@ -82,37 +82,34 @@ static void set_up(struct stage *stage)
 {
     memset(stage, 0, sizeof(*stage));
     stage->allocator = env_open("expandable_segments:True");
-    assert_int_equal(env_try_open("expandable_segments:False", &stage->others), XSEG_OK);
+    assert_ok(env_try_open("expandable_segments:False", &stage->others));
     stage->stream = env_stream();
     stage->pool = env_observed_pool(stage->allocator);
     stage->second = env_observed_pool(stage->allocator);
     stage->retired = env_observed_pool(stage->allocator);
     stage->kept = env_alloc_in(stage->allocator, stage->retired, 512, NULL);
     stage->foreign = env_pool(stage->others);
-    assert_int_equal(xseg_pool_release(stage->retired), XSEG_OK);
+    assert_ok(xseg_pool_release(stage->retired));
     stage->live = env_alloc(stage->allocator, 5 * MIB, NULL);
     stage->pending = env_alloc(stage->allocator, 6 * MIB, NULL);
     stage->cached = env_alloc(stage->allocator, 1000, NULL);
     stage->inside = env_alloc_in(stage->allocator, stage->pool, 7 * MIB, stage->stream);
-    assert_int_equal(xseg_record_stream(stage->allocator, stage->live, stage->stream), XSEG_OK);
-    assert_int_equal(xseg_record_stream(stage->allocator, stage->pending, stage->stream), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(stage->stream, UINT64_MAX), XSEG_OK);
-    env_free(stage->allocator, stage->pending);
-    env_free(stage->allocator, stage->cached);
+    assert_ok(xseg_record_stream(stage->allocator, stage->live, stage->stream));
+    assert_ok(xseg_record_stream(stage->allocator, stage->pending, stage->stream));
+    assert_ok(xseg_sim_launch(stage->stream, UINT64_MAX));
+    env_free(stage->allocator, stage->pending, stage->cached);
 }
 
 /* After all that was refused everything works: frees, the close, and nothing is left behind. */
 static void tear_down(struct stage *stage)
 {
-    env_free(stage->allocator, stage->live);
-    env_free(stage->allocator, stage->inside);
-    env_free(stage->allocator, stage->kept);
-    assert_int_equal(xseg_close(stage->others), XSEG_OK);
-    env_close_with_streams(stage->allocator, stage->stream, NULL);
+    env_free(stage->allocator, stage->live, stage->inside, stage->kept);
+    assert_ok(xseg_close(stage->others));
+    env_close(stage->allocator, stage->stream);
 }
 
 /* A caller that passes NULL is told what it called, not what the library calls on its behalf. */
-static void an_error_names_the_function_that_was_called(void **state)
+TEST(an_error_names_the_function_that_was_called)
 {
     struct xseg_request request = {sizeof(request)};
     struct xseg_block_info info = {sizeof(info)};
@@ -122,7 +119,6 @@ static void an_error_names_the_function_that_was_called(void **state)
 
 #define NAMED(function, ...) \
     env_expect_error(function(__VA_ARGS__), XSEG_ERR_ARGUMENT, #function ": ")
-    (void)state;
     request.bytes = 1;
     NAMED(xseg_alloc, NULL, 0, 1, NULL, &ptr);
     NAMED(xseg_alloc_with, NULL, &request, &ptr);
@@ -148,13 +144,12 @@ static void an_error_names_the_function_that_was_called(void **state)
 
 /* --- Streams. --- */
 
-static void uses_need_a_live_block_and_a_stream(void **state)
+TEST(uses_need_a_live_block_and_a_stream)
 {
     const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
     struct stage stage;
     char outside = 0;
 
-    (void)state;
     set_up(&stage);
     REFUSED(&stage, xseg_record_stream(NULL, stage.live, NULL), XSEG_ERR_ARGUMENT,
             "allocator is NULL");
@@ -170,23 +165,22 @@ static void uses_need_a_live_block_and_a_stream(void **state)
             XSEG_ERR_NOT_ALLOCATED, "not in memory of this allocator");
     REFUSED(&stage, xseg_record_stream(stage.allocator, stage.live, nonsense), XSEG_ERR_DRIVER,
             "cuStream");
-    assert_int_equal(xseg_record_stream(stage.allocator, NULL, nonsense), XSEG_OK);
+    assert_ok(xseg_record_stream(stage.allocator, NULL, nonsense));
     REFUSED(&stage, xseg_stream_synchronized(NULL, 0, NULL), XSEG_ERR_ARGUMENT,
             "allocator is NULL");
     REFUSED(&stage, xseg_stream_synchronized(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT,
             "device 7 does not exist");
     REFUSED(&stage, xseg_stream_synchronized(stage.allocator, -1, stage.stream), XSEG_ERR_ARGUMENT,
             "device -1 does not exist");
-    assert_int_equal(xseg_stream_synchronized(stage.allocator, 0, nonsense), XSEG_OK);
+    assert_ok(xseg_stream_synchronized(stage.allocator, 0, nonsense));
     tear_down(&stage);
 }
 
-static void frees_behind_events_are_checked(void **state)
+TEST(frees_behind_events_are_checked)
 {
     struct stage stage;
     xseg_event events[2] = {NULL, NULL}, captured = NULL;
 
-    (void)state;
     set_up(&stage);
     env_context_push(0);
     assert_int_equal(cuEventCreate(&events[0], 2), 0);
@@ -202,7 +196,7 @@ static void frees_behind_events_are_checked(void **state)
             "cached memory");
 
     /* An event that a capture recorded never passes. */
-    assert_int_equal(xseg_capture_begin(stage.pool, stage.stream), XSEG_OK);
+    assert_ok(xseg_capture_begin(stage.pool, stage.stream));
     env_driver_capture_begin(stage.stream);
     assert_int_equal(cuEventRecord(captured, stage.stream), 0);
     REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 1), XSEG_ERR_BUSY,
@@ -217,11 +211,10 @@ static void frees_behind_events_are_checked(void **state)
     tear_down(&stage);
 }
 
-static void streams_that_stay_are_not_gone(void **state)
+TEST(streams_that_stay_are_not_gone)
 {
     struct stage stage;
 
-    (void)state;
     set_up(&stage);
     REFUSED(&stage, xseg_stream_retire(NULL, 0, stage.stream), XSEG_ERR_ARGUMENT, "NULL");
     REFUSED(&stage, xseg_stream_retire(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT,
@@ -238,12 +231,11 @@ static void streams_that_stay_are_not_gone(void **state)
 
 /* --- Captures. --- */
 
-static void captures_need_a_pool_and_a_stream(void **state)
+TEST(captures_need_a_pool_and_a_stream)
 {
     const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
     struct stage stage;
 
-    (void)state;
     set_up(&stage);
     REFUSED(&stage, xseg_capture_begin(NULL, stage.stream), XSEG_ERR_ARGUMENT, "pool is NULL");
     REFUSED(&stage, xseg_capture_begin(stage.pool, NULL), XSEG_ERR_ARGUMENT, "legacy default");
@@ -256,25 +248,24 @@ static void captures_need_a_pool_and_a_stream(void **state)
     REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "capture is not active");
     REFUSED(&stage, xseg_capture_end(stage.retired), XSEG_ERR_ARGUMENT, "capture is not active");
     /* None of them has begun anything: events are polled, memory goes back. */
-    assert_int_equal(xseg_close(stage.others), XSEG_OK);
+    assert_ok(xseg_close(stage.others));
     stage.others = NULL;
-    assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
+    assert_ok(xseg_sim_finish(stage.stream));
     env_empty_cache(stage.allocator);
     assert_int_equal(env_block(stage.allocator, stage.pending).state, XSEG_BLOCK_CACHED);
     tear_down(&stage);
 }
 
-static void captures_begin_and_end_once(void **state)
+TEST(captures_begin_and_end_once)
 {
     struct xseg_checkpoint *checkpoint = NULL, *other = NULL;
     struct stage stage;
 
-    (void)state;
     set_up(&stage);
-    assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(stage.second, &checkpoint));
     env_capture_begin(stage.pool, stage.stream);
     /* The pending block could come back now, but nobody may ask. */
-    assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
+    assert_ok(xseg_sim_finish(stage.stream));
     REFUSED(&stage, xseg_capture_begin(stage.pool, stage.stream), XSEG_ERR_BUSY,
             "capture is already active");
     REFUSED(&stage, xseg_capture_begin(stage.second, stage.stream), XSEG_ERR_BUSY,
@@ -291,7 +282,7 @@ static void captures_begin_and_end_once(void **state)
     env_capture_end(stage.pool, stage.stream);
     REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "capture is not active");
     /* What was refused has not kept the pool. */
-    assert_int_equal(xseg_pool_release(stage.pool), XSEG_OK);
+    assert_ok(xseg_pool_release(stage.pool));
     REFUSED(&stage, xseg_pool_release(stage.pool), XSEG_ERR_ARGUMENT, "pool has been released");
     xseg_checkpoint_destroy(checkpoint);
     tear_down(&stage);
@@ -308,13 +299,12 @@ static void *no_alloc(void *context, size_t bytes, int device, xseg_stream strea
     return NULL;
 }
 
-static void pools_are_made_of_what_is_known(void **state)
+TEST(pools_are_made_of_what_is_known)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
     struct stage stage;
 
-    (void)state;
     set_up(&stage);
     REFUSED(&stage, xseg_pool_create(NULL, 0, NULL, &pool), XSEG_ERR_ARGUMENT, "NULL");
     REFUSED(&stage, xseg_pool_create(stage.allocator, 0, NULL, NULL), XSEG_ERR_ARGUMENT,
@@ -333,7 +323,7 @@ static void pools_are_made_of_what_is_known(void **state)
 }
 
 /* Released once too often, or of somebody else: a pool serves nobody. */
-static void pools_without_a_holder_are_refused(void **state)
+TEST(pools_without_a_holder_are_refused)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_request request = {sizeof(request)};
@@ -342,7 +332,6 @@ static void pools_without_a_holder_are_refused(void **state)
     void *ptr = NULL;
     bool exactly = true;
 
-    (void)state;
     set_up(&stage);
     request.bytes = 512;
     REFUSED(&stage, xseg_pool_retain(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
@@ -366,7 +355,7 @@ static void pools_without_a_holder_are_refused(void **state)
             "is NULL");
     REFUSED(&stage, xseg_pool_check_live(stage.pool, &ptr, 1, NULL), XSEG_ERR_ARGUMENT, "is NULL");
     /* A released pool can still be asked; it holds nothing. */
-    assert_int_equal(xseg_pool_check_live(stage.retired, &stage.inside, 1, &exactly), XSEG_OK);
+    assert_ok(xseg_pool_check_live(stage.retired, &stage.inside, 1, &exactly));
     assert_false(exactly);
     assert_null(ptr);
     assert_null(checkpoint);
@@ -374,14 +363,13 @@ static void pools_without_a_holder_are_refused(void **state)
 }
 
 /* A route or a capture holds its pool: released by everybody else, it still serves until the end. */
-static void a_routed_pool_is_let_go_at_the_end(void **state)
+TEST(a_routed_pool_is_let_go_at_the_end)
 {
     struct stage stage;
     void *ptr;
 
-    (void)state;
     set_up(&stage);
-    assert_int_equal(xseg_route_begin(stage.second, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(stage.second, NULL, NULL));
     REFUSED(&stage, xseg_route_begin(stage.second, NULL, NULL), XSEG_ERR_BUSY,
             "route is already active");
     REFUSED(&stage, xseg_capture_begin(stage.second, stage.stream), XSEG_ERR_BUSY,
@@ -390,10 +378,10 @@ static void a_routed_pool_is_let_go_at_the_end(void **state)
     REFUSED(&stage, xseg_route_end(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
     REFUSED(&stage, xseg_route_begin(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
     REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "route to a pool is active");
-    assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
+    assert_ok(xseg_pool_release(stage.second));
     ptr = env_alloc(stage.allocator, 512, NULL);
     assert_ptr_equal(env_block(stage.allocator, ptr).pool, stage.second);
-    assert_int_equal(xseg_route_end(stage.second), XSEG_OK);
+    assert_ok(xseg_route_end(stage.second));
     REFUSED(&stage, xseg_route_end(stage.second), XSEG_ERR_ARGUMENT, "route is not active");
     REFUSED(&stage, xseg_pool_release(stage.second), XSEG_ERR_ARGUMENT, "pool has been released");
     env_free(stage.allocator, ptr);
@@ -408,18 +396,17 @@ static void never_called(void *context, void *ptr, bool freed)
     fail();
 }
 
-static void only_a_pools_own_checkpoint_is_restored(void **state)
+TEST(only_a_pools_own_checkpoint_is_restored)
 {
     struct xseg_checkpoint *checkpoint = NULL, *others = NULL;
     struct stage stage;
     void *later, *live;
 
-    (void)state;
     set_up(&stage);
     REFUSED(&stage, xseg_pool_checkpoint(NULL, &checkpoint), XSEG_ERR_ARGUMENT, "pool is NULL");
     REFUSED(&stage, xseg_pool_checkpoint(stage.pool, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
-    assert_int_equal(xseg_pool_checkpoint(stage.pool, &checkpoint), XSEG_OK);
-    assert_int_equal(xseg_pool_checkpoint(stage.foreign, &others), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(stage.pool, &checkpoint));
+    assert_ok(xseg_pool_checkpoint(stage.foreign, &others));
     REFUSED(&stage, xseg_pool_restore(NULL, checkpoint, never_called, NULL), XSEG_ERR_ARGUMENT,
             "pool is NULL");
     REFUSED(&stage, xseg_pool_restore(stage.pool, NULL, never_called, NULL), XSEG_ERR_ARGUMENT,
@@ -431,9 +418,9 @@ static void only_a_pools_own_checkpoint_is_restored(void **state)
 
     /* Blocks that somebody else works on cannot be taken away. */
     later = env_alloc_in(stage.allocator, stage.pool, 3 * MIB, stage.stream);
-    assert_int_equal(xseg_record_stream(stage.allocator, later, NULL), XSEG_OK);
+    assert_ok(xseg_record_stream(stage.allocator, later, NULL));
     env_context_push(0);
-    assert_int_equal(xseg_sim_launch(NULL, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_sim_launch(NULL, UINT64_MAX));
     env_context_pop(0);
     env_expect_error(xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
                      "used by other streams");
@@ -445,9 +432,9 @@ static void only_a_pools_own_checkpoint_is_restored(void **state)
     xseg_checkpoint_destroy(checkpoint);
     xseg_checkpoint_destroy(others);
     xseg_checkpoint_destroy(NULL);
-    assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(stage.second, &checkpoint));
     live = env_alloc_in(stage.allocator, stage.second, 512, NULL);
-    assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
+    assert_ok(xseg_pool_release(stage.second));
     REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, never_called, NULL),
             XSEG_ERR_ARGUMENT, "pool has been released");
     xseg_checkpoint_destroy(checkpoint);
@@ -488,7 +475,7 @@ static int allowed_in_child(const struct stage *stage, struct xseg_checkpoint *c
 }
 
 /* A child that was forked in a capture is refused everything, and its exit takes nothing away. */
-static void a_child_forked_in_a_capture_is_refused(void **state)
+TEST(a_child_forked_in_a_capture_is_refused)
 {
     struct xseg_checkpoint *checkpoint = NULL;
     struct picture before;
@@ -496,10 +483,9 @@ static void a_child_forked_in_a_capture_is_refused(void **state)
     int result = -1;
     pid_t child;
 
-    (void)state;
     set_up(&stage);
-    assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
-    assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
+    assert_ok(xseg_sim_finish(stage.stream));
+    assert_ok(xseg_pool_checkpoint(stage.second, &checkpoint));
     env_capture_begin(stage.pool, stage.stream);
     look(&stage, &before);
     child = fork();
@@ -512,23 +498,4 @@ static void a_child_forked_in_a_capture_is_refused(void **state)
     env_capture_end(stage.pool, stage.stream);
     xseg_checkpoint_destroy(checkpoint);
     tear_down(&stage);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_error_names_the_function_that_was_called),
-        cmocka_unit_test(uses_need_a_live_block_and_a_stream),
-        cmocka_unit_test(frees_behind_events_are_checked),
-        cmocka_unit_test(streams_that_stay_are_not_gone),
-        cmocka_unit_test(captures_need_a_pool_and_a_stream),
-        cmocka_unit_test(captures_begin_and_end_once),
-        cmocka_unit_test(pools_are_made_of_what_is_known),
-        cmocka_unit_test(pools_without_a_holder_are_refused),
-        cmocka_unit_test(a_routed_pool_is_let_go_at_the_end),
-        cmocka_unit_test(only_a_pools_own_checkpoint_is_restored),
-        cmocka_unit_test(a_child_forked_in_a_capture_is_refused),
-    };
-
-    return cmocka_run_group_tests_name("misuse", tests, NULL, NULL);
 }

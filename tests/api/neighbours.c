@@ -18,25 +18,17 @@
 
 static struct xseg_sim_settings gib_machine(void)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB};
 
-    settings.memory_bytes = 1 * GIB;
     return settings;
 }
 
 static struct xseg_allocator *open_neighbour(const char *config)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .clock = env_clock};
     struct xseg_allocator *allocator = NULL;
 
-    options.driver = env_driver();
-    options.clock = env_clock;
     return xseg_open(config, &options, &allocator) == XSEG_OK ? allocator : NULL;
-}
-
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 /* --- What a neighbour does; also in a process of its own, so nothing is asserted here. --- */
@@ -78,10 +70,9 @@ static bool limit_to_share(struct neighbour *neighbour)
 /* Please shrink to SHARE: whether it has. */
 static bool shrink_to_share(struct neighbour *neighbour)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options how = {sizeof(how), .target_bytes = SHARE};
     struct xseg_trim_result done = {sizeof(done)};
 
-    how.target_bytes = SHARE;
     return xseg_trim(neighbour->allocator, NULL, &how, &done) == XSEG_OK &&
            done.remaining <= SHARE && done.released >= PEAK - SHARE - 20 * MIB;
 }
@@ -98,7 +89,7 @@ static void set_scene(struct neighbour *idle, struct xseg_allocator **other, con
 {
     const struct xseg_sim_settings settings = gib_machine();
 
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
     idle->allocator = open_neighbour(config);
     *other = open_neighbour(NULL);
     assert_non_null(idle->allocator);
@@ -113,7 +104,7 @@ static void try_burst(struct xseg_allocator *other, bool is_served)
     const xseg_status status = xseg_alloc(other, 0, BURST, NULL, &burst);
 
     assert_int_equal(status, is_served ? XSEG_OK : XSEG_ERR_NO_MEMORY);
-    assert_int_equal(xseg_free(other, burst), XSEG_OK);
+    assert_ok(xseg_free(other, burst));
 }
 
 static void close_scene(struct neighbour *idle, struct xseg_allocator *other)
@@ -122,38 +113,35 @@ static void close_scene(struct neighbour *idle, struct xseg_allocator *other)
     env_close(other);
 }
 
-static void idle_memory_is_not_shared_by_itself(void **state)
+TEST(idle_memory_is_not_shared_by_itself)
 {
     struct neighbour idle = {0};
     struct xseg_allocator *other = NULL;
 
-    (void)state;
     set_scene(&idle, &other, NULL);
     assert_true(pass_second(idle.allocator));
     try_burst(other, false);
-    assert_int_equal(reserved(idle.allocator), PEAK);
+    assert_int_equal(env_reserved(idle.allocator), PEAK);
     close_scene(&idle, other);
 }
 
-static void a_soft_limit_makes_room_for_the_other(void **state)
+TEST(a_soft_limit_makes_room_for_the_other)
 {
     struct neighbour idle = {0};
     struct xseg_allocator *other = NULL;
 
-    (void)state;
     set_scene(&idle, &other, "soft_limit_mb:200");
     assert_true(pass_second(idle.allocator));
-    assert_true(reserved(idle.allocator) <= SHARE);
+    assert_true(env_reserved(idle.allocator) <= SHARE);
     try_burst(other, true);
     close_scene(&idle, other);
 }
 
-static void a_soft_limit_can_be_set_when_the_other_needs_it(void **state)
+TEST(a_soft_limit_can_be_set_when_the_other_needs_it)
 {
     struct neighbour idle = {0};
     struct xseg_allocator *other = NULL;
 
-    (void)state;
     set_scene(&idle, &other, NULL);
     try_burst(other, false);
     assert_true(limit_to_share(&idle));
@@ -164,17 +152,16 @@ static void a_soft_limit_can_be_set_when_the_other_needs_it(void **state)
     close_scene(&idle, other);
 }
 
-static void the_other_s_need_counts(void **state)
+TEST(the_other_s_need_counts)
 {
     struct neighbour idle = {0};
     struct xseg_allocator *other = NULL;
     void *block;
 
-    (void)state;
     set_scene(&idle, &other, "device_free_min_mb:400");
     block = env_alloc(other, 200 * MIB, NULL);
     assert_true(pass_second(idle.allocator));
-    assert_true(reserved(idle.allocator) <= 424 * MIB);
+    assert_true(env_reserved(idle.allocator) <= 424 * MIB);
     env_free(other, block);
     close_scene(&idle, other);
 }
@@ -184,22 +171,21 @@ static bool ask_neighbour(void *context, const struct xseg_oom_info *shortage)
     return shortage->attempt == 0 && shrink_to_share(context);
 }
 
-static void a_neighbour_shrinks_when_it_is_asked_to(void **state)
+TEST(a_neighbour_shrinks_when_it_is_asked_to)
 {
     struct xseg_observer observer = {sizeof(observer)};
     struct neighbour idle = {0};
     struct xseg_allocator *other = NULL;
     uint64_t id = 0;
 
-    (void)state;
     set_scene(&idle, &other, NULL);
     observer.context = &idle;
     observer.on_low_memory = ask_neighbour;
-    assert_int_equal(xseg_observer_add(other, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(other, &observer, &id));
     try_burst(other, true);
     assert_int_equal(env_stats(other).num_ooms, 0);
-    assert_true(reserved(idle.allocator) <= SHARE);
-    assert_int_equal(xseg_observer_remove(other, id), XSEG_OK);
+    assert_true(env_reserved(idle.allocator) <= SHARE);
+    assert_ok(xseg_observer_remove(other, id));
     close_scene(&idle, other);
 }
 
@@ -253,12 +239,11 @@ static void end_process(const struct process *process, struct xseg_allocator *ow
     process_end(process, own, &alone);
 }
 
-static void a_process_makes_room_by_its_soft_limit(void **state)
+TEST(a_process_makes_room_by_its_soft_limit)
 {
     struct process process = {0};
     struct xseg_allocator *own = start_process(&process);
 
-    (void)state;
     if (own == NULL)
         return;
     try_burst(own, false);
@@ -272,36 +257,20 @@ static bool ask_process(void *context, const struct xseg_oom_info *shortage)
     return shortage->attempt == 0 && tell(context, 's');
 }
 
-static void a_process_shrinks_when_it_is_asked_to(void **state)
+TEST(a_process_shrinks_when_it_is_asked_to)
 {
     struct xseg_observer observer = {sizeof(observer)};
     struct process process = {0};
     struct xseg_allocator *own = start_process(&process);
     uint64_t id = 0;
 
-    (void)state;
     if (own == NULL)
         return;
     try_burst(own, false);
     observer.context = &process;
     observer.on_low_memory = ask_process;
-    assert_int_equal(xseg_observer_add(own, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(own, &observer, &id));
     try_burst(own, true);
     assert_int_equal(env_stats(own).num_ooms, 1);
     end_process(&process, own);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(idle_memory_is_not_shared_by_itself),
-        cmocka_unit_test(a_soft_limit_makes_room_for_the_other),
-        cmocka_unit_test(a_soft_limit_can_be_set_when_the_other_needs_it),
-        cmocka_unit_test(the_other_s_need_counts),
-        cmocka_unit_test(a_neighbour_shrinks_when_it_is_asked_to),
-        cmocka_unit_test(a_process_makes_room_by_its_soft_limit),
-        cmocka_unit_test(a_process_shrinks_when_it_is_asked_to),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,7 +105,7 @@ static struct mirror *observe(struct xseg_allocator *allocator)
     observer.context = mirror;
     observer.on_unmap = leaving;
     observer.on_map = came;
-    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
     return mirror;
 }
 
@@ -124,19 +124,18 @@ static bool compare(void *context, const struct xseg_mapping *mapping)
 /* What was told is what is there. */
 static void expect_true(struct mirror *mirror)
 {
-    assert_int_equal(xseg_for_each_mapping(mirror->allocator, NULL, compare, mirror), XSEG_OK);
+    assert_ok(xseg_for_each_mapping(mirror->allocator, NULL, compare, mirror));
     for (size_t i = 0; i < GRANULES; i++) {
         assert_true(mirror->generation[i] == 0 || mirror->generation[i] >> 63 != 0);
         mirror->generation[i] &= ~((uint64_t)1 << 63);
     }
 }
 
-static void growth_and_trim_are_told(void **state)
+TEST(growth_and_trim_are_told)
 {
     static const char *const config[] = {"expandable_segments:True", "expandable_segments:False",
                                          "unmap_on_free:True"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = env_open(config[i]);
         struct mirror *mirror = observe(allocator);
@@ -162,20 +161,19 @@ static void allocate_more(struct mirror *mirror)
     struct xseg_block_info info = {sizeof(info)};
     const struct xseg_mapping mapping = mirror->last;
 
-    assert_int_equal(xseg_block_query(mirror->allocator, mapping.base, &info), XSEG_OK);
+    assert_ok(xseg_block_query(mirror->allocator, mapping.base, &info));
     assert_int_equal(info.state, XSEG_BLOCK_CLAIMED);
     mirror->ptr = env_alloc(mirror->allocator, 70 * MIB, NULL);
     env_empty_cache(mirror->allocator);
     (void)env_stats(mirror->allocator);
 }
 
-static void observers_may_call_the_library(void **state)
+TEST(observers_may_call_the_library)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe(allocator);
     void *held;
 
-    (void)state;
     mirror->act = allocate_more;
     void *ptr = env_alloc(allocator, 50 * MIB, NULL);
     assert_non_null(mirror->ptr);
@@ -186,27 +184,25 @@ static void observers_may_call_the_library(void **state)
     mirror->act = allocate_more;
     env_empty_cache(allocator);
     expect_true(mirror);
-    env_free(allocator, held);
-    env_free(allocator, mirror->ptr);
+    env_free(allocator, held, mirror->ptr);
     env_close(allocator);
     free(mirror);
 }
 
-static void what_the_driver_refuses_stays(void **state)
+TEST(what_the_driver_refuses_stays)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe(allocator);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     const uint64_t generation = mirror->last.generation;
     fault.call = "cuMemUnmap";
     fault.every = 1;
     fault.error = 999;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &fault));
     env_empty_cache(allocator);
-    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, NULL));
     assert_int_equal(mirror->left, 1);
     assert_int_equal(mirror->came, 2);
     assert_int_equal(mirror->last.generation, generation);
@@ -226,23 +222,22 @@ static void grow_when_told_next(struct mirror *mirror)
 }
 
 /* Pages are mapped in the segment while observers are told that the rest of a block stays. */
-static void a_growth_during_the_notice_of_a_refusal_is_counted(void **state)
+TEST(a_growth_during_the_notice_of_a_refusal_is_counted)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe(allocator);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     /* The call for all pages fails, and so does the one for the third page. */
     fault.call = "cuMemUnmap";
     fault.nth = 1;
     fault.every = 3;
     fault.error = 999;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &fault));
     mirror->act = grow_when_told_next;
     env_empty_cache(allocator);
-    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, NULL));
     assert_non_null(mirror->ptr);
     expect_true(mirror);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(0));
@@ -257,25 +252,23 @@ static void begin_capture(struct mirror *mirror)
 }
 
 /* A capture that begins while observers are told: nothing goes, and it is not spoilt. */
-static void nothing_goes_in_a_capture_that_begins_meanwhile(void **state)
+TEST(nothing_goes_in_a_capture_that_begins_meanwhile)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe(allocator);
     struct xseg_trim_result done = {sizeof(done)};
 
-    (void)state;
     mirror->pool = env_pool(allocator);
     mirror->stream = env_stream();
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     mirror->act = begin_capture;
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_capture, 60 * MIB);
     assert_int_equal(mirror->came, 2);
     expect_true(mirror);
-    env_graph_destroy(env_capture_end_graph(mirror->pool, mirror->stream));
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(mirror->stream);
+    env_capture_end(mirror->pool, mirror->stream);
+    env_close(allocator, mirror->stream);
     free(mirror);
 }
 
@@ -289,34 +282,30 @@ static void free_in_a_capture(void *context, const struct xseg_mapping *mapping)
         return;
     begin_capture(mirror);
     mirror->ptr = env_alloc(mirror->allocator, 1000, mirror->stream);
-    assert_int_equal(xseg_record_stream(mirror->allocator, mirror->ptr, NULL), XSEG_OK);
+    assert_ok(xseg_record_stream(mirror->allocator, mirror->ptr, NULL));
     env_free(mirror->allocator, mirror->ptr);
 }
 
 /* A request that is short looks for pages while a capture begins.  What is freed in that capture waits for its end. */
-static void a_shortage_leaves_a_capture_alone_that_begins_meanwhile(void **state)
+TEST(a_shortage_leaves_a_capture_alone_that_begins_meanwhile)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True,hard_limit_mb:70");
     struct mirror mirror = {.allocator = allocator, .pool = env_pool(allocator)};
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_observer observer = {sizeof(observer), .context = &mirror,
+                                     .on_unmap = free_in_a_capture};
     const xseg_stream side = env_stream();
     void *ptr = NULL;
     uint64_t id = 0;
 
-    (void)state;
     mirror.stream = env_stream();
-    observer.context = &mirror;
-    observer.on_unmap = free_in_a_capture;
-    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, side, &ptr), XSEG_ERR_LIMIT);
     assert_true(mirror.left > 0);
     assert_int_equal(env_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING_FREE);
-    env_graph_destroy(env_capture_end_graph(mirror.pool, mirror.stream));
+    env_capture_end(mirror.pool, mirror.stream);
     env_free(allocator, env_alloc(allocator, 50 * MIB, side));
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(mirror.stream);
-    env_stream_destroy(side);
+    env_close(allocator, mirror.stream, side);
 }
 
 static void queue_work(struct mirror *mirror)
@@ -324,19 +313,18 @@ static void queue_work(struct mirror *mirror)
     env_launch(mirror->allocator, mirror->stream, mirror->ptr);
 }
 
-static void pauses_are_told(void **state)
+TEST(pauses_are_told)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe(allocator);
 
-    (void)state;
     mirror->pool = env_pool(allocator);
     mirror->ptr = env_alloc_in(allocator, mirror->pool, 50 * MIB, NULL);
     const uint64_t generation = mirror->last.generation;
-    assert_int_equal(xseg_pool_pause(mirror->pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(mirror->pool, XSEG_KEEP_HOST, NULL));
     assert_int_equal(mirror->left, 1);
     expect_true(mirror);
-    assert_int_equal(xseg_pool_resume(mirror->pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(mirror->pool));
     assert_int_equal(mirror->came, 2);
     assert_true(mirror->last.generation > generation);
     expect_true(mirror);
@@ -359,7 +347,7 @@ static uint64_t next(uint64_t *seed)
 }
 
 /* Whatever happens, on a device that is short of memory, too: who only listens knows what is there. */
-static void the_mirror_is_always_true(void **state)
+TEST(the_mirror_is_always_true)
 {
     static const char *const config[] = {
         "expandable_segments:True", "expandable_segments:True,idle_ms:0",
@@ -367,7 +355,6 @@ static void the_mirror_is_always_true(void **state)
         ("expandable_segments:True,per_process_memory_fraction:0.8,"
          "garbage_collection_threshold:0.6")};
 
-    (void)state;
     for (unsigned c = 0; c < COUNT_OF(config); c++) {
         struct xseg_sim_settings settings = {sizeof(settings)};
         void *block[24] = {NULL};
@@ -390,7 +377,7 @@ static void the_mirror_is_always_true(void **state)
             if (what == 0)
                 env_empty_cache(allocator);
             else if (what == 1)
-                assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
+                assert_ok(trim_due(allocator, 1000));
             else if (what == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
                 expect_true(mirror);
             else if (what == 3)
@@ -410,24 +397,7 @@ static void the_mirror_is_always_true(void **state)
         for (unsigned i = 0; i < COUNT_OF(block); i++)
             if (block[i] != NULL)
                 env_free(allocator, block[i]);
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
-        env_stream_destroy(stream[1]);
+        env_close(allocator, stream[1]);
         free(mirror);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(growth_and_trim_are_told),
-        cmocka_unit_test(observers_may_call_the_library),
-        cmocka_unit_test(what_the_driver_refuses_stays),
-        cmocka_unit_test(a_growth_during_the_notice_of_a_refusal_is_counted),
-        cmocka_unit_test(nothing_goes_in_a_capture_that_begins_meanwhile),
-        cmocka_unit_test(a_shortage_leaves_a_capture_alone_that_begins_meanwhile),
-        cmocka_unit_test(pauses_are_told),
-        cmocka_unit_test(the_mirror_is_always_true),
-    };
-
-    return cmocka_run_group_tests_name("notice", tests, NULL, NULL);
 }

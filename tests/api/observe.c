@@ -6,14 +6,6 @@
 #include <malloc.h>
 #include <string.h>
 
-static struct xseg_allocator *open_on(size_t mib, const char *config)
-{
-    struct xseg_sim_settings settings = {sizeof(settings)};
-
-    settings.memory_bytes = mib * MIB;
-    return env_open_on(&settings, config);
-}
-
 /* What an observer has seen, and what it does. */
 struct witness {
     struct xseg_allocator *allocator;
@@ -37,7 +29,7 @@ static void use_the_library(struct witness *witness)
     struct xseg_trim_result done = {sizeof(done)};
 
     assert_true(env_stats(witness->allocator).device_bytes > 0);
-    assert_int_equal(xseg_trim(witness->allocator, NULL, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(witness->allocator, NULL, NULL, &done));
 }
 
 static void note(struct witness *witness, const struct xseg_oom_info *shortage)
@@ -99,15 +91,15 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
 
 static uint64_t observe(struct witness *witness, bool traces)
 {
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_observer observer = {sizeof(observer),
+                                     .context = witness,
+                                     .on_low_memory = traces ? NULL : spare,
+                                     .on_out_of_memory = traces ? NULL : tell,
+                                     .on_rejected = traces ? NULL : reject,
+                                     .on_trace = traces ? trace : NULL};
     uint64_t id = 0;
 
-    observer.context = witness;
-    observer.on_low_memory = traces ? NULL : spare;
-    observer.on_out_of_memory = traces ? NULL : tell;
-    observer.on_rejected = traces ? NULL : reject;
-    observer.on_trace = traces ? trace : NULL;
-    assert_int_equal(xseg_observer_add(witness->allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(witness->allocator, &observer, &id));
     assert_true(id != 0);
     return id;
 }
@@ -115,12 +107,11 @@ static uint64_t observe(struct witness *witness, bool traces)
 /* --- Memory is short. --- */
 
 /* What is spared serves the request: no retry, no flush, no out-of-memory. */
-static void what_is_spared_serves_the_request(void **state)
+TEST(what_is_spared_serves_the_request)
 {
-    struct witness witness = {.allocator = open_on(200, "expandable_segments:True")};
+    struct witness witness = {.allocator = env_open_mib(200, "expandable_segments:True")};
     void *ptr;
 
-    (void)state;
     (void)observe(&witness, false);
     for (unsigned i = 0; i < 4; i++)
         witness.spare[i] = env_alloc(witness.allocator, 40 * MIB, NULL);
@@ -144,30 +135,26 @@ static void what_is_spared_serves_the_request(void **state)
 }
 
 /* The observer is asked again as long as it spares something and that is not enough. */
-static void it_is_asked_until_there_is_enough(void **state)
+TEST(it_is_asked_until_there_is_enough)
 {
-    struct witness witness = {.allocator = open_on(200, "expandable_segments:False")};
+    struct witness witness = {.allocator = env_open_mib(200, "expandable_segments:False")};
     void *ptr;
 
-    (void)state;
     (void)observe(&witness, false);
     for (unsigned i = 0; i < 4; i++)
         witness.spare[i] = env_alloc(witness.allocator, 50 * MIB, NULL);
     ptr = env_alloc(witness.allocator, 99 * MIB, NULL);
     assert_int_equal(witness.asked, 2);
-    env_free(witness.allocator, ptr);
-    env_free(witness.allocator, witness.spare[2]);
-    env_free(witness.allocator, witness.spare[3]);
+    env_free(witness.allocator, ptr, witness.spare[2], witness.spare[3]);
     env_close(witness.allocator);
 }
 
 /* "Try again" without an end does not go on for ever. */
-static void asking_is_bounded(void **state)
+TEST(asking_is_bounded)
 {
-    struct witness witness = {.allocator = open_on(100, NULL), .always = true};
+    struct witness witness = {.allocator = env_open_mib(100, NULL), .always = true};
     void *ptr = NULL;
 
-    (void)state;
     (void)observe(&witness, false);
     env_expect_error(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
                      "out of memory on device 0, 120.00 MiB requested");
@@ -178,13 +165,12 @@ static void asking_is_bounded(void **state)
 }
 
 /* The text is the error's, whatever the observer did in between. */
-static void a_refusal_is_told_with_its_text(void **state)
+TEST(a_refusal_is_told_with_its_text)
 {
-    struct witness witness = {.allocator = open_on(200, NULL)};
+    struct witness witness = {.allocator = env_open_mib(200, NULL)};
     char text[1024];
     void *live = env_alloc(witness.allocator, 150 * MIB, NULL), *ptr = NULL;
 
-    (void)state;
     (void)observe(&witness, false);
     assert_int_equal(xseg_alloc(witness.allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_true(xseg_error_message(text, sizeof(text)) > 0);
@@ -197,12 +183,11 @@ static void a_refusal_is_told_with_its_text(void **state)
 }
 
 /* A request from within an observer asks and tells nobody. */
-static void a_request_from_within_tells_nobody(void **state)
+TEST(a_request_from_within_tells_nobody)
 {
-    struct witness witness = {.allocator = open_on(100, NULL), .nested = 300 * MIB};
+    struct witness witness = {.allocator = env_open_mib(100, NULL), .nested = 300 * MIB};
     void *ptr = NULL;
 
-    (void)state;
     (void)observe(&witness, false);
     assert_int_equal(xseg_alloc(witness.allocator, 0, 200 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(witness.asked, 1);
@@ -213,12 +198,11 @@ static void a_request_from_within_tells_nobody(void **state)
 }
 
 /* What is refused at once is told as that, and nobody is asked. */
-static void a_rejection_is_told_apart(void **state)
+TEST(a_rejection_is_told_apart)
 {
-    struct witness witness = {.allocator = open_on(100, "throw_on_cudamalloc_oom:True")};
+    struct witness witness = {.allocator = env_open_mib(100, "throw_on_cudamalloc_oom:True")};
     void *ptr = NULL;
 
-    (void)state;
     (void)observe(&witness, false);
     assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(witness.rejected, 1);
@@ -229,13 +213,12 @@ static void a_rejection_is_told_apart(void **state)
 }
 
 /* As PyTorch does, traces and the history have an out-of-memory only for what num_ooms counts. */
-static void a_rejection_is_no_entry(void **state)
+TEST(a_rejection_is_no_entry)
 {
     struct witness witness = {.allocator =
-                                  open_on(100, "throw_on_cudamalloc_oom:True,history:all")};
+                                  env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all")};
     void *ptr = NULL;
 
-    (void)state;
     (void)observe(&witness, true);
     assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(witness.entries, 0);
@@ -244,14 +227,13 @@ static void a_rejection_is_no_entry(void **state)
 }
 
 /* During a capture it is asked, too, and told so; the capture is not spoilt. */
-static void it_is_asked_during_a_capture(void **state)
+TEST(it_is_asked_during_a_capture)
 {
-    struct witness witness = {.allocator = open_on(100, NULL)};
+    struct witness witness = {.allocator = env_open_mib(100, NULL)};
     struct xseg_pool *pool = env_pool(witness.allocator);
     const xseg_stream stream = env_stream();
     void *ptr = NULL;
 
-    (void)state;
     (void)observe(&witness, false);
     env_capture_begin(pool, stream);
     assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
@@ -259,23 +241,21 @@ static void it_is_asked_during_a_capture(void **state)
     assert_true(witness.last.is_capturing);
     assert_ptr_equal(witness.last.pool, pool);
     assert_ptr_equal(witness.last.stream, stream);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(witness.allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_pool_release(pool));
+    env_close(witness.allocator, stream);
 }
 
 /* --- Coming and going. --- */
 
-static void one_that_has_ended_is_not_called(void **state)
+TEST(one_that_has_ended_is_not_called)
 {
-    struct witness first = {.allocator = open_on(100, NULL)}, second = first;
+    struct witness first = {.allocator = env_open_mib(100, NULL)}, second = first;
     const uint64_t ended = observe(&first, false);
     void *ptr = NULL;
 
-    (void)state;
     (void)observe(&second, false);
-    assert_int_equal(xseg_observer_remove(first.allocator, ended), XSEG_OK);
+    assert_ok(xseg_observer_remove(first.allocator, ended));
     assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.asked + first.told, 0);
     assert_int_equal(second.told, 1);
@@ -285,30 +265,28 @@ static void one_that_has_ended_is_not_called(void **state)
 }
 
 /* Ending itself would be waiting for itself; one observer may end another. */
-static void one_cannot_end_from_within(void **state)
+TEST(one_cannot_end_from_within)
 {
-    struct witness first = {.allocator = open_on(100, NULL)}, second = first;
+    struct witness first = {.allocator = env_open_mib(100, NULL)}, second = first;
     void *ptr = NULL;
 
-    (void)state;
     first.ends = observe(&first, false);
     assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.ended, XSEG_ERR_BUSY);
     first.asked = 0;
     first.ends = observe(&second, false);
     assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(first.ended, XSEG_OK);
+    assert_ok(first.ended);
     assert_int_equal(second.asked, 0);
     env_close(first.allocator);
 }
 
-static void wrong_observers_are_refused(void **state)
+TEST(wrong_observers_are_refused)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
-    (void)state;
     env_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
                      "callbacks of the observer are NULL");
     observer.on_trace = trace;
@@ -336,12 +314,11 @@ static void expect_entries(const struct witness *witness, unsigned from, const c
         assert_int_equal(letter[witness->action[from + i]], actions[i]);
 }
 
-static void everything_is_traced_in_order(void **state)
+TEST(everything_is_traced_in_order)
 {
-    struct witness witness = {.allocator = open_on(100, "expandable_segments:True")};
+    struct witness witness = {.allocator = env_open_mib(100, "expandable_segments:True")};
     void *ptr, *none = NULL;
 
-    (void)state;
     const uint64_t id = observe(&witness, true);
     ptr = env_alloc(witness.allocator, 5 * MIB, NULL);
     expect_entries(&witness, 0, "ma");
@@ -356,38 +333,36 @@ static void everything_is_traced_in_order(void **state)
     assert_int_equal(witness.bytes[4], 20 * MIB);
     assert_int_equal(xseg_alloc(witness.allocator, 0, GIB, NULL, &none), XSEG_ERR_NO_MEMORY);
     expect_entries(&witness, 5, "o");
-    assert_int_equal(xseg_config_set(witness.allocator, "expandable_segments:False"), XSEG_OK);
+    assert_ok(xseg_config_set(witness.allocator, "expandable_segments:False"));
     ptr = env_alloc(witness.allocator, 5 * MIB, NULL);
     env_free(witness.allocator, ptr);
     env_empty_cache(witness.allocator);
     expect_entries(&witness, 6, "SafcF");
-    assert_int_equal(xseg_observer_remove(witness.allocator, id), XSEG_OK);
+    assert_ok(xseg_observer_remove(witness.allocator, id));
     env_free(witness.allocator, env_alloc(witness.allocator, 5 * MIB, NULL));
     assert_int_equal(witness.entries, 11);
     env_close(witness.allocator);
 }
 
 /* A free that waits for another stream is completed later. */
-static void a_pending_free_is_completed_later(void **state)
+TEST(a_pending_free_is_completed_later)
 {
     struct witness witness = {.allocator = env_open("expandable_segments:True")};
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(witness.allocator, 1000, NULL), *other;
 
-    (void)state;
     (void)observe(&witness, true);
-    assert_int_equal(xseg_record_stream(witness.allocator, ptr, stream), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_record_stream(witness.allocator, ptr, stream));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(witness.allocator, ptr);
     expect_entries(&witness, 0, "f");
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_ok(xseg_sim_finish(stream));
     other = env_alloc(witness.allocator, 2000, NULL);
     expect_entries(&witness, 1, "ca");
     assert_ptr_equal(witness.base[1], ptr);
     assert_int_equal(witness.bytes[1], 1000);
     env_free(witness.allocator, other);
-    assert_int_equal(xseg_close(witness.allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(witness.allocator, stream);
 }
 
 /* Notices as entries of the same witness: these segments came or leave. */
@@ -409,44 +384,39 @@ static void leave(void *context, const struct xseg_mapping *mapping)
 
 /* `on_trace` reports the events of a block before `on_unmap` reports the memory under it, and before `on_map`
  * reports memory that is mapped later. */
-static void blocks_are_told_of_before_their_memory(void **state)
+TEST(blocks_are_told_of_before_their_memory)
 {
     struct witness witness = {.allocator = env_open("expandable_segments:False")};
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_observer observer = {sizeof(observer), .on_trace = trace, .on_map = come,
+                                     .on_unmap = leave};
     struct xseg_trim_options options = {sizeof(options)};
     const xseg_stream stream = env_stream();
     void *first = env_alloc(witness.allocator, 30 * MIB, NULL);
     uint64_t id;
 
-    (void)state;
     observer.context = &witness;
-    observer.on_trace = trace;
-    observer.on_map = come;
-    observer.on_unmap = leave;
-    assert_int_equal(xseg_observer_add(witness.allocator, &observer, &id), XSEG_OK);
-    assert_int_equal(xseg_record_stream(witness.allocator, first, stream), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_observer_add(witness.allocator, &observer, &id));
+    assert_ok(xseg_record_stream(witness.allocator, first, stream));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(witness.allocator, first);
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_ok(xseg_sim_finish(stream));
     void *second = env_alloc(witness.allocator, 40 * MIB, NULL);
     expect_entries(&witness, 0, "fcmSa");
-    assert_int_equal(xseg_record_stream(witness.allocator, second, stream), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_record_stream(witness.allocator, second, stream));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(witness.allocator, second);
     options.wait = true;
-    assert_int_equal(xseg_trim(witness.allocator, NULL, &options, NULL), XSEG_OK);
+    assert_ok(xseg_trim(witness.allocator, NULL, &options, NULL));
     expect_entries(&witness, 5, "fcuuFF");
-    assert_int_equal(xseg_observer_remove(witness.allocator, id), XSEG_OK);
-    assert_int_equal(xseg_close(witness.allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    assert_ok(xseg_observer_remove(witness.allocator, id));
+    env_close(witness.allocator, stream);
 }
 
 /* With the keys that take frees another way, too. */
-static void frees_are_traced_whatever_the_keys(void **state)
+TEST(frees_are_traced_whatever_the_keys)
 {
     static const char *const config[] = {"debug_fill:True", "history:all", "unmap_on_free:True"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct witness witness = {.allocator = env_open(config[i])};
 
@@ -465,51 +435,24 @@ static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
 
 /* Each makes a configuration that notes what happens, and one that does not, and so do others that change it
  * to and fro: there are as many as say different things. */
-static void observers_that_come_and_go_leave_nothing(void **state)
+TEST(observers_that_come_and_go_leave_nothing)
 {
-    struct xseg_allocator *allocator = open_on(64, NULL);
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_allocator *allocator = env_open_mib(64, NULL);
+    struct xseg_observer observer = {sizeof(observer), .on_trace = trace_nothing};
     size_t before = 0;
 
-    (void)state;
     observer.context = &observer;
-    observer.on_trace = trace_nothing;
     for (unsigned i = 0; i < 2000; i++) {
         uint64_t id = 0;
 
-        assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
+        assert_ok(xseg_observer_add(allocator, &observer, &id));
         env_free(allocator, env_alloc(allocator, 100, NULL));
-        assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
-        assert_int_equal(xseg_config_set(allocator, i % 2 == 0 ? "idle_ms:100" : "idle_ms:200"),
-                         XSEG_OK);
+        assert_ok(xseg_observer_remove(allocator, id));
+        assert_ok(xseg_config_set(allocator, i % 2 == 0 ? "idle_ms:100" : "idle_ms:200"));
         if (i == 1000)
             before = mallinfo2().uordblks;
     }
     /* A version has more than a thousand bytes.  Some sanitizers do not count. */
     assert_in_range(mallinfo2().uordblks, 0, before + 16384);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(observers_that_come_and_go_leave_nothing),
-        cmocka_unit_test(what_is_spared_serves_the_request),
-        cmocka_unit_test(it_is_asked_until_there_is_enough),
-        cmocka_unit_test(asking_is_bounded),
-        cmocka_unit_test(a_refusal_is_told_with_its_text),
-        cmocka_unit_test(a_request_from_within_tells_nobody),
-        cmocka_unit_test(a_rejection_is_told_apart),
-        cmocka_unit_test(a_rejection_is_no_entry),
-        cmocka_unit_test(it_is_asked_during_a_capture),
-        cmocka_unit_test(one_that_has_ended_is_not_called),
-        cmocka_unit_test(one_cannot_end_from_within),
-        cmocka_unit_test(wrong_observers_are_refused),
-        cmocka_unit_test(everything_is_traced_in_order),
-        cmocka_unit_test(a_pending_free_is_completed_later),
-        cmocka_unit_test(blocks_are_told_of_before_their_memory),
-        cmocka_unit_test(frees_are_traced_whatever_the_keys),
-    };
-
-    return cmocka_run_group_tests_name("observe", tests, NULL, NULL);
 }

@@ -24,20 +24,19 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
 }
 
 /* A slow build that was installed by mistake is noticed, and does not fill logs. */
-static void self_checks_are_logged_once(void **state)
+TEST(self_checks_are_logged_once)
 {
     struct heard heard = {0};
     struct xseg_options options = {sizeof(options)};
 
-    (void)state;
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_ok(xseg_sim_reset(NULL));
     options.driver = env_driver();
     options.log = hear;
     options.log_context = &heard;
     for (int i = 0; i < 3; i++) {
         struct xseg_allocator *allocator = NULL;
 
-        assert_int_equal(xseg_open(NULL, &options, &allocator), XSEG_OK);
+        assert_ok(xseg_open(NULL, &options, &allocator));
         env_close(allocator);
     }
     if (XSEG_CHECKS > 0) {
@@ -46,13 +45,4 @@ static void self_checks_are_logged_once(void **state)
         assert_non_null(strstr(heard.line, "--buildtype=release"));
     } else
         assert_int_equal(heard.count, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(self_checks_are_logged_once),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -320,7 +320,7 @@ static xseg_status call_quota(struct world *world)
 static void undo_quota(struct world *world)
 {
     if (world->state->act != act_release) /* the quota ends with the range */
-        assert_int_equal(xseg_range_set_quota(world->range, 0), XSEG_OK);
+        assert_ok(xseg_range_set_quota(world->range, 0));
 }
 
 static xseg_status call_pin(struct world *world)
@@ -335,7 +335,7 @@ static xseg_status call_unpin(struct world *world)
 
 static void undo_pin(struct world *world)
 {
-    assert_int_equal(call_unpin(world), XSEG_OK);
+    assert_ok(call_unpin(world));
 }
 
 static xseg_status call_dmabuf(struct world *world)
@@ -360,19 +360,16 @@ static void undo_dmabuf_pin(struct world *world)
 {
     uint64_t id = 0;
 
-    assert_int_equal(xseg_sim_register_descriptor(world->fd, 0, world->bytes, &id), XSEG_OK);
-    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-    assert_int_equal(xseg_dmabuf_close(world->allocator, world->fd), XSEG_OK);
+    assert_ok(xseg_sim_register_descriptor(world->fd, 0, world->bytes, &id));
+    assert_ok(xseg_sim_unregister(id));
+    assert_ok(xseg_dmabuf_close(world->allocator, world->fd));
 }
 
 static xseg_status add(struct world *world, bool pin)
 {
-    struct xseg_registrar registrar = {sizeof(registrar)};
+    struct xseg_registrar registrar = {sizeof(registrar), .context = world, .enter = own_enter,
+                                       .leave = own_leave, .pin = pin};
 
-    registrar.context = world;
-    registrar.enter = own_enter;
-    registrar.leave = own_leave;
-    registrar.pin = pin;
     return xseg_register(world->allocator, world->address, world->bytes, &registrar, &world->id);
 }
 
@@ -390,7 +387,7 @@ static void undo_register(struct world *world)
 {
     for (size_t i = 0; i < world->own_runs.count; i++)
         assert_int_not_equal(access_at((void *)world->own_runs.begin[i], 0), 0);
-    assert_int_equal(xseg_unregister(world->allocator, world->id), XSEG_OK);
+    assert_ok(xseg_unregister(world->allocator, world->id));
     assert_int_equal(world->own_runs.count, 0);
 }
 
@@ -413,7 +410,7 @@ static xseg_status call_export(struct world *world)
 static void undo_export(struct world *world)
 {
     export_handles_close(&world->exported);
-    assert_int_equal(xseg_export_close(world->allocator, world->address), XSEG_OK);
+    assert_ok(xseg_export_close(world->allocator, world->address));
 }
 
 static xseg_status call_trim(struct world *world)
@@ -424,13 +421,13 @@ static xseg_status call_trim(struct world *world)
 static xseg_status call_pause(struct world *world)
 {
     /* A pause waits for the streams of commits only; the second one is that of a graph. */
-    assert_int_equal(xseg_sim_finish(world->second), XSEG_OK);
+    assert_ok(xseg_sim_finish(world->second));
     return xseg_pool_pause(world->pool, XSEG_KEEP_HOST, NULL);
 }
 
 static void undo_pause(struct world *world)
 {
-    assert_int_equal(xseg_pool_resume(world->pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(world->pool));
 }
 
 static const struct call calls[] = {
@@ -588,7 +585,7 @@ static void mapped(struct world *world)
 
 static void held(struct world *world)
 {
-    assert_int_equal(call_hold(world), XSEG_OK);
+    assert_ok(call_hold(world));
     world->holds = 1;
 }
 
@@ -615,9 +612,8 @@ static void pending_and_held(struct world *world)
 
 static void aliased(struct world *world)
 {
-    assert_int_equal(
-        xseg_range_alias(world->range, offset_of(world), COUNT * PAGE, world->range, SOURCE * PAGE),
-        XSEG_OK);
+    assert_ok(xseg_range_alias(world->range, offset_of(world), COUNT * PAGE, world->range,
+                               SOURCE * PAGE));
 }
 
 static void registered_at(struct world *world, const void *address, size_t bytes)
@@ -627,9 +623,8 @@ static void registered_at(struct world *world, const void *address, size_t bytes
     world->registrar.enter = on_enter;
     world->registrar.leave = on_leave;
     world->has_registration = true;
-    assert_int_equal(
-        xseg_register(world->allocator, address, bytes, &world->registrar, &world->registration),
-        XSEG_OK);
+    assert_ok(
+        xseg_register(world->allocator, address, bytes, &world->registrar, &world->registration));
 }
 
 static void registered(struct world *world)
@@ -647,7 +642,7 @@ static void mapped_and_registered(struct world *world)
 static void paused(struct world *world)
 {
     mapped(world);
-    assert_int_equal(call_pause(world), XSEG_OK);
+    assert_ok(call_pause(world));
 }
 
 /* A callback that has nothing to do with the granules. */
@@ -679,7 +674,7 @@ static xseg_status act_decommit(struct world *world)
 
 static xseg_status act_trim(struct world *world)
 {
-    assert_int_equal(xseg_sim_finish(world->stream), XSEG_OK);
+    assert_ok(xseg_sim_finish(world->stream));
     return call_trim(world);
 }
 
@@ -701,7 +696,7 @@ static xseg_status act_resume(struct world *world)
 static void paused_and_registered(struct world *world)
 {
     mapped_and_registered(world);
-    assert_int_equal(call_pause(world), XSEG_OK);
+    assert_ok(call_pause(world));
 }
 
 static xseg_status act_release(struct world *world)
@@ -828,22 +823,20 @@ static const struct state states[] = {
 
 static void open_world(struct world *world)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {
+        sizeof(settings), .memory_bytes = (world->state->is_short ? SHORT_PAGES : GRANULES) * PAGE,
+        .real_bytes = true};
     struct xseg_pool_options pool = {sizeof(pool)};
     struct xseg_range_options options = {sizeof(options)};
     struct xseg_observer observer = {sizeof(observer)};
 
-    settings.memory_bytes = (world->state->is_short ? SHORT_PAGES : GRANULES) * PAGE;
-    settings.real_bytes = true;
     world->allocator = env_open_with_clock(&settings, "expandable_segments:True");
     pool.exportable = pool.rdma = true;
-    assert_int_equal(xseg_pool_create(world->allocator, 0, &pool, &world->pool), XSEG_OK);
+    assert_ok(xseg_pool_create(world->allocator, 0, &pool, &world->pool));
     options.pool = world->pool;
-    assert_int_equal(
-        xseg_range_reserve(world->allocator, 0, GRANULES * PAGE, &options, &world->range), XSEG_OK);
-    assert_int_equal(
-        xseg_range_reserve(world->allocator, 0, GRANULES * PAGE, &options, &world->other), XSEG_OK);
-    assert_int_equal(xseg_range_reserve(world->allocator, 0, PAGE, NULL, &world->apart), XSEG_OK);
+    assert_ok(xseg_range_reserve(world->allocator, 0, GRANULES * PAGE, &options, &world->range));
+    assert_ok(xseg_range_reserve(world->allocator, 0, GRANULES * PAGE, &options, &world->other));
+    assert_ok(xseg_range_reserve(world->allocator, 0, PAGE, NULL, &world->apart));
     world->base = info(world->range).base;
     world->first = world->state->first == 0 ? TARGET : world->state->first - 1;
     world->address = world->base + world->first * PAGE;
@@ -857,7 +850,7 @@ static void open_world(struct world *world)
     observer.on_map = on_came;
     observer.on_unmap = on_leaving;
     observer.on_low_memory = on_short;
-    assert_int_equal(xseg_observer_add(world->allocator, &observer, &world->observer), XSEG_OK);
+    assert_ok(xseg_observer_add(world->allocator, &observer, &world->observer));
 }
 
 /* Whether the granules have memory after the other call and this one: `after`, unless this one has changed that. */
@@ -895,14 +888,14 @@ static void check_granules(struct world *world)
 static void close_world(struct world *world)
 {
     if (world->has_registration)
-        assert_int_equal(xseg_unregister(world->allocator, world->registration), XSEG_OK);
+        assert_ok(xseg_unregister(world->allocator, world->registration));
     assert_int_equal(world->runs.count, 0);
     if (world->block != NULL)
         env_free(world->allocator, world->block);
     if (world->beside != NULL)
         env_free(world->allocator, world->beside);
     while (world->holds-- != 0)
-        assert_int_equal(call_let_go(world), XSEG_OK);
+        assert_ok(call_let_go(world));
     if (world->state->act == act_share && world->state->first != 0)
         decommit(world->range, TARGET, COUNT, NULL);
     if (world->state->act == act_commit_beside)
@@ -912,15 +905,14 @@ static void close_world(struct world *world)
     if (world->first != SOURCE && world->state->act != act_release)
         decommit(world->range, SOURCE, COUNT, NULL);
     decommit(world->other, 0, COUNT, NULL);
-    assert_int_equal(xseg_observer_remove(world->allocator, world->observer), XSEG_OK);
+    assert_ok(xseg_observer_remove(world->allocator, world->observer));
     xseg_sim_finish_all();
     if (world->range != NULL)
         release(world->range);
     release(world->other);
     release(world->apart);
-    assert_int_equal(xseg_pool_release(world->pool), XSEG_OK);
-    env_stream_destroy(world->stream);
-    env_stream_destroy(world->second);
+    assert_ok(xseg_pool_release(world->pool));
+    env_stream_destroy(world->stream, world->second);
     env_close(world->allocator);
 }
 
@@ -958,7 +950,7 @@ static void run_case(const void *argument)
     if (world.status == XSEG_OK && world.call->undo != NULL)
         world.call->undo(&world);
     if (world.state->act == act_pause && world.acted == XSEG_OK)
-        assert_int_equal(xseg_pool_resume(world.pool), XSEG_OK);
+        assert_ok(xseg_pool_resume(world.pool));
     if (world.state->act == act_steal && world.acted == XSEG_OK)
         decommit(world.other, TARGET, SHORT_PAGES - 2 * COUNT, NULL);
     if (world.state->act == act_release && world.acted == XSEG_OK)

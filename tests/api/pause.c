@@ -12,10 +12,9 @@
 /* A machine that keeps bytes, with an allocator. */
 static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
+                                         .real_bytes = true};
 
-    settings.memory_bytes = memory;
-    settings.real_bytes = true;
     return env_open_on(&settings, config);
 }
 
@@ -62,7 +61,7 @@ static bool has_pattern(const void *ptr, size_t bytes, uint64_t seed)
     return true;
 }
 
-static void memory_goes_and_addresses_stay(void **state)
+TEST(memory_goes_and_addresses_stay)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
@@ -70,9 +69,8 @@ static void memory_goes_and_addresses_stay(void **state)
     void *small = env_alloc_in(allocator, pool, 1000, NULL),
          *other = env_alloc(allocator, MIB, NULL);
 
-    (void)state;
     const uint64_t used = xseg_sim_used(0), calls = xseg_sim_calls("cuMemUnmap");
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_sim_used(0), used - 62 * MIB); /* three large pages and a small one */
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls + 2);
     const struct xseg_statistics away = env_stats(allocator);
@@ -81,7 +79,7 @@ static void memory_goes_and_addresses_stay(void **state)
     assert_int_equal(away.allocation[XSEG_STAT_ALL].current, 3);
     assert_int_equal(env_block(allocator, large).state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(env_block(allocator, small).requested, 1000);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_int_equal(xseg_sim_used(0), used);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 64 * MIB);
     assert_int_equal(env_stats(allocator).paused_bytes, 0);
@@ -89,9 +87,7 @@ static void memory_goes_and_addresses_stay(void **state)
     env_launch(allocator, NULL, large);
     env_launch(allocator, NULL, small);
     xseg_sim_finish_all();
-    env_free(allocator, large);
-    env_free(allocator, small);
-    env_free(allocator, other);
+    env_free(allocator, large, small, other);
     env_close(allocator);
 }
 
@@ -124,7 +120,7 @@ static off_t room_of_some(size_t bytes)
     return room;
 }
 
-static void contents_are_kept(void **state)
+TEST(contents_are_kept)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_FILE};
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
@@ -134,57 +130,51 @@ static void contents_are_kept(void **state)
     void *small = env_alloc_in(allocator, pool, 3000, NULL);
     char *name = new_name();
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(keep); i++) {
         struct stat file = {0};
 
         write_pattern(large, 90 * MIB, i);
         write_pattern(small, 3000, 77 + i);
-        assert_int_equal(xseg_pool_pause(pool, keep[i], keep[i] == XSEG_KEEP_FILE ? name : NULL),
-                         XSEG_OK);
+        assert_ok(xseg_pool_pause(pool, keep[i], keep[i] == XSEG_KEEP_FILE ? name : NULL));
         assert_int_equal(xseg_sim_used(0), 0);
         if (keep[i] == XSEG_KEEP_FILE) {
             assert_int_equal(stat(name, &file), 0);
             assert_int_equal(file.st_size, 102 * MIB);
             assert_true(room_of(name) <= 2 * room_of_some(102 * MIB)); /* zeros take no room */
         }
-        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        assert_ok(xseg_pool_resume(pool));
         assert_false(is_there(name));
         assert_true(has_pattern(large, 90 * MIB, i));
         assert_true(has_pattern(small, 3000, 77 + i));
     }
     free(name);
-    env_free(allocator, large);
-    env_free(allocator, small);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_free(allocator, large, small);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator, stream);
 }
 
 /* What a pool does not need goes to others. */
-static void others_use_the_memory_meanwhile(void **state)
+TEST(others_use_the_memory_meanwhile)
 {
     struct xseg_allocator *allocator = open_with_bytes(200 * MIB, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *weights = env_alloc_in(allocator, pool, 120 * MIB, NULL);
 
-    (void)state;
     write_pattern(weights, 120 * MIB, 1);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     void *other = env_alloc(allocator, 120 * MIB, NULL);
     write_pattern(other, 120 * MIB, 2);
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
     assert_true(has_pattern(other, 120 * MIB, 2));
     /* Cached memory gives way. */
     env_free(allocator, other);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(weights, 120 * MIB, 1));
     env_free(allocator, weights);
     env_close(allocator);
 }
 
-static void without_memory_it_stays_paused(void **state)
+TEST(without_memory_it_stays_paused)
 {
     struct xseg_allocator *allocator = open_with_bytes(400 * MIB, NULL);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
@@ -193,23 +183,22 @@ static void without_memory_it_stays_paused(void **state)
     void *ptr = env_alloc_in(allocator, pool, 150 * MIB, NULL);
     char *name = new_name();
 
-    (void)state;
     write_pattern(ptr, 150 * MIB, 3);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
-    assert_int_equal(xseg_sim_set_external_memory(0, 300 * MIB), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
+    assert_ok(xseg_sim_set_external_memory(0, 300 * MIB));
     for (unsigned i = 0; i < 3; i++) {
         env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
         assert_int_equal(xseg_sim_used(0), 0);
     }
-    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
+    assert_ok(xseg_sim_set_external_memory(0, 0));
     device.device = 0;
     limits.hard_bytes = 100 * MIB;
-    assert_int_equal(xseg_limits_set(allocator, &device, &limits), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &device, &limits));
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT, "limit");
     limits.hard_bytes = UINT64_MAX;
-    assert_int_equal(xseg_limits_set(allocator, &device, &limits), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &device, &limits));
     assert_true(is_there(name));
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 150 * MIB, 3));
     free(name);
     env_free(allocator, ptr);
@@ -217,7 +206,7 @@ static void without_memory_it_stays_paused(void **state)
 }
 
 /* What the calls on a paused pool and its blocks do. */
-static void a_paused_pool_works_on_the_host_side(void **state)
+TEST(a_paused_pool_works_on_the_host_side)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = env_pool(allocator);
@@ -231,10 +220,9 @@ static void a_paused_pool_works_on_the_host_side(void **state)
                       env_alloc_in(allocator, pool, 600, NULL)};
     void *other = NULL;
 
-    (void)state;
     write_pattern(keep, 30 * MIB, 4);
-    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     const uint64_t calls = xseg_sim_calls(NULL);
     where.pool = pool;
     env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED,
@@ -242,31 +230,27 @@ static void a_paused_pool_works_on_the_host_side(void **state)
     env_expect_error(env_try_alloc_in(allocator, pool, 500 * MIB, &other), XSEG_ERR_PAUSED,
                      "paused");
     env_expect_error(xseg_prewarm(allocator, &where, 100), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     env_expect_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     env_expect_error(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED, "paused");
     env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED, "paused");
-    env_free(allocator, gone);
-    env_free(allocator, small[1]);
+    env_free(allocator, gone, small[1]);
     env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released + done.kept_pool + done.kept_fragmented, 0);
     assert_true(xseg_sim_calls(NULL) <= calls + 8); /* the new stream is asked about */
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(keep, 30 * MIB, 4));
     /* What was freed meanwhile is handed out again. */
     void *again = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ptr_equal(again, gone);
     xseg_checkpoint_destroy(checkpoint);
-    env_free(allocator, again);
-    env_free(allocator, keep);
-    env_free(allocator, small[0]);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_free(allocator, again, keep, small[0]);
+    env_close(allocator, stream);
 }
 
-static void work_that_is_queued_stands_in_the_way(void **state)
+TEST(work_that_is_queued_stands_in_the_way)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
@@ -274,36 +258,32 @@ static void work_that_is_queued_stands_in_the_way(void **state)
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, own);
     const uint64_t used = xseg_sim_used(0);
 
-    (void)state;
     env_launch(allocator, own, ptr);
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
                      "has pending work");
-    assert_int_equal(xseg_sim_finish(own), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, other), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, third), XSEG_OK);
+    assert_ok(xseg_sim_finish(own));
+    assert_ok(xseg_record_stream(allocator, ptr, other));
+    assert_ok(xseg_record_stream(allocator, ptr, third));
     for (unsigned i = 0; i < 2; i++) {
         env_launch(allocator, i == 0 ? third : other, ptr);
         env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
                          "has pending work");
         if (i == 0)
-            assert_int_equal(xseg_sim_finish(third), XSEG_OK);
+            assert_ok(xseg_sim_finish(third));
     }
     void *freed = env_alloc_in(allocator, pool, 5 * MIB, own);
-    assert_int_equal(xseg_record_stream(allocator, freed, other), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, freed, other));
     env_free(allocator, freed);
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pending free");
     assert_int_equal(xseg_sim_used(0), used);
     /* The pool works on. */
     env_free(allocator, env_alloc_in(allocator, pool, 1000, own));
-    assert_int_equal(xseg_sim_finish(other), XSEG_OK);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_sim_finish(other));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     env_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(own);
-    env_stream_destroy(other);
-    env_stream_destroy(third);
+    env_close(allocator, own, other, third);
 }
 
 static void *give_nothing(void *context, size_t bytes, int device, xseg_stream stream)
@@ -324,7 +304,7 @@ static void take_nothing(void *context, void *ptr, size_t bytes, int device, xse
     (void)stream;
 }
 
-static void bad_input_changes_nothing(void **state)
+TEST(bad_input_changes_nothing)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
@@ -332,7 +312,6 @@ static void bad_input_changes_nothing(void **state)
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     char *name = new_name();
 
-    (void)state;
     env_expect_error(xseg_pool_pause(NULL, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT, "NULL");
     env_expect_error(xseg_pool_resume(NULL), XSEG_ERR_ARGUMENT, "NULL");
     env_expect_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), XSEG_ERR_ARGUMENT, "7");
@@ -349,98 +328,91 @@ static void bad_input_changes_nothing(void **state)
     assert_int_equal(unlink(name), 0);
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), XSEG_ERR_FILE,
                      "no/such/folder/file");
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_PAUSED, "is paused");
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
     options.memory.alloc = give_nothing;
     options.memory.free = take_nothing;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &own), XSEG_OK);
-    assert_int_equal(xseg_pool_release(own), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &own));
+    assert_ok(xseg_pool_release(own));
     free(name);
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
 /* Addresses of a classic segment go with it; beside them, expandable pools are paused as ever. */
-static void classic_segments_cannot_be_paused(void **state)
+TEST(classic_segments_cannot_be_paused)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
     struct xseg_pool *classic = env_pool(allocator), *pool = env_pool(allocator);
     void *old = env_alloc_in(allocator, classic, 30 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     void *mixed = env_alloc_in(allocator, classic, 30 * MIB, NULL);
     env_expect_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
                      "classic segments");
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     env_launch(allocator, NULL, old);
     env_launch(allocator, NULL, mixed);
     xseg_sim_finish_all();
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    env_free(allocator, old);
-    env_free(allocator, ptr);
-    env_free(allocator, mixed);
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, old, ptr, mixed);
     env_close(allocator);
 }
 
 /* A graph's memory, with what was freed in its capture: all of it is there again. */
-static void graphs_stay_valid(void **state)
+TEST(graphs_stay_valid)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     void *held = NULL, *temporary = NULL;
 
-    (void)state;
     env_capture_begin(pool, stream);
-    assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, stream, &held), XSEG_OK);
-    assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, stream, &temporary), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 0, 30 * MIB, stream, &held));
+    assert_ok(xseg_alloc(allocator, 0, 50 * MIB, stream, &temporary));
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "capture");
     env_free(allocator, temporary);
     struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
     struct xseg_pool *other = env_pool(allocator);
     env_capture_begin(other, stream);
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_BUSY, "capture");
-    env_graph_destroy(env_capture_end_graph(other, stream));
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    env_capture_end(other, stream);
+    assert_ok(xseg_pool_resume(pool));
     /* What a replay touches: the block, and what was freed. */
-    assert_int_equal(xseg_sim_launch_on(stream, 1000, (uintptr_t)held, 30 * MIB), XSEG_OK);
-    assert_int_equal(xseg_sim_launch_on(stream, 1000, (uintptr_t)temporary, 50 * MIB), XSEG_OK);
+    assert_ok(xseg_sim_launch_on(stream, 1000, (uintptr_t)held, 30 * MIB));
+    assert_ok(xseg_sim_launch_on(stream, 1000, (uintptr_t)temporary, 50 * MIB));
     xseg_sim_finish_all();
     env_graph_destroy(graph);
     env_free(allocator, held);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_close(allocator, stream);
 }
 
 /* A pool that nobody holds can be resumed as long as it has blocks; without, it is forgotten. */
-static void a_released_pool_is_forgotten_with_its_last_block(void **state)
+TEST(a_released_pool_is_forgotten_with_its_last_block)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = env_observed_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     char *name = new_name();
 
-    (void)state;
     write_pattern(ptr, 30 * MIB, 5);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
+    assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 30 * MIB, 5));
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_ARGUMENT,
                      "pool has been released");
     env_free(allocator, ptr);
     pool = env_pool(allocator);
     ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
+    assert_ok(xseg_pool_release(pool));
     env_free(allocator, ptr);
     assert_true(is_there(name));
     env_empty_cache(allocator);
@@ -450,38 +422,36 @@ static void a_released_pool_is_forgotten_with_its_last_block(void **state)
     /* Closing forgets what is paused, too, held or not. */
     pool = env_pool(allocator);
     env_free(allocator, env_alloc_in(allocator, pool, 30 * MIB, NULL));
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
     env_close(allocator);
     assert_false(is_there(name));
     free(name);
 }
 
 /* The driver makes no memory for others any more: the pool stays paused, and comes back when it does. */
-static void memory_for_others_may_be_refused(void **state)
+TEST(memory_for_others_may_be_refused)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, "expandable_segments:True");
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct xseg_pool *pool = NULL;
     uint64_t *word;
 
-    (void)state;
-    options.exportable = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     word = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     *word = 7;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 801), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, 801));
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_UNSUPPORTED, "cuMemCreate failed");
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_int_equal(*word, 7);
     env_free(allocator, word);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
 /* The driver refuses a resume half-way: the memory that it had got by then goes again. */
-static void a_resume_that_fails_holds_no_memory(void **state)
+TEST(a_resume_that_fails_holds_no_memory)
 {
     static const char *const call[] = {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync"};
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
@@ -489,36 +459,34 @@ static void a_resume_that_fails_holds_no_memory(void **state)
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
 
-    (void)state;
     fault.every = 1;
     fault.error = 999;
     write_pattern(ptr, 50 * MIB, 6);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     for (unsigned i = 0; i < COUNT_OF(call); i++) {
         fault.call = call[i];
-        assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+        assert_ok(xseg_sim_fault_set(0, &fault));
         env_expect_error(xseg_pool_resume(pool), XSEG_ERR_DRIVER, "still paused");
-        assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+        assert_ok(xseg_sim_fault_set(0, NULL));
         assert_int_equal(xseg_sim_used(0), 0);
         assert_int_equal(env_stats(allocator).physical_bytes, 0);
         assert_int_equal(env_stats(allocator).paused_bytes, 60 * MIB);
     }
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 50 * MIB, 6));
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
-static void an_empty_pool_can_be_paused(void **state)
+TEST(an_empty_pool_can_be_paused)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *other = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     env_free(allocator, env_alloc_in(allocator, pool, 100, NULL));
     env_close(allocator);
 }
@@ -537,11 +505,11 @@ static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
     fault.error = 999;
     if (!watched)
         assert_int_equal(xseg_sim_fault_count(0), 0);
-    assert_int_equal(xseg_sim_fault_set(0, watched ? &fault : NULL), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, watched ? &fault : NULL));
 }
 
 /* Half of a live set of 10 GiB goes and comes back; the other half serves, work queued all the time. */
-static void half_of_a_large_set_goes_while_the_other_serves(void **state)
+TEST(half_of_a_large_set_goes_while_the_other_serves)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
     struct xseg_allocator *allocator = open_with_bytes(16 * GIB, NULL);
@@ -550,7 +518,6 @@ static void half_of_a_large_set_goes_while_the_other_serves(void **state)
     void *stays = env_alloc(allocator, HALF, serving), *goes[PIECES];
     char *name = new_name();
 
-    (void)state;
     for (unsigned i = 0; i < PIECES; i++)
         goes[i] = env_alloc_in(allocator, pool, HALF / PIECES, NULL);
     write_pattern(stays, HALF, 1000);
@@ -560,13 +527,12 @@ static void half_of_a_large_set_goes_while_the_other_serves(void **state)
             write_pattern(goes[i], HALF / PIECES, mode * PIECES + i);
         const uint64_t used = xseg_sim_used(0);
         expect_untouched((uintptr_t)stays, HALF, true);
-        assert_int_equal(
-            xseg_pool_pause(pool, keep[mode], keep[mode] == XSEG_KEEP_FILE ? name : NULL), XSEG_OK);
+        assert_ok(xseg_pool_pause(pool, keep[mode], keep[mode] == XSEG_KEEP_FILE ? name : NULL));
         assert_int_equal(xseg_sim_used(0), used - HALF);
         void *request = env_alloc(allocator, 2 * GIB, serving);
         env_launch(allocator, serving, request);
         env_free(allocator, request);
-        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        assert_ok(xseg_pool_resume(pool));
         expect_untouched((uintptr_t)stays, HALF, false);
         for (unsigned i = 0; i < PIECES && keep[mode] != XSEG_KEEP_NOTHING; i++)
             assert_true(has_pattern(goes[i], HALF / PIECES, mode * PIECES + i));
@@ -577,29 +543,5 @@ static void half_of_a_large_set_goes_while_the_other_serves(void **state)
         env_free(allocator, goes[i]);
     env_free(allocator, stays);
     xseg_sim_finish_all();
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(serving);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_goes_and_addresses_stay),
-        cmocka_unit_test(contents_are_kept),
-        cmocka_unit_test(others_use_the_memory_meanwhile),
-        cmocka_unit_test(without_memory_it_stays_paused),
-        cmocka_unit_test(a_paused_pool_works_on_the_host_side),
-        cmocka_unit_test(work_that_is_queued_stands_in_the_way),
-        cmocka_unit_test(bad_input_changes_nothing),
-        cmocka_unit_test(classic_segments_cannot_be_paused),
-        cmocka_unit_test(graphs_stay_valid),
-        cmocka_unit_test(a_released_pool_is_forgotten_with_its_last_block),
-        cmocka_unit_test(memory_for_others_may_be_refused),
-        cmocka_unit_test(a_resume_that_fails_holds_no_memory),
-        cmocka_unit_test(an_empty_pool_can_be_paused),
-        cmocka_unit_test(half_of_a_large_set_goes_while_the_other_serves),
-    };
-
-    return cmocka_run_group_tests_name("pause", tests, NULL, NULL);
+    env_close(allocator, serving);
 }

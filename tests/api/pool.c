@@ -5,22 +5,13 @@
 
 #include "tests/support/env.h"
 
-static struct xseg_pool *make_pool(struct xseg_allocator *allocator,
-                                   const struct xseg_pool_options *options)
-{
-    struct xseg_pool *pool = NULL;
-
-    assert_int_equal(xseg_pool_create(allocator, 0, options, &pool), XSEG_OK);
-    return pool;
-}
-
 static struct xseg_statistics pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
 
     where.pool = pool;
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(allocator, &where, &stats));
     return stats;
 }
 
@@ -30,21 +21,20 @@ static bool is_this(void *context, xseg_stream stream)
 }
 
 /* The route that was begun last, and accepts the stream, serves it. */
-static void the_latest_route_that_accepts_serves(void **state)
+TEST(the_latest_route_that_accepts_serves)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
-    struct xseg_pool *one = make_pool(allocator, NULL), *all = make_pool(allocator, NULL);
+    struct xseg_pool *one = env_pool_with(allocator, NULL), *all = env_pool_with(allocator, NULL);
     void *ptr[4];
 
-    (void)state;
-    assert_int_equal(xseg_route_begin(all, NULL, NULL), XSEG_OK);
-    assert_int_equal(xseg_route_begin(one, is_this, stream), XSEG_OK);
+    assert_ok(xseg_route_begin(all, NULL, NULL));
+    assert_ok(xseg_route_begin(one, is_this, stream));
     env_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_BUSY, "already");
     ptr[0] = env_alloc(allocator, 100, stream);
     ptr[1] = env_alloc(allocator, 100, NULL);
     ptr[2] = env_alloc_in(allocator, all, 100, NULL);
-    assert_int_equal(xseg_route_end(all), XSEG_OK);
+    assert_ok(xseg_route_end(all));
     env_expect_error(xseg_route_end(all), XSEG_ERR_ARGUMENT, "route is not active");
     ptr[3] = env_alloc(allocator, 100, NULL);
     assert_ptr_equal(env_block(allocator, ptr[0]).pool, one);
@@ -52,32 +42,30 @@ static void the_latest_route_that_accepts_serves(void **state)
     assert_ptr_equal(env_block(allocator, ptr[2]).pool, all);
     assert_null(env_block(allocator, ptr[3]).pool);
     /* A route holds its pool, and stands in the way of closing. */
-    assert_int_equal(xseg_pool_release(one), XSEG_OK);
+    assert_ok(xseg_pool_release(one));
     env_free(allocator, env_alloc(allocator, 100, stream));
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "route");
-    assert_int_equal(xseg_route_end(one), XSEG_OK);
+    assert_ok(xseg_route_end(one));
     env_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_ARGUMENT,
                      "pool has been released");
     for (unsigned i = 0; i < 4; i++)
         env_free(allocator, ptr[i]);
-    assert_int_equal(xseg_pool_release(all), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    assert_ok(xseg_pool_release(all));
+    env_close(allocator, stream);
 }
 
 /* A released pool is not found any more, so memory that it got would serve no request. */
-static void a_released_pool_is_not_prewarmed(void **state)
+TEST(a_released_pool_is_not_prewarmed)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
         struct xseg_scope where = XSEG_SCOPE_ALL;
 
         where.pool = env_observed_pool(allocator);
-        assert_int_equal(xseg_prewarm(allocator, &where, MIB), XSEG_OK);
-        assert_int_equal(xseg_pool_release(where.pool), XSEG_OK);
+        assert_ok(xseg_prewarm(allocator, &where, MIB));
+        assert_ok(xseg_pool_release(where.pool));
         env_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
                          "pool has been released");
         env_empty_cache(allocator);
@@ -86,16 +74,15 @@ static void a_released_pool_is_not_prewarmed(void **state)
     }
 }
 
-static void a_pool_has_a_limit_of_its_own(void **state)
+TEST(a_pool_has_a_limit_of_its_own)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_request request = {sizeof(request)};
     void *outside = env_alloc(allocator, 30 * MIB, NULL), *a, *b = NULL;
 
-    (void)state;
     options.limit_bytes = 41 * MIB;
-    struct xseg_pool *pool = make_pool(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     env_free(allocator, outside);
     a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     request.pool = pool;
@@ -111,43 +98,36 @@ static void a_pool_has_a_limit_of_its_own(void **state)
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 80 * MIB);
     assert_int_equal(env_stats(allocator).num_ooms, 1);
-    env_free(allocator, a);
-    env_free(allocator, b);
+    env_free(allocator, a, b);
     env_close(allocator);
 }
 
-static void blocks_of_a_pool_may_stay_whole(void **state)
+TEST(blocks_of_a_pool_may_stay_whole)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .no_split = true};
     void *a, *b;
 
-    (void)state;
-    options.no_split = true;
-    struct xseg_pool *pool = make_pool(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     a = env_alloc_in(allocator, pool, 100, NULL);
     b = env_alloc_in(allocator, pool, 100, NULL);
     assert_int_equal(env_block(allocator, a).bytes, 2 * MIB);
     assert_ptr_not_equal(env_block(allocator, a).segment_base,
                          env_block(allocator, b).segment_base);
-    env_free(allocator, a);
-    env_free(allocator, b);
+    env_free(allocator, a, b);
     env_close(allocator);
 }
 
 /* When memory is short, what such a pool has cached serves the default pool; nothing is flushed. */
-static void a_pool_lends_when_memory_is_short(void **state)
+TEST(a_pool_lends_when_memory_is_short)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * MIB};
+    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct xseg_request request = {sizeof(request)};
     void *inside, *ptr = NULL;
 
-    (void)state;
-    settings.memory_bytes = 64 * MIB;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    options.use_on_oom = true;
-    struct xseg_pool *pool = make_pool(allocator, &options), *other;
+    struct xseg_pool *pool = env_pool_with(allocator, &options), *other;
     inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     env_free(allocator, inside);
     ptr = env_alloc(allocator, 30 * MIB, NULL);
@@ -157,15 +137,15 @@ static void a_pool_lends_when_memory_is_short(void **state)
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, ptr);
     /* Not to private pools, and not once nobody holds it: then its memory goes. */
-    request.pool = other = make_pool(allocator, NULL);
+    request.pool = other = env_pool_with(allocator, NULL);
     request.bytes = 30 * MIB;
     env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
                      "out of memory on device 0");
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_null(env_block(allocator, ptr).pool);
     assert_null(env_block(allocator, ptr).fallback_pool);
-    assert_int_equal(xseg_pool_release(other), XSEG_OK);
+    assert_ok(xseg_pool_release(other));
     env_free(allocator, ptr);
     env_close(allocator);
 }
@@ -174,43 +154,41 @@ static void a_pool_lends_when_memory_is_short(void **state)
 
 static struct xseg_pool *make_named(struct xseg_allocator *allocator, const char *name)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .name = name};
 
-    options.name = name;
-    return make_pool(allocator, &options);
+    return env_pool_with(allocator, &options);
 }
 
 /* A name is copied, and stands in every sentence about the pool; without one there is a number. */
-static void sentences_name_the_pool(void **state)
+TEST(sentences_name_the_pool)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     char name[XSEG_POOL_NAME_MAX + 1] = "kv cache";
     struct xseg_pool *named = make_named(allocator, name), *other = make_named(allocator, "");
-    struct xseg_pool *third = make_pool(allocator, NULL);
+    struct xseg_pool *third = env_pool_with(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *ptr = NULL;
 
-    (void)state;
     memset(name, 'x', sizeof(name));
     env_expect_error(xseg_route_end(named), XSEG_ERR_ARGUMENT,
                      "route is not active, pool \"kv cache\"");
     env_expect_error(xseg_route_end(other), XSEG_ERR_ARGUMENT, "route is not active, pool 2");
     env_expect_error(xseg_capture_end(third), XSEG_ERR_ARGUMENT, "capture is not active, pool 3");
-    assert_int_equal(xseg_route_begin(named, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(named, NULL, NULL));
     env_expect_error(xseg_route_begin(named, NULL, NULL), XSEG_ERR_BUSY,
                      "route is already active, pool \"kv cache\"");
-    assert_int_equal(xseg_route_end(named), XSEG_OK);
-    assert_int_equal(xseg_pool_checkpoint(named, &checkpoint), XSEG_OK);
+    assert_ok(xseg_route_end(named));
+    assert_ok(xseg_pool_checkpoint(named, &checkpoint));
     env_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
                      "checkpoint is of another pool, pool \"kv cache\"; restore pool 2");
     xseg_checkpoint_destroy(checkpoint);
     env_expect_error(xseg_pool_resume(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
-    assert_int_equal(xseg_pool_pause(named, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(named, XSEG_KEEP_NOTHING, NULL));
     env_expect_error(env_try_alloc_in(allocator, named, 1, &ptr), XSEG_ERR_PAUSED,
                      "pool is paused, \"kv cache\"; ");
-    assert_int_equal(xseg_pool_resume(named), XSEG_OK);
+    assert_ok(xseg_pool_resume(named));
     where.pool = third;
     limits.soft_bytes = limits.hard_bytes = MIB;
     env_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_UNSUPPORTED,
@@ -218,14 +196,13 @@ static void sentences_name_the_pool(void **state)
     env_close(allocator);
 }
 
-static void a_name_has_an_end(void **state)
+TEST(a_name_has_an_end)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
     char name[XSEG_POOL_NAME_MAX + 2];
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     memset(name, 'n', sizeof(name));
     options.name = name;
     /* Not terminated: no more than the bound is looked at. */
@@ -233,12 +210,12 @@ static void a_name_has_an_end(void **state)
                      "at most 63 bytes");
     assert_null(pool);
     name[XSEG_POOL_NAME_MAX] = '\0';
-    pool = make_pool(allocator, &options);
+    pool = env_pool_with(allocator, &options);
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "nnn\" is not paused");
     /* A caller that knows no names. */
     options.struct_size = offsetof(struct xseg_pool_options, name);
     memset(name, 'n', sizeof(name));
-    pool = make_pool(allocator, &options);
+    pool = env_pool_with(allocator, &options);
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "pool 2 is not paused");
     env_close(allocator);
 }
@@ -273,7 +250,7 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
     own->taken += bytes;
 }
 
-static void a_pool_stands_on_its_owners_functions(void **state)
+TEST(a_pool_stands_on_its_owners_functions)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
@@ -281,13 +258,12 @@ static void a_pool_stands_on_its_owners_functions(void **state)
     struct own own = {.memory = aligned_alloc(4096, 4 * MIB)};
     void *a, *b, *c = NULL;
 
-    (void)state;
     assert_non_null(own.memory);
     options.memory = (struct xseg_pool_memory){own_alloc, NULL, &own};
     struct xseg_pool *pool = NULL;
     env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT, "free");
     options.memory.free = own_free;
-    pool = make_pool(allocator, &options);
+    pool = env_pool_with(allocator, &options);
 
     own.refuses = true;
     request.pool = pool;
@@ -309,7 +285,7 @@ static void a_pool_stands_on_its_owners_functions(void **state)
     env_free(allocator, a);
     assert_ptr_equal(env_alloc_in(allocator, pool, MIB / 2, NULL), own.memory);
     env_free(allocator, own.memory);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     assert_int_equal(own.given - own.taken, 2 * MIB);
     env_free(allocator, b);
@@ -324,13 +300,12 @@ static void a_pool_stands_on_its_owners_functions(void **state)
 /* After a refusal in such a pool: pages stay full, and nothing goes before a capture. */
 static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status refusal)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB};
     struct xseg_request request = {sizeof(request)};
     void *a, *b, *none = NULL;
 
-    settings.memory_bytes = 200 * MIB;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    struct xseg_pool *pool = make_pool(allocator, options), *captured = env_pool(allocator);
+    struct xseg_pool *pool = env_pool_with(allocator, options), *captured = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
     a = env_alloc(allocator, 120 * MIB, NULL);
@@ -342,19 +317,17 @@ static void expect_no_shortage(const struct xseg_pool_options *options, xseg_sta
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2);
     env_free(allocator, a);
     env_capture_begin(captured, stream);
-    env_graph_destroy(env_capture_end_graph(captured, stream));
+    env_capture_end(captured, stream);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 160 * MIB);
     env_free(allocator, b);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
-static void a_full_pool_is_no_shortage(void **state)
+TEST(a_full_pool_is_no_shortage)
 {
     struct xseg_pool_options limited = {sizeof(limited)}, owned = {sizeof(owned)};
     struct own own = {.refuses = true};
 
-    (void)state;
     limited.limit_bytes = 20 * MIB;
     expect_no_shortage(&limited, XSEG_ERR_LIMIT);
     owned.memory = (struct xseg_pool_memory){own_alloc, own_free, &own};
@@ -398,7 +371,7 @@ static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool 
 static void restore_and_compare(const char *config)
 {
     struct xseg_allocator *allocator = env_open(config);
-    struct xseg_pool *pool = make_pool(allocator, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
     struct told told = {0, 0};
     void *first[6], *later[6];
@@ -406,26 +379,24 @@ static void restore_and_compare(const char *config)
 
     for (unsigned i = 0; i < 6; i++)
         first[i] = env_alloc_in(allocator, pool, (i % 2 != 0 ? 3 * MIB : 700) * (i + 1), NULL);
-    env_free(allocator, first[1]);
-    env_free(allocator, first[2]);
+    env_free(allocator, first[1], first[2]);
     void *const live[] = {first[5], first[0], first[3], first[4], first[0]};
-    assert_int_equal(xseg_pool_check_live(pool, live, 5, &exactly), XSEG_OK);
+    assert_ok(xseg_pool_check_live(pool, live, 5, &exactly));
     assert_true(exactly);
-    assert_int_equal(xseg_pool_check_live(pool, live, 3, &exactly), XSEG_OK);
+    assert_ok(xseg_pool_check_live(pool, live, 3, &exactly));
     assert_false(exactly);
-    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
     const struct xseg_statistics then = pool_stats(allocator, pool);
 
     /* Another state: blocks freed, others allocated across the places of the first. */
-    env_free(allocator, first[0]);
-    env_free(allocator, first[3]);
+    env_free(allocator, first[0], first[3]);
     for (unsigned i = 0; i < 6; i++)
         later[i] = env_alloc_in(allocator, pool, (i % 2 != 0 ? 5 * MIB : 90 * KIB) * (i + 1), NULL);
     env_free(allocator, later[2]);
-    assert_int_equal(xseg_pool_restore(pool, checkpoint, note_moved, &told), XSEG_OK);
+    assert_ok(xseg_pool_restore(pool, checkpoint, note_moved, &told));
     assert_int_equal(told.freed, 7);
     assert_int_equal(told.live, 4);
-    assert_int_equal(xseg_pool_check_live(pool, live, 4, &exactly), XSEG_OK);
+    assert_ok(xseg_pool_check_live(pool, live, 4, &exactly));
     assert_true(exactly);
     const struct xseg_statistics now = pool_stats(allocator, pool);
     assert_int_equal(now.allocation[XSEG_STAT_ALL].current, then.allocation[XSEG_STAT_ALL].current);
@@ -437,99 +408,94 @@ static void restore_and_compare(const char *config)
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6 + 6 + 4);
 
     /* Again, from a state that equals it. */
-    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_check_live(pool, live, 4, &exactly), XSEG_OK);
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
+    assert_ok(xseg_pool_check_live(pool, live, 4, &exactly));
     assert_true(exactly);
     expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
     xseg_checkpoint_destroy(checkpoint);
     for (unsigned i = 0; i < 6; i++)
         if (i != 1 && i != 2)
             env_free(allocator, first[i]);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
-static void a_pool_comes_back_to_a_checkpoint(void **state)
+TEST(a_pool_comes_back_to_a_checkpoint)
 {
-    (void)state;
     restore_and_compare("expandable_segments:True");
     restore_and_compare("expandable_segments:False");
 }
 
-static void what_cannot_be_restored_changes_nothing(void **state)
+TEST(what_cannot_be_restored_changes_nothing)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream();
-    struct xseg_pool *pool = make_pool(allocator, NULL), *other = make_pool(allocator, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, NULL),
+                     *other = env_pool_with(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
     void *a = env_alloc_in(allocator, pool, 5 * MIB, NULL),
          *b = env_alloc_in(allocator, pool, 5 * MIB, NULL);
     bool exactly = false;
 
-    (void)state;
-    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
     env_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
                      "another pool");
     env_expect_error(xseg_pool_restore(pool, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, a, side), XSEG_OK);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, a, side));
     env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "used by");
     env_free(allocator, a);
     env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
                      "pending free");
     struct xseg_checkpoint *second = NULL;
     env_expect_error(xseg_pool_checkpoint(pool, &second), XSEG_ERR_BUSY, "pending free");
-    assert_int_equal(xseg_pool_check_live(pool, &b, 1, &exactly), XSEG_OK);
+    assert_ok(xseg_pool_check_live(pool, &b, 1, &exactly));
     assert_true(exactly);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
-    env_free(allocator, a);
-    env_free(allocator, b);
+    assert_ok(xseg_sim_finish(side));
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
+    env_free(allocator, a, b);
     xseg_checkpoint_destroy(checkpoint);
     xseg_checkpoint_destroy(NULL);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(side);
+    env_close(allocator, side);
 }
 
 /* A block of a checkpoint of which only the first page is left. */
-static void memory_that_is_gone_in_part_is_not_restored(void **state)
+TEST(memory_that_is_gone_in_part_is_not_restored)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    struct xseg_pool *pool = make_pool(allocator, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, NULL);
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
     env_free(allocator, block);
     void *first = env_alloc_in(allocator, pool, 10 * MIB, NULL);
     assert_ptr_equal(first, block);
     where.pool = pool;
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 40 * MIB);
     env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
                      "memory of the checkpoint has been released");
     assert_int_equal(env_block(allocator, first).bytes, 10 * MIB);
     /* With memory in the same place it can be restored. */
     env_free(allocator, env_alloc_in(allocator, pool, 50 * MIB, NULL));
-    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
     assert_int_equal(env_block(allocator, block).bytes, 60 * MIB);
     xseg_checkpoint_destroy(checkpoint);
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
 /* A service makes and releases pools for months. */
-static void pools_that_come_and_go_leave_nothing_behind(void **state)
+TEST(pools_that_come_and_go_leave_nothing_behind)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
     uint64_t host = 0;
 
-    (void)state;
     settings.memory_bytes = 1 * GIB; /* addresses of the simulator come once */
     allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < 3000; i++) {
@@ -541,44 +507,22 @@ static void pools_that_come_and_go_leave_nothing_behind(void **state)
 
         request.pool = where.pool = pool;
         request.bytes = 1000;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &small), XSEG_OK);
+        assert_ok(xseg_alloc_with(allocator, &request, &small));
         request.bytes = 5 * MIB;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &large), XSEG_OK);
+        assert_ok(xseg_alloc_with(allocator, &request, &large));
         /* What a pool before it has counted is not counted again. */
-        assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
+        assert_ok(xseg_stats_get(allocator, &where, &stats));
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 2);
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_SMALL].allocated, 1024);
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].freed, 0);
-        env_free(allocator, small);
-        env_free(allocator, large);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
+        env_free(allocator, small, large);
+        assert_ok(xseg_pool_release(pool));
+        assert_ok(xseg_trim(allocator, NULL, NULL, NULL));
         if (i == 10)
             host = env_stats(allocator).host_bytes;
     }
     assert_true(env_stats(allocator).host_bytes < host + 4096);
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6000);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_latest_route_that_accepts_serves),
-        cmocka_unit_test(a_released_pool_is_not_prewarmed),
-        cmocka_unit_test(a_pool_has_a_limit_of_its_own),
-        cmocka_unit_test(blocks_of_a_pool_may_stay_whole),
-        cmocka_unit_test(a_pool_lends_when_memory_is_short),
-        cmocka_unit_test(sentences_name_the_pool),
-        cmocka_unit_test(a_name_has_an_end),
-        cmocka_unit_test(a_pool_stands_on_its_owners_functions),
-        cmocka_unit_test(a_full_pool_is_no_shortage),
-        cmocka_unit_test(a_pool_comes_back_to_a_checkpoint),
-        cmocka_unit_test(what_cannot_be_restored_changes_nothing),
-        cmocka_unit_test(memory_that_is_gone_in_part_is_not_restored),
-        cmocka_unit_test(pools_that_come_and_go_leave_nothing_behind),
-    };
-
-    return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

@@ -9,18 +9,9 @@
 int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
 int cuMemFree_v2(unsigned long long ptr);
 
-static struct xseg_pool *make_pool(struct xseg_allocator *allocator,
-                                   const struct xseg_pool_options *options)
-{
-    struct xseg_pool *pool = NULL;
-
-    assert_int_equal(xseg_pool_create(allocator, 0, options, &pool), XSEG_OK);
-    return pool;
-}
-
 /* --- Settings. --- */
 
-static void no_split_can_be_turned_on_and_off(void **state)
+TEST(no_split_can_be_turned_on_and_off)
 {
     static const struct {
         size_t cached, wanted;
@@ -31,10 +22,9 @@ static void no_split_can_be_turned_on_and_off(void **state)
         {64 * KIB, 4 * KIB, "expandable_segments:True"},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct xseg_allocator *allocator = env_open(cases[i].config);
-        struct xseg_pool *pool = make_pool(allocator, NULL);
+        struct xseg_pool *pool = env_pool_with(allocator, NULL);
 
         for (unsigned turn = 0; turn < 3; turn++) {
             /* A neighbour keeps the cached block from being longer. */
@@ -43,37 +33,34 @@ static void no_split_can_be_turned_on_and_off(void **state)
             const uint64_t whole = env_block(allocator, block).bytes;
 
             env_free(allocator, block);
-            assert_int_equal(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, turn == 1), XSEG_OK);
+            assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, turn == 1));
             block = env_alloc_in(allocator, pool, cases[i].wanted, NULL);
             assert_int_equal(env_block(allocator, block).bytes,
                              turn == 1 ? whole : cases[i].wanted);
             assert_int_equal(env_block(allocator, block).requested, cases[i].wanted);
-            assert_int_equal(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, false), XSEG_OK);
-            env_free(allocator, block);
-            env_free(allocator, after);
+            assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, false));
+            env_free(allocator, block, after);
         }
         env_close(allocator);
     }
 }
 
-static void use_on_oom_can_be_turned_on_and_off(void **state)
+TEST(use_on_oom_can_be_turned_on_and_off)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
     struct xseg_allocator *allocator;
     void *lent = NULL;
 
-    (void)state;
-    settings.memory_bytes = 256 * MIB;
     allocator = env_open_on(&settings, "expandable_segments:True");
-    struct xseg_pool *pool = make_pool(allocator, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     for (unsigned turn = 0; turn < 2; turn++) {
         env_expect_error(xseg_alloc(allocator, 0, 180 * MIB, NULL, &lent), XSEG_ERR_NO_MEMORY,
                          "180");
-        assert_int_equal(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true), XSEG_OK);
+        assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true));
         lent = env_alloc(allocator, 180 * MIB, NULL);
         assert_ptr_equal(env_block(allocator, lent).fallback_pool, pool);
-        assert_int_equal(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, false), XSEG_OK);
+        assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, false));
         assert_ptr_equal(env_block(allocator, lent).fallback_pool, pool);
         env_free(allocator, lent);
         lent = NULL;
@@ -81,19 +68,18 @@ static void use_on_oom_can_be_turned_on_and_off(void **state)
     env_close(allocator);
 }
 
-static void settings_are_refused_in_words(void **state)
+TEST(settings_are_refused_in_words)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, NULL);
 
-    (void)state;
     env_expect_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT, "NULL");
     env_expect_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), XSEG_ERR_ARGUMENT,
                      "xseg_pool_setting, 7");
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     pool = env_observed_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 512, NULL);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_expect_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT,
                      "pool has been released");
     env_free(allocator, ptr);
@@ -103,21 +89,20 @@ static void settings_are_refused_in_words(void **state)
 /* --- Names of the user's. --- */
 
 /* The events of a pool that is over still say what the user called it. */
-static void history_gives_the_users_name_back(void **state)
+TEST(history_gives_the_users_name_back)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     unsigned seen[3] = {0};
 
-    (void)state;
     for (unsigned i = 0; i < 40; i++) {
         struct xseg_pool_options options = {sizeof(options)};
 
         /* Every third has no name. */
         options.id[0] = i % 3 == 0 ? 0 : 7;
         options.id[1] = i % 3 == 0 ? 0 : 1000 + i;
-        struct xseg_pool *pool = make_pool(allocator, &options);
+        struct xseg_pool *pool = env_pool_with(allocator, &options);
         env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
         env_empty_cache(allocator);
     }
     env_free(allocator, env_alloc(allocator, 512, NULL));
@@ -136,16 +121,15 @@ static void history_gives_the_users_name_back(void **state)
 }
 
 /* Callers that were compiled before there were ids give a shorter structure. */
-static void older_callers_have_no_name(void **state)
+TEST(older_callers_have_no_name)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     options.struct_size = offsetof(struct xseg_pool_options, id);
     options.id[0] = 5;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     options.struct_size += 1;
     env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
                      "struct_size");
@@ -206,18 +190,17 @@ static struct xseg_pool_options telling(struct told *told)
 
 static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
-static void a_pool_without_memory_is_gone_with_its_release(void **state)
+TEST(a_pool_without_memory_is_gone_with_its_release)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct told told;
     const struct xseg_pool_options options = telling(&told);
-    struct xseg_pool *pool = make_pool(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    (void)state;
-    assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_retain(pool));
+    assert_ok(xseg_pool_release(pool));
     assert_int_equal(told.times, 0);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     assert_int_equal(told.times, 1);
     assert_int_equal(told.last.struct_size, sizeof(told.last));
     assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].peak, 0);
@@ -226,27 +209,26 @@ static void a_pool_without_memory_is_gone_with_its_release(void **state)
 }
 
 /* PyTorch releases a pool, and then empties it. */
-static void a_released_pool_is_trimmed_by_name(void **state)
+TEST(a_released_pool_is_trimmed_by_name)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
         struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_trim_result done = {sizeof(done)};
         struct told told;
         const struct xseg_pool_options options = telling(&told);
-        struct xseg_pool *pool = where.pool = make_pool(allocator, &options);
+        struct xseg_pool *pool = where.pool = env_pool_with(allocator, &options);
 
         void *kept = env_alloc_in(allocator, pool, 512, NULL);
         env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
         env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
+        assert_ok(xseg_trim(allocator, &where, NULL, &done));
         assert_int_equal(done.released, 40 * MIB);
         assert_int_equal(told.times, 0);
         env_free(allocator, kept);
         assert_int_equal(told.times, 0);
-        assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+        assert_ok(xseg_trim(allocator, &where, NULL, &done));
         assert_int_equal(done.released, 2 * MIB);
         assert_int_equal(done.remaining, 0);
         assert_int_equal(told.times, 1);
@@ -262,36 +244,32 @@ static void a_released_pool_is_trimmed_by_name(void **state)
 }
 
 /* The pool is freed while the trim goes on with the other devices. */
-static void a_trim_that_destroys_its_pool_names_all_devices(void **state)
+TEST(a_trim_that_destroys_its_pool_names_all_devices)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
     struct told told;
     const struct xseg_pool_options options = telling(&told);
     void *other = NULL;
 
-    (void)state;
-    settings.devices = 2;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    struct xseg_pool *pool = where.pool = make_pool(allocator, &options);
-    assert_int_equal(xseg_alloc(allocator, 1, 40 * MIB, NULL, &other), XSEG_OK);
+    struct xseg_pool *pool = where.pool = env_pool_with(allocator, &options);
+    assert_ok(xseg_alloc(allocator, 1, 40 * MIB, NULL, &other));
     env_free(allocator, other);
     env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 40 * MIB);
     assert_int_equal(told.times, 1);
     env_close(allocator);
 }
 
 /* Own functions are not called once the pool is gone: at a trim, where memory was short, or at the close. */
-static void own_functions_end_before_the_pool_is_gone(void **state)
+TEST(own_functions_end_before_the_pool_is_gone)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 128 * MIB};
 
-    (void)state;
-    settings.memory_bytes = 128 * MIB;
     for (unsigned how = 0; how < 4; how++) {
         struct xseg_allocator *allocator = env_open_on(&settings, NULL);
         struct told told;
@@ -299,11 +277,11 @@ static void own_functions_end_before_the_pool_is_gone(void **state)
         env_context_push(0); /* the functions call the driver */
         struct xseg_pool_options options = telling(&told);
         options.memory = (struct xseg_pool_memory){own_alloc, own_free, &told};
-        struct xseg_pool *pool = make_pool(allocator, &options);
+        struct xseg_pool *pool = env_pool_with(allocator, &options);
 
         env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
         if (how != 3)
-            assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+            assert_ok(xseg_pool_release(pool));
         assert_int_equal(told.times + told.frees, 0);
         if (how == 0)
             env_empty_cache(allocator);
@@ -311,7 +289,7 @@ static void own_functions_end_before_the_pool_is_gone(void **state)
             env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
         if (how < 2)
             assert_int_equal(told.times, 1);
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
+        assert_ok(xseg_close(allocator));
         env_context_pop(0);
         assert_int_equal(told.times, 1);
         assert_int_equal(told.frees_before, 1);
@@ -328,70 +306,66 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
 }
 
 /* Who is told uses another allocator; the request that took the pool's memory has failed, and says why. */
-static void a_failure_keeps_its_text(void **state)
+TEST(a_failure_keeps_its_text)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 128 * MIB};
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_allocator *other = NULL;
     void *block = NULL;
 
-    (void)state;
-    settings.memory_bytes = 128 * MIB;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    assert_int_equal(env_try_open(NULL, &other), XSEG_OK);
+    assert_ok(env_try_open(NULL, &other));
     options.on_destroy = fail_elsewhere;
     options.on_destroy_context = &other;
-    struct xseg_pool *pool = make_pool(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_expect_error(xseg_alloc(allocator, 0, 200 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY,
                      "200.00 MiB");
-    assert_int_equal(xseg_close(other), XSEG_OK);
+    assert_ok(xseg_close(other));
     env_close(allocator);
 }
 
 /* What a program's own capture forbids its threads, own functions may do. */
-static void own_functions_serve_a_capture(void **state)
+TEST(own_functions_serve_a_capture)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream_on(0);
     struct told told;
     struct xseg_pool_options options = telling(&told);
 
-    (void)state;
     env_context_push(0);
     options.memory = (struct xseg_pool_memory){own_alloc, own_free, &told};
-    struct xseg_pool *pool = make_pool(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     env_capture_begin(pool, stream);
     void *ptr = env_alloc(allocator, 60 * MIB, stream);
     assert_ptr_equal(env_block(allocator, ptr).pool, pool);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
+    env_capture_end(pool, stream);
     env_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     assert_int_equal(told.frees, 1);
     env_context_pop(0);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
     env_stream_destroy_on(0, stream);
 }
 
-static void every_pool_is_told_of_once(void **state)
+TEST(every_pool_is_told_of_once)
 {
     enum { POOLS = 200 };
     static struct told told[POOLS];
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pools[POOLS];
 
-    (void)state;
     for (unsigned i = 0; i < POOLS; i++) {
         const struct xseg_pool_options options = telling(&told[i]);
 
-        pools[i] = make_pool(allocator, &options);
+        pools[i] = env_pool_with(allocator, &options);
         env_free(allocator, env_alloc_in(allocator, pools[i], 512, NULL));
     }
     for (unsigned i = 0; i < POOLS; i += 2)
-        assert_int_equal(xseg_pool_release(pools[i]), XSEG_OK);
+        assert_ok(xseg_pool_release(pools[i]));
     env_empty_cache(allocator);
     for (unsigned i = 0; i < POOLS; i++)
         assert_int_equal(told[i].times, 1 - i % 2);
@@ -410,7 +384,7 @@ static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct 
     struct xseg_statistics stats = {sizeof(stats)};
 
     where.pool = pool;
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(allocator, &where, &stats));
     return stats;
 }
 
@@ -419,7 +393,7 @@ static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsi
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.pool = pool;
-    assert_int_equal(xseg_stats_reset(allocator, &where, what), XSEG_OK);
+    assert_ok(xseg_stats_reset(allocator, &where, what));
 }
 
 static void expect_reserved(const struct xseg_statistics *stats, enum xseg_stat_group group,
@@ -435,15 +409,14 @@ static void expect_reserved(const struct xseg_statistics *stats, enum xseg_stat_
 
 /* The figures are what PyTorch gives as reserved_bytes_by_private_pools after the same calls: 30 MiB and 512 bytes,
  * the former freed, the pool deleted, the latter freed. */
-static void a_pool_counts_what_it_reserved(void **state)
+TEST(a_pool_counts_what_it_reserved)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
         struct xseg_allocator *allocator = env_open(configs[i]);
         struct told told;
         const struct xseg_pool_options options = telling(&told);
-        struct xseg_pool *pool = make_pool(allocator, &options);
+        struct xseg_pool *pool = env_pool_with(allocator, &options);
         void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         void *b = env_alloc_in(allocator, pool, 512, NULL);
         struct xseg_statistics stats = stats_of(allocator, pool);
@@ -461,7 +434,7 @@ static void a_pool_counts_what_it_reserved(void **state)
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
         env_empty_cache(allocator);
         stats = stats_of(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, small, all, 0, large);
@@ -477,17 +450,16 @@ static void a_pool_counts_what_it_reserved(void **state)
     }
 }
 
-static void a_peak_falls_to_what_is_reserved(void **state)
+TEST(a_peak_falls_to_what_is_reserved)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    (void)state;
     where.pool = pool;
     void *kept = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
-    assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, NULL, NULL));
     struct xseg_statistics stats = stats_of(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 62 * MIB, 62 * MIB, 60 * MIB);
     reset(allocator, pool, XSEG_RESET_PEAK);
@@ -503,15 +475,14 @@ static void a_peak_falls_to_what_is_reserved(void **state)
 }
 
 /* Cached memory of a pool that was released is the pool's until it is reclaimed. */
-static void memory_of_a_released_pool_can_be_read(void **state)
+TEST(memory_of_a_released_pool_can_be_read)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
         struct told told;
         const struct xseg_pool_options options = telling(&told);
-        struct xseg_pool *pool = make_pool(allocator, &options),
-                         *other = make_pool(allocator, NULL);
+        struct xseg_pool *pool = env_pool_with(allocator, &options),
+                         *other = env_pool_with(allocator, NULL);
         struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_statistics stats = {sizeof(stats)};
 
@@ -519,8 +490,8 @@ static void memory_of_a_released_pool_can_be_read(void **state)
         env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
         env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
         env_free(allocator, env_alloc_in(allocator, other, 20 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(other), XSEG_OK);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(other));
+        assert_ok(xseg_pool_release(pool));
         stats = stats_of(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, 42 * MIB, 42 * MIB, 42 * MIB, 0);
         expect_reserved(&stats, XSEG_STAT_LARGE, 40 * MIB, 40 * MIB, 40 * MIB, 0);
@@ -529,32 +500,9 @@ static void memory_of_a_released_pool_can_be_read(void **state)
         assert_int_equal(stats.physical_bytes, 42 * MIB);
         reset(allocator, pool, XSEG_RESET_PEAK);
         assert_int_equal(told.times, 0);
-        assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
         assert_int_equal(told.times, 1);
         assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
         env_close(allocator);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_split_can_be_turned_on_and_off),
-        cmocka_unit_test(use_on_oom_can_be_turned_on_and_off),
-        cmocka_unit_test(settings_are_refused_in_words),
-        cmocka_unit_test(history_gives_the_users_name_back),
-        cmocka_unit_test(older_callers_have_no_name),
-        cmocka_unit_test(a_pool_without_memory_is_gone_with_its_release),
-        cmocka_unit_test(a_released_pool_is_trimmed_by_name),
-        cmocka_unit_test(a_trim_that_destroys_its_pool_names_all_devices),
-        cmocka_unit_test(own_functions_end_before_the_pool_is_gone),
-        cmocka_unit_test(a_failure_keeps_its_text),
-        cmocka_unit_test(own_functions_serve_a_capture),
-        cmocka_unit_test(every_pool_is_told_of_once),
-        cmocka_unit_test(a_pool_counts_what_it_reserved),
-        cmocka_unit_test(a_peak_falls_to_what_is_reserved),
-        cmocka_unit_test(memory_of_a_released_pool_can_be_read),
-    };
-
-    return cmocka_run_group_tests_name("pool options", tests, NULL, NULL);
 }

@@ -47,9 +47,8 @@ static const struct xseg_pool_memory own_memory = {own_alloc, own_free, NULL};
 
 static struct xseg_allocator *open_on(size_t mib)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
 
-    settings.memory_bytes = mib * MIB;
     return env_open_on(&settings, "expandable_segments:True");
 }
 
@@ -63,22 +62,12 @@ static bool free_live(void *context, const struct xseg_block_info *info)
 /* Free all that lives, and close; then the stream goes, if there is one. */
 static void finish(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    assert_int_equal(xseg_for_each_block(allocator, NULL, free_live, allocator), XSEG_OK);
+    assert_ok(xseg_for_each_block(allocator, NULL, free_live, allocator));
     if (stream == NULL) {
         env_close(allocator);
         return;
     }
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
-}
-
-static struct xseg_pool *make(struct xseg_allocator *allocator,
-                              const struct xseg_pool_options *options)
-{
-    struct xseg_pool *pool = NULL;
-
-    assert_int_equal(xseg_pool_create(allocator, 0, options, &pool), XSEG_OK);
-    return pool;
+    env_close(allocator, stream);
 }
 
 /* The memory of a pool that is all of a device is lent, as a block of so many bytes; returns that. */
@@ -114,32 +103,27 @@ static void expect_refused(struct xseg_allocator *allocator, struct xseg_pool *p
 
 static void pause_and_resume(struct xseg_pool *pool)
 {
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_ok(xseg_pool_resume(pool));
 }
 
 static struct xseg_checkpoint *checkpoint_of(struct xseg_pool *pool)
 {
     struct xseg_checkpoint *checkpoint = NULL;
 
-    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
     return checkpoint;
 }
 
 static void restore(struct xseg_pool *pool, struct xseg_checkpoint *checkpoint)
 {
-    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
     xseg_checkpoint_destroy(checkpoint);
 }
 
 static void share_once(struct xseg_allocator *allocator, void *ptr)
 {
-    assert_int_equal(export_and_close_handles(allocator, ptr), XSEG_OK);
-}
-
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    assert_ok(export_and_close_handles(allocator, ptr));
 }
 
 #define OPTIONS(member, value)                            \
@@ -149,24 +133,26 @@ static uint64_t reserved(struct xseg_allocator *allocator)
 
 /* --- A pool that lends. --- */
 
-static void lend_and_no_split(void **state)
+#define PAIR(one, other, verdict) TEST_WITH(one##_and_##other, set_up, tear_down)
+
+PAIR(lend, no_split, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.no_split = true;
-    void *lent = lend(allocator, make(allocator, &options), 20 * MIB);
+    void *lent = lend(allocator, env_pool_with(allocator, &options), 20 * MIB);
     assert_int_equal(env_block(allocator, lent).bytes, 40 * MIB);
     finish(allocator, NULL);
 }
 
-static void lend_and_limit(void **state)
+PAIR(lend, limit, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.limit_bytes = 40 * MIB;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *lent = lend(allocator, pool, 30 * MIB);
     /* What is lent still counts towards it. */
     (void)env_alloc_in(allocator, pool, 10 * MIB, NULL);
@@ -176,13 +162,13 @@ static void lend_and_limit(void **state)
     finish(allocator, NULL);
 }
 
-static void lend_and_own_memory(void **state)
+PAIR(lend, own_memory, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(2);
 
     options.memory = own_memory;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     /* What such functions gave counts as the device's. */
     env_free(allocator, env_alloc_in(allocator, pool, MIB, NULL));
     void *lent = env_alloc(allocator, MIB, NULL);
@@ -191,45 +177,45 @@ static void lend_and_own_memory(void **state)
     finish(allocator, NULL);
 }
 
-static void lend_and_exportable(void **state)
+PAIR(lend, exportable, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.exportable = true;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *lent = lend(allocator, pool, 20 * MIB);
     assert_int_equal(export_and_close_handles(allocator, lent), XSEG_ERR_UNSUPPORTED);
     void *inside = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     share_once(allocator, inside);
-    assert_int_equal(xseg_export_close(allocator, inside), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, inside));
     finish(allocator, NULL);
 }
 
-static void lend_and_pause(void **state)
+PAIR(lend, pause, later)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *lent = lend(allocator, pool, 20 * MIB);
 
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
                      "contains a block of the default pool");
     env_free(allocator, lent);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     /* A pool that is paused does not lend, either; the device has room then. */
     lent = env_alloc(allocator, 20 * MIB, NULL);
     assert_null(env_block(allocator, lent).fallback_pool);
     env_free(allocator, lent);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     finish(allocator, NULL);
 }
 
-static void lend_and_checkpoint(void **state)
+PAIR(lend, checkpoint, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *lent = lend(allocator, pool, 20 * MIB);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
@@ -238,50 +224,49 @@ static void lend_and_checkpoint(void **state)
     finish(allocator, NULL);
 }
 
-static void lend_and_capture(void **state)
+PAIR(lend, capture, no)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     const xseg_stream stream = env_stream();
 
-    (void)state;
     env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
     env_capture_begin(pool, stream);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
+    env_capture_end(pool, stream);
     expect_refused(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
     finish(allocator, stream);
 }
 
-static void lend_and_route(void **state)
+PAIR(lend, route, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *lender = make(allocator, &options), *other = env_pool(allocator);
+    struct xseg_pool *lender = env_pool_with(allocator, &options), *other = env_pool(allocator);
     void *lent = lend(allocator, lender, 20 * MIB);
 
     env_free(allocator, lent);
     /* Routed elsewhere, it is no request of the default pool. */
-    assert_int_equal(xseg_route_begin(other, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(other, NULL, NULL));
     expect_refused(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(xseg_route_end(other), XSEG_OK);
+    assert_ok(xseg_route_end(other));
     /* Routed to, the pool serves it as its own. */
-    assert_int_equal(xseg_route_begin(lender, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(lender, NULL, NULL));
     assert_ptr_equal(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).pool, lender);
-    assert_int_equal(xseg_route_end(lender), XSEG_OK);
+    assert_ok(xseg_route_end(lender));
     lent = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_equal(env_block(allocator, lent).fallback_pool, lender);
     finish(allocator, NULL);
 }
 
-static void lend_and_release(void **state)
+PAIR(lend, release, no)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *lent = lend(allocator, pool, 20 * MIB);
 
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     assert_int_equal(env_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
     /* The rest of the pool is not lent: as all idle memory, it goes to the request that needs it. */
     assert_null(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).fallback_pool);
@@ -290,50 +275,50 @@ static void lend_and_release(void **state)
 
 /* --- A pool that does not split. --- */
 
-static void no_split_and_limit(void **state)
+PAIR(no_split, limit, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
 
     options.limit_bytes = 20 * MIB;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     cache_one(allocator, pool);
     expect_whole(allocator, env_alloc_in(allocator, pool, 2 * MIB, NULL));
     expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
     finish(allocator, NULL);
 }
 
-static void no_split_and_own_memory(void **state)
+PAIR(no_split, own_memory, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
 
     options.memory = own_memory;
-    void *ptr = env_alloc_in(allocator, make(allocator, &options), 512, NULL);
+    void *ptr = env_alloc_in(allocator, env_pool_with(allocator, &options), 512, NULL);
     assert_int_equal(env_block(allocator, ptr).bytes, 2 * MIB);
     finish(allocator, NULL);
 }
 
-static void no_split_and_exportable(void **state)
+PAIR(no_split, exportable, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
 
     options.exportable = true;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     cache_one(allocator, pool);
     void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     expect_whole(allocator, ptr);
     share_once(allocator, ptr);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
 
-static void no_split_and_pause(void **state)
+PAIR(no_split, pause, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     cache_one(allocator, pool);
     void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
@@ -342,11 +327,11 @@ static void no_split_and_pause(void **state)
     finish(allocator, NULL);
 }
 
-static void no_split_and_checkpoint(void **state)
+PAIR(no_split, checkpoint, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     cache_one(allocator, pool);
     void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
@@ -357,58 +342,58 @@ static void no_split_and_checkpoint(void **state)
     finish(allocator, NULL);
 }
 
-static void no_split_and_capture(void **state)
+PAIR(no_split, capture, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     const xseg_stream stream = env_stream();
 
     env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, stream));
     env_capture_begin(pool, stream);
     expect_whole(allocator, env_alloc(allocator, 2 * MIB, stream));
-    env_graph_destroy(env_capture_end_graph(pool, stream));
+    env_capture_end(pool, stream);
     finish(allocator, stream);
 }
 
-static void no_split_and_route(void **state)
+PAIR(no_split, route, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     cache_one(allocator, pool);
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     expect_whole(allocator, env_alloc(allocator, 2 * MIB, NULL));
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void no_split_and_release(void **state)
+PAIR(no_split, release, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     cache_one(allocator, pool);
     void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     expect_whole(allocator, ptr);
     env_free(allocator, ptr);
     env_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     finish(allocator, NULL);
 }
 
 /* --- A pool with a limit. --- */
 
-static void limit_and_own_memory(void **state)
+PAIR(limit, own_memory, yes)
 {
     OPTIONS(limit_bytes, 2 * MIB);
     struct xseg_allocator *allocator = open_on(100);
 
     options.memory = own_memory;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     (void)env_alloc_in(allocator, pool, MIB, NULL);
     (void)env_alloc_in(allocator, pool, MIB, NULL);
     expect_refused(allocator, pool, MIB, XSEG_ERR_LIMIT);
@@ -416,45 +401,45 @@ static void limit_and_own_memory(void **state)
     finish(allocator, NULL);
 }
 
-static void limit_and_exportable(void **state)
+PAIR(limit, exportable, yes)
 {
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(100);
 
     options.exportable = true;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     share_once(allocator, ptr);
     expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
 
-static void limit_and_pause(void **state)
+PAIR(limit, pause, yes)
 {
     OPTIONS(limit_bytes, 40 * MIB);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)env_alloc_in(allocator, pool, 40 * MIB, NULL);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     where.pool = pool;
     limits.hard_bytes = 20 * MIB;
-    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
     assert_int_equal(xseg_pool_resume(pool), XSEG_ERR_LIMIT);
     limits.hard_bytes = 40 * MIB;
-    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_ok(xseg_pool_resume(pool));
     finish(allocator, NULL);
 }
 
-static void limit_and_checkpoint(void **state)
+PAIR(limit, checkpoint, yes)
 {
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
@@ -465,11 +450,11 @@ static void limit_and_checkpoint(void **state)
     finish(allocator, NULL);
 }
 
-static void limit_and_capture(void **state)
+PAIR(limit, capture, yes)
 {
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     const xseg_stream stream = env_stream();
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
@@ -479,32 +464,32 @@ static void limit_and_capture(void **state)
     request.bytes = 2 * MIB;
     request.stream = stream;
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_LIMIT);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
+    env_capture_end(pool, stream);
     finish(allocator, stream);
 }
 
-static void limit_and_route(void **state)
+PAIR(limit, route, yes)
 {
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     (void)env_alloc(allocator, 20 * MIB, NULL);
     expect_refused(allocator, NULL, 2 * MIB, XSEG_ERR_LIMIT);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     (void)env_alloc(allocator, 2 * MIB, NULL);
     finish(allocator, NULL);
 }
 
-static void limit_and_release(void **state)
+PAIR(limit, release, yes)
 {
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(20);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_free(allocator, ptr);
     /* The memory of a released pool serves every request, without the pool's limit. */
     (void)env_alloc(allocator, 20 * MIB, NULL);
@@ -513,7 +498,7 @@ static void limit_and_release(void **state)
 
 /* --- A pool on its owner's functions. --- */
 
-static void own_memory_and_exportable(void **state)
+PAIR(own_memory, exportable, no)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
@@ -525,11 +510,11 @@ static void own_memory_and_exportable(void **state)
     finish(allocator, NULL);
 }
 
-static void own_memory_and_pause(void **state)
+PAIR(own_memory, pause, no)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     (void)env_alloc_in(allocator, pool, MIB, NULL);
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
@@ -537,11 +522,11 @@ static void own_memory_and_pause(void **state)
     finish(allocator, NULL);
 }
 
-static void own_memory_and_checkpoint(void **state)
+PAIR(own_memory, checkpoint, yes)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
@@ -551,39 +536,39 @@ static void own_memory_and_checkpoint(void **state)
     finish(allocator, NULL);
 }
 
-static void own_memory_and_capture(void **state)
+PAIR(own_memory, capture, yes)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     const xseg_stream stream = env_stream();
 
     env_capture_begin(pool, stream);
     assert_ptr_equal(env_alloc(allocator, MIB, stream), own.memory);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
+    env_capture_end(pool, stream);
     finish(allocator, stream);
 }
 
-static void own_memory_and_route(void **state)
+PAIR(own_memory, route, yes)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     assert_ptr_equal(env_alloc(allocator, MIB, NULL), own.memory);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void own_memory_and_release(void **state)
+PAIR(own_memory, release, yes)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
 
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     assert_int_equal(own.taken, 0);
     env_free(allocator, ptr);
@@ -594,29 +579,29 @@ static void own_memory_and_release(void **state)
 
 /* --- A pool that can be exported. --- */
 
-static void exportable_and_pause(void **state)
+PAIR(exportable, pause, later)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     share_once(allocator, ptr);
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "exported");
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(export_and_close_handles(allocator, ptr), XSEG_ERR_PAUSED);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     share_once(allocator, ptr);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
 
-static void exportable_and_checkpoint(void **state)
+PAIR(exportable, checkpoint, yes)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
@@ -626,54 +611,54 @@ static void exportable_and_checkpoint(void **state)
     env_free(allocator, ptr);
     restore(pool, checkpoint);
     /* The export holds the pages, whichever block lies on them. */
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
 
-static void exportable_and_capture(void **state)
+PAIR(exportable, capture, yes)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     const xseg_stream stream = env_stream();
 
     env_capture_begin(pool, stream);
     void *ptr = env_alloc(allocator, 20 * MIB, stream);
     share_once(allocator, ptr);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, stream);
 }
 
-static void exportable_and_route(void **state)
+PAIR(exportable, route, yes)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
     share_once(allocator, ptr);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void exportable_and_release(void **state)
+PAIR(exportable, release, yes)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     share_once(allocator, ptr);
     env_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 20 * MIB);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
+    assert_ok(xseg_export_close(allocator, ptr));
     env_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     finish(allocator, NULL);
 }
 
@@ -685,43 +670,43 @@ static void expect_single(struct xseg_allocator *allocator, const void *ptr)
     assert_int_equal(env_block(allocator, ptr).bytes, 22 * MIB);
 }
 
-static void lend_and_single_page(void **state)
+PAIR(lend, single_page, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.single_page = true;
-    void *lent = lend(allocator, make(allocator, &options), 20 * MIB);
+    void *lent = lend(allocator, env_pool_with(allocator, &options), 20 * MIB);
     assert_int_equal(env_block(allocator, lent).bytes, 40 * MIB);
     finish(allocator, NULL);
 }
 
-static void no_split_and_single_page(void **state)
+PAIR(no_split, single_page, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
 
     options.single_page = true;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     expect_single(allocator, env_alloc_in(allocator, pool, 21 * MIB, NULL));
     void *small = env_alloc_in(allocator, pool, 512, NULL);
     assert_int_equal(env_block(allocator, small).bytes, 2 * MIB);
     finish(allocator, NULL);
 }
 
-static void limit_and_single_page(void **state)
+PAIR(limit, single_page, yes)
 {
     OPTIONS(limit_bytes, 21 * MIB);
     struct xseg_allocator *allocator = open_on(100);
 
     options.single_page = true;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     expect_refused(allocator, pool, 21 * MIB, XSEG_ERR_LIMIT);
     (void)env_alloc_in(allocator, pool, 20 * MIB, NULL);
     finish(allocator, NULL);
 }
 
-static void own_memory_and_single_page(void **state)
+PAIR(own_memory, single_page, no)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
@@ -733,26 +718,26 @@ static void own_memory_and_single_page(void **state)
     finish(allocator, NULL);
 }
 
-static void exportable_and_single_page(void **state)
+PAIR(exportable, single_page, yes)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
     struct exported_handles exported;
 
     options.single_page = true;
-    void *ptr = env_alloc_in(allocator, make(allocator, &options), 21 * MIB, NULL);
-    assert_int_equal(export_handles(allocator, ptr, XSEG_HANDLE_FD, &exported), XSEG_OK);
+    void *ptr = env_alloc_in(allocator, env_pool_with(allocator, &options), 21 * MIB, NULL);
+    assert_ok(export_handles(allocator, ptr, XSEG_HANDLE_FD, &exported));
     assert_int_equal(exported.count, 1);
     export_handles_close(&exported);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
 
-static void single_page_and_pause(void **state)
+PAIR(single_page, pause, yes)
 {
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, 21 * MIB, NULL);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
 
@@ -762,11 +747,11 @@ static void single_page_and_pause(void **state)
     finish(allocator, NULL);
 }
 
-static void single_page_and_checkpoint(void **state)
+PAIR(single_page, checkpoint, yes)
 {
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, 21 * MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
@@ -776,39 +761,40 @@ static void single_page_and_checkpoint(void **state)
     finish(allocator, NULL);
 }
 
-static void single_page_and_capture(void **state)
+PAIR(single_page, capture, yes)
 {
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     const xseg_stream stream = env_stream();
 
     env_capture_begin(pool, stream);
     expect_single(allocator, env_alloc(allocator, 21 * MIB, stream));
-    env_graph_destroy(env_capture_end_graph(pool, stream));
+    env_capture_end(pool, stream);
     finish(allocator, stream);
 }
 
-static void single_page_and_route(void **state)
+PAIR(single_page, route, yes)
 {
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     expect_single(allocator, env_alloc(allocator, 21 * MIB, NULL));
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void single_page_and_release(void **state)
+PAIR(single_page, release, yes)
 {
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options), *other = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options),
+                     *other = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, 80 * MIB, NULL);
 
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     expect_refused(allocator, other, 80 * MIB, XSEG_ERR_NO_MEMORY);
     env_free(allocator, ptr);
     (void)env_alloc_in(allocator, other, 80 * MIB, NULL);
@@ -817,235 +803,160 @@ static void single_page_and_release(void **state)
 
 /* --- A pool that is paused. --- */
 
-static void pause_and_checkpoint(void **state)
+PAIR(pause, checkpoint, later)
 {
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED);
     env_free(allocator, ptr);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     restore(pool, checkpoint);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
-static void pause_and_capture(void **state)
+PAIR(pause, capture, later)
 {
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
-    (void)state;
     env_capture_begin(pool, stream);
     (void)env_alloc(allocator, 20 * MIB, stream);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     finish(allocator, stream);
 }
 
-static void pause_and_route(void **state)
+PAIR(pause, route, yes)
 {
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     expect_refused(allocator, NULL, MIB, XSEG_ERR_PAUSED);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     (void)env_alloc(allocator, MIB, NULL);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void pause_and_release(void **state)
+PAIR(pause, release, yes)
 {
     struct xseg_allocator *allocator = open_on(100);
     /* With a callback the handle stays valid after the release, as the pool has a block. */
     struct xseg_pool *pool = env_observed_pool(allocator);
     (void)env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
+    assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    assert_int_equal(reserved(allocator), 20 * MIB);
+    assert_ok(xseg_pool_resume(pool));
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
     finish(allocator, NULL);
 }
 
 /* --- Checkpoints, captures, routes and releases. --- */
 
-static void checkpoint_and_capture(void **state)
+PAIR(checkpoint, capture, later)
 {
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool), *other = NULL;
     const xseg_stream stream = env_stream();
 
-    (void)state;
     env_capture_begin(pool, stream);
     void *ptr = env_alloc(allocator, 20 * MIB, stream);
     assert_int_equal(xseg_pool_checkpoint(pool, &other), XSEG_ERR_BUSY);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
+    env_capture_end(pool, stream);
     restore(pool, checkpoint);
     assert_int_not_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     (void)env_alloc_in(allocator, pool, 20 * MIB, stream);
     finish(allocator, stream);
 }
 
-static void checkpoint_and_route(void **state)
+PAIR(checkpoint, route, yes)
 {
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     void *ptr = env_alloc(allocator, MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
     env_free(allocator, ptr);
     restore(pool, checkpoint);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void checkpoint_and_release(void **state)
+PAIR(checkpoint, release, no)
 {
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool(allocator);
     (void)env_alloc_in(allocator, pool, MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool), *other = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_pool_checkpoint(pool, &other), XSEG_ERR_ARGUMENT);
     xseg_checkpoint_destroy(checkpoint);
     finish(allocator, NULL);
 }
 
-static void capture_and_route(void **state)
+PAIR(capture, route, no)
 {
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
-    (void)state;
     env_capture_begin(pool, stream);
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_BUSY);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_BUSY);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     finish(allocator, stream);
 }
 
-static void capture_and_release(void **state)
+PAIR(capture, release, yes)
 {
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
-    (void)state;
     env_capture_begin(pool, stream);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     /* The capture holds it until its end. */
     void *ptr = env_alloc(allocator, 20 * MIB, stream);
     assert_ptr_equal(env_block(allocator, ptr).pool, pool);
-    env_graph_destroy(env_capture_end_graph(pool, stream));
+    env_capture_end(pool, stream);
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_ARGUMENT);
     finish(allocator, stream);
 }
 
-static void route_and_release(void **state)
+PAIR(route, release, yes)
 {
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    assert_ok(xseg_pool_release(pool));
     /* The route holds it until its end. */
     void *ptr = env_alloc(allocator, MIB, NULL);
     assert_ptr_equal(env_block(allocator, ptr).pool, pool);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     assert_null(env_block(allocator, env_alloc(allocator, MIB, NULL)).pool);
     finish(allocator, NULL);
 }
 
 /* verdict: of docs/pools.md */
-#define PAIR(one, other, verdict) \
-    cmocka_unit_test_setup_teardown(one##_and_##other, set_up, tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        PAIR(lend, no_split, yes),
-        PAIR(lend, limit, yes),
-        PAIR(lend, own_memory, yes),
-        PAIR(lend, exportable, yes),
-        PAIR(lend, single_page, yes),
-        PAIR(lend, pause, later),
-        PAIR(lend, checkpoint, yes),
-        PAIR(lend, capture, no),
-        PAIR(lend, route, yes),
-        PAIR(lend, release, no),
-        PAIR(no_split, limit, yes),
-        PAIR(no_split, own_memory, yes),
-        PAIR(no_split, exportable, yes),
-        PAIR(no_split, single_page, yes),
-        PAIR(no_split, pause, yes),
-        PAIR(no_split, checkpoint, yes),
-        PAIR(no_split, capture, yes),
-        PAIR(no_split, route, yes),
-        PAIR(no_split, release, yes),
-        PAIR(limit, own_memory, yes),
-        PAIR(limit, exportable, yes),
-        PAIR(limit, single_page, yes),
-        PAIR(limit, pause, yes),
-        PAIR(limit, checkpoint, yes),
-        PAIR(limit, capture, yes),
-        PAIR(limit, route, yes),
-        PAIR(limit, release, yes),
-        PAIR(own_memory, exportable, no),
-        PAIR(own_memory, single_page, no),
-        PAIR(own_memory, pause, no),
-        PAIR(own_memory, checkpoint, yes),
-        PAIR(own_memory, capture, yes),
-        PAIR(own_memory, route, yes),
-        PAIR(own_memory, release, yes),
-        PAIR(exportable, single_page, yes),
-        PAIR(exportable, pause, later),
-        PAIR(exportable, checkpoint, yes),
-        PAIR(exportable, capture, yes),
-        PAIR(exportable, route, yes),
-        PAIR(exportable, release, yes),
-        PAIR(single_page, pause, yes),
-        PAIR(single_page, checkpoint, yes),
-        PAIR(single_page, capture, yes),
-        PAIR(single_page, route, yes),
-        PAIR(single_page, release, yes),
-        PAIR(pause, checkpoint, later),
-        PAIR(pause, capture, later),
-        PAIR(pause, route, yes),
-        PAIR(pause, release, yes),
-        PAIR(checkpoint, capture, later),
-        PAIR(checkpoint, route, yes),
-        PAIR(checkpoint, release, no),
-        PAIR(capture, route, no),
-        PAIR(capture, release, yes),
-        PAIR(route, release, yes),
-    };
-
-    return cmocka_run_group_tests_name("pool_pairs", tests, NULL, NULL);
-}

@@ -68,7 +68,7 @@ static void await_frame(struct xseg_allocator *allocator)
 
     for (unsigned i = 0; i < 5000 && seen.sequence == sequence; i++) {
         pass_time();
-        assert_int_equal(trim_due(allocator, 1), XSEG_OK);
+        assert_ok(trim_due(allocator, 1));
         (void)read_frame();
     }
     assert_true(seen.sequence > sequence);
@@ -85,23 +85,21 @@ static const struct xseg_published_pool *find_pool(const struct xseg_published_s
 
 /* --- What is in it. --- */
 
-static void nothing_is_published_without_the_key(void **state)
+TEST(nothing_is_published_without_the_key)
 {
     struct xseg_allocator *allocator = env_open("publish:False");
     int file = -1;
 
-    (void)state;
     assert_int_equal(find_files(&file), 0);
     env_close(allocator);
 }
 
-static void the_head_names_the_process(void **state)
+TEST(the_head_names_the_process)
 {
     struct xseg_allocator *allocator = env_open("publish:True");
     struct stat found;
     int file = -1;
 
-    (void)state;
     const struct xseg_published_sample *frame = read_frame();
     assert_memory_equal(seen.magic, "xseg-top", 8);
     assert_int_equal(seen.version, XSEG_PUBLISHED_VERSION);
@@ -141,43 +139,41 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
     assert_int_equal(device->registered, stats.registered_bytes);
 }
 
-static void what_is_registered_is_told_by_pool(void **state)
+TEST(what_is_registered_is_told_by_pool)
 {
     struct xseg_allocator *allocator = env_open("publish:True,expandable_segments:True");
     const struct xseg_registrar registrar = null_registrar(true);
     struct xseg_pool *pool = env_pool(allocator);
     uint64_t id[4];
 
-    (void)state;
     char *const block = env_alloc(allocator, 30 * MIB, NULL);
     char *const own = env_alloc_in(allocator, pool, 50 * MIB, NULL);
-    assert_int_equal(xseg_register(allocator, block, 10 * MIB, &registrar, &id[0]), XSEG_OK);
-    assert_int_equal(xseg_register(allocator, own, 50 * MIB, &registrar, &id[1]), XSEG_OK);
+    assert_ok(xseg_register(allocator, block, 10 * MIB, &registrar, &id[0]));
+    assert_ok(xseg_register(allocator, own, 50 * MIB, &registrar, &id[1]));
     /* Published at once. */
-    assert_int_equal(xseg_register(allocator, own, 20 * MIB, &registrar, &id[2]), XSEG_OK);
+    assert_ok(xseg_register(allocator, own, 20 * MIB, &registrar, &id[2]));
     expect_as_statistics(allocator);
     assert_int_equal(find_pool(read_frame(), "default")->registered, 10 * MIB);
     assert_int_equal(find_pool(read_frame(), "1")->registered, 70 * MIB);
     /* Memory that stays behind its pool stays registered. */
     env_free(allocator, own);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_register(allocator, block, MIB, &registrar, &id[3]), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_register(allocator, block, MIB, &registrar, &id[3]));
     expect_as_statistics(allocator);
     assert_int_equal(find_pool(read_frame(), "ended")->registered, 70 * MIB);
     for (unsigned i = 0; i < 4; i++)
-        assert_int_equal(xseg_unregister(allocator, id[i]), XSEG_OK);
+        assert_ok(xseg_unregister(allocator, id[i]));
     env_free(allocator, block);
     env_close(allocator);
 }
 
-static void figures_are_those_of_the_statistics(void **state)
+TEST(figures_are_those_of_the_statistics)
 {
     struct xseg_allocator *allocator = env_open("publish:True,page_cache_mb:100");
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
     void *ptr = NULL;
 
-    (void)state;
     void *const large = env_alloc(allocator, 30 * MIB, NULL);
     expect_as_statistics(allocator);
     void *const used = env_alloc(allocator, 5 * MIB, NULL);
@@ -198,7 +194,7 @@ static void figures_are_those_of_the_statistics(void **state)
     assert_int_equal(of->number, 1);
     /* A block that waits for another stream is pending. */
     env_launch(allocator, stream, used);
-    assert_int_equal(xseg_record_stream(allocator, used, stream), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, used, stream));
     env_free(allocator, used);
     await_frame(allocator);
     expect_as_statistics(allocator);
@@ -207,21 +203,19 @@ static void figures_are_those_of_the_statistics(void **state)
     assert_int_equal(xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     expect_as_statistics(allocator);
     assert_int_equal(read_frame()->devices[0].ooms, 1);
-    env_free(allocator, large);
-    env_free(allocator, own);
+    env_free(allocator, large, own);
     env_empty_cache(allocator);
     expect_as_statistics(allocator);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_stream_destroy(stream);
     env_close(allocator);
 }
 
-static void a_rejection_is_published_at_once(void **state)
+TEST(a_rejection_is_published_at_once)
 {
     struct xseg_allocator *allocator = env_open("publish:True,throw_on_cudamalloc_oom:True");
     void *ptr = NULL;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     for (uint64_t i = 1; i < 4; i++) {
         assert_int_equal(xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr), XSEG_ERR_NO_MEMORY);
@@ -232,20 +226,18 @@ static void a_rejection_is_published_at_once(void **state)
     env_close(allocator);
 }
 
-static void names_of_pools_are_shown(void **state)
+TEST(names_of_pools_are_shown)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .name = "kv cache"};
     struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_pool *pool = NULL;
 
-    (void)state;
-    options.name = "kv cache";
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     void *const ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     assert_non_null(find_pool(read_frame(), "\"kv cache\""));
     env_free(allocator, ptr);
     /* What is cached of a pool that has ended is one row. */
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     await_frame(allocator);
     assert_null(find_pool(read_frame(), "\"kv cache\""));
     const struct xseg_published_pool *of = find_pool(read_frame(), "ended");
@@ -254,7 +246,7 @@ static void names_of_pools_are_shown(void **state)
     env_close(allocator);
 }
 
-static void pools_without_a_row_are_added_up(void **state)
+TEST(pools_without_a_row_are_added_up)
 {
     struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_pool *pool[300];
@@ -262,15 +254,13 @@ static void pools_without_a_row_are_added_up(void **state)
     const struct xseg_registrar registrar = null_registrar(false);
     uint64_t live = 0, reserved = 0, id[2];
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         pool[i] = env_pool(allocator);
         ptr[i] = env_alloc_in(allocator, pool[i], 1024 * (i + 1), NULL);
     }
     /* Of a pool with a row, and of one without. */
-    assert_int_equal(xseg_register(allocator, ptr[0], 1024, &registrar, &id[0]), XSEG_OK);
-    assert_int_equal(xseg_register(allocator, ptr[COUNT_OF(pool) - 1], 2048, &registrar, &id[1]),
-                     XSEG_OK);
+    assert_ok(xseg_register(allocator, ptr[0], 1024, &registrar, &id[0]));
+    assert_ok(xseg_register(allocator, ptr[COUNT_OF(pool) - 1], 2048, &registrar, &id[1]));
     /* Two rows stay empty, for there are no guarded blocks and no ended pools. */
     const unsigned own = XSEG_PUBLISHED_POOLS - 4;
     const struct xseg_published_sample *frame = read_frame();
@@ -294,25 +284,23 @@ static void pools_without_a_row_are_added_up(void **state)
     assert_int_equal(frame->pools[1].registered, 1024);
     assert_int_equal(frame->devices[0].registered, 3072);
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(xseg_unregister(allocator, id[i]), XSEG_OK);
+        assert_ok(xseg_unregister(allocator, id[i]));
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         env_free(allocator, ptr[i]);
-        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+        assert_ok(xseg_pool_release(pool[i]));
     }
     env_close(allocator);
 }
 
-static void each_open_device_has_its_rows(void **state)
+TEST(each_open_device_has_its_rows)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     void *ptr[40];
 
-    (void)state;
     settings.devices = COUNT_OF(ptr);
     struct xseg_allocator *allocator = env_open_on(&settings, "publish:True");
     for (int i = 0; i < (int)COUNT_OF(ptr); i++)
-        assert_int_equal(xseg_alloc(allocator, i, (size_t)(i + 1) * 2 * MIB, NULL, &ptr[i]),
-                         XSEG_OK);
+        assert_ok(xseg_alloc(allocator, i, (size_t)(i + 1) * 2 * MIB, NULL, &ptr[i]));
     const struct xseg_published_sample *frame = read_frame();
     assert_int_equal(frame->device_count, XSEG_PUBLISHED_DEVICES);
     assert_int_equal(frame->pool_count, XSEG_PUBLISHED_DEVICES);
@@ -328,11 +316,10 @@ static void each_open_device_has_its_rows(void **state)
 
 /* --- When it changes. --- */
 
-static void hits_uses_and_scrapes_change_nothing_and_a_tick_does(void **state)
+TEST(hits_uses_and_scrapes_change_nothing_and_a_tick_does)
 {
     struct xseg_allocator *allocator = env_open("publish:True");
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     const uint64_t sequence = (read_frame(), seen.sequence);
@@ -341,8 +328,8 @@ static void hits_uses_and_scrapes_change_nothing_and_a_tick_does(void **state)
     for (unsigned i = 0; i < 100; i++)
         env_free(allocator, env_alloc(allocator, 4096, NULL));
     /* A use may come with each hit, and a scrape changes nothing. */
-    assert_int_equal(xseg_record_stream(allocator, ptr, NULL), XSEG_OK);
-    assert_int_equal(xseg_metrics(allocator, NULL, 0, NULL), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, ptr, NULL));
+    assert_ok(xseg_metrics(allocator, NULL, 0, NULL));
     (void)read_frame();
     assert_int_equal(seen.sequence, sequence);
     await_frame(allocator);
@@ -352,7 +339,7 @@ static void hits_uses_and_scrapes_change_nothing_and_a_tick_does(void **state)
 }
 
 /* Each look is at what the call before it has left. */
-static void a_call_that_moves_memory_publishes_it(void **state)
+TEST(a_call_that_moves_memory_publishes_it)
 {
     struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_limits limits = XSEG_LIMITS_INIT;
@@ -361,41 +348,39 @@ static void a_call_that_moves_memory_publishes_it(void **state)
     xseg_stream stream = env_stream();
     void *ptr = NULL;
 
-    (void)state;
     void *const own = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     const uint64_t reserved = read_frame()->devices[0].reserved;
     assert_true(reserved >= 30 * MIB);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, 0);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 40 * MIB);
     where.device = 0;
     limits.hard_bytes = reserved;
-    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     /* Where memory has been short, a capture begins with a trim. */
     assert_int_equal(xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
     limits.hard_bytes = reserved + 20 * MIB;
-    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 20 * MIB);
-    assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
+    assert_ok(xseg_capture_begin(pool, stream));
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
-    assert_int_equal(xseg_capture_end(pool), XSEG_OK);
+    assert_ok(xseg_capture_end(pool));
     env_free(allocator, own);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_stream_destroy(stream);
     env_close(allocator);
 }
 
-static void the_background_thread_publishes(void **state)
+TEST(the_background_thread_publishes)
 {
     struct xseg_allocator *allocator = env_open("publish:True,background_thread:True,idle_ms:10");
     uint64_t live = 0;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     void *const ptr = env_alloc(allocator, 8192, NULL);
     for (unsigned i = 0; i < 1000 && live != 8192; i++) {
@@ -407,17 +392,16 @@ static void the_background_thread_publishes(void **state)
     env_close(allocator);
 }
 
-static void the_key_can_be_changed(void **state)
+TEST(the_key_can_be_changed)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     int file = -1;
 
-    (void)state;
     void *const ptr = env_alloc(allocator, 30 * MIB, NULL);
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(xseg_config_set(allocator, "publish:True"), XSEG_OK);
+        assert_ok(xseg_config_set(allocator, "publish:True"));
         assert_int_equal(read_frame()->devices[0].live, 30 * MIB);
-        assert_int_equal(xseg_config_set(allocator, "publish:False"), XSEG_OK);
+        assert_ok(xseg_config_set(allocator, "publish:False"));
         assert_int_equal(find_files(&file), 0);
     }
     env_free(allocator, ptr);
@@ -433,9 +417,9 @@ static void *work(void *self)
     void *ptr = NULL;
 
     while (!atomic_load(&ends)) {
-        assert_int_equal(xseg_alloc(self, 0, 24 * MIB, NULL, &ptr), XSEG_OK);
-        assert_int_equal(xseg_free(self, ptr), XSEG_OK);
-        assert_int_equal(xseg_trim(self, NULL, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_alloc(self, 0, 24 * MIB, NULL, &ptr));
+        assert_ok(xseg_free(self, ptr));
+        assert_ok(xseg_trim(self, NULL, NULL, NULL));
     }
     return NULL;
 }
@@ -443,18 +427,17 @@ static void *work(void *self)
 static void *reconfigure(void *self)
 {
     while (!atomic_load(&ends)) {
-        assert_int_equal(xseg_config_set(self, "publish:False"), XSEG_OK);
-        assert_int_equal(xseg_config_set(self, "publish:True"), XSEG_OK);
+        assert_ok(xseg_config_set(self, "publish:False"));
+        assert_ok(xseg_config_set(self, "publish:True"));
     }
     return NULL;
 }
 
-static void it_is_published_while_threads_run(void **state)
+TEST(it_is_published_while_threads_run)
 {
     struct xseg_allocator *allocator = env_open("publish:True");
     pthread_t thread[3];
 
-    (void)state;
     atomic_store(&ends, false);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);
@@ -480,12 +463,11 @@ static void it_is_published_while_threads_run(void **state)
 
 /* --- What it does not come in the way of. --- */
 
-static void a_forked_child_changes_nothing(void **state)
+TEST(a_forked_child_changes_nothing)
 {
     struct xseg_allocator *allocator = env_open("publish:True");
     int status = 0;
 
-    (void)state;
     void *const ptr = env_alloc(allocator, 30 * MIB, NULL);
     const uint64_t sequence = (read_frame(), seen.sequence);
     const pid_t child = fork();
@@ -511,69 +493,41 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 }
 
 /* No descriptor is left: the allocator works, and a line of the log says what does not. */
-static void without_a_descriptor_the_allocator_works(void **state)
+TEST(without_a_descriptor_the_allocator_works)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line};
     struct xseg_allocator *allocator = NULL;
     struct rlimit before, none;
     void *ptr = NULL;
     int file = -1;
 
-    (void)state;
-    options.driver = env_driver();
-    options.log = keep_line;
-    assert_int_equal(xseg_open("expandable_segments:True", &options, &allocator), XSEG_OK);
+    assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     none = before;
     none.rlim_cur = 0;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
     const xseg_status status = xseg_config_set(allocator, "publish:True");
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    assert_int_equal(status, XSEG_OK);
+    assert_ok(status);
     assert_non_null(strstr(logged, "Too many open files"));
     assert_int_equal(find_files(&file), 0);
-    assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr), XSEG_OK);
-    assert_int_equal(trim_due(allocator, 1), XSEG_OK);
-    assert_int_equal(xseg_free(allocator, ptr), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr));
+    assert_ok(trim_due(allocator, 1));
+    assert_ok(xseg_free(allocator, ptr));
     /* The next configuration tries again. */
-    assert_int_equal(xseg_config_set(allocator, "idle_ms:1000"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "idle_ms:1000"));
     assert_int_equal(find_files(&file), 1);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
 }
 
-static void allocators_publish_apart(void **state)
+TEST(allocators_publish_apart)
 {
     struct xseg_allocator *first = env_open("publish:True"), *second = NULL;
     int file = -1;
 
-    (void)state;
-    assert_int_equal(env_try_open("publish:True", &second), XSEG_OK);
+    assert_ok(env_try_open("publish:True", &second));
     assert_int_equal(find_files(&file), 2);
-    assert_int_equal(xseg_close(second), XSEG_OK);
+    assert_ok(xseg_close(second));
     assert_int_equal(find_files(&file), 1);
     env_close(first);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_published_without_the_key),
-        cmocka_unit_test(the_head_names_the_process),
-        cmocka_unit_test(figures_are_those_of_the_statistics),
-        cmocka_unit_test(what_is_registered_is_told_by_pool),
-        cmocka_unit_test(a_rejection_is_published_at_once),
-        cmocka_unit_test(names_of_pools_are_shown),
-        cmocka_unit_test(pools_without_a_row_are_added_up),
-        cmocka_unit_test(each_open_device_has_its_rows),
-        cmocka_unit_test(hits_uses_and_scrapes_change_nothing_and_a_tick_does),
-        cmocka_unit_test(a_call_that_moves_memory_publishes_it),
-        cmocka_unit_test(the_background_thread_publishes),
-        cmocka_unit_test(the_key_can_be_changed),
-        cmocka_unit_test(it_is_published_while_threads_run),
-        cmocka_unit_test(a_forked_child_changes_nothing),
-        cmocka_unit_test(without_a_descriptor_the_allocator_works),
-        cmocka_unit_test(allocators_publish_apart),
-    };
-
-    return cmocka_run_group_tests_name("publish", tests, NULL, NULL);
 }

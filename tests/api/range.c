@@ -14,7 +14,7 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator, uint64_t byt
 {
     struct xseg_range *range = NULL;
 
-    assert_int_equal(xseg_range_reserve(allocator, 0, bytes, NULL, &range), XSEG_OK);
+    assert_ok(xseg_range_reserve(allocator, 0, bytes, NULL, &range));
     return range;
 }
 
@@ -26,12 +26,11 @@ static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_
     env_launch_at(stream, (char *)at.base + first * PAGE, count * PAGE);
 }
 
-static void memory_comes_and_goes(void **state)
+TEST(memory_comes_and_goes)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
 
-    (void)state;
     assert_int_equal(xseg_sim_used(0), 0);
     commit(range, 3, 5, NULL);
     commit(range, 10, 1, NULL);
@@ -65,13 +64,12 @@ static uint64_t calls(void)
     return xseg_sim_calls(NULL);
 }
 
-static void taking_back_costs_nothing(void **state)
+TEST(taking_back_costs_nothing)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream other = env_stream();
 
-    (void)state;
     commit(range, 0, 8, NULL);
     work(range, 0, 8, NULL);
     decommit(range, 0, 8, NULL);
@@ -90,17 +88,16 @@ static void taking_back_costs_nothing(void **state)
     work(range, 2, 6, other);
     decommit(range, 2, 6, other);
     release(range);
-    assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, other));
     env_stream_destroy(other);
     env_close(allocator);
 }
 
-static void calls_are_made_by_the_run(void **state)
+TEST(calls_are_made_by_the_run)
 {
     struct xseg_allocator *allocator = env_open("page_cache_mb:1024");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
 
-    (void)state;
     uint64_t access = xseg_sim_calls("cuMemSetAccess");
     commit(range, 0, 16, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") >= 16, true);
@@ -122,13 +119,12 @@ static void calls_are_made_by_the_run(void **state)
 
 #define TIB ((uint64_t)1 << 40)
 
-static void bad_input_changes_nothing(void **state)
+TEST(bad_input_changes_nothing)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range_options odd = {sizeof(odd)};
     struct xseg_range *range = NULL, *none = NULL;
 
-    (void)state;
     env_expect_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), XSEG_ERR_ARGUMENT,
                      "1048576");
     odd.page_bytes = 3 * MIB;
@@ -144,7 +140,7 @@ static void bad_input_changes_nothing(void **state)
     range = reserve(allocator, 20 * TIB);
     env_expect_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none), XSEG_ERR_NO_ADDRESSES,
                      "out of virtual addresses on device 0, 21990232555520 bytes requested");
-    assert_int_equal(xseg_range_release(range), XSEG_OK);
+    assert_ok(xseg_range_release(range));
     range = reserve(allocator, PAGES * PAGE);
     commit(range, 4, 4, NULL);
     const uint64_t before = calls();
@@ -167,7 +163,7 @@ static void bad_input_changes_nothing(void **state)
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
     env_expect_error(xseg_free(allocator, info(range).base), XSEG_ERR_NOT_ALLOCATED, "range");
     assert_int_equal(calls(), before);
-    assert_int_equal(xseg_range_commit(range, 0, 0, NULL), XSEG_OK);
+    assert_ok(xseg_range_commit(range, 0, 0, NULL));
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     decommit(range, 4, 4, NULL);
     env_expect_error(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT, "offset");
@@ -179,17 +175,14 @@ static void bad_input_changes_nothing(void **state)
 }
 
 /* What is committed stays within the limits of the device, of the pool and of the range, and moves when memory is short. */
-static void limits_and_shortage(void **state)
+TEST(limits_and_shortage)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
+    struct xseg_range_options options = {sizeof(options), .limit_bytes = 36 * PAGE};
     struct xseg_range *range = NULL;
 
-    (void)state;
-    settings.memory_bytes = 64 * PAGE;
     struct xseg_allocator *allocator = env_open_on(&settings, "hard_limit_mb:80");
-    options.limit_bytes = 36 * PAGE;
-    assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range), XSEG_OK);
+    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     assert_int_equal(info(range).limit_bytes, 36 * PAGE);
     env_expect_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), XSEG_ERR_LIMIT, "of the range");
     commit(range, 0, 10, NULL);
@@ -211,13 +204,12 @@ static void limits_and_shortage(void **state)
 }
 
 /* Three mappings of a page are decommitted in one call, and a fourth one later: the page is charged until then. */
-static void mappings_of_one_page_go_together(void **state)
+TEST(mappings_of_one_page_go_together)
 {
     struct xseg_allocator *allocator = env_open("page_cache_mb:1024");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
-    (void)state;
     commit(range, 2, 1, stream);
     alias(range, 1, range, 2);
     alias(range, 0, range, 2);
@@ -229,36 +221,34 @@ static void mappings_of_one_page_go_together(void **state)
     decommit(range, 5, 1, other);
     assert_int_equal(env_stats(allocator).allocated_bytes[0].current, 0);
     assert_int_equal(env_stats(allocator).active_bytes[0].current, PAGE);
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_ok(xseg_sim_finish(stream));
     commit(range, 20, 1, stream);
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
     assert_int_equal(info(range).physical_bytes, 2 * PAGE);
     assert_int_equal(xseg_sim_used(0), 2 * PAGE);
     decommit(range, 20, 1, stream);
     release(range);
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
-    env_stream_destroy(stream);
-    env_stream_destroy(other);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    assert_ok(xseg_stream_retire(allocator, 0, other));
+    env_stream_destroy(stream, other);
     env_close(allocator);
 }
 
 /* A range at its own limit waits for what leaves it.  If the device is full then, idle memory elsewhere is taken. */
-static void a_full_range_on_a_full_device(void **state)
+TEST(a_full_range_on_a_full_device)
 {
     struct xseg_allocator *allocator = env_open("hard_limit_mb:10");
     struct xseg_range_options options = {sizeof(options)};
     struct xseg_range *range = NULL, *other = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream();
 
-    (void)state;
     options.limit_bytes = 4 * PAGE;
     options.pool = info(other).pool;
-    assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range), XSEG_OK);
+    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     commit(range, 0, 4, stream);
     /* The page of the granule that leaves is held elsewhere, so it is of no use here. */
-    assert_int_equal(xseg_range_alias(other, 0, PAGE, range, 0), XSEG_OK);
-    assert_int_equal(xseg_range_hold(other, 0, PAGE), XSEG_OK);
+    assert_ok(xseg_range_alias(other, 0, PAGE, range, 0));
+    assert_ok(xseg_range_hold(other, 0, PAGE));
     decommit(other, 0, 1, stream);
     env_free(allocator, env_alloc(allocator, MIB, stream));
     work(range, 0, 1, stream);
@@ -267,75 +257,70 @@ static void a_full_range_on_a_full_device(void **state)
     commit(range, 8, 1, stream);
     assert_int_equal(info(range).physical_bytes, 4 * PAGE);
     assert_int_equal(xseg_sim_used(0), 5 * PAGE);
-    assert_int_equal(xseg_range_unhold(other, 0, PAGE, stream), XSEG_OK);
+    assert_ok(xseg_range_unhold(other, 0, PAGE, stream));
     decommit(range, 1, 3, stream);
     decommit(range, 8, 1, stream);
     release(other);
     release(range);
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
     env_close(allocator);
 }
 
 /* Pages that a refused commit has made are not kept beyond page_cache_mb. */
-static void a_refusal_in_a_capture_keeps_no_pages(void **state)
+TEST(a_refusal_in_a_capture_keeps_no_pages)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
-    (void)state;
     commit(range, 1, 1, stream);
     work(range, 1, 1, stream);
     decommit(range, 1, 1, stream);
-    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+    assert_ok(xseg_capture_mark(allocator, 0));
     env_expect_error(xseg_range_commit(range, 0, 3 * PAGE, other), XSEG_ERR_BUSY, "capture");
     assert_int_equal(xseg_sim_used(0), PAGE);
-    assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+    assert_ok(xseg_capture_unmark(allocator, 0));
     release(range);
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
-    env_stream_destroy(stream);
-    env_stream_destroy(other);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    assert_ok(xseg_stream_retire(allocator, 0, other));
+    env_stream_destroy(stream, other);
     env_close(allocator);
 }
 
 static struct xseg_allocator *open_with_bytes(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .real_bytes = true};
 
-    settings.memory_bytes = GIB;
-    settings.real_bytes = true;
     return env_open_on(&settings, config);
 }
 
 /* A range is paused and resumed with its pool, contents and all; holds are no obstacle. */
-static void a_pool_pauses_its_ranges(void **state)
+TEST(a_pool_pauses_its_ranges)
 {
     struct xseg_allocator *allocator = open_with_bytes(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_pool *pool = info(range).pool;
     uint32_t *word = info(range).base;
 
-    (void)state;
     commit(range, 0, 3, NULL);
     commit(range, 5, 1, NULL);
     word[5 * PAGE / 4] = 7;
-    assert_int_equal(xseg_range_hold(range, 5 * PAGE, PAGE), XSEG_OK);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_range_hold(range, 5 * PAGE, PAGE));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(info(range).physical_bytes, 0);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     env_expect_error(xseg_range_commit(range, 9 * PAGE, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
     env_expect_error(xseg_range_decommit(range, 0, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
     env_expect_error(xseg_range_release(range), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_int_equal(word[5 * PAGE / 4], 7);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     decommit(range, 0, 3, NULL);
     decommit(range, 5, 1, NULL);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    assert_int_equal(xseg_range_unhold(range, 5 * PAGE, PAGE, NULL), XSEG_OK);
+    assert_ok(xseg_range_unhold(range, 5 * PAGE, PAGE, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
     env_close(allocator);
@@ -355,92 +340,86 @@ static void leave(void *context, const struct xseg_registered *run)
 }
 
 /* A held granule keeps its page over a decommit, so the allocator cannot be closed before the hold is released. */
-static void a_held_granule_keeps_the_allocator_open(void **state)
+TEST(a_held_granule_keeps_the_allocator_open)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, NULL, &range), XSEG_OK);
+    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, NULL, &range));
     commit(range, 0, 3, NULL);
-    assert_int_equal(xseg_range_hold(range, PAGE, 4 * PAGE), XSEG_OK);
+    assert_ok(xseg_range_hold(range, PAGE, 4 * PAGE));
     decommit(range, 0, 3, NULL);
     /* Granules 1 and 2 are held; granules 3 and 4 have no memory. */
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
                      "decommitted granules are held, 4194304 bytes on device 0; call "
                      "xseg_range_unhold() first");
-    assert_int_equal(xseg_range_unhold(range, PAGE, 4 * PAGE, NULL), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_range_unhold(range, PAGE, 4 * PAGE, NULL));
+    assert_ok(xseg_close(allocator));
 }
 
 /* Pinned and exported granules keep their page over a decommit, and go once they are let go of. */
-static void what_is_held_stays(void **state)
+TEST(what_is_held_stays)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_range_options options = {sizeof(options), .exportable = true};
     struct xseg_registrar registrar = {sizeof(registrar)};
     struct exported_handles exported;
     struct xseg_range *range = NULL;
     uint64_t id = 0;
     unsigned runs = 0;
 
-    (void)state;
-    options.exportable = true;
-    assert_int_equal(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range), XSEG_OK);
+    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     char *base = info(range).base;
     commit(range, 0, 4, NULL);
-    assert_int_equal(xseg_pin(allocator, base + PAGE, 2 * PAGE), XSEG_OK);
+    assert_ok(xseg_pin(allocator, base + PAGE, 2 * PAGE));
     decommit(range, 0, 3, NULL);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
-    assert_int_equal(xseg_unpin(allocator, base + PAGE, 2 * PAGE), XSEG_OK);
-    assert_int_equal(export_handles(allocator, base + 3 * PAGE, XSEG_HANDLE_FD, &exported),
-                     XSEG_OK);
+    assert_ok(xseg_unpin(allocator, base + PAGE, 2 * PAGE));
+    assert_ok(export_handles(allocator, base + 3 * PAGE, XSEG_HANDLE_FD, &exported));
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), PAGE);
     env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "exported");
     export_handles_close(&exported);
-    assert_int_equal(xseg_export_close(allocator, base + 3 * PAGE), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, base + 3 * PAGE));
     registrar.context = &runs;
     registrar.enter = enter;
     registrar.leave = leave;
     commit(range, 0, 1, NULL);
-    assert_int_equal(xseg_register(allocator, base, 4 * PAGE, &registrar, &id), XSEG_OK);
+    assert_ok(xseg_register(allocator, base, 4 * PAGE, &registrar, &id));
     commit(range, 2, 1, NULL);
     assert_int_equal(runs, 2);
     decommit(range, 0, 1, NULL);
     decommit(range, 2, 1, NULL);
     assert_int_equal(runs, 0);
     env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "registered");
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     release(range);
     assert_int_equal(xseg_sim_used(0), 0);
     env_close(allocator);
 }
 
 /* What is let go of leaves with the stream that it was decommitted on as well as with the one that let go of it. */
-static void what_is_let_go_of_waits_for_both_streams(void **state)
+TEST(what_is_let_go_of_waits_for_both_streams)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
-    (void)state;
     commit(range, 0, 1, stream);
-    assert_int_equal(xseg_range_hold(range, 0, PAGE), XSEG_OK);
+    assert_ok(xseg_range_hold(range, 0, PAGE));
     work(range, 0, 1, stream);
     decommit(range, 0, 1, stream);
-    assert_int_equal(xseg_range_unhold(range, 0, PAGE, other), XSEG_OK);
+    assert_ok(xseg_range_unhold(range, 0, PAGE, other));
     decommit(range, 0, 0, other);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_ok(xseg_sim_finish(stream));
     decommit(range, 0, 0, other);
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, other), XSEG_OK);
-    env_stream_destroy(stream);
-    env_stream_destroy(other);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    assert_ok(xseg_stream_retire(allocator, 0, other));
+    env_stream_destroy(stream, other);
     env_close(allocator);
 }
 
@@ -475,7 +454,7 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-static void questions_know_ranges(void **state)
+TEST(questions_know_ranges)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
@@ -484,22 +463,21 @@ static void questions_know_ranges(void **state)
     struct seen seen = {0, 0, 0, NULL};
     uint64_t mapped = 0;
 
-    (void)state;
     commit(range, 2, 6, stream);
     work(range, 2, 6, stream);
     decommit(range, 4, 2, stream);
-    assert_int_equal(xseg_for_each_block(allocator, NULL, see_block, &seen), XSEG_OK);
+    assert_ok(xseg_for_each_block(allocator, NULL, see_block, &seen));
     assert_int_equal(seen.live, 4 * PAGE);
     assert_int_equal(seen.pending, 2 * PAGE);
     assert_int_equal(seen.hole, (PAGES - 6) * PAGE);
-    assert_int_equal(xseg_explain(allocator, NULL, see_reason, &seen, &explained), XSEG_OK);
+    assert_ok(xseg_explain(allocator, NULL, see_reason, &seen, &explained));
     assert_ptr_equal(seen.waits_for, stream);
     assert_int_equal(explained.allocated, 4 * PAGE);
     assert_int_equal(explained.pending, 2 * PAGE);
     assert_int_equal(explained.reserved, 6 * PAGE);
-    assert_int_equal(xseg_for_each_mapping(allocator, NULL, see_mapping, &mapped), XSEG_OK);
+    assert_ok(xseg_for_each_mapping(allocator, NULL, see_mapping, &mapped));
     assert_int_equal(mapped, 6 * PAGE);
-    assert_int_equal(xseg_snapshot(allocator, "/dev/null", NULL), XSEG_OK);
+    assert_ok(xseg_snapshot(allocator, "/dev/null", NULL));
     const struct xseg_block_info block = env_block(allocator, (char *)info(range).base + 7 * PAGE);
     assert_ptr_equal(block.base, (char *)info(range).base + 6 * PAGE);
     assert_int_equal(block.bytes, 2 * PAGE);
@@ -507,21 +485,19 @@ static void questions_know_ranges(void **state)
     decommit(range, 2, 2, NULL);
     decommit(range, 6, 2, NULL);
     release(range);
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
     env_close(allocator);
 }
 
 /* Prepared pages are left to their range, and go back after the time of idleness. */
-static void prepared_pages_wait_for_their_range(void **state)
+TEST(prepared_pages_wait_for_their_range)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
 
-    (void)state;
-    settings.memory_bytes = 64 * PAGE;
     struct xseg_allocator *allocator = env_open_with_clock(&settings, "idle_ms:1000");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    assert_int_equal(xseg_range_prepare(range, 8 * PAGE - 1), XSEG_OK);
+    assert_ok(xseg_range_prepare(range, 8 * PAGE - 1));
     assert_int_equal(info(range).prepared_bytes, 8 * PAGE);
     void *block = env_alloc(allocator, MIB, NULL);
     assert_int_equal(info(range).prepared_bytes, 8 * PAGE);
@@ -531,7 +507,7 @@ static void prepared_pages_wait_for_their_range(void **state)
     assert_int_equal(info(range).prepared_bytes, 5 * PAGE);
     for (unsigned i = 0; i < 5; i++) {
         xseg_sim_advance(UINT64_C(1000000000));
-        assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
+        assert_ok(trim_due(allocator, 1000000));
     }
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
@@ -542,17 +518,15 @@ static void prepared_pages_wait_for_their_range(void **state)
 }
 
 /* A quota is kept from everything else, and cannot be promised twice. */
-static void a_quota_is_kept(void **state)
+TEST(a_quota_is_kept)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
     void *block = NULL;
 
-    (void)state;
-    settings.memory_bytes = 64 * PAGE;
     struct xseg_allocator *allocator = env_open_on(&settings, "hard_limit_mb:64");
     struct xseg_range *one = reserve(allocator, PAGES * PAGE),
                       *two = reserve(allocator, PAGES * PAGE);
-    assert_int_equal(xseg_range_set_quota(one, 20 * PAGE), XSEG_OK);
+    assert_ok(xseg_range_set_quota(one, 20 * PAGE));
     env_expect_error(xseg_range_set_quota(two, 13 * PAGE), XSEG_ERR_LIMIT,
                      "41943040 bytes reserved by quotas");
     env_expect_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), XSEG_ERR_LIMIT, "");
@@ -562,7 +536,7 @@ static void a_quota_is_kept(void **state)
     assert_int_equal(info(one).quota_bytes, 20 * PAGE);
     decommit(one, 0, 10, NULL);
     env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
-    assert_int_equal(xseg_range_set_quota(one, 0), XSEG_OK);
+    assert_ok(xseg_range_set_quota(one, 0));
     block = env_alloc(allocator, MIB, NULL);
     env_free(allocator, block);
     decommit(one, 10, 10, NULL);
@@ -573,24 +547,23 @@ static void a_quota_is_kept(void **state)
 }
 
 /* A commit does not use the page of an alias that the driver did not unmap. */
-static void a_stuck_alias_is_no_page_of_a_commit(void **state)
+TEST(a_stuck_alias_is_no_page_of_a_commit)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_sim_fault access = XSEG_SIM_FAULT_INIT, unmap = XSEG_SIM_FAULT_INIT;
 
-    (void)state;
     commit(range, 0, 1, NULL);
     access.call = "cuMemSetAccess";
     unmap.call = "cuMemUnmap";
     access.error = unmap.error = 999;
     unmap.every = 1;
-    assert_int_equal(xseg_sim_fault_set(0, &access), XSEG_OK);
-    assert_int_equal(xseg_sim_fault_set(1, &unmap), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &access));
+    assert_ok(xseg_sim_fault_set(1, &unmap));
     env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
     env_expect_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
-    assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(1, NULL));
     commit(range, 3, 3, NULL);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     assert_int_equal(info(range).physical_bytes, 4 * PAGE);
@@ -601,28 +574,27 @@ static void a_stuck_alias_is_no_page_of_a_commit(void **state)
 }
 
 /* Other granules of the range can be used. */
-static void a_stuck_alias_blocks_no_other_granule(void **state)
+TEST(a_stuck_alias_blocks_no_other_granule)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_sim_fault access = XSEG_SIM_FAULT_INIT, unmap = XSEG_SIM_FAULT_INIT;
 
-    (void)state;
     commit(range, 0, 1, NULL);
     access.call = "cuMemSetAccess";
     unmap.call = "cuMemUnmap";
     access.error = unmap.error = 999;
     unmap.every = 1;
-    assert_int_equal(xseg_sim_fault_set(0, &access), XSEG_OK);
-    assert_int_equal(xseg_sim_fault_set(1, &unmap), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &access));
+    assert_ok(xseg_sim_fault_set(1, &unmap));
     env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
     const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
-    assert_int_equal(xseg_range_alias(range, 5 * PAGE, PAGE, range, 0), XSEG_OK);
+    assert_ok(xseg_range_alias(range, 5 * PAGE, PAGE, range, 0));
     commit(range, 6, 1, NULL);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), unmaps);
     env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
-    assert_int_equal(xseg_sim_fault_set(1, NULL), XSEG_OK);
-    assert_int_equal(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(1, NULL));
+    assert_ok(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0));
     decommit(range, 0, 1, NULL);
     decommit(range, 4, 3, NULL);
     release(range);
@@ -630,18 +602,17 @@ static void a_stuck_alias_blocks_no_other_granule(void **state)
 }
 
 /* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
-static void captures_see_ranges(void **state)
+TEST(captures_see_ranges)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
 
-    (void)state;
     commit(range, 0, 4, stream);
     env_capture_begin(pool, stream);
     commit(range, 4, 2, stream);
-    assert_int_equal(xseg_range_hold(range, 4 * PAGE, PAGE), XSEG_OK);
+    assert_ok(xseg_range_hold(range, 4 * PAGE, PAGE));
     decommit(range, 0, 2, stream);
     decommit(range, 4, 2, stream);
     commit(range, 0, 1, stream);
@@ -652,74 +623,44 @@ static void captures_see_ranges(void **state)
     commit(range, 10, 1, stream);
     commit(range, 11, 1, stream);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE + PAGE + 2 * PAGE);
-    assert_int_equal(xseg_range_unhold(range, 4 * PAGE, PAGE, stream), XSEG_OK);
+    assert_ok(xseg_range_unhold(range, 4 * PAGE, PAGE, stream));
     decommit(range, 10, 2, stream);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     env_graph_destroy(graph);
     decommit(range, 0, 1, stream);
     decommit(range, 2, 2, stream);
     release(range);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
     env_close(allocator);
 }
 
-static void a_range_without_memory_ends_with_the_allocator(void **state)
+TEST(a_range_without_memory_ends_with_the_allocator)
 {
     struct xseg_allocator *allocator = env_open("page_cache_mb:100");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
 
-    (void)state;
     commit(range, 0, 4, NULL);
     work(range, 0, 4, NULL);
     decommit(range, 0, 4, NULL);
-    assert_int_equal(xseg_range_prepare(range, 2 * PAGE), XSEG_OK);
+    assert_ok(xseg_range_prepare(range, 2 * PAGE));
     env_close(allocator);
 }
 
-static void a_lost_device_keeps_its_host_side(void **state)
+TEST(a_lost_device_keeps_its_host_side)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE), *other = reserve(allocator, PAGE);
 
-    (void)state;
     commit(range, 0, 4, NULL);
     decommit(range, 0, 1, NULL);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 700), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, 700));
     env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
     env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
     env_expect_error(xseg_range_alias(other, 0, PAGE, range, PAGE), XSEG_ERR_DEVICE_LOST, "");
     env_expect_error(xseg_range_prepare(range, PAGE), XSEG_ERR_DEVICE_LOST, "");
     decommit(range, 1, 3, NULL);
     release(range);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_comes_and_goes),
-        cmocka_unit_test(taking_back_costs_nothing),
-        cmocka_unit_test(calls_are_made_by_the_run),
-        cmocka_unit_test(bad_input_changes_nothing),
-        cmocka_unit_test(limits_and_shortage),
-        cmocka_unit_test(a_stuck_alias_is_no_page_of_a_commit),
-        cmocka_unit_test(a_stuck_alias_blocks_no_other_granule),
-        cmocka_unit_test(captures_see_ranges),
-        cmocka_unit_test(a_range_without_memory_ends_with_the_allocator),
-        cmocka_unit_test(a_lost_device_keeps_its_host_side),
-        cmocka_unit_test(a_pool_pauses_its_ranges),
-        cmocka_unit_test(a_held_granule_keeps_the_allocator_open),
-        cmocka_unit_test(what_is_held_stays),
-        cmocka_unit_test(what_is_let_go_of_waits_for_both_streams),
-        cmocka_unit_test(questions_know_ranges),
-        cmocka_unit_test(prepared_pages_wait_for_their_range),
-        cmocka_unit_test(a_quota_is_kept),
-        cmocka_unit_test(mappings_of_one_page_go_together),
-        cmocka_unit_test(a_full_range_on_a_full_device),
-        cmocka_unit_test(a_refusal_in_a_capture_keeps_no_pages),
-    };
-
-    return cmocka_run_group_tests_name("range", tests, NULL, NULL);
+    assert_ok(xseg_close(allocator));
 }

@@ -30,24 +30,21 @@ struct stage {
 
 static struct xseg_range *reserve(const struct stage *stage)
 {
-    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_range_options options = {sizeof(options), .pool = stage->pool};
     struct xseg_range *range = NULL;
 
-    options.pool = stage->pool;
-    assert_int_equal(xseg_range_reserve(stage->allocator, 0, PAGES * PAGE,
-                                        stage->pool ? &options : NULL, &range),
-                     XSEG_OK);
+    assert_ok(xseg_range_reserve(stage->allocator, 0, PAGES * PAGE, stage->pool ? &options : NULL,
+                                 &range));
     return range;
 }
 
 static struct stage open_stage(bool real_bytes, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
+                                         .real_bytes = real_bytes};
     struct stage stage = {0};
     void *context = NULL;
 
-    settings.memory_bytes = GIB;
-    settings.real_bytes = real_bytes;
     stage.allocator = env_open_on(&settings, config);
     assert_int_equal(cuInit(0), 0);
     assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
@@ -66,9 +63,9 @@ static void close_stage(struct stage *stage)
     xseg_checkpoint_destroy(stage->checkpoint);
     xseg_sim_finish_all();
     if (stage->range != NULL)
-        assert_int_equal(xseg_range_release(stage->range), XSEG_OK);
-    assert_int_equal(xseg_pool_release(stage->pool), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(stage->allocator, 0, stage->stream), XSEG_OK);
+        assert_ok(xseg_range_release(stage->range));
+    assert_ok(xseg_pool_release(stage->pool));
+    assert_ok(xseg_stream_retire(stage->allocator, 0, stage->stream));
     env_stream_destroy(stage->stream);
     assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
@@ -77,12 +74,12 @@ static void close_stage(struct stage *stage)
 
 static void hold(struct xseg_range *range, unsigned first, unsigned count)
 {
-    assert_int_equal(xseg_range_hold(range, first * PAGE, count * PAGE), XSEG_OK);
+    assert_ok(xseg_range_hold(range, first * PAGE, count * PAGE));
 }
 
 static void let_go(struct xseg_range *range, unsigned first, unsigned count)
 {
-    assert_int_equal(xseg_range_unhold(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
+    assert_ok(xseg_range_unhold(range, first * PAGE, count * PAGE, NULL));
 }
 
 static uint32_t *word_of(struct xseg_range *range, unsigned at)
@@ -93,19 +90,18 @@ static uint32_t *word_of(struct xseg_range *range, unsigned at)
 /* Work on a granule that lasts for a second of the simulated clock. */
 static void work(const struct stage *stage, unsigned at, xseg_stream stream)
 {
-    assert_int_equal(xseg_sim_launch_on(stream, SECOND, (uintptr_t)word_of(stage->range, at), PAGE),
-                     XSEG_OK);
+    assert_ok(xseg_sim_launch_on(stream, SECOND, (uintptr_t)word_of(stage->range, at), PAGE));
 }
 
 static void take(struct stage *stage)
 {
     xseg_checkpoint_destroy(stage->checkpoint);
-    assert_int_equal(xseg_pool_checkpoint(stage->pool, &stage->checkpoint), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(stage->pool, &stage->checkpoint));
 }
 
 static void restore(const struct stage *stage)
 {
-    assert_int_equal(xseg_pool_restore(stage->pool, stage->checkpoint, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_pool_restore(stage->pool, stage->checkpoint, NULL, NULL));
 }
 
 /* The bytes of each state that a walk finds in the pool, and what else a refused restore leaves as it is. */
@@ -129,7 +125,7 @@ static struct seen look(const struct stage *stage)
 {
     struct seen seen = {.pool = stage->pool};
 
-    assert_int_equal(xseg_for_each_block(stage->allocator, NULL, see_block, &seen), XSEG_OK);
+    assert_ok(xseg_for_each_block(stage->allocator, NULL, see_block, &seen));
     return seen;
 }
 
@@ -151,12 +147,11 @@ static void expect_refused(const struct stage *stage, const char *word)
 
 /* --- What comes back. --- */
 
-static void what_was_held_comes_back(void **state)
+TEST(what_was_held_comes_back)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
 
-    (void)state;
     commit(range, 2, 4, NULL);
     *word_of(range, 3) = 7;
     *word_of(range, 5) = 9;
@@ -188,12 +183,11 @@ static void what_was_held_comes_back(void **state)
 }
 
 /* What leaves is no part of a checkpoint, and does not prevent one. */
-static void what_leaves_is_not_taken(void **state)
+TEST(what_leaves_is_not_taken)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
 
-    (void)state;
     commit(range, 0, 4, NULL);
     work(&stage, 1, NULL);
     work(&stage, 2, NULL);
@@ -214,13 +208,12 @@ static void what_leaves_is_not_taken(void **state)
 
 /* Memory that leaves with the default stream is taken back while that works; with another stream, once that has passed,
  * though no other call has found out. */
-static void the_stream_has_to_pass(void **state)
+TEST(the_stream_has_to_pass)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
     void *block = env_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
 
-    (void)state;
     commit(range, 0, 4, stage.stream);
     *word_of(range, 2) = 5;
     take(&stage);
@@ -254,7 +247,7 @@ static void note_moved(void *context, void *ptr, bool freed)
 }
 
 /* Blocks and ranges of a pool come back together; of ranges that came since then nothing stays committed. */
-static void a_pool_of_blocks_and_ranges(void **state)
+TEST(a_pool_of_blocks_and_ranges)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *early = stage.range, *twin = reserve(&stage), *late = NULL;
@@ -264,7 +257,6 @@ static void a_pool_of_blocks_and_ranges(void **state)
     unsigned moved[2] = {0, 0};
     bool exactly = false;
 
-    (void)state;
     hold(early, 0, PAGES);
     commit(early, 0, 2, NULL);
     commit(early, 10, 3, NULL);
@@ -285,10 +277,10 @@ static void a_pool_of_blocks_and_ranges(void **state)
     decommit(other, 0, 1, NULL);
     added = env_alloc_in(stage.allocator, stage.pool, 5 * MIB, NULL);
     env_free(stage.allocator, kept);
-    assert_int_equal(xseg_pool_restore(stage.pool, stage.checkpoint, note_moved, moved), XSEG_OK);
+    assert_ok(xseg_pool_restore(stage.pool, stage.checkpoint, note_moved, moved));
     assert_int_equal(moved[true], 1);
     assert_int_equal(moved[false], 1);
-    assert_int_equal(xseg_pool_check_live(stage.pool, &kept, 1, &exactly), XSEG_OK);
+    assert_ok(xseg_pool_check_live(stage.pool, &kept, 1, &exactly));
     assert_true(exactly);
     (void)added;
     assert_int_equal(info(late).committed_bytes, 0);
@@ -308,19 +300,18 @@ static void a_pool_of_blocks_and_ranges(void **state)
     decommit(twin, 5, 5, NULL);
     decommit(other, 1, 1, NULL);
     env_free(stage.allocator, kept);
-    assert_int_equal(xseg_range_release(twin), XSEG_OK);
-    assert_int_equal(xseg_range_release(late), XSEG_OK);
-    assert_int_equal(xseg_range_release(other), XSEG_OK);
+    assert_ok(xseg_range_release(twin));
+    assert_ok(xseg_range_release(late));
+    assert_ok(xseg_range_release(other));
     close_stage(&stage);
 }
 
 /* The figures of a pool of its own are those of the checkpoint. */
-static void figures_come_back(void **state)
+TEST(figures_come_back)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
 
-    (void)state;
     hold(range, 1, 1);
     commit(range, 0, 3, NULL);
     take(&stage);
@@ -342,18 +333,17 @@ static void figures_come_back(void **state)
 }
 
 /* A checkpoint is taken of a paused pool, and restored when that is resumed. */
-static void a_paused_pool_is_not_restored(void **state)
+TEST(a_paused_pool_is_not_restored)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
 
-    (void)state;
     commit(range, 0, 2, NULL);
-    assert_int_equal(xseg_pool_pause(stage.pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(stage.pool, XSEG_KEEP_HOST, NULL));
     take(&stage);
     env_expect_error(xseg_pool_restore(stage.pool, stage.checkpoint, NULL, NULL), XSEG_ERR_PAUSED,
                      "paused");
-    assert_int_equal(xseg_pool_resume(stage.pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(stage.pool));
     commit(range, 2, 2, NULL);
     restore(&stage);
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
@@ -363,13 +353,12 @@ static void a_paused_pool_is_not_restored(void **state)
 
 /* --- What is refused. --- */
 
-static void memory_that_is_gone(void **state)
+TEST(memory_that_is_gone)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
     void *block = env_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
 
-    (void)state;
     commit(range, 0, 4, NULL);
     take(&stage);
     env_free(stage.allocator, block);
@@ -409,13 +398,12 @@ static void give_addresses(const struct rest *rest)
 }
 
 /* A range of the checkpoint has ended; another one at the same addresses is not taken for it. */
-static void a_range_that_is_gone(void **state)
+TEST(a_range_that_is_gone)
 {
     struct stage stage = open_stage(false, NULL);
     const void *base = info(stage.range).base;
     struct rest rest;
 
-    (void)state;
     take_addresses(&rest);
     take(&stage);
     commit(stage.range, 0, 2, NULL);
@@ -423,14 +411,14 @@ static void a_range_that_is_gone(void **state)
     stage.checkpoint = NULL;
     take(&stage);
     decommit(stage.range, 0, 2, NULL);
-    assert_int_equal(xseg_range_release(stage.range), XSEG_OK);
+    assert_ok(xseg_range_release(stage.range));
     expect_refused(&stage, "released");
     stage.range = reserve(&stage);
     assert_ptr_equal(info(stage.range).base, base);
     commit(stage.range, 0, 2, NULL);
     expect_refused(&stage, "released");
     /* Nothing of the range was in the first checkpoint, so none of it is missed. */
-    assert_int_equal(xseg_pool_restore(stage.pool, empty, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_pool_restore(stage.pool, empty, NULL, NULL));
     assert_int_equal(info(stage.range).mapped_bytes, 0);
     xseg_checkpoint_destroy(empty);
     give_addresses(&rest);
@@ -438,21 +426,20 @@ static void a_range_that_is_gone(void **state)
 }
 
 /* A range where the segment of a block was is not the memory of the block. */
-static void a_range_in_the_place_of_a_block(void **state)
+TEST(a_range_in_the_place_of_a_block)
 {
     struct stage stage = open_stage(false, "expandable_segments:False");
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
     struct rest rest;
 
-    (void)state;
-    assert_int_equal(xseg_range_release(stage.range), XSEG_OK);
+    assert_ok(xseg_range_release(stage.range));
     char *block = env_alloc_in(stage.allocator, stage.pool, 30 * MIB, NULL);
     take(&stage);
     take_addresses(&rest);
     env_free(stage.allocator, block);
     where.pool = stage.pool;
-    assert_int_equal(xseg_trim(stage.allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(stage.allocator, &where, NULL, &done));
     stage.range = reserve(&stage);
     assert_ptr_equal(info(stage.range).base, block);
     commit(stage.range, 0, PAGES, NULL);
@@ -463,17 +450,16 @@ static void a_range_in_the_place_of_a_block(void **state)
 }
 
 /* An aliased page is not taken back; one that was not decommitted stays. */
-static void an_aliased_page_is_not_taken_back(void **state)
+TEST(an_aliased_page_is_not_taken_back)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
 
-    (void)state;
     commit(range, 0, 2, NULL);
     take(&stage);
     hold(range, 0, 1);
-    assert_int_equal(xseg_range_alias(range, 8 * PAGE, PAGE, range, 0), XSEG_OK);
-    assert_int_equal(xseg_range_alias(range, 9 * PAGE, PAGE, range, PAGE), XSEG_OK);
+    assert_ok(xseg_range_alias(range, 8 * PAGE, PAGE, range, 0));
+    assert_ok(xseg_range_alias(range, 9 * PAGE, PAGE, range, PAGE));
     decommit(range, 0, 1, NULL);
     expect_refused(&stage, "page is aliased");
     decommit(range, 8, 1, NULL);
@@ -487,17 +473,16 @@ static void an_aliased_page_is_not_taken_back(void **state)
 }
 
 /* A restore may decommit all mappings of a page. */
-static void all_mappings_of_a_page_are_decommitted(void **state)
+TEST(all_mappings_of_a_page_are_decommitted)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range, *other = reserve(&stage);
 
-    (void)state;
     commit(range, 0, 1, NULL);
     take(&stage);
     commit(range, 4, 1, NULL);
-    assert_int_equal(xseg_range_alias(range, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
-    assert_int_equal(xseg_range_alias(other, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
+    assert_ok(xseg_range_alias(range, 8 * PAGE, PAGE, range, 4 * PAGE));
+    assert_ok(xseg_range_alias(other, 8 * PAGE, PAGE, range, 4 * PAGE));
     work(&stage, 8, NULL);
     restore(&stage);
     assert_int_equal(info(other).pending_unmap_bytes, PAGE);
@@ -505,7 +490,7 @@ static void all_mappings_of_a_page_are_decommitted(void **state)
     xseg_sim_finish_all();
     decommit(range, 0, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(xseg_range_release(other), XSEG_OK);
+    assert_ok(xseg_range_release(other));
     close_stage(&stage);
 }
 
@@ -529,33 +514,31 @@ static void came(void *context, const struct xseg_mapping *mapping)
     within->refused++;
 }
 
-static void a_granule_that_a_call_works_on(void **state)
+TEST(a_granule_that_a_call_works_on)
 {
     struct stage stage = open_stage(true, NULL);
     struct within within = {&stage, 0};
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
-    (void)state;
     take(&stage);
     observer.context = &within;
     observer.on_map = came;
-    assert_int_equal(xseg_observer_add(stage.allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(stage.allocator, &observer, &id));
     commit(stage.range, 3, 1, NULL);
     assert_int_equal(within.refused, 1);
-    assert_int_equal(xseg_observer_remove(stage.allocator, id), XSEG_OK);
+    assert_ok(xseg_observer_remove(stage.allocator, id));
     decommit(stage.range, 3, 1, NULL);
     close_stage(&stage);
 }
 
 /* An event cannot be recorded, for the first run that is to leave or for the third. */
-static void a_driver_that_refuses(void **state)
+TEST(a_driver_that_refuses)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
     void *block = env_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
 
-    (void)state;
     hold(range, 0, 1);
     commit(range, 0, 2, NULL);
     take(&stage);
@@ -567,7 +550,7 @@ static void a_driver_that_refuses(void **state)
     for (unsigned nth = 1; nth <= 3; nth += 2) {
         const struct seen before = look(&stage);
 
-        assert_int_equal(xseg_sim_fail("cuEventRecord", nth, 999), XSEG_OK);
+        assert_ok(xseg_sim_fail("cuEventRecord", nth, 999));
         env_expect_error(xseg_pool_restore(stage.pool, stage.checkpoint, NULL, NULL),
                          XSEG_ERR_DRIVER, "999");
         const struct seen after = look(&stage);
@@ -579,25 +562,4 @@ static void a_driver_that_refuses(void **state)
     let_go(range, 0, 1);
     decommit(range, 0, 2, NULL);
     close_stage(&stage);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_held_comes_back),
-        cmocka_unit_test(what_leaves_is_not_taken),
-        cmocka_unit_test(the_stream_has_to_pass),
-        cmocka_unit_test(a_pool_of_blocks_and_ranges),
-        cmocka_unit_test(figures_come_back),
-        cmocka_unit_test(a_paused_pool_is_not_restored),
-        cmocka_unit_test(memory_that_is_gone),
-        cmocka_unit_test(a_range_that_is_gone),
-        cmocka_unit_test(a_range_in_the_place_of_a_block),
-        cmocka_unit_test(an_aliased_page_is_not_taken_back),
-        cmocka_unit_test(all_mappings_of_a_page_are_decommitted),
-        cmocka_unit_test(a_granule_that_a_call_works_on),
-        cmocka_unit_test(a_driver_that_refuses),
-    };
-
-    return cmocka_run_group_tests_name("range_checkpoint", tests, NULL, NULL);
 }

@@ -14,21 +14,20 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator)
 {
     struct xseg_range *range = NULL;
 
-    assert_int_equal(xseg_range_reserve(allocator, 0, GRANULES * PAGE, NULL, &range), XSEG_OK);
+    assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, NULL, &range));
     return range;
 }
 
 /* A commit of which the second part gets no memory leaves none beneath the first. */
-static void all_or_nothing(void **state)
+TEST(all_or_nothing)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator);
 
-    (void)state;
     commit(range, 1, 1, NULL);
     env_launch_at(NULL, (char *)info(range).base + PAGE, PAGE);
     decommit(range, 1, 1, NULL);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 2, 999), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemCreate", 2, 999));
     env_expect_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, PAGE);
@@ -41,12 +40,11 @@ static void all_or_nothing(void **state)
 }
 
 /* Idle pages of one pool serve a range of another. */
-static void idle_pages_are_everybodys(void **state)
+TEST(idle_pages_are_everybodys)
 {
     struct xseg_allocator *allocator = env_open("page_cache_mb:1024");
     struct xseg_range *range = reserve(allocator), *other = reserve(allocator);
 
-    (void)state;
     commit(range, 0, 4, NULL);
     decommit(range, 0, 4, NULL);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
@@ -67,21 +65,19 @@ static bool count_shortage(void *context, const struct xseg_oom_info *shortage)
 }
 
 /* At a limit, pages that were made ahead serve the range, and count as what it was promised: nobody is asked for memory. */
-static void pages_made_ahead_at_a_limit(void **state)
+TEST(pages_made_ahead_at_a_limit)
 {
     struct xseg_allocator *allocator = env_open("hard_limit_mb:32");
     struct xseg_range *range = reserve(allocator), *other = reserve(allocator);
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_observer observer = {sizeof(observer), .on_low_memory = count_shortage};
     unsigned shortages = 0;
     uint64_t id = 0;
 
-    (void)state;
     observer.context = &shortages;
-    observer.on_low_memory = count_shortage;
-    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
-    assert_int_equal(xseg_range_set_quota(range, 8 * PAGE), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    assert_ok(xseg_range_set_quota(range, 8 * PAGE));
     commit(other, 0, 8, NULL);
-    assert_int_equal(xseg_range_prepare(range, 8 * PAGE), XSEG_OK);
+    assert_ok(xseg_range_prepare(range, 8 * PAGE));
     assert_int_equal(xseg_sim_used(0), 16 * PAGE);
     env_expect_error(xseg_range_prepare(other, PAGE), XSEG_ERR_LIMIT, "");
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
@@ -89,7 +85,7 @@ static void pages_made_ahead_at_a_limit(void **state)
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(shortages, 0);
-    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
+    assert_ok(xseg_observer_remove(allocator, id));
     decommit(range, 0, 8, NULL);
     decommit(other, 0, 8, NULL);
     release(range);
@@ -119,12 +115,11 @@ static void want_more(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Memory that observers are told of counts already: what they commit meanwhile stays within the limits. */
-static void limits_hold_while_observers_are_told(void **state)
+TEST(limits_hold_while_observers_are_told)
 {
     static const char *const config[] = {"hard_limit_mb:1024", "hard_limit_mb:8"};
     static const uint64_t limit[] = {4 * PAGE, 0};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = env_open(config[i]);
         struct xseg_range_options options = {sizeof(options)};
@@ -133,17 +128,16 @@ static void limits_hold_while_observers_are_told(void **state)
         uint64_t id = 0;
 
         options.limit_bytes = limit[i];
-        assert_int_equal(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range),
-                         XSEG_OK);
+        assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range));
         observer.context = &greedy;
         observer.on_map = want_more;
-        assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
+        assert_ok(xseg_observer_add(allocator, &observer, &id));
         commit(greedy.range, 0, 3, NULL);
         assert_int_equal(greedy.committed, 3 * PAGE);
         assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
-        assert_int_equal(greedy.status[1], XSEG_OK);
+        assert_ok(greedy.status[1]);
         assert_int_equal(xseg_sim_used(0), 4 * PAGE);
-        assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
+        assert_ok(xseg_observer_remove(allocator, id));
         decommit(greedy.range, 0, 3, NULL);
         decommit(greedy.range, 8, 1, NULL);
         release(greedy.range);
@@ -163,21 +157,19 @@ static void take_none(void *context, void *ptr, size_t bytes, int device, xseg_s
 }
 
 /* A pool of another device, or one that gets its memory elsewhere, has no range; what the pool says is not said twice. */
-static void pools_that_have_none(void **state)
+TEST(pools_that_have_none)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_pool_options own = {sizeof(own)};
     struct xseg_range_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL, *strange = NULL;
     struct xseg_range *range = NULL;
 
-    (void)state;
-    settings.devices = 2;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     own.memory.alloc = give_none;
     own.memory.free = take_none;
-    assert_int_equal(xseg_pool_create(allocator, 1, NULL, &pool), XSEG_OK);
-    assert_int_equal(xseg_pool_create(allocator, 1, &own, &strange), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
+    assert_ok(xseg_pool_create(allocator, 1, &own, &strange));
     options.pool = pool;
     env_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
                      "use a pool of device 0");
@@ -196,13 +188,13 @@ static void pools_that_have_none(void **state)
     options.pool = strange;
     env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
                      "memory functions");
-    assert_int_equal(xseg_pool_release(strange), XSEG_OK);
+    assert_ok(xseg_pool_release(strange));
     options.pool = pool;
-    assert_int_equal(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_OK);
+    assert_ok(xseg_range_reserve(allocator, 1, PAGE, &options, &range));
     assert_ptr_equal(info(range).pool, pool);
     assert_int_equal(info(range).device, 1);
     /* The range holds it. */
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     commit(range, 0, 1, NULL);
     decommit(range, 0, 1, NULL);
     release(range);
@@ -213,7 +205,7 @@ static void *release_range(void *context)
 {
     struct xseg_range **range = context;
 
-    assert_int_equal(xseg_range_release(*range), XSEG_OK);
+    assert_ok(xseg_range_release(*range));
     *range = NULL;
     return NULL;
 }
@@ -239,9 +231,9 @@ static void count_refusal(void *context, const struct xseg_oom_info *shortage)
 }
 
 /* The pool of a range exists until the report of a refused commit is complete. */
-static void a_range_is_released_while_a_refusal_is_reported(void **state)
+TEST(a_range_is_released_while_a_refusal_is_reported)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * PAGE};
     struct xseg_options options = {sizeof(options)};
     struct xseg_observer observer = {sizeof(observer)};
     struct xseg_allocator *allocator = NULL;
@@ -249,33 +241,17 @@ static void a_range_is_released_while_a_refusal_is_reported(void **state)
     unsigned count = 0;
     uint64_t id = 0;
 
-    (void)state;
-    settings.memory_bytes = 4 * PAGE;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
     options.driver = env_driver();
     options.log = release_when_short;
     options.log_context = &to_release;
-    assert_int_equal(xseg_open("oom_snapshot:/dev/null", &options, &allocator), XSEG_OK);
+    assert_ok(xseg_open("oom_snapshot:/dev/null", &options, &allocator));
     observer.context = &count;
     observer.on_out_of_memory = count_refusal;
-    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
     range = to_release = reserve(allocator);
     assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
     assert_null(to_release);
     assert_int_equal(count, 1);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_or_nothing),
-        cmocka_unit_test(idle_pages_are_everybodys),
-        cmocka_unit_test(pages_made_ahead_at_a_limit),
-        cmocka_unit_test(limits_hold_while_observers_are_told),
-        cmocka_unit_test(pools_that_have_none),
-        cmocka_unit_test(a_range_is_released_while_a_refusal_is_reported),
-    };
-
-    return cmocka_run_group_tests_name("range_pages", tests, NULL, NULL);
 }

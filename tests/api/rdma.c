@@ -23,11 +23,10 @@ static bool is_reachable(const void *block)
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, bool rdma)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .rdma = rdma};
     struct xseg_pool *pool = NULL;
 
-    options.rdma = rdma;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 
@@ -44,9 +43,8 @@ static bool makes_reachable(struct xseg_allocator *allocator, struct xseg_pool *
 
 /* --- Who has such pages. --- */
 
-static void the_key_says_so_for_all_pools(void **state)
+TEST(the_key_says_so_for_all_pools)
 {
-    (void)state;
     for (unsigned on = 0; on < 2; on++) {
         struct xseg_allocator *allocator = env_open(on != 0 ? "rdma:True" : NULL);
         struct xseg_pool *pool = make_pool(allocator, false);
@@ -58,23 +56,21 @@ static void the_key_says_so_for_all_pools(void **state)
     }
 }
 
-static void the_option_says_so_for_one_pool(void **state)
+TEST(the_option_says_so_for_one_pool)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
 
-    (void)state;
     assert_true(makes_reachable(allocator, pool, 30 * MIB));
     assert_true(makes_reachable(allocator, pool, 1000));
     assert_false(makes_reachable(allocator, NULL, 30 * MIB));
     env_close(allocator);
 }
 
-static void classic_segments_and_guarded_blocks_have_them_too(void **state)
+TEST(classic_segments_and_guarded_blocks_have_them_too)
 {
     struct xseg_allocator *allocator = env_open("rdma:True,expandable_segments:False");
 
-    (void)state;
     assert_true(makes_reachable(allocator, NULL, 30 * MIB));
     env_close(allocator);
     allocator = env_open("rdma:True,guard_page:True");
@@ -82,15 +78,14 @@ static void classic_segments_and_guarded_blocks_have_them_too(void **state)
     env_close(allocator);
 }
 
-static void a_pool_comes_back_with_such_pages(void **state)
+TEST(a_pool_comes_back_with_such_pages)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_ok(xseg_pool_resume(pool));
     assert_true(is_reachable(block));
     env_free(allocator, block);
     env_close(allocator);
@@ -99,17 +94,16 @@ static void a_pool_comes_back_with_such_pages(void **state)
 /* --- What is never mixed up. --- */
 
 /* Fill a pool, give its pages to the page cache, and let another pool grow: its pages are new unless they are alike. */
-static void idle_pages_serve_their_kind_only(void **state)
+TEST(idle_pages_serve_their_kind_only)
 {
-    (void)state;
     for (unsigned i = 0; i < 4; i++) {
         struct xseg_allocator *allocator = env_open("page_cache_mb:1000,idle_ms:0");
         struct xseg_pool *from = make_pool(allocator, i % 2 != 0);
         struct xseg_pool *to = make_pool(allocator, i / 2 != 0);
 
         env_free(allocator, env_alloc_in(allocator, from, 40 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(from), XSEG_OK);
-        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
+        assert_ok(xseg_pool_release(from));
+        assert_ok(trim_due(allocator, UINT64_MAX));
         assert_int_equal(env_stats(allocator).idle_page_bytes, 40 * MIB);
         const uint64_t created = xseg_sim_calls("cuMemCreate");
         void *block = env_alloc_in(allocator, to, 40 * MIB, NULL);
@@ -121,9 +115,8 @@ static void idle_pages_serve_their_kind_only(void **state)
 }
 
 /* Where memory is short, pages of the other kind go back to the driver, and new ones are made of it. */
-static void a_steal_makes_the_right_kind(void **state)
+TEST(a_steal_makes_the_right_kind)
 {
-    (void)state;
     for (unsigned rdma = 0; rdma < 2; rdma++) {
         struct xseg_sim_settings settings = {sizeof(settings)};
 
@@ -132,7 +125,7 @@ static void a_steal_makes_the_right_kind(void **state)
         struct xseg_pool *from = make_pool(allocator, rdma == 0);
         struct xseg_pool *to = make_pool(allocator, rdma != 0);
         env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(from), XSEG_OK);
+        assert_ok(xseg_pool_release(from));
         char *block = env_alloc_in(allocator, to, 160 * MIB, NULL);
         for (size_t at = 0; at < 160 * MIB; at += 2 * MIB)
             assert_int_equal(is_reachable(block + at), rdma);
@@ -147,17 +140,16 @@ static void a_steal_makes_the_right_kind(void **state)
 static void refuse_the_trial(struct xseg_allocator *allocator, int error)
 {
     env_free(allocator, env_alloc(allocator, 1000, NULL));
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, error), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, error));
 }
 
-static void a_refusal_is_one_sentence_and_pages_without(void **state)
+TEST(a_refusal_is_one_sentence_and_pages_without)
 {
     static const int errors[] = {NOT_SUPPORTED, INVALID};
     struct env_log told;
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(errors); i++) {
-        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+        assert_ok(xseg_sim_reset(NULL));
         struct xseg_allocator *allocator = env_open_logged(NULL, &told);
         refuse_the_trial(allocator, errors[i]);
         struct xseg_pool *pool = make_pool(allocator, true);
@@ -174,7 +166,7 @@ static void a_refusal_is_one_sentence_and_pages_without(void **state)
 }
 
 /* Machines on which a creation says nothing: one refuses access to what it has made, one makes other pages. */
-static void a_trial_uses_what_it_has_made(void **state)
+TEST(a_trial_uses_what_it_has_made)
 {
     static const struct {
         enum xseg_sim_rdma rdma;
@@ -187,12 +179,11 @@ static void a_trial_uses_what_it_has_made(void **state)
     };
     struct env_log told;
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.rdma = cases[i].rdma;
-        assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+        assert_ok(xseg_sim_reset(&settings));
         struct xseg_allocator *allocator = env_open_logged("rdma:True", &told);
         assert_false(makes_reachable(allocator, NULL, 30 * MIB));
         assert_int_equal(told.lines, 1);
@@ -201,14 +192,12 @@ static void a_trial_uses_what_it_has_made(void **state)
     }
 }
 
-static void memory_is_tried_when_there_is_some(void **state)
+TEST(memory_is_tried_when_there_is_some)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB};
     struct env_log told;
     void *block = NULL;
 
-    (void)state;
-    settings.memory_bytes = 200 * MIB;
     struct xseg_allocator *holder = env_open_on(&settings, NULL);
     void *all = env_alloc(holder, 200 * MIB, NULL);
     struct xseg_allocator *allocator = env_open_logged("rdma:True", &told);
@@ -217,7 +206,7 @@ static void memory_is_tried_when_there_is_some(void **state)
     assert_int_equal(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);
     env_free(holder, all);
     env_empty_cache(holder);
-    assert_int_equal(xseg_close(holder), XSEG_OK);
+    assert_ok(xseg_close(holder));
     /* Segments that were reserved meanwhile have no memory, so theirs is made for it as well. */
     assert_true(makes_reachable(allocator, NULL, 1000));
     assert_true(makes_reachable(allocator, pool, 1000));
@@ -225,13 +214,12 @@ static void memory_is_tried_when_there_is_some(void **state)
     env_close(allocator);
 }
 
-static void memory_that_is_not_the_drivers_is_refused(void **state)
+TEST(memory_that_is_not_the_drivers_is_refused)
 {
     struct xseg_allocator *allocator = env_open("rdma:True");
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     /* Never called. */
     options.memory.alloc = (void *(*)(void *, size_t, int, xseg_stream))(uintptr_t)16;
     options.memory.free = (void (*)(void *, void *, size_t, int, xseg_stream))(uintptr_t)16;
@@ -239,24 +227,6 @@ static void memory_that_is_not_the_drivers_is_refused(void **state)
     env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
                      "rdma with memory functions");
     options.rdma = false;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_key_says_so_for_all_pools),
-        cmocka_unit_test(the_option_says_so_for_one_pool),
-        cmocka_unit_test(classic_segments_and_guarded_blocks_have_them_too),
-        cmocka_unit_test(a_pool_comes_back_with_such_pages),
-        cmocka_unit_test(idle_pages_serve_their_kind_only),
-        cmocka_unit_test(a_steal_makes_the_right_kind),
-        cmocka_unit_test(a_refusal_is_one_sentence_and_pages_without),
-        cmocka_unit_test(a_trial_uses_what_it_has_made),
-        cmocka_unit_test(memory_is_tried_when_there_is_some),
-        cmocka_unit_test(memory_that_is_not_the_drivers_is_refused),
-    };
-
-    return cmocka_run_group_tests_name("rdma", tests, NULL, NULL);
 }

@@ -62,21 +62,17 @@ static void leave(void *context, const struct xseg_registered *run)
 
 static void make_range(struct week *week, struct range *range)
 {
-    struct xseg_registrar registrar = {sizeof(registrar)};
+    struct xseg_registrar registrar = {sizeof(registrar), .context = week, .enter = enter,
+                                       .leave = leave};
 
-    registrar.context = week;
-    registrar.enter = enter;
-    registrar.leave = leave;
     range->block = env_alloc_in(week->allocator, range->pool, range->bytes, NULL);
-    assert_int_equal(
-        xseg_register(week->allocator, range->block, range->bytes, &registrar, &range->id),
-        XSEG_OK);
+    assert_ok(xseg_register(week->allocator, range->block, range->bytes, &registrar, &range->id));
     week->appeared++;
 }
 
 static void end_range(struct week *week, struct range *range)
 {
-    assert_int_equal(xseg_unregister(week->allocator, range->id), XSEG_OK);
+    assert_ok(xseg_unregister(week->allocator, range->id));
     env_free(week->allocator, range->block);
 }
 
@@ -108,7 +104,7 @@ static void serve(struct week *week)
         *request =
             *request != NULL ? NULL : env_alloc(week->allocator, 4096u << below(week, 15), NULL);
     }
-    assert_int_equal(xseg_trim(week->allocator, NULL, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_trim(week->allocator, NULL, NULL, NULL));
 }
 
 static void pass_hour(struct week *week, unsigned hour)
@@ -125,24 +121,22 @@ static void pass_hour(struct week *week, unsigned hour)
     if (hour % 24 != 3)
         return;
     /* What is registered of the pool leaves, and comes back with its memory. */
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_true(week->registered < TOTAL * 3 / 4);
     serve(week);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     week->appeared += RANGES / 2;
 }
 
-static void a_week_with_300_registered_ranges(void **state)
+TEST(a_week_with_300_registered_ranges)
 {
     static struct week week;
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 80 * 1024 * MIB};
 
-    (void)state;
-    settings.memory_bytes = 80 * 1024 * MIB;
     week = (struct week){.random = 4711};
     week.allocator = env_open_on(&settings, "expandable_segments:True,rdma:True");
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(xseg_pool_create(week.allocator, 0, NULL, &week.pool[i]), XSEG_OK);
+        assert_ok(xseg_pool_create(week.allocator, 0, NULL, &week.pool[i]));
     make_ranges(&week);
     for (unsigned hour = 0; hour < HOURS; hour++) {
         pass_hour(&week, hour);
@@ -158,15 +152,6 @@ static void a_week_with_300_registered_ranges(void **state)
         if (week.request[i] != NULL)
             env_free(week.allocator, week.request[i]);
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(xseg_pool_release(week.pool[i]), XSEG_OK);
+        assert_ok(xseg_pool_release(week.pool[i]));
     env_close(week.allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_week_with_300_registered_ranges),
-    };
-
-    return cmocka_run_group_tests_name("registered_week", tests, NULL, NULL);
 }

@@ -32,18 +32,16 @@ static const struct {
 
 static void *make(struct xseg_allocator *allocator, enum layout layout)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .rdma = layout != PAGES,
+                                        .single_page = layout == SINGLE};
     struct xseg_pool *pool = NULL;
 
-    options.rdma = layout != PAGES;
-    options.single_page = layout == SINGLE;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return env_alloc_in(allocator, pool, TENSOR, NULL);
 }
 
-static void each_takes_what_it_can(void **state)
+TEST(each_takes_what_it_can)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct xseg_sim_settings settings = {sizeof(settings)};
 
@@ -58,7 +56,7 @@ static void each_takes_what_it_can(void **state)
             if ((status == XSEG_OK) != rows[i].takes[layout])
                 fail_msg("%s, layout %u: %d", rows[i].thread, layout, status);
             if (status == XSEG_OK)
-                assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+                assert_ok(xseg_sim_unregister(id));
             env_free(allocator, tensor);
         }
         env_close(allocator);
@@ -66,34 +64,21 @@ static void each_takes_what_it_can(void **state)
 }
 
 /* Whatever cuMemGetAddressRange answers, a descriptor of the library's serves: pages need only be reachable. */
-static void a_descriptor_serves_where_address_ranges_do_not(void **state)
+TEST(a_descriptor_serves_where_address_ranges_do_not)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .without_address_range = true};
 
-    (void)state;
-    settings.without_address_range = true;
     struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned layout = REACHABLE; layout < LAYOUTS; layout++) {
         void *tensor = make(allocator, (enum layout)layout);
         uint64_t offset = 0, id = 0;
         int fd = -1;
 
-        assert_int_equal(xseg_dmabuf_open(allocator, tensor, TENSOR, XSEG_DMABUF_PIN, &fd, &offset),
-                         XSEG_OK);
-        assert_int_equal(xseg_sim_register_descriptor(fd, offset, TENSOR, &id), XSEG_OK);
-        assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-        assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
+        assert_ok(xseg_dmabuf_open(allocator, tensor, TENSOR, XSEG_DMABUF_PIN, &fd, &offset));
+        assert_ok(xseg_sim_register_descriptor(fd, offset, TENSOR, &id));
+        assert_ok(xseg_sim_unregister(id));
+        assert_ok(xseg_dmabuf_close(allocator, fd));
         env_free(allocator, tensor);
     }
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_takes_what_it_can),
-        cmocka_unit_test(a_descriptor_serves_where_address_ranges_do_not),
-    };
-
-    return cmocka_run_group_tests_name("registrars", tests, NULL, NULL);
 }

@@ -31,8 +31,7 @@ static bool enter(void *context, struct xseg_registered *run)
     assert_null(run->handle);
     if (seen->refuse_from != 0 && seen->entered + 1 >= seen->refuse_from)
         return false;
-    assert_int_equal(xseg_sim_register((uintptr_t)run->base, run->bytes, XSEG_SIM_NCCL, &id),
-                     XSEG_OK);
+    assert_ok(xseg_sim_register((uintptr_t)run->base, run->bytes, XSEG_SIM_NCCL, &id));
     run->handle = (void *)(uintptr_t)id;
     seen->begin[seen->in] = (uintptr_t)run->base;
     seen->end[seen->in++] = (uintptr_t)run->base + run->bytes;
@@ -51,7 +50,7 @@ static void leave(void *context, const struct xseg_registered *run)
         at++;
     assert_true(at < seen->in);
     assert_int_equal(seen->end[at], (uintptr_t)run->base + run->bytes);
-    assert_int_equal(xseg_sim_unregister((uintptr_t)run->handle), XSEG_OK);
+    assert_ok(xseg_sim_unregister((uintptr_t)run->handle));
     seen->in--;
     seen->begin[at] = seen->begin[seen->in];
     seen->end[at] = seen->end[seen->in];
@@ -60,12 +59,9 @@ static void leave(void *context, const struct xseg_registered *run)
 
 static struct xseg_registrar registrar_of(struct seen *seen, bool pin)
 {
-    struct xseg_registrar registrar = {sizeof(registrar)};
+    struct xseg_registrar registrar = {sizeof(registrar), .context = seen, .enter = enter,
+                                       .leave = leave, .pin = pin};
 
-    registrar.context = seen;
-    registrar.enter = enter;
-    registrar.leave = leave;
-    registrar.pin = pin;
     return registrar;
 }
 
@@ -74,7 +70,7 @@ static uint64_t add(struct seen *seen, const void *address, size_t bytes, bool p
     const struct xseg_registrar registrar = registrar_of(seen, pin);
     uint64_t id = 0;
 
-    assert_int_equal(xseg_register(seen->allocator, address, bytes, &registrar, &id), XSEG_OK);
+    assert_ok(xseg_register(seen->allocator, address, bytes, &registrar, &id));
     assert_int_not_equal(id, 0);
     return id;
 }
@@ -101,7 +97,7 @@ static struct xseg_allocator *open_seen(struct seen *seen, const char *config)
 
 /* --- Memory that is there. --- */
 
-static void what_is_there_enters_in_one_run(void **state)
+TEST(what_is_there_enters_in_one_run)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -109,7 +105,6 @@ static void what_is_there_enters_in_one_run(void **state)
     char *first = env_alloc(allocator, 50 * MIB, NULL);
     char *second = env_alloc(allocator, 400 * MIB, NULL);
 
-    (void)state;
     assert_ptr_equal(second, first + 50 * MIB);
     const uint64_t id = add(&seen, first, 450 * MIB, false);
     assert_int_equal(seen.entered, 1);
@@ -117,24 +112,22 @@ static void what_is_there_enters_in_one_run(void **state)
     assert_int_equal(seen.end[0], (uintptr_t)first + 450 * MIB);
     assert_int_equal(xseg_sim_registered(), 450 * MIB);
     assert_int_equal(env_stats(allocator).registered_bytes, 450 * MIB);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     assert_int_equal(seen.in, 0);
     assert_int_equal(env_stats(allocator).registered_bytes, 0);
     env_expect_error(xseg_unregister(allocator, id), XSEG_ERR_ARGUMENT,
                      "registration does not exist, ID ");
-    env_free(allocator, first);
-    env_free(allocator, second);
+    env_free(allocator, first, second);
     env_close(allocator);
 }
 
-static void what_comes_enters_before_anybody_has_it(void **state)
+TEST(what_comes_enters_before_anybody_has_it)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *first = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, first, 200 * MIB, false);
 
-    (void)state;
     assert_int_equal(seen.entered, 1);
     char *second = env_alloc(allocator, 100 * MIB, NULL);
     assert_ptr_equal(second, first + 40 * MIB);
@@ -144,26 +137,23 @@ static void what_comes_enters_before_anybody_has_it(void **state)
     char *third = env_alloc(allocator, 100 * MIB, NULL);
     assert_int_equal(seen.entered, 3);
     assert_int_equal(seen.end[2], (uintptr_t)first + 200 * MIB);
-    env_free(allocator, first);
-    env_free(allocator, second);
-    env_free(allocator, third);
+    env_free(allocator, first, second, third);
     env_empty_cache(allocator);
     assert_int_equal(seen.in, 0);
     /* The addresses are held, so that memory can come back to them. */
     first = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(seen.in, 1);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, first);
     env_close(allocator);
 }
 
-static void what_stays_of_a_run_enters_again(void **state)
+TEST(what_stays_of_a_run_enters_again)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *block[3];
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         block[i] = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block[0], 120 * MIB, false);
@@ -173,47 +163,44 @@ static void what_stays_of_a_run_enters_again(void **state)
     assert_int_equal(seen.entered, 3);
     assert_int_equal(seen.in, 2);
     assert_int_equal(xseg_sim_registered(), 80 * MIB);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    env_free(allocator, block[0]);
-    env_free(allocator, block[2]);
+    assert_ok(xseg_unregister(allocator, id));
+    env_free(allocator, block[0], block[2]);
     env_close(allocator);
 }
 
-static void a_pause_and_a_resume_are_told(void **state)
+TEST(a_pause_and_a_resume_are_told)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     struct xseg_pool *pool = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     char *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     const uint64_t id = add(&seen, block, 100 * MIB, false);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(seen.in, 0);
     assert_int_equal(seen.left, 1);
     expect_error(&seen, block, 10 * MIB, XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_int_equal(xseg_sim_registered(), 100 * MIB);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, block);
     env_close(allocator);
 }
 
-static void a_classic_segment_takes_its_addresses_along(void **state)
+TEST(a_classic_segment_takes_its_addresses_along)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
 
-    (void)state;
     env_free(allocator, block);
     env_empty_cache(allocator);
     assert_int_equal(seen.in, 0);
     block = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(seen.in, 0);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, block);
     env_close(allocator);
 }
@@ -234,38 +221,35 @@ static void capture_once(void *context, const struct xseg_mapping *mapping)
     capturing->pool = NULL;
 }
 
-static void a_classic_segment_that_stays_enters_again(void **state)
+TEST(a_classic_segment_that_stays_enters_again)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
     struct capturing capturing = {env_pool(allocator), env_stream()};
     struct xseg_pool *pool = capturing.pool;
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_observer observer = {sizeof(observer), .context = &capturing,
+                                     .on_unmap = capture_once};
     struct xseg_trim_result done = {sizeof(done)};
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
     uint64_t observed = 0;
 
-    (void)state;
-    observer.context = &capturing;
-    observer.on_unmap = capture_once;
-    assert_int_equal(xseg_observer_add(allocator, &observer, &observed), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &observed));
     env_free(allocator, block);
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
     assert_int_equal(done.kept_capture, 40 * MIB);
     assert_int_equal(seen.left, 1);
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_sim_registered(), 40 * MIB);
-    env_graph_destroy(env_capture_end_graph(pool, capturing.stream));
+    env_capture_end(pool, capturing.stream);
     env_empty_cache(allocator);
     assert_int_equal(seen.in, 0);
     /* Other memory at the same addresses is not registered. */
     block = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(seen.in, 0);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, block);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(capturing.stream);
+    env_close(allocator, capturing.stream);
 }
 
 /* --- Pins. --- */
@@ -278,7 +262,7 @@ static bool find_registered(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-static void with_a_pin_memory_stays(void **state)
+TEST(with_a_pin_memory_stays)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -286,25 +270,23 @@ static void with_a_pin_memory_stays(void **state)
     struct xseg_pool *pool = NULL;
     uint64_t registered = 0;
 
-    (void)state;
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     char *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
     const uint64_t id = add(&seen, block, 200 * MIB, true);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY);
     /* What comes later is pinned as well. */
     char *more = env_alloc_in(allocator, pool, 60 * MIB, NULL);
     assert_ptr_equal(more, block + 60 * MIB);
-    env_free(allocator, block);
-    env_free(allocator, more);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    env_free(allocator, block, more);
+    assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     assert_int_equal(seen.left, 0);
     assert_int_equal(xseg_sim_registered(), 120 * MIB);
-    assert_int_equal(xseg_explain(allocator, NULL, find_registered, &registered, &sums), XSEG_OK);
+    assert_ok(xseg_explain(allocator, NULL, find_registered, &registered, &sums));
     assert_int_equal(registered, 120 * MIB);
     assert_int_equal(sums.registered, 120 * MIB);
     assert_int_equal(sums.reserved, 120 * MIB);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     env_empty_cache(allocator);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
     env_close(allocator);
@@ -312,13 +294,12 @@ static void with_a_pin_memory_stays(void **state)
 
 /* --- Several registrations. --- */
 
-static void registrations_may_overlap(void **state)
+TEST(registrations_may_overlap)
 {
     struct seen seen, other;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
 
-    (void)state;
     other = seen;
     const uint64_t id = add(&seen, block, 40 * MIB, false);
     const uint64_t again = add(&seen, block, 40 * MIB, false);
@@ -327,25 +308,24 @@ static void registrations_may_overlap(void **state)
     const uint64_t part = add(&other, block + 10 * MIB, 20 * MIB, false);
     assert_int_not_equal(part, id);
     assert_int_equal(env_stats(allocator).registered_bytes, 100 * MIB);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     assert_int_equal(seen.in, 1);
     env_free(allocator, block);
     env_empty_cache(allocator);
     assert_int_equal(seen.in + other.in, 0);
-    assert_int_equal(xseg_unregister(allocator, again), XSEG_OK);
-    assert_int_equal(xseg_unregister(allocator, part), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, again));
+    assert_ok(xseg_unregister(allocator, part));
     env_close(allocator);
 }
 
 /* --- Functions that refuse, and that call the library. --- */
 
-static void a_refusal_undoes_what_had_entered(void **state)
+TEST(a_refusal_undoes_what_had_entered)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *block[3];
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         block[i] = env_alloc(allocator, 40 * MIB, NULL);
     env_free(allocator, block[1]);
@@ -361,7 +341,7 @@ static void a_refusal_undoes_what_had_entered(void **state)
     block[1] = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(seen.in, 2);
     seen.refuse_from = 0;
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     for (unsigned i = 0; i < 3; i++)
         env_free(allocator, block[i]);
     env_close(allocator);
@@ -378,14 +358,13 @@ static void trim_and_end(struct seen *seen)
                          "in its own callback");
 }
 
-static void its_functions_may_move_memory(void **state)
+TEST(its_functions_may_move_memory)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     char *next = env_alloc(allocator, 40 * MIB, NULL);
 
-    (void)state;
     env_free(allocator, next);
     seen.within = trim_and_end;
     seen.id = add(&seen, block, 400 * MIB, false);
@@ -394,7 +373,7 @@ static void its_functions_may_move_memory(void **state)
     env_free(allocator, next);
     env_empty_cache(allocator);
     seen.within = NULL;
-    assert_int_equal(xseg_unregister(allocator, seen.id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, seen.id));
     assert_int_equal(xseg_sim_registered(), 0);
     env_free(allocator, block);
     env_close(allocator);
@@ -406,7 +385,7 @@ static void trim_all(struct seen *seen)
 }
 
 /* What stays of a run is idle as well, and a trim within its `enter` may not take it. */
-static void what_enters_again_stays_meanwhile(void **state)
+TEST(what_enters_again_stays_meanwhile)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -414,47 +393,43 @@ static void what_enters_again_stays_meanwhile(void **state)
     char *block = env_alloc(allocator, 120 * MIB, NULL);
     const uint64_t id = add(&seen, block, 120 * MIB, false);
 
-    (void)state;
     env_free(allocator, block);
     seen.within = trim_all;
     some.target_bytes = 80 * MIB;
-    assert_int_equal(xseg_trim(allocator, NULL, &some, NULL), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, &some, NULL));
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_sim_registered(), 80 * MIB);
     seen.within = NULL;
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     env_close(allocator);
 }
 
 /* Single pages of other sizes give their addresses back, those of a registered range do not. */
-static void a_registration_holds_its_addresses(void **state)
+TEST(a_registration_holds_its_addresses)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .single_page = true};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    (void)state;
-    options.single_page = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &where.pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &where.pool));
     char *block = env_alloc_in(allocator, where.pool, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
     env_free(allocator, block);
-    assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, NULL, NULL));
     assert_int_equal(seen.in, 0);
     void *other = env_alloc_in(allocator, where.pool, 80 * MIB, NULL);
     assert_ptr_equal(env_alloc_in(allocator, where.pool, 40 * MIB, NULL), block);
     assert_int_equal(seen.in, 1);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    env_free(allocator, other);
-    env_free(allocator, block);
+    assert_ok(xseg_unregister(allocator, id));
+    env_free(allocator, other, block);
     env_close(allocator);
 }
 
 /* --- Bad input, and the end. --- */
 
 /* The functions are the parent's: nothing of the child's is registered. */
-static void a_forked_child_is_refused(void **state)
+TEST(a_forked_child_is_refused)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -464,7 +439,6 @@ static void a_forked_child_is_refused(void **state)
     uint64_t other = 0;
     int result = 0;
 
-    (void)state;
     const pid_t child = fork();
     if (child == 0)
         _exit(xseg_register(allocator, block, MIB, &registrar, &other) == XSEG_ERR_FORKED &&
@@ -477,11 +451,11 @@ static void a_forked_child_is_refused(void **state)
     env_free(allocator, block);
     env_empty_cache(allocator);
     assert_int_equal(seen.in, 1);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     env_close(allocator);
 }
 
-static void bad_input_is_refused_in_words(void **state)
+TEST(bad_input_is_refused_in_words)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -490,7 +464,6 @@ static void bad_input_is_refused_in_words(void **state)
     uint64_t id = 0;
     char host[64];
 
-    (void)state;
     expect_error(&seen, NULL, 10, XSEG_ERR_ARGUMENT, "NULL");
     expect_error(&seen, block, 0, XSEG_ERR_ARGUMENT, "bytes is 0");
     expect_error(&seen, block, SIZE_MAX, XSEG_ERR_ARGUMENT, "exceeds the address space");
@@ -511,28 +484,6 @@ static void bad_input_is_refused_in_words(void **state)
     env_free(allocator, block);
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
                      "memory is registered, 1 registration, one with ID ");
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
+    assert_ok(xseg_unregister(allocator, id));
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_there_enters_in_one_run),
-        cmocka_unit_test(what_comes_enters_before_anybody_has_it),
-        cmocka_unit_test(what_stays_of_a_run_enters_again),
-        cmocka_unit_test(a_pause_and_a_resume_are_told),
-        cmocka_unit_test(a_classic_segment_takes_its_addresses_along),
-        cmocka_unit_test(a_classic_segment_that_stays_enters_again),
-        cmocka_unit_test(with_a_pin_memory_stays),
-        cmocka_unit_test(registrations_may_overlap),
-        cmocka_unit_test(a_refusal_undoes_what_had_entered),
-        cmocka_unit_test(its_functions_may_move_memory),
-        cmocka_unit_test(what_enters_again_stays_meanwhile),
-        cmocka_unit_test(a_registration_holds_its_addresses),
-        cmocka_unit_test(a_forked_child_is_refused),
-        cmocka_unit_test(bad_input_is_refused_in_words),
-    };
-
-    return cmocka_run_group_tests_name("registration", tests, NULL, NULL);
 }

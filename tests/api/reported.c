@@ -8,34 +8,19 @@
 int cuCtxGetCurrent(void **context);
 int cuStreamQuery(xseg_stream stream);
 
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
-}
-
 static uint64_t active(struct xseg_allocator *allocator)
 {
     return env_stats(allocator).active[XSEG_STAT_ALL].current;
 }
 
-static struct xseg_trim_result trim(struct xseg_allocator *allocator)
-{
-    struct xseg_trim_result done = {sizeof(done)};
-
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
-    return done;
-}
-
 /* empty_cache while another device is current waited for that device's stream 0, and unmapped under
  * a kernel. */
-static void pytorch_196258_another_device_is_current(void **state)
+TEST(pytorch_196258_another_device_is_current)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_allocator *allocator;
     void *ptr, *before = NULL, *after = NULL;
 
-    (void)state;
-    settings.devices = 2;
     allocator = env_open_on(&settings, "expandable_segments:True");
     ptr = env_alloc(allocator, 40 * MIB, NULL);
     env_launch_at(NULL, ptr, 40 * MIB);
@@ -43,10 +28,10 @@ static void pytorch_196258_another_device_is_current(void **state)
 
     env_context_push(1);
     assert_int_equal(cuCtxGetCurrent(&before), 0);
-    assert_int_equal(trim(allocator).kept_busy, 40 * MIB);
-    assert_int_equal(reserved(allocator), 40 * MIB);
+    assert_int_equal(env_trim(allocator).kept_busy, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
     env_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(cuCtxGetCurrent(&after), 0);
     assert_ptr_equal(before, after);
     env_context_pop(1);
@@ -61,7 +46,7 @@ static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, e
     struct xseg_pool *pool = env_pool(allocator);
     void *first, *second;
 
-    assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
+    assert_ok(xseg_capture_begin(pool, stream));
     if (failure != NEVER_BEGAN)
         env_driver_capture_begin(stream);
     first = env_alloc(allocator, 30 * MIB, stream);
@@ -76,20 +61,18 @@ static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, e
         assert_ptr_equal(env_block(allocator, second).pool, pool);
     }
     /* What unwinds lets go of the graph first, and of what was made for it last. */
-    assert_int_equal(xseg_capture_end(pool), XSEG_OK);
+    assert_ok(xseg_capture_end(pool));
     if (failure != NEVER_BEGAN)
         assert_int_equal(env_driver_capture_end(stream), failure == WAS_GIVEN_UP);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    env_free(allocator, first);
-    env_free(allocator, second);
+    assert_ok(xseg_pool_release(pool));
+    env_free(allocator, first, second);
 }
 
 /* A capture that failed kept its pool's memory until the process ended. */
-static void pytorch_190308_an_abandoned_capture(void **state)
+TEST(pytorch_190308_an_abandoned_capture)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
         const xseg_stream stream = env_stream();
@@ -97,15 +80,15 @@ static void pytorch_190308_an_abandoned_capture(void **state)
         for (unsigned failure = 0; failure < FAILURES; failure++) {
             fail_capture(allocator, stream, (enum failure)failure);
             env_empty_cache(allocator);
-            assert_int_equal(reserved(allocator), 0);
+            assert_int_equal(env_reserved(allocator), 0);
             assert_int_equal(xseg_sim_used(0), 0);
         }
-        env_close_with_streams(allocator, stream, NULL);
+        env_close(allocator, stream);
     }
 }
 
 /* Memory was unmapped while the kernels of a forward pass still ran on it. */
-static void vllm_45615_a_kernel_in_flight(void **state)
+TEST(vllm_45615_a_kernel_in_flight)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream(), side = env_stream();
@@ -113,28 +96,26 @@ static void vllm_45615_a_kernel_in_flight(void **state)
     void *shared = env_alloc(allocator, 40 * MIB, NULL);
     struct xseg_trim_result done;
 
-    (void)state;
     env_launch_at(stream, own, 60 * MIB);
     env_launch_at(side, shared, 40 * MIB);
-    assert_int_equal(xseg_record_stream(allocator, shared, side), XSEG_OK);
-    env_free(allocator, own);
-    env_free(allocator, shared);
-    done = trim(allocator);
+    assert_ok(xseg_record_stream(allocator, shared, side));
+    env_free(allocator, own, shared);
+    done = env_trim(allocator);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_busy, 60 * MIB);
     assert_int_equal(done.kept_pending, 40 * MIB);
     assert_int_equal(xseg_sim_used(0), 100 * MIB);
 
     /* Each waits for its own work only, and empty_cache for all of it. */
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    assert_int_equal(trim(allocator).released, 40 * MIB);
+    assert_ok(xseg_sim_finish(side));
+    assert_int_equal(env_trim(allocator).released, 40 * MIB);
     env_empty_cache(allocator);
     assert_int_equal(xseg_sim_used(0), 0);
-    env_close_with_streams(allocator, stream, side);
+    env_close(allocator, stream, side);
 }
 
 /* A map that failed half-way left pages that were no pages; here during a capture. */
-static void pytorch_188008_a_map_fails_in_a_capture(void **state)
+TEST(pytorch_188008_a_map_fails_in_a_capture)
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
@@ -142,22 +123,21 @@ static void pytorch_188008_a_map_fails_in_a_capture(void **state)
     struct xseg_pool *pool = env_pool(allocator);
     void *held[COUNT_OF(calls)][4] = {{NULL}};
 
-    (void)state;
     env_capture_begin(pool, stream);
     for (size_t i = 0; i < COUNT_OF(calls); i++)
         for (unsigned nth = 1; nth <= (i == 2 ? 1 : 3); nth++) {
-            const uint64_t before = reserved(allocator);
+            const uint64_t before = env_reserved(allocator);
             void *ptr = NULL;
 
-            assert_int_equal(xseg_sim_fail(calls[i], nth, 2), XSEG_OK);
+            assert_ok(xseg_sim_fail(calls[i], nth, 2));
             if (xseg_alloc(allocator, 0, 60 * MIB, stream, &ptr) != XSEG_OK) {
                 assert_null(ptr);
-                assert_int_equal(reserved(allocator), before);
+                assert_int_equal(env_reserved(allocator), before);
                 assert_int_equal(xseg_sim_used(0), before);
                 ptr = env_alloc(allocator, 60 * MIB, stream);
             }
             assert_true(xseg_sim_failed());
-            assert_int_equal(reserved(allocator), before + 60 * MIB);
+            assert_int_equal(env_reserved(allocator), before + 60 * MIB);
             held[i][nth] = ptr;
         }
     env_capture_end(pool, stream);
@@ -168,29 +148,27 @@ static void pytorch_188008_a_map_fails_in_a_capture(void **state)
             env_launch_at(stream, ptr, 60 * MIB);
         env_free(allocator, ptr);
     }
-    env_close_with_streams(allocator, stream, NULL);
+    env_close(allocator, stream);
 }
 
 /* A device that is full in a capture: the retry freed memory, which spoilt the capture, where an
  * out-of-memory would have been right. */
 static void expect_clean_shortage(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB};
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     xseg_stream stream;
     void *cached, *waiting, *ptr = NULL;
     uint64_t before;
 
-    settings.memory_bytes = 200 * MIB;
     allocator = env_open_on(&settings, config);
     stream = env_stream();
     pool = env_pool(allocator);
     cached = env_alloc(allocator, 80 * MIB, NULL);
     waiting = env_alloc(allocator, 20 * MIB, NULL);
-    assert_int_equal(xseg_record_stream(allocator, waiting, stream), XSEG_OK);
-    env_free(allocator, cached);
-    env_free(allocator, waiting);
+    assert_ok(xseg_record_stream(allocator, waiting, stream));
+    env_free(allocator, cached, waiting);
     env_capture_begin(pool, stream);
     before = env_unsafe_calls();
     env_expect_error(xseg_alloc(allocator, 0, 140 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY,
@@ -198,43 +176,41 @@ static void expect_clean_shortage(const char *config)
     assert_null(ptr);
     ptr = env_alloc(allocator, 60 * MIB, stream);
     assert_int_equal(env_unsafe_calls(), before);
-    assert_int_equal(reserved(allocator), 160 * MIB);
+    assert_int_equal(env_reserved(allocator), 160 * MIB);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     assert_int_equal(active(allocator), 2);
     env_capture_end(pool, stream);
 
     env_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_free(allocator, env_alloc(allocator, 140 * MIB, stream));
-    env_close_with_streams(allocator, stream, NULL);
+    env_close(allocator, stream);
 }
 
-static void pytorch_159594_a_full_device_in_a_capture(void **state)
+TEST(pytorch_159594_a_full_device_in_a_capture)
 {
-    (void)state;
     expect_clean_shortage("expandable_segments:True");
     expect_clean_shortage("expandable_segments:False");
     expect_clean_shortage("expandable_segments:False,max_split_size_mb:64");
 }
 
 /* Allocations that are sent to a pool were treated as a capture: nothing freed came back. */
-static void pytorch_175015_a_route_is_no_capture(void **state)
+TEST(pytorch_175015_a_route_is_no_capture)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    assert_ok(xseg_record_stream(allocator, ptr, side));
     env_free(allocator, ptr);
     assert_int_equal(active(allocator), 1);
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(active(allocator), 0);
-    assert_int_equal(trim(allocator).released, 20 * MIB);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    env_close_with_streams(allocator, side, NULL);
+    assert_int_equal(env_trim(allocator).released, 20 * MIB);
+    assert_ok(xseg_route_end(pool));
+    env_close(allocator, side);
 }
 
 /* 300 GiB of churn on a device of 80, with some 50 GiB in use; then 132 MiB could not be had. */
@@ -269,29 +245,13 @@ static void churn(const char *config)
         env_free(allocator, env_alloc(allocator, 132 * MIB, streams[i]));
     for (size_t i = 0; i < COUNT_OF(held); i++)
         env_free(allocator, held[i]);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
     for (size_t i = 1; i < COUNT_OF(streams); i++)
         env_stream_destroy(streams[i]);
 }
 
-static void rmm_1245_churn_and_then_132_mib(void **state)
+TEST(rmm_1245_churn_and_then_132_mib)
 {
-    (void)state;
     churn("expandable_segments:True");
     churn("expandable_segments:False");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pytorch_196258_another_device_is_current),
-        cmocka_unit_test(pytorch_190308_an_abandoned_capture),
-        cmocka_unit_test(vllm_45615_a_kernel_in_flight),
-        cmocka_unit_test(pytorch_188008_a_map_fails_in_a_capture),
-        cmocka_unit_test(pytorch_159594_a_full_device_in_a_capture),
-        cmocka_unit_test(pytorch_175015_a_route_is_no_capture),
-        cmocka_unit_test(rmm_1245_churn_and_then_132_mib),
-    };
-
-    return cmocka_run_group_tests_name("reported", tests, NULL, NULL);
 }

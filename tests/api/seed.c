@@ -6,13 +6,12 @@
 #include "tests/support/env.h"
 
 /* "Reserves a large virtual address space (up to 1 1/8 x total GPU memory)", without memory. */
-static void addresses_are_reserved_without_memory(void **state)
+TEST(addresses_are_reserved_without_memory)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *ptr = env_alloc(allocator, 2 * MIB, NULL);
     const struct xseg_block_info info = env_block(allocator, ptr);
 
-    (void)state;
     assert_true(info.is_expandable);
     assert_in_range(info.segment_bytes, 90 * GIB, 90 * GIB + 20 * MIB);
     assert_int_equal(info.segment_mapped, 20 * MIB);
@@ -22,13 +21,12 @@ static void addresses_are_reserved_without_memory(void **state)
 }
 
 /* "Mapped in pages (2MB for small pool, 20MB for large pool) only when needed", growing in place. */
-static void segments_grow_in_place(void **state)
+TEST(segments_grow_in_place)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *small = env_alloc(allocator, 1000, NULL);
     char *first = env_alloc(allocator, 30 * MIB, NULL), *second;
 
-    (void)state;
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_SMALL].current, 2 * MIB);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 40 * MIB);
     second = env_alloc(allocator, 20 * MIB, NULL);
@@ -36,24 +34,20 @@ static void segments_grow_in_place(void **state)
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 60 * MIB);
     /* The growth made one run of pages accessible each time, with one call. */
     assert_int_equal(env_block(allocator, second).segment_mapped, 60 * MIB);
-    env_free(allocator, small);
-    env_free(allocator, first);
-    env_free(allocator, second);
+    env_free(allocator, small, first, second);
     env_close(allocator);
 }
 
 /* "Individually unmapped": only whole pages go, and the live block's page stays. */
-static void empty_cache_unmaps_single_pages(void **state)
+TEST(empty_cache_unmaps_single_pages)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *before = env_alloc(allocator, 25 * MIB, NULL);
     void *live = env_alloc(allocator, 2 * MIB, NULL);
     void *after = env_alloc(allocator, 33 * MIB, NULL);
 
-    (void)state;
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 60 * MIB);
-    env_free(allocator, before);
-    env_free(allocator, after);
+    env_free(allocator, before, after);
     env_empty_cache(allocator);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
     assert_int_equal(env_stats(allocator).num_device_free, 2);
@@ -61,15 +55,4 @@ static void empty_cache_unmaps_single_pages(void **state)
     assert_int_equal(env_block(allocator, live).free_after, 13 * MIB);
     env_free(allocator, live);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_are_reserved_without_memory),
-        cmocka_unit_test(segments_grow_in_place),
-        cmocka_unit_test(empty_cache_unmaps_single_pages),
-    };
-
-    return cmocka_run_group_tests_name("seed", tests, NULL, NULL);
 }

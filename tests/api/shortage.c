@@ -7,14 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct xseg_allocator *open_on(size_t mib, const char *config)
-{
-    struct xseg_sim_settings settings = {sizeof(settings)};
-
-    settings.memory_bytes = mib * MIB;
-    return env_open_on(&settings, config);
-}
-
 /* The message of a request that has to fail, without the operation. */
 static const char *refusal(xseg_status got, xseg_status want)
 {
@@ -103,12 +95,11 @@ static void expect_figures_agree(const char *text, double total)
 }
 
 /* 81 GiB of an empty device with 80. */
-static void an_empty_device_is_free(void **state)
+TEST(an_empty_device_is_free)
 {
-    struct xseg_allocator *allocator = open_on(81920, NULL);
+    struct xseg_allocator *allocator = env_open_mib(81920, NULL);
     void *ptr = NULL;
 
-    (void)state;
     const char *text = refusal(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_string_equal(
         text, "out of memory on device 0, 82944.00 MiB requested; 82944.00 MiB needed from "
@@ -118,12 +109,11 @@ static void an_empty_device_is_free(void **state)
 }
 
 /* What is asked for, and what that takes: a page. */
-static void the_size_is_the_one_that_was_asked_for(void **state)
+TEST(the_size_is_the_one_that_was_asked_for)
 {
-    struct xseg_allocator *allocator = open_on(20, NULL);
+    struct xseg_allocator *allocator = env_open_mib(20, NULL);
     void *all = env_alloc(allocator, 20 * MIB, NULL), *ptr = NULL;
 
-    (void)state;
     expect_start(refusal(xseg_alloc(allocator, 0, 700, NULL, &ptr), XSEG_ERR_NO_MEMORY),
                  "out of memory on device 0, 700 bytes requested; 2.00 MiB needed from the driver, "
                  "0.00 MiB of 20.00");
@@ -135,58 +125,52 @@ static void the_size_is_the_one_that_was_asked_for(void **state)
 }
 
 /* Memory in every state that the message names. */
-static void figures_add_up(void **state)
+TEST(figures_add_up)
 {
-    struct xseg_allocator *allocator = open_on(400, "page_cache_mb:1000");
+    struct xseg_allocator *allocator = env_open_mib(400, "page_cache_mb:1000");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream other = env_stream();
     void *live = env_alloc(allocator, 50 * MIB, NULL), *pending, *pinned, *ptr = NULL;
     void *small = env_alloc(allocator, 1000, NULL);
 
-    (void)state;
     xseg_sim_set_external_memory(0, 60 * MIB);
     env_free(allocator, env_alloc_in(allocator, pool, 70 * MIB, NULL));
     pending = env_alloc(allocator, 30 * MIB, NULL);
     env_launch(allocator, other, pending);
-    assert_int_equal(xseg_record_stream(allocator, pending, other), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, pending, other));
     pinned = env_alloc(allocator, 40 * MIB, NULL);
-    assert_int_equal(xseg_pin(allocator, pinned, 40 * MIB), XSEG_OK);
-    env_free(allocator, pinned);
-    env_free(allocator, pending);
+    assert_ok(xseg_pin(allocator, pinned, 40 * MIB));
+    env_free(allocator, pinned, pending);
     const char *text = refusal(xseg_alloc(allocator, 0, 300 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
     assert_true(figure(text, "used by others") == 60);
     const double held = figure(text, "cached by private pools");
     assert_true(held == 80 || held == 70);
     assert_true(figure(text, "cached and pinned") >= 20);
-    assert_int_equal(xseg_unpin(allocator, pinned, 40 * MIB), XSEG_OK);
+    assert_ok(xseg_unpin(allocator, pinned, 40 * MIB));
     /* In a capture nothing is waited for: what is pending stays. */
     struct xseg_pool *graph = env_pool(allocator);
     const xseg_stream stream = env_stream();
     pending = env_alloc(allocator, 30 * MIB, NULL);
-    assert_int_equal(xseg_record_stream(allocator, pending, other), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, pending, other));
     env_capture_begin(graph, stream);
     env_free(allocator, pending);
     text = refusal(xseg_alloc(allocator, 0, 300 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
     assert_true(figure(text, "pending free") >= 30);
-    env_graph_destroy(env_capture_end_graph(graph, stream));
-    env_free(allocator, small);
-    env_free(allocator, live);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(other);
-    env_stream_destroy(stream);
+    env_capture_end(graph, stream);
+    env_free(allocator, small, live);
+    env_close(allocator, other, stream);
 }
 
 /* What the driver refuses although it says that there is room. */
-static void the_drivers_word_is_there(void **state)
+TEST(the_drivers_word_is_there)
 {
     static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
     static const char *const call[] = {"cuMemCreate", "cuMemAlloc"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = open_on(1000, config[i]);
+        struct xseg_allocator *allocator = env_open_mib(1000, config[i]);
         struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
         char words[64];
         void *ptr = env_alloc(allocator, 100, NULL), *none = NULL;
@@ -195,7 +179,7 @@ static void the_drivers_word_is_there(void **state)
         fault.every = 1;
         for (unsigned k = 0; k < COUNT_OF(call); k++) {
             fault.call = call[k];
-            assert_int_equal(xseg_sim_fault_set(k, &fault), XSEG_OK);
+            assert_ok(xseg_sim_fault_set(k, &fault));
         }
         const char *text =
             refusal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
@@ -207,7 +191,7 @@ static void the_drivers_word_is_there(void **state)
                      "driver, 998.00");
         expect_no_advice(text);
         for (unsigned k = 0; k < COUNT_OF(call); k++)
-            assert_int_equal(xseg_sim_fault_set(k, NULL), XSEG_OK);
+            assert_ok(xseg_sim_fault_set(k, NULL));
         env_free(allocator, ptr);
         env_close(allocator);
     }
@@ -226,7 +210,7 @@ static void take_back(void *context, void *ptr, size_t bytes, int device, xseg_s
     (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
 }
 
-static void the_first_words_name_what_refuses(void **state)
+TEST(the_first_words_name_what_refuses)
 {
     static const struct {
         const char *config;
@@ -256,10 +240,9 @@ static void the_first_words_name_what_refuses(void **state)
          "MiB needed from the memory functions, "},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(row); i++) {
         /* Only the first case is short of device memory. */
-        struct xseg_allocator *allocator = open_on(200, row[i].config);
+        struct xseg_allocator *allocator = env_open_mib(200, row[i].config);
         struct xseg_pool_options options = {sizeof(options)};
         struct xseg_limits limits = XSEG_LIMITS_INIT;
         struct xseg_scope where = XSEG_SCOPE_ALL;
@@ -269,12 +252,12 @@ static void the_first_words_name_what_refuses(void **state)
         where.device = 0;
         limits.hard_bytes = row[i].limit_mib * MIB;
         if (row[i].limit_mib != 0)
-            assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
+            assert_ok(xseg_limits_set(allocator, &where, &limits));
         options.limit_bytes = row[i].pool_mib * MIB;
         if (row[i].own)
             options.memory = (struct xseg_pool_memory){give_nothing, take_back, NULL};
         if (row[i].pool_mib != 0 || row[i].own)
-            assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+            assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
         if (i == 0)
             xseg_sim_set_external_memory(0, 150 * MIB);
         const char *text =
@@ -287,30 +270,28 @@ static void the_first_words_name_what_refuses(void **state)
 }
 
 /* A growth that is checked at a entry point of its own says it in the same words. */
-static void a_resume_names_what_refuses(void **state)
+TEST(a_resume_names_what_refuses)
 {
-    struct xseg_allocator *allocator = open_on(200, NULL);
+    struct xseg_allocator *allocator = env_open_mib(200, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *inside = env_alloc_in(allocator, pool, 100 * MIB, NULL), *ptr;
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     ptr = env_alloc(allocator, 120 * MIB, NULL);
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
                      "out of memory on device 0, 100.00 MiB requested; 120.00 MiB of 200.00 MiB "
                      "used by this allocator; pool 1 is still paused, free memory and resume it "
                      "again");
-    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:180"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:180"));
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "out of memory on device 0");
-    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:199"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:199"));
     env_free(allocator, ptr);
     ptr = env_alloc(allocator, 100 * MIB, NULL);
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT,
                      "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit "
                      "199.00 MiB; 100.00 MiB of 200.00 MiB used by this allocator");
-    env_free(allocator, ptr);
-    env_free(allocator, inside);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    env_free(allocator, ptr, inside);
+    assert_ok(xseg_pool_resume(pool));
     env_close(allocator);
 }
 
@@ -334,11 +315,11 @@ static void keep(struct play *play, void *ptr)
 static void end_play(struct play *play)
 {
     if (play->is_capturing)
-        env_graph_destroy(env_capture_end_graph(play->pool, play->stream));
+        env_capture_end(play->pool, play->stream);
     for (unsigned i = 0; i < play->blocks; i++)
         if (play->block[i] != NULL)
             env_free(play->allocator, play->block[i]);
-    assert_int_equal(xseg_close(play->allocator), XSEG_OK);
+    assert_ok(xseg_close(play->allocator));
     if (play->stream != NULL)
         env_stream_destroy(play->stream);
 }
@@ -356,7 +337,7 @@ static xseg_status ask(struct play *play, struct xseg_pool *pool, size_t bytes)
 /* 100 MiB live, and 30 more. */
 static xseg_status two_blocks(struct play *play, size_t device_mib, const char *config)
 {
-    play->allocator = open_on(device_mib, config);
+    play->allocator = env_open_mib(device_mib, config);
     keep(play, env_alloc(play->allocator, 100 * MIB, NULL));
     return ask(play, NULL, 30 * MIB);
 }
@@ -375,7 +356,7 @@ static void apply(const char *text, const char *form, const char *key, char *con
 }
 
 /* Each key named is raised: by then, and from the start, the request is served; by less it is not. */
-static void raising_the_limits_that_are_named_helps(void **state)
+TEST(raising_the_limits_that_are_named_helps)
 {
     static const struct {
         const char *config;
@@ -391,7 +372,6 @@ static void raising_the_limits_that_are_named_helps(void **state)
         {"per_process_memory_fraction:0.9,hard_limit_mb:120", true, false},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(row); i++) {
         struct play play = {0}, again = {0};
         char advised[256] = "", whole[512];
@@ -405,26 +385,25 @@ static void raising_the_limits_that_are_named_helps(void **state)
                   sizeof(advised));
         assert_int_equal(strstr(text, "hard_limit_mb to ") != NULL, row[i].hard);
         assert_int_equal(strstr(text, "per_process_memory_fraction to ") != NULL, row[i].fraction);
-        assert_int_equal(xseg_config_set(play.allocator, advised), XSEG_OK);
-        assert_int_equal(ask(&play, NULL, 30 * MIB), XSEG_OK);
+        assert_ok(xseg_config_set(play.allocator, advised));
+        assert_ok(ask(&play, NULL, 30 * MIB));
         assert_int_equal(ask(&play, NULL, 2 * MIB), XSEG_ERR_LIMIT);
         end_play(&play);
         (void)snprintf(whole, sizeof(whole), "%s,%s",
                        strstr(row[i].config, "False") != NULL ? "expandable_segments:False"
                                                               : "expandable_segments:True",
                        advised);
-        assert_int_equal(two_blocks(&again, 1000, whole), XSEG_OK);
+        assert_ok(two_blocks(&again, 1000, whole));
         end_play(&again);
     }
 }
 
 /* A higher limit is no help where the device itself has no room. */
-static void a_limit_is_not_raised_past_the_device(void **state)
+TEST(a_limit_is_not_raised_past_the_device)
 {
     static const char *const config[] = {"hard_limit_mb:120", "per_process_memory_fraction:0.96",
                                          "hard_limit_mb:120,expandable_segments:False"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct play play = {0};
         const xseg_status status = two_blocks(&play, 126, config[i]);
@@ -433,7 +412,7 @@ static void a_limit_is_not_raised_past_the_device(void **state)
         expect_no_advice(refusal(status, status));
         end_play(&play);
         play = (struct play){0};
-        play.allocator = open_on(200, config[i]);
+        play.allocator = env_open_mib(200, config[i]);
         keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
         xseg_sim_set_external_memory(0, 90 * MIB);
         const xseg_status again = ask(&play, NULL, 30 * MIB);
@@ -443,32 +422,30 @@ static void a_limit_is_not_raised_past_the_device(void **state)
     }
 }
 
-static void raising_what_xseg_limits_has_set_helps(void **state)
+TEST(raising_what_xseg_limits_has_set_helps)
 {
     struct play play = {0};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    (void)state;
-    play.allocator = open_on(1000, NULL);
+    play.allocator = env_open_mib(1000, NULL);
     keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
     where.device = 0;
     limits.hard_bytes = 120 * MIB;
-    assert_int_equal(xseg_limits_set(play.allocator, &where, &limits), XSEG_OK);
+    assert_ok(xseg_limits_set(play.allocator, &where, &limits));
     const char *text = refusal(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
     limits.hard_bytes =
         (uint64_t)advised_value(text, "raise hard_bytes of xseg_limits_set() to ") * MIB;
-    assert_int_equal(xseg_limits_set(play.allocator, &where, &limits), XSEG_OK);
-    assert_int_equal(ask(&play, NULL, 30 * MIB), XSEG_OK);
+    assert_ok(xseg_limits_set(play.allocator, &where, &limits));
+    assert_ok(ask(&play, NULL, 30 * MIB));
     end_play(&play);
 }
 
 /* What the default pool has cached makes room for the pool, so only its own limit is named. */
-static void raising_the_limit_of_a_pool_helps(void **state)
+TEST(raising_the_limit_of_a_pool_helps)
 {
     static const char *const config[] = {"hard_limit_mb:140", "hard_limit_mb:110"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct play play = {0};
         struct xseg_pool_options options = {sizeof(options)};
@@ -476,9 +453,9 @@ static void raising_the_limit_of_a_pool_helps(void **state)
         struct xseg_scope where = XSEG_SCOPE_ALL;
         char advised[64] = "";
 
-        play.allocator = open_on(200, config[i]);
+        play.allocator = env_open_mib(200, config[i]);
         options.limit_bytes = 100 * MIB;
-        assert_int_equal(xseg_pool_create(play.allocator, 0, &options, &play.pool), XSEG_OK);
+        assert_ok(xseg_pool_create(play.allocator, 0, &options, &play.pool));
         env_free(play.allocator, env_alloc(play.allocator, 20 * MIB, NULL));
         keep(&play, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
         const char *text = refusal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
@@ -487,31 +464,30 @@ static void raising_the_limit_of_a_pool_helps(void **state)
         if (i == 1)
             apply(text, "and hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
         where.pool = play.pool;
-        assert_int_equal(xseg_limits_set(play.allocator, &where, &limits), XSEG_OK);
+        assert_ok(xseg_limits_set(play.allocator, &where, &limits));
         if (i == 1) {
             assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
-            assert_int_equal(xseg_config_set(play.allocator, advised), XSEG_OK);
+            assert_ok(xseg_config_set(play.allocator, advised));
         }
-        assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_OK);
+        assert_ok(ask(&play, play.pool, 50 * MIB));
         end_play(&play);
     }
 }
 
-static void ending_a_capture_helps(void **state)
+TEST(ending_a_capture_helps)
 {
     static const size_t wanted[] = {120 * MIB, 60 * MIB, 122 * MIB};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play play = {0};
         void *pending, *idle;
 
-        play.allocator = open_on(200, NULL);
+        play.allocator = env_open_mib(200, NULL);
         play.stream = env_stream();
         play.pool = env_pool(play.allocator);
         idle = env_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
         pending = env_alloc(play.allocator, 80 * MIB, NULL);
-        assert_int_equal(xseg_record_stream(play.allocator, pending, play.stream), XSEG_OK);
+        assert_ok(xseg_record_stream(play.allocator, pending, play.stream));
         env_capture_begin(play.pool, play.stream);
         play.is_capturing = true;
         if (i != 1)
@@ -524,25 +500,24 @@ static void ending_a_capture_helps(void **state)
             expect_no_advice(text);
         } else {
             assert_non_null(strstr(text, "end the capture first"));
-            env_graph_destroy(env_capture_end_graph(play.pool, play.stream));
+            env_capture_end(play.pool, play.stream);
             play.is_capturing = false;
-            assert_int_equal(ask(&play, NULL, wanted[i]), XSEG_OK);
+            assert_ok(ask(&play, NULL, wanted[i]));
         }
         keep(&play, i != 1 ? pending : idle);
         end_play(&play);
     }
 }
 
-static void releasing_pools_helps(void **state)
+TEST(releasing_pools_helps)
 {
     static const char *const config[] = {NULL, "expandable_segments:False", "hard_limit_mb:190"};
 
-    (void)state;
     for (unsigned i = 0; i < 2 * COUNT_OF(config); i++) {
         struct play play = {0};
         const bool helps = i < COUNT_OF(config);
 
-        play.allocator = open_on(200, config[i % COUNT_OF(config)]);
+        play.allocator = env_open_mib(200, config[i % COUNT_OF(config)]);
         play.pool = env_pool(play.allocator);
         keep(&play, env_alloc(play.allocator, helps ? 50 * MIB : 100 * MIB, NULL));
         env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
@@ -554,8 +529,8 @@ static void releasing_pools_helps(void **state)
             expect_no_advice(text);
         } else if (config[i] == NULL || i == 1) {
             assert_non_null(strstr(text, "; release unused private pools"));
-            assert_int_equal(xseg_pool_release(play.pool), XSEG_OK);
-            assert_int_equal(ask(&play, NULL, 120 * MIB), XSEG_OK);
+            assert_ok(xseg_pool_release(play.pool));
+            assert_ok(ask(&play, NULL, 120 * MIB));
         }
         end_play(&play);
     }
@@ -567,7 +542,7 @@ static xseg_status half_free_segments(struct play *play, size_t device_mib, cons
 {
     void *idle[3];
 
-    play->allocator = open_on(device_mib, config);
+    play->allocator = env_open_mib(device_mib, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
         void *whole = env_alloc(play->allocator, 90 * MIB, NULL);
         env_free(play->allocator, whole);
@@ -579,11 +554,10 @@ static xseg_status half_free_segments(struct play *play, size_t device_mib, cons
     return ask(play, NULL, wanted);
 }
 
-static void expandable_segments_help_where_it_says_so(void **state)
+TEST(expandable_segments_help_where_it_says_so)
 {
     static const size_t wanted[] = {80 * MIB, 100 * MIB, 185 * MIB, 250 * MIB};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play classic = {0}, expandable = {0};
         const char *text =
@@ -599,18 +573,17 @@ static void expandable_segments_help_where_it_says_so(void **state)
         const xseg_status status =
             half_free_segments(&expandable, 280, "expandable_segments:True", wanted[i]);
         if (helps)
-            assert_int_equal(status, XSEG_OK);
+            assert_ok(status);
         end_play(&expandable);
     }
 }
 
 /* A limit is in the way, and so is the kind of segments: each change is named, and is enough. */
-static void a_limit_does_not_hide_expandable_segments(void **state)
+TEST(a_limit_does_not_hide_expandable_segments)
 {
     static const char *const limit[] = {"hard_limit_mb:280", "per_process_memory_fraction:0.28"};
     static const char *const raised[] = {"hard_limit_mb", "per_process_memory_fraction"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(limit); i++) {
         struct play classic = {0}, expandable = {0};
         char config[128], form[64], advised[64] = "";
@@ -623,28 +596,27 @@ static void a_limit_does_not_hide_expandable_segments(void **state)
             strstr(text, "; set expandable_segments:True to avoid fragmentation, or raise "));
         (void)snprintf(form, sizeof(form), "or raise %s to ", raised[i]);
         apply(text, form, raised[i], advised, sizeof(advised));
-        assert_int_equal(xseg_config_set(classic.allocator, advised), XSEG_OK);
-        assert_int_equal(ask(&classic, NULL, 100 * MIB), XSEG_OK);
+        assert_ok(xseg_config_set(classic.allocator, advised));
+        assert_ok(ask(&classic, NULL, 100 * MIB));
         end_play(&classic);
         (void)snprintf(config, sizeof(config), "expandable_segments:True,%s", limit[i]);
-        assert_int_equal(half_free_segments(&expandable, 1000, config, 100 * MIB), XSEG_OK);
+        assert_ok(half_free_segments(&expandable, 1000, config, 100 * MIB));
         end_play(&expandable);
     }
 }
 
-static void a_limit_does_not_hide_pools_that_are_held(void **state)
+TEST(a_limit_does_not_hide_pools_that_are_held)
 {
     struct play play = {0};
 
-    (void)state;
-    play.allocator = open_on(1000, "hard_limit_mb:200");
+    play.allocator = env_open_mib(1000, "hard_limit_mb:200");
     play.pool = env_pool(play.allocator);
     env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 120 * MIB, NULL));
     const char *text = refusal(ask(&play, NULL, 100 * MIB), XSEG_ERR_LIMIT);
     assert_non_null(
         strstr(text, "; release unused private pools, or raise hard_limit_mb to 220 or more"));
-    assert_int_equal(xseg_pool_release(play.pool), XSEG_OK);
-    assert_int_equal(ask(&play, NULL, 100 * MIB), XSEG_OK);
+    assert_ok(xseg_pool_release(play.pool));
+    assert_ok(ask(&play, NULL, 100 * MIB));
     end_play(&play);
 }
 
@@ -653,7 +625,7 @@ static xseg_status small_pieces(struct play *play, const char *config, size_t wa
 {
     void *idle[8];
 
-    play->allocator = open_on(240, config);
+    play->allocator = env_open_mib(240, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
         void *whole = env_alloc(play->allocator, 30 * MIB, NULL);
         env_free(play->allocator, whole);
@@ -665,11 +637,10 @@ static xseg_status small_pieces(struct play *play, const char *config, size_t wa
     return ask(play, NULL, wanted);
 }
 
-static void expandable_segments_of_small_pages_help_where_it_says_so(void **state)
+TEST(expandable_segments_of_small_pages_help_where_it_says_so)
 {
     static const size_t wanted[] = {100 * MIB, 170 * MIB, 190 * MIB};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play classic = {0}, small = {0};
         const char *text = refusal(small_pieces(&classic, "expandable_segments:False", wanted[i]),
@@ -684,7 +655,7 @@ static void expandable_segments_of_small_pages_help_where_it_says_so(void **stat
         const xseg_status status =
             small_pieces(&small, "expandable_segments:True,page_size:small", wanted[i]);
         if (helps)
-            assert_int_equal(status, XSEG_OK);
+            assert_ok(status);
         end_play(&small);
     }
 }
@@ -694,7 +665,7 @@ static xseg_status shared_pages(struct play *play, const char *config, size_t wa
 {
     void *idle[2];
 
-    play->allocator = open_on(40, config);
+    play->allocator = env_open_mib(40, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
         idle[i] = env_alloc(play->allocator, 11 * MIB, NULL);
         keep(play, env_alloc(play->allocator, 9 * MIB, NULL));
@@ -704,11 +675,10 @@ static xseg_status shared_pages(struct play *play, const char *config, size_t wa
     return ask(play, NULL, wanted);
 }
 
-static void small_pages_help_where_it_says_so(void **state)
+TEST(small_pages_help_where_it_says_so)
 {
     static const size_t wanted[] = {20 * MIB, 21 * MIB};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play fixed = {0}, small = {0};
         const char *text =
@@ -726,17 +696,16 @@ static void small_pages_help_where_it_says_so(void **state)
 /* 60 of 100 MiB are idle, in pieces that have to be given back to make one. */
 static xseg_status idle_elsewhere(struct play *play, const char *config, size_t wanted)
 {
-    play->allocator = open_on(100, config);
+    play->allocator = env_open_mib(100, config);
     play->stream = env_stream();
     env_free(play->allocator, env_alloc(play->allocator, 60 * MIB, play->stream));
     return ask(play, NULL, wanted);
 }
 
-static void not_rejecting_helps_where_it_says_so(void **state)
+TEST(not_rejecting_helps_where_it_says_so)
 {
     static const size_t wanted[] = {80 * MIB, 120 * MIB};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play rejected = {0}, served = {0};
         const char *text =
@@ -750,30 +719,4 @@ static void not_rejecting_helps_where_it_says_so(void **state)
                          i == 0 ? XSEG_OK : XSEG_ERR_NO_MEMORY);
         end_play(&served);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_device_is_free),
-        cmocka_unit_test(the_size_is_the_one_that_was_asked_for),
-        cmocka_unit_test(figures_add_up),
-        cmocka_unit_test(the_drivers_word_is_there),
-        cmocka_unit_test(the_first_words_name_what_refuses),
-        cmocka_unit_test(a_resume_names_what_refuses),
-        cmocka_unit_test(raising_the_limits_that_are_named_helps),
-        cmocka_unit_test(a_limit_is_not_raised_past_the_device),
-        cmocka_unit_test(raising_what_xseg_limits_has_set_helps),
-        cmocka_unit_test(raising_the_limit_of_a_pool_helps),
-        cmocka_unit_test(ending_a_capture_helps),
-        cmocka_unit_test(releasing_pools_helps),
-        cmocka_unit_test(expandable_segments_help_where_it_says_so),
-        cmocka_unit_test(a_limit_does_not_hide_expandable_segments),
-        cmocka_unit_test(a_limit_does_not_hide_pools_that_are_held),
-        cmocka_unit_test(expandable_segments_of_small_pages_help_where_it_says_so),
-        cmocka_unit_test(small_pages_help_where_it_says_so),
-        cmocka_unit_test(not_rejecting_helps_where_it_says_so),
-    };
-
-    return cmocka_run_group_tests_name("shortage", tests, NULL, NULL);
 }

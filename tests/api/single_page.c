@@ -29,12 +29,10 @@ static void ask_driver(const void *address, unsigned long long *base, size_t *by
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t limit)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .single_page = true, .limit_bytes = limit};
     struct xseg_pool *pool = NULL;
 
-    options.single_page = true;
-    options.limit_bytes = limit;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 
@@ -83,38 +81,34 @@ static bool add_single(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Of live blocks alone, and not of small ones and those of other pools. */
-static void what_it_costs_is_explained(void **state)
+TEST(what_it_costs_is_explained)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t rest = 0, single = 0;
 
-    (void)state;
     char *const other = env_alloc(allocator, 3 * MIB, NULL);
     char *const small = env_alloc_in(allocator, pool, 1000, NULL);
     char *const block = env_alloc_in(allocator, pool, 5 * MIB + 100, NULL);
     char *const freed = env_alloc_in(allocator, pool, 31 * MIB, NULL);
     env_free(allocator, freed);
-    assert_int_equal(xseg_explain(allocator, NULL, add_rest, &rest, &sums), XSEG_OK);
+    assert_ok(xseg_explain(allocator, NULL, add_rest, &rest, &sums));
     assert_int_equal(sums.single_page_padding, MIB - 100);
     assert_int_equal(rest, MIB - 100);
-    assert_int_equal(xseg_for_each_mapping(allocator, NULL, add_single, &single), XSEG_OK);
+    assert_ok(xseg_for_each_mapping(allocator, NULL, add_single, &single));
     assert_int_equal(single, (6 + 32) * MIB);
-    env_free(allocator, other);
-    env_free(allocator, small);
-    env_free(allocator, block);
+    env_free(allocator, other, small, block);
     env_close(allocator);
 }
 
-static void a_large_block_is_one_piece_of_memory(void **state)
+TEST(a_large_block_is_one_piece_of_memory)
 {
     static const size_t sizes[] = {MIB + 1, 2 * MIB, 21 * MIB, 140 * MIB, 1000 * MIB + 512};
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *block[COUNT_OF(sizes)];
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         const uint64_t created = xseg_sim_calls("cuMemCreate");
 
@@ -130,14 +124,13 @@ static void a_large_block_is_one_piece_of_memory(void **state)
     env_close(allocator);
 }
 
-static void a_pool_can_be_set_to_it_before_its_first_block(void **state)
+TEST(a_pool_can_be_set_to_it_before_its_first_block)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    assert_int_equal(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+    assert_ok(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true));
     char *const block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(block, 30 * MIB);
     env_free(allocator, block);
@@ -147,37 +140,34 @@ static void a_pool_can_be_set_to_it_before_its_first_block(void **state)
     char *const next = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(next, 30 * MIB);
     env_free(allocator, next);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
-static void small_blocks_share_pages_as_ever(void **state)
+TEST(small_blocks_share_pages_as_ever)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 1000, NULL);
     char *second = env_alloc_in(allocator, pool, 1000, NULL);
 
-    (void)state;
     assert_ptr_equal(second, first + 1024);
-    env_free(allocator, first);
-    env_free(allocator, second);
+    env_free(allocator, first, second);
     env_close(allocator);
 }
 
-static void alignment_is_that_of_the_page(void **state)
+TEST(alignment_is_that_of_the_page)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_request request = {sizeof(request)};
     void *plain = env_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
 
-    (void)state;
     env_free(allocator, plain);
     request.pool = pool;
     request.bytes = 30 * MIB;
     request.alignment = GIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &block), XSEG_OK);
+    assert_ok(xseg_alloc_with(allocator, &request, &block));
     assert_int_equal((uintptr_t)block % GIB, 0);
     assert_int_equal(env_block(allocator, block).bytes, 30 * MIB);
     expect_single(block, 30 * MIB);
@@ -187,13 +177,12 @@ static void alignment_is_that_of_the_page(void **state)
 
 /* --- Reuse. --- */
 
-static void a_cached_page_serves_nearly_its_size_whole(void **state)
+TEST(a_cached_page_serves_nearly_its_size_whole)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
-    (void)state;
     env_free(allocator, first);
     /* By less than 20 MiB, max_non_split_rounding_mb, it may be too long. */
     char *shorter = env_alloc_in(allocator, pool, 81 * MIB, NULL);
@@ -207,41 +196,38 @@ static void a_cached_page_serves_nearly_its_size_whole(void **state)
     env_close(allocator);
 }
 
-static void a_page_is_taken_at_its_address_or_not_at_all(void **state)
+TEST(a_page_is_taken_at_its_address_or_not_at_all)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     void *block = NULL;
 
-    (void)state;
     env_free(allocator, first);
     env_expect_error(xseg_alloc_at(pool, 40 * MIB, NULL, first + 20 * MIB, &block), XSEG_ERR_BUSY,
                      "not the start of a single page");
-    assert_int_equal(xseg_alloc_at(pool, 40 * MIB, NULL, first, &block), XSEG_OK);
+    assert_ok(xseg_alloc_at(pool, 40 * MIB, NULL, first, &block));
     assert_int_equal(env_block(allocator, block).bytes, 100 * MIB);
     env_free(allocator, block);
     env_close(allocator);
 }
 
 /* Idle pages of a released pool are the driver's to make others of. */
-static void a_released_pool_makes_room_for_others(void **state)
+TEST(a_released_pool_makes_room_for_others)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
 
-    (void)state;
-    settings.memory_bytes = 256 * MIB;
     struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     void *block = env_alloc(allocator, 240 * MIB, NULL);
     env_free(allocator, block);
     env_close(allocator);
 }
 
 /* Addresses come again for pages of their size; those of other sizes are given back before new ones are taken. */
-static void addresses_do_not_gather(void **state)
+TEST(addresses_do_not_gather)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
@@ -249,17 +235,16 @@ static void addresses_do_not_gather(void **state)
     uint64_t most = 0;
     void *block;
 
-    (void)state;
     where.pool = pool;
     for (unsigned i = 0; i < 200; i++) {
         void *before = block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
 
         env_free(allocator, block);
-        assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
         block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
         assert_ptr_equal(block, before);
         env_free(allocator, block);
-        assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
         const uint64_t addresses = env_stats(allocator).address_bytes;
         most = addresses > most ? addresses : most;
     }
@@ -268,15 +253,14 @@ static void addresses_do_not_gather(void **state)
     env_close(allocator);
 }
 
-static void a_paused_pool_comes_back_with_single_pages(void **state)
+TEST(a_paused_pool_comes_back_with_single_pages)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *block = env_alloc_in(allocator, pool, 140 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_ok(xseg_pool_resume(pool));
     expect_single(block, 140 * MIB);
     env_free(allocator, block);
     env_close(allocator);
@@ -284,12 +268,10 @@ static void a_paused_pool_comes_back_with_single_pages(void **state)
 
 /* --- Memory that is short. --- */
 
-static void idle_pages_of_other_sizes_make_room(void **state)
+TEST(idle_pages_of_other_sizes_make_room)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
 
-    (void)state;
-    settings.memory_bytes = 256 * MIB;
     /* What is idle in the pool itself, in the default pool, and where the pool has a limit of its own. */
     for (unsigned i = 0; i < 3; i++) {
         struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
@@ -305,13 +287,11 @@ static void idle_pages_of_other_sizes_make_room(void **state)
     }
 }
 
-static void a_refusal_leaves_nothing(void **state)
+TEST(a_refusal_leaves_nothing)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
     void *block = NULL;
 
-    (void)state;
-    settings.memory_bytes = 256 * MIB;
     struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     const uint64_t before = env_stats(allocator).address_bytes;
@@ -321,7 +301,7 @@ static void a_refusal_leaves_nothing(void **state)
     env_close(allocator);
 }
 
-static void classic_segments_serve_where_they_are_asked_for(void **state)
+TEST(classic_segments_serve_where_they_are_asked_for)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
     struct xseg_pool *pool = make_pool(allocator, 0);
@@ -329,30 +309,8 @@ static void classic_segments_serve_where_they_are_asked_for(void **state)
     unsigned long long base = 0;
     size_t seen = 0;
 
-    (void)state;
     ask_driver(block, &base, &seen);
     assert_true(base <= (uintptr_t)block && base + seen >= (uintptr_t)block + 40 * MIB);
     env_free(allocator, block);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_it_costs_is_explained),
-        cmocka_unit_test(a_pool_can_be_set_to_it_before_its_first_block),
-        cmocka_unit_test(a_large_block_is_one_piece_of_memory),
-        cmocka_unit_test(small_blocks_share_pages_as_ever),
-        cmocka_unit_test(alignment_is_that_of_the_page),
-        cmocka_unit_test(a_cached_page_serves_nearly_its_size_whole),
-        cmocka_unit_test(a_page_is_taken_at_its_address_or_not_at_all),
-        cmocka_unit_test(a_released_pool_makes_room_for_others),
-        cmocka_unit_test(addresses_do_not_gather),
-        cmocka_unit_test(a_paused_pool_comes_back_with_single_pages),
-        cmocka_unit_test(idle_pages_of_other_sizes_make_room),
-        cmocka_unit_test(a_refusal_leaves_nothing),
-        cmocka_unit_test(classic_segments_serve_where_they_are_asked_for),
-    };
-
-    return cmocka_run_group_tests_name("single_page", tests, NULL, NULL);
 }

@@ -90,10 +90,9 @@ static void *block;
 /* An allocator that has a history of so many events and 40 MiB of live memory, of 256 MiB. */
 static struct xseg_allocator *open_with_events(const char *keys, unsigned events)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
     char config[512];
 
-    settings.memory_bytes = 256 * MIB;
     (void)snprintf(config, sizeof(config), "history:all%s", keys);
     struct xseg_allocator *allocator = env_open_on(&settings, config);
     block = env_alloc(allocator, 40 * MIB, NULL);
@@ -110,12 +109,11 @@ static void close_with_events(struct xseg_allocator *allocator)
 
 /* --- What is refused. --- */
 
-static void arguments_are_checked(void **state)
+TEST(arguments_are_checked)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
     struct xseg_allocator *allocator = env_open(NULL);
 
-    (void)state;
     env_expect_error(xseg_snapshot(allocator, NULL, NULL), XSEG_ERR_ARGUMENT,
                      "path is NULL or empty");
     env_expect_error(xseg_snapshot(allocator, "", NULL), XSEG_ERR_ARGUMENT,
@@ -134,13 +132,12 @@ static void expect_refusal(struct xseg_allocator *allocator, const char *path, i
 }
 
 /* A sentence each, nothing is left beside, and the programme goes on. */
-static void a_place_that_cannot_be_written(void **state)
+TEST(a_place_that_cannot_be_written)
 {
     struct xseg_allocator *allocator = open_with_events("", 0);
     const unsigned files = env_open_fds();
     char path[128], inside[160];
 
-    (void)state;
     path_of(path, sizeof(path), "none/file");
     expect_refusal(allocator, path, ENOENT);
     path_of(path, sizeof(path), "folder");
@@ -157,20 +154,19 @@ static void a_place_that_cannot_be_written(void **state)
     assert_int_equal(take_files(NULL), 0);
     assert_int_equal(env_open_fds(), files);
     path_of(path, sizeof(path), "file");
-    assert_int_equal(xseg_snapshot(allocator, path, NULL), XSEG_OK);
+    assert_ok(xseg_snapshot(allocator, path, NULL));
     expect_complete(path);
     close_with_events(allocator);
 }
 
 /* In a child, which a limit of the system lets write no more than 4 KiB a file. */
-static void a_file_that_is_there_stays_until_the_new_one_is_complete(void **state)
+TEST(a_file_that_is_there_stays_until_the_new_one_is_complete)
 {
     const struct rlimit low = {4096, 4096};
     struct stat before, after;
     char path[128];
     int result = 0;
 
-    (void)state;
     path_of(path, sizeof(path), "file");
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -193,13 +189,12 @@ static void a_file_that_is_there_stays_until_the_new_one_is_complete(void **stat
     assert_int_equal(take_files(NULL), 1);
 }
 
-static void a_forked_child_is_refused(void **state)
+TEST(a_forked_child_is_refused)
 {
     struct xseg_allocator *allocator = open_with_events("", 0);
     char path[128];
     int result = 0;
 
-    (void)state;
     path_of(path, sizeof(path), "file");
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -212,20 +207,19 @@ static void a_forked_child_is_refused(void **state)
 }
 
 /* A pipe gets all of it, whatever the time. */
-static void a_pipe_is_written_into(void **state)
+TEST(a_pipe_is_written_into)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
     struct xseg_allocator *allocator = open_with_events("", 30);
     static unsigned char bytes[65536];
     char path[128];
 
-    (void)state;
     path_of(path, sizeof(path), "pipe");
     assert_int_equal(mkfifo(path, 0600), 0);
     const int file = open(path, O_RDWR | O_CLOEXEC);
     assert_true(file >= 0);
     options.max_ms = 1;
-    assert_int_equal(xseg_snapshot(allocator, path, &options), XSEG_OK);
+    assert_ok(xseg_snapshot(allocator, path, &options));
     const ssize_t got = read(file, bytes, sizeof(bytes));
     assert_true(got > 1000 && got < (ssize_t)sizeof(bytes));
     assert_memory_equal(bytes, "\x80\x04", 2);
@@ -243,7 +237,7 @@ static uint64_t count_calls(struct xseg_allocator *allocator)
     uint64_t sum = 0;
     size_t count = 0;
 
-    assert_int_equal(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count), XSEG_OK);
+    assert_ok(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count));
     for (size_t i = 0; i < count; i++)
         sum += calls[i].count;
     return sum;
@@ -280,11 +274,10 @@ static struct refusal refuse_with(const char *keys)
     return refusal;
 }
 
-static void a_snapshot_changes_nothing_of_the_refusal(void **state)
+TEST(a_snapshot_changes_nothing_of_the_refusal)
 {
     char keys[128];
 
-    (void)state;
     const struct refusal without = refuse_with("");
     assert_int_equal(without.status, XSEG_ERR_NO_MEMORY);
     assert_int_equal(take_files(NULL), 0);
@@ -313,19 +306,16 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 }
 
 /* The log names a file that is there; of one that is not, it says why. */
-static void the_log_says_what_became_of_the_file(void **state)
+TEST(the_log_says_what_became_of_the_file)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line};
     char config[160];
 
-    (void)state;
-    options.driver = env_driver();
-    options.log = keep_line;
     for (unsigned is_there = 0; is_there < 2; is_there++) {
         struct xseg_allocator *allocator = NULL;
 
         (void)snprintf(config, sizeof(config), "oom_snapshot:%s", is_there ? folder : "/nowhere");
-        assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+        assert_ok(xseg_open(config, &options, &allocator));
         (void)refuse(allocator);
         assert_int_equal(strstr(said, "wrote memory snapshot to") != NULL, is_there);
         assert_int_equal(strstr(said, "no snapshot written") != NULL, !is_there);
@@ -335,12 +325,11 @@ static void the_log_says_what_became_of_the_file(void **state)
     }
 }
 
-static void the_file_is_there_when_the_call_returns(void **state)
+TEST(the_file_is_there_when_the_call_returns)
 {
     char keys[128], path[128], name[64];
     struct xseg_allocator *allocator;
 
-    (void)state;
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     assert_int_equal(setenv("RANK", "3", 1), 0);
     allocator = open_with_events(keys, 300);
@@ -353,11 +342,10 @@ static void the_file_is_there_when_the_call_returns(void **state)
     assert_int_equal(take_files(NULL), 1);
 }
 
-static void the_variable_names_the_folder_unless_the_key_does(void **state)
+TEST(the_variable_names_the_folder_unless_the_key_does)
 {
     char keys[128];
 
-    (void)state;
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", folder, 1), 0);
     (void)refuse_with("");
     assert_int_equal(take_files(NULL), 1);
@@ -374,24 +362,22 @@ static void the_variable_names_the_folder_unless_the_key_does(void **state)
 }
 
 /* Of another allocator, and of a process that had this one's number. */
-static void files_of_others_stay(void **state)
+TEST(files_of_others_stay)
 {
     char keys[128];
 
-    (void)state;
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     for (unsigned i = 0; i < 3; i++)
         (void)refuse_with(keys);
     assert_int_equal(take_files(NULL), 3);
 }
 
-static void number_and_size_are_bounded(void **state)
+TEST(number_and_size_are_bounded)
 {
     struct xseg_allocator *allocator;
     uint64_t unbounded = 0, largest = 0;
     char keys[160];
 
-    (void)state;
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     allocator = open_with_events(keys, 60000);
     for (unsigned i = 0; i < 5; i++)
@@ -431,19 +417,18 @@ static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t 
     return true;
 }
 
-static void a_request_that_is_refused_meanwhile_writes_none(void **state)
+TEST(a_request_that_is_refused_meanwhile_writes_none)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
     unsigned asked = 0;
     char keys[160];
 
-    (void)state;
     (void)snprintf(keys, sizeof(keys), ",history_stacks:all,oom_snapshot:%s", folder);
     hooked = open_with_events(keys, 0);
     hook.gather = number_frames;
     hook.name = refuse_meanwhile;
     hook.context = &asked;
-    assert_int_equal(xseg_history_set_hook(hooked, &hook), XSEG_OK);
+    assert_ok(xseg_history_set_hook(hooked, &hook));
     (void)refuse(hooked);
     assert_true(asked > 0);
     close_with_events(hooked);
@@ -460,20 +445,19 @@ static void *work(void *self)
 
     while (!atomic_load(&ends)) {
         if (xseg_alloc(self, 0, 20 * MIB, NULL, &ptr) == XSEG_OK)
-            assert_int_equal(xseg_free(self, ptr), XSEG_OK);
+            assert_ok(xseg_free(self, ptr));
         if (xseg_alloc(self, 0, 4 * GIB, NULL, &ptr) == XSEG_OK)
-            assert_int_equal(xseg_free(self, ptr), XSEG_OK);
+            assert_ok(xseg_free(self, ptr));
     }
     return NULL;
 }
 
-static void threads_go_on_and_are_refused_together(void **state)
+TEST(threads_go_on_and_are_refused_together)
 {
     struct xseg_allocator *allocator;
     char keys[160], path[128];
     pthread_t thread[2];
 
-    (void)state;
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     allocator = open_with_events(keys, 0);
     atomic_store(&ends, false);
@@ -481,7 +465,7 @@ static void threads_go_on_and_are_refused_together(void **state)
         assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);
     path_of(path, sizeof(path), "asked");
     for (unsigned i = 0; i < 20; i++) {
-        assert_int_equal(xseg_snapshot(allocator, path, NULL), XSEG_OK);
+        assert_ok(xseg_snapshot(allocator, path, NULL));
         expect_complete(path);
     }
     atomic_store(&ends, true);
@@ -522,12 +506,11 @@ static bool forget_peak(void)
 #define EVENTS 1200000u
 
 /* With full rings, and 10^5 live blocks and then half as many more. */
-static void host_memory_is_bounded(void **state)
+TEST(host_memory_is_bounded)
 {
     static void *held[LIVE];
     char path[128];
 
-    (void)state;
     if (ENV_IS_SANITIZED || is_emulated() || !forget_peak()) {
         print_message("# a sanitizer, an emulator or the kernel does not let it be measured\n");
         return;
@@ -543,7 +526,7 @@ static void host_memory_is_bounded(void **state)
         const uint64_t before = host_bytes("VmRSS:");
 
         assert_true(forget_peak());
-        assert_int_equal(xseg_snapshot(allocator, path, NULL), XSEG_OK);
+        assert_ok(xseg_snapshot(allocator, path, NULL));
         const uint64_t more = host_bytes("VmHWM:") - before;
         print_message("# %u live: %llu bytes\n", live, (unsigned long long)more);
         assert_in_range(more, 48 * MIB, 64 * MIB + (uint64_t)(live - 100000) * 64);
@@ -556,24 +539,4 @@ static void host_memory_is_bounded(void **state)
     env_close(allocator);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arguments_are_checked),
-        cmocka_unit_test(a_place_that_cannot_be_written),
-        cmocka_unit_test(a_file_that_is_there_stays_until_the_new_one_is_complete),
-        cmocka_unit_test(a_forked_child_is_refused),
-        cmocka_unit_test(a_pipe_is_written_into),
-        cmocka_unit_test(a_snapshot_changes_nothing_of_the_refusal),
-        cmocka_unit_test(the_log_says_what_became_of_the_file),
-        cmocka_unit_test(the_file_is_there_when_the_call_returns),
-        cmocka_unit_test(the_variable_names_the_folder_unless_the_key_does),
-        cmocka_unit_test(files_of_others_stay),
-        cmocka_unit_test(number_and_size_are_bounded),
-        cmocka_unit_test(a_request_that_is_refused_meanwhile_writes_none),
-        cmocka_unit_test(threads_go_on_and_are_refused_together),
-        cmocka_unit_test(host_memory_is_bounded),
-    };
-
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP_FIXTURE(make_folder, remove_folder)

@@ -75,12 +75,11 @@ static void forget(void)
         (void)more(names[i]);
 }
 
-static void a_range_a_span_and_none_on_a_hit(void **state)
+TEST(a_range_a_span_and_none_on_a_hit)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
     forget();
     void *block = env_alloc(allocator, 30 * MIB, NULL);
     expect((unsigned[]){1, 0, 0, 0, 0, 0});
@@ -95,26 +94,24 @@ static void a_range_a_span_and_none_on_a_hit(void **state)
     expect((unsigned[]){0, 0, 1, 0, 0, 0});
     assert_int_equal(read_count("trim").bytes, 40 * MIB);
     block = env_alloc_in(allocator, pool, 5 * MIB, NULL);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     expect((unsigned[]){1, 0, 0, 0, 1, 0});
     assert_int_equal(read_count("pause").bytes, 20 * MIB);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     expect((unsigned[]){0, 0, 0, 0, 0, 1});
     assert_int_equal(read_count("resume").bytes, 20 * MIB);
     assert_int_equal(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT);
     expect((unsigned[]){0, 0, 0, 0, 0, 1});
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
-static void ranges_of_a_refusal_end(void **state)
+TEST(ranges_of_a_refusal_end)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     void *block = NULL;
 
-    (void)state;
-    settings.memory_bytes = 100 * MIB;
     struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     void *kept = env_alloc(allocator, 60 * MIB, NULL);
     forget();
@@ -126,12 +123,10 @@ static void ranges_of_a_refusal_end(void **state)
     env_close(allocator);
 }
 
-static void garbage_is_a_trim(void **state)
+TEST(garbage_is_a_trim)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1000 * MIB};
 
-    (void)state;
-    settings.memory_bytes = 1000 * MIB;
     struct xseg_allocator *allocator =
         env_open_on(&settings, "expandable_segments:False,per_process_memory_fraction:0.5,"
                                "garbage_collection_threshold:0.5");
@@ -148,37 +143,24 @@ static void garbage_is_a_trim(void **state)
     env_close(allocator);
 }
 
-static void memory_that_decays(void **state)
+TEST(memory_that_decays)
 {
     struct xseg_allocator *allocator =
         env_open_with_clock(NULL, "expandable_segments:True,idle_ms:1000");
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
-    assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
+    assert_ok(trim_due(allocator, 1000));
     forget();
     xseg_sim_advance(UINT64_C(2000000000));
-    assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
+    assert_ok(trim_due(allocator, 1000));
     expect((unsigned[]){0, 0, 0, 1, 0, 0});
     xseg_sim_advance(UINT64_C(2000000000));
-    assert_int_equal(trim_due(allocator, 1000000), XSEG_OK);
+    assert_ok(trim_due(allocator, 1000000));
     forget();
     xseg_sim_advance(UINT64_C(2000000000));
-    assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
+    assert_ok(trim_due(allocator, 1000));
     expect((unsigned[]){0, 0, 0, 0, 0, 0});
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_range_a_span_and_none_on_a_hit),
-        cmocka_unit_test(ranges_of_a_refusal_end),
-        cmocka_unit_test(garbage_is_a_trim),
-        cmocka_unit_test(memory_that_decays),
-    };
-
-    return cmocka_run_group_tests(tests, load_tool, NULL);
 }
 
 #else
@@ -191,3 +173,5 @@ int main(void)
 }
 
 #endif
+
+TEST_GROUP_FIXTURE(load_tool, NULL)

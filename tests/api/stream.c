@@ -5,13 +5,12 @@
 #include <pthread.h>
 
 /* NULL and the legacy handle are one stream; another stream has memory of its own. */
-static void streams_have_memory_of_their_own(void **state)
+TEST(streams_have_memory_of_their_own)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream(), legacy = (xseg_stream)(uintptr_t)1;
     void *a = env_alloc(allocator, 4 * MIB, NULL), *b, *c;
 
-    (void)state;
     env_free(allocator, a);
     b = env_alloc(allocator, 4 * MIB, stream);
     assert_ptr_not_equal(a, b);
@@ -19,43 +18,38 @@ static void streams_have_memory_of_their_own(void **state)
     assert_ptr_equal(a, c);
     assert_null(env_block(allocator, c).stream);
     assert_ptr_equal(env_block(allocator, b).stream, stream);
-    env_free(allocator, b);
-    env_free(allocator, c);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_free(allocator, b, c);
+    env_close(allocator, stream);
 }
 
 /* A hit asks the driver nothing. */
-static void hits_make_no_driver_call(void **state)
+TEST(hits_make_no_driver_call)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
     uint64_t calls;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 5000, stream));
     env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
     calls = xseg_sim_calls(NULL);
     for (unsigned i = 0; i < 1000; i++)
         env_free(allocator, env_alloc(allocator, 700 * (i + 1), stream));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
 /* A use on another stream: active until that stream has passed, looked at when a malloc starts. */
-static void a_foreign_use_delays_the_return(void **state)
+TEST(a_foreign_use_delays_the_return)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream side = env_stream();
     void *x = env_alloc(allocator, GIB, NULL), *t;
     struct xseg_statistics stats;
 
-    (void)state;
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, x, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, x, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, x, NULL), XSEG_OK);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, x, side));
+    assert_ok(xseg_record_stream(allocator, x, side));
+    assert_ok(xseg_record_stream(allocator, x, NULL));
     env_free(allocator, x);
     assert_int_equal(env_block(allocator, x).state, XSEG_BLOCK_PENDING_FREE);
     env_expect_error(xseg_free(allocator, x), XSEG_ERR_NOT_ALLOCATED, "another stream still uses");
@@ -64,15 +58,14 @@ static void a_foreign_use_delays_the_return(void **state)
     stats = env_stats(allocator);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_LARGE].current, 0);
     assert_int_equal(stats.active_bytes[XSEG_STAT_LARGE].current, GIB);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    assert_ok(xseg_sim_finish(side));
     env_free(allocator, t);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_LARGE].current, GIB);
     t = env_alloc(allocator, 1, NULL);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_LARGE].current, 0);
     assert_int_equal(env_block(allocator, x).state, XSEG_BLOCK_CACHED);
     env_free(allocator, t);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(side);
+    env_close(allocator, side);
 }
 
 struct worker {
@@ -93,25 +86,23 @@ static void *use_on_own_default_stream(void *self)
 
 /* Another thread's default stream has no name in this thread: the legacy stream, which waits for it,
  * stands for it. */
-static void another_threads_default_stream_is_waited_for(void **state)
+TEST(another_threads_default_stream_is_waited_for)
 {
     struct worker worker = {.allocator = env_open(NULL)};
     pthread_t thread;
     void *other;
 
-    (void)state;
     worker.ptr = env_alloc(worker.allocator, 5 * MIB, NULL);
     assert_int_equal(pthread_create(&thread, NULL, use_on_own_default_stream, &worker), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(worker.status, XSEG_OK);
+    assert_ok(worker.status);
     env_free(worker.allocator, worker.ptr);
     other = env_alloc(worker.allocator, 5 * MIB, NULL);
     assert_ptr_not_equal(other, worker.ptr);
     assert_int_equal(env_block(worker.allocator, worker.ptr).state, XSEG_BLOCK_PENDING_FREE);
     xseg_sim_finish_all();
     assert_ptr_equal(env_alloc(worker.allocator, 5 * MIB, NULL), worker.ptr);
-    env_free(worker.allocator, worker.ptr);
-    env_free(worker.allocator, other);
+    env_free(worker.allocator, worker.ptr, other);
     env_close(worker.allocator);
 }
 
@@ -126,75 +117,65 @@ static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_str
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *first = env_alloc(allocator, 3 * MIB, own), *second = env_alloc(allocator, 3 * MIB, own);
 
-    assert_int_equal(xseg_record_stream(allocator, first, of_first), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, second, of_second), XSEG_OK);
-    env_free(allocator, first);
-    env_free(allocator, second);
+    assert_ok(xseg_record_stream(allocator, first, of_first));
+    assert_ok(xseg_record_stream(allocator, second, of_second));
+    env_free(allocator, first, second);
     where.device = 0;
-    assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_OK);
+    assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
     env_free(allocator, env_alloc(allocator, 600, own));
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
     return env_stats(allocator).inactive_split[XSEG_STAT_LARGE].peak;
 }
 
 /* PyTorch's table of streams hashes their numbers; this is its order for the first six. */
-static void streams_are_looked_at_in_a_fixed_order(void **state)
+TEST(streams_are_looked_at_in_a_fixed_order)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
     const xseg_stream own = env_stream(), early = env_stream(), late = env_stream();
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 600, own));
     assert_int_equal(pieces_at_the_highest(allocator, own, NULL, late), 2);
     assert_int_equal(pieces_at_the_highest(allocator, own, late, NULL), 1);
     assert_int_equal(pieces_at_the_highest(allocator, own, late, early), 2);
     assert_int_equal(pieces_at_the_highest(allocator, own, early, late), 1);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(late);
-    env_stream_destroy(early);
-    env_stream_destroy(own);
+    env_close(allocator, late, early, own);
 }
 
 /*
  * A full device waits for pending blocks before it says that there is no memory, and searches the
  * cache again.  Here nothing can go back to the driver, but the block that just came back fits.
  */
-static void a_full_device_waits_for_pending_blocks(void **state)
+TEST(a_full_device_waits_for_pending_blocks)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * MIB};
     struct xseg_allocator *allocator;
     xseg_stream side;
     void *x, *kept;
 
-    (void)state;
-    settings.memory_bytes = 64 * MIB;
     allocator = env_open_on(&settings, "expandable_segments:False");
     side = env_stream();
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     x = env_alloc(allocator, 30 * MIB, NULL);
     kept = env_alloc(allocator, 25 * MIB, NULL);
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, x, side), XSEG_OK);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, x, side));
     env_free(allocator, x);
     assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), x);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(env_stats(allocator).num_device_free, 0);
-    env_free(allocator, x);
-    env_free(allocator, kept);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(side);
+    env_free(allocator, x, kept);
+    env_close(allocator, side);
 }
 
-static void pools_are_walls(void **state)
+TEST(pools_are_walls)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_pool *pool = NULL;
     void *inside = NULL, *outside;
 
-    (void)state;
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     inside = env_alloc_in(allocator, pool, 6 * MIB, NULL);
     assert_ptr_equal(env_block(allocator, inside).pool, pool);
     env_free(allocator, inside);
@@ -203,11 +184,11 @@ static void pools_are_walls(void **state)
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
 
     /* Held, its cache stays; released, it goes with the next trim. */
-    assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_ok(xseg_pool_retain(pool));
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
     assert_int_equal(done.kept_pool, 20 * MIB);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
     env_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
     env_empty_cache(allocator);
@@ -217,16 +198,15 @@ static void pools_are_walls(void **state)
 }
 
 /* A pool's live blocks outlive its last holder. */
-static void blocks_outlive_their_pool(void **state)
+TEST(blocks_outlive_their_pool)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = NULL;
     void *ptr = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, ptr);
@@ -236,22 +216,20 @@ static void blocks_outlive_their_pool(void **state)
 }
 
 /* Pools come and go for ever: what they took comes back, the addresses too. */
-static void retired_pools_leave_nothing_reserved(void **state)
+TEST(retired_pools_leave_nothing_reserved)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 1024 * GIB};
     struct xseg_allocator *allocator;
 
-    (void)state;
-    settings.address_bytes = 1024 * GIB;
     allocator = env_open_on(&settings, NULL);
     for (unsigned round = 0; round < 100; round++) {
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
 
-        assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
+        assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
         ptr = env_alloc_in(allocator, pool, 5 * MIB, NULL);
         env_free(allocator, ptr);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
         env_expect_error(env_try_alloc_in(allocator, pool, 5 * MIB, &ptr), XSEG_ERR_ARGUMENT,
                          "pool has been released");
         /* Every other time nobody trims: the next growth finds out that addresses ran short. */
@@ -263,7 +241,7 @@ static void retired_pools_leave_nothing_reserved(void **state)
     env_close(allocator);
 }
 
-static void pools_of_others_are_refused(void **state)
+TEST(pools_of_others_are_refused)
 {
     struct xseg_allocator *first = env_open(NULL), *second = NULL;
     struct xseg_request request = {sizeof(request)};
@@ -271,9 +249,8 @@ static void pools_of_others_are_refused(void **state)
     struct xseg_pool *pool = NULL;
     void *ptr = NULL;
 
-    (void)state;
-    assert_int_equal(env_try_open(NULL, &second), XSEG_OK);
-    assert_int_equal(xseg_pool_create(first, 0, NULL, &pool), XSEG_OK);
+    assert_ok(env_try_open(NULL, &second));
+    assert_ok(xseg_pool_create(first, 0, NULL, &pool));
     request.pool = where.pool = pool;
     request.bytes = 1;
     env_expect_error(xseg_alloc_with(second, &request, &ptr), XSEG_ERR_ARGUMENT, "another");
@@ -281,43 +258,22 @@ static void pools_of_others_are_refused(void **state)
     env_expect_error(xseg_pool_create(first, 7, NULL, &pool), XSEG_ERR_ARGUMENT,
                      "device 7 does not exist");
     env_expect_error(xseg_pool_release(NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_close(first), XSEG_OK);
+    assert_ok(xseg_close(first));
     env_close(second);
 }
 
 /* The library asks the stream where a capture began which capture that is, until its end. */
-static void a_stream_stays_while_a_capture_is_begun_on_it(void **state)
+TEST(a_stream_stays_while_a_capture_is_begun_on_it)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream origin = env_stream();
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 1, origin));
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    assert_int_equal(xseg_capture_begin(pool, origin), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+    assert_ok(xseg_capture_begin(pool, origin));
     env_expect_error(xseg_stream_retire(allocator, 0, origin), XSEG_ERR_BUSY, "being captured");
-    assert_int_equal(xseg_capture_end(pool), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, origin), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    env_stream_destroy(origin);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_have_memory_of_their_own),
-        cmocka_unit_test(hits_make_no_driver_call),
-        cmocka_unit_test(a_foreign_use_delays_the_return),
-        cmocka_unit_test(another_threads_default_stream_is_waited_for),
-        cmocka_unit_test(streams_are_looked_at_in_a_fixed_order),
-        cmocka_unit_test(a_full_device_waits_for_pending_blocks),
-        cmocka_unit_test(pools_are_walls),
-        cmocka_unit_test(blocks_outlive_their_pool),
-        cmocka_unit_test(retired_pools_leave_nothing_reserved),
-        cmocka_unit_test(pools_of_others_are_refused),
-        cmocka_unit_test(a_stream_stays_while_a_capture_is_begun_on_it),
-    };
-
-    return cmocka_run_group_tests_name("stream", tests, NULL, NULL);
+    assert_ok(xseg_capture_end(pool));
+    assert_ok(xseg_stream_retire(allocator, 0, origin));
+    env_close(allocator, origin);
 }

@@ -17,7 +17,7 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator, void **base)
 {
     struct xseg_range *range = NULL;
 
-    assert_int_equal(xseg_range_reserve(allocator, 0, COUNT * PAGE, NULL, &range), XSEG_OK);
+    assert_ok(xseg_range_reserve(allocator, 0, COUNT * PAGE, NULL, &range));
     commit(range, 0, COUNT, NULL);
     *base = info(range).base;
     return range;
@@ -28,8 +28,7 @@ static int descriptor(struct xseg_allocator *allocator, const void *address, siz
     uint64_t offset = 0;
     int fd = -1;
 
-    assert_int_equal(xseg_dmabuf_open(allocator, address, bytes, XSEG_DMABUF_PIN, &fd, &offset),
-                     XSEG_OK);
+    assert_ok(xseg_dmabuf_open(allocator, address, bytes, XSEG_DMABUF_PIN, &fd, &offset));
     return fd;
 }
 
@@ -48,7 +47,7 @@ static void close_unpinned(struct xseg_allocator *allocator, int fd, bool was_ta
     if (was_taken)
         env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "xseg_unpin");
     else
-        assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
+        assert_ok(xseg_dmabuf_close(allocator, fd));
     env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "");
 }
 
@@ -81,9 +80,9 @@ static void a_descriptor_of_a_range_that_was_released(const void *argument)
     decommit(range, 0, COUNT, NULL);
     assert_int_equal(xseg_range_release(range), was_taken ? XSEG_OK : XSEG_ERR_BUSY);
     struct xseg_range *next = reserve(allocator, &other);
-    assert_int_equal(xseg_pin(allocator, other, COUNT * PAGE), XSEG_OK);
+    assert_ok(xseg_pin(allocator, other, COUNT * PAGE));
     close_unpinned(allocator, fd, was_taken);
-    assert_int_equal(xseg_unpin(allocator, other, COUNT * PAGE), XSEG_OK);
+    assert_ok(xseg_unpin(allocator, other, COUNT * PAGE));
     if (!was_taken)
         release(range);
     decommit(next, 0, COUNT, NULL);
@@ -103,15 +102,15 @@ static void a_descriptor_of_a_block(bool is_classic)
     child_case_begin();
     const bool was_taken = unpin_once_more(allocator, block, 32 * MIB);
     env_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     next = env_pool(allocator);
     other = env_alloc_in(allocator, next, 32 * MIB, NULL);
-    assert_int_equal(xseg_pin(allocator, other, 32 * MIB), XSEG_OK);
+    assert_ok(xseg_pin(allocator, other, 32 * MIB));
     close_unpinned(allocator, fd, was_taken);
-    assert_int_equal(xseg_unpin(allocator, other, 32 * MIB), XSEG_OK);
+    assert_ok(xseg_unpin(allocator, other, 32 * MIB));
     env_free(allocator, other);
-    assert_int_equal(xseg_pool_release(next), XSEG_OK);
+    assert_ok(xseg_pool_release(next));
     env_close(allocator);
 }
 
@@ -139,7 +138,7 @@ static void a_descriptor_whose_number_comes_again(const void *argument)
     (void)close(fd);
     assert_int_equal(descriptor(allocator, other, COUNT * PAGE), fd);
     child_case_begin();
-    assert_int_equal(xseg_dmabuf_close(allocator, fd), XSEG_OK);
+    assert_ok(xseg_dmabuf_close(allocator, fd));
     env_expect_error(xseg_unpin(allocator, other, COUNT * PAGE), XSEG_ERR_ARGUMENT, "");
     (void)unpin_once_more(allocator, base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
@@ -170,13 +169,11 @@ static void leave(void *context, const struct xseg_registered *run)
 
 static uint64_t add(struct xseg_allocator *allocator, const void *address, size_t bytes)
 {
-    struct xseg_registrar registrar = {sizeof(registrar)};
+    struct xseg_registrar registrar = {sizeof(registrar), .enter = enter, .leave = leave,
+                                       .pin = true};
     uint64_t id = 0;
 
-    registrar.enter = enter;
-    registrar.leave = leave;
-    registrar.pin = true;
-    assert_int_equal(xseg_register(allocator, address, bytes, &registrar, &id), XSEG_OK);
+    assert_ok(xseg_register(allocator, address, bytes, &registrar, &id));
     assert_int_equal(runs, 1);
     return id;
 }

@@ -38,12 +38,11 @@ static void expect_counts(struct xseg_allocator *allocator, uint64_t grown, uint
 }
 
 /* E1: one page of 2 MiB, of which the head is handed out; nothing counts as an inactive split. */
-static void e1_a_first_small_block_maps_a_page(void **state)
+TEST(e1_a_first_small_block_maps_a_page)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *ptr = env_alloc(allocator, 1000, NULL);
 
-    (void)state;
     expect(allocator, "1024 1024 0 2097152 1000 1 1 0 0");
     expect_counts(allocator, 1, 0, 0);
     assert_int_equal(env_block(allocator, ptr).free_after, 2 * MIB - 1024);
@@ -53,12 +52,11 @@ static void e1_a_first_small_block_maps_a_page(void **state)
 }
 
 /* E2: the same, classic: a segment, and its tail is an inactive split. */
-static void e2_classic_it_takes_a_segment(void **state)
+TEST(e2_classic_it_takes_a_segment)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
     void *ptr = env_alloc(allocator, 1000, NULL);
 
-    (void)state;
     expect(allocator, "1024 1024 2096128 2097152 1000 1 1 1 1");
     expect_counts(allocator, 1, 0, 0);
     env_free(allocator, ptr);
@@ -66,20 +64,18 @@ static void e2_classic_it_takes_a_segment(void **state)
 }
 
 /* E3: 30 map two pages of 20.  E4: 20 more need one more page, behind the cached tail of 10. */
-static void e3_e4_a_cached_tail_grows(void **state)
+TEST(e3_e4_a_cached_tail_grows)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 30 * MIB, NULL), *second;
 
-    (void)state;
     expect(allocator, "31457280 31457280 0 41943040 31457280 1 1 0 0");
     assert_int_equal(env_block(allocator, first).free_after, 10 * MIB);
     second = env_alloc(allocator, 20 * MIB, NULL);
     expect(allocator, "52428800 52428800 0 62914560 52428800 2 2 0 0");
     expect_counts(allocator, 2, 0, 0);
     assert_ptr_equal(second, first + 30 * MIB);
-    env_free(allocator, first);
-    env_free(allocator, second);
+    env_free(allocator, first, second);
     env_close(allocator);
 }
 
@@ -87,22 +83,20 @@ static void e3_e4_a_cached_tail_grows(void **state)
  * E5: the tail of 10 fits 8 best, but could grow: the enclosed 30 are taken instead.  E6: all idle,
  * one run goes back in one call.  PyTorch gives up the addresses, too; here the segment keeps them.
  */
-static void e5_e6_the_growable_tail_is_spared(void **state)
+TEST(e5_e6_the_growable_tail_is_spared)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 30 * MIB, NULL);
     char *second = env_alloc(allocator, 20 * MIB, NULL), *third;
     uint64_t unmaps;
 
-    (void)state;
     env_free(allocator, first);
     expect(allocator, "20971520 20971520 0 62914560 20971520 1 1 0 0");
     third = env_alloc(allocator, 8 * MIB, NULL);
     expect(allocator, "29360128 29360128 0 62914560 29360128 2 2 0 0");
     assert_ptr_equal(third, first);
 
-    env_free(allocator, second);
-    env_free(allocator, third);
+    env_free(allocator, second, third);
     expect(allocator, "0 0 0 62914560 0 0 0 0 0");
     unmaps = xseg_sim_calls("cuMemUnmap");
     env_empty_cache(allocator);
@@ -120,7 +114,7 @@ static void e5_e6_the_growable_tail_is_spared(void **state)
  * E7: 2 live in the second of three pages: the first and the third go.  E8: 45 do not fit into the
  * hole of the first page and what is free behind it, so the segment grows behind the live block.
  */
-static void e7_e8_only_idle_pages_go(void **state)
+TEST(e7_e8_only_idle_pages_go)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *before = env_alloc(allocator, 25 * MIB, NULL);
@@ -128,10 +122,8 @@ static void e7_e8_only_idle_pages_go(void **state)
     char *after = env_alloc(allocator, 33 * MIB, NULL), *next;
     struct xseg_block_info info;
 
-    (void)state;
     expect(allocator, "62914560 62914560 0 62914560 62914560 3 3 0 0");
-    env_free(allocator, before);
-    env_free(allocator, after);
+    env_free(allocator, before, after);
     env_empty_cache(allocator);
     expect(allocator, "2097152 2097152 0 20971520 2097152 1 1 0 0");
     expect_counts(allocator, 2, 2, 1);
@@ -146,21 +138,19 @@ static void e7_e8_only_idle_pages_go(void **state)
     expect_counts(allocator, 3, 2, 1);
     assert_ptr_equal(next, live + 2 * MIB);
     assert_int_equal(env_block(allocator, live).unmapped_before, 20 * MIB);
-    env_free(allocator, live);
-    env_free(allocator, next);
+    env_free(allocator, live, next);
     env_close(allocator);
 }
 
 /* E9: a freed block is active until the other stream has passed and an allocation looks. */
-static void e9_a_use_delays_the_return(void **state)
+TEST(e9_a_use_delays_the_return)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream side = env_stream();
     char *first = env_alloc(allocator, 5 * MIB, NULL), *second, *third;
 
-    (void)state;
-    assert_int_equal(xseg_record_stream(allocator, first, side), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_record_stream(allocator, first, side));
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
     expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
     env_free(allocator, first);
     expect(allocator, "0 5242880 0 20971520 5242880 0 1 0 0");
@@ -168,7 +158,7 @@ static void e9_a_use_delays_the_return(void **state)
     expect(allocator, "4194304 9437184 0 20971520 9437184 1 2 0 0");
     assert_ptr_equal(second, first + 5 * MIB);
 
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    assert_ok(xseg_sim_finish(side));
     expect(allocator, "4194304 9437184 0 20971520 9437184 1 2 0 0");
     env_free(allocator, second);
     expect(allocator, "0 5242880 0 20971520 5242880 0 1 0 0");
@@ -178,21 +168,19 @@ static void e9_a_use_delays_the_return(void **state)
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, NULL), first + 4 * MIB);
     expect(allocator, "9437184 9437184 0 20971520 9437184 2 2 0 0");
     expect_counts(allocator, 1, 0, 0);
-    env_free(allocator, third);
-    env_free(allocator, first + 4 * MIB);
-    env_close_with_streams(allocator, side, NULL);
+    env_free(allocator, third, first + 4 * MIB);
+    env_close(allocator, side);
 }
 
 /* E12: a capture's pool has segments of its own, which stay reserved after the graph is gone, until
  * the cache is emptied. */
-static void e12_a_graphs_pool_is_a_wall(void **state)
+TEST(e12_a_graphs_pool_is_a_wall)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *outside = env_alloc(allocator, 5 * MIB, NULL), *large, *small, *next, *last;
 
-    (void)state;
     env_capture_begin(pool, stream);
     expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
     large = env_alloc(allocator, 5 * MIB, stream);
@@ -214,30 +202,13 @@ static void e12_a_graphs_pool_is_a_wall(void **state)
     expect(allocator, "10485760 10485760 0 65011712 10485760 2 2 0 0");
     assert_null(env_block(allocator, next).pool);
 
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     expect(allocator, "10485760 10485760 0 65011712 10485760 2 2 0 0");
     last = env_alloc(allocator, 5 * MIB, stream);
     expect(allocator, "15728640 15728640 0 65011712 15728640 3 3 0 0");
     env_empty_cache(allocator);
     expect(allocator, "15728640 15728640 0 41943040 15728640 3 3 0 0");
     expect_counts(allocator, 4, 2, 2);
-    env_free(allocator, outside);
-    env_free(allocator, next);
-    env_free(allocator, last);
-    env_close_with_streams(allocator, stream, NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(e1_a_first_small_block_maps_a_page),
-        cmocka_unit_test(e2_classic_it_takes_a_segment),
-        cmocka_unit_test(e3_e4_a_cached_tail_grows),
-        cmocka_unit_test(e5_e6_the_growable_tail_is_spared),
-        cmocka_unit_test(e7_e8_only_idle_pages_go),
-        cmocka_unit_test(e9_a_use_delays_the_return),
-        cmocka_unit_test(e12_a_graphs_pool_is_a_wall),
-    };
-
-    return cmocka_run_group_tests_name("worked", tests, NULL, NULL);
+    env_free(allocator, outside, next, last);
+    env_close(allocator, stream);
 }

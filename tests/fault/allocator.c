@@ -158,10 +158,9 @@ static void two_devices(struct fault_env *env)
 static void sweep(const char *name, fault_scenario play, const char *config, uint64_t memory,
                   bool one_by_one)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
+                                         .single_mapping_calls = one_by_one};
 
-    settings.memory_bytes = memory;
-    settings.single_mapping_calls = one_by_one;
     fault_sweep(name, play, &settings, config);
 }
 
@@ -173,49 +172,40 @@ static void sweep_all(const char *config, bool one_by_one)
     sweep("full device", full_device, config, 200 * MIB, one_by_one);
 }
 
-static void expandable(void **state)
+TEST(expandable)
 {
-    (void)state;
     sweep_all("expandable_segments:True", false);
 }
 
 /* What is in live blocks stays there, whatever fails. */
-static void with_contents(void **state)
+TEST(with_contents)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .real_bytes = true,
+                                         .memory_bytes = 200 * MIB};
 
-    (void)state;
-    settings.real_bytes = true;
-    settings.memory_bytes = 200 * MIB;
     fault_sweep("contents", full_device, &settings, "expandable_segments:True");
 }
 
-static void expandable_one_by_one(void **state)
+TEST(expandable_one_by_one)
 {
-    (void)state;
     sweep_all("expandable_segments:True", true);
 }
 
-static void classic(void **state)
+TEST(classic)
 {
-    (void)state;
     sweep_all("expandable_segments:False", false);
 }
 
-static void limited(void **state)
+TEST(limited)
 {
-    (void)state;
     sweep("limit", full_device, "expandable_segments:True,per_process_memory_fraction:0.2", GIB,
           false);
 }
 
-static void several_devices(void **state)
+TEST(several_devices)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .devices = 2};
 
-    (void)state;
-    settings.memory_bytes = GIB;
-    settings.devices = 2;
     fault_sweep("two devices", two_devices, &settings, NULL);
     assert_true(fault_pairs(two_devices, &settings, NULL, 3) > 100);
     /* The first call of a device tries whether its memory can be exported. */
@@ -223,9 +213,8 @@ static void several_devices(void **state)
     assert_true(fault_pairs(two_devices, &settings, "exportable:True", 3) > 100);
 }
 
-static void decaying(void **state)
+TEST(decaying)
 {
-    (void)state;
     sweep("gives back", gives_back, "idle_ms:100", GIB, false);
     sweep("gives back", gives_back, "idle_ms:100,expandable_segments:False", GIB, false);
     sweep("full device", full_device, "hard_limit_mb:200", GIB, false);
@@ -257,12 +246,11 @@ static void change_pools(struct fault_env *env)
     fault_configure(env, "page_cache_mb:0");
 }
 
-static void recycling(void **state)
+TEST(recycling)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     const char *const config = "idle_ms:100,page_cache_mb:50";
 
-    (void)state;
     sweep("gives back", gives_back, config, GIB, false);
     sweep("change pools", change_pools, config, 80 * MIB, true);
     sweep("full device", full_device, config, 200 * MIB, false);
@@ -287,17 +275,15 @@ static void long_pages(struct fault_env *env)
     fault_trim(env, true);
 }
 
-static void automatic_pages(void **state)
+TEST(automatic_pages)
 {
-    (void)state;
     sweep("long pages", long_pages, "page_size:auto", 1536 * MIB, false);
 }
 
-static void debug_fill(void **state)
+TEST(debug_fill)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
-    (void)state;
     sweep("several streams", several_streams, "debug_fill:True", GIB, false);
     sweep("full device", full_device, "debug_fill:True", 200 * MIB, false);
     settings.real_bytes = true;
@@ -307,11 +293,10 @@ static void debug_fill(void **state)
 }
 
 /* Blocks of a few pages: every one of them is created and mapped apart. */
-static void alone(void **state)
+TEST(alone)
 {
     static const char *const config[] = {"unmap_on_free:True", "guard_page:True,history:all"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         sweep("several streams", several_streams, config[i], GIB, i == 1);
         sweep("helpers", helpers, config[i], 6 * MIB, i == 1);
@@ -319,13 +304,11 @@ static void alone(void **state)
     sweep("helpers", helpers, "guard_page:True,debug_fill:True", GIB, false);
 }
 
-static void pairs(void **state)
+TEST(pairs)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
     uint64_t runs = 0;
 
-    (void)state;
-    settings.memory_bytes = GIB;
     runs += fault_pairs(grow_and_shrink, &settings, "expandable_segments:True", 4);
     settings.memory_bytes = 200 * MIB;
     runs += fault_pairs(full_device, &settings, "expandable_segments:True", 4);
@@ -340,14 +323,12 @@ static void pairs(void **state)
 }
 
 /* A batched unmap or set-access that does some of its mappings and then fails. */
-static void halfway(void **state)
+TEST(halfway)
 {
     static const char *const calls[] = {"cuMemUnmap", "cuMemSetAccess"};
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
     uint64_t runs = 0;
 
-    (void)state;
-    settings.memory_bytes = GIB;
     for (unsigned call = 0; call < COUNT_OF(calls); call++)
         for (uint64_t mappings = 1; mappings <= 3; mappings++) {
             struct xseg_sim_fault fault = fault_nth_call(1, 999);
@@ -360,19 +341,4 @@ static void halfway(void **state)
                 runs++;
         }
     assert_true(runs > 20);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pairs),           cmocka_unit_test(halfway),
-        cmocka_unit_test(expandable),      cmocka_unit_test(expandable_one_by_one),
-        cmocka_unit_test(classic),         cmocka_unit_test(limited),
-        cmocka_unit_test(with_contents),   cmocka_unit_test(automatic_pages),
-        cmocka_unit_test(debug_fill),      cmocka_unit_test(alone),
-        cmocka_unit_test(decaying),        cmocka_unit_test(recycling),
-        cmocka_unit_test(several_devices),
-    };
-
-    return cmocka_run_group_tests_name("sweep", tests, NULL, NULL);
 }

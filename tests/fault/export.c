@@ -24,10 +24,9 @@ static uint64_t imported(struct fault_env *env)
 
 static struct xseg_pool *make_pool(struct fault_env *env)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct xseg_pool *pool = NULL;
 
-    options.exportable = true;
     while (fault_retry(env, xseg_pool_create(env->allocator, 0, &options, &pool)))
         ;
     return pool;
@@ -118,7 +117,7 @@ static void there_and_back(struct fault_env *env)
         close_import(env, base[1]);
     }
     assert_int_equal(imported(env), 0);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     fault_trim(env, true);
 }
 
@@ -134,7 +133,7 @@ static void first_pool(struct fault_env *env)
     export_handles_close(&exported);
     close_export(env, block);
     fault_free(env, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     fault_trim(env, true);
 }
 
@@ -151,7 +150,7 @@ static void by_fabric(struct fault_env *env)
     close_export(env, block);
     close_import(env, base);
     fault_free(env, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     fault_trim(env, true);
 }
 
@@ -179,7 +178,7 @@ static void by_token(struct fault_env *env)
     close_export(env, block);
     close_import(env, base);
     fault_free(env, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     fault_trim(env, true);
 }
 
@@ -195,7 +194,7 @@ static void closed(struct fault_env *env)
     export_handles_close(&exported);
     close_export(env, block);
     fault_free(env, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     fault_trim(env, true);
     close_import(env, base);
 }

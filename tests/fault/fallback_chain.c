@@ -27,12 +27,11 @@ static bool free_spare(void *context, const struct xseg_oom_info *shortage)
 static void ask(struct fault_env *env)
 {
     struct spare spare = {env, fault_alloc(env, 150 * MIB, NULL)};
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_observer observer = {sizeof(observer), .context = &spare,
+                                     .on_low_memory = free_spare};
     uint64_t id = 0;
     void *a;
 
-    observer.context = &spare;
-    observer.on_low_memory = free_spare;
     while (fault_retry(env, xseg_observer_add(env->allocator, &observer, &id)))
         ;
     a = fault_alloc(env, 90 * MIB, NULL);
@@ -94,11 +93,10 @@ static void busy_stream(struct fault_env *env)
 
 static void lend(struct fault_env *env)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct xseg_pool *pool = NULL;
     void *a;
 
-    options.use_on_oom = true;
     while (fault_retry(env, xseg_pool_create(env->allocator, 0, &options, &pool)))
         ;
     a = fault_alloc_in(env, pool, 150 * MIB, NULL);
@@ -222,17 +220,15 @@ static const struct {
 
 static struct xseg_sim_settings device_of(unsigned i, bool one_by_one)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = rung[i].mib * MIB,
+                                         .single_mapping_calls = one_by_one,
+                                         .address_bytes = rung[i].play == addresses ? 4 * GIB : 0};
 
-    settings.memory_bytes = rung[i].mib * MIB;
-    settings.single_mapping_calls = one_by_one;
-    settings.address_bytes = rung[i].play == addresses ? 4 * GIB : 0;
     return settings;
 }
 
-static void singles(void **state)
+TEST(singles)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(rung); i++) {
         const struct xseg_sim_settings settings = device_of(i, false);
 
@@ -241,9 +237,8 @@ static void singles(void **state)
 }
 
 /* On a driver that unmaps and grants access one mapping at a time. */
-static void singles_one_by_one(void **state)
+TEST(singles_one_by_one)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(rung); i++) {
         const struct xseg_sim_settings settings = device_of(i, true);
 
@@ -251,11 +246,10 @@ static void singles_one_by_one(void **state)
     }
 }
 
-static void pairs(void **state)
+TEST(pairs)
 {
     uint64_t runs = 0;
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(rung); i++) {
         const struct xseg_sim_settings settings = device_of(i, false);
 
@@ -263,15 +257,4 @@ static void pairs(void **state)
     }
     print_message("# %u pairs\n", (unsigned)runs);
     assert_true(runs > 1000);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(singles),
-        cmocka_unit_test(singles_one_by_one),
-        cmocka_unit_test(pairs),
-    };
-
-    return cmocka_run_group_tests_name("rungs", tests, NULL, NULL);
 }

@@ -185,15 +185,11 @@ void fault_untrack(struct fault_env *env, const void *ptr)
 static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, xseg_stream stream,
                   bool zeroed)
 {
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = bytes,   .stream = stream,
+                                   .pool = pool,    .zeroed = zeroed, .user = env};
     void *ptr = NULL;
     xseg_status status;
 
-    request.bytes = bytes;
-    request.stream = stream;
-    request.pool = pool;
-    request.zeroed = zeroed;
-    request.user = env;
     do {
         status = xseg_alloc_with(env->allocator, &request, &ptr);
         if (status == XSEG_OK) {
@@ -239,9 +235,8 @@ void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream)
 
 void fault_trim(struct fault_env *env, bool wait)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options how = {sizeof(how), .wait = wait};
 
-    how.wait = wait;
     while (fault_retry(env, xseg_trim(env->allocator, NULL, &how, NULL)))
         ;
 }
@@ -263,10 +258,8 @@ void fault_advance(struct fault_env *env, uint64_t milliseconds)
 
 static void open_allocator(struct fault_env *env, const char *config)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = fault_no_log};
 
-    options.driver = env_driver();
-    options.log = fault_no_log;
     options.clock = env_clock; /* so that runs are repeatable */
     while (fault_retry(env, xseg_open(config, &options, &env->allocator)))
         ;
@@ -308,7 +301,7 @@ static struct {
 /* Set the scene, and up to two faults; a fault of nth 0 is none. */
 static void set_fault(unsigned slot, struct xseg_sim_fault fault)
 {
-    assert_int_equal(xseg_sim_fault_set(slot, fault.nth != 0 ? &fault : NULL), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(slot, fault.nth != 0 ? &fault : NULL));
 }
 
 struct xseg_sim_fault fault_nth_call(uint64_t nth, int error)
@@ -325,7 +318,7 @@ bool fault_run(fault_scenario play, const struct xseg_sim_settings *settings, co
 {
     struct fault_env env = {.bytes = settings->real_bytes};
 
-    assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
+    assert_ok(xseg_sim_reset(settings));
     env.side = env_stream();
     const size_t usual = xseg_sim_leaks(NULL, 0);
     set_fault(0, first);

@@ -36,13 +36,10 @@ void faults_end(void)
 static void play_once(fault_scenario play, const char *config, bool one_by_one)
 {
     const struct xseg_sim_fault none = fault_nth_call(0, 1);
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings),   .devices = 2,
+                                         .fabric = true,     .memory_bytes = GIB,
+                                         .real_bytes = true, .single_mapping_calls = one_by_one};
 
-    settings.devices = 2;
-    settings.fabric = true;
-    settings.memory_bytes = GIB;
-    settings.real_bytes = true;
-    settings.single_mapping_calls = one_by_one;
     (void)fault_run(play, &settings, config, none, none);
 }
 

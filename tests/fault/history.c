@@ -15,14 +15,11 @@ static bool again(struct fault_env *env, xseg_status status)
 
 static void *take(struct fault_env *env, unsigned pool, size_t bytes, xseg_stream stream)
 {
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream, .user = env};
     void *ptr = NULL;
     xseg_status status;
 
-    request.bytes = bytes;
-    request.stream = stream;
     request.pool = pool == 0 ? NULL : replayed_pool;
-    request.user = env;
     do {
         status = xseg_alloc_with(env->allocator, &request, &ptr);
         if (status == XSEG_OK)
@@ -44,18 +41,16 @@ static void give(struct fault_env *env, void *ptr)
 
 static void trim(struct fault_env *env, bool wait)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options how = {sizeof(how), .wait = wait};
 
-    how.wait = wait;
     while (again(env, xseg_trim(env->allocator, NULL, &how, NULL)))
         ;
 }
 
 static void make_pool(struct fault_env *env, bool lends)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .use_on_oom = lends};
 
-    options.use_on_oom = lends;
     while (fault_retry(env, xseg_pool_create(env->allocator, 0, &options, &replayed_pool)))
         ;
 }
@@ -192,9 +187,8 @@ static void everything_is_asked(struct fault_env *env)
 
 static void sweep(const char *name, fault_scenario scenario, const char *config, uint64_t memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory};
 
-    settings.memory_bytes = memory;
     const unsigned plays = history_replays();
     fault_sweep(name, scenario, &settings, config);
     assert_true(history_replays() - plays > 300);
@@ -203,60 +197,43 @@ static void sweep(const char *name, fault_scenario scenario, const char *config,
 #define EXPANDABLE "expandable_segments:True,history:all"
 #define CLASSIC    "expandable_segments:False,history:all"
 
-static void expandable(void **state)
+TEST(expandable)
 {
-    (void)state;
     sweep("grow and shrink", grow_and_shrink, EXPANDABLE, GIB);
     sweep("pending", pending_blocks, EXPANDABLE ",block_user:True", GIB);
     sweep("short", short_of_memory, EXPANDABLE, 200 * MIB);
 }
 
-static void classic(void **state)
+TEST(classic)
 {
-    (void)state;
     sweep("grow and shrink", grow_and_shrink, CLASSIC, GIB);
     sweep("pending", pending_blocks, CLASSIC ",history_stacks:all", GIB);
     sweep("short", short_of_memory, CLASSIC ",block_user:True", 200 * MIB);
 }
 
-static void alone(void **state)
+TEST(alone)
 {
-    (void)state;
     sweep("guarded", pending_blocks, EXPANDABLE ",guard_page:True", GIB);
     sweep("unmapped", pending_blocks, EXPANDABLE ",unmap_on_free:True,history_stacks:all", GIB);
 }
 
-static void asked(void **state)
+TEST(asked)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
 
-    (void)state;
-    settings.memory_bytes = GIB;
     fault_sweep("asked", everything_is_asked, &settings, "history:all,history_stacks:all");
     fault_sweep("asked, with words", everything_is_asked, &settings, "history:all,block_user:True");
 }
 
 /* A second fault strikes where the first one is undone. */
-static void pairs(void **state)
+TEST(pairs)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
     uint64_t runs = 0;
 
-    (void)state;
-    settings.memory_bytes = GIB;
     runs += fault_pairs(grow_and_shrink, &settings, EXPANDABLE, 2);
     settings.memory_bytes = 200 * MIB;
     runs += fault_pairs(short_of_memory, &settings, EXPANDABLE, 2);
     print_message("# %u pairs\n", (unsigned)runs);
     assert_true(runs > 200);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expandable), cmocka_unit_test(classic), cmocka_unit_test(alone),
-        cmocka_unit_test(asked),      cmocka_unit_test(pairs),
-    };
-
-    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
 }

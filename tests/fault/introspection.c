@@ -45,13 +45,12 @@ static void hear(void *context, const struct xseg_trace_entry *entry)
 
 static void is_asked(struct fault_env *env)
 {
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_observer observer = {sizeof(observer), .on_trace = hear};
     unsigned entries = 0;
     uint64_t id = 0;
     void *a, *b, *c;
 
     observer.context = &entries;
-    observer.on_trace = hear;
     while (fault_retry(env, xseg_observer_add(env->allocator, &observer, &id)))
         ;
     a = fault_alloc(env, 30 * MIB, NULL);
@@ -95,34 +94,20 @@ static void thread_comes_and_goes(struct fault_env *env)
 
 static void sweep(const char *name, fault_scenario play, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
 
-    settings.memory_bytes = GIB;
     fault_sweep(name, play, &settings, config);
 }
 
-static void with_ages_and_histories(void **state)
+TEST(with_ages_and_histories)
 {
-    (void)state;
     sweep("asked", is_asked, "idle_ms:100,history:state");
     sweep("asked, classic", is_asked, "expandable_segments:False,history:state");
 }
 
-static void with_a_thread(void **state)
+TEST(with_a_thread)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
 
-    (void)state;
-    settings.memory_bytes = GIB;
     fault_sweep_host("thread", thread_comes_and_goes, &settings, "idle_ms:3600000");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_ages_and_histories),
-        cmocka_unit_test(with_a_thread),
-    };
-
-    return cmocka_run_group_tests_name("seen", tests, NULL, NULL);
 }

@@ -55,8 +55,8 @@ static void open_peer(struct fault_env *env)
 {
     void *ptr = NULL;
 
-    assert_int_equal(xseg_alloc(env->allocator, 1, 1000, NULL, &ptr), XSEG_OK);
-    assert_int_equal(xseg_free(env->allocator, ptr), XSEG_OK);
+    assert_ok(xseg_alloc(env->allocator, 1, 1000, NULL, &ptr));
+    assert_ok(xseg_free(env->allocator, ptr));
 }
 
 static void allow(struct fault_env *env, const void *ptr, size_t bytes)
@@ -99,7 +99,7 @@ static void before_and_after(struct fault_env *env)
     fault_free(env, small);
     fault_free(env, own);
     fault_free(env, later);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     fault_trim(env, true);
 }
 
@@ -130,7 +130,7 @@ static void imports(struct fault_env *env)
     while (fault_retry(env, xseg_export_close(env->allocator, block)))
         ;
     fault_free(env, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     fault_trim(env, true);
 }
 

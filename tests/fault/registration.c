@@ -29,11 +29,9 @@ static void leave(void *context, const struct xseg_registered *run)
 
 static struct xseg_pool *make_pool(struct fault_env *env, bool single_page)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .rdma = true, .single_page = single_page};
     struct xseg_pool *pool = NULL;
 
-    options.rdma = true;
-    options.single_page = single_page;
     while (fault_retry(env, xseg_pool_create(env->allocator, 0, &options, &pool)))
         ;
     return pool;
@@ -48,14 +46,12 @@ static void end_pool(struct fault_env *env, struct xseg_pool *pool)
 
 static uint64_t add(struct fault_env *env, void *address, size_t bytes, bool pin)
 {
-    struct xseg_registrar registrar = {sizeof(registrar)};
+    struct xseg_registrar registrar = {sizeof(registrar), .enter = enter, .leave = leave,
+                                       .pin = pin};
     const uint64_t before = xseg_sim_registered();
     uint64_t id = 0;
     xseg_status status;
 
-    registrar.enter = enter;
-    registrar.leave = leave;
-    registrar.pin = pin;
     do {
         status = xseg_register(env->allocator, address, bytes, &registrar, &id);
         if (status != XSEG_OK)

@@ -33,12 +33,9 @@ static bool went_well(struct fault_env *env, xseg_status status)
 
 static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, xseg_stream stream)
 {
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream, .pool = pool};
     void *ptr = NULL;
 
-    request.bytes = bytes;
-    request.stream = stream;
-    request.pool = pool;
     const xseg_status status = xseg_alloc_with(env->allocator, &request, &ptr);
     if (status == XSEG_OK)
         fault_track(env, ptr, bytes);
@@ -65,9 +62,8 @@ static void give_all(struct fault_env *env)
 
 static bool trim(struct fault_env *env)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options how = {sizeof(how), .wait = true};
 
-    how.wait = true;
     return went_well(env, xseg_trim(env->allocator, NULL, &how, NULL));
 }
 
@@ -88,10 +84,9 @@ struct scenario {
 
 static struct xseg_pool *make_pool(struct fault_env *env)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct xseg_pool *pool = NULL;
 
-    options.exportable = true;
     (void)went_well(env, xseg_pool_create(env->allocator, 0, &options, &pool));
     return pool;
 }
@@ -112,8 +107,8 @@ static void some_of_all(struct fault_env *env, struct xseg_pool **pool)
     *pool = make_pool(env);
     void *own = take(env, *pool, 30 * MIB, NULL);
     (void)take(env, *pool, 3 * MIB, NULL);
-    assert_int_equal(xseg_record_stream(env->allocator, pending, env->side), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_record_stream(env->allocator, pending, env->side));
+    assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
     give(env, cached);
     give(env, pending);
     give(env, own);
@@ -201,8 +196,8 @@ static void share_it(struct fault_env *env, struct xseg_pool *pool)
         if (block != NULL &&
             went_well(env, export_handles(env->allocator, block, XSEG_HANDLE_FD, &exported))) {
             if (went_well(env, import_handles(env->allocator, &exported, NULL, &again)))
-                assert_int_equal(xseg_import_close(env->allocator, again), XSEG_OK);
-            assert_int_equal(xseg_export_close(env->allocator, block), XSEG_OK);
+                assert_ok(xseg_import_close(env->allocator, again));
+            assert_ok(xseg_export_close(env->allocator, block));
         }
         export_handles_close(&exported);
         give(env, block);
@@ -224,16 +219,13 @@ static void two_ranges(struct fault_env *env, struct xseg_pool **pool)
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_range_info info = {sizeof(info)};
 
-        assert_int_equal(
-            xseg_range_reserve(env->allocator, 0, 16 * RANGE_PAGE, &options, &ranges[i]), XSEG_OK);
-        assert_int_equal(xseg_range_query(ranges[i], &info), XSEG_OK);
+        assert_ok(xseg_range_reserve(env->allocator, 0, 16 * RANGE_PAGE, &options, &ranges[i]));
+        assert_ok(xseg_range_query(ranges[i], &info));
         options.pool = info.pool;
-        assert_int_equal(xseg_range_commit(ranges[i], 0, 4 * RANGE_PAGE, i == 0 ? NULL : env->side),
-                         XSEG_OK);
+        assert_ok(xseg_range_commit(ranges[i], 0, 4 * RANGE_PAGE, i == 0 ? NULL : env->side));
     }
-    assert_int_equal(xseg_range_alias(ranges[1], 8 * RANGE_PAGE, RANGE_PAGE, ranges[0], 0),
-                     XSEG_OK);
-    assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_range_alias(ranges[1], 8 * RANGE_PAGE, RANGE_PAGE, ranges[0], 0));
+    assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
 }
 
 /* Decommit what is committed of some granules; on the second stream, behind its work. */
@@ -273,7 +265,7 @@ static void end_ranges(struct fault_env *env)
         if (ranges[i] == NULL)
             continue;
         give_up(env, ranges[i], 0, 16);
-        assert_int_equal(xseg_range_release(ranges[i]), XSEG_OK);
+        assert_ok(xseg_range_release(ranges[i]));
         ranges[i] = NULL;
     }
 }
@@ -313,7 +305,7 @@ static void refuse(unsigned slot, struct refusal refusal)
     fault.every = 1;
     fault.error = refusal.error;
     fault.halfway = refusal.halfway;
-    assert_int_equal(xseg_sim_fault_set(slot, refusal.name == NULL ? NULL : &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(slot, refusal.name == NULL ? NULL : &fault));
 }
 
 static void refuse_nothing(void)
@@ -331,7 +323,7 @@ static void expect_accounted(struct fault_env *env)
     if (xseg_allocator_open_device(env->allocator, 0) == NULL)
         return;
     where.device = 0;
-    assert_int_equal(xseg_stats_get(env->allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(env->allocator, &where, &stats));
     assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
 }
 
@@ -347,9 +339,8 @@ static void expect_ok(xseg_status status)
 
 static void expect_trimmed(struct fault_env *env)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options how = {sizeof(how), .wait = true};
 
-    how.wait = true;
     expect_ok(xseg_trim(env->allocator, NULL, &how, NULL));
 }
 
@@ -365,7 +356,7 @@ static void recover(struct fault_env *env, struct xseg_pool *pool)
     expect_trimmed(env);
     assert_non_null(take(env, NULL, 900, NULL));
     expect_accounted(env);
-    assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
+    assert_ok(xseg_sim_finish(env->side));
     give_all(env);
     /* A classic segment, which may be what the refusals have left, needs 20 MiB for it. */
     assert_non_null(take(env, NULL, 4 * MIB, NULL));
@@ -373,7 +364,7 @@ static void recover(struct fault_env *env, struct xseg_pool *pool)
     give_all(env);
     assert_int_equal(env->count, 0);
     if (pool != NULL)
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
     expect_trimmed(env);
     stats = env_stats(env->allocator);
     assert_int_equal(stats.unreleased_bytes, 0);
@@ -383,11 +374,9 @@ static void recover(struct fault_env *env, struct xseg_pool *pool)
 
 static bool open_allocator(struct fault_env *env, const char *config)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = fault_no_log,
+                                   .clock = env_clock};
 
-    options.driver = env_driver();
-    options.log = fault_no_log;
-    options.clock = env_clock;
     return xseg_open(config, &options, &env->allocator) == XSEG_OK;
 }
 
@@ -396,14 +385,13 @@ static void run(const struct scenario *scenario, struct refusal first, struct re
 {
     const bool has_bytes =
         first.halfway != 0; /* there are few of these, and they take their time */
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB,
+                                         .single_mapping_calls = scenario->one_by_one};
     struct fault_env env = {.bytes = has_bytes};
     struct xseg_pool *pool = NULL;
 
-    settings.memory_bytes = 200 * MIB;
     settings.real_bytes = has_bytes;
-    settings.single_mapping_calls = scenario->one_by_one;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
     env.side = env_stream();
     const size_t usual = xseg_sim_leaks(NULL, 0);
     if (!scenario->opens) {
@@ -447,7 +435,7 @@ static void learn_names(const struct scenario *scenario)
     struct xseg_driver_call calls[NAMES_MAX];
     struct xseg_driver *driver = NULL;
 
-    assert_int_equal(xseg_driver_open(env_driver(), &driver), XSEG_OK);
+    assert_ok(xseg_driver_open(env_driver(), &driver));
     const size_t count = xseg_driver_call_counts(driver, calls, NAMES_MAX);
     assert_true(count <= NAMES_MAX);
     run(scenario, (struct refusal){NULL, 0, 0}, (struct refusal){NULL, 0, 0});

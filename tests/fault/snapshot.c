@@ -143,16 +143,16 @@ static struct run open_world(void)
     run.held[2] = env_alloc_in(run.allocator, run.pool, 5 * MIB, NULL);
     for (unsigned i = 0; i < 1500; i++)
         env_free(run.allocator, env_alloc(run.allocator, 3 * MIB, NULL));
-    assert_int_equal(xseg_pool_pause(run.pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(run.pool, XSEG_KEEP_NOTHING, NULL));
     return run;
 }
 
 static void close_world(struct run *run)
 {
-    assert_int_equal(xseg_pool_resume(run->pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(run->pool));
     for (unsigned i = 0; i < 3; i++)
         env_free(run->allocator, run->held[i]);
-    assert_int_equal(xseg_pool_release(run->pool), XSEG_OK);
+    assert_ok(xseg_pool_release(run->pool));
     env_close(run->allocator);
 }
 

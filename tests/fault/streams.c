@@ -408,58 +408,38 @@ static const struct {
 
 static void sweep(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
 
-    settings.memory_bytes = GIB;
     for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
         fault_sweep(scenarios[i].name, scenarios[i].play, &settings, config);
 }
 
-static void expandable(void **state)
+TEST(expandable)
 {
-    (void)state;
     sweep("expandable_segments:True");
 }
 
-static void classic(void **state)
+TEST(classic)
 {
-    (void)state;
     sweep("expandable_segments:False");
 }
 
-static void with_reuse(void **state)
+TEST(with_reuse)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .real_bytes = true};
 
-    (void)state;
-    settings.memory_bytes = GIB;
-    settings.real_bytes = true;
     fault_sweep("capture with contents", capture, &settings,
                 "expandable_segments:True,graph_capture_record_stream_reuse:True");
 }
 
-static void pairs(void **state)
+TEST(pairs)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
     uint64_t runs = 0;
 
-    (void)state;
-    settings.memory_bytes = GIB;
     for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
         runs += fault_pairs(scenarios[i].play, &settings,
                             "expandable_segments:True,graph_capture_record_stream_reuse:True", 2);
     print_message("# %u pairs\n", (unsigned)runs);
     assert_true(runs > 400);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expandable),
-        cmocka_unit_test(classic),
-        cmocka_unit_test(with_reuse),
-        cmocka_unit_test(pairs),
-    };
-
-    return cmocka_run_group_tests_name("streams", tests, NULL, NULL);
 }

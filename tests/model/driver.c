@@ -114,10 +114,9 @@ xseg_event driver_work(xseg_stream stream, const void *ptr, size_t bytes)
 {
     const struct visit visit = come();
 
-    assert_int_equal(ptr == NULL
-                         ? xseg_sim_launch(stream, UINT64_MAX)
-                         : xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)ptr, bytes),
-                     XSEG_OK);
+    assert_ok(ptr == NULL
+                  ? xseg_sim_launch(stream, UINT64_MAX)
+                  : xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)ptr, bytes));
     const xseg_event event = record(stream);
     go(visit);
     return event;
@@ -168,7 +167,7 @@ void driver_capture_node(xseg_stream stream)
 {
     const struct visit visit = come();
 
-    assert_int_equal(xseg_sim_launch(stream, 1000), XSEG_OK);
+    assert_ok(xseg_sim_launch(stream, 1000));
     go(visit);
 }
 

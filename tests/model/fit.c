@@ -418,7 +418,7 @@ static void step_alloc(struct env *env)
     if (is_plain)
         ptr = env_alloc(env->allocator, request.bytes, request.stream);
     else
-        assert_int_equal(xseg_alloc_with(env->allocator, &request, &ptr), XSEG_OK);
+        assert_ok(xseg_alloc_with(env->allocator, &request, &ptr));
     if (at == NOWHERE)
         at = learn(env, arena, &wish, ptr);
     assert_int_equal((uintptr_t)ptr, hand_out(env, arena, at, &wish));
@@ -458,12 +458,10 @@ static void step_record_stream(struct env *env)
     struct arena *arena = env->held[i].arena;
     struct part *part = &arena->part[part_at(arena, env->held[i].base)];
     env->touched = arena;
-    assert_int_equal(
-        xseg_record_stream(env->allocator, (void *)(uintptr_t)part->base, env->user[user]),
-        XSEG_OK);
+    assert_ok(xseg_record_stream(env->allocator, (void *)(uintptr_t)part->base, env->user[user]));
     part->used[user] = true;
     if (below(2) == 0) {
-        assert_int_equal(xseg_sim_launch(env->user[user], UINT64_MAX), XSEG_OK);
+        assert_ok(xseg_sim_launch(env->user[user], UINT64_MAX));
         env->launched[user]++;
     }
 }
@@ -472,7 +470,7 @@ static void step_finish(struct env *env)
 {
     const unsigned user = (unsigned)below(USERS);
 
-    assert_int_equal(xseg_sim_finish(env->user[user]), XSEG_OK);
+    assert_ok(xseg_sim_finish(env->user[user]));
     env->passed[user] = env->launched[user];
 }
 
@@ -519,10 +517,10 @@ static void step_trim(struct env *env)
 
     how.wait = below(2) == 0;
     for (unsigned user = 0; how.wait && user < USERS; user++) {
-        assert_int_equal(xseg_sim_finish(env->user[user]), XSEG_OK);
+        assert_ok(xseg_sim_finish(env->user[user]));
         env->passed[user] = env->launched[user];
     }
-    assert_int_equal(xseg_trim(env->allocator, NULL, &how, NULL), XSEG_OK);
+    assert_ok(xseg_trim(env->allocator, NULL, &how, NULL));
     take_back(env);
     /* The pool is held. */
     for (unsigned i = 0; i < (OWNERS - 1) * 2; i++) {
@@ -535,9 +533,8 @@ static void step_trim(struct env *env)
 static void step_configure(struct env *env)
 {
     env->expandable = !env->expandable;
-    assert_int_equal(xseg_config_set(env->allocator, env->expandable ? "expandable_segments:True"
-                                                                     : "expandable_segments:False"),
-                     XSEG_OK);
+    assert_ok(xseg_config_set(env->allocator, env->expandable ? "expandable_segments:True"
+                                                              : "expandable_segments:False"));
 }
 
 /* --- What must hold. --- */
@@ -694,7 +691,7 @@ static void play(uint64_t seed, bool expandable, unsigned steps)
     for (unsigned i = 0; i < USERS; i++)
         env->user[i] = env_stream();
     options.no_split = true;
-    assert_int_equal(xseg_pool_create(env->allocator, 0, &options, &env->pool), XSEG_OK);
+    assert_ok(xseg_pool_create(env->allocator, 0, &options, &env->pool));
     for (unsigned i = 0; i < OWNERS * 2; i++) {
         env->arena[i / 2][i % 2].is_small = i % 2 == 0;
         env->arena[i / 2][i % 2].splits = i / 2 != 2;
@@ -709,12 +706,8 @@ static void play(uint64_t seed, bool expandable, unsigned steps)
     }
     while (env->count > 0)
         env_free(env->allocator, (void *)(uintptr_t)env->held[--env->count].base);
-    assert_int_equal(xseg_pool_release(env->pool), XSEG_OK);
-    assert_int_equal(xseg_close(env->allocator), XSEG_OK);
-    env_stream_destroy(env->owner[1]);
-    for (unsigned i = 0; i < USERS; i++)
-        env_stream_destroy(env->user[i]);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    assert_ok(xseg_pool_release(env->pool));
+    env_close(env->allocator, env->owner[1], env->user[0], env->user[1]);
     free(env);
 }
 
@@ -725,26 +718,14 @@ static unsigned steps_by_environment(void)
     return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 13000;
 }
 
-static void expandable_segments_are_used_as_pytorch_would(void **state)
+TEST(expandable_segments_are_used_as_pytorch_would)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
         play(seed * 7919, true, steps_by_environment());
 }
 
-static void so_are_classic_ones(void **state)
+TEST(classic_segments_are_used_as_pytorch_would)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
         play(seed * 104729, false, steps_by_environment());
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expandable_segments_are_used_as_pytorch_would),
-        cmocka_unit_test(so_are_classic_ones),
-    };
-
-    return cmocka_run_group_tests_name("fit", tests, NULL, NULL);
 }

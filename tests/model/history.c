@@ -336,8 +336,7 @@ static void step_pool(struct player *player)
     run->is_own[run->pools] = below(player, 5) == 0;
     if (run->is_own[run->pools])
         options.memory = (struct xseg_pool_memory){own_alloc, own_free, run};
-    assert_int_equal(xseg_pool_create(run->allocator, 0, &options, &run->pool[run->pools]),
-                     XSEG_OK);
+    assert_ok(xseg_pool_create(run->allocator, 0, &options, &run->pool[run->pools]));
     run->is_held[run->pools++] = true;
 }
 
@@ -348,7 +347,7 @@ static void step_release(struct player *player)
 
     if (pool == 0 || pool == run->captured)
         return;
-    assert_int_equal(xseg_pool_release(run->pool[pool - 1]), XSEG_OK);
+    assert_ok(xseg_pool_release(run->pool[pool - 1]));
     run->is_held[pool - 1] = false;
     run->paused = run->paused == pool ? 0 : run->paused;
 }
@@ -374,7 +373,7 @@ static void resume(struct player *player)
             while (run->player[i].count > 0)
                 env_free(run->allocator, run->player[i].held[--run->player[i].count]);
         xseg_sim_finish_all();
-        assert_int_equal(xseg_config_set(run->allocator, "hard_limit_mb:100000"), XSEG_OK);
+        assert_ok(xseg_config_set(run->allocator, "hard_limit_mb:100000"));
         status = xseg_pool_resume(run->pool[run->paused - 1]);
     }
     assert_true(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
@@ -395,7 +394,7 @@ static void step_pause(struct player *player)
         env_graph_destroy(end_capture(run));
     xseg_sim_finish_all();
     /* What is pending stands in the way until it is looked at. */
-    assert_int_equal(xseg_trim(run->allocator, NULL, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_trim(run->allocator, NULL, NULL, NULL));
     for (unsigned i = run->pools; i > 0 && run->paused == 0; i--) {
         if (!run->is_held[i - 1])
             continue;
@@ -476,7 +475,7 @@ static void step_retire(struct player *player)
 
     if (run->captured != 0)
         return;
-    assert_int_equal(xseg_stream_retire(run->allocator, 0, run->stream[at]), XSEG_OK);
+    assert_ok(xseg_stream_retire(run->allocator, 0, run->stream[at]));
     driver_stream_destroy(run->stream[at]);
     run->stream[at] = driver_stream(false);
 }
@@ -502,7 +501,7 @@ static uint32_t gather(void *context)
 static void write_text(struct run *run, const char *text)
 {
     xseg_sim_advance(1);
-    assert_int_equal(xseg_history_annotate(run->allocator, 0, text), XSEG_OK);
+    assert_ok(xseg_history_annotate(run->allocator, 0, text));
     xseg_sim_advance(1);
 }
 
@@ -519,7 +518,7 @@ static void write_snapshot(struct run *run)
     (void)snprintf(path, sizeof(path), "%s/%" PRIu64 "-%u.pickle", folder, seed_played, written);
     options.host_bytes = written % 4 == 1 ? 20000 : 0;
     options.max_ms = written % 4 == 3 ? 2 : 0;
-    assert_int_equal(xseg_snapshot(run->allocator, path, &options), XSEG_OK);
+    assert_ok(xseg_snapshot(run->allocator, path, &options));
     written++;
 }
 
@@ -600,7 +599,7 @@ static void wind_up(struct run *run)
             env_free(run->allocator, run->player[i].held[--run->player[i].count]);
     for (unsigned i = 0; i < run->pools; i++)
         if (run->is_held[i])
-            assert_int_equal(xseg_pool_release(run->pool[i]), XSEG_OK);
+            assert_ok(xseg_pool_release(run->pool[i]));
     env_empty_cache(run->allocator);
     reach_checkpoint(run);
     const struct replay *last = &run->state[run->states - 1];
@@ -768,8 +767,8 @@ static void open_world(struct run *run, const struct kind *kind, uint64_t seed)
     options.driver = env_driver();
     options.clock = kind->has_clock ? env_clock : NULL;
     options.log = be_quiet;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_open(kind->config, &options, &run->allocator), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
+    assert_ok(xseg_open(kind->config, &options, &run->allocator));
     driver_open();
     for (unsigned i = 1; i < STREAMS; i++)
         run->stream[i] = driver_stream(false);
@@ -779,28 +778,26 @@ static void open_world(struct run *run, const struct kind *kind, uint64_t seed)
     }
     hook.context = run;
     hook.gather = gather;
-    assert_int_equal(xseg_history_set_hook(run->allocator, &hook), XSEG_OK);
+    assert_ok(xseg_history_set_hook(run->allocator, &hook));
     if (seed % 2 == 0)
-        assert_int_equal(xseg_config_set(run->allocator, "block_user:True"), XSEG_OK);
+        assert_ok(xseg_config_set(run->allocator, "block_user:True"));
     run->has_words = kind->players == 1 && (seed % 2 == 0 || seed % 3 != 0);
     /* What there is before history is switched on is in the first state. */
     if (seed % 3 == 0)
         for (unsigned i = 0; i < 100; i++)
             take_step(&run->player[0]);
-    assert_int_equal(
-        xseg_config_set(run->allocator,
-                        loses_events(seed)
+    assert_ok(xseg_config_set(
+        run->allocator, loses_events(seed)
                             ? "history:all,history_stacks:all,history_skip:[],history_events:40"
                             : "history:all,history_stacks:all,history_skip:[],"
-                              "history_events:1000000,block_user:True"),
-        XSEG_OK);
+                              "history_events:1000000,block_user:True"));
 }
 
 static void close_world(struct run *run)
 {
     char text[1024];
 
-    assert_int_equal(xseg_close(run->allocator), XSEG_OK);
+    assert_ok(xseg_close(run->allocator));
     for (unsigned i = 1; i < STREAMS; i++)
         driver_stream_destroy(run->stream[i]);
     for (unsigned i = 0; i < run->states; i++)

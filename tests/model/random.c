@@ -141,7 +141,7 @@ static void do_alloc(struct env *env)
     const xseg_status status = xseg_alloc_with(env->allocator, &request, &ptr);
     if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT)
         return;
-    assert_int_equal(status, XSEG_OK);
+    assert_ok(status);
     if (request.alignment != 0)
         assert_int_equal((uintptr_t)ptr % request.alignment, 0);
     env->held[env->count++] = (struct held){ptr, request.bytes, request.device, xseg_sim_clock()};
@@ -170,8 +170,8 @@ static void do_use(struct env *env)
         return;
     /* The default stream is that of the current context, and none is current: it stays idle. */
     if (stream != NULL)
-        assert_int_equal(xseg_sim_launch(stream, below(2) == 0 ? UINT64_MAX : 1000), XSEG_OK);
-    assert_int_equal(xseg_record_stream(env->allocator, held->ptr, stream), XSEG_OK);
+        assert_ok(xseg_sim_launch(stream, below(2) == 0 ? UINT64_MAX : 1000));
+    assert_ok(xseg_record_stream(env->allocator, held->ptr, stream));
 }
 
 static void do_trim(struct env *env)
@@ -186,7 +186,7 @@ static void do_trim(struct env *env)
         where.one_stream = true;
         where.stream = env->stream[below(STREAMS)];
     }
-    assert_int_equal(xseg_trim(env->allocator, &where, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(env->allocator, &where, &how, &done));
     if (how.wait)
         assert_int_equal(done.kept_busy, 0);
     assert_int_equal(done.kept_failed, 0);
@@ -199,7 +199,7 @@ static void do_prewarm(struct env *env)
     where.device = (int)below(2);
     const xseg_status status = xseg_prewarm(env->allocator, &where, random_bytes());
     if (status != XSEG_ERR_NO_MEMORY && status != XSEG_ERR_LIMIT)
-        assert_int_equal(status, XSEG_OK);
+        assert_ok(status);
 }
 
 static void do_configure(struct env *env)
@@ -212,7 +212,7 @@ static void do_configure(struct env *env)
         "expandable_segments:True,large_segment_size_mb:20,roundup_power2_divisions:4",
     };
 
-    assert_int_equal(xseg_config_set(env->allocator, config[below(COUNT_OF(config))]), XSEG_OK);
+    assert_ok(xseg_config_set(env->allocator, config[below(COUNT_OF(config))]));
 }
 
 /* Limits move, time passes, idle memory goes and comes again. */
@@ -231,9 +231,9 @@ static void do_service(struct env *env)
 
     xseg_sim_advance(below(200) * 1000000);
     if (below(8) == 0)
-        assert_int_equal(xseg_config_set(env->allocator, config[below(COUNT_OF(config))]), XSEG_OK);
+        assert_ok(xseg_config_set(env->allocator, config[below(COUNT_OF(config))]));
     if (below(2) == 0)
-        assert_int_equal(trim_due(env->allocator, 1 + below(1000)), XSEG_OK);
+        assert_ok(trim_due(env->allocator, 1 + below(1000)));
     for (int i = 0; i < DEVICES; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(env->allocator, i);
 
@@ -283,12 +283,12 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
     settings.devices = DEVICES;
     settings.memory_bytes = memory;
     settings.real_bytes = real_bytes;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_open(config, &options, &env.allocator), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
+    assert_ok(xseg_open(config, &options, &env.allocator));
     for (unsigned i = 1; i < STREAMS; i++)
         env.stream[i] = env_stream();
     for (int i = 0; i < DEVICES; i++)
-        assert_int_equal(xseg_pool_create(env.allocator, i, NULL, &env.pool[i]), XSEG_OK);
+        assert_ok(xseg_pool_create(env.allocator, i, NULL, &env.pool[i]));
     for (unsigned i = 0; i < steps; i++) {
         step(&env);
         expect_apart(&env);
@@ -298,10 +298,10 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
             expect_counts(&env, device);
     }
     assert_int_equal(env_stats(env.allocator).overwrites, 0);
-    assert_int_equal(xseg_pool_release(env.pool[0]), XSEG_OK);
+    assert_ok(xseg_pool_release(env.pool[0]));
     while (env.count > 0)
         env_free(env.allocator, env.held[--env.count].ptr);
-    assert_int_equal(xseg_close(env.allocator), XSEG_OK);
+    assert_ok(xseg_close(env.allocator));
     for (unsigned i = 1; i < STREAMS; i++)
         env_stream_destroy(env.stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -314,38 +314,33 @@ static unsigned steps_by_environment(void)
     return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 1500;
 }
 
-static void with_room(void **state)
+TEST(with_room)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("expandable_segments:True", false, seed * 7919, 16 * GIB, steps_by_environment());
 }
 
-static void running_short(void **state)
+TEST(running_short)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("expandable_segments:True", false, seed * 104729, 512 * MIB, steps_by_environment());
 }
 
 /* With real bytes every block that is handed out is read, so fewer steps do. */
-static void with_the_pattern(void **state)
+TEST(with_the_pattern)
 {
-    (void)state;
     play("debug_fill:True,history:all", false, 15485863, 512 * MIB, steps_by_environment());
     play("debug_fill:True", true, 32452843, 256 * MIB, steps_by_environment() / 10);
 }
 
-static void with_a_segment_each(void **state)
+TEST(with_a_segment_each)
 {
-    (void)state;
     play("unmap_on_free:True", false, 49979687, 16 * GIB, steps_by_environment());
     play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, steps_by_environment());
 }
 
-static void as_a_service(void **state)
+TEST(as_a_service)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("idle_ms:50,page_cache_mb:40", false, seed * 86028121,
              seed % 2 == 0 ? 512 * MIB : 16 * GIB, steps_by_environment());
@@ -353,24 +348,12 @@ static void as_a_service(void **state)
 }
 
 /* Each live block is as old as it is. */
-static void with_ages(void **state)
+TEST(with_ages)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 2; seed++) {
         play("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB,
              steps_by_environment());
         play("idle_ms:50,history:state,unmap_on_free:True", false, seed * 141650939, 16 * GIB,
              steps_by_environment() / 2);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_room),        cmocka_unit_test(running_short),
-        cmocka_unit_test(with_the_pattern), cmocka_unit_test(with_a_segment_each),
-        cmocka_unit_test(as_a_service),     cmocka_unit_test(with_ages),
-    };
-
-    return cmocka_run_group_tests_name("random", tests, NULL, NULL);
 }

@@ -381,7 +381,7 @@ static struct xseg_range_info info_of(unsigned range)
 {
     struct xseg_range_info info = {sizeof(info)};
 
-    assert_int_equal(xseg_range_query(env.range[range], &info), XSEG_OK);
+    assert_ok(xseg_range_query(env.range[range], &info));
     return info;
 }
 
@@ -392,7 +392,7 @@ static struct xseg_statistics stats_of(struct xseg_pool *pool)
 
     where.device = 0;
     where.pool = pool;
-    assert_int_equal(xseg_stats_get(env.allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(env.allocator, &where, &stats));
     return stats;
 }
 
@@ -764,9 +764,8 @@ static void decommit(unsigned range, unsigned first, unsigned count, unsigned st
     if (below(2) == 0)
         launch(stream, range, first, count);
     order(stream, range, first, count);
-    assert_int_equal(xseg_range_decommit(env.range[range], offset_of(range, first),
-                                         count * kinds[range].page_bytes, env.stream[stream]),
-                     XSEG_OK);
+    assert_ok(xseg_range_decommit(env.range[range], offset_of(range, first),
+                                  count * kinds[range].page_bytes, env.stream[stream]));
     env.is_known[stream] = true;
     for (unsigned at = first; at < first + count; at++)
         granule_of(range, at)->use = XSEG_ELASTIC_UNMAPPING;
@@ -797,9 +796,8 @@ static void step_hold(void)
     unsigned range, first, count;
 
     draw_run(&range, &first, &count);
-    assert_int_equal(
-        xseg_range_hold(env.range[range], offset_of(range, first), count * kinds[range].page_bytes),
-        XSEG_OK);
+    assert_ok(xseg_range_hold(env.range[range], offset_of(range, first),
+                              count * kinds[range].page_bytes));
     for (unsigned at = first; at < first + count; at++)
         granule_of(range, at)->holds++;
 }
@@ -1115,7 +1113,7 @@ static void step_trim(void)
     struct xseg_trim_result done = {sizeof(done)};
 
     how.wait = below(2) == 0;
-    assert_int_equal(xseg_trim(env.allocator, NULL, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(env.allocator, NULL, &how, &done));
     adopt();
     for (unsigned place = 0; how.wait && env.marks == 0 && place < PLACES; place++)
         assert_true(env.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
@@ -1282,17 +1280,17 @@ static void step_resume(void)
 static void step_mark(void)
 {
     if (env.marks == 0 && below(2) == 0) {
-        assert_int_equal(xseg_capture_mark(env.allocator, 0), XSEG_OK);
+        assert_ok(xseg_capture_mark(env.allocator, 0));
         adopt();
         env.marks = 1;
     } else if (env.marks != 0) {
-        assert_int_equal(xseg_capture_unmark(env.allocator, 0), XSEG_OK);
+        assert_ok(xseg_capture_unmark(env.allocator, 0));
         env.marks = 0;
         for (unsigned range = 0; range < RANGES; range++) {
             if (env.is_paused[range])
                 continue;
             /* A look. */
-            assert_int_equal(xseg_range_decommit(env.range[range], 0, 0, env.stream[0]), XSEG_OK);
+            assert_ok(xseg_range_decommit(env.range[range], 0, 0, env.stream[0]));
             env.is_known[0] = true;
             look();
             break;
@@ -1324,9 +1322,8 @@ static void reserve(unsigned range)
     options.page_bytes = kind->page_bytes;
     options.limit_bytes = kind->limit;
     options.pool = kind->pool == NONE ? NULL : env.pool[kind->pool];
-    assert_int_equal(xseg_range_reserve(env.allocator, 0, GRANULES * kind->page_bytes, &options,
-                                        &env.range[range]),
-                     XSEG_OK);
+    assert_ok(xseg_range_reserve(env.allocator, 0, GRANULES * kind->page_bytes, &options,
+                                 &env.range[range]));
     env.quota[range] = env.recommits[range] = 0;
     env.reserved[range] = ++env.reservations;
 }
@@ -1349,7 +1346,7 @@ static void step_again(void)
         assert_int_equal(status, XSEG_ERR_BUSY);
         return;
     }
-    assert_int_equal(status, XSEG_OK);
+    assert_ok(status);
     assert_int_equal(xseg_range_release(env.range[range]), XSEG_ERR_ARGUMENT);
     reserve(range);
     adopt();
@@ -1435,17 +1432,17 @@ static void open_world(uint64_t seed, bool is_low_on_memory, bool has_bytes)
     settings.real_bytes = has_bytes;
     settings.single_mapping_calls = seed % 8 == 5;
     settings.memory_bytes = has_limit ? GIB : env.limit;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
     driver_open();
     options.driver = env_driver();
     options.log = be_quiet;
     options.clock = env_clock;
     (void)snprintf(config, sizeof(config), "page_cache_mb:%u,hard_limit_mb:%u",
                    (unsigned)(env.cache / MIB), has_limit ? (unsigned)(env.limit / MIB) : 4096);
-    assert_int_equal(xseg_open(config, &options, &env.allocator), XSEG_OK);
+    assert_ok(xseg_open(config, &options, &env.allocator));
     exportable.exportable = true;
-    assert_int_equal(xseg_pool_create(env.allocator, 0, NULL, &env.pool[0]), XSEG_OK);
-    assert_int_equal(xseg_pool_create(env.allocator, 0, &exportable, &env.pool[1]), XSEG_OK);
+    assert_ok(xseg_pool_create(env.allocator, 0, NULL, &env.pool[0]));
+    assert_ok(xseg_pool_create(env.allocator, 0, &exportable, &env.pool[1]));
     env.device = xseg_allocator_open_device(env.allocator, 0);
     /* The first one is the default stream. */
     for (unsigned i = 1; i < STREAMS; i++)
@@ -1461,9 +1458,8 @@ static void let_go_of_all(unsigned place)
     const unsigned range = place / GRANULES;
 
     for (; env.granule[place].holds != 0; env.granule[place].holds--)
-        assert_int_equal(xseg_range_unhold(env.range[range], offset_of(range, place % GRANULES),
-                                           kinds[range].page_bytes, env.stream[0]),
-                         XSEG_OK);
+        assert_ok(xseg_range_unhold(env.range[range], offset_of(range, place % GRANULES),
+                                    kinds[range].page_bytes, env.stream[0]));
 }
 
 /* Decommit what is committed of ranges that run, and let go of it. */
@@ -1475,9 +1471,8 @@ static void decommit_all(void)
         let_go_of_all(place);
         if (!is_live(place) || env.is_paused[range])
             continue;
-        assert_int_equal(xseg_range_decommit(env.range[range], offset_of(range, place % GRANULES),
-                                             kinds[range].page_bytes, env.stream[0]),
-                         XSEG_OK);
+        assert_ok(xseg_range_decommit(env.range[range], offset_of(range, place % GRANULES),
+                                      kinds[range].page_bytes, env.stream[0]));
         env.granule[place].use = XSEG_ELASTIC_UNMAPPING;
     }
 }
@@ -1489,7 +1484,7 @@ static void empty_all(void)
     while (env.blocks > 0)
         env_free(env.allocator, env.block[--env.blocks]);
     for (unsigned i = 0; i < RANGES; i++)
-        assert_int_equal(xseg_range_set_quota(env.range[i], 0), XSEG_OK);
+        assert_ok(xseg_range_set_quota(env.range[i], 0));
     for (unsigned round = 0; round < RANGES; round++) {
         decommit_all();
         for (unsigned range = 0; range < RANGES; range++)
@@ -1503,17 +1498,17 @@ static void empty_all(void)
 static void close_world(void)
 {
     if (env.marks != 0)
-        assert_int_equal(xseg_capture_unmark(env.allocator, 0), XSEG_OK);
+        assert_ok(xseg_capture_unmark(env.allocator, 0));
     env.marks = 0;
     for (unsigned stream = 1; stream < STREAMS; stream++)
         env_stream_wait(env.stream[0], env.stream[stream]);
     empty_all();
     for (unsigned range = 0; range < RANGES; range++)
-        assert_int_equal(xseg_range_release(env.range[range]), XSEG_OK);
+        assert_ok(xseg_range_release(env.range[range]));
     xseg_checkpoint_destroy(env.checkpoint);
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(xseg_pool_release(env.pool[i]), XSEG_OK);
-    assert_int_equal(xseg_close(env.allocator), XSEG_OK);
+        assert_ok(xseg_pool_release(env.pool[i]));
+    assert_ok(xseg_close(env.allocator));
     xseg_sim_finish_all();
     look_at_streams();
     for (unsigned i = 1; i < STREAMS; i++)

@@ -107,8 +107,8 @@ void run_open(struct run *run, const struct run_options *options)
                    options->expandable ? "True" : "False", options->reuse ? "True" : "False",
                    options->seed % 4 == 0 ? "state" : "nothing");
     driver.driver = handle_reuse_driver();
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_open(config, &driver, &run->allocator), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
+    assert_ok(xseg_open(config, &driver, &run->allocator));
     driver_open();
     run->model.reuse = options->reuse;
     run->model.pools = 1;
@@ -137,7 +137,7 @@ static void wind_up(struct run *run)
     run_check(run, true);
     for (unsigned i = 1; i < model->pools; i++)
         for (; model->pool[i].holders > 0; model->pool[i].holders--)
-            assert_int_equal(xseg_pool_release(model->pool[i].pool), XSEG_OK);
+            assert_ok(xseg_pool_release(model->pool[i].pool));
 }
 
 void run_close(struct run *run)
@@ -154,7 +154,7 @@ void run_close(struct run *run)
     assert_int_equal(stats.physical_bytes, 0);
     assert_int_equal(run->own_bytes, 0);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, run->model.allocations);
-    assert_int_equal(xseg_close(run->allocator), XSEG_OK);
+    assert_ok(xseg_close(run->allocator));
     xseg_sim_finish_all();
     run_poll(run);
     for (unsigned i = 2; i < run->model.queues; i++)
@@ -241,8 +241,7 @@ static const void *known_stream(struct run *run, unsigned slot)
 
     /* The calling thread's own stream is found by its number, which costs a question. */
     if (entry->met && slot == 1)
-        assert_int_equal(xseg_streams_find_or_add(&device->streams, entry->handle, &known),
-                         XSEG_OK);
+        assert_ok(xseg_streams_find_or_add(&device->streams, entry->handle, &known));
     else if (entry->met)
         known = xseg_streams_find(&device->streams, entry->handle);
     return known;
@@ -449,7 +448,7 @@ void run_check(struct run *run, bool audit)
 
         where.pool = model->pool[i].pool;
         if (where.pool != NULL)
-            assert_int_equal(xseg_stats_get(run->allocator, &where, &stats), XSEG_OK);
+            assert_ok(xseg_stats_get(run->allocator, &where, &stats));
         else
             assert_int_equal(model->pool[i].holders, 0);
         check_stats(&stats, model, i);

@@ -125,25 +125,25 @@ struct xseg_allocator *env_open_with_clock(const struct xseg_sim_settings *setti
     return allocator;
 }
 
+struct xseg_allocator *env_open_mib(uint64_t mib, const char *config)
+{
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
+
+    return env_open_on(&settings, config);
+}
+
 struct xseg_allocator *env_open(const char *config)
 {
     return env_open_on(NULL, config);
 }
 
-void env_close(struct xseg_allocator *allocator)
-{
-    env_close_with_streams(allocator, NULL, NULL);
-}
-
-void env_close_with_streams(struct xseg_allocator *allocator, xseg_stream first, xseg_stream second)
+void env_close_all(const void *const *handles, size_t bytes)
 {
     char leaks[1024];
 
-    assert_ok(xseg_close(allocator));
-    if (second != NULL)
-        env_stream_destroy(second);
-    if (first != NULL)
-        env_stream_destroy(first);
+    assert_ok(xseg_close((struct xseg_allocator *)(uintptr_t)handles[0]));
+    for (size_t i = 1; i < bytes / sizeof(*handles); i++)
+        env_stream_destroy((xseg_stream)(uintptr_t)handles[i]);
     if (xseg_sim_leaks(leaks, sizeof(leaks)) != 0)
         fail_msg("leaked driver resources: %s", leaks);
 }
@@ -181,9 +181,18 @@ void *env_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, siz
     return ptr;
 }
 
-void env_free(struct xseg_allocator *allocator, void *ptr)
+void env_free_all(struct xseg_allocator *allocator, void *const *blocks, size_t bytes)
 {
-    assert_ok(xseg_free(allocator, ptr));
+    for (size_t i = 0; i < bytes / sizeof(*blocks); i++)
+        assert_ok(xseg_free(allocator, blocks[i]));
+}
+
+struct xseg_trim_result env_trim(struct xseg_allocator *allocator)
+{
+    struct xseg_trim_result result = {sizeof(result)};
+
+    assert_ok(xseg_trim(allocator, NULL, NULL, &result));
+    return result;
 }
 
 void env_empty_cache(struct xseg_allocator *allocator)
@@ -203,6 +212,11 @@ struct xseg_statistics env_stats(struct xseg_allocator *allocator)
     return stats;
 }
 
+uint64_t env_reserved(struct xseg_allocator *allocator)
+{
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
 struct xseg_block_info env_block(struct xseg_allocator *allocator, const void *address)
 {
     struct xseg_block_info info = {sizeof(info)};
@@ -211,12 +225,18 @@ struct xseg_block_info env_block(struct xseg_allocator *allocator, const void *a
     return info;
 }
 
-struct xseg_pool *env_pool(struct xseg_allocator *allocator)
+struct xseg_pool *env_pool_with(struct xseg_allocator *allocator,
+                                const struct xseg_pool_options *options)
 {
     struct xseg_pool *pool = NULL;
 
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+    assert_ok(xseg_pool_create(allocator, 0, options, &pool));
     return pool;
+}
+
+struct xseg_pool *env_pool(struct xseg_allocator *allocator)
+{
+    return env_pool_with(allocator, NULL);
 }
 
 static void ignore_destroy(void *context, const struct xseg_statistics *last)
@@ -228,10 +248,8 @@ static void ignore_destroy(void *context, const struct xseg_statistics *last)
 struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator)
 {
     const struct xseg_pool_options options = {sizeof(options), .on_destroy = ignore_destroy};
-    struct xseg_pool *pool = NULL;
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
-    return pool;
+    return env_pool_with(allocator, &options);
 }
 
 /* --- Streams. --- */
@@ -269,9 +287,10 @@ xseg_stream env_stream_on(int device)
     return stream;
 }
 
-void env_stream_destroy(xseg_stream stream)
+void env_streams_destroy(const xseg_stream *streams, size_t bytes)
 {
-    env_stream_destroy_on(0, stream);
+    for (size_t i = 0; i < bytes / sizeof(*streams); i++)
+        env_stream_destroy_on(0, streams[i]);
 }
 
 void env_stream_destroy_on(int device, xseg_stream stream)

@@ -52,6 +52,9 @@ const char *env_driver(void);
 struct xseg_allocator *env_open(const char *config);
 struct xseg_allocator *env_open_on(const struct xseg_sim_settings *settings, const char *config);
 
+/* As env_open(), on one device with this many MiB of memory. */
+struct xseg_allocator *env_open_mib(uint64_t mib, const char *config);
+
 /* As env_open_on(), with an allocator that uses the simulated clock. */
 struct xseg_allocator *env_open_with_clock(const struct xseg_sim_settings *settings,
                                            const char *config);
@@ -63,11 +66,11 @@ xseg_status env_try_open(const char *config, struct xseg_allocator **out);
 /* The simulated clock, for struct xseg_options. */
 uint64_t env_clock(void *context);
 
-void env_close(struct xseg_allocator *allocator);
+/* env_close(allocator, stream...): close, destroy the streams, then expect no leaks. */
+#define env_close(...) \
+    env_close_all((const void *const[]){__VA_ARGS__}, sizeof((const void *const[]){__VA_ARGS__}))
 
-/* Close, destroy the streams (the second may be NULL), then expect no leaks. */
-void env_close_with_streams(struct xseg_allocator *allocator, xseg_stream first,
-                            xseg_stream second);
+void env_close_all(const void *const *handles, size_t bytes);
 
 /* --- Memory of device 0. --- */
 
@@ -76,10 +79,19 @@ void *env_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, siz
                    xseg_stream stream);
 xseg_status env_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
                              void **out);
-void env_free(struct xseg_allocator *allocator, void *ptr);
 
-/* Trim everything and wait, as torch.cuda.empty_cache() does. */
+/* env_free(allocator, block...) */
+#define env_free(allocator, ...) \
+    env_free_all((allocator), (void *const[]){__VA_ARGS__}, sizeof((void *const[]){__VA_ARGS__}))
+
+void env_free_all(struct xseg_allocator *allocator, void *const *blocks, size_t bytes);
+
+/* Trim everything: without a wait, or with one, as torch.cuda.empty_cache() does. */
+struct xseg_trim_result env_trim(struct xseg_allocator *allocator);
 void env_empty_cache(struct xseg_allocator *allocator);
+
+/* Bytes of device 0 that are reserved. */
+uint64_t env_reserved(struct xseg_allocator *allocator);
 
 struct xseg_statistics env_stats(struct xseg_allocator *allocator);
 
@@ -88,6 +100,8 @@ struct xseg_block_info env_block(struct xseg_allocator *allocator, const void *a
 
 /* A private pool with one reference. */
 struct xseg_pool *env_pool(struct xseg_allocator *allocator);
+struct xseg_pool *env_pool_with(struct xseg_allocator *allocator,
+                                const struct xseg_pool_options *options);
 
 /* A pool with an on_destroy callback: its handle stays valid after the last release until its memory is released. */
 struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator);
@@ -101,7 +115,10 @@ void env_context_pop(int device);
 /* A new stream, of device 0 or another one; it retains the primary context until it is destroyed. */
 xseg_stream env_stream(void);
 xseg_stream env_stream_on(int device);
-void env_stream_destroy(xseg_stream stream);
+#define env_stream_destroy(...) \
+    env_streams_destroy((const xseg_stream[]){__VA_ARGS__}, sizeof((xseg_stream[]){__VA_ARGS__}))
+
+void env_streams_destroy(const xseg_stream *streams, size_t bytes);
 void env_stream_destroy_on(int device, xseg_stream stream);
 
 /* `stream` waits for the work queued on `other`; if `other` is being captured, `stream` joins the capture.  NULL is the

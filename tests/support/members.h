@@ -356,4 +356,13 @@ static inline struct member_answer member_configure(unsigned number, const char 
         assert_true(got.ns < BOUND);               \
     } while (0)
 
+static int members_ignore_sigpipe(void **state)
+{
+    (void)state;
+    (void)signal(SIGPIPE, SIG_IGN);
+    return 0;
+}
+
+TEST_GROUP_FIXTURE(members_ignore_sigpipe, NULL)
+
 #endif
