@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Opening, configuring, allocating, freeing, closing; and everything a caller can get wrong. */
-#include "tests/support/env.h"
-
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +7,56 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/env.h"
+
+struct self_check_log {
+    unsigned count;
+    enum xseg_log_level level;
+    char line[256];
+};
+
+/* Lines about self-checks. */
+static void log_self_checks(void *context, enum xseg_log_level level, const char *line)
+{
+    struct self_check_log *self_check_log = context;
+
+    if (strstr(line, "self-checks: ") == NULL)
+        return;
+    self_check_log->count++;
+    self_check_log->level = level;
+    (void)snprintf(self_check_log->line, sizeof(self_check_log->line), "%s", line);
+}
+
+/* The first test of the program, since the warning is logged once per process. */
+TEST(self_checks_are_logged_once)
+{
+    struct self_check_log self_check_log = {0};
+    struct xseg_options options = {sizeof(options)};
+
+    assert_ok(xseg_sim_reset(NULL));
+    options.driver = env_driver();
+    options.log = log_self_checks;
+    options.log_context = &self_check_log;
+    for (int i = 0; i < 3; i++) {
+        struct xseg_allocator *allocator = NULL;
+
+        assert_ok(xseg_open(NULL, &options, &allocator));
+        env_close(allocator);
+    }
+    if (XSEG_CHECKS > 0) {
+        assert_int_equal(self_check_log.count, 1);
+        assert_int_equal(self_check_log.level, XSEG_LOG_WARNING);
+        assert_non_null(strstr(self_check_log.line, "--buildtype=release"));
+    } else
+        assert_int_equal(self_check_log.count, 0);
+}
+
 #define UNKNOWN 999 /* of CUresult */
 
 /* --- Opening. --- */
 
 /* The first thing that happens to somebody without a GPU: what is missing, and how to go on without. */
-TEST(without_a_driver_the_text_says_what_to_do)
+TEST(missing_driver_error_names_the_remedy)
 {
     static const char *const word[] = {"libcuda.so.1", "NVIDIA driver", "r525", "CUDA 12.0",
                                        "XSEG_DRIVER=libxseg-sim.so"};
@@ -55,7 +97,7 @@ TEST(drivers_that_cannot_be_had_are_named)
     assert_null(allocator);
 }
 
-TEST(drivers_that_are_too_old_are_named)
+TEST(old_drivers_are_rejected_by_version)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
@@ -89,7 +131,7 @@ TEST(failures_to_start_are_named)
     assert_null(allocator);
 }
 
-TEST(options_must_be_known)
+TEST(unknown_options_are_rejected)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
@@ -124,7 +166,7 @@ TEST(options_of_a_newer_header_do)
                      "options->struct_size is unknown");
 }
 
-TEST(options_of_an_older_header_do)
+TEST(options_of_an_older_header_are_accepted)
 {
     struct xseg_options options = {sizeof(options), .driver = env_driver()};
     struct xseg_allocator *allocator = NULL;
@@ -150,7 +192,7 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
     heard->lines++;
 }
 
-TEST(keys_without_effect_are_said_once)
+TEST(keys_without_effect_are_logged_once)
 {
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = hear};
     struct xseg_allocator *allocator = NULL;
@@ -171,7 +213,7 @@ TEST(keys_without_effect_are_said_once)
 }
 
 /* The threshold is a part of the limit that a fraction sets; a warning reports that there is none. */
-TEST(a_threshold_without_a_fraction_is_said_once)
+TEST(threshold_without_a_fraction_is_logged_once)
 {
     static const struct {
         const char *config;
@@ -256,7 +298,7 @@ TEST(a_failing_trial_falls_back)
 
 /* No addresses are left when the allocator opens: that says nothing about the device, and addresses may
  * come back. */
-TEST(a_trial_without_addresses_says_so)
+TEST(probe_without_addresses_is_logged)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
@@ -385,7 +427,7 @@ TEST(sizes_at_the_edges)
 }
 
 /* Every power of two, small and large, in both modes; what lies before stays usable. */
-TEST(addresses_are_aligned_as_asked)
+TEST(addresses_have_the_requested_alignment)
 {
     static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
 
@@ -421,7 +463,7 @@ TEST(addresses_are_aligned_as_asked)
     }
 }
 
-TEST(pointers_that_are_not_live_are_told_what_they_are)
+TEST(invalid_frees_report_the_state_of_the_address)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 8 * MIB, NULL);
@@ -475,7 +517,7 @@ TEST(arguments_are_checked)
     env_close(allocator);
 }
 
-TEST(close_lists_live_blocks)
+TEST(close_lists_allocated_blocks)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = env_alloc(allocator, 12345, NULL);
@@ -555,7 +597,7 @@ static int child(struct xseg_allocator *allocator, void *ptr)
 }
 
 /* A close that fails leaves everything usable: on every device, pools and all. */
-TEST(a_refused_close_ends_nothing)
+TEST(rejected_close_changes_nothing)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_allocator *allocator;
@@ -609,7 +651,7 @@ TEST(a_close_that_cannot_be_undone_loses_the_device)
 }
 
 /* A stream of another device is refused before it can do harm. */
-TEST(streams_of_other_devices_are_refused)
+TEST(streams_of_other_devices_are_rejected)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_allocator *allocator;
@@ -643,7 +685,7 @@ TEST(very_large_devices_work)
     env_close(allocator);
 }
 
-TEST(a_forked_child_is_refused)
+TEST(calls_of_a_forked_child_fail)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = env_alloc(allocator, 512, NULL);
@@ -670,4 +712,159 @@ TEST(statuses_have_sentences)
     assert_true(xseg_error_message(NULL, 0) > 7);
     assert_true(xseg_error_message(text, sizeof(text)) > 7);
     assert_int_equal(strlen(text), 7);
+}
+
+/* --- The keys of the configuration as a program can ask for them. --- */
+
+static const char *const variables[] = {"XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+                                        "PYTORCH_ALLOC_CONF"};
+
+static int without_variables(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(variables); i++)
+        assert_int_equal(unsetenv(variables[i]), 0);
+    return 0;
+}
+
+/* What was told of one key. */
+struct told {
+    const char *name;
+    char value[64], standard[64];
+    bool is_named, is_standard, has_effect;
+    unsigned visits, times;
+};
+
+static bool note_key(void *context, const struct xseg_config_key *key)
+{
+    struct told *told = context;
+
+    assert_int_equal(key->struct_size, sizeof(*key));
+    told->visits++;
+    if (strcmp(key->name, told->name) != 0)
+        return true;
+    told->times++;
+    (void)strncpy(told->value, key->value, sizeof(told->value) - 1);
+    (void)strncpy(told->standard, key->default_value, sizeof(told->standard) - 1);
+    told->is_named = key->is_set;
+    told->is_standard = key->is_default;
+    told->has_effect = key->has_effect;
+    return true;
+}
+
+static struct told ask(const char *config, const char *name, const char *source)
+{
+    struct told told = {.name = name};
+    const char *from = NULL;
+
+    assert_ok(xseg_config_keys(config, &from, note_key, &told));
+    assert_string_equal(from, source);
+    assert_int_equal(told.times, 1);
+    return told;
+}
+
+static bool check_texts(void *context, const struct xseg_config_key *key)
+{
+    unsigned *count = context;
+
+    ++*count;
+    assert_true(strlen(key->name) > 0 && strlen(key->values) > 0 && strlen(key->value) > 0);
+    assert_true(key->description[strlen(key->description) - 1] == '.');
+    assert_null(strstr(key->description, "]("));
+    assert_true(key->is_default && !key->is_set);
+    assert_string_equal(key->value, key->default_value);
+    return true;
+}
+
+TEST_WITH(keys_have_defaults_without_a_configuration, without_variables, NULL)
+{
+    unsigned count = 0;
+
+    assert_ok(xseg_config_keys(NULL, NULL, check_texts, &count));
+    assert_true(count > 30);
+    assert_string_equal(ask(NULL, "expandable_segments", "default").value, "True");
+    assert_string_equal(ask(NULL, "max_split_size_mb", "default").value, "unlimited");
+}
+
+TEST_WITH(a_string_names_some, without_variables, NULL)
+{
+    const char *const config = "max_split_size_mb:64,page_size:fixed";
+    struct told told = ask(config, "max_split_size_mb", "argument");
+
+    assert_string_equal(told.value, "64");
+    assert_string_equal(told.standard, "unlimited");
+    assert_true(told.is_named && !told.is_standard && told.has_effect);
+    told = ask(config, "page_size", "argument");
+    assert_true(told.is_named && told.is_standard);
+    told = ask(config, "idle_ms", "argument");
+    assert_true(!told.is_named && told.is_standard && told.has_effect);
+    /* Another key follows. */
+    told = ask("large_segment_size_mb:40", "max_non_split_rounding_mb", "argument");
+    assert_string_equal(told.value, "40");
+    assert_true(!told.is_named && !told.is_standard);
+}
+
+TEST_WITH(some_have_no_effect, without_variables, NULL)
+{
+    assert_true(ask("", "page_size", "argument").has_effect);
+    assert_false(ask("expandable_segments:False", "page_size", "argument").has_effect);
+}
+
+/* The threshold is a part of the limit that a memory fraction sets. */
+TEST_WITH(threshold_applies_with_a_fraction, without_variables, NULL)
+{
+    static const char key[] = "garbage_collection_threshold";
+
+    assert_true(ask("", key, "argument").has_effect);
+    assert_false(ask("garbage_collection_threshold:0.8", key, "argument").has_effect);
+    assert_true(
+        ask("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", key, "argument")
+            .has_effect);
+}
+
+/* The order of sources is that of xseg_open(). */
+TEST_WITH(the_environment_counts_as_for_an_allocator, without_variables, NULL)
+{
+    struct told told;
+
+    assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:30", 1), 0);
+    told = ask(NULL, "expandable_segments", "PYTORCH_ALLOC_CONF");
+    assert_string_equal(told.value, "False");
+    assert_false(told.is_named);
+    assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:31", 1), 0);
+    assert_string_equal(ask(NULL, "max_split_size_mb", "PYTORCH_CUDA_ALLOC_CONF").value, "31");
+    assert_int_equal(setenv("XSEG_ALLOC_CONF", "max_split_size_mb:32", 1), 0);
+    told = ask(NULL, "max_split_size_mb", "XSEG_ALLOC_CONF");
+    assert_string_equal(told.value, "32");
+    assert_string_equal(ask(NULL, "expandable_segments", "XSEG_ALLOC_CONF").value, "True");
+    assert_string_equal(ask("", "max_split_size_mb", "argument").value, "unlimited");
+}
+
+TEST_WITH(invalid_configuration_is_rejected_before_any_visit, without_variables, NULL)
+{
+    struct told told = {.name = "idle_ms"};
+    const char *from = "untouched";
+
+    env_expect_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, note_key, &told),
+                     XSEG_ERR_CONFIG, "did you mean idle_ms? (source: argument)");
+    assert_int_equal(told.visits, 0);
+    assert_string_equal(from, "untouched");
+    assert_int_equal(setenv("XSEG_ALLOC_CONF", "idle_ms=5", 1), 0);
+    env_expect_error(xseg_config_keys(NULL, NULL, NULL, NULL), XSEG_ERR_CONFIG,
+                     "(source: XSEG_ALLOC_CONF)");
+    assert_ok(xseg_config_keys("", NULL, NULL, NULL));
+}
+
+static bool end_visits(void *context, const struct xseg_config_key *key)
+{
+    (void)key;
+    return --*(unsigned *)context > 0;
+}
+
+TEST_WITH(visitor_ends_the_iteration, without_variables, NULL)
+{
+    unsigned left = 3;
+
+    assert_ok(xseg_config_keys("", NULL, end_visits, &left));
+    assert_int_equal(left, 0);
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Processes that share a card by a ledger: what is lent, what comes back, who waits how long, and what is no ledger. */
+#include "tests/support/history_list.h"
 #include "tests/support/members.h"
+#include "tests/support/trim_due.h"
 
-TEST_WITH(idle_memory_is_lent_and_comes_back, members_begin, members_end)
+TEST_WITH(idle_memory_moves_to_another_member_and_back, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
@@ -39,7 +41,7 @@ static struct member_answer ask_in_vain(unsigned *one)
 }
 
 /* What is in use is not taken: the request is refused within its time, and the text says where the memory is. */
-TEST_WITH(live_memory_stays, members_begin, members_end)
+TEST_WITH(allocated_memory_is_not_reclaimed, members_begin, members_end)
 {
     unsigned one;
     const struct member_answer answer = ask_in_vain(&one);
@@ -51,7 +53,7 @@ TEST_WITH(live_memory_stays, members_begin, members_end)
 }
 
 /* A request that waits makes no pages before there is room: the others would see them as memory that is missing. */
-TEST_WITH(who_waits_makes_no_pages, members_begin, members_end)
+TEST_WITH(waiting_member_creates_no_pages, members_begin, members_end)
 {
     unsigned one;
     const struct member_answer answer = ask_in_vain(&one);
@@ -110,7 +112,7 @@ TEST_WITH(pools_wake_up, members_begin, members_end)
 }
 
 /* What looks idle and cannot be given, as in a pool that somebody holds, is not waited for again and again. */
-TEST_WITH(what_cannot_be_given_is_known, members_begin, members_end)
+TEST_WITH(memory_of_a_retained_pool_is_not_awaited, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
@@ -124,7 +126,7 @@ TEST_WITH(what_cannot_be_given_is_known, members_begin, members_end)
 }
 
 /* In a capture nobody is asked, nor waited for, and nothing is given back. */
-TEST_WITH(captures_ask_nobody, members_begin, members_end)
+TEST_WITH(captures_send_no_request, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
@@ -161,7 +163,7 @@ TEST_WITH(processes_die_and_stop, members_begin, members_end)
 }
 
 /* One that wants what is its own comes before one that has its share: it gets what is given back. */
-TEST_WITH(who_has_its_share_waits_behind, members_begin, members_end)
+TEST_WITH(members_below_their_share_are_served_first, members_begin, members_end)
 {
     const unsigned one = member_start(""), greedy = member_start(""), poor = member_start("");
 
@@ -177,7 +179,7 @@ TEST_WITH(who_has_its_share_waits_behind, members_begin, members_end)
 }
 
 /* Two that are below their shares and want more than these wait for a third one, not for each other. */
-TEST_WITH(who_cross_their_shares_do_not_block_each_other, members_begin, members_end)
+TEST_WITH(members_above_their_share_do_not_deadlock, members_begin, members_end)
 {
     const unsigned one = member_start("page_size:small"), two = member_start("page_size:small"),
                    third = member_start("page_size:small");
@@ -214,7 +216,7 @@ static void write_file(const char *text, mode_t mode)
 }
 
 /* The allocator goes on without, and says so once. */
-TEST_WITH(what_is_no_ledger_is_said_once, members_begin, members_end)
+TEST_WITH(invalid_budget_file_is_logged_once, members_begin, members_end)
 {
     struct stat before, after;
 
@@ -240,7 +242,7 @@ TEST_WITH(what_is_no_ledger_is_said_once, members_begin, members_end)
 }
 
 /* A ledger that is removed under way is made anew by those who have it. */
-TEST_WITH(a_ledger_that_was_removed_comes_again, members_begin, members_end)
+TEST_WITH(removed_budget_file_is_recreated, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
@@ -254,7 +256,7 @@ TEST_WITH(a_ledger_that_was_removed_comes_again, members_begin, members_end)
     EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
 }
 
-TEST_WITH(shares_of_more_than_all_are_said_once, members_begin, members_end)
+TEST_WITH(excess_shares_are_logged_once, members_begin, members_end)
 {
     const unsigned one = member_start("budget_share:0.8"), other = member_start("budget_share:0.8");
 
@@ -288,4 +290,429 @@ TEST(keys_are_checked)
                      "budget_wait_ms");
     assert_ok(xseg_config_set(allocator, "budget_file:none"));
     env_close(allocator);
+}
+
+/* --- What is seen of processes that share a card: why memory is idle, what happened, figures, and the ledger itself. --- */
+
+/* So long a wait that a machine which is busy with other tests does not matter. */
+#define PATIENT "budget_wait_ms:4000"
+
+/* Whether something is so within a time: what other threads and processes do takes some. */
+#define COMES_TO(condition)                                             \
+    do {                                                                \
+        for (unsigned tries = 0; !(condition) && tries < 3000; tries++) \
+            (void)usleep(10000);                                        \
+        assert_true(condition);                                         \
+    } while (0)
+
+/* An allocator in the test's own process, which is one of those that share; members are started before. */
+static struct xseg_allocator *join(const char *config)
+{
+    struct xseg_allocator *allocator = NULL;
+    char whole[512];
+
+    (void)snprintf(whole, sizeof(whole), "budget_file:%s," PATIENT "%s%s", members.budget_file,
+                   config[0] != '\0' ? "," : "", config);
+    assert_ok(xseg_sim_reset(&members.sim_settings));
+    assert_ok(env_try_open(whole, &allocator));
+    return allocator;
+}
+
+/* Close, and leave the shared machine. */
+static void leave(struct xseg_allocator *allocator)
+{
+    const struct xseg_sim_settings alone = {sizeof(alone)};
+
+    env_close(allocator);
+    assert_ok(xseg_sim_reset(&alone));
+}
+
+/* --- Why memory is idle. --- */
+
+struct told {
+    uint64_t lowest_borrowed, highest_other; /* addresses */
+    uint64_t youngest_borrowed, oldest_other;
+};
+
+static bool note_reason(void *context, const struct xseg_reason *reason)
+{
+    struct told *told = context;
+    const uint64_t base = (uint64_t)(uintptr_t)reason->base;
+
+    assert_int_equal(reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
+                         reason->cached_bytes,
+                     reason->bytes);
+    if (reason->kind == XSEG_REASON_ABOVE_SHARE) {
+        told->lowest_borrowed = base < told->lowest_borrowed ? base : told->lowest_borrowed;
+        if (reason->age_ms < told->youngest_borrowed)
+            told->youngest_borrowed = reason->age_ms;
+    } else {
+        told->highest_other = base > told->highest_other ? base : told->highest_other;
+        if (reason->age_ms > told->oldest_other)
+            told->oldest_other = reason->age_ms;
+    }
+    return true;
+}
+
+static struct xseg_explain_result explain(struct xseg_allocator *allocator, struct told *told)
+{
+    struct xseg_explain_result sums = {sizeof(sums)};
+
+    *told = (struct told){UINT64_MAX, 0, UINT64_MAX, 0};
+    assert_ok(xseg_explain(allocator, NULL, note_reason, told, &sums));
+    assert_int_equal(sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
+                         sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
+                         sums.exported + sums.registered + sums.above_share,
+                     sums.reserved);
+    return sums;
+}
+
+/* Explain, once the first turn has found out what the share is. */
+static struct xseg_explain_result explain_share(struct xseg_allocator *allocator, struct told *told)
+{
+    struct xseg_explain_result sums = explain(allocator, told);
+
+    for (unsigned tries = 0; sums.above_share == 0 && tries < 3000; tries++) {
+        (void)usleep(10000);
+        sums = explain(allocator, told);
+    }
+    return sums;
+}
+
+/* A quarter of 1 GiB is its own; of 700 MiB the rest is borrowed, in whole pages. */
+TEST_WITH(idle_memory_above_the_share_is_explained, members_begin, members_end)
+{
+    struct xseg_allocator *allocator = join("budget_share:0.25");
+    void *block = env_alloc(allocator, 700 * MIB, NULL);
+    struct told told;
+
+    struct xseg_explain_result sums = explain(allocator, &told);
+    assert_int_equal(sums.above_share, 0);
+    env_free(allocator, block);
+    sums = explain_share(allocator, &told);
+    assert_int_equal(sums.reserved, 700 * MIB);
+    assert_int_equal(sums.above_share, 460 * MIB);
+    assert_int_equal(sums.policy, 240 * MIB);
+    assert_true(told.lowest_borrowed > told.highest_other);
+    /* What is live is not: nobody gets it. */
+    block = env_alloc(allocator, 690 * MIB, NULL);
+    assert_int_equal(explain(allocator, &told).above_share, 0);
+    env_free(allocator, block);
+    assert_ok(xseg_config_set(allocator, "budget_min_mb:500"));
+    assert_int_equal(explain_share(allocator, &told).above_share, 200 * MIB);
+    assert_ok(xseg_config_set(allocator, "budget_file:none"));
+    assert_int_equal(explain(allocator, &told).policy, 700 * MIB);
+    leave(allocator);
+}
+
+/* The oldest goes first, and the floor keeps of the rest. */
+TEST_WITH(oldest_memory_is_released_first, members_begin, members_end)
+{
+    struct xseg_allocator *allocator =
+        join("budget_share:0.5,idle_ms:100000,keep_mb:1000,background_thread:True");
+    struct told told;
+    void *block[3];
+
+    for (unsigned i = 0; i < 3; i++)
+        block[i] = env_alloc(allocator, 200 * MIB, NULL);
+    for (unsigned i = 0; i < 3; i++) {
+        env_free(allocator, block[i]);
+        (void)usleep(20000);
+        assert_ok(trim_due(allocator, UINT64_MAX));
+    }
+    const struct xseg_explain_result sums = explain_share(allocator, &told);
+    assert_int_equal(sums.above_share, 100 * MIB);
+    assert_int_equal(sums.keep, 500 * MIB);
+    assert_true(told.youngest_borrowed >= told.oldest_other);
+    leave(allocator);
+}
+
+/* Where nothing decays, the time of idle memory begins when some is given first, and goes on each time. */
+TEST_WITH(oldest_memory_is_released_first_without_decay, members_begin, members_end)
+{
+    const unsigned other = member_start(PATIENT);
+    struct xseg_allocator *allocator = join("budget_share:0.5");
+    struct told told;
+    void *block[3];
+
+    for (unsigned i = 0; i < 3; i++)
+        block[i] = env_alloc(allocator, (i == 1 ? 600 : 150) * MIB, NULL);
+    env_free(allocator, block[1]);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_ok(member_call(other, 'a', i, (200 - 100 * i) * MIB).status);
+        (void)usleep(20000);
+    }
+    member_end(other);
+    env_free(allocator, block[0], block[2]);
+    const struct xseg_explain_result sums = explain_share(allocator, &told);
+    assert_in_range(sums.above_share, 20 * MIB, 400 * MIB);
+    /* By its address, that of the last block would be borrowed. */
+    assert_true(told.lowest_borrowed < told.highest_other);
+    assert_true(told.youngest_borrowed >= told.oldest_other);
+    leave(allocator);
+}
+
+/* Pages of the page cache go first, so less of what is reserved would go. */
+TEST_WITH(the_page_cache_counts_first, members_begin, members_end)
+{
+    struct xseg_allocator *allocator = join("budget_share:0.25,page_cache_mb:1024");
+    void *block = env_alloc(allocator, 300 * MIB, NULL);
+    struct told told;
+
+    assert_ok(xseg_config_set(allocator, "unmap_on_free:True"));
+    env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
+    assert_ok(xseg_config_set(allocator, "unmap_on_free:False"));
+    env_free(allocator, block);
+    const struct xseg_explain_result sums = explain_share(allocator, &told);
+    assert_int_equal(sums.page_cache, 400 * MIB);
+    assert_int_equal(sums.above_share, 60 * MIB);
+    leave(allocator);
+}
+
+/* --- What happened. --- */
+
+/* Who asks notes it before what it gets. */
+TEST_WITH(a_request_that_waits_is_noted, members_begin, members_end)
+{
+    const unsigned other = member_start(PATIENT);
+
+    struct xseg_allocator *allocator = join("history:all,history_stacks:alloc");
+    const xseg_stream stream = env_stream();
+    assert_ok(member_call(other, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(other, 'f', 0, 0).status);
+    void *block = env_alloc(allocator, 400 * MIB, stream);
+    struct history_list recorded = history_read(allocator, 0);
+    const struct xseg_history_entry ask = history_only(&recorded, XSEG_HISTORY_BUDGET_REQUEST);
+    const struct xseg_history_entry alloc = history_only(&recorded, XSEG_HISTORY_ALLOC);
+    assert_null(ask.base);
+    assert_int_equal(ask.order, 0);
+    /* A growth may end with a page of 20 MiB of which it needs 2. */
+    assert_int_equal(ask.bytes, 418 * MIB);
+    assert_int_equal(ask.requested, 418 * MIB);
+    assert_ptr_equal(ask.stream, stream);
+    assert_int_equal(ask.thread, alloc.thread);
+    assert_int_not_equal(ask.stack, 0);
+    assert_true(ask.time_ns <= alloc.time_ns);
+    assert_int_equal(recorded.entry[0].action, XSEG_HISTORY_BUDGET_REQUEST);
+    free(recorded.entry);
+    env_free(allocator, block);
+    env_close(allocator, stream);
+    member_end(other);
+}
+
+/* Where there are no others, nobody is asked. */
+TEST_WITH(single_member_sends_no_request, members_begin, members_end)
+{
+    struct xseg_allocator *allocator = join("history:all");
+    void *ptr = NULL;
+
+    void *block = env_alloc(allocator, 700 * MIB, NULL);
+    assert_int_equal(xseg_alloc(allocator, 0, 600 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    struct history_list recorded = history_read(allocator, 0);
+    for (size_t i = 0; i < recorded.count; i++)
+        assert_int_not_equal(recorded.entry[i].action, XSEG_HISTORY_BUDGET_REQUEST);
+    (void)history_only(&recorded, XSEG_HISTORY_OOM);
+    free(recorded.entry);
+    env_free(allocator, block);
+    leave(allocator);
+}
+
+/* What was given by the history, in bytes; each piece is followed by its unmap. */
+static uint64_t noted_as_given(struct xseg_allocator *allocator)
+{
+    const struct history_list recorded = history_read(allocator, 0);
+    uint64_t given = 0, unmapped = 0;
+
+    for (size_t i = 0; i < recorded.count; i++) {
+        const struct xseg_history_entry *entry = &recorded.entry[i];
+
+        assert_int_not_equal(entry->action, XSEG_HISTORY_DECAY);
+        unmapped += entry->action == XSEG_HISTORY_SEGMENT_UNMAP ? entry->bytes : 0;
+        if (entry->action != XSEG_HISTORY_BUDGET_RELEASE)
+            continue;
+        given += entry->bytes;
+        assert_true(i + 1 < recorded.count);
+        assert_int_equal(entry[1].action, XSEG_HISTORY_SEGMENT_UNMAP);
+        assert_ptr_equal(entry[1].base, entry->base);
+        assert_int_equal(entry[1].bytes, entry->bytes);
+    }
+    assert_int_equal(given, unmapped);
+    free(recorded.entry);
+    return given;
+}
+
+static uint64_t taken(struct xseg_allocator *allocator)
+{
+    return env_stats(allocator).physical_bytes;
+}
+
+/* Who gives notes it as the cause of what goes, once for each piece of memory. */
+TEST_WITH(budget_releases_are_recorded, members_begin, members_end)
+{
+    const unsigned other = member_start(PATIENT);
+
+    struct xseg_allocator *allocator = join("history:all");
+    env_free(allocator, env_alloc(allocator, 900 * MIB, NULL));
+    const struct member_answer answer = member_call(other, 'a', 0, 400 * MIB);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+    /* It may still be giving. */
+    COMES_TO(noted_as_given(allocator) == 900 * MIB - taken(allocator));
+    assert_true(noted_as_given(allocator) >= 276 * MIB);
+    leave(allocator);
+}
+
+/* --- Figures. --- */
+
+/* The value of a metric of device 0; -1 if there is none. */
+static double metric(struct xseg_allocator *allocator, const char *name)
+{
+    static char page[1 << 16];
+    char line[96];
+
+    assert_ok(xseg_metrics(allocator, page, sizeof(page), NULL));
+    (void)snprintf(line, sizeof(line), "\n%s{device=\"0\"} ", name);
+    const char *found = strstr(page, line);
+    return found == NULL ? -1 : strtod(found + strlen(line), NULL);
+}
+
+TEST_WITH(metrics_include_the_budget, members_begin, members_end)
+{
+    const unsigned other = member_start(PATIENT);
+
+    struct xseg_allocator *allocator = join("budget_share:0.25");
+    void *block = env_alloc(allocator, 700 * MIB, NULL);
+    assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
+    COMES_TO(metric(allocator, "xseg_budget_other_members") == 1);
+    assert_true(metric(allocator, "xseg_budget_share_bytes") == 256.0 * (double)MIB);
+    assert_true(metric(allocator, "xseg_budget_above_share_bytes") == 444.0 * (double)MIB);
+    assert_true(metric(allocator, "xseg_budget_demand_bytes") == 0);
+    assert_true(metric(allocator, "xseg_budget_requests_total") == 0);
+    assert_true(metric(allocator, "xseg_budget_released_bytes_total") == 0);
+    env_free(allocator, block);
+    assert_ok(member_call(other, 'a', 0, 600 * MIB).status);
+    COMES_TO(metric(allocator, "xseg_budget_released_bytes_total") ==
+             (double)(700 * MIB - taken(allocator)));
+    assert_ok(member_call(other, 'f', 0, 0).status);
+    block = env_alloc(allocator, 600 * MIB, NULL);
+    assert_true(metric(allocator, "xseg_budget_requests_total") == 1);
+    assert_true(metric(allocator, "xseg_budget_requests_served_total") == 1);
+    env_free(allocator, block);
+    assert_ok(xseg_config_set(allocator, "budget_file:none"));
+    assert_true(metric(allocator, "xseg_budget_share_bytes") < 0);
+    assert_true(metric(allocator, "xseg_budget_demand_bytes") < 0);
+    assert_true(metric(allocator, "xseg_budget_requests_total") < 0);
+    leave(allocator);
+}
+
+/* --- The ledger. --- */
+
+struct seen {
+    struct xseg_budget_entry entry[8];
+    char program[8][32], uuid[8][64];
+    unsigned count, most;
+};
+
+static bool see(void *context, const struct xseg_budget_entry *entry)
+{
+    struct seen *seen = context;
+
+    assert_int_equal(entry->struct_size, sizeof(*entry));
+    assert_true(seen->count < COUNT_OF(seen->entry));
+    (void)snprintf(seen->program[seen->count], 32, "%s", entry->program ? entry->program : "");
+    (void)snprintf(seen->uuid[seen->count], 64, "%s", entry->uuid ? entry->uuid : "");
+    seen->entry[seen->count++] = *entry;
+    return seen->count < seen->most;
+}
+
+static struct seen look(void)
+{
+    struct seen seen = {.most = COUNT_OF(seen.entry)};
+
+    assert_ok(xseg_budget_members(members.budget_file, see, &seen));
+    return seen;
+}
+
+static bool has_taken(uint64_t bytes)
+{
+    const struct seen seen = look();
+
+    return seen.count > 0 && seen.entry[0].physical_bytes == bytes;
+}
+
+/* Whoever may read the file sees what is there, and is not seen. */
+TEST_WITH(budget_members_are_listed, members_begin, members_end)
+{
+    const unsigned one = member_start("budget_share:0.7,budget_min_mb:10");
+    assert_ok(member_call(one, 'a', 0, 60 * MIB).status);
+    assert_ok(member_call(one, 'a', 1, 40 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    const unsigned other = member_start("");
+    /* The other one has opened no device. */
+    assert_ok(member_call(other, ' ', 0, 0).status);
+    COMES_TO(has_taken(100 * MIB) && look().entry[0].idle_bytes == 60 * MIB);
+    struct seen seen = look();
+    assert_int_equal(seen.count, 2);
+    assert_int_equal(seen.entry[0].slot, 0);
+    assert_int_equal(seen.entry[1].slot, 1);
+    assert_int_equal(seen.entry[0].pid, members.process[one].pid);
+    assert_true(seen.entry[0].is_readable && seen.entry[1].is_readable);
+    assert_non_null(strstr(seen.program[0], "test-api"));
+    assert_int_equal(strlen(seen.uuid[0]), 36);
+    assert_int_equal(seen.uuid[0][8], '-');
+    assert_int_equal(seen.entry[0].share_millionths, 700000);
+    assert_int_equal(seen.entry[0].min_bytes, 10 * MIB);
+    assert_int_equal(seen.entry[0].demand_bytes, 0);
+    assert_int_equal(seen.entry[0].released_bytes, 0);
+    seen = (struct seen){.most = 1};
+    assert_ok(xseg_budget_members(members.budget_file, see, &seen));
+    assert_int_equal(seen.count, 1);
+    member_end(one);
+    assert_int_equal(look().count, 1);
+    member_end(other);
+    assert_int_equal(look().count, 0);
+}
+
+/* One that has written nonsense is there all the same, and nothing more is told of it. */
+TEST_WITH(unreadable_member_is_listed, members_begin, members_end)
+{
+    static const unsigned char nonsense[] = {1, 2, 3};
+    const unsigned one = member_start("");
+    int status = 0;
+
+    assert_ok(member_call(one, 'a', 0, 60 * MIB).status);
+    COMES_TO(has_taken(60 * MIB));
+    /* Else it would write its figures again. */
+    assert_int_equal(kill(members.process[one].pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(members.process[one].pid, &status, WUNTRACED),
+                     members.process[one].pid);
+    const int file = open(members.budget_file, O_WRONLY | O_CLOEXEC);
+    assert_true(file >= 0);
+    assert_int_equal(pwrite(file, nonsense, sizeof(nonsense), 4096), sizeof(nonsense));
+    (void)close(file);
+    const struct seen seen = look();
+    assert_int_equal(kill(members.process[one].pid, SIGCONT), 0);
+    assert_int_equal(seen.count, 1);
+    assert_false(seen.entry[0].is_readable);
+    assert_int_equal(seen.entry[0].slot, 0);
+    assert_int_equal(seen.entry[0].pid, 0);
+    assert_int_equal(seen.entry[0].physical_bytes, 0);
+    assert_null(seen.entry[0].program);
+    assert_null(seen.entry[0].uuid);
+    COMES_TO(has_taken(60 * MIB));
+    member_end(one);
+}
+
+TEST_WITH(invalid_budget_file_names_are_rejected, members_begin, members_end)
+{
+    struct seen seen = {.most = 1};
+
+    env_expect_error(xseg_budget_members(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
+    env_expect_error(xseg_budget_members("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
+    env_expect_error(xseg_budget_members("a b", see, &seen), XSEG_ERR_ARGUMENT,
+                     "is invalid, \"a b\"; ");
+    env_expect_error(xseg_budget_members(members.budget_file, see, &seen), XSEG_ERR_FILE,
+                     members.budget_file);
+    assert_int_equal(access(members.budget_file, F_OK), -1);
+    assert_int_equal(seen.count, 0);
 }

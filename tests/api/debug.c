@@ -117,7 +117,7 @@ TEST(a_write_after_the_free_is_reported)
 }
 
 /* All of a block is looked at, in pieces: its first byte, its last, and where pieces meet. */
-TEST(every_byte_of_a_block_is_looked_at)
+TEST(every_byte_of_a_block_is_checked)
 {
     static const size_t offset[] = {0, 256 * KIB - 1, 256 * KIB, 2 * MIB + 511};
     struct heard heard;
@@ -172,7 +172,7 @@ TEST(memory_that_nobody_wrote_to_is_no_alarm)
     }
 }
 
-TEST(fresh_memory_holds_the_pattern)
+TEST(new_memory_has_the_debug_pattern)
 {
     static const char *const config[] = {"debug_fill:True",
                                          "debug_fill:True,expandable_segments:False"};
@@ -250,7 +250,7 @@ TEST(a_failed_fill_loses_nothing)
 }
 
 /* A driver that keeps no contents: found out once, and then nothing is read any more. */
-TEST(nothing_is_read_where_nothing_is_kept)
+TEST(pattern_is_not_read_if_the_driver_keeps_no_contents)
 {
     struct heard heard;
     struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", false);
@@ -359,7 +359,7 @@ static size_t end_capture(xseg_stream stream)
 
 /* The debugging keys queue nothing on the stream that is captured, and make no call that would spoil
  * a capture elsewhere. */
-TEST(nothing_of_this_gets_into_a_capture)
+TEST(debug_fills_stay_out_of_a_capture)
 {
     static const char *const config[] = {"debug_fill:True", "unmap_on_free:True",
                                          "guard_page:True,debug_fill:True"};
@@ -476,7 +476,7 @@ TEST(alone_blocks_have_pages_of_their_own)
     }
 }
 
-TEST(alone_blocks_are_aligned_as_asked)
+TEST(guarded_blocks_have_the_requested_alignment)
 {
     struct xseg_allocator *allocator = env_open("guard_page:True");
     struct xseg_request request = {sizeof(request)};
@@ -496,7 +496,7 @@ TEST(alone_blocks_are_aligned_as_asked)
 }
 
 /* The addresses come again only when many others have been freed after them. */
-TEST(freed_addresses_stay_in_quarantine)
+TEST(freed_addresses_are_quarantined)
 {
     struct xseg_allocator *allocator = env_open("unmap_on_free:True,history:all");
     char *first = env_alloc(allocator, 5000, NULL), *last = NULL;
@@ -553,7 +553,7 @@ TEST(a_free_waits_for_every_stream)
     env_close(allocator, own, side);
 }
 
-TEST(without_expandable_segments_there_is_a_warning)
+TEST(guarded_blocks_without_expandable_segments_are_logged)
 {
     struct heard heard;
     struct xseg_allocator *allocator =
@@ -582,7 +582,7 @@ TEST(without_expandable_segments_there_is_a_warning)
 
 /* --- Freeing twice. --- */
 
-TEST(a_second_free_is_told_about_the_first)
+TEST(double_free_reports_the_first_free)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:all,history_events:16");
     void *ptr = env_alloc(allocator, 8 * MIB, NULL), *other[3];
@@ -720,7 +720,7 @@ TEST(zeroing_in_a_capture_is_a_node_of_the_graph)
 }
 
 /* A caller whose header ends before `zeroed` is served as before; what it has behind is not read. */
-TEST(older_callers_go_on_working)
+TEST(older_callers_are_compatible)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_request request = {sizeof(request), .bytes = 3000, .zeroed = true};
@@ -736,7 +736,7 @@ TEST(older_callers_go_on_working)
 }
 
 /* What a caller of a newer header asks for beyond what is known is refused, and zero there asks for nothing. */
-TEST(newer_callers_are_served_as_far_as_they_are_known)
+TEST(newer_callers_are_accepted_if_new_members_are_zero)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct {

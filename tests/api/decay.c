@@ -60,7 +60,7 @@ static uint64_t waits(void)
            xseg_sim_calls("cuEventSynchronize");
 }
 
-TEST(idle_memory_goes_along_a_curve)
+TEST(idle_memory_decays_along_a_curve)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
     uint64_t before, most = 0;
@@ -105,7 +105,7 @@ TEST(calls_of_the_user_are_enough)
     env_close(allocator);
 }
 
-TEST(without_a_key_nothing_reads_the_clock)
+TEST(clock_is_not_read_without_decay)
 {
     struct xseg_allocator *allocator = open_on(4096, "keep_mb:10,keep_window_s:5");
 
@@ -122,7 +122,7 @@ TEST(without_a_key_nothing_reads_the_clock)
     env_close(allocator);
 }
 
-TEST(what_is_used_again_stays)
+TEST(reused_memory_does_not_decay)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
 
@@ -157,7 +157,7 @@ TEST(never_means_never)
 }
 
 /* A budget for a few pages at a time: those that have been idle for longest, whosever they are. */
-TEST(the_oldest_go_first)
+TEST(oldest_memory_decays_first)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,reclaim_us_per_s:1");
     xseg_stream stream[4];
@@ -192,7 +192,7 @@ TEST(the_oldest_go_first)
 }
 
 /* Behind an event, on their way out, and wanted again: they never left. */
-TEST(what_waits_for_an_event_comes_back)
+TEST(pending_memory_is_reclaimed_after_its_event)
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap",     "cuMemSetAccess",
                                         "cuMemUnmap",  "cuMemRelease", "cuMemAddressReserve"};
@@ -227,7 +227,7 @@ TEST(what_waits_for_an_event_comes_back)
 }
 
 /* Work is always queued on the stream, and yet what was freed before goes. */
-TEST(a_stream_that_never_rests_holds_up_nothing)
+TEST(busy_stream_does_not_block_decay)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
     const xseg_stream stream = env_stream();
@@ -264,7 +264,7 @@ TEST(a_floor_is_kept)
     env_close(allocator);
 }
 
-TEST(what_the_last_seconds_needed_is_kept)
+TEST(recent_peak_demand_is_retained)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,keep_window_s:8");
 
@@ -284,7 +284,7 @@ TEST(what_the_last_seconds_needed_is_kept)
     env_close(allocator);
 }
 
-TEST(a_soft_limit_draws_and_never_refuses)
+TEST(soft_limit_reclaims_and_never_denies)
 {
     struct xseg_allocator *allocator = open_on(4096, "soft_limit_mb:300");
 
@@ -342,7 +342,7 @@ TEST(the_driver_is_kept_busy_no_longer_than_that)
     env_close(allocator);
 }
 
-TEST(at_once_means_at_the_next_call)
+TEST(zero_decay_releases_at_the_next_call)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:0,reclaim_us_per_s:1000000");
 
@@ -439,7 +439,7 @@ TEST(a_released_pools_memory_waits_for_its_own_work)
     env_close(allocator, stream);
 }
 
-TEST(refused_pages_stay_and_go_later)
+TEST(failed_unmap_is_retried)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
     const struct xseg_sim_fault refusal = {
@@ -484,7 +484,7 @@ static void expect_threads(unsigned want)
 }
 
 /* With the machine's own clock, and nobody calling. */
-TEST(a_thread_gives_back_in_a_lull)
+TEST(background_thread_releases_idle_memory)
 {
     const unsigned before = threads();
     struct xseg_allocator *allocator = env_open("idle_ms:20,background_thread:True");
@@ -521,7 +521,7 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator, uint64_t l
 }
 
 /* "Please shrink to N": the answer says what was achieved. */
-TEST(a_trim_goes_down_to_what_is_wanted)
+TEST(trim_stops_at_its_target)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
     const xseg_stream stream = env_stream();
@@ -545,7 +545,7 @@ TEST(a_trim_goes_down_to_what_is_wanted)
     env_close(allocator, stream);
 }
 
-TEST(a_trim_takes_what_has_been_idle_for_long)
+TEST(trim_by_age_releases_old_memory)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
     const xseg_stream stream = env_stream();
@@ -575,7 +575,7 @@ TEST(a_trim_takes_what_has_been_idle_for_long)
     env_close(allocator, stream);
 }
 
-TEST(contradictions_are_refused)
+TEST(contradictory_options_are_rejected)
 {
     struct xseg_allocator *allocator = open_on(64, "keep_mb:100,soft_limit_mb:200");
 

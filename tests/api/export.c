@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Exports by raw handles: two processes on one simulated device, with real bytes; what an export retains; and calls that
+ * * Exports by raw handles: two processes on one simulated device, with real bytes; what an export retains; and calls that
  * fail, which leave nothing behind.
  */
 #include <errno.h>
@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 #include "tests/support/process.h"
 #include "tests/support/trim_due.h"
@@ -265,7 +266,7 @@ static void send_block(const struct process *process, struct xseg_allocator *own
     assert_int_equal(env_open_fds(), before);
 }
 
-TEST(what_one_process_writes_the_other_reads)
+TEST(importer_reads_the_exporters_data)
 {
     static const size_t sizes[] = {1000, 700 * KIB, 3 * MIB, 20 * MIB, 70 * MIB};
     struct process process = {0};
@@ -327,7 +328,7 @@ TEST(importers_outlive_the_exporter)
     end_process(&process, own);
 }
 
-TEST(a_process_that_dies_lets_go)
+TEST(killed_importer_releases_its_memory)
 {
     const struct xseg_sim_settings alone = machine(false, 1 * GIB);
     struct process process = {0};
@@ -395,7 +396,7 @@ TEST(the_same_process_can_import)
     env_close(allocator);
 }
 
-TEST(exports_and_imports_cost_what_is_said)
+TEST(exports_and_imports_have_the_documented_cost)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -488,7 +489,7 @@ static bool find_mapping(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-TEST(a_trim_leaves_exported_pages)
+TEST(trim_keeps_exported_pages)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -530,7 +531,7 @@ TEST(a_trim_leaves_exported_pages)
     env_close(allocator);
 }
 
-TEST(decay_leaves_exported_pages)
+TEST(decay_keeps_exported_pages)
 {
     struct xseg_allocator *allocator = open_on(false, 1 * GIB, "idle_ms:100");
     struct xseg_pool *pool = make_pool(allocator);
@@ -554,7 +555,7 @@ TEST(decay_leaves_exported_pages)
     env_close(allocator);
 }
 
-TEST(a_shortage_leaves_exported_pages)
+TEST(fallback_chain_keeps_exported_pages)
 {
     struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -606,7 +607,7 @@ TEST(pages_are_stolen_from_their_own_kind)
 }
 
 /* An importer of a page sees it until it unmaps the page: another pool's contents must not be on it. */
-TEST(what_was_shown_goes_to_no_other_pool)
+TEST(exported_pages_are_not_reused_by_other_pools)
 {
     struct xseg_allocator *allocator = open_on(true, 200 * MIB, "page_cache_mb:200");
     struct xseg_pool *first = make_pool(allocator), *second = make_pool(allocator);
@@ -677,7 +678,7 @@ TEST(statistics_are_those_of_any_pool)
 
 /* --- What is refused. --- */
 
-TEST(a_driver_without_such_memory_is_asked_once)
+TEST(missing_handle_support_is_probed_once)
 {
     static const struct {
         const char *call;
@@ -710,7 +711,7 @@ TEST(a_driver_without_such_memory_is_asked_once)
     }
 }
 
-TEST(a_trial_that_fails_says_nothing)
+TEST(failed_probe_logs_nothing)
 {
     struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
     struct xseg_pool *pool = NULL, *other = NULL;
@@ -727,7 +728,7 @@ TEST(a_trial_that_fails_says_nothing)
     const uint64_t calls = xseg_sim_calls(NULL);
     assert_ok(xseg_pool_release(make_pool(allocator)));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    /* A driver that refuses later is asked again; api/boards has one that goes on refusing. */
+    /* A driver that refuses later is asked again; api/vmm_fallback has one that always fails. */
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 801));
     env_free(allocator, env_alloc_in(allocator, pool, 1000, NULL));
     assert_true(xseg_sim_failed());
@@ -777,7 +778,7 @@ TEST(options_are_checked)
     env_close(allocator);
 }
 
-TEST(only_live_exportable_blocks_are_exported)
+TEST(only_allocated_exportable_blocks_are_exported)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -848,7 +849,7 @@ static void expect_refused(struct xseg_allocator *allocator,
         expect_refused(allocator, &exported, (at), changed, status, word); \
     } while (0)
 
-TEST(bad_handles_are_refused)
+TEST(invalid_handles_are_rejected)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -941,7 +942,7 @@ TEST(an_export_is_whole_or_nothing)
     env_close(allocator);
 }
 
-TEST(nothing_is_unmapped_in_a_capture)
+TEST(capture_unmaps_nothing)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator), *graph = env_pool(allocator);
@@ -969,7 +970,7 @@ TEST(nothing_is_unmapped_in_a_capture)
 }
 
 /* After an error that does not pass, only the host side works; nothing is left behind of it. */
-TEST(a_lost_device_lets_go)
+TEST(lost_device_releases_its_exports)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -1029,7 +1030,7 @@ TEST(exportable_memory_is_not_limited_by_descriptors)
     env_close(allocator);
 }
 
-TEST(a_forked_child_is_refused)
+TEST(calls_of_a_forked_child_fail)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -1104,7 +1105,7 @@ static void find_line(void *context, enum xseg_log_level level, const char *line
         (void)snprintf(context, 512, "%s", line);
 }
 
-TEST(a_device_that_cannot_says_so_once)
+TEST(missing_export_support_is_logged_once)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct xseg_options options = {sizeof(options)};
@@ -1207,7 +1208,7 @@ TEST(fabric_handles_are_bytes)
     env_close(allocator);
 }
 
-TEST(without_fabric_there_is_a_reason)
+TEST(missing_fabric_support_is_explained)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator);
@@ -1219,4 +1220,182 @@ TEST(without_fabric_there_is_a_reason)
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     hold(allocator, block);
     close_with(allocator, pool, block);
+}
+
+/* --- * The probe of exports is deferred while the device has too little memory for it: no pool counts as
+ * exportable before the probe, and the next growth runs the probe. --- */
+
+#define NOT_SUPPORTED 801
+
+static struct xseg_sim_settings low_memory_settings(void)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB,
+                                         .fabric = true};
+
+    return settings;
+}
+
+/* Two allocators on one device; the first one has allocated all of its memory. */
+struct full {
+    struct xseg_allocator *holder, *allocator;
+    void *all;
+    char log[512]; /* the last warning of `allocator` */
+};
+
+static void find_probe_line(void *context, enum xseg_log_level level, const char *line)
+{
+    if (level == XSEG_LOG_WARNING)
+        (void)snprintf(context, 512, "%s", line);
+}
+
+static void open_full(struct full *full, const char *config)
+{
+    const struct xseg_sim_settings settings = low_memory_settings();
+    struct xseg_options options = {sizeof(options)};
+
+    *full = (struct full){.holder = env_open_on(&settings, NULL)};
+    full->all = env_alloc(full->holder, 200 * MIB, NULL);
+    options.driver = env_driver();
+    options.log = find_probe_line;
+    options.log_context = full->log;
+    assert_ok(xseg_open(config, &options, &full->allocator));
+}
+
+static void free_device_memory(struct full *full)
+{
+    env_free(full->holder, full->all);
+    env_empty_cache(full->holder);
+}
+
+static void close_full(const struct full *full)
+{
+    assert_ok(xseg_close(full->holder));
+    env_close(full->allocator);
+}
+
+static struct xseg_pool *exportable_pool(struct xseg_allocator *allocator)
+{
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
+    struct xseg_pool *pool = NULL;
+
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+    return pool;
+}
+
+static void export_and_close(struct xseg_allocator *allocator, void *block,
+                             enum xseg_handle_type type)
+{
+    struct exported_handles exported;
+
+    assert_ok(export_handles(allocator, block, type, &exported));
+    export_handles_close(&exported);
+    assert_ok(xseg_export_close(allocator, block));
+}
+
+TEST(the_probe_runs_when_memory_is_free)
+{
+    struct full full;
+    void *block = NULL;
+
+    open_full(&full, "exportable:True");
+    assert_int_equal(xseg_alloc(full.allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_non_null(strstr(full.log, "too little free memory for the driver test"));
+    free_device_memory(&full);
+    /* The default pool is exportable from its first memory on. */
+    block = env_alloc(full.allocator, 1000, NULL);
+    export_and_close(full.allocator, block, XSEG_HANDLE_FD);
+    export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
+    const uint64_t exports = xseg_sim_calls("cuMemExportToShareableHandle");
+    void *other = env_alloc(full.allocator, 30 * MIB, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemExportToShareableHandle"), exports);
+    env_free(full.allocator, other, block);
+    close_full(&full);
+}
+
+/* If the deferred probe fails, the default pool still gets memory that is not exportable. */
+TEST(a_failed_probe_leaves_the_default_pool_not_exportable)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    struct exported_handles exported;
+    struct xseg_pool *pool = NULL;
+    struct full full;
+    void *block = NULL;
+
+    open_full(&full, "exportable:True");
+    assert_ok(xseg_pool_create(full.allocator, 0, NULL, &pool));
+    free_device_memory(&full);
+    /* Both pages of the probe: with fabric handles, and without. */
+    fault.call = "cuMemCreate";
+    fault.error = NOT_SUPPORTED;
+    for (unsigned i = 0; i < 2; i++) {
+        fault.nth = i + 1;
+        assert_ok(xseg_sim_fault_set(i, &fault));
+    }
+    block = env_alloc(full.allocator, 1000, NULL);
+    assert_int_equal(xseg_sim_fault_count(1), 1);
+    assert_non_null(strstr(full.log, "exportable has no effect, "));
+    assert_non_null(strstr(full.log, "CUDA_ERROR_NOT_SUPPORTED"));
+    env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FD, &exported),
+                     XSEG_ERR_UNSUPPORTED, "cannot be exported");
+    env_free(full.allocator, block);
+    block = env_alloc_in(full.allocator, pool, 1000, NULL);
+    env_free(full.allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    close_full(&full);
+}
+
+/* A pool that is exportable by its options is created under memory pressure, and gets fabric
+ * handles later. */
+TEST(a_deferred_probe_finds_fabric_handles)
+{
+    struct exported_handles exported;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    struct full full;
+
+    open_full(&full, NULL);
+    struct xseg_pool *pool = exportable_pool(full.allocator);
+    free_device_memory(&full);
+    void *block = env_alloc_in(full.allocator, pool, 1000, NULL);
+    export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
+    env_free(full.allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    close_full(&full);
+
+    /* The pages were created before the probe could run: they have no fabric handles. */
+    open_full(&full, NULL);
+    pool = exportable_pool(full.allocator);
+    free_device_memory(&full);
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, 2));
+    block = env_alloc_in(full.allocator, pool, 1000, NULL);
+    env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
+                     XSEG_ERR_UNSUPPORTED, "before the probe of fabric handles");
+    export_and_close(full.allocator, block, XSEG_HANDLE_FD);
+    env_free(full.allocator, block);
+    scope.pool = pool;
+    assert_ok(xseg_trim(full.allocator, &scope, NULL, NULL));
+    block = env_alloc_in(full.allocator, pool, 1000, NULL);
+    export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
+    env_free(full.allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    close_full(&full);
+}
+
+/* If memory is too low for the probe at the export itself, the error message contains that. */
+TEST(the_error_reports_a_probe_without_memory)
+{
+    struct exported_handles exported;
+    struct full full;
+
+    open_full(&full, NULL);
+    struct xseg_pool *pool = exportable_pool(full.allocator);
+    free_device_memory(&full);
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, 2));
+    void *block = env_alloc_in(full.allocator, pool, 1000, NULL);
+    full.all = env_alloc(full.holder, 198 * MIB, NULL);
+    env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
+                     XSEG_ERR_UNSUPPORTED, "out of memory for a probe");
+    free_device_memory(&full);
+    env_free(full.allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    close_full(&full);
 }

@@ -304,7 +304,7 @@ TEST(another_network_namespace_is_named)
     refuse_after('N', 'n');
 }
 
-TEST(an_importer_without_descriptors_is_told)
+TEST(importer_without_descriptors_gets_an_error)
 {
     refuse_after(0, 'l');
 }
@@ -596,7 +596,7 @@ TEST(an_export_without_a_socket_exports_nothing)
     env_close(allocator);
 }
 
-TEST(memory_of_another_device_is_refused)
+TEST(import_from_another_device_is_rejected)
 {
     struct xseg_sim_settings settings = machine();
     void *base = NULL;
@@ -623,7 +623,7 @@ static void expect_refused(struct xseg_allocator *allocator, struct xseg_export_
     assert_true(import_fails(allocator, &token, XSEG_ERR_ARGUMENT, word));
 }
 
-TEST(a_changed_token_is_refused)
+TEST(modified_token_is_rejected)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
     void *block = env_alloc(allocator, 3 * MIB, NULL), *base = NULL;

@@ -63,7 +63,7 @@ static void expect_stack(struct xseg_allocator *allocator, uint32_t stack, bool 
 }
 
 /* Which events have a stack, by the key history_stacks; the stack is that of the call. */
-TEST(stacks_are_taken_where_the_key_says)
+TEST(stacks_are_recorded_for_the_configured_events)
 {
     static const struct {
         const char *config;
@@ -188,7 +188,7 @@ static bool spare(void *context, const struct xseg_oom_info *shortage)
     return true;
 }
 
-TEST(an_observer_leaves_the_stack_of_the_request)
+TEST(observer_does_not_replace_the_stack_of_the_request)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     struct xseg_observer observer = {sizeof(observer), .on_low_memory = spare};
@@ -216,7 +216,7 @@ TEST(an_observer_leaves_the_stack_of_the_request)
 
 /* --- What is kept. --- */
 
-TEST(what_is_kept_follows_the_keys)
+TEST(history_follows_configuration_changes)
 {
     static const struct {
         const char *config, *words;
@@ -317,7 +317,7 @@ TEST(a_block_has_no_origin_of_an_earlier_one)
 }
 
 /* A ring that is too small keeps the newest, and counts the rest. */
-TEST(too_many_events_are_counted)
+TEST(overwritten_events_are_counted)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_events:16");
     void *ptr = NULL;
@@ -390,7 +390,7 @@ static void *free_elsewhere(void *context)
     return NULL;
 }
 
-TEST(a_second_free_is_told_about_the_first)
+TEST(double_free_reports_the_first_free)
 {
     static const struct {
         const char *config;
@@ -463,7 +463,7 @@ TEST(a_walk_is_of_one_moment)
     env_close(walker.allocator);
 }
 
-TEST(devices_are_told_apart)
+TEST(events_of_devices_are_separate)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 3};
     void *ptr = NULL;
@@ -591,7 +591,7 @@ static void set_hook(struct xseg_allocator *allocator, struct hooked *hooked,
     assert_ok(xseg_history_set_hook(allocator, &hook));
 }
 
-TEST(events_have_the_users_frames)
+TEST(stacks_begin_with_user_frames)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:alloc");
     struct hooked hooked = {.number = 0};
@@ -965,7 +965,7 @@ static void *work_with_a_label(void *context)
     return NULL;
 }
 
-TEST(labels_hold_for_a_scope_and_a_thread)
+TEST(labels_apply_to_a_scope_and_a_thread)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     const char *outer = "not set", *inner = NULL;
@@ -1050,7 +1050,7 @@ static bool never_frame(void *context, const struct xseg_history_frame *frame)
     return false;
 }
 
-TEST(bad_input_is_refused)
+TEST(invalid_input_is_rejected)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_history_summary summary = {.struct_size = 3};
@@ -1110,7 +1110,7 @@ static int child(struct xseg_allocator *allocator)
     return xseg_history_label(allocator, "child", NULL) == XSEG_ERR_FORKED ? 0 : 8;
 }
 
-TEST(a_forked_child_is_refused)
+TEST(calls_of_a_forked_child_fail)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     int status = -1;

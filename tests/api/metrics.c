@@ -106,7 +106,7 @@ TEST(arguments_are_checked)
     env_close(allocator);
 }
 
-TEST(what_is_registered_is_told_by_pool)
+TEST(registered_bytes_are_reported_by_pool)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const struct xseg_registrar registrar = null_registrar(false);
@@ -152,7 +152,7 @@ TEST(a_page_is_whole_or_not_there)
 }
 
 /* Of devices that have not been opened nothing is known, and asking opens none. */
-TEST(before_the_first_block)
+TEST(metrics_exist_before_the_first_block)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const uint64_t calls = xseg_sim_calls(NULL);
@@ -310,7 +310,7 @@ TEST(the_number_of_labels_is_bounded)
     env_close(allocator);
 }
 
-TEST(paused_memory_is_told_apart)
+TEST(paused_memory_is_reported_separately)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
@@ -328,7 +328,7 @@ TEST(paused_memory_is_told_apart)
     env_close(allocator);
 }
 
-TEST(refusals_and_calls_are_counted)
+TEST(errors_and_driver_calls_are_counted)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     struct xseg_driver_call calls[64];
@@ -389,7 +389,7 @@ static void expect_nanoseconds(struct xseg_allocator *allocator, const char *wha
 }
 
 /* Half of a page is stranded beside a live block; a page that is idle is not. */
-TEST(stranded_memory_is_as_of_the_last_look)
+TEST(stranded_memory_is_that_of_the_last_scan)
 {
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_allocator *allocator =
@@ -422,7 +422,7 @@ TEST(stranded_memory_is_as_of_the_last_look)
     env_close(allocator);
 }
 
-TEST(what_others_take_is_as_the_driver_said)
+TEST(external_memory_is_that_of_the_last_driver_query)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     struct xseg_allocator *other = NULL, *allocator;
@@ -531,7 +531,7 @@ TEST(a_place_that_cannot_be_written)
 }
 
 /* In a child, which a limit of the system lets write no more than 512 bytes a file. */
-TEST(a_file_stays_until_the_new_one_is_complete)
+TEST(metrics_file_is_replaced_atomically)
 {
     const struct rlimit low = {512, 512};
     struct stat before, after;
@@ -615,7 +615,7 @@ TEST(standard_output_is_written_in_place)
     assert_int_equal(unlink(target), 0);
 }
 
-TEST(a_forked_child_is_refused)
+TEST(calls_of_a_forked_child_fail)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     int result = 0;

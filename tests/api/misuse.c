@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Wrong calls about streams, captures and pools: each gets a status and a sentence, and has changed
+ * * Wrong calls about streams, captures and pools: each gets a status and a sentence, and has changed
  * nothing: the statistics and the live blocks are as before.
  */
-#include "tests/support/env.h"
-
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "tests/support/env.h"
 
 int cuEventCreate(xseg_event *event, unsigned flags);
 int cuEventRecord(xseg_event event, xseg_stream stream);
@@ -144,7 +144,7 @@ TEST(an_error_names_the_function_that_was_called)
 
 /* --- Streams. --- */
 
-TEST(uses_need_a_live_block_and_a_stream)
+TEST(record_stream_needs_a_block_and_a_stream)
 {
     const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
     struct stage stage;
@@ -176,7 +176,7 @@ TEST(uses_need_a_live_block_and_a_stream)
     tear_down(&stage);
 }
 
-TEST(frees_behind_events_are_checked)
+TEST(free_after_checks_its_events)
 {
     struct stage stage;
     xseg_event events[2] = {NULL, NULL}, captured = NULL;
@@ -211,7 +211,7 @@ TEST(frees_behind_events_are_checked)
     tear_down(&stage);
 }
 
-TEST(streams_that_stay_are_not_gone)
+TEST(default_streams_cannot_be_retired)
 {
     struct stage stage;
 
@@ -299,7 +299,7 @@ static void *no_alloc(void *context, size_t bytes, int device, xseg_stream strea
     return NULL;
 }
 
-TEST(pools_are_made_of_what_is_known)
+TEST(unknown_pool_options_are_rejected)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
@@ -323,7 +323,7 @@ TEST(pools_are_made_of_what_is_known)
 }
 
 /* Released once too often, or of somebody else: a pool serves nobody. */
-TEST(pools_without_a_holder_are_refused)
+TEST(released_pools_are_rejected)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_request request = {sizeof(request)};
@@ -396,7 +396,7 @@ static void never_called(void *context, void *ptr, bool freed)
     fail();
 }
 
-TEST(only_a_pools_own_checkpoint_is_restored)
+TEST(checkpoint_of_another_pool_is_rejected)
 {
     struct xseg_checkpoint *checkpoint = NULL, *others = NULL;
     struct stage stage;
@@ -475,7 +475,7 @@ static int allowed_in_child(const struct stage *stage, struct xseg_checkpoint *c
 }
 
 /* A child that was forked in a capture is refused everything, and its exit takes nothing away. */
-TEST(a_child_forked_in_a_capture_is_refused)
+TEST(calls_of_a_child_forked_in_a_capture_fail)
 {
     struct xseg_checkpoint *checkpoint = NULL;
     struct picture before;
@@ -498,4 +498,190 @@ TEST(a_child_forked_in_a_capture_is_refused)
     env_capture_end(stage.pool, stage.stream);
     xseg_checkpoint_destroy(checkpoint);
     tear_down(&stage);
+}
+
+/* --- * Devices that are lost: after an error such as an illegal address, after a reset of the context
+ * underneath, and after the driver's shutdown at exit.  Allocations say so, without asking the
+ * driver again; frees, statistics and close work on the host side. --- */
+
+/* Of CUresult. */
+#define DEINITIALIZED   4
+#define ILLEGAL_ADDRESS 700
+
+int cuDevicePrimaryCtxReset_v2(int device);
+
+/* No allocation works, and none asks the driver. */
+static void expect_lost(struct xseg_allocator *allocator, const char *word)
+{
+    const uint64_t calls = xseg_sim_calls(NULL);
+    void *ptr = NULL;
+
+    for (unsigned i = 0; i < 100; i++)
+        env_expect_error(xseg_alloc(allocator, 0, (size_t)512 << i % 20, NULL, &ptr),
+                         XSEG_ERR_DEVICE_LOST, word);
+    assert_null(ptr);
+    env_expect_error(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST, word);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+}
+
+TEST(sticky_error_loses_the_device)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    struct xseg_allocator *allocator;
+    xseg_stream side;
+    void *a, *b, *c = NULL;
+
+    allocator = env_open_on(&settings, "expandable_segments:True");
+    side = env_stream();
+    a = env_alloc(allocator, 5 * MIB, NULL);
+    b = env_alloc(allocator, 700, NULL);
+    assert_ok(xseg_record_stream(allocator, a, side));
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
+    env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &c), XSEG_ERR_DEVICE_LOST,
+                     "cuMemCreate failed, CUDA_ERROR_ILLEGAL_ADDRESS");
+    expect_lost(allocator, "device 0 is lost");
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
+
+    /* The other device is none of its business. */
+    assert_ok(xseg_alloc(allocator, 1, 100 * MIB, NULL, &c));
+    env_free(allocator, c);
+
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated, 2 on ");
+    env_free(allocator, a, b);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
+    assert_ok(xseg_close(allocator)); /* a lost device keeps its memory */
+    env_stream_destroy(side);
+}
+
+TEST(context_reset_loses_the_device)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = NULL;
+
+    assert_int_equal(cuDevicePrimaryCtxReset_v2(0), 0);
+    assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &b), XSEG_ERR_DEVICE_LOST);
+    expect_lost(allocator, "device 0 is lost");
+    env_free(allocator, a);
+    assert_ok(xseg_close(allocator));
+}
+
+TEST(driver_shutdown_loses_the_device)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    void *a = env_alloc(allocator, 30 * MIB, NULL);
+
+    env_free(allocator, a);
+    assert_ok(xseg_sim_fail("cuStreamQuery", 1, DEINITIALIZED));
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST);
+    expect_lost(allocator, "CUDA_ERROR_DEINITIALIZED");
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_ok(xseg_close(allocator));
+}
+
+/* Found at the end: close does what is left to do. */
+TEST(close_completes_after_an_error)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    assert_ok(xseg_sim_fail("cuStreamSynchronize", 1, ILLEGAL_ADDRESS));
+    assert_ok(xseg_close(allocator));
+}
+
+/* While a device is opened: nothing is kept, and the next attempt opens it. */
+TEST(failed_open_of_a_device_is_retried)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    void *ptr = NULL;
+
+    assert_ok(xseg_sim_fail("cuMemMap", 1, ILLEGAL_ADDRESS));
+    assert_int_equal(xseg_alloc(allocator, 0, 512, NULL, &ptr), XSEG_ERR_DEVICE_LOST);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_ok(xseg_close(allocator));
+}
+
+/* The question about a pending block finds the device lost: nothing is served, though it is cached. */
+TEST(error_in_a_query_loses_the_device)
+{
+    for (unsigned is_known = 0; is_known < 2; is_known++) {
+        struct xseg_allocator *allocator = env_open("expandable_segments:True");
+        const xseg_stream side = env_stream();
+        void *pending = env_alloc(allocator, 5 * MIB, NULL), *ptr = NULL;
+
+        env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
+        /* A stream has a shortcut after its second request, and none after a configuration. */
+        if (is_known != 0)
+            env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
+        assert_ok(xseg_sim_launch(side, UINT64_MAX));
+        assert_ok(xseg_record_stream(allocator, pending, side));
+        env_free(allocator, pending);
+        if (is_known == 0)
+            assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
+        assert_ok(xseg_sim_fail("cuEventQuery", 1, ILLEGAL_ADDRESS));
+        env_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
+                         "device 0 is lost");
+        assert_ok(xseg_close(allocator));
+    }
+}
+
+/* Memory of a pool's own, at the address that `context` is. */
+static void *give(void *context, size_t bytes, int ordinal, xseg_stream stream)
+{
+    (void)bytes;
+    (void)ordinal;
+    (void)stream;
+    return context;
+}
+
+static void take_back(void *context, void *memory, size_t bytes, int ordinal, xseg_stream stream)
+{
+    (void)bytes;
+    (void)ordinal;
+    (void)stream;
+    assert_ptr_equal(memory, context);
+}
+
+/* A close that is refused by another device has let go of what a lost one had pending: its address may come
+ * again, and its streams may pass. */
+static void pending_goes_with_the_device(size_t bytes)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool *pool[2];
+    void *gone, *other = NULL;
+
+    options.memory = (struct xseg_pool_memory){give, take_back, (void *)((uintptr_t)1 << 46)};
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:False");
+    const xseg_stream side = env_stream();
+    for (int device = 0; device < 2; device++)
+        assert_ok(xseg_pool_create(allocator, device, &options, &pool[device]));
+    gone = env_alloc_in(allocator, pool[0], bytes, NULL);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, gone, side));
+    env_free(allocator, gone);
+    assert_ok(xseg_sim_fail("cuMemAlloc", 1, ILLEGAL_ADDRESS));
+    assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &other), XSEG_ERR_DEVICE_LOST);
+
+    assert_ok(xseg_alloc(allocator, 1, 100 * MIB, NULL, &other));
+    env_free(allocator, other);
+    fault.call = "cuMemFree";
+    fault.nth = fault.every = 1;
+    fault.error = 1;
+    assert_ok(xseg_sim_fault_set(1, &fault));
+    env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuMemFree");
+    assert_ok(xseg_sim_fault_set(1, NULL));
+
+    assert_int_equal(xseg_free(allocator, gone), XSEG_ERR_NOT_ALLOCATED);
+    assert_ptr_equal(env_alloc_in(allocator, pool[1], bytes, NULL), gone);
+    assert_ok(xseg_stream_synchronized(allocator, 0, side));
+    env_free(allocator, gone);
+    assert_ok(xseg_close(allocator));
+}
+
+TEST(lost_device_frees_pending_blocks)
+{
+    pending_goes_with_the_device(5 * MIB);
+    pending_goes_with_the_device(5000);
 }

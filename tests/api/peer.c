@@ -150,7 +150,7 @@ TEST(work_of_a_peer_needs_the_right)
 
 /* --- What the right is on. --- */
 
-TEST(it_is_on_what_is_mapped_and_what_will_be)
+TEST(peer_access_covers_present_and_future_mappings)
 {
     struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool *pool = env_pool(allocator);
@@ -189,7 +189,7 @@ TEST(it_is_on_what_is_mapped_and_what_will_be)
     env_close(allocator);
 }
 
-TEST(it_costs_what_is_said)
+TEST(peer_access_has_the_documented_cost)
 {
     struct xseg_allocator *allocator = open_two(NULL);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
@@ -217,7 +217,7 @@ TEST(it_costs_what_is_said)
     env_close(allocator);
 }
 
-TEST(it_stays_over_a_pause)
+TEST(peer_access_survives_a_pause)
 {
     struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool *before = env_pool(allocator), *paused = env_pool(allocator);
@@ -241,7 +241,7 @@ TEST(it_stays_over_a_pause)
 }
 
 /* The idle pages of one stream back a block of another, once the device is full. */
-TEST(it_goes_with_stolen_pages)
+TEST(peer_access_follows_remapped_pages)
 {
     struct xseg_allocator *allocator = open_two(NULL);
     xseg_stream stream = env_stream();
@@ -260,7 +260,7 @@ TEST(it_goes_with_stolen_pages)
     env_close(allocator);
 }
 
-TEST(it_is_on_imports)
+TEST(peer_access_covers_imports)
 {
     struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
@@ -285,7 +285,7 @@ TEST(it_is_on_imports)
     env_close(allocator);
 }
 
-TEST(it_is_on_classic_segments)
+TEST(peer_access_covers_classic_segments)
 {
     struct xseg_allocator *allocator = open_two("expandable_segments:False");
     void *first = take_on(allocator, 0, 3 * MIB);
@@ -308,7 +308,7 @@ TEST(it_is_on_classic_segments)
 }
 
 /* A close that fails half-way has let go of contexts, with what was enabled on them. */
-TEST(it_is_there_after_a_close_that_failed)
+TEST(peer_access_survives_a_failed_close)
 {
     for (unsigned refused = 0; refused < 2; refused++) {
         struct xseg_allocator *allocator = open_two("expandable_segments:False");
@@ -332,7 +332,7 @@ TEST(it_is_there_after_a_close_that_failed)
     }
 }
 
-TEST(it_is_on_devices_without_mapping)
+TEST(peer_access_covers_devices_without_vmm)
 {
     struct xseg_sim_settings settings = machine();
 
@@ -344,7 +344,7 @@ TEST(it_is_on_devices_without_mapping)
 
 /* --- What is refused. --- */
 
-TEST(the_rest_is_refused)
+TEST(invalid_peers_are_rejected)
 {
     struct xseg_sim_settings settings = machine();
 
@@ -366,7 +366,7 @@ TEST(the_rest_is_refused)
 }
 
 /* The driver has room for eight peers of a context. */
-TEST(too_many_peers_are_refused)
+TEST(excess_peers_are_rejected)
 {
     struct xseg_sim_settings settings = machine();
 
@@ -394,7 +394,7 @@ static void fail_set_access(uint64_t nth, uint64_t every)
 }
 
 /* The second run of pages gets no right, so the first one loses it; what was enabled is disabled. */
-TEST(it_is_all_or_nothing)
+TEST(failed_peer_access_changes_nothing)
 {
     struct xseg_sim_settings settings = machine();
     struct CUctx_st *owner = NULL;
@@ -482,7 +482,7 @@ static void refuse_in_a_child(const void *argument)
     _exit(xseg_peer_allow(allocator, 0, 1) == XSEG_ERR_FORKED ? 0 : 1);
 }
 
-TEST(a_child_refuses)
+TEST(calls_of_a_forked_child_fail)
 {
     struct xseg_allocator *allocator = open_two(NULL);
     char text[256];

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Elastic ranges: what commits and decommits do, what they cost, and what is refused. */
-#include "xseg/range.h"
-#include "tests/support/exported_handles.h"
-#include "tests/support/trim_due.h"
-
+#include <pthread.h>
 #include <string.h>
 
+#include "tests/support/exported_handles.h"
 #include "tests/support/ranges.h"
+#include "tests/support/trim_due.h"
+#include "xseg/observer.h"
+#include "xseg/range.h"
+#include "xseg/share.h"
 
 #define PAGES 64u
 
@@ -26,7 +28,7 @@ static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_
     env_launch_at(stream, (char *)at.base + first * PAGE, count * PAGE);
 }
 
-TEST(memory_comes_and_goes)
+TEST(commits_map_and_decommits_unmap)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
@@ -268,7 +270,7 @@ TEST(a_full_range_on_a_full_device)
 }
 
 /* Pages that a refused commit has made are not kept beyond page_cache_mb. */
-TEST(a_refusal_in_a_capture_keeps_no_pages)
+TEST(failed_commit_in_a_capture_keeps_no_pages)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
@@ -358,7 +360,7 @@ TEST(a_held_granule_keeps_the_allocator_open)
 }
 
 /* Pinned and exported granules keep their page over a decommit, and go once they are let go of. */
-TEST(what_is_held_stays)
+TEST(held_granules_stay_committed)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range_options options = {sizeof(options), .exportable = true};
@@ -400,7 +402,7 @@ TEST(what_is_held_stays)
 }
 
 /* What is let go of leaves with the stream that it was decommitted on as well as with the one that let go of it. */
-TEST(what_is_let_go_of_waits_for_both_streams)
+TEST(decommit_waits_for_both_streams)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
@@ -454,7 +456,7 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-TEST(questions_know_ranges)
+TEST(queries_report_ranges)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
@@ -663,4 +665,643 @@ TEST(a_lost_device_keeps_its_host_side)
     decommit(range, 1, 3, NULL);
     release(range);
     assert_ok(xseg_close(allocator));
+}
+
+/* --- Where ranges get their pages: from what was made ahead or is idle, within what was promised; all or nothing; and which
+ * pools can have ranges. --- */
+
+#define GRANULES 16u
+
+/* A commit of which the second part gets no memory leaves none beneath the first. */
+TEST(all_or_nothing)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
+
+    commit(range, 1, 1, NULL);
+    env_launch_at(NULL, (char *)info(range).base + PAGE, PAGE);
+    decommit(range, 1, 1, NULL);
+    assert_ok(xseg_sim_fail("cuMemCreate", 2, 999));
+    env_expect_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
+    assert_int_equal(info(range).mapped_bytes, PAGE);
+    assert_int_equal(info(range).pending_unmap_bytes, PAGE);
+    commit(range, 0, 3, NULL);
+    assert_int_equal(info(range).recommits, 1);
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    decommit(range, 0, 3, NULL);
+    release(range);
+    env_close(allocator);
+}
+
+/* Idle pages of one pool serve a range of another. */
+TEST(idle_pages_are_everybodys)
+{
+    struct xseg_allocator *allocator = env_open("page_cache_mb:1024");
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
+                      *other = reserve(allocator, GRANULES * PAGE);
+
+    commit(range, 0, 4, NULL);
+    decommit(range, 0, 4, NULL);
+    assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+    const uint64_t creates = xseg_sim_calls("cuMemCreate");
+    commit(other, 8, 4, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
+    decommit(other, 8, 4, NULL);
+    release(range);
+    release(other);
+    env_close(allocator);
+}
+
+static bool count_shortage(void *context, const struct xseg_oom_info *shortage)
+{
+    (void)shortage;
+    ++*(unsigned *)context;
+    return false;
+}
+
+/* At a limit, pages that were made ahead serve the range, and count as what it was promised: nobody is asked for memory. */
+TEST(pages_made_ahead_at_a_limit)
+{
+    struct xseg_allocator *allocator = env_open("hard_limit_mb:32");
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
+                      *other = reserve(allocator, GRANULES * PAGE);
+    struct xseg_observer observer = {sizeof(observer), .on_low_memory = count_shortage};
+    unsigned shortages = 0;
+    uint64_t id = 0;
+
+    observer.context = &shortages;
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    assert_ok(xseg_range_set_quota(range, 8 * PAGE));
+    commit(other, 0, 8, NULL);
+    assert_ok(xseg_range_prepare(range, 8 * PAGE));
+    assert_int_equal(xseg_sim_used(0), 16 * PAGE);
+    env_expect_error(xseg_range_prepare(other, PAGE), XSEG_ERR_LIMIT, "");
+    const uint64_t creates = xseg_sim_calls("cuMemCreate");
+    commit(range, 0, 8, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
+    assert_int_equal(info(range).prepared_bytes, 0);
+    assert_int_equal(shortages, 0);
+    assert_ok(xseg_observer_remove(allocator, id));
+    decommit(range, 0, 8, NULL);
+    decommit(other, 0, 8, NULL);
+    release(range);
+    release(other);
+    env_close(allocator);
+}
+
+/* What an observer gets while it is told that memory came. */
+struct greedy {
+    struct xseg_range *range;
+    xseg_status status[2]; /* at the limit of the range, and below it */
+    uint64_t committed;
+    bool is_called;
+};
+
+static void want_more(void *context, const struct xseg_mapping *mapping)
+{
+    struct greedy *greedy = context;
+
+    (void)mapping;
+    if (greedy->is_called)
+        return;
+    greedy->is_called = true;
+    greedy->committed = info(greedy->range).physical_bytes;
+    greedy->status[0] = xseg_range_commit(greedy->range, 8 * PAGE, 2 * PAGE, NULL);
+    greedy->status[1] = xseg_range_commit(greedy->range, 8 * PAGE, PAGE, NULL);
+}
+
+/* Memory that observers are told of counts already: what they commit meanwhile stays within the limits. */
+TEST(limits_hold_during_notifications)
+{
+    static const char *const config[] = {"hard_limit_mb:1024", "hard_limit_mb:8"};
+    static const uint64_t limit[] = {4 * PAGE, 0};
+
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = env_open(config[i]);
+        struct xseg_range_options options = {sizeof(options)};
+        struct xseg_observer observer = {sizeof(observer)};
+        struct greedy greedy = {0};
+        uint64_t id = 0;
+
+        options.limit_bytes = limit[i];
+        assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range));
+        observer.context = &greedy;
+        observer.on_map = want_more;
+        assert_ok(xseg_observer_add(allocator, &observer, &id));
+        commit(greedy.range, 0, 3, NULL);
+        assert_int_equal(greedy.committed, 3 * PAGE);
+        assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
+        assert_ok(greedy.status[1]);
+        assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+        assert_ok(xseg_observer_remove(allocator, id));
+        decommit(greedy.range, 0, 3, NULL);
+        decommit(greedy.range, 8, 1, NULL);
+        release(greedy.range);
+        env_close(allocator);
+    }
+}
+
+static void *give_none(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)bytes, (void)device, (void)stream;
+    return NULL;
+}
+
+static void take_none(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
+}
+
+/* A pool of another device, or one that gets its memory elsewhere, has no range; what the pool says is not said twice. */
+TEST(pools_that_have_none)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    struct xseg_pool_options own = {sizeof(own)};
+    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_pool *pool = NULL, *strange = NULL;
+    struct xseg_range *range = NULL;
+
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    own.memory.alloc = give_none;
+    own.memory.free = take_none;
+    assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
+    assert_ok(xseg_pool_create(allocator, 1, &own, &strange));
+    options.pool = pool;
+    env_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                     "use a pool of device 0");
+    options.name = "cache";
+    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                     "name is set together with pool");
+    options.name = NULL;
+    options.exportable = true;
+    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                     "exportable is set together with pool");
+    options.exportable = false;
+    options.rdma = true;
+    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                     "rdma is set together with pool");
+    options.rdma = false;
+    options.pool = strange;
+    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
+                     "memory functions");
+    assert_ok(xseg_pool_release(strange));
+    options.pool = pool;
+    assert_ok(xseg_range_reserve(allocator, 1, PAGE, &options, &range));
+    assert_ptr_equal(info(range).pool, pool);
+    assert_int_equal(info(range).device, 1);
+    /* The range holds it. */
+    assert_ok(xseg_pool_release(pool));
+    commit(range, 0, 1, NULL);
+    decommit(range, 0, 1, NULL);
+    release(range);
+    env_close(allocator);
+}
+
+static void *release_range(void *context)
+{
+    struct xseg_range **range = context;
+
+    assert_ok(xseg_range_release(*range));
+    *range = NULL;
+    return NULL;
+}
+
+/* Releases a range in another thread when a line says that no snapshot could be written. */
+static void release_when_short(void *context, enum xseg_log_level level, const char *line)
+{
+    struct xseg_range **range = context;
+    pthread_t thread;
+
+    if (level == XSEG_LOG_INFO || strstr(line, "snapshot") == NULL || *range == NULL)
+        return;
+    assert_int_equal(pthread_create(&thread, NULL, release_range, range), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+static void count_refusal(void *context, const struct xseg_oom_info *shortage)
+{
+    unsigned *count = context;
+
+    (void)shortage;
+    ++*count;
+}
+
+/* The pool of a range exists until the report of a refused commit is complete. */
+TEST(range_is_released_in_an_out_of_memory_callback)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * PAGE};
+    struct xseg_options options = {sizeof(options)};
+    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_allocator *allocator = NULL;
+    struct xseg_range *range, *to_release = NULL;
+    unsigned count = 0;
+    uint64_t id = 0;
+
+    assert_ok(xseg_sim_reset(&settings));
+    options.driver = env_driver();
+    options.log = release_when_short;
+    options.log_context = &to_release;
+    assert_ok(xseg_open("oom_snapshot:/dev/null", &options, &allocator));
+    observer.context = &count;
+    observer.on_out_of_memory = count_refusal;
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    range = to_release = reserve(allocator, GRANULES * PAGE);
+    assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
+    assert_null(to_release);
+    assert_int_equal(count, 1);
+    env_close(allocator);
+}
+
+/* --- Aliases of pages of ranges: charges, pauses, and commits of granules that are pending unmap with an aliased page. --- */
+
+/* A range of the same pool. */
+static struct xseg_range *reserve_beside(struct xseg_allocator *allocator, struct xseg_range *range)
+{
+    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_range *other = NULL;
+
+    options.pool = info(range).pool;
+    assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &other));
+    return other;
+}
+
+static uint32_t *word(struct xseg_range *range, unsigned at)
+{
+    return (uint32_t *)(void *)((char *)info(range).base + at * PAGE);
+}
+
+static void pause_pool(struct xseg_range *range)
+{
+    assert_ok(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL));
+    assert_int_equal(info(range).physical_bytes, 0);
+    assert_int_equal(info(range).mapped_bytes, 0);
+}
+
+static void resume_pool(struct xseg_range *range)
+{
+    assert_ok(xseg_pool_resume(info(range).pool));
+}
+
+/* A pause releases an aliased page once; a resume maps one page at all granules, with its contents. */
+TEST(a_pause_unmaps_all_aliases)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
+
+    commit(range, 0, 3, NULL);
+    alias(range, 8, range, 1);
+    alias(range, 10, range, 1);
+    *word(range, 8) = 7;
+    *word(range, 2) = 8;
+    pause_pool(range);
+    assert_int_equal(xseg_sim_used(0), 0);
+    resume_pool(range);
+    assert_int_equal(xseg_sim_used(0), 3 * PAGE);
+    assert_int_equal(info(range).mapped_bytes, 5 * PAGE);
+    assert_int_equal(*word(range, 1), 7);
+    assert_int_equal(*word(range, 2), 8);
+    *word(range, 10) = 9;
+    assert_int_equal(*word(range, 1), 9);
+    assert_int_equal(*word(range, 8), 9);
+    decommit(range, 0, 3, NULL);
+    pause_pool(range);
+    resume_pool(range);
+    assert_int_equal(*word(range, 8), 9);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    decommit(range, 8, 1, NULL);
+    decommit(range, 10, 1, NULL);
+    release(range);
+    env_close(allocator);
+}
+
+/* Work that may use the memory is in the way of a pause. */
+TEST(work_is_in_the_way)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
+    xseg_stream stream = env_stream();
+
+    commit(range, 0, 1, stream);
+    env_launch_at(stream, word(range, 0), PAGE);
+    env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                     "has pending work");
+    assert_ok(xseg_sim_finish(stream));
+    pause_pool(range);
+    resume_pool(range);
+    decommit(range, 0, 1, stream);
+    release(range);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+    env_close(allocator);
+}
+
+/* Each stream for which granules were committed is in the way, however many there are, and whose entry it has. */
+TEST(any_of_many_streams_is_in_the_way)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
+    xseg_stream stream[9];
+
+    for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+        stream[i] = env_stream();
+        commit(range, i, 1, stream[i]);
+    }
+    for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+        env_launch_at(stream[i], word(range, i), PAGE);
+        env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                         "has pending work");
+        assert_ok(xseg_sim_finish(stream[i]));
+        decommit(range, i, 1, stream[i]);
+        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
+        env_stream_destroy(stream[i]);
+    }
+    for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+        stream[i] = env_stream();
+        commit(range, i, 1, stream[i]);
+        env_launch_at(stream[i], word(range, i), PAGE);
+        env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                         "has pending work");
+        assert_ok(xseg_sim_finish(stream[i]));
+    }
+    for (unsigned i = 0; i < COUNT_OF(stream); i++) {
+        decommit(range, i, 1, stream[i]);
+        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
+        env_stream_destroy(stream[i]);
+    }
+    release(range);
+    env_close(allocator);
+}
+
+/* Let calls about a granule fail. */
+static void refuse(unsigned slot, const char *call, struct xseg_range *range, unsigned at)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    fault.call = call;
+    fault.address = (uintptr_t)word(range, at);
+    fault.bytes = PAGE;
+    fault.every = 1;
+    fault.error = 999;
+    assert_ok(xseg_sim_fault_set(slot, &fault));
+}
+
+static void refuse_nothing(void)
+{
+    assert_ok(xseg_sim_fault_set(0, NULL));
+    assert_ok(xseg_sim_fault_set(1, NULL));
+}
+
+/* After a resume that failed and could not be undone, the next one maps one page at all granules. */
+TEST(a_resume_maps_one_page_at_all_aliases)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
+
+    commit(range, 0, 1, NULL);
+    alias(range, 8, range, 0);
+    *word(range, 0) = 7;
+    pause_pool(range);
+    refuse(0, "cuMemSetAccess", range, 8);
+    refuse(1, "cuMemUnmap", range, 8);
+    env_expect_error(xseg_pool_resume(info(range).pool), XSEG_ERR_DRIVER, "999");
+    refuse_nothing();
+    resume_pool(range);
+    assert_int_equal(*word(range, 8), 7);
+    *word(range, 0) = 8;
+    assert_int_equal(*word(range, 8), 8);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    decommit(range, 0, 1, NULL);
+    decommit(range, 8, 1, NULL);
+    release(range);
+    env_close(allocator);
+}
+
+/* Memory that leaves, and whose stream has passed, is in no pause's way: it goes. */
+TEST(unmapped_alias_does_not_block_a_pause)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
+    xseg_stream stream = env_stream();
+
+    commit(range, 0, 2, stream);
+    env_launch_at(stream, word(range, 0), PAGE);
+    decommit(range, 0, 1, stream);
+    assert_ok(xseg_sim_finish(stream));
+    pause_pool(range);
+    assert_int_equal(info(range).pending_unmap_bytes, 0);
+    resume_pool(range);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    assert_ok(xseg_range_hold(range, PAGE, PAGE));
+    decommit(range, 1, 1, stream);
+    env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                     "held in a range");
+    assert_ok(xseg_range_unhold(range, PAGE, PAGE, stream));
+    release(range);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+    env_close(allocator);
+}
+
+/* The pool is charged until the last mapping is removed, whichever range committed the page; ranges of other pools have no
+ * part in it. */
+TEST(a_pool_is_charged_until_the_last_mapping)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
+                      *other = reserve_beside(allocator, range);
+    struct xseg_range *third = reserve(allocator, GRANULES * PAGE);
+    struct xseg_statistics stats = {sizeof(stats)};
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+
+    where.pool = info(range).pool;
+    commit(range, 0, 1, NULL);
+    env_expect_error(xseg_range_alias(third, 0, PAGE, range, 0), XSEG_ERR_ARGUMENT, "pools");
+    alias(other, 4, range, 0);
+    *word(range, 0) = 7;
+    decommit(range, 0, 1, NULL);
+    release(range);
+    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, PAGE);
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, PAGE);
+    assert_int_equal(*word(other, 4), 7);
+    decommit(other, 4, 1, NULL);
+    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
+    release(other);
+    release(third);
+    env_close(allocator);
+}
+
+/* The range that committed a page is charged for it as long as it maps the page, at whichever granule; ranges with aliases are
+ * not. */
+TEST(a_range_is_charged_while_it_maps_the_page)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
+                      *other = reserve_beside(allocator, range);
+
+    commit(range, 0, 1, NULL);
+    alias(range, 2, range, 0);
+    alias(other, 4, range, 0);
+    decommit(range, 0, 1, NULL);
+    assert_int_equal(info(range).physical_bytes, PAGE);
+    assert_int_equal(info(other).physical_bytes, 0);
+    assert_int_equal(info(other).mapped_bytes, PAGE);
+    decommit(range, 2, 1, NULL);
+    assert_int_equal(info(range).physical_bytes, 0);
+    assert_int_equal(info(other).physical_bytes, 0);
+    assert_int_equal(xseg_sim_used(0), PAGE);
+    alias(range, 0, other, 4);
+    assert_int_equal(info(range).physical_bytes, 0);
+    decommit(range, 0, 1, NULL);
+    decommit(other, 4, 1, NULL);
+    assert_int_equal(xseg_sim_used(0), 0);
+    release(range);
+    release(other);
+    env_close(allocator);
+}
+
+/* A granule that leaves with a page of others gets one of its own, behind the work that it left with. */
+TEST(commit_replaces_an_alias_by_a_new_page)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
+                      *reader = reserve_beside(allocator, range);
+    xseg_stream stream = env_stream();
+
+    commit(range, 0, 3, stream);
+    *word(range, 0) = 7;
+    alias(range, 8, range, 0);
+    alias(reader, 0, range, 1);
+    decommit(range, 1, 1, stream);
+    env_launch_at(stream, word(range, 8), PAGE);
+    decommit(range, 8, 1, stream);
+    assert_ok(xseg_capture_mark(allocator, 0));
+    env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), XSEG_ERR_BUSY,
+                     "page is aliased");
+    assert_ok(xseg_capture_unmark(allocator, 0));
+    commit(range, 8, 1, stream);
+    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE));
+    decommit(reader, 0, 1, stream);
+    commit(reader, 0, 1, stream);
+    *word(range, 8) = 9;
+    assert_int_equal(*word(range, 0), 7);
+    assert_int_equal(info(range).recommits, 0);
+    assert_int_equal(info(reader).recommits, 1); /* no other mapping was left */
+    assert_ok(xseg_range_hold(range, 10 * PAGE, PAGE));
+    alias(range, 10, range, 0);
+    decommit(range, 10, 1, stream);
+    env_expect_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "held");
+    assert_ok(xseg_range_unhold(range, 10 * PAGE, PAGE, stream));
+    decommit(range, 8, 1, stream);
+    decommit(range, 0, 1, stream);
+    decommit(range, 2, 1, stream);
+    decommit(reader, 0, 1, stream);
+    release(range);
+    release(reader);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+    env_close(allocator);
+}
+
+/* So do several, whichever streams they leave with. */
+TEST(a_commit_waits_for_all_streams)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
+    xseg_stream stream[2] = {env_stream(), env_stream()};
+
+    commit(range, 0, 2, stream[0]);
+    for (unsigned i = 0; i < 2; i++) {
+        alias(range, 8 + i, range, i);
+        env_launch_at(stream[i], word(range, 8 + i), PAGE);
+        decommit(range, 8 + i, 1, stream[i]);
+    }
+    commit(range, 8, 2, stream[0]);
+    assert_int_equal(info(range).physical_bytes, 4 * PAGE);
+    decommit(range, 0, 2, stream[0]);
+    decommit(range, 8, 2, stream[0]);
+    release(range);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
+        env_stream_destroy(stream[i]);
+    }
+    env_close(allocator);
+}
+
+/* A range that an observer ends, once, as soon as it is told of anything. */
+static void end_range(void *context, const struct xseg_mapping *mapping)
+{
+    struct xseg_range **range = context, *ended = *range;
+
+    (void)mapping;
+    *range = NULL;
+    if (ended != NULL)
+        release(ended);
+}
+
+/* Let memory of a range leave behind work on a stream, and an observer that is told of that end another range. */
+static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_range **ended,
+                                struct xseg_range *other, xseg_stream stream)
+{
+    struct xseg_observer observer = {sizeof(observer)};
+    uint64_t id = 0;
+
+    commit(other, 0, 1, stream);
+    env_launch_at(stream, word(other, 0), PAGE);
+    decommit(other, 0, 1, stream);
+    observer.context = ended;
+    observer.on_unmap = end_range;
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    return id;
+}
+
+/* A range may end while a call about it waits for what its granules leave with, and observers are told of others. */
+TEST(release_during_a_call_is_safe)
+{
+    struct xseg_allocator *allocator = open_devices(NULL);
+    struct xseg_range *other = reserve(allocator, GRANULES * PAGE);
+    xseg_stream stream = env_stream(), first = env_stream();
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_range *range = reserve(allocator, GRANULES * PAGE), *ended = range;
+
+        commit(range, 0, 1, stream);
+        alias(range, 8, range, 0);
+        env_launch_at(stream, word(range, 0), PAGE);
+        const uint64_t id = observe_the_end(allocator, &ended, other, first);
+        decommit(range, 0, 1, stream);
+        decommit(range, 8, 1, stream);
+        assert_ok(xseg_sim_finish(first));
+        env_expect_error(i == 0 ? xseg_range_commit(range, 8 * PAGE, PAGE, stream)
+                                : xseg_range_release(range),
+                         XSEG_ERR_ARGUMENT, "released");
+        assert_null(ended);
+        assert_ok(xseg_observer_remove(allocator, id));
+        assert_int_equal(xseg_sim_used(0), 0);
+    }
+    release(other);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    assert_ok(xseg_stream_retire(allocator, 0, first));
+    env_stream_destroy(stream, first);
+    env_close(allocator);
+}
+
+/* Or while idle memory is given back for a quota. */
+TEST(release_during_a_quota_change_is_safe)
+{
+    struct xseg_allocator *allocator = open_devices("hard_limit_mb:32");
+    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
+                      *other = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *ended = range;
+
+    commit(other, 4, 4, NULL);
+    const uint64_t id = observe_the_end(allocator, &ended, other, NULL);
+    xseg_sim_finish_all();
+    env_expect_error(xseg_range_set_quota(range, 16 * PAGE), XSEG_ERR_ARGUMENT, "released");
+    assert_null(ended);
+    assert_ok(xseg_observer_remove(allocator, id));
+    decommit(other, 4, 4, NULL);
+    release(other);
+    env_close(allocator);
 }

@@ -147,7 +147,7 @@ static void expect_refused(const struct stage *stage, const char *word)
 
 /* --- What comes back. --- */
 
-TEST(what_was_held_comes_back)
+TEST(restore_recovers_held_granules)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
@@ -183,7 +183,7 @@ TEST(what_was_held_comes_back)
 }
 
 /* What leaves is no part of a checkpoint, and does not prevent one. */
-TEST(what_leaves_is_not_taken)
+TEST(granules_pending_unmap_are_not_reused)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
@@ -307,7 +307,7 @@ TEST(a_pool_of_blocks_and_ranges)
 }
 
 /* The figures of a pool of its own are those of the checkpoint. */
-TEST(figures_come_back)
+TEST(restore_recovers_the_statistics)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
@@ -353,7 +353,7 @@ TEST(a_paused_pool_is_not_restored)
 
 /* --- What is refused. --- */
 
-TEST(memory_that_is_gone)
+TEST(released_memory_is_not_restored)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
@@ -398,7 +398,7 @@ static void give_addresses(const struct rest *rest)
 }
 
 /* A range of the checkpoint has ended; another one at the same addresses is not taken for it. */
-TEST(a_range_that_is_gone)
+TEST(released_range_is_not_restored)
 {
     struct stage stage = open_stage(false, NULL);
     const void *base = info(stage.range).base;
@@ -450,7 +450,7 @@ TEST(a_range_in_the_place_of_a_block)
 }
 
 /* An aliased page is not taken back; one that was not decommitted stays. */
-TEST(an_aliased_page_is_not_taken_back)
+TEST(restore_keeps_aliased_pages)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;
@@ -533,7 +533,7 @@ TEST(a_granule_that_a_call_works_on)
 }
 
 /* An event cannot be recorded, for the first run that is to leave or for the third. */
-TEST(a_driver_that_refuses)
+TEST(failed_restore_changes_no_range)
 {
     struct stage stage = open_stage(true, NULL);
     struct xseg_range *range = stage.range;

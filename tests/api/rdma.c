@@ -43,7 +43,7 @@ static bool makes_reachable(struct xseg_allocator *allocator, struct xseg_pool *
 
 /* --- Who has such pages. --- */
 
-TEST(the_key_says_so_for_all_pools)
+TEST(key_applies_to_all_pools)
 {
     for (unsigned on = 0; on < 2; on++) {
         struct xseg_allocator *allocator = env_open(on != 0 ? "rdma:True" : NULL);
@@ -56,7 +56,7 @@ TEST(the_key_says_so_for_all_pools)
     }
 }
 
-TEST(the_option_says_so_for_one_pool)
+TEST(option_applies_to_one_pool)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
@@ -78,7 +78,7 @@ TEST(classic_segments_and_guarded_blocks_have_them_too)
     env_close(allocator);
 }
 
-TEST(a_pool_comes_back_with_such_pages)
+TEST(resumed_pool_has_rdma_pages)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
@@ -115,7 +115,7 @@ TEST(idle_pages_serve_their_kind_only)
 }
 
 /* Where memory is short, pages of the other kind go back to the driver, and new ones are made of it. */
-TEST(a_steal_makes_the_right_kind)
+TEST(pages_of_the_other_kind_are_replaced)
 {
     for (unsigned rdma = 0; rdma < 2; rdma++) {
         struct xseg_sim_settings settings = {sizeof(settings)};
@@ -143,7 +143,7 @@ static void refuse_the_trial(struct xseg_allocator *allocator, int error)
     assert_ok(xseg_sim_fail("cuMemCreate", 1, error));
 }
 
-TEST(a_refusal_is_one_sentence_and_pages_without)
+TEST(missing_rdma_support_is_logged_once)
 {
     static const int errors[] = {NOT_SUPPORTED, INVALID};
     struct env_log told;
@@ -214,7 +214,7 @@ TEST(memory_is_tried_when_there_is_some)
     env_close(allocator);
 }
 
-TEST(memory_that_is_not_the_drivers_is_refused)
+TEST(custom_memory_is_rejected)
 {
     struct xseg_allocator *allocator = env_open("rdma:True");
     struct xseg_pool_options options = {sizeof(options)};

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Registrations: runs of memory enter and leave as it comes and goes.  The functions register with the simulator, which
+ * * Registrations: runs of memory enter and leave as it comes and goes.  The functions register with the simulator, which
  * ends the process where memory goes beneath a registration.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 /* What a registrar of the tests has seen. */
 struct seen {
@@ -97,7 +99,7 @@ static struct xseg_allocator *open_seen(struct seen *seen, const char *config)
 
 /* --- Memory that is there. --- */
 
-TEST(what_is_there_enters_in_one_run)
+TEST(existing_memory_is_registered_in_one_run)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -121,7 +123,7 @@ TEST(what_is_there_enters_in_one_run)
     env_close(allocator);
 }
 
-TEST(what_comes_enters_before_anybody_has_it)
+TEST(new_memory_is_registered_before_its_use)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -148,7 +150,7 @@ TEST(what_comes_enters_before_anybody_has_it)
     env_close(allocator);
 }
 
-TEST(what_stays_of_a_run_enters_again)
+TEST(remaining_parts_of_a_run_are_registered_again)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -168,7 +170,7 @@ TEST(what_stays_of_a_run_enters_again)
     env_close(allocator);
 }
 
-TEST(a_pause_and_a_resume_are_told)
+TEST(pause_and_resume_are_notified)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -188,7 +190,7 @@ TEST(a_pause_and_a_resume_are_told)
     env_close(allocator);
 }
 
-TEST(a_classic_segment_takes_its_addresses_along)
+TEST(released_classic_segment_is_unregistered)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
@@ -221,7 +223,7 @@ static void capture_once(void *context, const struct xseg_mapping *mapping)
     capturing->pool = NULL;
 }
 
-TEST(a_classic_segment_that_stays_enters_again)
+TEST(kept_classic_segment_is_registered_again)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
@@ -262,7 +264,7 @@ static bool find_registered(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-TEST(with_a_pin_memory_stays)
+TEST(pinning_registration_keeps_memory)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -320,7 +322,7 @@ TEST(registrations_may_overlap)
 
 /* --- Functions that refuse, and that call the library. --- */
 
-TEST(a_refusal_undoes_what_had_entered)
+TEST(failed_registration_is_rolled_back)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -385,7 +387,7 @@ static void trim_all(struct seen *seen)
 }
 
 /* What stays of a run is idle as well, and a trim within its `enter` may not take it. */
-TEST(what_enters_again_stays_meanwhile)
+TEST(memory_stays_during_a_new_registration)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -405,7 +407,7 @@ TEST(what_enters_again_stays_meanwhile)
 }
 
 /* Single pages of other sizes give their addresses back, those of a registered range do not. */
-TEST(a_registration_holds_its_addresses)
+TEST(registration_retains_its_addresses)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -429,7 +431,7 @@ TEST(a_registration_holds_its_addresses)
 /* --- Bad input, and the end. --- */
 
 /* The functions are the parent's: nothing of the child's is registered. */
-TEST(a_forked_child_is_refused)
+TEST(calls_of_a_forked_child_fail)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -455,7 +457,7 @@ TEST(a_forked_child_is_refused)
     env_close(allocator);
 }
 
-TEST(bad_input_is_refused_in_words)
+TEST(invalid_input_is_rejected)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
@@ -486,4 +488,236 @@ TEST(bad_input_is_refused_in_words)
                      "memory is registered, 1 registration, one with ID ");
     assert_ok(xseg_unregister(allocator, id));
     env_close(allocator);
+}
+
+/* --- * What registrars take of a tensor of 2 GiB, on pages as PyTorch makes them and as xseg does.  Each row is what users have
+ * met in threads of issues; the calls are the simulator's registrars, in the order in which such libraries make them. --- */
+
+#define TENSOR (2 * GIB)
+
+enum layout {
+    PAGES,     /* of 20 MiB, without the flag: PyTorch's expandable segments before 2.10 */
+    REACHABLE, /* of 20 MiB, for network cards */
+    SINGLE,    /* one page for network cards */
+    LAYOUTS
+};
+
+static const struct {
+    const char *thread;
+    enum xseg_sim_registrar kind;
+    bool no_address_range;
+    bool takes[LAYOUTS];
+} rows[] = {
+    /* ibv_reg_mr through nvidia_peermem: "Bad address [14]". */
+    {"Mooncake 351, uccl 839, pytorch 153688", XSEG_SIM_PEERMEM, false, {false, false, true}},
+    /* The range of cuMemGetAddressRange is exported, and the whole buffer registered: "Invalid argument [22]". */
+    {"Mooncake 2511, torchcomms 3078, monarch 4547", XSEG_SIM_DMABUF, false, {false, false, true}},
+    /* User buffers that are walked allocation by allocation. */
+    {"nccl 1820", XSEG_SIM_NCCL, false, {false, true, true}},
+    /* "named symbol not found": the driver does not answer for mapped memory. */
+    {"nccl 2332", XSEG_SIM_NCCL, true, {false, false, false}},
+};
+
+static void *make(struct xseg_allocator *allocator, enum layout layout)
+{
+    struct xseg_pool_options options = {sizeof(options), .rdma = layout != PAGES,
+                                        .single_page = layout == SINGLE};
+    struct xseg_pool *pool = NULL;
+
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+    return env_alloc_in(allocator, pool, TENSOR, NULL);
+}
+
+TEST(registrars_accept_supported_memory)
+{
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct xseg_sim_settings settings = {sizeof(settings)};
+
+        settings.without_address_range = rows[i].no_address_range;
+        struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+        for (unsigned layout = 0; layout < LAYOUTS; layout++) {
+            void *tensor = make(allocator, (enum layout)layout);
+            uint64_t id = 0;
+            const xseg_status status =
+                xseg_sim_register((uintptr_t)tensor, TENSOR, rows[i].kind, &id);
+
+            if ((status == XSEG_OK) != rows[i].takes[layout])
+                fail_msg("%s, layout %u: %d", rows[i].thread, layout, status);
+            if (status == XSEG_OK)
+                assert_ok(xseg_sim_unregister(id));
+            env_free(allocator, tensor);
+        }
+        env_close(allocator);
+    }
+}
+
+/* Whatever cuMemGetAddressRange answers, a descriptor of the library's serves: pages need only be reachable. */
+TEST(a_descriptor_serves_where_address_ranges_do_not)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .without_address_range = true};
+
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    for (unsigned layout = REACHABLE; layout < LAYOUTS; layout++) {
+        void *tensor = make(allocator, (enum layout)layout);
+        uint64_t offset = 0, id = 0;
+        int fd = -1;
+
+        assert_ok(xseg_dmabuf_open(allocator, tensor, TENSOR, XSEG_DMABUF_PIN, &fd, &offset));
+        assert_ok(xseg_sim_register_descriptor(fd, offset, TENSOR, &id));
+        assert_ok(xseg_sim_unregister(id));
+        assert_ok(xseg_dmabuf_close(allocator, fd));
+        env_free(allocator, tensor);
+    }
+    env_close(allocator);
+}
+
+/* --- * A week of a service that registers 40 GiB in 300 ranges: each hour some ranges are replaced, requests grow and trim the
+ * rest of the device, and each night the pool of half of the ranges is paused and resumed.  The ranges are registered
+ * with the simulator, which ends the process where memory goes beneath them. --- */
+
+#define RANGES   300u
+#define HOURS    168u
+#define REPLACED 4u   /* ranges an hour */
+#define REQUESTS 64u  /* live at once, beside the ranges */
+#define STEPS    100u /* allocations and frees an hour */
+#define TOTAL    (40 * 1024 * MIB)
+
+struct range {
+    struct xseg_pool *pool;
+    void *block;
+    size_t bytes;
+    uint64_t id;
+};
+
+struct week {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool[2];
+    struct range range[RANGES];
+    void *request[REQUESTS];
+    uint64_t random;
+    uint64_t entered, registered;
+    uint64_t appeared; /* ranges whose memory came: they were made, or their pool was resumed */
+};
+
+static uint64_t below(struct week *week, uint64_t bound)
+{
+    return rng_next(&week->random) % bound;
+}
+
+static bool enter_week(void *context, struct xseg_registered *run)
+{
+    struct week *week = context;
+    uint64_t id = 0;
+
+    if (xseg_sim_register((uintptr_t)run->base, run->bytes, XSEG_SIM_NCCL, &id) != XSEG_OK)
+        abort();
+    run->handle = (void *)(uintptr_t)id;
+    week->entered++;
+    week->registered += run->bytes;
+    return true;
+}
+
+static void leave_week(void *context, const struct xseg_registered *run)
+{
+    struct week *week = context;
+
+    if (xseg_sim_unregister((uintptr_t)run->handle) != XSEG_OK)
+        abort();
+    week->registered -= run->bytes;
+}
+
+static void make_range(struct week *week, struct range *range)
+{
+    struct xseg_registrar registrar = {sizeof(registrar), .context = week, .enter = enter_week,
+                                       .leave = leave_week};
+
+    range->block = env_alloc_in(week->allocator, range->pool, range->bytes, NULL);
+    assert_ok(xseg_register(week->allocator, range->block, range->bytes, &registrar, &range->id));
+    week->appeared++;
+}
+
+static void end_range(struct week *week, struct range *range)
+{
+    assert_ok(xseg_unregister(week->allocator, range->id));
+    env_free(week->allocator, range->block);
+}
+
+/* 300 ranges of 16 to 256 MiB, and the last one fills up. */
+static void make_ranges(struct week *week)
+{
+    uint64_t left = TOTAL;
+
+    for (unsigned i = 0; i < RANGES; i++) {
+        struct range *range = &week->range[i];
+        const uint64_t mean = left / (RANGES - i);
+
+        range->pool = week->pool[i % 2];
+        range->bytes = i + 1 == RANGES ? left : mean / 4 + below(week, mean + mean / 2);
+        left -= range->bytes;
+        make_range(week, range);
+    }
+    assert_int_equal(week->registered, TOTAL);
+}
+
+/* Requests of all sizes, of the default pool: some grow, and a trim gives what is idle back. */
+static void serve(struct week *week)
+{
+    for (unsigned i = 0; i < STEPS; i++) {
+        void **request = &week->request[below(week, REQUESTS)];
+
+        if (*request != NULL)
+            env_free(week->allocator, *request);
+        *request =
+            *request != NULL ? NULL : env_alloc(week->allocator, 4096u << below(week, 15), NULL);
+    }
+    assert_ok(xseg_trim(week->allocator, NULL, NULL, NULL));
+}
+
+static void pass_hour(struct week *week, unsigned hour)
+{
+    struct xseg_pool *pool = week->pool[hour / 24 % 2];
+
+    serve(week);
+    for (unsigned i = 0; i < REPLACED; i++) {
+        struct range *range = &week->range[below(week, RANGES)];
+
+        end_range(week, range);
+        make_range(week, range);
+    }
+    if (hour % 24 != 3)
+        return;
+    /* What is registered of the pool leaves, and comes back with its memory. */
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_true(week->registered < TOTAL * 3 / 4);
+    serve(week);
+    assert_ok(xseg_pool_resume(pool));
+    week->appeared += RANGES / 2;
+}
+
+TEST(a_week_with_300_registered_ranges)
+{
+    static struct week week;
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 80 * 1024 * MIB};
+
+    week = (struct week){.random = 4711};
+    week.allocator = env_open_on(&settings, "expandable_segments:True,rdma:True");
+    for (unsigned i = 0; i < 2; i++)
+        assert_ok(xseg_pool_create(week.allocator, 0, NULL, &week.pool[i]));
+    make_ranges(&week);
+    for (unsigned hour = 0; hour < HOURS; hour++) {
+        pass_hour(&week, hour);
+        assert_int_equal(week.registered, TOTAL);
+        assert_int_equal(env_stats(week.allocator).registered_bytes, TOTAL);
+        assert_int_equal(xseg_sim_registered(), TOTAL);
+    }
+    /* Each time its memory comes, a range is one run, but for a few. */
+    assert_true(week.entered * 100 <= week.appeared * 105);
+    for (unsigned i = 0; i < RANGES; i++)
+        end_range(&week, &week.range[i]);
+    for (unsigned i = 0; i < REQUESTS; i++)
+        if (week.request[i] != NULL)
+            env_free(week.allocator, week.request[i]);
+    for (unsigned i = 0; i < 2; i++)
+        assert_ok(xseg_pool_release(week.pool[i]));
+    env_close(week.allocator);
 }

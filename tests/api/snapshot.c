@@ -160,7 +160,7 @@ TEST(a_place_that_cannot_be_written)
 }
 
 /* In a child, which a limit of the system lets write no more than 4 KiB a file. */
-TEST(a_file_that_is_there_stays_until_the_new_one_is_complete)
+TEST(snapshot_file_is_replaced_atomically)
 {
     const struct rlimit low = {4096, 4096};
     struct stat before, after;
@@ -189,7 +189,7 @@ TEST(a_file_that_is_there_stays_until_the_new_one_is_complete)
     assert_int_equal(take_files(NULL), 1);
 }
 
-TEST(a_forked_child_is_refused)
+TEST(calls_of_a_forked_child_fail)
 {
     struct xseg_allocator *allocator = open_with_events("", 0);
     char path[128];
@@ -274,7 +274,7 @@ static struct refusal refuse_with(const char *keys)
     return refusal;
 }
 
-TEST(a_snapshot_changes_nothing_of_the_refusal)
+TEST(snapshot_does_not_change_the_oom_error)
 {
     char keys[128];
 
@@ -306,7 +306,7 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 }
 
 /* The log names a file that is there; of one that is not, it says why. */
-TEST(the_log_says_what_became_of_the_file)
+TEST(log_reports_the_snapshot_file)
 {
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line};
     char config[160];
@@ -342,7 +342,7 @@ TEST(the_file_is_there_when_the_call_returns)
     assert_int_equal(take_files(NULL), 1);
 }
 
-TEST(the_variable_names_the_folder_unless_the_key_does)
+TEST(key_overrides_the_folder_of_the_variable)
 {
     char keys[128];
 
@@ -417,7 +417,7 @@ static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t 
     return true;
 }
 
-TEST(a_request_that_is_refused_meanwhile_writes_none)
+TEST(concurrent_failure_writes_no_second_file)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
     unsigned asked = 0;
@@ -452,7 +452,7 @@ static void *work(void *self)
     return NULL;
 }
 
-TEST(threads_go_on_and_are_refused_together)
+TEST(concurrent_failures_return_together)
 {
     struct xseg_allocator *allocator;
     char keys[160], path[128];

@@ -1,13 +1,106 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Worked examples, step by step: growth, splitting, trim, a use on another stream, a capture.  What
- * stands behind each step is what PyTorch 2.15's own allocator answers to it, in the nine numbers of
- * a tape: docs/replay.md says which.
- */
-#include "tests/support/env.h"
-
+/* Which cached memory a request gets where two rules or two sizes meet. */
 #include <inttypes.h>
 #include <stdio.h>
+
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
+
+/* Of blocks that could grow to one size, the smaller one is taken, although the other cannot grow. */
+TEST(smaller_block_wins_at_equal_growth)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+
+    void *small = env_alloc(allocator, 20 * MIB, NULL);
+    void *hole = env_alloc(allocator, 40 * MIB, NULL);
+    void *wall = env_alloc(allocator, 20 * MIB, NULL);
+    void *large = env_alloc(allocator, 60 * MIB, NULL);
+    void *end = env_alloc(allocator, 20 * MIB, NULL);
+    env_free(allocator, hole);
+    env_empty_cache(allocator);
+    env_free(allocator, large, small);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
+    assert_ptr_equal(ptr, small);
+    env_free(allocator, ptr, wall, end);
+    env_close(allocator);
+}
+
+/* A block of max_split_size_mb itself is oversize, and so kept for oversize requests. */
+TEST(a_block_of_the_largest_split_size_is_not_split)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:False,max_split_size_mb:40");
+
+    void *large = env_alloc(allocator, 40 * MIB, NULL);
+    env_free(allocator, large);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    assert_ptr_not_equal(ptr, large);
+    void *again = env_alloc(allocator, 40 * MIB, NULL);
+    assert_ptr_equal(again, large);
+    env_free(allocator, ptr, again);
+    env_close(allocator);
+}
+
+/* With small pages a growth goes where the least memory is missing, not to the lowest hole. */
+TEST(small_pages_go_where_the_fewest_are_missing)
+{
+    struct xseg_allocator *allocator = env_open("page_size:small");
+
+    void *low = env_alloc(allocator, 8 * MIB, NULL);
+    void *wall = env_alloc(allocator, 2 * MIB, NULL);
+    void *cached = env_alloc(allocator, 6 * MIB, NULL);
+    void *hole = env_alloc(allocator, 4 * MIB, NULL);
+    void *end = env_alloc(allocator, 2 * MIB, NULL);
+    env_free(allocator, low, hole);
+    env_empty_cache(allocator);
+    env_free(allocator, cached);
+    void *ptr = env_alloc(allocator, 8 * MIB, NULL);
+    assert_ptr_equal(ptr, cached);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 12 * MIB);
+    env_free(allocator, ptr, wall, end);
+    env_close(allocator);
+}
+
+static bool note_shortage(void *context, const struct xseg_oom_info *shortage)
+{
+    unsigned *count = context;
+
+    (void)shortage;
+    ++*count;
+    return false;
+}
+
+/* What idle pages cover takes nothing of a limit. */
+TEST(idle_pages_serve_a_growth_at_the_limit)
+{
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_allocator *allocator =
+        env_open_with_clock(&settings, "idle_ms:100,page_cache_mb:100,hard_limit_mb:100");
+    struct xseg_observer observer = {sizeof(observer), .on_low_memory = note_shortage};
+    const xseg_stream stream = env_stream();
+    unsigned shortages = 0;
+    uint64_t id = 0;
+
+    observer.context = &shortages;
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
+    for (unsigned i = 0; i < 30; i++) {
+        xseg_sim_advance(UINT64_C(10000000));
+        assert_ok(trim_due(allocator, UINT64_MAX));
+    }
+    assert_int_equal(env_stats(allocator).idle_page_bytes, 100 * MIB);
+    void *ptr = env_alloc(allocator, 100 * MIB, stream);
+    assert_int_equal(shortages, 0);
+    assert_int_equal(env_stats(allocator).idle_page_bytes, 0);
+    env_free(allocator, ptr);
+    assert_ok(xseg_observer_remove(allocator, id));
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+    env_close(allocator);
+}
+
+/* --- * Worked examples, step by step: growth, splitting, trim, a use on another stream, a capture.  What
+ * stands behind each step is what PyTorch 2.15's own allocator answers to it, in the nine numbers of
+ * a tape: docs/replay.md says which. --- */
 
 static void expect(struct xseg_allocator *allocator, const char *numbers)
 {
@@ -52,7 +145,7 @@ TEST(e1_a_first_small_block_maps_a_page)
 }
 
 /* E2: the same, classic: a segment, and its tail is an inactive split. */
-TEST(e2_classic_it_takes_a_segment)
+TEST(e2_classic_request_allocates_a_segment)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
     void *ptr = env_alloc(allocator, 1000, NULL);
@@ -114,7 +207,7 @@ TEST(e5_e6_the_growable_tail_is_spared)
  * E7: 2 live in the second of three pages: the first and the third go.  E8: 45 do not fit into the
  * hole of the first page and what is free behind it, so the segment grows behind the live block.
  */
-TEST(e7_e8_only_idle_pages_go)
+TEST(e7_e8_trim_releases_idle_pages_only)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *before = env_alloc(allocator, 25 * MIB, NULL);

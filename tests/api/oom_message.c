@@ -109,7 +109,7 @@ TEST(an_empty_device_is_free)
 }
 
 /* What is asked for, and what that takes: a page. */
-TEST(the_size_is_the_one_that_was_asked_for)
+TEST(error_has_the_requested_and_the_mapped_size)
 {
     struct xseg_allocator *allocator = env_open_mib(20, NULL);
     void *all = env_alloc(allocator, 20 * MIB, NULL), *ptr = NULL;
@@ -164,7 +164,7 @@ TEST(figures_add_up)
 }
 
 /* What the driver refuses although it says that there is room. */
-TEST(the_drivers_word_is_there)
+TEST(error_has_the_driver_result)
 {
     static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
     static const char *const call[] = {"cuMemCreate", "cuMemAlloc"};
@@ -175,7 +175,7 @@ TEST(the_drivers_word_is_there)
         char words[64];
         void *ptr = env_alloc(allocator, 100, NULL), *none = NULL;
 
-        /* Where only pages cannot be had, segments become classic (api/boards). */
+        /* Where only pages cannot be had, segments become classic (api/vmm_fallback). */
         fault.every = 1;
         for (unsigned k = 0; k < COUNT_OF(call); k++) {
             fault.call = call[k];
@@ -210,7 +210,7 @@ static void take_back(void *context, void *ptr, size_t bytes, int device, xseg_s
     (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
 }
 
-TEST(the_first_words_name_what_refuses)
+TEST(error_begins_with_the_limit_or_device)
 {
     static const struct {
         const char *config;
@@ -270,7 +270,7 @@ TEST(the_first_words_name_what_refuses)
 }
 
 /* A growth that is checked at a entry point of its own says it in the same words. */
-TEST(a_resume_names_what_refuses)
+TEST(resume_error_begins_with_the_limit_or_device)
 {
     struct xseg_allocator *allocator = env_open_mib(200, NULL);
     struct xseg_pool *pool = env_pool(allocator);
@@ -554,7 +554,7 @@ static xseg_status half_free_segments(struct play *play, size_t device_mib, cons
     return ask(play, NULL, wanted);
 }
 
-TEST(expandable_segments_help_where_it_says_so)
+TEST(advice_on_expandable_segments_helps)
 {
     static const size_t wanted[] = {80 * MIB, 100 * MIB, 185 * MIB, 250 * MIB};
 
@@ -637,7 +637,7 @@ static xseg_status small_pieces(struct play *play, const char *config, size_t wa
     return ask(play, NULL, wanted);
 }
 
-TEST(expandable_segments_of_small_pages_help_where_it_says_so)
+TEST(advice_on_expandable_segments_with_small_pages_helps)
 {
     static const size_t wanted[] = {100 * MIB, 170 * MIB, 190 * MIB};
 
@@ -675,7 +675,7 @@ static xseg_status shared_pages(struct play *play, const char *config, size_t wa
     return ask(play, NULL, wanted);
 }
 
-TEST(small_pages_help_where_it_says_so)
+TEST(advice_on_small_pages_helps)
 {
     static const size_t wanted[] = {20 * MIB, 21 * MIB};
 
@@ -702,7 +702,7 @@ static xseg_status idle_elsewhere(struct play *play, const char *config, size_t 
     return ask(play, NULL, wanted);
 }
 
-TEST(not_rejecting_helps_where_it_says_so)
+TEST(advice_on_rejection_helps)
 {
     static const size_t wanted[] = {80 * MIB, 120 * MIB};
 

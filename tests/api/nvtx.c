@@ -107,7 +107,7 @@ TEST(a_range_a_span_and_none_on_a_hit)
     env_close(allocator);
 }
 
-TEST(ranges_of_a_refusal_end)
+TEST(nvtx_ranges_of_a_failed_request_end)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     void *block = NULL;

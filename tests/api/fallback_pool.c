@@ -68,7 +68,7 @@ static void note_move(void *context, void *ptr, bool freed)
     moves->revived += !freed;
 }
 
-TEST(restore_leaves_a_lent_block_alone)
+TEST(restore_keeps_a_fallback_block)
 {
     FOR_ALL_LENDERS(lender)
     {
@@ -91,7 +91,7 @@ TEST(restore_leaves_a_lent_block_alone)
     }
 }
 
-TEST(restore_is_refused_where_a_lent_block_lies)
+TEST(restore_over_a_fallback_block_is_rejected)
 {
     FOR_ALL_LENDERS(lender)
     {
@@ -113,7 +113,7 @@ TEST(restore_is_refused_where_a_lent_block_lies)
 
 /* A lent block that was freed while a stream uses it waits in the same place, and no restore of its
  * lender takes it. */
-TEST(a_lent_block_that_waits_is_left_alone)
+TEST(pending_fallback_block_is_kept)
 {
     FOR_ALL_LENDERS(lender)
     {
@@ -142,7 +142,7 @@ TEST(a_lent_block_that_waits_is_left_alone)
     }
 }
 
-TEST(a_pool_does_not_hold_what_it_has_lent)
+TEST(fallback_block_does_not_belong_to_the_pool)
 {
     FOR_ALL_LENDERS(lender)
     {
@@ -167,7 +167,7 @@ TEST(a_pool_does_not_hold_what_it_has_lent)
 
 /* --- Pause. --- */
 
-TEST(a_pool_that_lends_is_not_paused)
+TEST(pool_with_a_fallback_block_is_not_paused)
 {
     static const enum xseg_keep keeps[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
 
@@ -222,7 +222,7 @@ static void expect_stats(const struct lender *lender, unsigned live, unsigned ac
     assert_int_equal(stats.allocation[group].allocated, 2);
 }
 
-TEST(reserved_is_the_lenders_and_allocated_the_holders)
+TEST(fallback_block_counts_as_reserved_in_the_pool_and_allocated_outside)
 {
     FOR_ALL_LENDERS(lender)
     {
@@ -254,7 +254,7 @@ TEST(reserved_is_the_lenders_and_allocated_the_holders)
 }
 
 /* Oversize blocks are counted apart, and so they are when they are lent. */
-TEST(oversize_blocks_are_the_holders)
+TEST(oversize_counts_belong_to_the_default_pool)
 {
     struct lender lender = open_lender(sizes[0], "expandable_segments:False,max_split_size_mb:20");
 
@@ -269,7 +269,7 @@ TEST(oversize_blocks_are_the_holders)
     close_lender(&lender);
 }
 
-TEST(a_lent_block_is_told_with_its_lender)
+TEST(fallback_block_reports_its_pool)
 {
     FOR_ALL_LENDERS(lender)
     {
@@ -327,7 +327,7 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
 }
 
 /* To ask about a pool is to ask about its memory: what is reserved adds up, lent or not. */
-TEST(a_lenders_memory_is_explained_with_it)
+TEST(explain_includes_fallback_blocks)
 {
     FOR_ALL_LENDERS(lender)
     {
@@ -360,7 +360,7 @@ static void count_by_pool(void *context, const struct xseg_trace_entry *entry)
 }
 
 /* An observer that adds up by pool what is handed out and freed comes to what the pools hold. */
-TEST(a_trace_follows_who_holds_a_block)
+TEST(history_records_the_pool_of_a_fallback_block)
 {
     FOR_ALL_LENDERS(lender)
     {
@@ -389,7 +389,7 @@ TEST(a_trace_follows_who_holds_a_block)
 /* --- Its life. --- */
 
 /* A block whose lender nobody holds any more goes on, and says where it lies. */
-TEST(a_lent_block_outlives_its_lender)
+TEST(fallback_block_outlives_its_pool)
 {
     for (unsigned i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
         struct lender lender =
@@ -411,7 +411,7 @@ TEST(a_lent_block_outlives_its_lender)
 }
 
 /* What is freed goes back into the lender's cache, whole: it merges with what lies beside it. */
-TEST(a_freed_block_is_the_lenders_again)
+TEST(freed_fallback_block_returns_to_its_pool)
 {
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         struct lender lender = open_lender(sizes[i], configs[0]);
@@ -428,7 +428,7 @@ TEST(a_freed_block_is_the_lenders_again)
 }
 
 /* A graph may write to what is cached in its pool whenever it runs. */
-TEST(a_captured_pool_lends_nothing)
+TEST(captured_pool_is_no_fallback)
 {
     FOR_ALL_LENDERS(lender)
     {
@@ -451,7 +451,7 @@ TEST(a_captured_pool_lends_nothing)
 }
 
 /* Freed in somebody's capture, it is deferred like any block of the default pool. */
-TEST(a_lent_block_is_deferred_in_a_capture)
+TEST(fallback_block_is_deferred_in_a_capture)
 {
     FOR_ALL_LENDERS(lender)
     {
@@ -478,7 +478,7 @@ TEST(a_lent_block_is_deferred_in_a_capture)
 }
 
 /* What is known of other blocks is known of it: its age, who freed it, that it was cleared. */
-TEST(helpers_know_a_lent_block)
+TEST(debug_features_cover_fallback_blocks)
 {
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         struct lender lender = open_lender(sizes[i], "history:all,debug_fill:True");
@@ -499,7 +499,7 @@ TEST(helpers_know_a_lent_block)
 }
 
 /* A pin holds the pages beneath it, then as ever. */
-TEST(a_lent_block_can_be_pinned)
+TEST(fallback_block_can_be_pinned)
 {
     struct lender lender = open_lender(sizes[0], configs[0]);
     struct xseg_trim_result done = {sizeof(done)};
@@ -517,7 +517,7 @@ TEST(a_lent_block_can_be_pinned)
 }
 
 /* Only blocks of exportable pools can be exported, and this is none. */
-TEST(a_lent_block_is_not_exported)
+TEST(fallback_block_is_not_exported)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 40 * MIB};
     struct xseg_pool_options options = {sizeof(options)};
@@ -542,7 +542,7 @@ TEST(a_lent_block_is_not_exported)
 }
 
 /* What it has cached goes back instead, or stays where a page or a segment of it is in use. */
-TEST(a_released_pool_lends_nothing)
+TEST(released_pool_is_no_fallback)
 {
     for (unsigned i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
         struct lender lender =

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* What a ledger may meet: files of others, full file systems, other versions, cuts, garbage, clocks, forks, changes under
- * way.  The allocator goes on, says a sentence once, and waits no longer than it does otherwise. */
+/*
+ * What a ledger may meet: files of others, full file systems, other versions, cuts, garbage, clocks, forks, changes under
+ * way.  The allocator goes on, says a sentence once, and waits no longer than it does otherwise.
+ */
+#include <grp.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 
 #include "src/base/shared_budget.h"
 #include "tests/support/members.h"
@@ -76,7 +80,7 @@ TEST_WITH(the_file_of_another_user_is_left_alone, members_begin, end)
     assert_int_equal(after.st_size, 7);
 }
 
-TEST_WITH(a_folder_that_may_not_be_written_to_is_said, members_begin, end)
+TEST_WITH(unwritable_folder_is_logged, members_begin, end)
 {
     assert_int_equal(chmod(members.folder, 0511), 0);
     members.before_open = be_nobody;
@@ -92,7 +96,7 @@ static void mount_a_full_one(void)
         _exit(77);
 }
 
-TEST_WITH(a_full_file_system_is_said, members_begin, end)
+TEST_WITH(full_file_system_is_logged, members_begin, end)
 {
     if (!namespaces_can(mount_a_full_one)) {
         print_message("# this system lets no process mount a tmpfs: nothing was tried\n");
@@ -112,7 +116,7 @@ TEST_WITH(a_newer_version_is_left_alone, members_begin, end)
 
 /* --- What becomes of the file under way. --- */
 
-TEST_WITH(a_ledger_may_be_cut_short, members_begin, end)
+TEST_WITH(truncated_budget_file_is_recreated, members_begin, end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
@@ -146,7 +150,7 @@ static bool is_foreign(size_t bytes)
 }
 
 /* Another program writes its own file over the ledger: no member writes to it, neither while it lives nor when it leaves. */
-TEST_WITH(a_file_that_overwrites_the_ledger_stays, members_begin, end)
+TEST_WITH(foreign_file_is_not_overwritten, members_begin, end)
 {
     static char text[10000];
     const unsigned one = member_start(""), other = member_start("");
@@ -261,7 +265,7 @@ TEST_WITH(threads_that_wait_in_turn_are_not_forgotten, members_begin, end)
 }
 
 /* Turns may be rare: who has come since the last one is asked all the same. */
-TEST_WITH(one_who_has_come_since_is_asked, members_begin, end)
+TEST_WITH(member_that_joins_later_is_requested, members_begin, end)
 {
     const unsigned one = member_start("");
 
@@ -296,7 +300,7 @@ TEST_WITH(large_numbers_do_no_harm, members_begin, end)
 }
 
 /* What no ledger can say is cut to what it can: the process goes on, and others still know of it. */
-TEST_WITH(numbers_beyond_a_ledger_are_cut, members_begin, end)
+TEST_WITH(large_values_are_clamped, members_begin, end)
 {
     const unsigned one = member_start("budget_min_mb:1073741824"), other = member_start("");
     struct member_answer answer = member_call(one, 'a', 0, UINT64_C(1) << 51);
@@ -355,4 +359,171 @@ TEST_WITH(the_key_may_change_under_way, members_begin, end)
     }
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
     assert_int_equal(unlink(path), 0);
+}
+
+/* --- Members in user, pid and time namespaces of their own, as containers have them, and members of several users, on a ledger
+ * that is named by its path. --- */
+
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
+
+static void expect_lending_in_namespaces(unsigned one, unsigned other)
+{
+    EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
+    EXPECT_OK(member_call(one, 'f', 0, 0));
+    EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
+    EXPECT_OK(member_call(other, 'f', 0, 0));
+    assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
+    assert_int_equal(member_call(other, ' ', 0, 0).lines, 0);
+}
+
+/* Be pid 1 of a new container, whose parent ends with it, and whom it does not outlive. */
+static void begin_inside(int socket)
+{
+    int status = 0;
+    const pid_t inside = fork();
+
+    if (inside == 0) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getpid() != 1)
+            _exit(2);
+        return;
+    }
+    if (socket >= 0)
+        (void)close(socket);
+    _exit(waitpid(inside, &status, 0) == inside && WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+}
+
+static void be_a_container(int socket)
+{
+    if (!namespaces_enter(CLONE_NEWUSER | CLONE_NEWPID))
+        _exit(77);
+    begin_inside(socket);
+}
+
+/* Its clock is ahead by some days. */
+static void be_a_container_of_another_time(int socket)
+{
+    static const char ahead[] = "monotonic 500000 0";
+
+    if (!namespaces_enter(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWTIME))
+        _exit(77);
+    const int file = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
+    if (file < 0 || write(file, ahead, sizeof(ahead) - 1) != (ssize_t)sizeof(ahead) - 1)
+        _exit(77);
+    (void)close(file);
+    begin_inside(socket);
+}
+
+static void try_a_container(void)
+{
+    be_a_container(-1);
+}
+
+static void try_another_time(void)
+{
+    be_a_container_of_another_time(-1);
+}
+
+static bool can(void (*enter)(void))
+{
+    if (namespaces_can(enter))
+        return true;
+    print_message("# this system lets no process enter such namespaces: nothing was tried\n");
+    return false;
+}
+
+static unsigned count_slots(void)
+{
+    unsigned count = 0;
+
+    assert_ok(xseg_shared_budget_read(&ledger));
+    for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
+        count += ledger.seen[i].state != XSEG_SHARED_BUDGET_FREE;
+    return count;
+}
+
+TEST_WITH(containers_share_memory_and_exit, members_begin, end)
+{
+    unsigned count = 3;
+
+    if (!can(try_a_container))
+        return;
+    members.at_start = be_a_container;
+    const unsigned one = member_start(""), other = member_start("");
+    expect_lending_in_namespaces(one, other);
+    expect_lending_in_namespaces(other, one);
+    assert_ok(xseg_shared_budget_open(&ledger, members.budget_file));
+    assert_int_equal(count_slots(), 3);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(ledger.seen[i].record.pid, 1);
+    /* What a dead one had in use is free. */
+    EXPECT_OK(member_call(one, 'a', 1, 600 * MIB));
+    member_kill(one);
+    for (unsigned tries = 0; count != 2 && tries < 3000; tries++) {
+        (void)usleep(10000);
+        count = count_slots();
+    }
+    assert_int_equal(count, 2);
+    EXPECT_OK(member_call(other, 'a', 1, 1000 * MIB));
+    EXPECT_OK(member_call(other, 'f', 1, 0));
+    /* The next one takes its place; nor is one outside of containers another matter. */
+    const unsigned third = member_start("");
+    expect_lending_in_namespaces(third, other);
+    members.at_start = NULL;
+    expect_lending_in_namespaces(other, member_start(""));
+}
+
+TEST_WITH(a_clock_of_its_own_makes_no_difference, members_begin, end)
+{
+    if (!can(try_another_time))
+        return;
+    members.at_start = be_a_container_of_another_time;
+    const unsigned ahead = member_start("");
+    members.at_start = NULL;
+    const unsigned other = member_start("");
+    for (unsigned i = 0; i < 2; i++) {
+        expect_lending_in_namespaces(ahead, other);
+        expect_lending_in_namespaces(other, ahead);
+    }
+}
+
+/* --- Users of a group. --- */
+
+#define GROUP 60000u
+
+static uid_t next_user = GROUP;
+
+static void be_a_user_of_the_group(void)
+{
+    const gid_t group = GROUP;
+
+    (void)umask(077);
+    if (setgroups(1, &group) != 0 || setegid(next_user) != 0 || seteuid(next_user) != 0)
+        _exit(2);
+}
+
+/* As docs/processes.md has it for notebooks: a folder whose set-group-ID bit gives the file to the group. */
+TEST_WITH(users_of_a_group_share_memory, members_begin, end)
+{
+    struct stat file;
+
+    if (geteuid() != 0) {
+        print_message("# only the superuser may be several users: nothing was tried\n");
+        return;
+    }
+    assert_int_equal(chown(members.folder, 0, GROUP), 0);
+    assert_int_equal(chmod(members.folder, 02770), 0);
+    members.before_open = be_a_user_of_the_group;
+    next_user++;
+    const unsigned one = member_start("");
+    EXPECT_OK(member_call(one, ' ', 0, 0));
+    next_user++;
+    const unsigned other = member_start("");
+    expect_lending_in_namespaces(one, other);
+    expect_lending_in_namespaces(other, one);
+    assert_int_equal(stat(members.budget_file, &file), 0);
+    assert_int_equal(file.st_mode, S_IFREG | 0660);
+    assert_int_equal(file.st_gid, GROUP);
+    assert_int_equal(file.st_uid, GROUP + 1);
 }

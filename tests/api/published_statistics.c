@@ -85,7 +85,7 @@ static const struct xseg_published_pool *find_pool(const struct xseg_published_s
 
 /* --- What is in it. --- */
 
-TEST(nothing_is_published_without_the_key)
+TEST(no_file_is_published_without_the_key)
 {
     struct xseg_allocator *allocator = env_open("publish:False");
     int file = -1;
@@ -139,7 +139,7 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
     assert_int_equal(device->registered, stats.registered_bytes);
 }
 
-TEST(what_is_registered_is_told_by_pool)
+TEST(registered_bytes_are_reported_by_pool)
 {
     struct xseg_allocator *allocator = env_open("publish:True,expandable_segments:True");
     const struct xseg_registrar registrar = null_registrar(true);
@@ -292,7 +292,7 @@ TEST(pools_without_a_row_are_added_up)
     env_close(allocator);
 }
 
-TEST(each_open_device_has_its_rows)
+TEST(each_open_device_has_rows)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     void *ptr[40];
@@ -339,7 +339,7 @@ TEST(hits_uses_and_scrapes_change_nothing_and_a_tick_does)
 }
 
 /* Each look is at what the call before it has left. */
-TEST(a_call_that_moves_memory_publishes_it)
+TEST(calls_that_map_memory_publish)
 {
     struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_limits limits = XSEG_LIMITS_INIT;
@@ -433,7 +433,7 @@ static void *reconfigure(void *self)
     return NULL;
 }
 
-TEST(it_is_published_while_threads_run)
+TEST(file_is_published_while_threads_run)
 {
     struct xseg_allocator *allocator = env_open("publish:True");
     pthread_t thread[3];
@@ -493,7 +493,7 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 }
 
 /* No descriptor is left: the allocator works, and a line of the log says what does not. */
-TEST(without_a_descriptor_the_allocator_works)
+TEST(failed_publishing_does_not_affect_allocation)
 {
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line};
     struct xseg_allocator *allocator = NULL;

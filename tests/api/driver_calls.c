@@ -271,7 +271,7 @@ static void expect_questions(struct xseg_allocator *allocator, size_t bytes, uin
 }
 
 /* As PyTorch does, whether the memory is there or not; and the thread's capture mode is changed once for all. */
-TEST(a_look_at_what_is_pending_asks_each_stream_once)
+TEST(poll_queries_each_stream_once)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
     xseg_stream user[2];

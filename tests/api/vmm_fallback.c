@@ -58,7 +58,7 @@ static const int errors[] = {NO_MEMORY, NOT_SUPPORTED, UNKNOWN};
 
 /* --- A board that refuses from the start. --- */
 
-TEST(a_board_that_refuses_from_the_start_is_classic)
+TEST(device_without_page_creation_uses_classic_segments)
 {
     struct env_log heard;
 
@@ -188,7 +188,7 @@ TEST(a_board_that_fails_later_keeps_its_pages)
 }
 
 /* One refusal is no evidence: the growth is tried again. */
-TEST(a_call_that_fails_once_decides_nothing)
+TEST(single_failure_keeps_expandable_segments)
 {
     struct env_log heard;
 
@@ -268,7 +268,7 @@ TEST(a_device_of_several)
 }
 
 /* In a capture a classic segment comes as it does with expandable_segments:False, and the capture lives. */
-TEST(in_a_capture)
+TEST(capture_uses_a_classic_segment_after_a_failure)
 {
     struct env_log heard;
 
@@ -296,7 +296,7 @@ TEST(in_a_capture)
 /* --- Pools and limits. --- */
 
 /* A private pool, and one of single pages, whose cached page stays whole. */
-TEST(in_a_private_pool)
+TEST(private_pools_use_classic_segments)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct env_log heard;
@@ -323,7 +323,7 @@ TEST(in_a_private_pool)
 
 /* Memory for other processes is pages.  On such a board a pool of it cannot be had, and what a former one gets now
  * cannot be exported; both are refused with a sentence. */
-TEST(memory_to_export_is_refused)
+TEST(exportable_pools_are_rejected)
 {
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct env_log heard;
@@ -343,7 +343,7 @@ TEST(memory_to_export_is_refused)
 }
 
 /* A limit refuses a classic segment as it does pages. */
-TEST(limits_hold)
+TEST(limits_apply_to_classic_segments)
 {
     struct env_log heard;
     struct xseg_allocator *allocator =
