@@ -55,7 +55,6 @@ TEST(self_checks_are_logged_once)
 
 /* --- Opening. --- */
 
-/* The first thing that happens to somebody without a GPU: what is missing, and how to go on without. */
 TEST(missing_driver_error_names_the_remedy)
 {
     static const char *const word[] = {"libcuda.so.1", "NVIDIA driver", "r525", "CUDA 12.0",
@@ -74,7 +73,7 @@ TEST(missing_driver_error_names_the_remedy)
     assert_int_equal(unsetenv("XSEG_DRIVER"), 0);
     for (unsigned i = 0; i < COUNT_OF(word); i++)
         env_expect_error(xseg_open(NULL, NULL, &allocator), XSEG_ERR_NO_DRIVER, word[i]);
-    /* What a variable names is not the driver's installation. */
+    /* XSEG_DRIVER names an invalid driver. */
     assert_int_equal(setenv("XSEG_DRIVER", "libno-such-driver.so", 1), 0);
     env_expect_error(xseg_open(NULL, NULL, &allocator), XSEG_ERR_NO_DRIVER,
                      "driver library of XSEG_DRIVER cannot be loaded, \"libno-such-driver.so\"");
@@ -148,7 +147,6 @@ TEST(unknown_options_are_rejected)
     env_expect_error(xseg_open(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
 }
 
-/* Members that the library does not know count as long as they are zero. */
 TEST(options_of_a_newer_header_do)
 {
     struct {
@@ -176,43 +174,42 @@ TEST(options_of_an_older_header_are_accepted)
     assert_ok(xseg_close(allocator));
 }
 
-struct heard {
+struct logged {
     char line[512];
     unsigned lines;
 };
 
-static void hear(void *context, enum xseg_log_level level, const char *line)
+static void log_line(void *context, enum xseg_log_level level, const char *line)
 {
-    struct heard *heard = context;
+    struct logged *logged = context;
 
     if (level == XSEG_LOG_INFO)
         return;
     assert_int_equal(level, XSEG_LOG_WARNING);
-    strncpy(heard->line, line, sizeof(heard->line) - 1);
-    heard->lines++;
+    strncpy(logged->line, line, sizeof(logged->line) - 1);
+    logged->lines++;
 }
 
 TEST(keys_without_effect_are_logged_once)
 {
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = hear};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = log_line};
     struct xseg_allocator *allocator = NULL;
-    struct heard heard = {{0}, 0};
+    struct logged logged = {{0}, 0};
 
-    options.log_context = &heard;
+    options.log_context = &logged;
     assert_ok(xseg_sim_reset(NULL));
     assert_ok(xseg_open("backend:native,pinned_use_background_threads:True,"
                         "graph_capture_record_stream_reuse:True",
                         &options, &allocator));
-    assert_int_equal(heard.lines, 1);
-    assert_non_null(strstr(heard.line, "pinned_use_background_threads"));
-    assert_non_null(strstr(heard.line, "backend"));
-    assert_null(strstr(heard.line, "reuse")); /* capture.h says what it does */
+    assert_int_equal(logged.lines, 1);
+    assert_non_null(strstr(logged.line, "pinned_use_background_threads"));
+    assert_non_null(strstr(logged.line, "backend"));
+    assert_null(strstr(logged.line, "reuse")); /* capture.h says what it does */
     env_free(allocator, env_alloc(allocator, 100, NULL));
-    assert_int_equal(heard.lines, 1);
+    assert_int_equal(logged.lines, 1);
     env_close(allocator);
 }
 
-/* The threshold is a part of the limit that a fraction sets; a warning reports that there is none. */
 TEST(threshold_without_a_fraction_is_logged_once)
 {
     static const struct {
@@ -232,88 +229,86 @@ TEST(threshold_without_a_fraction_is_logged_once)
             .struct_size = sizeof(limits), .hard_bytes = UINT64_MAX, .soft_bytes = UINT64_MAX};
         struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_allocator *allocator = NULL;
-        struct heard heard = {{0}, 0};
+        struct logged logged = {{0}, 0};
 
         options.driver = env_driver();
-        options.log = hear;
-        options.log_context = &heard;
+        options.log = log_line;
+        options.log_context = &logged;
         assert_ok(xseg_sim_reset(NULL));
         assert_ok(xseg_open(cases[i].config, &options, &allocator));
         env_free(allocator, env_alloc(allocator, 100, NULL));
         assert_ok(xseg_config_set(allocator, "idle_ms:5"));
-        assert_int_equal(heard.lines, cases[i].lines);
-        if (heard.lines > 0)
-            assert_non_null(strstr(heard.line, "garbage_collection_threshold has no effect"));
+        assert_int_equal(logged.lines, cases[i].lines);
+        if (logged.lines > 0)
+            assert_non_null(strstr(logged.line, "garbage_collection_threshold has no effect"));
         /* A fraction that a call has set is a limit, too. */
         where.device = 0;
         limits.fraction = 0.5;
         limits.has_fraction = true;
         assert_ok(xseg_limits_set(allocator, &where, &limits));
         assert_ok(xseg_config_set(allocator, "garbage_collection_threshold:0.5"));
-        assert_int_equal(heard.lines, cases[i].lines);
+        assert_int_equal(logged.lines, cases[i].lines);
         env_close(allocator);
     }
 }
 
-/* Where the driver has no virtual memory management, segments are classic, and one line says so. */
 TEST(without_vmm_segments_are_classic)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = hear};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = log_line};
     struct xseg_allocator *allocator = NULL;
-    struct heard heard = {{0}, 0};
+    struct logged logged = {{0}, 0};
 
-    options.log_context = &heard;
+    options.log_context = &logged;
     assert_ok(xseg_sim_reset(&settings));
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_false(env_block(allocator, ptr).is_expandable);
     assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
-    assert_int_equal(heard.lines, 1);
-    assert_non_null(strstr(heard.line, "classic"));
+    assert_int_equal(logged.lines, 1);
+    assert_non_null(strstr(logged.line, "classic"));
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
-/* A driver that offers it and then refuses: the trial finds out. */
+/* A driver that offers virtual memory management and rejects its calls. */
 TEST(a_failing_trial_falls_back)
 {
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = hear};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = log_line};
     struct xseg_allocator *allocator = NULL;
-    struct heard heard = {{0}, 0};
+    struct logged logged = {{0}, 0};
 
-    options.log_context = &heard;
+    options.log_context = &logged;
     assert_ok(xseg_sim_reset(NULL));
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     assert_ok(xseg_sim_fail("cuMemMap", 1, 801)); /* CUDA_ERROR_NOT_SUPPORTED */
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_false(env_block(allocator, ptr).is_expandable);
-    assert_int_equal(heard.lines, 1);
-    assert_non_null(strstr(heard.line, "cuMemMap"));
+    assert_int_equal(logged.lines, 1);
+    assert_non_null(strstr(logged.line, "cuMemMap"));
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
 /* --- Configuration. --- */
 
-/* No addresses are left when the allocator opens: that says nothing about the device, and addresses may
- * come back. */
+/* The failure is temporary, so it does not select classic segments. */
 TEST(probe_without_addresses_is_logged)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
-    struct heard heard = {{0}, 0};
+    struct logged logged = {{0}, 0};
 
     assert_ok(xseg_sim_reset(NULL));
     options.driver = env_driver();
-    options.log = hear;
-    options.log_context = &heard;
+    options.log = log_line;
+    options.log_context = &logged;
     xseg_sim_set_external_addresses(((uint64_t)1 << 47) - 2 * MIB);
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     void *small = env_alloc(allocator, 1000, NULL);
     assert_false(env_block(allocator, small).is_expandable);
-    assert_non_null(strstr(heard.line, "out of virtual addresses for expandable segments"));
-    assert_int_equal(heard.lines, 1);
+    assert_non_null(strstr(logged.line, "out of virtual addresses for expandable segments"));
+    assert_int_equal(logged.lines, 1);
     xseg_sim_set_external_addresses(0);
     void *large = env_alloc(allocator, 5 * MIB, NULL);
     assert_true(env_block(allocator, large).is_expandable);
@@ -341,11 +336,9 @@ TEST(an_allocator_opens_as_often_as_one_likes)
 
 TEST(the_first_source_wins_whole)
 {
-    struct xseg_allocator *allocator;
-
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "large_segment_size_mb:24", 1), 0);
     assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64", 1), 0);
-    allocator = env_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     assert_string_equal(xseg_config_source(allocator), "PYTORCH_CUDA_ALLOC_CONF");
     assert_int_equal(env_stats(allocator).max_split_size, 64 * MIB);
     /* A string of PyTorch's that does not name expandable segments means classic ones. */
@@ -467,7 +460,7 @@ TEST(invalid_frees_report_the_state_of_the_address)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 8 * MIB, NULL);
-    struct xseg_statistics before = env_stats(allocator), after;
+    struct xseg_statistics before = env_stats(allocator);
     int local = 0;
 
     env_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
@@ -479,7 +472,7 @@ TEST(invalid_frees_report_the_state_of_the_address)
                      "not in memory");
     env_expect_error(xseg_record_stream(allocator, ptr + 1, NULL), XSEG_ERR_NOT_ALLOCATED,
                      "not the start of a block");
-    after = env_stats(allocator);
+    struct xseg_statistics after = env_stats(allocator);
     assert_memory_equal(&before, &after, sizeof(before));
     env_free(allocator, ptr);
     env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
@@ -532,15 +525,14 @@ TEST(close_lists_allocated_blocks)
 TEST(devices_are_separate)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 3};
-    struct xseg_allocator *allocator;
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     void *ptr[3] = {NULL, NULL, NULL};
 
-    allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (int i = 0; i < 3; i += 2)
         assert_ok(xseg_alloc(allocator, i, (size_t)(i + 1) * MIB, NULL, &ptr[i]));
-    /* A device that nobody named is not touched. */
+    /* An unused device has no context. */
     assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 2);
     assert_int_equal(xseg_sim_used(1), 0);
     assert_int_equal(env_block(allocator, ptr[2]).device, 2);
@@ -555,11 +547,10 @@ TEST(devices_are_separate)
 TEST(allocators_are_separate)
 {
     struct xseg_allocator *first = env_open("expandable_segments:True"), *second = NULL;
-    void *a, *b;
 
     assert_ok(env_try_open("expandable_segments:False", &second));
-    a = env_alloc(first, 5 * MIB, NULL);
-    b = env_alloc(second, 5 * MIB, NULL);
+    void *a = env_alloc(first, 5 * MIB, NULL);
+    void *b = env_alloc(second, 5 * MIB, NULL);
     assert_int_equal(xseg_free(second, a), XSEG_ERR_NOT_ALLOCATED);
     assert_int_equal(xseg_free(first, b), XSEG_ERR_NOT_ALLOCATED);
     assert_int_equal(env_stats(first).allocation[XSEG_STAT_ALL].current, 1);
@@ -584,7 +575,7 @@ static int child(struct xseg_allocator *allocator, void *ptr)
         return 4;
     if (xseg_close(allocator) != XSEG_ERR_FORKED)
         return 5;
-    /* What is advised works: another allocator does not, and says why. */
+    /* The advice of the message works: another allocator fails, with a reason. */
     char text[512];
     (void)xseg_error_message(text, sizeof(text));
     if (strstr(text, "open another") != NULL || strstr(text, "exec") == NULL)
@@ -600,11 +591,10 @@ static int child(struct xseg_allocator *allocator, void *ptr)
 TEST(rejected_close_changes_nothing)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_allocator *allocator;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL, *inside = NULL;
 
-    allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated, 1 on device 1; ");
@@ -626,10 +616,9 @@ TEST(a_close_that_cannot_be_undone_loses_the_device)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct xseg_allocator *allocator;
     void *ptr = NULL;
 
-    allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (int device = 0; device < 2; device++) {
         assert_ok(xseg_alloc(allocator, device, 512, NULL, &ptr));
         env_free(allocator, ptr);
@@ -650,16 +639,13 @@ TEST(a_close_that_cannot_be_undone_loses_the_device)
     env_close(allocator);
 }
 
-/* A stream of another device is refused before it can do harm. */
 TEST(streams_of_other_devices_are_rejected)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_allocator *allocator;
-    xseg_stream stream;
     void *ptr = NULL, *other = NULL;
 
-    allocator = env_open_on(&settings, NULL);
-    stream = env_stream();
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    xseg_stream stream = env_stream();
     assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
     env_expect_error(xseg_record_stream(allocator, ptr, stream), XSEG_ERR_ARGUMENT,
                      "another device");
@@ -672,13 +658,9 @@ TEST(streams_of_other_devices_are_rejected)
 /* Larger than the largest segment of small blocks. */
 TEST(very_large_devices_work)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4096 * GIB};
-    struct xseg_allocator *allocator;
-    void *small, *large;
-
-    allocator = env_open_on(&settings, "expandable_segments:True");
-    small = env_alloc(allocator, 512, NULL);
-    large = env_alloc(allocator, 700 * GIB, NULL);
+    struct xseg_allocator *allocator = env_open_mib(4096 * KIB, "expandable_segments:True");
+    void *small = env_alloc(allocator, 512, NULL);
+    void *large = env_alloc(allocator, 700 * GIB, NULL);
     assert_int_equal(env_block(allocator, small).segment_bytes, 512 * GIB);
     assert_ptr_equal(env_block(allocator, (char *)large + 699 * GIB).base, large);
     env_free(allocator, small, large);
@@ -727,8 +709,8 @@ static int without_variables(void **state)
     return 0;
 }
 
-/* What was told of one key. */
-struct told {
+/* The visited values of one key. */
+struct notified {
     const char *name;
     char value[64], standard[64];
     bool is_named, is_standard, has_effect;
@@ -737,30 +719,30 @@ struct told {
 
 static bool note_key(void *context, const struct xseg_config_key *key)
 {
-    struct told *told = context;
+    struct notified *notified = context;
 
     assert_int_equal(key->struct_size, sizeof(*key));
-    told->visits++;
-    if (strcmp(key->name, told->name) != 0)
+    notified->visits++;
+    if (strcmp(key->name, notified->name) != 0)
         return true;
-    told->times++;
-    (void)strncpy(told->value, key->value, sizeof(told->value) - 1);
-    (void)strncpy(told->standard, key->default_value, sizeof(told->standard) - 1);
-    told->is_named = key->is_set;
-    told->is_standard = key->is_default;
-    told->has_effect = key->has_effect;
+    notified->times++;
+    (void)strncpy(notified->value, key->value, sizeof(notified->value) - 1);
+    (void)strncpy(notified->standard, key->default_value, sizeof(notified->standard) - 1);
+    notified->is_named = key->is_set;
+    notified->is_standard = key->is_default;
+    notified->has_effect = key->has_effect;
     return true;
 }
 
-static struct told ask(const char *config, const char *name, const char *source)
+static struct notified ask(const char *config, const char *name, const char *source)
 {
-    struct told told = {.name = name};
+    struct notified notified = {.name = name};
     const char *from = NULL;
 
-    assert_ok(xseg_config_keys(config, &from, note_key, &told));
+    assert_ok(xseg_config_keys(config, &from, note_key, &notified));
     assert_string_equal(from, source);
-    assert_int_equal(told.times, 1);
-    return told;
+    assert_int_equal(notified.times, 1);
+    return notified;
 }
 
 static bool check_texts(void *context, const struct xseg_config_key *key)
@@ -789,19 +771,19 @@ TEST_WITH(keys_have_defaults_without_a_configuration, without_variables, NULL)
 TEST_WITH(a_string_names_some, without_variables, NULL)
 {
     const char *const config = "max_split_size_mb:64,page_size:fixed";
-    struct told told = ask(config, "max_split_size_mb", "argument");
+    struct notified notified = ask(config, "max_split_size_mb", "argument");
 
-    assert_string_equal(told.value, "64");
-    assert_string_equal(told.standard, "unlimited");
-    assert_true(told.is_named && !told.is_standard && told.has_effect);
-    told = ask(config, "page_size", "argument");
-    assert_true(told.is_named && told.is_standard);
-    told = ask(config, "idle_ms", "argument");
-    assert_true(!told.is_named && told.is_standard && told.has_effect);
+    assert_string_equal(notified.value, "64");
+    assert_string_equal(notified.standard, "unlimited");
+    assert_true(notified.is_named && !notified.is_standard && notified.has_effect);
+    notified = ask(config, "page_size", "argument");
+    assert_true(notified.is_named && notified.is_standard);
+    notified = ask(config, "idle_ms", "argument");
+    assert_true(!notified.is_named && notified.is_standard && notified.has_effect);
     /* Another key follows. */
-    told = ask("large_segment_size_mb:40", "max_non_split_rounding_mb", "argument");
-    assert_string_equal(told.value, "40");
-    assert_true(!told.is_named && !told.is_standard);
+    notified = ask("large_segment_size_mb:40", "max_non_split_rounding_mb", "argument");
+    assert_string_equal(notified.value, "40");
+    assert_true(!notified.is_named && !notified.is_standard);
 }
 
 TEST_WITH(some_have_no_effect, without_variables, NULL)
@@ -810,7 +792,6 @@ TEST_WITH(some_have_no_effect, without_variables, NULL)
     assert_false(ask("expandable_segments:False", "page_size", "argument").has_effect);
 }
 
-/* The threshold is a part of the limit that a memory fraction sets. */
 TEST_WITH(threshold_applies_with_a_fraction, without_variables, NULL)
 {
     static const char key[] = "garbage_collection_threshold";
@@ -825,29 +806,27 @@ TEST_WITH(threshold_applies_with_a_fraction, without_variables, NULL)
 /* The order of sources is that of xseg_open(). */
 TEST_WITH(the_environment_counts_as_for_an_allocator, without_variables, NULL)
 {
-    struct told told;
-
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:30", 1), 0);
-    told = ask(NULL, "expandable_segments", "PYTORCH_ALLOC_CONF");
-    assert_string_equal(told.value, "False");
-    assert_false(told.is_named);
+    struct notified notified = ask(NULL, "expandable_segments", "PYTORCH_ALLOC_CONF");
+    assert_string_equal(notified.value, "False");
+    assert_false(notified.is_named);
     assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:31", 1), 0);
     assert_string_equal(ask(NULL, "max_split_size_mb", "PYTORCH_CUDA_ALLOC_CONF").value, "31");
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "max_split_size_mb:32", 1), 0);
-    told = ask(NULL, "max_split_size_mb", "XSEG_ALLOC_CONF");
-    assert_string_equal(told.value, "32");
+    notified = ask(NULL, "max_split_size_mb", "XSEG_ALLOC_CONF");
+    assert_string_equal(notified.value, "32");
     assert_string_equal(ask(NULL, "expandable_segments", "XSEG_ALLOC_CONF").value, "True");
     assert_string_equal(ask("", "max_split_size_mb", "argument").value, "unlimited");
 }
 
 TEST_WITH(invalid_configuration_is_rejected_before_any_visit, without_variables, NULL)
 {
-    struct told told = {.name = "idle_ms"};
+    struct notified notified = {.name = "idle_ms"};
     const char *from = "untouched";
 
-    env_expect_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, note_key, &told),
+    env_expect_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, note_key, &notified),
                      XSEG_ERR_CONFIG, "did you mean idle_ms? (source: argument)");
-    assert_int_equal(told.visits, 0);
+    assert_int_equal(notified.visits, 0);
     assert_string_equal(from, "untouched");
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "idle_ms=5", 1), 0);
     env_expect_error(xseg_config_keys(NULL, NULL, NULL, NULL), XSEG_ERR_CONFIG,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which cached memory a request gets where two rules or two sizes meet. */
+/* Best fit where two rules or two sizes apply. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -12,11 +12,11 @@ TEST(smaller_block_wins_at_equal_growth)
     struct xseg_allocator *allocator = env_open(NULL);
 
     void *small = env_alloc(allocator, 20 * MIB, NULL);
-    void *hole = env_alloc(allocator, 40 * MIB, NULL);
+    void *unmapped = env_alloc(allocator, 40 * MIB, NULL);
     void *wall = env_alloc(allocator, 20 * MIB, NULL);
     void *large = env_alloc(allocator, 60 * MIB, NULL);
     void *end = env_alloc(allocator, 20 * MIB, NULL);
-    env_free(allocator, hole);
+    env_free(allocator, unmapped);
     env_empty_cache(allocator);
     env_free(allocator, large, small);
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
@@ -40,7 +40,7 @@ TEST(a_block_of_the_largest_split_size_is_not_split)
     env_close(allocator);
 }
 
-/* With small pages a growth goes where the least memory is missing, not to the lowest hole. */
+/* With small pages, growth selects the range that needs the fewest pages, not the lowest unmapped range. */
 TEST(small_pages_go_where_the_fewest_are_missing)
 {
     struct xseg_allocator *allocator = env_open("page_size:small");
@@ -48,9 +48,9 @@ TEST(small_pages_go_where_the_fewest_are_missing)
     void *low = env_alloc(allocator, 8 * MIB, NULL);
     void *wall = env_alloc(allocator, 2 * MIB, NULL);
     void *cached = env_alloc(allocator, 6 * MIB, NULL);
-    void *hole = env_alloc(allocator, 4 * MIB, NULL);
+    void *unmapped = env_alloc(allocator, 4 * MIB, NULL);
     void *end = env_alloc(allocator, 2 * MIB, NULL);
-    env_free(allocator, low, hole);
+    env_free(allocator, low, unmapped);
     env_empty_cache(allocator);
     env_free(allocator, cached);
     void *ptr = env_alloc(allocator, 8 * MIB, NULL);
@@ -60,16 +60,16 @@ TEST(small_pages_go_where_the_fewest_are_missing)
     env_close(allocator);
 }
 
-static bool note_shortage(void *context, const struct xseg_oom_info *shortage)
+static bool note_shortage(void *context, const struct xseg_oom_info *oom)
 {
     unsigned *count = context;
 
-    (void)shortage;
+    (void)oom;
     ++*count;
     return false;
 }
 
-/* What idle pages cover takes nothing of a limit. */
+/* Idle pages do not count against a limit again. */
 TEST(idle_pages_serve_a_growth_at_the_limit)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
@@ -98,9 +98,10 @@ TEST(idle_pages_serve_a_growth_at_the_limit)
     env_close(allocator);
 }
 
-/* --- * Worked examples, step by step: growth, splitting, trim, a use on another stream, a capture.  What
- * stands behind each step is what PyTorch 2.15's own allocator answers to it, in the nine numbers of
- * a tape: docs/replay.md says which. --- */
+/*
+ * --- Examples E1 to E12: growth, splitting, trim, a use on another stream, a capture.  The expected values are those
+ * of PyTorch 2.15's allocator, in the nine columns of a tape (docs/replay.md). ---
+ */
 
 static void expect(struct xseg_allocator *allocator, const char *numbers)
 {
@@ -160,11 +161,11 @@ TEST(e2_classic_request_allocates_a_segment)
 TEST(e3_e4_a_cached_tail_grows)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    char *first = env_alloc(allocator, 30 * MIB, NULL), *second;
+    char *first = env_alloc(allocator, 30 * MIB, NULL);
 
     expect(allocator, "31457280 31457280 0 41943040 31457280 1 1 0 0");
     assert_int_equal(env_block(allocator, first).free_after, 10 * MIB);
-    second = env_alloc(allocator, 20 * MIB, NULL);
+    char *second = env_alloc(allocator, 20 * MIB, NULL);
     expect(allocator, "52428800 52428800 0 62914560 52428800 2 2 0 0");
     expect_counts(allocator, 2, 0, 0);
     assert_ptr_equal(second, first + 30 * MIB);
@@ -173,25 +174,24 @@ TEST(e3_e4_a_cached_tail_grows)
 }
 
 /*
- * E5: the tail of 10 fits 8 best, but could grow: the enclosed 30 are taken instead.  E6: all idle,
- * one run goes back in one call.  PyTorch gives up the addresses, too; here the segment keeps them.
+ * E5: the tail of 10 MiB is the best fit for 8, but could grow, so the enclosed block of 30 is used.  E6: all idle
+ * pages are released in one call.  PyTorch frees the addresses as well; here the segment keeps them.
  */
 TEST(e5_e6_the_growable_tail_is_spared)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 30 * MIB, NULL);
-    char *second = env_alloc(allocator, 20 * MIB, NULL), *third;
-    uint64_t unmaps;
+    char *second = env_alloc(allocator, 20 * MIB, NULL);
 
     env_free(allocator, first);
     expect(allocator, "20971520 20971520 0 62914560 20971520 1 1 0 0");
-    third = env_alloc(allocator, 8 * MIB, NULL);
+    char *third = env_alloc(allocator, 8 * MIB, NULL);
     expect(allocator, "29360128 29360128 0 62914560 29360128 2 2 0 0");
     assert_ptr_equal(third, first);
 
     env_free(allocator, second, third);
     expect(allocator, "0 0 0 62914560 0 0 0 0 0");
-    unmaps = xseg_sim_calls("cuMemUnmap");
+    uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
     env_empty_cache(allocator);
     expect(allocator, "0 0 0 0 0 0 0 0 0");
     expect_counts(allocator, 2, 1, 1);
@@ -204,29 +204,28 @@ TEST(e5_e6_the_growable_tail_is_spared)
 }
 
 /*
- * E7: 2 live in the second of three pages: the first and the third go.  E8: 45 do not fit into the
- * hole of the first page and what is free behind it, so the segment grows behind the live block.
+ * E7: 2 MiB are allocated in the second of three pages; the first and the third are released.  E8: 45 MiB do not fit
+ * into the unmapped first page and the free memory after it, so the segment grows after the allocated block.
  */
 TEST(e7_e8_trim_releases_idle_pages_only)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *before = env_alloc(allocator, 25 * MIB, NULL);
     char *live = env_alloc(allocator, 2 * MIB, NULL);
-    char *after = env_alloc(allocator, 33 * MIB, NULL), *next;
-    struct xseg_block_info info;
+    char *after = env_alloc(allocator, 33 * MIB, NULL);
 
     expect(allocator, "62914560 62914560 0 62914560 62914560 3 3 0 0");
     env_free(allocator, before, after);
     env_empty_cache(allocator);
     expect(allocator, "2097152 2097152 0 20971520 2097152 1 1 0 0");
     expect_counts(allocator, 2, 2, 1);
-    info = env_block(allocator, live);
+    struct xseg_block_info info = env_block(allocator, live);
     assert_int_equal(info.free_before, 5 * MIB);
     assert_int_equal(info.unmapped_before, 20 * MIB);
     assert_int_equal(info.free_after, 13 * MIB);
     assert_true(info.unmapped_after > 80 * GIB);
 
-    next = env_alloc(allocator, 45 * MIB, NULL);
+    char *next = env_alloc(allocator, 45 * MIB, NULL);
     expect(allocator, "49283072 49283072 0 62914560 49283072 2 2 0 0");
     expect_counts(allocator, 3, 2, 1);
     assert_ptr_equal(next, live + 2 * MIB);
@@ -240,14 +239,14 @@ TEST(e9_a_use_delays_the_return)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream side = env_stream();
-    char *first = env_alloc(allocator, 5 * MIB, NULL), *second, *third;
+    char *first = env_alloc(allocator, 5 * MIB, NULL);
 
     assert_ok(xseg_record_stream(allocator, first, side));
     assert_ok(xseg_sim_launch(side, UINT64_MAX));
     expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
     env_free(allocator, first);
     expect(allocator, "0 5242880 0 20971520 5242880 0 1 0 0");
-    second = env_alloc(allocator, 4 * MIB, NULL);
+    char *second = env_alloc(allocator, 4 * MIB, NULL);
     expect(allocator, "4194304 9437184 0 20971520 9437184 1 2 0 0");
     assert_ptr_equal(second, first + 5 * MIB);
 
@@ -255,7 +254,7 @@ TEST(e9_a_use_delays_the_return)
     expect(allocator, "4194304 9437184 0 20971520 9437184 1 2 0 0");
     env_free(allocator, second);
     expect(allocator, "0 5242880 0 20971520 5242880 0 1 0 0");
-    third = env_alloc(allocator, 4 * MIB, NULL);
+    char *third = env_alloc(allocator, 4 * MIB, NULL);
     expect(allocator, "4194304 4194304 0 20971520 4194304 1 1 0 0");
     assert_ptr_equal(third, first);
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, NULL), first + 4 * MIB);
@@ -265,20 +264,20 @@ TEST(e9_a_use_delays_the_return)
     env_close(allocator, side);
 }
 
-/* E12: a capture's pool has segments of its own, which stay reserved after the graph is gone, until
- * the cache is emptied. */
+/* E12: a capture's pool has separate segments, which stay reserved after the graph is destroyed, until the cache is
+ * emptied. */
 TEST(e12_a_graphs_pool_is_a_wall)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
-    void *outside = env_alloc(allocator, 5 * MIB, NULL), *large, *small, *next, *last;
+    void *outside = env_alloc(allocator, 5 * MIB, NULL);
 
     env_capture_begin(pool, stream);
     expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
-    large = env_alloc(allocator, 5 * MIB, stream);
+    void *large = env_alloc(allocator, 5 * MIB, stream);
     expect(allocator, "10485760 10485760 0 41943040 10485760 2 2 0 0");
-    small = env_alloc(allocator, 1000, stream);
+    void *small = env_alloc(allocator, 1000, stream);
     expect(allocator, "10486784 10486784 0 44040192 10486760 3 3 0 0");
     assert_ptr_equal(env_block(allocator, large).pool, pool);
     assert_ptr_equal(env_block(allocator, small).pool, pool);
@@ -291,13 +290,13 @@ TEST(e12_a_graphs_pool_is_a_wall)
     env_empty_cache(allocator);
     expect(allocator, "5242880 5242880 0 44040192 5242880 1 1 0 0");
     /* Outside the capture the same stream has nothing of that memory. */
-    next = env_alloc(allocator, 5 * MIB, stream);
+    void *next = env_alloc(allocator, 5 * MIB, stream);
     expect(allocator, "10485760 10485760 0 65011712 10485760 2 2 0 0");
     assert_null(env_block(allocator, next).pool);
 
     assert_ok(xseg_pool_release(pool));
     expect(allocator, "10485760 10485760 0 65011712 10485760 2 2 0 0");
-    last = env_alloc(allocator, 5 * MIB, stream);
+    void *last = env_alloc(allocator, 5 * MIB, stream);
     expect(allocator, "15728640 15728640 0 65011712 15728640 3 3 0 0");
     env_empty_cache(allocator);
     expect(allocator, "15728640 15728640 0 41943040 15728640 3 3 0 0");

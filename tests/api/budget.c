@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Processes that share a card by a ledger: what is lent, what comes back, who waits how long, and what is no ledger. */
+/* Processes that share a device by a budget file: requests, releases, waits, and invalid files. */
 #include "tests/support/history_list.h"
 #include "tests/support/members.h"
 #include "tests/support/trim_due.h"
@@ -19,7 +19,7 @@ TEST_WITH(idle_memory_moves_to_another_member_and_back, members_begin, members_e
     assert_int_equal(answer.taken, 400 * MIB);
     answer = member_call(one, ' ', 0, 0);
     assert_in_range(answer.taken, 500 * MIB, 624 * MIB);
-    /* Back: the other one keeps what it uses, and lends what it does not. */
+    /* Back: the other one keeps what it uses, and releases the rest. */
     assert_ok(member_call(other, 'f', 0, 0).status);
     answer = member_call(one, 'a', 0, 900 * MIB);
     if (answer.status != XSEG_OK)
@@ -40,7 +40,6 @@ static struct member_answer ask_in_vain(unsigned *one)
     return answer;
 }
 
-/* What is in use is not taken: the request is refused within its time, and the text says where the memory is. */
 TEST_WITH(allocated_memory_is_not_reclaimed, members_begin, members_end)
 {
     unsigned one;
@@ -52,17 +51,16 @@ TEST_WITH(allocated_memory_is_not_reclaimed, members_begin, members_end)
     assert_int_equal(answer.lines, 0);
 }
 
-/* A request that waits makes no pages before there is room: the others would see them as memory that is missing. */
+/* Pages created while waiting would count as missing memory for the others. */
 TEST_WITH(waiting_member_creates_no_pages, members_begin, members_end)
 {
     unsigned one;
     const struct member_answer answer = ask_in_vain(&one);
 
-    /* What is free has 52 small pages; some steps before and after the wait try them once each. */
+    /* The free memory holds 52 small pages; some steps before and after the wait try to create each once. */
     assert_true(answer.creates < 10 * 52);
 }
 
-/* Beyond a share, too, what others leave idle is lent, down to their floors. */
 TEST_WITH(floors_are_kept, members_begin, members_end)
 {
     const unsigned one = member_start("budget_share:0.25,budget_min_mb:300"),
@@ -77,7 +75,6 @@ TEST_WITH(floors_are_kept, members_begin, members_end)
     assert_true(member_call(one, ' ', 0, 0).taken >= 300 * MIB);
 }
 
-/* Ranges ask as allocations do; classic segments are given back as pages are. */
 TEST_WITH(ranges_and_classic_segments_take_part, members_begin, members_end)
 {
     const unsigned one = member_start("expandable_segments:False"), other = member_start("");
@@ -93,7 +90,7 @@ TEST_WITH(ranges_and_classic_segments_take_part, members_begin, members_end)
     EXPECT_OK(member_call(one, 'a', 0, 400 * MIB));
 }
 
-/* A pool that is resumed asks as well: one engine wakes up while another one leaves its memory idle. */
+/* The resumed pool requests memory while another member is idle. */
 TEST_WITH(pools_wake_up, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
@@ -111,7 +108,7 @@ TEST_WITH(pools_wake_up, members_begin, members_end)
     assert_int_equal(answer.taken, 500 * MIB);
 }
 
-/* What looks idle and cannot be given, as in a pool that somebody holds, is not waited for again and again. */
+/* Idle memory that cannot be released, as in a retained pool, is not awaited repeatedly. */
 TEST_WITH(memory_of_a_retained_pool_is_not_awaited, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
@@ -125,7 +122,6 @@ TEST_WITH(memory_of_a_retained_pool_is_not_awaited, members_begin, members_end)
     assert_ok(member_call(one, 'p', 1, 600 * MIB).status);
 }
 
-/* In a capture nobody is asked, nor waited for, and nothing is given back. */
 TEST_WITH(captures_send_no_request, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
@@ -144,7 +140,6 @@ TEST_WITH(captures_send_no_request, members_begin, members_end)
     assert_ok(member_call(other, 'a', 0, 400 * MIB).status);
 }
 
-/* One that is killed leaves its memory to the others; one that is stopped keeps it, and the others go on. */
 TEST_WITH(processes_die_and_stop, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start(""), third = member_start("");
@@ -162,7 +157,7 @@ TEST_WITH(processes_die_and_stop, members_begin, members_end)
     EXPECT_OK(member_call(other, 'a', 1, 200 * MIB));
 }
 
-/* One that wants what is its own comes before one that has its share: it gets what is given back. */
+/* A member below its share is served with released memory before a member above its share. */
 TEST_WITH(members_below_their_share_are_served_first, members_begin, members_end)
 {
     const unsigned one = member_start(""), greedy = member_start(""), poor = member_start("");
@@ -178,7 +173,7 @@ TEST_WITH(members_below_their_share_are_served_first, members_begin, members_end
     assert_true(served.ns < BOUND && refused.ns < BOUND);
 }
 
-/* Two that are below their shares and want more than these wait for a third one, not for each other. */
+/* Two members below their shares that request more than their shares wait for a third one, not for each other. */
 TEST_WITH(members_above_their_share_do_not_deadlock, members_begin, members_end)
 {
     const unsigned one = member_start("page_size:small"), two = member_start("page_size:small"),
@@ -189,7 +184,7 @@ TEST_WITH(members_above_their_share_do_not_deadlock, members_begin, members_end)
     for (unsigned i = 0; i < 6; i++) {
         assert_ok(member_call(third, 'a', 0, 500 * MIB).status);
         assert_ok(member_call(third, 'f', 0, 0).status);
-        /* Turns that saw the last round's wants are over. */
+        /* Rounds that read the previous demands have ended. */
         (void)usleep(50000);
         member_send(one, 'a', 1, 120 * MIB);
         member_send(two, 'a', 1, 120 * MIB);
@@ -203,7 +198,7 @@ TEST_WITH(members_above_their_share_do_not_deadlock, members_begin, members_end)
     }
 }
 
-/* --- What is no ledger. --- */
+/* --- Invalid budget files. --- */
 
 static void write_file(const char *text, mode_t mode)
 {
@@ -215,7 +210,6 @@ static void write_file(const char *text, mode_t mode)
     (void)close(file);
 }
 
-/* The allocator goes on without, and says so once. */
 TEST_WITH(invalid_budget_file_is_logged_once, members_begin, members_end)
 {
     struct stat before, after;
@@ -233,7 +227,7 @@ TEST_WITH(invalid_budget_file_is_logged_once, members_begin, members_end)
     assert_non_null(strstr(answer.text, members.budget_file));
     assert_int_equal(stat(members.budget_file, &after), 0);
     assert_int_equal(after.st_size, before.st_size);
-    /* Once the file has gone there is one. */
+    /* After the file is removed, a new one is created. */
     assert_int_equal(unlink(members.budget_file), 0);
     const unsigned other = member_start("");
     assert_ok(member_call(one, 'f', 0, 0).status);
@@ -241,7 +235,6 @@ TEST_WITH(invalid_budget_file_is_logged_once, members_begin, members_end)
     EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
 }
 
-/* A ledger that is removed under way is made anew by those who have it. */
 TEST_WITH(removed_budget_file_is_recreated, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
@@ -268,7 +261,6 @@ TEST_WITH(excess_shares_are_logged_once, members_begin, members_end)
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 1);
 }
 
-/* Numbers that are too large for a ledger do no harm. */
 TEST_WITH(large_numbers_are_bounded, members_begin, members_end)
 {
     const unsigned one = member_start("budget_min_mb:18446744073709"), other = member_start("");
@@ -292,7 +284,7 @@ TEST(keys_are_checked)
     env_close(allocator);
 }
 
-/* --- What is seen of processes that share a card: why memory is idle, what happened, figures, and the ledger itself. --- */
+/* --- Observability: reasons for idle memory, events, statistics, and the budget file. --- */
 
 /* So long a wait that a machine which is busy with other tests does not matter. */
 #define PATIENT "budget_wait_ms:4000"
@@ -329,37 +321,39 @@ static void leave(struct xseg_allocator *allocator)
 
 /* --- Why memory is idle. --- */
 
-struct told {
-    uint64_t lowest_borrowed, highest_other; /* addresses */
+struct notified {
+    uint64_t lowest_above_share, highest_other; /* addresses */
     uint64_t youngest_borrowed, oldest_other;
 };
 
 static bool note_reason(void *context, const struct xseg_reason *reason)
 {
-    struct told *told = context;
+    struct notified *notified = context;
     const uint64_t base = (uint64_t)(uintptr_t)reason->base;
 
     assert_int_equal(reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
                          reason->cached_bytes,
                      reason->bytes);
     if (reason->kind == XSEG_REASON_ABOVE_SHARE) {
-        told->lowest_borrowed = base < told->lowest_borrowed ? base : told->lowest_borrowed;
-        if (reason->age_ms < told->youngest_borrowed)
-            told->youngest_borrowed = reason->age_ms;
+        notified->lowest_above_share =
+            base < notified->lowest_above_share ? base : notified->lowest_above_share;
+        if (reason->age_ms < notified->youngest_borrowed)
+            notified->youngest_borrowed = reason->age_ms;
     } else {
-        told->highest_other = base > told->highest_other ? base : told->highest_other;
-        if (reason->age_ms > told->oldest_other)
-            told->oldest_other = reason->age_ms;
+        notified->highest_other = base > notified->highest_other ? base : notified->highest_other;
+        if (reason->age_ms > notified->oldest_other)
+            notified->oldest_other = reason->age_ms;
     }
     return true;
 }
 
-static struct xseg_explain_result explain(struct xseg_allocator *allocator, struct told *told)
+static struct xseg_explain_result explain(struct xseg_allocator *allocator,
+                                          struct notified *notified)
 {
     struct xseg_explain_result sums = {sizeof(sums)};
 
-    *told = (struct told){UINT64_MAX, 0, UINT64_MAX, 0};
-    assert_ok(xseg_explain(allocator, NULL, note_reason, told, &sums));
+    *notified = (struct notified){UINT64_MAX, 0, UINT64_MAX, 0};
+    assert_ok(xseg_explain(allocator, NULL, note_reason, notified, &sums));
     assert_int_equal(sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
                          sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
                          sums.exported + sums.registered + sums.above_share,
@@ -368,40 +362,41 @@ static struct xseg_explain_result explain(struct xseg_allocator *allocator, stru
 }
 
 /* Explain, once the first turn has found out what the share is. */
-static struct xseg_explain_result explain_share(struct xseg_allocator *allocator, struct told *told)
+static struct xseg_explain_result explain_share(struct xseg_allocator *allocator,
+                                                struct notified *notified)
 {
-    struct xseg_explain_result sums = explain(allocator, told);
+    struct xseg_explain_result sums = explain(allocator, notified);
 
     for (unsigned tries = 0; sums.above_share == 0 && tries < 3000; tries++) {
         (void)usleep(10000);
-        sums = explain(allocator, told);
+        sums = explain(allocator, notified);
     }
     return sums;
 }
 
-/* A quarter of 1 GiB is its own; of 700 MiB the rest is borrowed, in whole pages. */
+/* A quarter of 1 GiB is the share; the rest of 700 MiB is above the share, in whole pages. */
 TEST_WITH(idle_memory_above_the_share_is_explained, members_begin, members_end)
 {
     struct xseg_allocator *allocator = join("budget_share:0.25");
     void *block = env_alloc(allocator, 700 * MIB, NULL);
-    struct told told;
+    struct notified notified;
 
-    struct xseg_explain_result sums = explain(allocator, &told);
+    struct xseg_explain_result sums = explain(allocator, &notified);
     assert_int_equal(sums.above_share, 0);
     env_free(allocator, block);
-    sums = explain_share(allocator, &told);
+    sums = explain_share(allocator, &notified);
     assert_int_equal(sums.reserved, 700 * MIB);
     assert_int_equal(sums.above_share, 460 * MIB);
     assert_int_equal(sums.policy, 240 * MIB);
-    assert_true(told.lowest_borrowed > told.highest_other);
-    /* What is live is not: nobody gets it. */
+    assert_true(notified.lowest_above_share > notified.highest_other);
+    /* Allocated memory is not reclaimable. */
     block = env_alloc(allocator, 690 * MIB, NULL);
-    assert_int_equal(explain(allocator, &told).above_share, 0);
+    assert_int_equal(explain(allocator, &notified).above_share, 0);
     env_free(allocator, block);
     assert_ok(xseg_config_set(allocator, "budget_min_mb:500"));
-    assert_int_equal(explain_share(allocator, &told).above_share, 200 * MIB);
+    assert_int_equal(explain_share(allocator, &notified).above_share, 200 * MIB);
     assert_ok(xseg_config_set(allocator, "budget_file:none"));
-    assert_int_equal(explain(allocator, &told).policy, 700 * MIB);
+    assert_int_equal(explain(allocator, &notified).policy, 700 * MIB);
     leave(allocator);
 }
 
@@ -410,7 +405,7 @@ TEST_WITH(oldest_memory_is_released_first, members_begin, members_end)
 {
     struct xseg_allocator *allocator =
         join("budget_share:0.5,idle_ms:100000,keep_mb:1000,background_thread:True");
-    struct told told;
+    struct notified notified;
     void *block[3];
 
     for (unsigned i = 0; i < 3; i++)
@@ -420,19 +415,19 @@ TEST_WITH(oldest_memory_is_released_first, members_begin, members_end)
         (void)usleep(20000);
         assert_ok(trim_due(allocator, UINT64_MAX));
     }
-    const struct xseg_explain_result sums = explain_share(allocator, &told);
+    const struct xseg_explain_result sums = explain_share(allocator, &notified);
     assert_int_equal(sums.above_share, 100 * MIB);
     assert_int_equal(sums.keep, 500 * MIB);
-    assert_true(told.youngest_borrowed >= told.oldest_other);
+    assert_true(notified.youngest_borrowed >= notified.oldest_other);
     leave(allocator);
 }
 
-/* Where nothing decays, the time of idle memory begins when some is given first, and goes on each time. */
+/* Without decay the age of idle memory is measured from the first release on. */
 TEST_WITH(oldest_memory_is_released_first_without_decay, members_begin, members_end)
 {
     const unsigned other = member_start(PATIENT);
     struct xseg_allocator *allocator = join("budget_share:0.5");
-    struct told told;
+    struct notified notified;
     void *block[3];
 
     for (unsigned i = 0; i < 3; i++)
@@ -444,11 +439,11 @@ TEST_WITH(oldest_memory_is_released_first_without_decay, members_begin, members_
     }
     member_end(other);
     env_free(allocator, block[0], block[2]);
-    const struct xseg_explain_result sums = explain_share(allocator, &told);
+    const struct xseg_explain_result sums = explain_share(allocator, &notified);
     assert_in_range(sums.above_share, 20 * MIB, 400 * MIB);
     /* By its address, that of the last block would be borrowed. */
-    assert_true(told.lowest_borrowed < told.highest_other);
-    assert_true(told.youngest_borrowed >= told.oldest_other);
+    assert_true(notified.lowest_above_share < notified.highest_other);
+    assert_true(notified.youngest_borrowed >= notified.oldest_other);
     leave(allocator);
 }
 
@@ -457,13 +452,13 @@ TEST_WITH(the_page_cache_counts_first, members_begin, members_end)
 {
     struct xseg_allocator *allocator = join("budget_share:0.25,page_cache_mb:1024");
     void *block = env_alloc(allocator, 300 * MIB, NULL);
-    struct told told;
+    struct notified notified;
 
     assert_ok(xseg_config_set(allocator, "unmap_on_free:True"));
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
     assert_ok(xseg_config_set(allocator, "unmap_on_free:False"));
     env_free(allocator, block);
-    const struct xseg_explain_result sums = explain_share(allocator, &told);
+    const struct xseg_explain_result sums = explain_share(allocator, &notified);
     assert_int_equal(sums.page_cache, 400 * MIB);
     assert_int_equal(sums.above_share, 60 * MIB);
     leave(allocator);
@@ -471,7 +466,6 @@ TEST_WITH(the_page_cache_counts_first, members_begin, members_end)
 
 /* --- What happened. --- */
 
-/* Who asks notes it before what it gets. */
 TEST_WITH(a_request_that_waits_is_noted, members_begin, members_end)
 {
     const unsigned other = member_start(PATIENT);
@@ -500,7 +494,6 @@ TEST_WITH(a_request_that_waits_is_noted, members_begin, members_end)
     member_end(other);
 }
 
-/* Where there are no others, nobody is asked. */
 TEST_WITH(single_member_sends_no_request, members_begin, members_end)
 {
     struct xseg_allocator *allocator = join("history:all");
@@ -517,7 +510,7 @@ TEST_WITH(single_member_sends_no_request, members_begin, members_end)
     leave(allocator);
 }
 
-/* What was given by the history, in bytes; each piece is followed by its unmap. */
+/* The released bytes in the history; each event is followed by its unmap. */
 static uint64_t noted_as_given(struct xseg_allocator *allocator)
 {
     const struct history_list recorded = history_read(allocator, 0);
@@ -546,7 +539,7 @@ static uint64_t taken(struct xseg_allocator *allocator)
     return env_stats(allocator).physical_bytes;
 }
 
-/* Who gives notes it as the cause of what goes, once for each piece of memory. */
+/* The cause is recorded once for each block of memory. */
 TEST_WITH(budget_releases_are_recorded, members_begin, members_end)
 {
     const unsigned other = member_start(PATIENT);
@@ -605,7 +598,7 @@ TEST_WITH(metrics_include_the_budget, members_begin, members_end)
     leave(allocator);
 }
 
-/* --- The ledger. --- */
+/* --- The budget file. --- */
 
 struct seen {
     struct xseg_budget_entry entry[8];
@@ -640,7 +633,7 @@ static bool has_taken(uint64_t bytes)
     return seen.count > 0 && seen.entry[0].physical_bytes == bytes;
 }
 
-/* Whoever may read the file sees what is there, and is not seen. */
+/* A reader needs no slot in the file. */
 TEST_WITH(budget_members_are_listed, members_begin, members_end)
 {
     const unsigned one = member_start("budget_share:0.7,budget_min_mb:10");
@@ -673,7 +666,7 @@ TEST_WITH(budget_members_are_listed, members_begin, members_end)
     assert_int_equal(look().count, 0);
 }
 
-/* One that has written nonsense is there all the same, and nothing more is told of it. */
+/* A member with an invalid record is listed without further statistics. */
 TEST_WITH(unreadable_member_is_listed, members_begin, members_end)
 {
     static const unsigned char nonsense[] = {1, 2, 3};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a ledger may meet: files of others, full file systems, other versions, cuts, garbage, clocks, forks, changes under
- * way.  The allocator goes on, says a sentence once, and waits no longer than it does otherwise.
+ * Budget files under faults: foreign files, full file systems, other versions, truncation, invalid contents, clocks,
+ * forks, and changes while in use.  The allocator continues, logs the fault once, and waits no longer than otherwise.
  */
 #include <grp.h>
 #include <sched.h>
@@ -12,7 +12,7 @@
 #include "tests/support/members.h"
 #include "tests/support/namespaces.h"
 
-/* Where the slots are in the file. */
+/* Offset of the slots. */
 #define SLOTS_AT 4096
 #define SLOT     8192
 
@@ -24,8 +24,8 @@ static int end(void **state)
     return members_end(state);
 }
 
-/* One lends to the other. */
-static void expect_lending(unsigned one, unsigned other)
+/* Memory moves from one member to the other. */
+static void expect_transfer(unsigned one, unsigned other)
 {
     EXPECT_OK(member_call(one, 'a', 60, 900 * MIB));
     EXPECT_OK(member_call(one, 'f', 60, 0));
@@ -33,14 +33,14 @@ static void expect_lending(unsigned one, unsigned other)
     EXPECT_OK(member_call(other, 'f', 61, 0));
 }
 
-/* Whoever has no ledger says why once, is served from what is free, and refused beyond that without a wait. */
+/* A member without a budget file logs the reason once and uses free memory only, without a wait. */
 static void expect_alone(unsigned number, const char *words)
 {
     EXPECT_OK(member_call(number, 'a', 0, 900 * MIB));
     const struct member_answer refused = member_call(number, 'a', 1, 300 * MIB);
     assert_int_equal(refused.status, XSEG_ERR_NO_MEMORY);
     assert_true(refused.ns < BOUND);
-    /* By now the ledger was tried once more. */
+    /* The file has been opened again. */
     (void)usleep(1300000);
     const struct member_answer answer = member_call(number, 'f', 0, 0);
     assert_int_equal(answer.lines, 1);
@@ -60,7 +60,7 @@ static void put(off_t at, const void *bytes, size_t count)
 
 /* --- Files that are none for this process. --- */
 
-/* The superuser may open all files: be somebody else. */
+/* Root can open all files: change the user. */
 static void be_nobody(void)
 {
     if (geteuid() == 0 && seteuid(65534) != 0)
@@ -87,7 +87,7 @@ TEST_WITH(unwritable_folder_is_logged, members_begin, end)
     expect_alone(member_start(""), "Permission denied");
 }
 
-/* A file system of 16 KiB where the ledger is to be. */
+/* A file system of 16 KiB for the budget file. */
 static void mount_a_full_one(void)
 {
     if (!namespaces_enter(geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) ||
@@ -114,13 +114,13 @@ TEST_WITH(a_newer_version_is_left_alone, members_begin, end)
     expect_alone(member_start(""), "does not match, 99 in ");
 }
 
-/* --- What becomes of the file under way. --- */
+/* --- Changes while the file is in use. --- */
 
 TEST_WITH(truncated_budget_file_is_recreated, members_begin, end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    expect_lending(one, other);
+    expect_transfer(one, other);
     assert_int_equal(truncate(members.budget_file, 5000), 0);
     MEMBER_EVENTUALLY(one, answer.lines == 1 &&
                                strstr(answer.text, "has changed to 5000 bytes") != NULL);
@@ -131,11 +131,11 @@ TEST_WITH(truncated_budget_file_is_recreated, members_begin, end)
     /* Without it there is a new one, where they meet. */
     assert_int_equal(unlink(members.budget_file), 0);
     (void)usleep(1500000);
-    expect_lending(one, other);
+    expect_transfer(one, other);
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 1);
 }
 
-/* Whether the file is still what was written over the ledger. */
+/* Whether the file is still the foreign one. */
 static bool is_foreign(size_t bytes)
 {
     static char read_bytes[20000];
@@ -149,14 +149,14 @@ static bool is_foreign(size_t bytes)
     return count == (ssize_t)bytes;
 }
 
-/* Another program writes its own file over the ledger: no member writes to it, neither while it lives nor when it leaves. */
+/* No member writes to the foreign file, neither while it runs nor at its exit. */
 TEST_WITH(foreign_file_is_not_overwritten, members_begin, end)
 {
     static char text[10000];
     const unsigned one = member_start(""), other = member_start("");
 
     memset(text, 'x', sizeof(text));
-    expect_lending(one, other);
+    expect_transfer(one, other);
     assert_int_equal(truncate(members.budget_file, 0), 0);
     put(0, text, sizeof(text));
     /* A request publishes at once; a turn publishes later. */
@@ -172,13 +172,13 @@ TEST_WITH(foreign_file_is_not_overwritten, members_begin, end)
     assert_true(is_foreign(sizeof(text)));
 }
 
-/* Who writes nonsense over a slot disturbs nobody for longer than a turn: each writes its own record again. */
+/* Invalid bytes in a slot last for one round at most, since each member rewrites its record. */
 TEST_WITH(garbage_over_a_living_slot_is_overwritten, members_begin, end)
 {
     const unsigned one = member_start(""), other = member_start("");
     unsigned char garbage[SLOT];
 
-    expect_lending(one, other);
+    expect_transfer(one, other);
     for (unsigned round = 0; round < 20; round++) {
         memset(garbage, (int)(round * 37), sizeof(garbage));
         put(SLOTS_AT + (off_t)(round % 2) * SLOT, garbage, sizeof(garbage));
@@ -186,7 +186,7 @@ TEST_WITH(garbage_over_a_living_slot_is_overwritten, members_begin, end)
         EXPECT_OK(member_call(round % 2 == 0 ? one : other, 'f', 0, 0));
     }
     (void)usleep(300000);
-    expect_lending(one, other);
+    expect_transfer(one, other);
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
     assert_int_equal(member_call(other, ' ', 0, 0).lines, 0);
 }
@@ -219,7 +219,7 @@ static struct xseg_shared_budget_device begin_to_say(void)
     return (struct xseg_shared_budget_device){.physical = 0};
 }
 
-/* Another clock may be ahead, and a process may be stopped as it wants memory: its want ends, by the readers' clocks. */
+/* A demand ends by the clock of the readers, if the clock of the writer is ahead or the writer is stopped. */
 TEST_WITH(a_want_of_the_future_ends, members_begin, end)
 {
     const unsigned one = member_start("");
@@ -249,7 +249,7 @@ TEST_WITH(a_want_of_the_future_ends, members_begin, end)
     assert_int_equal(answer.lines, 0);
 }
 
-/* How old a want is goes by the last request: threads of which one always waits do not count as stopped. */
+/* The age of a demand is that of the last request, so threads that wait in turn do not time out. */
 TEST_WITH(threads_that_wait_in_turn_are_not_forgotten, members_begin, end)
 {
     const unsigned one = member_start(""), other = member_start("");
@@ -264,7 +264,7 @@ TEST_WITH(threads_that_wait_in_turn_are_not_forgotten, members_begin, end)
         fail_msg("nobody gave anything");
 }
 
-/* Turns may be rare: who has come since the last one is asked all the same. */
+/* Also if rounds are rare. */
 TEST_WITH(member_that_joins_later_is_requested, members_begin, end)
 {
     const unsigned one = member_start("");
@@ -279,7 +279,7 @@ TEST_WITH(member_that_joins_later_is_requested, members_begin, end)
     EXPECT_OK(member_call(one, 'a', 0, 400 * MIB));
 }
 
-/* Numbers that others may say are no reason to do without a page that is free, nor to wait. */
+/* Large values of other members neither deny a free page nor cause a wait. */
 TEST_WITH(large_numbers_do_no_harm, members_begin, end)
 {
     const unsigned one = member_start("");
@@ -299,7 +299,6 @@ TEST_WITH(large_numbers_do_no_harm, members_begin, end)
     assert_true(refused.ns < BOUND);
 }
 
-/* What no ledger can say is cut to what it can: the process goes on, and others still know of it. */
 TEST_WITH(large_values_are_clamped, members_begin, end)
 {
     const unsigned one = member_start("budget_min_mb:1073741824"), other = member_start("");
@@ -315,20 +314,20 @@ TEST_WITH(large_values_are_clamped, members_begin, end)
         assert_int_not_equal(ledger.seen[slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     EXPECT_OK(member_configure(one, "budget_min_mb:0"));
     EXPECT_OK(member_call(one, 'f', 0, 0));
-    expect_lending(one, other);
+    expect_transfer(one, other);
 }
 
-/* --- What the process does. --- */
+/* --- The process. --- */
 
 TEST_WITH(a_fork_in_a_member_changes_nothing, members_begin, end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    expect_lending(one, other);
+    expect_transfer(one, other);
     for (unsigned i = 0; i < 5; i++)
         EXPECT_OK(member_call(one, 'F', 0, 0));
-    expect_lending(one, other);
-    expect_lending(other, one);
+    expect_transfer(one, other);
+    expect_transfer(other, one);
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
 }
 
@@ -340,11 +339,11 @@ TEST_WITH(the_key_may_change_under_way, members_begin, end)
     (void)snprintf(path, sizeof(path), "%s/second", members.folder);
     (void)snprintf(own, sizeof(own), "budget_file:%s", members.budget_file);
     (void)snprintf(second, sizeof(second), "budget_file:%s", path);
-    expect_lending(one, other);
+    expect_transfer(one, other);
     for (unsigned i = 0; i < 3; i++) {
         EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
         EXPECT_OK(member_call(one, 'f', 0, 0));
-        /* Without it nobody is asked, nor gives. */
+        /* Without the file there are no requests and no releases. */
         EXPECT_OK(member_configure(one, "budget_file:none"));
         assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
         assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
@@ -352,23 +351,25 @@ TEST_WITH(the_key_may_change_under_way, members_begin, end)
         EXPECT_OK(member_configure(one, second));
         assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
         EXPECT_OK(member_configure(other, second));
-        expect_lending(one, other);
+        expect_transfer(one, other);
         EXPECT_OK(member_configure(one, own));
         EXPECT_OK(member_configure(other, own));
-        expect_lending(one, other);
+        expect_transfer(one, other);
     }
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
     assert_int_equal(unlink(path), 0);
 }
 
-/* --- Members in user, pid and time namespaces of their own, as containers have them, and members of several users, on a ledger
- * that is named by its path. --- */
+/*
+ * --- Members in user, PID and time namespaces, as in containers, and members of several users with one budget file.
+ * ---
+ */
 
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
 #endif
 
-static void expect_lending_in_namespaces(unsigned one, unsigned other)
+static void expect_member_transfer(unsigned one, unsigned other)
 {
     EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
     EXPECT_OK(member_call(one, 'f', 0, 0));
@@ -451,13 +452,13 @@ TEST_WITH(containers_share_memory_and_exit, members_begin, end)
         return;
     members.at_start = be_a_container;
     const unsigned one = member_start(""), other = member_start("");
-    expect_lending_in_namespaces(one, other);
-    expect_lending_in_namespaces(other, one);
+    expect_member_transfer(one, other);
+    expect_member_transfer(other, one);
     assert_ok(xseg_shared_budget_open(&ledger, members.budget_file));
     assert_int_equal(count_slots(), 3);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(ledger.seen[i].record.pid, 1);
-    /* What a dead one had in use is free. */
+    /* The memory of an exited member is free. */
     EXPECT_OK(member_call(one, 'a', 1, 600 * MIB));
     member_kill(one);
     for (unsigned tries = 0; count != 2 && tries < 3000; tries++) {
@@ -469,9 +470,9 @@ TEST_WITH(containers_share_memory_and_exit, members_begin, end)
     EXPECT_OK(member_call(other, 'f', 1, 0));
     /* The next one takes its place; nor is one outside of containers another matter. */
     const unsigned third = member_start("");
-    expect_lending_in_namespaces(third, other);
+    expect_member_transfer(third, other);
     members.at_start = NULL;
-    expect_lending_in_namespaces(other, member_start(""));
+    expect_member_transfer(other, member_start(""));
 }
 
 TEST_WITH(a_clock_of_its_own_makes_no_difference, members_begin, end)
@@ -483,8 +484,8 @@ TEST_WITH(a_clock_of_its_own_makes_no_difference, members_begin, end)
     members.at_start = NULL;
     const unsigned other = member_start("");
     for (unsigned i = 0; i < 2; i++) {
-        expect_lending_in_namespaces(ahead, other);
-        expect_lending_in_namespaces(other, ahead);
+        expect_member_transfer(ahead, other);
+        expect_member_transfer(other, ahead);
     }
 }
 
@@ -520,8 +521,8 @@ TEST_WITH(users_of_a_group_share_memory, members_begin, end)
     EXPECT_OK(member_call(one, ' ', 0, 0));
     next_user++;
     const unsigned other = member_start("");
-    expect_lending_in_namespaces(one, other);
-    expect_lending_in_namespaces(other, one);
+    expect_member_transfer(one, other);
+    expect_member_transfer(other, one);
     assert_int_equal(stat(members.budget_file, &file), 0);
     assert_int_equal(file.st_mode, S_IFREG | 0660);
     assert_int_equal(file.st_gid, GROUP);

@@ -24,16 +24,15 @@ TEST(capture_makes_no_unsafe_calls)
     const xseg_stream stream = env_stream(), side = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *before = env_alloc(allocator, 5 * MIB, NULL);
-    void *across = env_alloc(allocator, 5 * MIB, NULL), *inside, *other = NULL;
+    void *across = env_alloc(allocator, 5 * MIB, NULL), *other = NULL;
     pthread_t thread;
-    uint64_t calls;
 
     env_free(allocator, env_alloc(allocator, 5 * MIB, side));
     assert_ok(xseg_record_stream(allocator, before, side));
     env_free(allocator, before);
     env_capture_begin(pool, stream);
-    calls = env_unsafe_calls();
-    inside = env_alloc(allocator, 5 * MIB, stream);
+    uint64_t calls = env_unsafe_calls();
+    void *inside = env_alloc(allocator, 5 * MIB, stream);
     assert_ok(xseg_record_stream(allocator, across, stream));
     assert_ok(xseg_record_stream(allocator, inside, side));
     env_free(allocator, across, inside);
@@ -60,12 +59,11 @@ TEST(released_pool_keeps_its_allocated_blocks)
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
-    void *first, *output, *last;
 
     env_capture_begin(pool, stream);
-    first = env_alloc(allocator, 25 * MIB, stream);
-    output = env_alloc(allocator, 2 * MIB, stream);
-    last = env_alloc(allocator, 33 * MIB, stream);
+    void *first = env_alloc(allocator, 25 * MIB, stream);
+    void *output = env_alloc(allocator, 2 * MIB, stream);
+    void *last = env_alloc(allocator, 33 * MIB, stream);
     env_capture_end(pool, stream);
     env_free(allocator, first, last);
     assert_ok(xseg_pool_release(pool));
@@ -89,7 +87,7 @@ TEST(uses_in_a_capture_end_with_the_block)
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream(), side = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
-    void *ptr = env_alloc(allocator, 20 * MIB, NULL), *other;
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
     env_capture_begin(pool, side);
     assert_ok(xseg_record_stream(allocator, ptr, side));
@@ -102,7 +100,7 @@ TEST(uses_in_a_capture_end_with_the_block)
     env_capture_begin(pool, stream);
     env_free(allocator, ptr);
     env_capture_end(pool, stream);
-    other = env_alloc(allocator, 20 * MIB, NULL);
+    void *other = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_not_equal(other, ptr);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_ok(xseg_sim_finish(side));
@@ -111,7 +109,6 @@ TEST(uses_in_a_capture_end_with_the_block)
     env_close(allocator, stream, side);
 }
 
-/* What a capture used waits for nobody after it: the capture ran nothing. */
 TEST(uses_in_a_capture_end_with_it)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -135,7 +132,6 @@ static const char *const reuse_or_not[] = {
     "graph_capture_record_stream_reuse:True",
 };
 
-/* A use by a stream before its capture was forgotten together with the one in it. */
 TEST(use_before_a_capture_is_awaited_after_it)
 {
     for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
@@ -167,7 +163,7 @@ static void expect_reuse_after_join(bool used_before)
     struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
     const xseg_stream stream = env_stream(), side = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
-    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, stream), *next;
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, stream);
 
     if (used_before) {
         assert_ok(xseg_record_stream(allocator, ptr, side));
@@ -179,7 +175,7 @@ static void expect_reuse_after_join(bool used_before)
     assert_ok(xseg_sim_launch(side, 1000));
     env_free(allocator, ptr);
     env_stream_wait(stream, side);
-    next = env_alloc(allocator, 20 * MIB, stream);
+    void *next = env_alloc(allocator, 20 * MIB, stream);
     assert_int_equal(next == ptr, !used_before);
     env_capture_end(pool, stream);
 
@@ -200,9 +196,8 @@ TEST(reuse_in_a_capture_minds_uses_before_it)
     expect_reuse_after_join(true);
 }
 
-/* Streams of two captures have used a block.  No graph orders both uses, so the block waits until both
- * captures are over, even when a stream has come from one capture into the other, behind all that the
- * other did. */
+/* Two captures have used the block.  No graph orders both uses, so the block waits until both captures have ended,
+ * even if a stream of one capture has joined the other. */
 TEST(a_block_of_two_captures_waits_for_both)
 {
     struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
@@ -253,7 +248,6 @@ TEST(joined_streams_allocate_from_the_graphs_pool)
     }
 }
 
-/* empty_cache in a capture unmapped what pools had that nobody holds any more. */
 TEST(empty_cache_waits_for_the_end_of_a_capture)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
@@ -286,21 +280,18 @@ TEST(empty_cache_waits_for_the_end_of_a_capture)
     }
 }
 
-/* What is asked, waited for and freed on one device spoiled a capture on another. */
+/* Queries, waits and frees on one device invalidated a capture on another. */
 static void expect_undisturbed(const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_allocator *allocator;
     struct xseg_pool *pool = NULL;
-    xseg_stream stream, side, leaving;
-    void *ptr, *other;
 
-    allocator = env_open_on(&settings, config);
-    side = env_stream();
-    leaving = env_stream();
-    stream = env_stream_on(1);
-    ptr = env_alloc(allocator, 40 * MIB, NULL);
-    other = env_alloc(allocator, 20 * MIB, leaving);
+    struct xseg_allocator *allocator = env_open_on(&settings, config);
+    xseg_stream side = env_stream();
+    xseg_stream leaving = env_stream();
+    xseg_stream stream = env_stream_on(1);
+    void *ptr = env_alloc(allocator, 40 * MIB, NULL);
+    void *other = env_alloc(allocator, 20 * MIB, leaving);
     assert_ok(xseg_record_stream(allocator, ptr, side));
     env_free(allocator, env_alloc(allocator, 60 * MIB, side));
     assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
@@ -330,22 +321,19 @@ TEST(capture_on_another_device_stays_valid)
 TEST(a_capture_of_two_devices_is_begun_on_both)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_allocator *allocator;
-    struct xseg_pool *pool, *second = NULL;
-    xseg_stream stream, joined;
+    struct xseg_pool *second = NULL;
     void *used = NULL, *ptr = NULL;
-    uint64_t calls;
 
-    allocator = env_open_on(&settings, NULL);
-    stream = env_stream();
-    joined = env_stream_on(1);
-    pool = env_pool(allocator);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    xseg_stream stream = env_stream();
+    xseg_stream joined = env_stream_on(1);
+    struct xseg_pool *pool = env_pool(allocator);
     assert_ok(xseg_pool_create(allocator, 1, NULL, &second));
     assert_ok(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used));
     assert_ok(xseg_capture_begin(second, joined));
     env_capture_begin(pool, stream);
     env_stream_wait(joined, stream);
-    calls = env_unsafe_calls();
+    uint64_t calls = env_unsafe_calls();
     assert_ok(xseg_record_stream(allocator, used, joined));
     env_free(allocator, used);
     assert_ok(xseg_alloc(allocator, 1, 20 * MIB, joined, &ptr));
@@ -361,8 +349,7 @@ TEST(a_capture_of_two_devices_is_begun_on_both)
     env_stream_destroy(stream);
 }
 
-/* An event that a capture records never completes, and whatever waited for it never came back (PyTorch
- * #193982). */
+/* An event recorded in a capture never completes, so memory that waited for it was never reused (PyTorch #193982). */
 TEST(unannounced_capture_does_not_block_reuse)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -378,7 +365,7 @@ TEST(unannounced_capture_does_not_block_reuse)
     assert_true(env_driver_capture_end(side));
     env_free(allocator, next);
 
-    /* What ran before the capture is waited for all the same. */
+    /* Work from before the capture is still awaited. */
     env_free(allocator, env_alloc(allocator, 512, NULL));
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
@@ -389,7 +376,7 @@ TEST(unannounced_capture_does_not_block_reuse)
     env_close(allocator, side);
 }
 
-/* After a capture that was not told, the next thing to happen is a trim that waits, or a close. */
+/* The next call is a trim that waits, or a close. */
 TEST(wait_ends_after_an_unannounced_capture)
 {
     for (unsigned closes = 0; closes < 2; closes++) {
@@ -427,12 +414,11 @@ TEST(a_marked_device_is_left_alone)
     const xseg_stream stream = env_stream(), side = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *inside;
-    uint64_t calls;
 
     env_free(allocator, env_alloc(allocator, 20 * MIB, side));
     assert_ok(xseg_record_stream(allocator, ptr, side));
     env_driver_capture_begin(stream);
-    calls = env_unsafe_calls();
+    uint64_t calls = env_unsafe_calls();
     assert_ok(xseg_capture_mark(allocator, 0));
     assert_ok(xseg_capture_mark(allocator, 0));
     env_free(allocator, ptr);
@@ -498,12 +484,12 @@ TEST(the_end_of_a_route_settles_its_blocks)
     struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
     const xseg_stream stream = env_stream(), side = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
-    void *mine, *other = env_alloc(allocator, 3 * MIB, NULL);
+    void *other = env_alloc(allocator, 3 * MIB, NULL);
 
     assert_ok(xseg_route_begin(pool, is_context, stream));
     env_driver_capture_begin(stream);
     assert_ok(xseg_capture_mark(allocator, 0));
-    mine = env_alloc(allocator, 3 * MIB, stream);
+    void *mine = env_alloc(allocator, 3 * MIB, stream);
     assert_ok(xseg_record_stream(allocator, mine, side));
     assert_ok(xseg_record_stream(allocator, other, side));
     env_free(allocator, mine, other);
@@ -521,9 +507,8 @@ TEST(the_end_of_a_route_settles_its_blocks)
 TEST(invalid_marks_are_rejected)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_allocator *allocator;
 
-    allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
     env_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT, "device 2 does not exist");
@@ -578,10 +563,9 @@ static void close_two(struct xseg_allocator *allocator)
 static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = device};
     struct xseg_trim_options how = {sizeof(how), .wait = wait};
 
-    where.device = device;
     assert_ok(xseg_trim(allocator, &where, &how, &done));
     return done.released;
 }

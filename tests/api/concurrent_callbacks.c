@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Callbacks of several threads at the same time: none waits for another one, so none waits for ever; and two threads
- * that register the same are told the same.
+ * Callbacks of several threads at the same time do not wait for each other, and two threads that register the same
+ * range see the same memory.
  */
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -14,15 +14,15 @@
 /* --- Two callbacks at a time, each of which calls the library about what the other one is called for. --- */
 
 struct side {
-    struct world *world;
+    struct env *env;
     struct xseg_range *range;
     uint64_t registration, observer;
 };
 
-/* What a callback does about the other side. */
+/* What a callback does with the other thread. */
 typedef xseg_status action(struct side *other);
 
-struct world {
+struct env {
     struct xseg_allocator *allocator;
     struct side side[2];
     pthread_barrier_t both;
@@ -37,15 +37,15 @@ static _Thread_local bool was_here;
 /* Meet the other callback, and act while it is in its function. */
 static void meet(struct side *side)
 {
-    struct world *world = side->world;
+    struct env *env = side->env;
 
-    if (!world->is_armed || was_here)
+    if (!env->is_armed || was_here)
         return;
     was_here = true;
-    (void)pthread_barrier_wait(&world->both);
-    const xseg_status status = world->act(&world->side[side == &world->side[0]]);
-    if ((status != XSEG_OK || (world->allowed & 1) == 0) &&
-        (status != XSEG_ERR_BUSY || (world->allowed & 2) == 0))
+    (void)pthread_barrier_wait(&env->both);
+    const xseg_status status = env->act(&env->side[side == &env->side[0]]);
+    if ((status != XSEG_OK || (env->allowed & 1) == 0) &&
+        (status != XSEG_ERR_BUSY || (env->allowed & 2) == 0))
         _exit(1);
 }
 
@@ -54,7 +54,7 @@ static bool enter(void *context, struct xseg_registered *run)
     struct side *side = context;
 
     (void)run;
-    if (side->world->by_enter)
+    if (side->env->by_enter)
         meet(side);
     return true;
 }
@@ -64,7 +64,7 @@ static void leave(void *context, const struct xseg_registered *run)
     struct side *side = context;
 
     (void)run;
-    if (!side->world->by_enter)
+    if (!side->env->by_enter)
         meet(side);
 }
 
@@ -104,7 +104,7 @@ static xseg_status decommit_beneath(struct side *other)
 
 static xseg_status unregister(struct side *other)
 {
-    const xseg_status status = xseg_unregister(other->world->allocator, other->registration);
+    const xseg_status status = xseg_unregister(other->env->allocator, other->registration);
 
     if (status == XSEG_OK)
         other->registration = 0;
@@ -113,7 +113,7 @@ static xseg_status unregister(struct side *other)
 
 static xseg_status unobserve(struct side *other)
 {
-    const xseg_status status = xseg_observer_remove(other->world->allocator, other->observer);
+    const xseg_status status = xseg_observer_remove(other->env->allocator, other->observer);
 
     if (status == XSEG_OK)
         other->observer = 0;
@@ -122,7 +122,7 @@ static xseg_status unobserve(struct side *other)
 
 static void open_side(struct side *side, bool observes)
 {
-    struct xseg_allocator *allocator = side->world->allocator;
+    struct xseg_allocator *allocator = side->env->allocator;
     struct xseg_registrar registrar = {sizeof(registrar)};
     struct xseg_observer observer = {sizeof(observer)};
 
@@ -142,7 +142,7 @@ static void open_side(struct side *side, bool observes)
 
 static void close_side(struct side *side)
 {
-    struct xseg_allocator *allocator = side->world->allocator;
+    struct xseg_allocator *allocator = side->env->allocator;
 
     if (side->registration != 0)
         assert_ok(xseg_unregister(allocator, side->registration));
@@ -158,29 +158,29 @@ static void close_side(struct side *side)
 
 static void meet_in(bool by_enter, bool observes, action *act, unsigned allowed)
 {
-    static struct world world;
+    static struct env env;
     pthread_t thread[2];
 
-    world = (struct world){.by_enter = by_enter, .act = act, .allowed = allowed};
-    world.allocator = env_open("rdma:True");
-    assert_int_equal(pthread_barrier_init(&world.both, NULL, 2), 0);
+    env = (struct env){.by_enter = by_enter, .act = act, .allowed = allowed};
+    env.allocator = env_open("rdma:True");
+    assert_int_equal(pthread_barrier_init(&env.both, NULL, 2), 0);
     for (unsigned i = 0; i < 2; i++) {
-        world.side[i].world = &world;
-        open_side(&world.side[i], observes);
+        env.side[i].env = &env;
+        open_side(&env.side[i], observes);
     }
-    world.is_armed = true;
+    env.is_armed = true;
     child_case_begin();
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(pthread_create(&thread[i], NULL, by_enter ? commit_side : decommit_side,
-                                        &world.side[i]),
-                         0);
+        assert_int_equal(
+            pthread_create(&thread[i], NULL, by_enter ? commit_side : decommit_side, &env.side[i]),
+            0);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
-    world.is_armed = false;
+    env.is_armed = false;
     for (unsigned i = 0; i < 2; i++)
-        close_side(&world.side[i]);
-    (void)pthread_barrier_destroy(&world.both);
-    env_close(world.allocator);
+        close_side(&env.side[i]);
+    (void)pthread_barrier_destroy(&env.both);
+    env_close(env.allocator);
 }
 
 static void memory_is_mapped_in_two_leaves(const void *argument)

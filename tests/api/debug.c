@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The helpers for finding errors: a pattern in freed memory, blocks that fault when they are used too
- * late or past their end, frees that are remembered; and memory that is zeroed on request.
- *
- * With real bytes the test's own reads and writes stand for those of kernels.
+ * Debugging features: a pattern in freed memory, guarded blocks that fault on use after free and overruns, double
+ * free reports; and zeroed requests.  With real contents, the reads and writes of the test stand in for kernels.
  */
 #include "tests/support/child.h"
 #include "tests/support/env.h"
@@ -22,42 +20,43 @@ int cuGraphGetNodes(void *graph, void **nodes, size_t *count);
 int cuGraphDestroy(void *graph);
 
 /* Error and warning lines of the log. */
-struct heard {
+struct logged {
     unsigned errors, warnings;
     char last[1024];
 };
 
-static void hear(void *context, enum xseg_log_level level, const char *line)
+static void log_line(void *context, enum xseg_log_level level, const char *line)
 {
-    struct heard *heard = context;
+    struct logged *logged = context;
 
-    heard->errors += level == XSEG_LOG_ERROR;
-    heard->warnings += level == XSEG_LOG_WARNING;
+    logged->errors += level == XSEG_LOG_ERROR;
+    logged->warnings += level == XSEG_LOG_WARNING;
     if (level != XSEG_LOG_INFO)
-        (void)snprintf(heard->last, sizeof(heard->last), "%s", line);
+        (void)snprintf(logged->last, sizeof(logged->last), "%s", line);
 }
 
-static struct xseg_allocator *open_hearing(struct heard *heard, const char *config, bool real_bytes)
+static struct xseg_allocator *open_hearing(struct logged *logged, const char *config,
+                                           bool real_bytes)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
-    memset(heard, 0, sizeof(*heard));
+    memset(logged, 0, sizeof(*logged));
     settings.memory_bytes = 256 * MIB;
     settings.real_bytes = real_bytes;
     assert_ok(xseg_sim_reset(&settings));
     options.driver = env_driver();
-    options.log = hear;
-    options.log_context = heard;
+    options.log = log_line;
+    options.log_context = logged;
     assert_ok(xseg_open(config, &options, &allocator));
     return allocator;
 }
 
-static void expect_heard(const struct heard *heard, const char *word)
+static void expect_heard(const struct logged *logged, const char *word)
 {
-    if (strstr(heard->last, word) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", heard->last, word);
+    if (strstr(logged->last, word) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", logged->last, word);
 }
 
 static bool is_pattern(const unsigned char *bytes, size_t count)
@@ -87,8 +86,8 @@ TEST(a_write_after_the_free_is_reported)
     static const char late[] = {'l', 'a', 't', 'e'};
 
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct heard heard;
-        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
+        struct logged logged;
+        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
         unsigned char *ptr = env_alloc(allocator, 3 * MIB, NULL);
         char want[128];
 
@@ -98,30 +97,30 @@ TEST(a_write_after_the_free_is_reported)
         assert_true(is_pattern(ptr, 3 * MIB));
         memcpy(ptr + 2 * MIB + 104, late, sizeof(late));
         assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
-        assert_int_equal(heard.errors, 1);
-        expect_heard(&heard, "freed memory was overwritten, 4 of 3145728 bytes");
+        assert_int_equal(logged.errors, 1);
+        expect_heard(&logged, "freed memory was overwritten, 4 of 3145728 bytes");
         (void)snprintf(want, sizeof(want), "first at %p, offset %zu, found 6c 61 74 65 fd",
                        (void *)(ptr + 2 * MIB + 104), 2 * MIB + 104);
-        expect_heard(&heard, want);
+        expect_heard(&logged, want);
         if (mode == 0)
-            expect_heard(&heard, " ms ago by thread ");
+            expect_heard(&logged, " ms ago by thread ");
         assert_int_equal(env_stats(allocator).overwrites, 1);
 
         /* Once: it has been overwritten again since. */
         env_free(allocator, ptr);
         assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
-        assert_int_equal(heard.errors, 1);
+        assert_int_equal(logged.errors, 1);
         env_free(allocator, ptr);
         env_close(allocator);
     }
 }
 
-/* All of a block is looked at, in pieces: its first byte, its last, and where pieces meet. */
+/* A block is checked in pieces: its first byte, its last, and the borders of the pieces. */
 TEST(every_byte_of_a_block_is_checked)
 {
     static const size_t offset[] = {0, 256 * KIB - 1, 256 * KIB, 2 * MIB + 511};
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", true);
     unsigned char *ptr = env_alloc(allocator, 2 * MIB + 512, NULL);
 
     for (unsigned i = 0; i < COUNT_OF(offset); i++) {
@@ -130,13 +129,13 @@ TEST(every_byte_of_a_block_is_checked)
         ptr[offset[i]] ^= 1;
         assert_ptr_equal(env_alloc(allocator, 2 * MIB + 512, NULL), ptr);
         assert_int_equal(env_stats(allocator).overwrites, i + 1);
-        expect_heard(&heard, "1 of 2097664 bytes");
+        expect_heard(&logged, "1 of 2097664 bytes");
     }
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
-/* A programme without errors: cuts, merges, growth, trims and pending blocks raise no alarm. */
+/* Splits, coalescing, growth, trims and pending blocks cause no report. */
 TEST(memory_that_nobody_wrote_to_is_no_alarm)
 {
     static const char *const config[] = {"debug_fill:True",
@@ -144,8 +143,8 @@ TEST(memory_that_nobody_wrote_to_is_no_alarm)
     static const size_t bytes[] = {700, 5000, 300 * KIB, 2 * MIB, 5 * MIB, 1};
 
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct heard heard;
-        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
+        struct logged logged;
+        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
         const xseg_stream side = env_stream();
         void *held[7] = {NULL};
 
@@ -166,7 +165,7 @@ TEST(memory_that_nobody_wrote_to_is_no_alarm)
         for (unsigned i = 0; i < COUNT_OF(held); i++)
             env_free(allocator, held[i]);
         assert_int_equal(env_stats(allocator).overwrites, 0);
-        assert_int_equal(heard.errors, 0);
+        assert_int_equal(logged.errors, 0);
         assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
         env_close(allocator, side);
     }
@@ -178,8 +177,8 @@ TEST(new_memory_has_the_debug_pattern)
                                          "debug_fill:True,expandable_segments:False"};
 
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct heard heard;
-        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
+        struct logged logged;
+        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
         unsigned char *small = env_alloc(allocator, 1000, NULL);
         unsigned char *large = env_alloc(allocator, 25 * MIB, NULL);
 
@@ -191,11 +190,10 @@ TEST(new_memory_has_the_debug_pattern)
     }
 }
 
-/* While another stream may still read a freed block, it keeps what it holds. */
 TEST(a_block_in_use_elsewhere_is_filled_later)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", true);
     const xseg_stream side = env_stream();
     unsigned char *ptr = env_alloc(allocator, 4 * KIB, NULL);
 
@@ -220,8 +218,8 @@ TEST(a_block_in_use_elsewhere_is_filled_later)
 /* A fill that fails is no check; a neighbour that is not filled takes the check from both. */
 TEST(a_failed_fill_loses_nothing)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", true);
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
     memset(ptr, 7, 2 * MIB);
@@ -243,17 +241,17 @@ TEST(a_failed_fill_loses_nothing)
     assert_ok(xseg_sim_fail("cuMemcpyDtoHAsync", 2, 999));
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     assert_true(xseg_sim_failed());
-    assert_int_equal(heard.errors, 0);
+    assert_int_equal(logged.errors, 0);
     assert_int_equal(env_stats(allocator).overwrites, 0);
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
-/* A driver that keeps no contents: found out once, and then nothing is read any more. */
+/* After the first check fails, no memory is read any more. */
 TEST(pattern_is_not_read_if_the_driver_keeps_no_contents)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", false);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", false);
 
     env_free(allocator, env_alloc(allocator, 5000, NULL));
     const uint64_t reads = xseg_sim_calls("cuMemcpyDtoHAsync");
@@ -263,17 +261,16 @@ TEST(pattern_is_not_read_if_the_driver_keeps_no_contents)
         env_free(allocator, env_alloc(allocator, 5000, NULL));
     assert_int_equal(xseg_sim_calls("cuMemcpyDtoHAsync"), reads);
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), fills + 50);
-    assert_int_equal(heard.errors, 0);
+    assert_int_equal(logged.errors, 0);
     env_close(allocator);
 }
 
 /* The key can be changed at any time: what is not filled is not checked. */
 TEST(the_key_can_be_switched)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:False", true);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:False", true);
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
-    uint64_t calls;
 
     memset(ptr, 7, 2 * MIB);
     env_free(allocator, ptr);
@@ -284,7 +281,7 @@ TEST(the_key_can_be_switched)
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[0] = 0;
     assert_ok(xseg_config_set(allocator, "debug_fill:False"));
-    calls = xseg_sim_calls(NULL);
+    uint64_t calls = xseg_sim_calls(NULL);
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     env_free(allocator, ptr);
     assert_int_equal(xseg_sim_calls(NULL), calls);
@@ -298,7 +295,7 @@ TEST(the_key_can_be_switched)
     env_free(allocator, ptr);
     assert_ok(xseg_config_set(allocator, "debug_fill:True"));
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
-    assert_int_equal(heard.errors, 0);
+    assert_int_equal(logged.errors, 0);
     env_free(allocator, ptr);
     env_close(allocator);
 }
@@ -306,13 +303,12 @@ TEST(the_key_can_be_switched)
 /* Graphs write to what is free in their pool, so the pattern keeps out of private pools. */
 TEST(private_pools_are_left_alone)
 {
-    struct heard heard;
+    struct logged logged;
     struct xseg_allocator *allocator =
-        open_hearing(&heard, "debug_fill:True,unmap_on_free:True,guard_page:True", true);
-    struct xseg_pool *pool = NULL;
+        open_hearing(&logged, "debug_fill:True,unmap_on_free:True,guard_page:True", true);
     void *ptr = NULL, *again = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     memset(ptr, 7, 3 * MIB);
     env_free(allocator, ptr);
@@ -365,8 +361,8 @@ TEST(debug_fills_stay_out_of_a_capture)
                                          "guard_page:True,debug_fill:True"};
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct heard heard;
-        struct xseg_allocator *allocator = open_hearing(&heard, config[i], true);
+        struct logged logged;
+        struct xseg_allocator *allocator = open_hearing(&logged, config[i], true);
         const xseg_stream captured = env_stream(), other = env_stream();
         void *before = env_alloc(allocator, 5000, captured), *during;
 
@@ -381,9 +377,8 @@ TEST(debug_fills_stay_out_of_a_capture)
         env_free(allocator, during);
         assert_int_equal(end_capture(captured), 0);
         leave();
-        assert_int_equal(heard.errors, 0);
+        assert_int_equal(logged.errors, 0);
 
-        /* What could not go meanwhile goes at the next trim. */
         env_empty_cache(allocator);
         assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
         env_close(allocator, captured, other);
@@ -526,9 +521,8 @@ TEST(quarantine_ends_where_addresses_run_short)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
                                          .address_bytes = GIB};
-    struct xseg_allocator *allocator;
 
-    allocator = env_open_on(&settings, "unmap_on_free:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "unmap_on_free:True");
     for (unsigned i = 0; i < 300; i++)
         env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
     assert_int_equal(env_stats(allocator).num_ooms, 0);
@@ -555,28 +549,28 @@ TEST(a_free_waits_for_every_stream)
 
 TEST(guarded_blocks_without_expandable_segments_are_logged)
 {
-    struct heard heard;
+    struct logged logged;
     struct xseg_allocator *allocator =
-        open_hearing(&heard, "expandable_segments:False,guard_page:True", false);
+        open_hearing(&logged, "expandable_segments:False,guard_page:True", false);
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_options options = {sizeof(options)};
 
-    assert_int_equal(heard.warnings, 1);
-    expect_heard(&heard, "guard_page");
+    assert_int_equal(logged.warnings, 1);
+    expect_heard(&logged, "guard_page");
     env_free(allocator, env_alloc(allocator, 5000, NULL));
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
     env_close(allocator);
 
     settings.without_vmm = true;
     assert_ok(xseg_sim_reset(&settings));
-    memset(&heard, 0, sizeof(heard));
+    memset(&logged, 0, sizeof(logged));
     options.driver = env_driver();
-    options.log = hear;
-    options.log_context = &heard;
+    options.log = log_line;
+    options.log_context = &logged;
     assert_ok(xseg_open("guard_page:True", &options, &allocator));
     env_free(allocator, env_alloc(allocator, 5000, NULL));
-    assert_int_equal(heard.warnings, 1);
-    expect_heard(&heard, "segments are classic, unmap_on_free and guard_page have no effect, ");
+    assert_int_equal(logged.warnings, 1);
+    expect_heard(&logged, "segments are classic, unmap_on_free and guard_page have no effect, ");
     env_close(allocator);
 }
 
@@ -628,7 +622,7 @@ TEST(a_free_that_failed_is_not_remembered)
     assert_ok(xseg_sim_fail("cuEventRecord", 1, 999));
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_DRIVER);
     env_free(allocator, env_alloc(allocator, 3000, NULL));
-    /* The free that succeeds is not noted: were the other one remembered, it would be told. */
+    /* The second free succeeds and is not recorded. */
     assert_ok(xseg_config_set(allocator, "history:nothing"));
     env_free(allocator, ptr);
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
@@ -645,8 +639,8 @@ TEST(zeroed_memory_is_zero)
                                          "guard_page:True"};
 
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct heard heard;
-        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
+        struct logged logged;
+        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
         struct xseg_request request = {sizeof(request)};
         static const unsigned char zeros[3000];
         unsigned char *ptr = env_alloc(allocator, 3000, NULL);
@@ -678,8 +672,8 @@ TEST(zeroed_memory_is_zero)
 /* In the order of the stream: behind the work that is queued there already. */
 TEST(zeroing_waits_its_turn)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "expandable_segments:True", true);
     const xseg_stream stream = env_stream();
     struct xseg_request request = {sizeof(request)};
     unsigned char *ptr = env_alloc(allocator, 3000, stream);
@@ -703,8 +697,8 @@ TEST(zeroing_waits_its_turn)
 
 TEST(zeroing_in_a_capture_is_a_node_of_the_graph)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "expandable_segments:True", true);
     const xseg_stream stream = env_stream();
     struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
                                    .zeroed = true};
@@ -735,7 +729,7 @@ TEST(older_callers_are_compatible)
     env_close(allocator);
 }
 
-/* What a caller of a newer header asks for beyond what is known is refused, and zero there asks for nothing. */
+/* Unknown members must be zero. */
 TEST(newer_callers_are_accepted_if_new_members_are_zero)
 {
     struct xseg_allocator *allocator = env_open(NULL);

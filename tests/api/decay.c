@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Idle memory goes back by itself: along a curve, above a floor, below limits, and never waiting. */
+/* Decay: idle memory is released along a curve, above a floor, below limits, and without waits. */
 #include <dirent.h>
 #include <stdio.h>
 #include <time.h>
@@ -18,7 +18,7 @@ static uint64_t virtual_clock(void *context)
     return xseg_sim_clock();
 }
 
-/* A machine with so much memory, and an allocator that goes by the virtual clock. */
+/* A device of `mib` MiB, and an allocator with the virtual clock. */
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
@@ -38,7 +38,7 @@ static void tick(struct xseg_allocator *allocator)
     assert_ok(trim_due(allocator, UINT64_MAX));
 }
 
-/* So much time passes, and the allocator looks from time to time. */
+/* Advance the clock in steps, each with a due trim. */
 static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
 {
     for (unsigned i = 0; i < milliseconds; i += 10) {
@@ -47,7 +47,7 @@ static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
     }
 }
 
-/* So many bytes become idle now. */
+/* Make memory idle now. */
 static void idle(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
 {
     tick(allocator);
@@ -63,10 +63,10 @@ static uint64_t waits(void)
 TEST(idle_memory_decays_along_a_curve)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
-    uint64_t before, most = 0;
+    uint64_t most = 0;
 
     idle(allocator, 2000 * MIB, NULL);
-    before = env_reserved(allocator);
+    uint64_t before = env_reserved(allocator);
     assert_int_equal(before, 2000 * MIB);
     for (unsigned i = 1; i <= 105; i++) {
         pass(allocator, 10);
@@ -199,14 +199,13 @@ TEST(pending_memory_is_reclaimed_after_its_event)
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
     const xseg_stream stream = env_stream();
     uint64_t before[COUNT_OF(calls)];
-    void *ptr;
 
     tick(allocator);
-    ptr = env_alloc(allocator, 400 * MIB, stream);
+    void *ptr = env_alloc(allocator, 400 * MIB, stream);
     assert_ok(xseg_sim_launch_on(stream, 1000 * MS, (uintptr_t)ptr, 400 * MIB));
     env_free(allocator, ptr);
     pass(allocator, 500);
-    /* All of it is due, and an event stands between. */
+    /* All of it has expired, but an event is pending. */
     assert_true(xseg_sim_calls("cuEventRecord") > 0);
     assert_int_equal(env_reserved(allocator), 400 * MIB);
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
@@ -319,18 +318,17 @@ TEST(the_need_of_others_counts)
 TEST(the_driver_is_kept_busy_no_longer_than_that)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,reclaim_us_per_s:500");
-    uint64_t start;
 
     env_free(allocator, env_alloc(allocator, 1, NULL));
     env_free(allocator, env_alloc(allocator, 2000 * MIB, NULL));
-    start = xseg_sim_driver_time();
+    uint64_t start = xseg_sim_driver_time();
     for (unsigned i = 0; i < 5000; i++) {
         xseg_sim_advance(1 * MS);
         env_free(allocator, env_alloc(allocator, 1, NULL));
     }
     assert_in_range(xseg_sim_driver_time() - start, 1500 * 1000, 4000 * 1000);
     assert_in_range(env_reserved(allocator), 1000 * MIB, 1900 * MIB);
-    /* A tick has a budget of its own. */
+    /* The due trim has a separate time budget. */
     const uint64_t before = env_reserved(allocator);
     start = xseg_sim_driver_time();
     xseg_sim_advance(MS);
@@ -442,11 +440,14 @@ TEST(a_released_pools_memory_waits_for_its_own_work)
 TEST(failed_unmap_is_retried)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
-    const struct xseg_sim_fault refusal = {
-        .struct_size = sizeof(refusal), .call = "cuMemUnmap", .nth = 1, .every = 1, .error = 999};
+    const struct xseg_sim_fault error_message = {.struct_size = sizeof(error_message),
+                                                 .call = "cuMemUnmap",
+                                                 .nth = 1,
+                                                 .every = 1,
+                                                 .error = 999};
 
     idle(allocator, 200 * MIB, NULL);
-    assert_ok(xseg_sim_fault_set(0, &refusal));
+    assert_ok(xseg_sim_fault_set(0, &error_message));
     pass(allocator, 200);
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_true(xseg_sim_fault_count(0) > 0);
@@ -483,7 +484,7 @@ static void expect_threads(unsigned want)
     assert_int_equal(threads(), want);
 }
 
-/* With the machine's own clock, and nobody calling. */
+/* With the system clock, and without calls. */
 TEST(background_thread_releases_idle_memory)
 {
     const unsigned before = threads();
@@ -526,11 +527,10 @@ TEST(trim_stops_at_its_target)
     struct xseg_allocator *allocator = open_on(4096, NULL);
     const xseg_stream stream = env_stream();
     void *live = env_alloc(allocator, 205 * MIB, NULL);
-    struct xseg_trim_result done;
 
     env_free(allocator, env_alloc(allocator, 400 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
-    done = trim(allocator, 500 * MIB, 0);
+    struct xseg_trim_result done = trim(allocator, 500 * MIB, 0);
     assert_int_equal(env_reserved(allocator), 500 * MIB);
     assert_int_equal(done.released, 320 * MIB);
     assert_int_equal(done.kept_by_options, 280 * MIB);
@@ -550,7 +550,6 @@ TEST(trim_by_age_releases_old_memory)
     struct xseg_allocator *allocator = open_on(4096, NULL);
     const xseg_stream stream = env_stream();
     void *ptr[3];
-    struct xseg_trim_result done;
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
         ptr[i] = env_alloc(allocator, 100 * MIB, stream);
@@ -560,7 +559,7 @@ TEST(trim_by_age_releases_old_memory)
         xseg_sim_advance(1000 * MS);
         assert_int_equal(trim(allocator, 0, 10000).released, 0);
     }
-    done = trim(allocator, 0, 2500);
+    struct xseg_trim_result done = trim(allocator, 0, 2500);
     assert_int_equal(done.released, 100 * MIB);
     assert_int_equal(done.kept_by_options, 200 * MIB);
     /* Both conditions at once. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Driver calls: no more than what a programme does forces. */
+/* Driver calls: the minimum that a workload requires. */
 #include "tests/support/env.h"
 
 #define PAGES 307u
 #define PAGE  (20 * MIB)
 
-/* How often the calls were made that make, map and take away memory. */
+/* Counts of the calls that create, map, unmap and release memory. */
 struct calls {
     uint64_t reserve, create, map, access, unmap, release, all;
 };
@@ -23,7 +23,7 @@ static struct calls count(void)
     };
 }
 
-/* What was called since. */
+/* Calls since a snapshot of the counts. */
 static struct calls since(const struct calls *before)
 {
     const struct calls now = count();
@@ -39,7 +39,7 @@ static void expect(const struct calls *before, struct calls wanted)
 {
     struct calls got = since(before);
 
-    /* The sum is looked at where it is all there is. */
+    /* The sum is checked if there is no single call to check. */
     got.all = wanted.all;
     assert_memory_equal(&got, &wanted, sizeof(got));
 }
@@ -56,12 +56,10 @@ static void free_all(struct xseg_allocator *allocator, void **blocks, size_t slo
 TEST(a_growth_of_8_gib_sets_access_once)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    struct calls before;
-    void *block;
 
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
-    before = count();
-    block = env_alloc(allocator, 8 * GIB, NULL);
+    struct calls before = count();
+    void *block = env_alloc(allocator, 8 * GIB, NULL);
     expect(&before, (struct calls){.create = 409, .map = 409, .access = 1});
     env_free(allocator, block);
     before = count();
@@ -77,11 +75,10 @@ TEST(a_growth_of_8_gib_sets_access_once)
 static uint64_t cost_of_8_gib(const char *config, struct calls *made)
 {
     struct xseg_allocator *allocator = env_open(config);
-    struct calls before;
 
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
     env_empty_cache(allocator);
-    before = count();
+    struct calls before = count();
     const uint64_t began = xseg_sim_driver_time();
     env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
     const uint64_t cost = xseg_sim_driver_time() - began;
@@ -107,7 +104,7 @@ TEST(automatic_pages_cost_a_third)
     assert_in_range(by_size, 1, as_ever / 3);
 }
 
-/* How many pages a growth was made of. */
+/* Pages of a growth. */
 static uint64_t pages_of(struct xseg_allocator *allocator, size_t bytes, void **block)
 {
     const struct calls before = count();
@@ -139,7 +136,7 @@ TEST(automatic_pages_shrink_towards_the_end)
     env_close(allocator);
 }
 
-/* Idle blocks of a page each, side by side; every so many-th is live. */
+/* Idle blocks of one page each; every n-th block stays allocated. */
 static void fill(struct xseg_allocator *allocator, void **blocks, unsigned live_every)
 {
     for (unsigned i = 0; i < PAGES; i++)
@@ -156,10 +153,9 @@ TEST(empty_cache_unmaps_each_run_once)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[PAGES];
-    struct calls before;
 
     fill(allocator, blocks, 0);
-    before = count();
+    struct calls before = count();
     env_empty_cache(allocator);
     expect(&before, (struct calls){.unmap = 1, .release = PAGES});
     fill(allocator, blocks, 11);
@@ -174,13 +170,11 @@ TEST(empty_cache_unmaps_each_run_once)
 TEST(empty_cache_unmaps_page_by_page_where_it_must)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
-    struct xseg_allocator *allocator;
     void *blocks[PAGES];
-    struct calls before;
 
-    allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
-    before = count();
+    struct calls before = count();
     fill(allocator, blocks, 0);
     expect(&before, (struct calls){.create = PAGES - 1, .map = PAGES - 1, .access = PAGES - 1});
     before = count();
@@ -214,18 +208,16 @@ TEST(a_page_is_made_once)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
-    struct xseg_statistics stats;
-    struct calls before, made;
     uint32_t seed = 1;
 
     env_free(allocator, env_alloc(allocator, 512, NULL));
     env_empty_cache(allocator);
-    before = count();
+    struct calls before = count();
     const uint64_t growths = env_stats(allocator).num_device_alloc;
     const uint64_t shrinks = env_stats(allocator).num_device_free;
     churn(allocator, blocks, COUNT_OF(blocks), 20000, &seed);
-    made = since(&before);
-    stats = env_stats(allocator);
+    struct calls made = since(&before);
+    struct xseg_statistics stats = env_stats(allocator);
     assert_int_equal(made.create, stats.reserved_bytes[XSEG_STAT_SMALL].current / (2 * MIB) +
                                       stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE);
     assert_int_equal(made.map, made.create);
@@ -233,7 +225,7 @@ TEST(a_page_is_made_once)
     assert_int_equal(made.unmap, 0);
     assert_int_equal(made.release, 0);
     assert_int_equal(made.reserve, 1); /* the large pool's range: the small one's is there */
-    /* What goes, goes once: a release for each page that is no longer there. */
+    /* One release for each page that is no longer mapped. */
     env_empty_cache(allocator);
     stats = env_stats(allocator);
     made = since(&before);
@@ -245,7 +237,7 @@ TEST(a_page_is_made_once)
     env_close(allocator);
 }
 
-/* A programme that is run again finds all that it needs. */
+/* The second iteration of a workload finds all its memory. */
 TEST(a_hit_calls_nothing)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
@@ -261,7 +253,7 @@ TEST(a_hit_calls_nothing)
     env_close(allocator);
 }
 
-/* An allocation and its free, while so many streams are waited for. */
+/* An allocation and its free while `count` streams are pending. */
 static void expect_questions(struct xseg_allocator *allocator, size_t bytes, uint64_t streams)
 {
     const uint64_t asked = xseg_sim_calls("cuEventQuery");

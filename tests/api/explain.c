@@ -7,8 +7,8 @@
 
 #define SECOND UINT64_C(1000000000)
 
-/* What an explanation said. */
-struct told {
+/* The result of xseg_explain(). */
+struct notified {
     struct xseg_explain_result sums;
     struct xseg_reason reason[4096];
     size_t count;
@@ -16,14 +16,14 @@ struct told {
 
 static bool note_reason(void *context, const struct xseg_reason *reason)
 {
-    struct told *told = context;
+    struct notified *notified = context;
 
     assert_int_equal(reason->struct_size, sizeof(*reason));
     assert_int_equal(reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
                          reason->cached_bytes,
                      reason->bytes);
-    assert_true(told->count < COUNT_OF(told->reason));
-    told->reason[told->count++] = *reason;
+    assert_true(notified->count < COUNT_OF(notified->reason));
+    notified->reason[notified->count++] = *reason;
     return true;
 }
 
@@ -34,22 +34,23 @@ static uint64_t sum_of(const struct xseg_explain_result *sums)
 }
 
 /* Ask about everything, and expect that it adds up. */
-static const struct told *explain(struct xseg_allocator *allocator, const struct xseg_scope *where)
+static const struct notified *explain(struct xseg_allocator *allocator,
+                                      const struct xseg_scope *where)
 {
-    static struct told told;
+    static struct notified notified;
     uint64_t bytes = 0;
 
-    memset(&told, 0, sizeof(told));
-    told.sums.struct_size = sizeof(told.sums);
-    assert_ok(xseg_explain(allocator, where, note_reason, &told, &told.sums));
-    for (size_t i = 0; i < told.count; i++)
-        bytes += told.reason[i].bytes;
-    assert_int_equal(bytes, told.sums.reserved);
-    assert_int_equal(sum_of(&told.sums), told.sums.reserved);
+    memset(&notified, 0, sizeof(notified));
+    notified.sums.struct_size = sizeof(notified.sums);
+    assert_ok(xseg_explain(allocator, where, note_reason, &notified, &notified.sums));
+    for (size_t i = 0; i < notified.count; i++)
+        bytes += notified.reason[i].bytes;
+    assert_int_equal(bytes, notified.sums.reserved);
+    assert_int_equal(sum_of(&notified.sums), notified.sums.reserved);
     if (where == NULL)
-        assert_int_equal(told.sums.reserved,
+        assert_int_equal(notified.sums.reserved,
                          env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current);
-    return &told;
+    return &notified;
 }
 
 static bool free_live(void *context, const struct xseg_block_info *block)
@@ -66,7 +67,7 @@ static void close_all(struct xseg_allocator *allocator)
     env_close(allocator);
 }
 
-/* A second passes and the allocator has a look, which takes nothing. */
+/* Advance one second, with a decay pass that releases nothing. */
 static void pass_second(struct xseg_allocator *allocator)
 {
     xseg_sim_advance(SECOND);
@@ -80,12 +81,12 @@ TEST(allocated_block_is_explained)
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *large = env_alloc(allocator, 50 * MIB, NULL);
     void *small = env_alloc(allocator, 3000, NULL);
-    const struct told *told = explain(allocator, NULL);
+    const struct notified *notified = explain(allocator, NULL);
 
     /* Two pages that the block has for itself are one reason; the third has 10 MiB beside it. */
-    assert_int_equal(told->count, 3);
+    assert_int_equal(notified->count, 3);
     for (size_t i = 0; i < 3; i++) {
-        const struct xseg_reason *reason = &told->reason[i];
+        const struct xseg_reason *reason = &notified->reason[i];
         const bool is_small = reason->is_small;
 
         assert_int_equal(reason->kind, XSEG_REASON_ALLOCATED);
@@ -97,8 +98,8 @@ TEST(allocated_block_is_explained)
         assert_true(reason->is_expandable);
         assert_ptr_equal(reason->pool, NULL);
     }
-    assert_int_equal(told->sums.allocated, 62 * MIB);
-    assert_int_equal(told->sums.in_allocated_blocks, 50 * MIB + 3072);
+    assert_int_equal(notified->sums.allocated, 62 * MIB);
+    assert_int_equal(notified->sums.in_allocated_blocks, 50 * MIB + 3072);
     close_all(allocator);
 }
 
@@ -106,16 +107,15 @@ TEST(allocated_block_is_explained)
 TEST(the_largest_block_is_named)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    void *most;
 
     (void)env_alloc(allocator, 3 * MIB, NULL);
-    most = env_alloc(allocator, 9 * MIB, NULL);
+    void *most = env_alloc(allocator, 9 * MIB, NULL);
     (void)env_alloc(allocator, 4 * MIB, NULL);
-    const struct told *told = explain(allocator, NULL);
-    assert_int_equal(told->count, 1);
-    assert_ptr_equal(told->reason[0].block, most);
-    assert_int_equal(told->reason[0].allocated_blocks, 3);
-    assert_int_equal(told->reason[0].cached_bytes, 4 * MIB);
+    const struct notified *notified = explain(allocator, NULL);
+    assert_int_equal(notified->count, 1);
+    assert_ptr_equal(notified->reason[0].block, most);
+    assert_int_equal(notified->reason[0].allocated_blocks, 3);
+    assert_int_equal(notified->reason[0].cached_bytes, 4 * MIB);
     close_all(allocator);
 }
 
@@ -128,13 +128,13 @@ TEST(a_pending_block_names_the_stream_that_it_waits_for)
     env_launch(allocator, stream, block);
     assert_ok(xseg_record_stream(allocator, block, stream));
     env_free(allocator, block);
-    const struct told *told = explain(allocator, NULL);
-    assert_int_equal(told->count, 1);
-    assert_int_equal(told->reason[0].kind, XSEG_REASON_PENDING);
-    assert_ptr_equal(told->reason[0].block, block);
-    assert_true(told->reason[0].has_waits_for);
-    assert_ptr_equal(told->reason[0].waits_for, stream);
-    assert_int_equal(told->sums.pending, 20 * MIB);
+    const struct notified *notified = explain(allocator, NULL);
+    assert_int_equal(notified->count, 1);
+    assert_int_equal(notified->reason[0].kind, XSEG_REASON_PENDING);
+    assert_ptr_equal(notified->reason[0].block, block);
+    assert_true(notified->reason[0].has_waits_for);
+    assert_ptr_equal(notified->reason[0].waits_for, stream);
+    assert_int_equal(notified->sums.pending, 20 * MIB);
     env_close(allocator, stream);
 }
 
@@ -146,12 +146,12 @@ TEST(idle_memory_of_a_retained_pool_is_explained)
 
     block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     env_free(allocator, block);
-    const struct told *told = explain(allocator, NULL);
-    assert_int_equal(told->sums.pool, 40 * MIB);
-    assert_ptr_equal(told->reason[0].pool, pool);
+    const struct notified *notified = explain(allocator, NULL);
+    assert_int_equal(notified->sums.pool, 40 * MIB);
+    assert_ptr_equal(notified->reason[0].pool, pool);
     assert_ok(xseg_pool_release(pool));
-    told = explain(allocator, NULL);
-    assert_int_equal(told->sums.policy, 40 * MIB);
+    notified = explain(allocator, NULL);
+    assert_int_equal(notified->sums.policy, 40 * MIB);
     env_close(allocator);
 }
 
@@ -163,11 +163,11 @@ TEST(a_capture_keeps_idle_memory)
 
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     env_capture_begin(pool, stream);
-    const struct told *told = explain(allocator, NULL);
-    assert_int_equal(told->sums.capture, 20 * MIB);
+    const struct notified *notified = explain(allocator, NULL);
+    assert_int_equal(notified->sums.capture, 20 * MIB);
     env_capture_end(pool, stream);
-    told = explain(allocator, NULL);
-    assert_int_equal(told->sums.policy, 20 * MIB);
+    notified = explain(allocator, NULL);
+    assert_int_equal(notified->sums.policy, 20 * MIB);
     assert_ok(xseg_pool_release(pool));
     env_close(allocator, stream);
 }
@@ -176,23 +176,22 @@ TEST(work_of_its_stream_keeps_idle_memory)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
-    uint64_t queries;
 
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    queries = xseg_sim_calls("cuStreamQuery");
-    const struct told *told = explain(allocator, NULL);
-    assert_int_equal(told->sums.stream, 20 * MIB);
-    assert_int_equal(told->sums.policy, 40 * MIB);
+    uint64_t queries = xseg_sim_calls("cuStreamQuery");
+    const struct notified *notified = explain(allocator, NULL);
+    assert_int_equal(notified->sums.stream, 20 * MIB);
+    assert_int_equal(notified->sums.policy, 40 * MIB);
     assert_int_equal(xseg_sim_calls("cuStreamQuery"), queries + 2);
     /* A question that the driver refuses spoils nothing. */
     assert_ok(xseg_sim_fail("cuStreamQuery", 1, 999));
-    told = explain(allocator, NULL);
-    assert_int_equal(told->sums.stream + told->sums.policy, 60 * MIB);
+    notified = explain(allocator, NULL);
+    assert_int_equal(notified->sums.stream + notified->sums.policy, 60 * MIB);
     assert_ok(xseg_sim_finish(stream));
-    told = explain(allocator, NULL);
-    assert_int_equal(told->sums.policy, 60 * MIB);
+    notified = explain(allocator, NULL);
+    assert_int_equal(notified->sums.policy, 60 * MIB);
     env_close(allocator, stream);
 }
 
@@ -209,15 +208,15 @@ TEST(floor_keeps_the_youngest_memory)
     env_free(allocator, env_alloc(allocator, 40 * MIB, stream));
     pass_second(allocator);
     /* 100 MiB are reserved, 50 stay: the 40 that were freed last, and a page of the others. */
-    const struct told *told = explain(allocator, NULL);
-    assert_int_equal(told->sums.keep + told->sums.decay, 100 * MIB);
-    for (size_t i = 0; i < told->count; i++)
-        if (told->reason[i].stream == stream) {
-            assert_int_equal(told->reason[i].kind, XSEG_REASON_KEEP);
-            floor += told->reason[i].bytes;
+    const struct notified *notified = explain(allocator, NULL);
+    assert_int_equal(notified->sums.keep + notified->sums.decay, 100 * MIB);
+    for (size_t i = 0; i < notified->count; i++)
+        if (notified->reason[i].stream == stream) {
+            assert_int_equal(notified->reason[i].kind, XSEG_REASON_KEEP);
+            floor += notified->reason[i].bytes;
         }
     assert_int_equal(floor, 40 * MIB);
-    assert_true(told->sums.keep >= 50 * MIB);
+    assert_true(notified->sums.keep >= 50 * MIB);
     env_close(allocator, stream);
 }
 
@@ -254,23 +253,22 @@ TEST(the_peak_of_the_window_is_a_floor)
 TEST(ages_are_those_of_the_last_free)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:1000000");
-    void *first, *second;
 
     pass_second(allocator);
-    first = env_alloc(allocator, 20 * MIB, NULL);
+    void *first = env_alloc(allocator, 20 * MIB, NULL);
     for (int i = 0; i < 5; i++)
         pass_second(allocator);
-    second = env_alloc(allocator, 3 * MIB, NULL);
+    void *second = env_alloc(allocator, 3 * MIB, NULL);
     env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
     for (int i = 0; i < 2; i++)
         pass_second(allocator);
-    const struct told *told = explain(allocator, NULL);
-    assert_int_equal(told->count, 2);
+    const struct notified *notified = explain(allocator, NULL);
+    assert_int_equal(notified->count, 2);
     for (size_t i = 0; i < 2; i++) {
-        const bool is_first = told->reason[i].block == first;
+        const bool is_first = notified->reason[i].block == first;
 
-        assert_true(is_first || told->reason[i].block == second);
-        assert_in_range(told->reason[i].age_ms, is_first ? 7000 : 2000, is_first ? 7100 : 2100);
+        assert_true(is_first || notified->reason[i].block == second);
+        assert_in_range(notified->reason[i].age_ms, is_first ? 7000 : 2000, is_first ? 7100 : 2100);
     }
     env_free(allocator, first, second);
     assert_ok(xseg_close(allocator));
@@ -285,7 +283,7 @@ static void check_mixture(const char *config)
     struct xseg_request request = {sizeof(request), .pool = pool};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[600];
-    uint64_t all, own = 0;
+    uint64_t own = 0;
 
     for (size_t i = 0; i < COUNT_OF(block); i++) {
         const size_t bytes = (i * 7919 % 97 + 1) * (i % 5 == 0 ? 300 * KIB : 3000);
@@ -304,7 +302,7 @@ static void check_mixture(const char *config)
         if (i % 7 != 1)
             env_free(allocator, block[i]);
     }
-    all = explain(allocator, NULL)->sums.reserved;
+    uint64_t all = explain(allocator, NULL)->sums.reserved;
     assert_int_equal(explain(allocator, NULL)->sums.in_allocated_blocks,
                      env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current);
     where.one_stream = true;
@@ -337,13 +335,12 @@ TEST(a_pin_keeps_idle_memory)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *block = env_alloc(allocator, 60 * MIB, NULL);
-    const struct told *told;
 
     assert_ok(xseg_pin(allocator, block + 20 * MIB, 20 * MIB));
     env_free(allocator, block);
-    told = explain(allocator, NULL);
-    assert_int_equal(told->sums.pinned, 20 * MIB);
-    assert_int_equal(told->sums.policy, 40 * MIB);
+    const struct notified *notified = explain(allocator, NULL);
+    assert_int_equal(notified->sums.pinned, 20 * MIB);
+    assert_int_equal(notified->sums.policy, 40 * MIB);
     assert_ok(xseg_unpin(allocator, block + 20 * MIB, 20 * MIB));
     assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
     env_close(allocator);
@@ -354,11 +351,10 @@ TEST(a_paused_pool_has_no_reasons)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     struct xseg_explain_result sums = {sizeof(sums)};
     void *block = NULL;
 
-    where.pool = pool;
     block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     (void)env_alloc(allocator, 20 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -375,13 +371,12 @@ TEST(a_paused_pool_has_no_reasons)
 TEST(unreserved_memory_has_its_own_reason)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True,page_cache_mb:100");
-    const struct told *told;
 
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     assert_ok(xseg_trim(allocator, NULL, NULL, NULL));
-    told = explain(allocator, NULL);
-    assert_int_equal(told->sums.reserved, 0);
-    assert_int_equal(told->sums.page_cache + told->sums.unreleased,
+    const struct notified *notified = explain(allocator, NULL);
+    assert_int_equal(notified->sums.reserved, 0);
+    assert_int_equal(notified->sums.page_cache + notified->sums.unreleased,
                      env_stats(allocator).physical_bytes);
     env_close(allocator);
 }
@@ -418,7 +413,7 @@ TEST(functions_are_called_without_a_lock)
 
 struct seen {
     struct xseg_allocator *allocator;
-    uint64_t live, cached, hole, pending, blocks;
+    uint64_t live, cached, unmapped, pending, blocks;
     const char *end; /* of the block before */
     const void *segment;
     bool frees;
@@ -439,7 +434,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     seen->live += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
     seen->cached += block->state == XSEG_BLOCK_CACHED ? block->bytes : 0;
     seen->pending += block->state == XSEG_BLOCK_PENDING_FREE ? block->bytes : 0;
-    seen->hole += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
+    seen->unmapped += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
     seen->blocks += block->state == XSEG_BLOCK_ALLOCATED;
     return true;
 }
@@ -469,7 +464,7 @@ TEST(a_walk_sees_every_block)
         assert_int_equal(seen.live, stats.allocated_bytes[0].current);
         assert_int_equal(seen.blocks, stats.allocation[0].current);
         assert_int_equal(seen.live + seen.cached, stats.reserved_bytes[0].current);
-        assert_int_equal(seen.hole > 0, c == 0);
+        assert_int_equal(seen.unmapped > 0, c == 0);
         close_all(allocator);
     }
 }
@@ -575,28 +570,24 @@ TEST(bad_arguments_get_a_sentence)
 /* The article's drawing: free, used, free; 800 MB do not fit although 1000 MB are free. */
 TEST(the_block_between_two_free_halves)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1020 * MIB};
-    struct xseg_allocator *allocator;
-    char *left, *tensor, *right;
-    struct xseg_block_info info;
     void *big = NULL;
 
-    allocator = env_open_on(&settings, "expandable_segments:False");
+    struct xseg_allocator *allocator = env_open_mib(1020, "expandable_segments:False");
     big = env_alloc(allocator, 1020 * MIB, NULL);
     env_free(allocator, big);
-    left = env_alloc(allocator, 500 * MIB, NULL);
-    tensor = env_alloc(allocator, 20 * MIB, NULL);
-    right = env_alloc(allocator, 500 * MIB, NULL);
+    char *left = env_alloc(allocator, 500 * MIB, NULL);
+    char *tensor = env_alloc(allocator, 20 * MIB, NULL);
+    char *right = env_alloc(allocator, 500 * MIB, NULL);
     env_free(allocator, left, right);
     assert_int_equal(xseg_alloc(allocator, 0, 800 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY);
 
-    info = env_block(allocator, tensor + 5 * MIB);
+    struct xseg_block_info info = env_block(allocator, tensor + 5 * MIB);
     assert_ptr_equal(info.base, tensor);
     assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(info.bytes, 20 * MIB);
     assert_int_equal(info.free_before, 500 * MIB);
     assert_int_equal(info.free_after, 500 * MIB);
-    /* Releasing it would make this much room in one piece; so it is released, and 800 MB fit. */
+    /* Releasing the block makes one free block of this size; then 800 MB fit. */
     assert_int_equal(info.free_before + info.bytes + info.free_after, 1020 * MIB);
     env_free(allocator, tensor);
     big = env_alloc(allocator, 800 * MIB, NULL);
@@ -697,7 +688,7 @@ TEST(a_free_block_keeps_the_size_of_its_last_request)
     }
 }
 
-/* What stays of a block whose pages are unmapped has no last request; the mapped pages have the one of before. */
+/* The remainder of an unmapped block has no last request; the mapped pages keep theirs. */
 TEST(a_remainder_of_an_unmapped_block_has_no_request)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");

@@ -20,7 +20,7 @@
 
 #define STRIDE (64 * KIB)
 
-static struct xseg_sim_settings machine(bool real_bytes, uint64_t memory)
+static struct xseg_sim_settings sim_settings(bool real_bytes, uint64_t memory)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
                                          .real_bytes = real_bytes};
@@ -30,7 +30,7 @@ static struct xseg_sim_settings machine(bool real_bytes, uint64_t memory)
 
 static struct xseg_allocator *open_on(bool real_bytes, uint64_t memory, const char *config)
 {
-    const struct xseg_sim_settings settings = machine(real_bytes, memory);
+    const struct xseg_sim_settings settings = sim_settings(real_bytes, memory);
 
     return env_open_with_clock(&settings, config);
 }
@@ -84,9 +84,8 @@ static void close_with(struct xseg_allocator *allocator, struct xseg_pool *pool,
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
-    where.pool = pool;
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     return done;
 }
@@ -176,9 +175,8 @@ static bool receive_and_import(struct importer *importer, int socket)
 static bool is_counted(const struct importer *importer)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
     return xseg_stats_get(importer->allocator, &where, &stats) == XSEG_OK &&
            stats.imported_bytes >= importer->bytes &&
            stats.imported_bytes < importer->bytes + 40 * MIB &&
@@ -222,12 +220,12 @@ static void run(int socket, const struct xseg_sim_settings *settings)
 
 static void order_only(const struct process *process, char order, unsigned char value)
 {
-    const char told[2] = {order, (char)value};
+    const char notified[2] = {order, (char)value};
 
-    assert_int_equal(write(process->socket, told, 2), 2);
+    assert_int_equal(write(process->socket, notified, 2), 2);
 }
 
-static bool tell(const struct process *process, char order, unsigned char value)
+static bool notify(const struct process *process, char order, unsigned char value)
 {
     order_only(process, order, value);
     return process_answer(process);
@@ -236,7 +234,7 @@ static bool tell(const struct process *process, char order, unsigned char value)
 /* NULL where processes cannot share a machine. */
 static struct xseg_allocator *start_process(struct process *process)
 {
-    const struct xseg_sim_settings settings = machine(true, 1 * GIB);
+    const struct xseg_sim_settings settings = sim_settings(true, 1 * GIB);
     struct xseg_allocator *own = NULL;
 
     if (!process_start(process, &settings, run))
@@ -247,9 +245,9 @@ static struct xseg_allocator *start_process(struct process *process)
 
 static void end_process(const struct process *process, struct xseg_allocator *own)
 {
-    const struct xseg_sim_settings alone = machine(false, 1 * GIB);
+    const struct xseg_sim_settings alone = sim_settings(false, 1 * GIB);
 
-    assert_true(tell(process, 'e', 0));
+    assert_true(notify(process, 'e', 0));
     process_end(process, own, &alone);
 }
 
@@ -286,12 +284,12 @@ TEST(importer_reads_the_exporters_data)
 
         fill(block, bytes, (unsigned char)(10 + i));
         send_block(&process, own, block);
-        assert_true(tell(&process, 'r', (unsigned char)(10 + i)));
+        assert_true(notify(&process, 'r', (unsigned char)(10 + i)));
         fill(block, bytes, 99);
-        assert_true(tell(&process, 'r', 99));
-        assert_true(tell(&process, 'w', (unsigned char)(100 + i)));
+        assert_true(notify(&process, 'r', 99));
+        assert_true(notify(&process, 'w', (unsigned char)(100 + i)));
         assert_true(holds(block, bytes, (unsigned char)(100 + i)));
-        assert_true(tell(&process, 'c', 0));
+        assert_true(notify(&process, 'c', 0));
         assert_ok(xseg_export_close(own, block));
         env_free(own, block);
     }
@@ -321,8 +319,8 @@ TEST(importers_outlive_the_exporter)
     assert_int_equal(xseg_sim_used(0), 40 * MIB);
     void *other = env_alloc(own, 100 * MIB, NULL);
     fill(other, 100 * MIB, 8);
-    assert_true(tell(&process, 'r', 7));
-    assert_true(tell(&process, 'c', 0));
+    assert_true(notify(&process, 'r', 7));
+    assert_true(notify(&process, 'c', 0));
     assert_int_equal(xseg_sim_used(0), 100 * MIB);
     env_free(own, other);
     end_process(&process, own);
@@ -330,7 +328,7 @@ TEST(importers_outlive_the_exporter)
 
 TEST(killed_importer_releases_its_memory)
 {
-    const struct xseg_sim_settings alone = machine(false, 1 * GIB);
+    const struct xseg_sim_settings alone = sim_settings(false, 1 * GIB);
     struct process process = {0};
     struct xseg_allocator *own = start_process(&process);
     int result = 0;
@@ -510,12 +508,11 @@ TEST(trim_keeps_exported_pages)
     assert_int_equal(mapped, 40 * MIB);
     /* By age as well. */
     struct xseg_trim_options how = {sizeof(how), .idle_ms = 1};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.pool = pool;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     done = (struct xseg_trim_result){.struct_size = sizeof(struct xseg_trim_result)};
     assert_ok(xseg_trim(allocator, &where, &how, &done));
     assert_int_equal(done.kept_exported, 40 * MIB);
-    /* A pin of the user's is another matter, and is told first. */
+    /* A user's pin is reported first. */
     assert_ptr_equal(env_alloc_in(allocator, pool, 40 * MIB, NULL), block);
     assert_ok(xseg_pin(allocator, block, 1));
     env_free(allocator, block);
@@ -576,21 +573,20 @@ TEST(fallback_chain_keeps_exported_pages)
 TEST(pages_are_stolen_from_their_own_kind)
 {
     struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
-    struct xseg_pool *first = make_pool(allocator), *second;
+    struct xseg_pool *first = make_pool(allocator);
     void *block = env_alloc_in(allocator, first, 160 * MIB, NULL);
-    uint64_t created;
 
     env_free(allocator, block);
     assert_ok(xseg_pool_release(first));
-    second = make_pool(allocator);
-    created = xseg_sim_calls("cuMemCreate");
+    struct xseg_pool *second = make_pool(allocator);
+    uint64_t created = xseg_sim_calls("cuMemCreate");
     block = env_alloc_in(allocator, second, 100 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2); /* the rest is remapped */
     hold(allocator, block);
     assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
     assert_ok(xseg_pool_release(second));
-    /* A plain request gets all of it, in pages of its own kind. */
+    /* A plain request is served by pages of its own kind. */
     created = xseg_sim_calls("cuMemCreate");
     block = env_alloc(allocator, 180 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 9);
@@ -640,11 +636,10 @@ static struct xseg_statistics play(bool exportable)
 {
     struct xseg_allocator *allocator = open_on(false, 400 * MIB, "page_cache_mb:100");
     struct xseg_pool_options options = {sizeof(options), .exportable = exportable};
-    struct xseg_pool *pool = NULL;
     void *ptr[40] = {NULL};
     uint64_t random = 12345;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     for (unsigned i = 0; i < 2000; i++) {
         random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
         const unsigned at = (unsigned)(random >> 33) % 40;
@@ -683,26 +678,26 @@ TEST(missing_handle_support_is_probed_once)
     static const struct {
         const char *call;
         int error;
-    } refusals[] = {
+    } failures[] = {
         {"cuMemCreate", 801},
         {"cuMemCreate", 800},
         {"cuMemExportToShareableHandle", 801},
     };
     struct xseg_pool *pool = NULL;
 
-    for (unsigned i = 0; i < COUNT_OF(refusals); i++) {
+    for (unsigned i = 0; i < COUNT_OF(failures); i++) {
         struct xseg_allocator *allocator = env_open(NULL);
         struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
         env_free(allocator, env_alloc(allocator, 1000, NULL));
-        fault.call = refusals[i].call;
-        fault.error = refusals[i].error;
+        fault.call = failures[i].call;
+        fault.error = failures[i].error;
         fault.every = 1;
         assert_ok(xseg_sim_fault_set(0, &fault));
-        env_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, refusals[i].call);
+        env_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, failures[i].call);
         assert_ok(xseg_sim_fault_set(0, NULL));
         const uint64_t calls = xseg_sim_calls(NULL);
-        env_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, refusals[i].call);
+        env_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, failures[i].call);
         assert_int_equal(xseg_sim_calls(NULL), calls);
         assert_null(pool);
         /* Any other pool is not concerned. */
@@ -827,9 +822,9 @@ TEST(only_allocated_exportable_blocks_are_exported)
 }
 
 /* Import with one handle replaced. */
-static void expect_refused(struct xseg_allocator *allocator,
-                           const struct exported_handles *exported, size_t at,
-                           struct xseg_page_handle wrong, xseg_status status, const char *word)
+static void expect_rejected(struct xseg_allocator *allocator,
+                            const struct exported_handles *exported, size_t at,
+                            struct xseg_page_handle wrong, xseg_status status, const char *word)
 {
     struct xseg_page_handle handle[3];
     void *base = NULL;
@@ -842,11 +837,11 @@ static void expect_refused(struct xseg_allocator *allocator,
     assert_null(base);
 }
 
-#define REFUSED(at, member, value, status, word)                           \
-    do {                                                                   \
-        struct xseg_page_handle changed = exported.handle[at];             \
-        changed.member = (value);                                          \
-        expect_refused(allocator, &exported, (at), changed, status, word); \
+#define REFUSED(at, member, value, status, word)                            \
+    do {                                                                    \
+        struct xseg_page_handle changed = exported.handle[at];              \
+        changed.member = (value);                                           \
+        expect_rejected(allocator, &exported, (at), changed, status, word); \
     } while (0)
 
 TEST(invalid_handles_are_rejected)
@@ -1003,17 +998,16 @@ TEST(exportable_memory_is_not_limited_by_descriptors)
     struct xseg_allocator *allocator = open_on(false, 8 * GIB, NULL);
     const unsigned files = env_open_fds();
     struct xseg_range *range = NULL;
-    struct rlimit limit, low;
-    void *block;
+    struct rlimit limit;
 
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    low = limit;
+    struct rlimit low = limit;
     low.rlim_cur = files + 32;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     options.pool = make_pool(allocator);
     assert_ok(xseg_range_reserve(allocator, 0, 2 * GIB, &options, &range));
     assert_ok(xseg_range_commit(range, 0, 2 * GIB, NULL));
-    block = env_alloc_in(allocator, options.pool, 4 * GIB, NULL);
+    void *block = env_alloc_in(allocator, options.pool, 4 * GIB, NULL);
     for (unsigned times = 0; times < 2; times++) {
         const unsigned before = env_open_fds();
 
@@ -1112,7 +1106,7 @@ TEST(missing_export_support_is_logged_once)
     struct xseg_allocator *allocator = NULL;
     struct xseg_pool *pool = NULL;
     char line[512] = "";
-    const struct xseg_sim_settings settings = machine(false, 1 * GIB);
+    const struct xseg_sim_settings settings = sim_settings(false, 1 * GIB);
 
     assert_ok(xseg_sim_reset(&settings));
     fault.call = "cuMemExportToShareableHandle";
@@ -1163,7 +1157,7 @@ TEST(a_probe_that_fails_runs_again)
 
 static struct xseg_allocator *open_with_fabric(void)
 {
-    struct xseg_sim_settings settings = machine(true, 1 * GIB);
+    struct xseg_sim_settings settings = sim_settings(true, 1 * GIB);
 
     settings.fabric = true;
     return env_open_with_clock(&settings, NULL);
@@ -1276,9 +1270,8 @@ static void close_full(const struct full *full)
 static struct xseg_pool *exportable_pool(struct xseg_allocator *allocator)
 {
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Export tokens: two processes on one simulated device, which share nothing but the bytes of the token; tokens that are not
- * valid; exporters that have ended or are out of reach; and clients of the socket that do not follow the protocol.
+ * Export tokens: two processes that exchange only the bytes of the token; invalid tokens; exporters that have exited
+ * or cannot be reached; and clients that violate the protocol.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -28,7 +28,7 @@
 /* Offsets in a token. */
 enum { VERSION_AT = 4, EXPORTER_AT = 8, SIZE_AT = 40, RESERVED_AT = 60 };
 
-static struct xseg_sim_settings machine(void)
+static struct xseg_sim_settings sim_settings(void)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB,
                                          .real_bytes = true};
@@ -38,7 +38,7 @@ static struct xseg_sim_settings machine(void)
 
 static struct xseg_allocator *open_exporter(const char *config)
 {
-    const struct xseg_sim_settings settings = machine();
+    const struct xseg_sim_settings settings = sim_settings();
 
     return env_open_with_clock(&settings, config);
 }
@@ -80,7 +80,7 @@ static void expect_valid(struct xseg_allocator *allocator, const struct xseg_exp
     assert_ok(xseg_import_close(allocator, base));
 }
 
-/* Whether no more than so many descriptors are open, once the server of this process has closed its connection. */
+/* Wait until the server has closed its connection, and expect no additional descriptors. */
 static bool files_are_closed(unsigned files)
 {
     const struct timespec nap = {0, 10000000};
@@ -105,7 +105,7 @@ static bool import_fails(struct xseg_allocator *allocator, const struct xseg_exp
     return false;
 }
 
-/* How many threads this process has. */
+/* Threads of this process. */
 static unsigned threads(void)
 {
     char line[256];
@@ -120,15 +120,15 @@ static unsigned threads(void)
     return count;
 }
 
-/* From here on the process may open so many descriptors more. */
+/* Limit the process to this many additional descriptors. */
 static struct rlimit allow_files(unsigned count)
 {
     const int lowest = dup(STDOUT_FILENO);
-    struct rlimit limit, before;
+    struct rlimit before;
 
     assert_true(lowest >= 0 && close(lowest) == 0);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    limit = before;
+    struct rlimit limit = before;
     limit.rlim_cur = (rlim_t)lowest + count;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     return before;
@@ -207,7 +207,7 @@ static bool send_order(const struct process *process, const struct order *order)
     return process_answer(process);
 }
 
-static bool tell(const struct process *process, char what, unsigned char value)
+static bool notify(const struct process *process, char what, unsigned char value)
 {
     return send_order(process, &(struct order){.what = what, .value = value});
 }
@@ -215,7 +215,7 @@ static bool tell(const struct process *process, char what, unsigned char value)
 /* NULL where processes cannot share a machine. */
 static struct xseg_allocator *start_process(struct process *process)
 {
-    const struct xseg_sim_settings settings = machine();
+    const struct xseg_sim_settings settings = sim_settings();
     struct xseg_allocator *own = NULL;
 
     if (!process_start(process, &settings, run))
@@ -226,10 +226,10 @@ static struct xseg_allocator *start_process(struct process *process)
 
 static void end_process(const struct process *process, struct xseg_allocator *own)
 {
-    struct xseg_sim_settings alone = machine();
+    struct xseg_sim_settings alone = sim_settings();
 
     alone.real_bytes = false;
-    assert_true(tell(process, 'e', 0));
+    assert_true(notify(process, 'e', 0));
     process_end(process, own, &alone);
 }
 
@@ -248,17 +248,17 @@ TEST(a_token_is_all_that_is_needed)
     assert_true(order.offset != 0);
     order.what = 'i';
     assert_true(send_order(&process, &order));
-    assert_true(tell(&process, 'r', 11));
-    assert_true(tell(&process, 'w', 12));
+    assert_true(notify(&process, 'r', 11));
+    assert_true(notify(&process, 'w', 12));
     assert_true(holds(block, 12));
-    assert_true(tell(&process, 'c', 0));
+    assert_true(notify(&process, 'c', 0));
     /* It may be imported again until it is closed. */
     assert_true(send_order(&process, &order));
     assert_ok(xseg_export_close(own, block));
     env_free(own, block);
     env_empty_cache(own);
-    assert_true(tell(&process, 'r', 12));
-    assert_true(tell(&process, 'c', 0));
+    assert_true(notify(&process, 'r', 12));
+    assert_true(notify(&process, 'c', 0));
     order.what = 'g';
     assert_true(send_order(&process, &order));
     env_free(own, before);
@@ -278,9 +278,9 @@ static void refuse_after(char prepare, char check)
     order.token = export_block(own, block, NULL);
     /* The machine opens its files with the first import. */
     order.what = 'i';
-    assert_true(send_order(&process, &order) && tell(&process, 'c', 0));
+    assert_true(send_order(&process, &order) && notify(&process, 'c', 0));
     order.what = check;
-    if (prepare == 0 || tell(&process, prepare, 0))
+    if (prepare == 0 || notify(&process, prepare, 0))
         assert_true(send_order(&process, &order));
     else
         print_message("# this system has no network namespaces for the test: nothing was tried\n");
@@ -319,7 +319,7 @@ static void wait_to_be_killed(void)
         (void)pause();
 }
 
-/* An exporter, with its export open, which ends at once; a child of its own lives on if there is to be one. */
+/* An exporter that exits with its export open, after it has forked a child if requested. */
 static void export_and_die(int socket, bool has_child)
 {
     struct xseg_allocator *own = open_exporter("exportable:True");
@@ -598,7 +598,7 @@ TEST(an_export_without_a_socket_exports_nothing)
 
 TEST(import_from_another_device_is_rejected)
 {
-    struct xseg_sim_settings settings = machine();
+    struct xseg_sim_settings settings = sim_settings();
     void *base = NULL;
 
     settings.devices = 2;
@@ -616,8 +616,8 @@ TEST(import_from_another_device_is_rejected)
 
 /* --- Tokens that are not valid. --- */
 
-static void expect_refused(struct xseg_allocator *allocator, struct xseg_export_token token,
-                           size_t at, uint64_t value, const char *word)
+static void expect_rejected(struct xseg_allocator *allocator, struct xseg_export_token token,
+                            size_t at, uint64_t value, const char *word)
 {
     memcpy(token.byte + at, &value, at == SIZE_AT ? 8 : 4);
     assert_true(import_fails(allocator, &token, XSEG_ERR_ARGUMENT, word));
@@ -629,13 +629,13 @@ TEST(modified_token_is_rejected)
     void *block = env_alloc(allocator, 3 * MIB, NULL), *base = NULL;
     const struct xseg_export_token token = export_block(allocator, block, NULL);
 
-    expect_refused(allocator, token, 0, 0, "token is not an export token, first byte 0x00");
-    expect_refused(allocator, token, VERSION_AT, 2,
-                   "version of the export token is not supported, 2 instead of 1");
-    expect_refused(allocator, token, SIZE_AT, 0, "malformed");
-    expect_refused(allocator, token, SIZE_AT, 4097, "malformed");
-    expect_refused(allocator, token, SIZE_AT, UINT64_C(1) << 50, "malformed");
-    expect_refused(allocator, token, RESERVED_AT, 1, "malformed");
+    expect_rejected(allocator, token, 0, 0, "token is not an export token, first byte 0x00");
+    expect_rejected(allocator, token, VERSION_AT, 2,
+                    "version of the export token is not supported, 2 instead of 1");
+    expect_rejected(allocator, token, SIZE_AT, 0, "malformed");
+    expect_rejected(allocator, token, SIZE_AT, 4097, "malformed");
+    expect_rejected(allocator, token, SIZE_AT, UINT64_C(1) << 50, "malformed");
+    expect_rejected(allocator, token, RESERVED_AT, 1, "malformed");
     env_expect_error(xseg_import(allocator, 0, NULL, &base), XSEG_ERR_ARGUMENT, "token is NULL");
     env_expect_error(xseg_import(allocator, 0, &token, NULL), XSEG_ERR_ARGUMENT, "base is NULL");
     /* Each bit counts. */
@@ -691,7 +691,7 @@ TEST(other_clients_get_no_answer)
         assert_int_equal(recv(client, reply, sizeof(reply), 0), 0);
         (void)close(client);
     }
-    /* One that asks, and is gone before the answer. */
+    /* A client that closes the connection before the answer. */
     const int gone = connect_by(&token);
     assert_int_equal(send(gone, &token, sizeof(token), MSG_NOSIGNAL), sizeof(token));
     (void)close(gone);

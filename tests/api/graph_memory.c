@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * * The memory tables of "Memory Issues", in NVIDIA's documentation of CUDA graphs under PyTorch
- * (https://docs.nvidia.com/dl-cuda-graph/latest/troubleshooting/memory-issues.html).  They have
- * PyTorch's statistics of the large pools after each step of its examples, in GB of 2^30 bytes.
- *
- * Each programme makes the requests of the example, on the same streams, and captures what that
- * captures; its kernels are queued work that touches what they touch.  A row stands behind its
- * step, with one text for each table that the programme has: "allocated active inactive-split
- * reserved", as printed there.  Where a table names no kind of segment, PyTorch's are classic.
+ * The memory tables of "Memory Issues" in NVIDIA's documentation of CUDA graphs under PyTorch
+ * (https://docs.nvidia.com/dl-cuda-graph/latest/troubleshooting/memory-issues.html): PyTorch's statistics of the
+ * large pools after each step of its examples, in GB of 2^30 bytes.  Each program makes the requests of the example
+ * on the same streams, with the same captures; queued work stands in for its kernels.  A row follows its step, with
+ * one string for each table: "allocated active inactive-split reserved", as printed there.  Tables that name no kind
+ * of segment are classic.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/support/env.h"
 
-/* Which of a programme's tables: the example as it is, captured, and captured with a remedy. */
+/* The tables of a program: the example, captured, and captured with a remedy. */
 enum { EAGER, GRAPH, GRAPH_REUSE };
 
 struct table {
@@ -71,12 +69,12 @@ static void expect_row(struct table *table, const char *tag, const char *const *
                 texts[table->column]);
 }
 
-/* The figures after a step: one text for each table of the programme. */
+/* The statistics after a step: one string for each table of the program. */
 #define ROW(table, tag, ...)                                  \
     expect_row((table), (tag), (const char *[]){__VA_ARGS__}, \
                sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *))
 
-/* A tensor that nothing fills.  What is captured comes from the graph's pool, and only that. */
+/* An uninitialized tensor.  Only captured tensors are allocated from the graph's pool. */
 static void *allocate(struct table *table, size_t bytes, xseg_stream stream)
 {
     void *ptr = env_alloc(table->allocator, bytes, stream);
@@ -140,31 +138,30 @@ static void delete_graph(struct graph *graph)
 TEST(caching_allocator_statistics)
 {
     struct table table = open_table("statistics", "expandable_segments:False", 0), *t = &table;
-    void *x1, *x2, *x3, *t1, *x4, *x5;
 
-    x1 = allocate(t, 4 * GIB, NULL);
+    void *x1 = allocate(t, 4 * GIB, NULL);
     ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000");
     discard(t, x1);
     ROW(t, "after del x1", "0.000 0.000 0.000 4.000");
-    x2 = allocate(t, GIB, NULL);
+    void *x2 = allocate(t, GIB, NULL);
     ROW(t, "after alloc x2", "1.000 1.000 3.000 4.000");
     discard(t, x2);
     ROW(t, "after del x2", "0.000 0.000 0.000 4.000");
-    x3 = allocate(t, GIB, NULL);
+    void *x3 = allocate(t, GIB, NULL);
     ROW(t, "after alloc x3", "1.000 1.000 3.000 4.000");
     env_stream_wait(t->side, NULL);
     use(t, x3, t->side);
     discard(t, x3);
     ROW(t, "after del x3", "0.000 1.000 3.000 4.000");
     xseg_sim_finish_all();
-    t1 = allocate(t, 1, t->side);
+    void *t1 = allocate(t, 1, t->side);
     ROW(t, "after alloc t1", "0.000 0.000 0.000 4.000");
     discard(t, t1);
-    x4 = allocate(t, GIB, t->side);
+    void *x4 = allocate(t, GIB, t->side);
     ROW(t, "after alloc x4", "1.000 1.000 0.000 5.000");
     env_empty_cache(t->allocator);
     ROW(t, "after empty cache", "1.000 1.000 0.000 1.000");
-    x5 = allocate(t, GIB, t->side);
+    void *x5 = allocate(t, GIB, t->side);
     ROW(t, "after alloc x5", "2.000 2.000 0.000 2.000");
     env_stream_wait(NULL, t->side);
     discard(t, x4);
@@ -173,26 +170,24 @@ TEST(caching_allocator_statistics)
 }
 
 /*
- * "Intermediate Tensors Can't Be Reused Across Memory Pools": two graphs, each with a pool of its
- * own; and as the remedy has it, the second with the first one's.
+ * "Intermediate Tensors Can't Be Reused Across Memory Pools": two graphs with separate pools; with the remedy, the
+ * second graph uses the pool of the first.
  */
 static void run_two_graphs(const char *name, bool shared)
 {
     struct table table = open_table(name, "expandable_segments:False", shared ? 1 : 0), *t = &table;
     void *x1 = compute(t, NULL, 4 * GIB, NULL), *x2 = compute(t, NULL, 4 * GIB, NULL);
-    void *intermediate, *out1, *out2;
-    struct graph first, second;
 
     ROW(t, "after alloc x1, x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
-    first = begin_graph(t, NULL);
-    intermediate = compute(t, x1, 4 * GIB, t->stream);
-    out1 = compute(t, intermediate, 4 * GIB, t->stream);
+    struct graph first = begin_graph(t, NULL);
+    void *intermediate = compute(t, x1, 4 * GIB, t->stream);
+    void *out1 = compute(t, intermediate, 4 * GIB, t->stream);
     discard(t, intermediate);
     ROW(t, "after del intermediate1", "12.000 12.000 0.000 16.000", "12.000 12.000 0.000 16.000");
     end_graph(t, &first);
-    second = begin_graph(t, shared ? first.pool : NULL);
+    struct graph second = begin_graph(t, shared ? first.pool : NULL);
     intermediate = compute(t, x2, 4 * GIB, t->stream);
-    out2 = compute(t, intermediate, 4 * GIB, t->stream);
+    void *out2 = compute(t, intermediate, 4 * GIB, t->stream);
     discard(t, intermediate);
     ROW(t, "after del intermediate2", "16.000 16.000 0.000 24.000", "16.000 16.000 0.000 20.000");
     end_graph(t, &second);
@@ -220,7 +215,7 @@ static void run_after_capture(const char *name, unsigned column)
 {
     struct table table = open_table(name, "expandable_segments:False", column), *t = &table;
     const xseg_stream stream = column == GRAPH ? t->stream : NULL;
-    void *x1 = compute(t, NULL, 4 * GIB, NULL), *t2, *out1;
+    void *x1 = compute(t, NULL, 4 * GIB, NULL);
     struct graph graph = {NULL, NULL};
 
     discard(t, allocate(t, 4 * GIB, NULL));
@@ -228,8 +223,8 @@ static void run_after_capture(const char *name, unsigned column)
     if (column == GRAPH)
         graph = begin_graph(t, NULL);
     ROW(t, "after enter context", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 4.000");
-    t2 = compute(t, x1, 4 * GIB, stream);
-    out1 = compute(t, t2, 4 * GIB, stream);
+    void *t2 = compute(t, x1, 4 * GIB, stream);
+    void *out1 = compute(t, t2, 4 * GIB, stream);
     discard(t, t2);
     ROW(t, "after alloc out1, del t2", "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000");
     if (column == GRAPH)
@@ -257,21 +252,19 @@ TEST(temporaries_after_a_capture)
 static void run_fragmentation(const char *name, const char *config, unsigned column)
 {
     struct table table = open_table(name, config, column), *t = &table;
-    void *small, *x, *intermediate, *out;
-    struct graph graph;
 
     discard(t, compute(t, NULL, 8 * GIB, NULL));
     ROW(t, "after del temp", "0.000 0.000 0.000 8.000", "0.000 0.000 0.000 8.008",
         "0.000 0.000 0.000 8.000");
-    small = compute(t, NULL, GIB, NULL);
-    x = compute(t, NULL, GIB, NULL);
+    void *small = compute(t, NULL, GIB, NULL);
+    void *x = compute(t, NULL, GIB, NULL);
     ROW(t, "after alloc x", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 8.008",
         "2.000 2.000 0.000 10.000");
-    graph = begin_graph(t, NULL);
+    struct graph graph = begin_graph(t, NULL);
     ROW(t, "after empty cache", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 2.012",
         "2.000 2.000 0.000 2.000");
-    intermediate = compute(t, x, GIB, t->stream);
-    out = compute(t, intermediate, GIB, t->stream);
+    void *intermediate = compute(t, x, GIB, t->stream);
+    void *out = compute(t, intermediate, GIB, t->stream);
     discard(t, intermediate);
     ROW(t, "after del intermediate", "3.000 3.000 6.000 10.000", "3.000 3.000 0.000 4.023",
         "3.000 3.000 0.000 4.000");
@@ -306,18 +299,17 @@ TEST(expandable_segments_during_a_capture)
     struct table table = open_table("expandable in a capture", "expandable_segments:True", 0);
     struct table *t = &table;
     struct graph graph = begin_graph(t, NULL);
-    void *x, *y, *z;
 
     discard(t, compute(t, NULL, 8 * GIB, t->stream));
     ROW(t, "after del temp", "0.000 0.000 0.000 8.008");
-    x = compute(t, NULL, 2 * GIB, t->stream);
+    void *x = compute(t, NULL, 2 * GIB, t->stream);
     ROW(t, "after alloc x", "2.000 2.000 0.000 8.008");
-    y = compute(t, NULL, 8 * GIB, t->stream);
+    void *y = compute(t, NULL, 8 * GIB, t->stream);
     ROW(t, "after alloc y", "10.000 10.000 0.000 10.000");
     discard(t, x);
     discard(t, y);
     ROW(t, "after del x, y", "0.000 0.000 0.000 10.000");
-    z = compute(t, NULL, 16 * GIB, t->stream);
+    void *z = compute(t, NULL, 16 * GIB, t->stream);
     ROW(t, "after alloc z", "16.000 16.000 0.000 16.016");
     discard(t, z);
     ROW(t, "after del z", "0.000 0.000 0.000 16.016");
@@ -336,11 +328,10 @@ static void run_deferred(const char *name, const char *config, unsigned column)
 {
     struct table table = open_table(name, config, column), *t = &table;
     struct graph graph = {NULL, NULL};
-    void *x1, *x2, *t2;
 
     if (column != EAGER)
         graph = begin_graph(t, NULL);
-    x1 = allocate(t, 4 * GIB, t->stream);
+    void *x1 = allocate(t, 4 * GIB, t->stream);
     ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000",
         "4.000 4.000 0.000 4.000");
     env_stream_wait(t->side, t->stream);
@@ -353,12 +344,12 @@ static void run_deferred(const char *name, const char *config, unsigned column)
     discard(t, allocate(t, 1, t->stream));
     ROW(t, "after alloc t1", "0.000 0.000 0.000 4.000", "0.000 4.000 0.000 4.000",
         "0.000 0.000 0.000 4.000");
-    x2 = allocate(t, 4 * GIB, t->stream);
+    void *x2 = allocate(t, 4 * GIB, t->stream);
     ROW(t, "after alloc x2", "4.000 4.000 0.000 4.000", "4.000 8.000 0.000 8.000",
         "4.000 4.000 0.000 4.000");
     if (column != EAGER)
         end_graph(t, &graph);
-    t2 = allocate(t, 1, NULL);
+    void *t2 = allocate(t, 1, NULL);
     ROW(t, "after alloc t2", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000",
         "4.000 4.000 0.000 4.000");
     discard(t, x2);
@@ -385,9 +376,9 @@ TEST(recycling_by_the_graphs_topology)
 }
 
 /*
- * step(x): five times y = (x * 2).sum(), whose product is gone before y.backward() makes a
- * gradient.  That is added to x.grad on the stream where the accumulator of gradients was made; if
- * it is another, autograd calls record_stream().
+ * step(x): five times y = (x * 2).sum(), whose product is freed before y.backward() makes a gradient.  The gradient
+ * is added to x.grad on the stream on which its accumulator was created; if that is another stream, autograd calls
+ * record_stream().
  */
 static void accumulate_gradients(struct table *t, void *x, xseg_stream stream,
                                  const char *const rows[5])
@@ -427,13 +418,12 @@ TEST(gradients_accumulated_across_streams)
     struct table table = open_table("gradient accumulator", "expandable_segments:False", 0);
     struct table *t = &table;
     void *x = compute(t, NULL, 4 * GIB, NULL);
-    struct graph graph;
 
     ROW(t, "before warmup", "4.000 4.000 0.000 4.000");
     accumulate_gradients(t, x, t->side, warmup);
     env_stream_wait(NULL, t->side);
     ROW(t, "after warmup", "4.000 4.000 0.000 12.000");
-    graph = begin_graph(t, NULL);
+    struct graph graph = begin_graph(t, NULL);
     ROW(t, "before capture", "4.000 4.000 0.000 4.000");
     accumulate_gradients(t, x, t->stream, capture);
     ROW(t, "after capture", "4.000 24.000 0.000 24.000");
@@ -447,19 +437,19 @@ TEST(gradients_accumulated_across_streams)
 static void run_suppressed_free(const char *name, unsigned column)
 {
     struct table table = open_table(name, "expandable_segments:False", column), *t = &table;
-    void *x1 = allocate(t, 4 * GIB, NULL), *x2, *x3;
+    void *x1 = allocate(t, 4 * GIB, NULL);
     struct graph graph = {NULL, NULL};
 
     ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000");
     if (column == GRAPH)
         graph = begin_graph(t, NULL);
-    x2 = allocate(t, 4 * GIB, t->stream);
+    void *x2 = allocate(t, 4 * GIB, t->stream);
     ROW(t, "after alloc x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
     discard(t, x1);
     ROW(t, "after del x1", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 8.000");
     env_empty_cache(t->allocator);
     ROW(t, "after empty cache", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000");
-    x3 = allocate(t, 4 * GIB, t->stream);
+    void *x3 = allocate(t, 4 * GIB, t->stream);
     ROW(t, "after alloc x3", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 12.000");
     if (column == GRAPH)
         end_graph(t, &graph);
@@ -503,11 +493,11 @@ TEST(segments_grow_in_place)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *small = env_alloc(allocator, 1000, NULL);
-    char *first = env_alloc(allocator, 30 * MIB, NULL), *second;
+    char *first = env_alloc(allocator, 30 * MIB, NULL);
 
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_SMALL].current, 2 * MIB);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 40 * MIB);
-    second = env_alloc(allocator, 20 * MIB, NULL);
+    char *second = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_equal(second, first + 30 * MIB);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 60 * MIB);
     /* The growth made one run of pages accessible each time, with one call. */

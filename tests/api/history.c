@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A function in a section of its own, whose bounds the linker tells: so a frame of it is known. */
+/* A function in a separate section with known bounds, so that its frames can be recognized. */
 #define IN_SECTION(name) __attribute__((noinline, section(#name)))
 
 extern const char __start_code_of_alloc[], __stop_code_of_alloc[];
@@ -62,7 +62,7 @@ static void expect_stack(struct xseg_allocator *allocator, uint32_t stack, bool 
     assert_int_equal(frames.of_free, of_free);
 }
 
-/* Which events have a stack, by the key history_stacks; the stack is that of the call. */
+/* The stack is that of the call. */
 TEST(stacks_are_recorded_for_the_configured_events)
 {
     static const struct {
@@ -78,7 +78,7 @@ TEST(stacks_are_recorded_for_the_configured_events)
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct xseg_allocator *allocator = env_open(rows[i].config);
 
-        /* A miss, a hit, a large block, one of an arena that has no hit of its own. */
+        /* A miss, a hit, a large block, and a block of an arena without a fast path. */
         for (unsigned round = 0; round < 2; round++) {
             free_here(allocator, alloc_here(allocator, 1000));
             free_here(allocator, alloc_here(allocator, 30 * MIB));
@@ -171,47 +171,47 @@ TEST(a_snapshot_finds_sources)
 }
 
 /* An observer that frees in the middle of a request does not give the request its own stack. */
-struct sparer {
+struct observer_state {
     struct xseg_allocator *allocator;
-    void *spare;
+    void *free_one;
 };
 
-static bool spare(void *context, const struct xseg_oom_info *shortage)
+static bool free_one(void *context, const struct xseg_oom_info *oom)
 {
-    struct sparer *sparer = context;
+    struct observer_state *observer_state = context;
 
-    (void)shortage;
-    if (sparer->spare == NULL)
+    (void)oom;
+    if (observer_state->free_one == NULL)
         return false;
-    free_here(sparer->allocator, sparer->spare);
-    sparer->spare = NULL;
+    free_here(observer_state->allocator, observer_state->free_one);
+    observer_state->free_one = NULL;
     return true;
 }
 
 TEST(observer_does_not_replace_the_stack_of_the_request)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
-    struct xseg_observer observer = {sizeof(observer), .on_low_memory = spare};
+    struct xseg_observer observer = {sizeof(observer), .on_low_memory = free_one};
     uint64_t id = 0;
 
-    struct sparer sparer = {.allocator = env_open_on(&settings, "history:all,history_stacks:all")};
-    observer.context = &sparer;
-    assert_ok(xseg_observer_add(sparer.allocator, &observer, &id));
-    sparer.spare = alloc_here(sparer.allocator, 80 * MIB);
-    assert_ok(xseg_history_clear(sparer.allocator, -1));
-    void *ptr = alloc_here(sparer.allocator, 60 * MIB);
-    struct history_list recorded = history_read(sparer.allocator, 0);
+    struct observer_state observer_state = {
+        .allocator = env_open_mib(100, "history:all,history_stacks:all")};
+    observer.context = &observer_state;
+    assert_ok(xseg_observer_add(observer_state.allocator, &observer, &id));
+    observer_state.free_one = alloc_here(observer_state.allocator, 80 * MIB);
+    assert_ok(xseg_history_clear(observer_state.allocator, -1));
+    void *ptr = alloc_here(observer_state.allocator, 60 * MIB);
+    struct history_list recorded = history_read(observer_state.allocator, 0);
     assert_true(recorded.count >= 3);
     for (size_t i = 0; i < recorded.count; i++) {
         const struct xseg_history_entry *entry = &recorded.entry[i];
         const bool is_free = entry->action == XSEG_HISTORY_FREE_REQUESTED ||
                              entry->action == XSEG_HISTORY_FREE_COMPLETED;
 
-        expect_stack(sparer.allocator, entry->stack, true, is_free);
+        expect_stack(observer_state.allocator, entry->stack, true, is_free);
     }
     free(recorded.entry);
-    env_free(sparer.allocator, ptr);
-    env_close(sparer.allocator);
+    env_free(observer_state.allocator, ptr);
+    env_close(observer_state.allocator);
 }
 
 /* --- What is kept. --- */
@@ -258,7 +258,7 @@ TEST(keys_change_while_running)
     ptr = env_alloc(allocator, 1000, NULL);
     assert_ok(xseg_config_set(allocator, "history:all,history_skip:[free_completed]"));
     env_free(allocator, ptr);
-    /* What was kept stays while it is off. */
+    /* Recorded events remain while recording is off. */
     history_expect(allocator, "free done alloc free");
     assert_ok(xseg_config_set(allocator, "history_stacks:all"));
     ptr = alloc_here(allocator, 1000);
@@ -332,7 +332,7 @@ TEST(overwritten_events_are_counted)
     for (size_t i = 0; i < 16; i++)
         assert_int_equal(recorded.entry[15 - i].action, XSEG_HISTORY_FREE_COMPLETED - i % 3);
     free(recorded.entry);
-    /* More room loses no more, and brings nothing back. */
+    /* A larger ring loses no more events, and does not recover lost ones. */
     assert_ok(xseg_config_set(allocator, "history_events:1000"));
     env_free(allocator, env_alloc(allocator, 1000, NULL));
     recorded = history_read(allocator, 0);
@@ -622,8 +622,8 @@ TEST(stacks_begin_with_user_frames)
     env_close(allocator);
 }
 
-/* A thread that calls with the hook's lock held waits for another that waits for it in the hook: so a lock of the
- * library's that is held there would stop both. */
+/* A thread calls with the hook's lock held, and another thread waits for it in the hook: a library lock held during
+ * the hook would deadlock both. */
 TEST(no_lock_is_held_around_the_hook)
 {
     struct hooked hooked = {.number = 5, .allocator = env_open("history:all,history_stacks:all")};
@@ -814,7 +814,7 @@ static void close_counting(struct xseg_allocator *allocator, struct counting *co
     free(counting);
 }
 
-/* A clear tells which numbers are left: those of live blocks, and of events that came since. */
+/* A clear keeps the labels of allocated blocks and of later events. */
 TEST(numbers_of_cleared_events_are_forgotten)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
@@ -859,7 +859,7 @@ static void *call_often(void *context)
     return NULL;
 }
 
-/* Numbers do not pile up, while threads go on and nobody clears anything. */
+/* Labels are collected while threads run and without a clear. */
 TEST(numbers_are_forgotten_from_time_to_time)
 {
     struct xseg_allocator *allocator =

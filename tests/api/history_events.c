@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which events there are of what happens to blocks and segments, and what they say. */
+/* The events of blocks and segments, and their members. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,12 +140,12 @@ TEST(remap_is_followed_by_its_unmaps)
     history_expect(allocator, "map alloc free done");
     void *ptr = env_alloc(allocator, 40 * MIB, side);
     struct history_list recorded = history_read(allocator, 0);
-    const struct xseg_history_entry steal = history_only(&recorded, XSEG_HISTORY_REMAP);
+    const struct xseg_history_entry remap = history_only(&recorded, XSEG_HISTORY_REMAP);
     const struct xseg_history_entry unmap = history_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
-    assert_null(steal.stream);
+    assert_null(remap.stream);
     assert_null(unmap.stream);
-    assert_ptr_equal(steal.base, unmap.base);
-    assert_int_equal(steal.bytes, unmap.bytes);
+    assert_ptr_equal(remap.base, unmap.base);
+    assert_int_equal(remap.bytes, unmap.bytes);
     assert_int_equal(unmap.bytes, 20 * MIB);
     free(recorded.entry);
     history_expect(allocator, "remap unmap map alloc");
@@ -202,7 +202,7 @@ TEST(fallback_blocks_belong_to_the_default_pool)
     env_close(allocator);
 }
 
-/* --- Memory that goes by itself, and pools. --- */
+/* --- Decay and pools. --- */
 
 TEST(decay_is_followed_by_its_unmaps)
 {
@@ -247,7 +247,7 @@ TEST(a_paused_pool_has_no_memory)
     }
 }
 
-/* The memory of a pool that is gone goes back under its number. */
+/* The unmap events of a destroyed pool have its ID. */
 TEST(a_pool_keeps_its_number)
 {
     static const char *const configs[] = {"history:all,expandable_segments:True",
@@ -260,7 +260,7 @@ TEST(a_pool_keeps_its_number)
         env_free(allocator, env_alloc_in(allocator, second, 40 * MIB, NULL));
         env_free(allocator, env_alloc_in(allocator, second, 1000, NULL));
         assert_ok(xseg_pool_release(second));
-        /* Pools come and go, so that what is left of the second is looked at. */
+        /* A second pool is destroyed, and its remaining memory is checked. */
         for (unsigned k = 0; k < 10; k++)
             assert_ok(xseg_pool_release(env_pool(allocator)));
         env_empty_cache(allocator);
@@ -313,13 +313,11 @@ TEST(a_guarded_block_has_a_segment_of_its_own)
     env_close(allocator);
 }
 
-/* Memory that is made ready is no block; a request that finds it is a hit. */
 TEST(a_prewarm_maps)
 {
     struct xseg_allocator *allocator = env_open("history:all");
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
     assert_ok(xseg_prewarm(allocator, &where, 30 * MIB));
     history_expect(allocator, "map");
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
@@ -327,7 +325,7 @@ TEST(a_prewarm_maps)
     env_close(allocator);
 }
 
-/* --- The word of a request: with block_user it comes back with the block and with its events, and without the key not. --- */
+/* --- The user value of a request: with block_user the block and its events report it. --- */
 
 static xseg_status try_take(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
                             void *user, void **out)
@@ -434,7 +432,6 @@ TEST(user_value_is_reported_with_block_and_events)
     }
 }
 
-/* Memory of segments has no word, and neither has what is allocated without one in the place of what had one. */
 TEST(memory_without_a_request_has_no_user_value)
 {
     struct xseg_allocator *allocator = env_open("history:all,block_user:True");
@@ -504,50 +501,51 @@ TEST(failed_request_reports_its_user_value)
 
 /* --- Calls within calls. --- */
 
-struct sparer {
+struct observer_state {
     struct xseg_allocator *allocator;
-    void *spare, *mine;
+    void *free_one, *mine;
     int word;
 };
 
-static bool spare(void *context, const struct xseg_oom_info *shortage)
+static bool free_one(void *context, const struct xseg_oom_info *shortage)
 {
-    struct sparer *sparer = context;
+    struct observer_state *observer_state = context;
 
     (void)shortage;
-    if (sparer->spare == NULL)
+    if (observer_state->free_one == NULL)
         return false;
-    env_free(sparer->allocator, sparer->spare);
-    sparer->spare = NULL;
-    sparer->mine = take(sparer->allocator, NULL, 1000, &sparer->word);
+    env_free(observer_state->allocator, observer_state->free_one);
+    observer_state->free_one = NULL;
+    observer_state->mine = take(observer_state->allocator, NULL, 1000, &observer_state->word);
     return true;
 }
 
-/* An observer that frees and allocates in the middle of a request. */
 TEST(nested_requests_have_separate_user_values)
 {
-    struct sparer sparer = {.allocator = env_open("history:all,block_user:True,hard_limit_mb:100")};
-    struct xseg_observer observer = {sizeof(observer), .context = &sparer, .on_low_memory = spare};
+    struct observer_state observer_state = {
+        .allocator = env_open("history:all,block_user:True,hard_limit_mb:100")};
+    struct xseg_observer observer = {sizeof(observer), .context = &observer_state,
+                                     .on_low_memory = free_one};
     uint64_t id = 0;
     int word;
 
-    assert_ok(xseg_observer_add(sparer.allocator, &observer, &id));
-    void *first = take(sparer.allocator, NULL, 1000, NULL);
-    sparer.spare = env_alloc(sparer.allocator, 60 * MIB, NULL);
-    assert_ok(xseg_history_clear(sparer.allocator, -1));
-    void *ptr = take(sparer.allocator, NULL, 80 * MIB, &word);
-    assert_null(sparer.spare);
-    assert_ptr_equal(user_of(sparer.allocator, ptr), &word);
-    assert_ptr_equal(user_of(sparer.allocator, sparer.mine), &sparer.word);
-    assert_int_equal(expect_events(sparer.allocator, XSEG_HISTORY_ALLOC, ptr, &word), 1);
-    assert_ok(xseg_observer_remove(sparer.allocator, id));
-    env_free(sparer.allocator, first, ptr, sparer.mine);
-    env_close(sparer.allocator);
+    assert_ok(xseg_observer_add(observer_state.allocator, &observer, &id));
+    void *first = take(observer_state.allocator, NULL, 1000, NULL);
+    observer_state.free_one = env_alloc(observer_state.allocator, 60 * MIB, NULL);
+    assert_ok(xseg_history_clear(observer_state.allocator, -1));
+    void *ptr = take(observer_state.allocator, NULL, 80 * MIB, &word);
+    assert_null(observer_state.free_one);
+    assert_ptr_equal(user_of(observer_state.allocator, ptr), &word);
+    assert_ptr_equal(user_of(observer_state.allocator, observer_state.mine), &observer_state.word);
+    assert_int_equal(expect_events(observer_state.allocator, XSEG_HISTORY_ALLOC, ptr, &word), 1);
+    assert_ok(xseg_observer_remove(observer_state.allocator, id));
+    env_free(observer_state.allocator, first, ptr, observer_state.mine);
+    env_close(observer_state.allocator);
 }
 
 /* --- Pools. --- */
 
-/* In the place of a saved block another one with another word lives until the restore. */
+/* Another block with another value is allocated in its place until the restore. */
 TEST(restored_block_has_its_user_value)
 {
     static const size_t sizes[] = {1000, 30 * MIB};
@@ -580,7 +578,6 @@ TEST(restored_block_has_its_user_value)
     }
 }
 
-/* The number of events that are kept can be changed beside the key, too. */
 TEST(event_capacity_is_configurable_with_user_values)
 {
     struct xseg_allocator *allocator = env_open("history:all,block_user:True,history_events:16");
@@ -600,7 +597,7 @@ TEST(event_capacity_is_configurable_with_user_values)
     env_close(allocator);
 }
 
-/* Words that the key has kept since the checkpoint, or only until then. */
+/* User values recorded after the checkpoint, or only before it. */
 TEST(checkpoint_restores_its_own_user_values)
 {
     struct xseg_allocator *allocator = env_open("history:all");
@@ -700,7 +697,7 @@ TEST(user_value_needs_the_key_at_the_request)
         assert_null(user_of(allocator, with));
         env_free(allocator, with);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, with, NULL), 1);
-        /* In the place of a block with a word comes one whose request nobody asks about. */
+        /* The block with a value is replaced by one whose request has none. */
         assert_ptr_equal(take(allocator, NULL, bytes, &word), before);
         assert_ptr_equal(take(allocator, NULL, bytes, &word), with);
         assert_ok(xseg_config_set(allocator, "block_user:True,history_events:16"));
@@ -712,7 +709,6 @@ TEST(user_value_needs_the_key_at_the_request)
     env_close(allocator);
 }
 
-/* Other keys of the history come and go: words stay. */
 TEST(other_keys_do_not_change_user_values)
 {
     static const char *const configs[] = {"history:state",       "history:nothing",
@@ -762,7 +758,7 @@ TEST(older_callers_have_no_user_value)
     env_close(allocator);
 }
 
-/* --- How old is this block?  With history:state each live block has an age of its own. --- */
+/* --- Ages: with history:state each allocated block has an age. --- */
 
 #define SECOND UINT64_C(1000000000)
 
@@ -807,7 +803,7 @@ TEST(blocks_have_ages)
     }
 }
 
-/* A block in the same place is a new one, also where it comes by the shortest way otherwise. */
+/* Also on the fast path. */
 TEST(reused_address_has_a_new_age)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
@@ -875,7 +871,7 @@ TEST(restored_block_keeps_its_age)
     env_close(allocator);
 }
 
-/* What was allocated before the key was set has no age, also where one was stamped earlier. */
+/* A block allocated before the key was set has no age. */
 TEST(ages_follow_configuration_changes)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
@@ -906,7 +902,7 @@ TEST(ages_follow_configuration_changes)
     env_close(allocator);
 }
 
-/* With a history as well, whose events read a clock of their own. */
+/* Events of the history use a separate clock. */
 TEST(ages_are_ordered_by_allocation)
 {
     struct xseg_allocator *allocator = env_open("history:all");
@@ -921,7 +917,7 @@ TEST(ages_are_ordered_by_allocation)
     env_close(allocator);
 }
 
-/* --- Where they are told. --- */
+/* --- Reports of ages. --- */
 
 TEST(a_pending_block_has_its_age)
 {
@@ -963,12 +959,12 @@ static bool add_reason(void *context, const struct xseg_reason *reason)
     sum->known += reason->block_age_ms != UINT64_MAX;
     sum->unknown += reason->block != NULL && reason->block_age_ms == UINT64_MAX;
     sum->ms += reason->block_age_ms != UINT64_MAX ? reason->block_age_ms : 0;
-    /* The age of the page is another thing: nothing decays, so nobody knows it. */
+    /* The page age is unknown without decay. */
     assert_true(reason->age_ms == UINT64_MAX);
     return true;
 }
 
-/* An old block among many young ones, which come and go: its page is old for its sake. */
+/* One old block among many new ones determines the age of its page. */
 TEST(iteration_and_explain_report_ages)
 {
     static const char *const config[] = {"history:state", "expandable_segments:True"};
@@ -997,7 +993,6 @@ TEST(iteration_and_explain_report_ages)
     }
 }
 
-/* A caller that knows a shorter struct is told as much of it. */
 TEST(older_callers_receive_known_members_only)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
@@ -1154,8 +1149,8 @@ TEST(labels_in_use_stay)
     keep_labels("history:all,history_events:20000,expandable_segments:False");
 }
 
-/* Nearly 16 MiB of labels of allocated blocks, and unused ones in addition; then more than that.  There is room as soon as
- * the blocks are freed. */
+/* Nearly 16 MiB of labels of allocated blocks, and unused ones in addition; then more than that.  New labels fit as
+ * soon as the blocks are freed. */
 TEST(labels_become_other_only_while_all_are_in_use)
 {
     enum { FIT = (16 << 20) / 120 };

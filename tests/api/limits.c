@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How much of a device may be taken: the hard limit, and what xseg_limits_set() reads and sets. */
+/* Limits of a device: the hard limit, and xseg_limits_get() and xseg_limits_set(). */
 #include "tests/support/env.h"
 #include "tests/support/process.h"
 #include "tests/support/trim_due.h"
@@ -17,10 +17,9 @@ static struct xseg_allocator *open_on(unsigned devices, const char *config)
 /* The limits of a device, as they are. */
 static struct xseg_limits limits_of(struct xseg_allocator *allocator, int device)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = device};
     struct xseg_limits limits = {sizeof(limits), 1, 1, 1, 0, false, 0, false};
 
-    where.device = device;
     assert_ok(xseg_limits_get(allocator, &where, &limits));
     return limits;
 }
@@ -39,9 +38,8 @@ static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint
                               uint64_t soft, uint64_t keep)
 {
     const struct xseg_limits set = {sizeof(set), hard, soft, keep, 1, false, 1, false};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = device};
 
-    where.device = device;
     return xseg_limits_set(allocator, &where, &set);
 }
 
@@ -81,16 +79,15 @@ TEST(a_hard_limit_counts_pages)
     }
 }
 
-/* Like the end of memory: idle pages of another stream first, without a flush. */
+/* Idle pages of another stream are remapped first, without a flush. */
 TEST(a_hard_limit_is_climbed)
 {
     struct xseg_allocator *allocator = open_on(1, "hard_limit_mb:200");
     const xseg_stream stream = env_stream();
-    void *ptr;
 
     env_free(allocator, env_alloc(allocator, 200 * MIB, stream));
     const uint64_t created = xseg_sim_calls("cuMemCreate");
-    ptr = env_alloc(allocator, 60 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
@@ -98,14 +95,14 @@ TEST(a_hard_limit_is_climbed)
     env_close(allocator, stream);
 }
 
-/* Below what is taken: idle memory goes at once, live memory stays, what is cached serves. */
+/* Idle memory is released immediately, allocated memory stays, cached memory serves. */
 TEST(a_hard_limit_may_fall)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
     const xseg_stream stream = env_stream();
-    void *live = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL, *busy;
+    void *live = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
 
-    busy = env_alloc(allocator, 40 * MIB, stream);
+    void *busy = env_alloc(allocator, 40 * MIB, stream);
     env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)busy, 40 * MIB));
     env_free(allocator, busy);
@@ -127,7 +124,7 @@ TEST(a_hard_limit_may_fall)
     env_close(allocator, stream);
 }
 
-/* In a capture nothing goes, and the limit holds all the same. */
+/* A capture releases nothing, and the limit still holds. */
 TEST(a_capture_is_left_alone)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
@@ -238,7 +235,7 @@ TEST(a_device_has_a_fraction_of_its_own)
     env_close(allocator);
 }
 
-/* What is reserved after an idle block of 600 MiB was passed over by a larger request. */
+/* Reserved bytes after a larger request has passed over an idle block of 600 MiB. */
 static uint64_t reserved_after_growth(struct xseg_allocator *allocator)
 {
     env_free(allocator, env_alloc(allocator, 600 * MIB, NULL));
@@ -300,15 +297,13 @@ TEST(a_pool_has_a_hard_limit)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_pool_options options = {sizeof(options), .limit_bytes = 40 * MIB};
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = 40 * MIB};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits set = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
-    struct xseg_pool *pool = NULL;
     void *ptr = NULL, *more = NULL, *third = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     request.pool = where.pool = pool;
-    request.bytes = 40 * MIB;
     assert_ok(xseg_alloc_with(allocator, &request, &ptr));
     assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_ERR_LIMIT);
     set.hard_bytes = 80 * MIB;
@@ -375,7 +370,7 @@ TEST(trim_to_a_target_reports_the_remainder)
 /* --- Bad input. --- */
 
 /* A change that is refused, with a sentence, and nothing is changed. */
-static void expect_refused(struct xseg_allocator *allocator, const char *config, const char *word)
+static void expect_rejected(struct xseg_allocator *allocator, const char *config, const char *word)
 {
     char before[2048], after[2048];
     const struct xseg_limits limits = limits_of(allocator, 0);
@@ -392,20 +387,20 @@ TEST(contradictory_keys_are_rejected)
     struct xseg_allocator *allocator =
         open_on(1, "keep_mb:100,soft_limit_mb:200,hard_limit_mb:300");
 
-    expect_refused(allocator, "soft_limit_mb:301", "at most hard_limit_mb, which is 300");
-    expect_refused(allocator, "hard_limit_mb:199", "at least soft_limit_mb, which is 200");
-    expect_refused(allocator, "keep_mb:250,soft_limit_mb:240", "at most soft_limit_mb");
-    expect_refused(allocator, "hard_limit_mb:-1", "a whole number of MiB");
-    expect_refused(allocator, "soft_limit_mb:-1", "a whole number of MiB");
-    expect_refused(allocator, "keep_mb:-1", "a whole number of MiB");
-    expect_refused(allocator, "device_free_min_mb:-1", "a whole number of MiB");
-    expect_refused(allocator, "idle_ms:-5,hard_limit_mb:400", "or -1 (never)");
-    expect_refused(allocator, "keep_window_s:-1", "a whole number of seconds");
-    expect_refused(allocator, "hard_limit_mb:400,soft_limit_mb:x", "whole number");
+    expect_rejected(allocator, "soft_limit_mb:301", "at most hard_limit_mb, which is 300");
+    expect_rejected(allocator, "hard_limit_mb:199", "at least soft_limit_mb, which is 200");
+    expect_rejected(allocator, "keep_mb:250,soft_limit_mb:240", "at most soft_limit_mb");
+    expect_rejected(allocator, "hard_limit_mb:-1", "a whole number of MiB");
+    expect_rejected(allocator, "soft_limit_mb:-1", "a whole number of MiB");
+    expect_rejected(allocator, "keep_mb:-1", "a whole number of MiB");
+    expect_rejected(allocator, "device_free_min_mb:-1", "a whole number of MiB");
+    expect_rejected(allocator, "idle_ms:-5,hard_limit_mb:400", "or -1 (never)");
+    expect_rejected(allocator, "keep_window_s:-1", "a whole number of seconds");
+    expect_rejected(allocator, "hard_limit_mb:400,soft_limit_mb:x", "whole number");
     /* With what has been set for one device. */
     assert_ok(set_limits(allocator, 0, 900 * MIB, 800 * MIB, 700 * MIB));
-    expect_refused(allocator, "hard_limit_mb:600", "device 0, soft_bytes exceeds hard_bytes");
-    expect_refused(allocator, "soft_limit_mb:250", "device 0, keep_bytes exceeds soft_bytes");
+    expect_rejected(allocator, "hard_limit_mb:600", "device 0, soft_bytes exceeds hard_bytes");
+    expect_rejected(allocator, "soft_limit_mb:250", "device 0, keep_bytes exceeds soft_bytes");
     assert_ok(xseg_config_set(allocator, "keep_mb:1,soft_limit_mb:2,hard_limit_mb:3"));
     expect_limits(allocator, 0, 3 * MIB, 2 * MIB, MIB);
     env_close(allocator);
@@ -451,12 +446,12 @@ TEST(contradictory_limits_are_rejected)
 
 #define SECOND UINT64_C(1000000000)
 
-/* What a neighbour takes, and of that what it goes on using. */
+/* Peak and remaining use of a neighbor. */
 #define PEAK (700 * MIB)
 #define KEPT (100 * MIB)
-/* What the other one then wants: more than is left, less than with the idle memory. */
+/* Demand of the other one: more than is free, less than with the idle memory. */
 #define BURST (600 * MIB)
-/* What a neighbour is to shrink to. */
+/* Target of the neighbor. */
 #define SHARE (200 * MIB)
 
 static struct xseg_sim_settings gib_machine(void)
@@ -474,24 +469,24 @@ static struct xseg_allocator *open_neighbour(const char *config)
     return xseg_open(config, &options, &allocator) == XSEG_OK ? allocator : NULL;
 }
 
-/* --- What a neighbour does; also in a process of its own, so nothing is asserted here. --- */
+/* --- The neighbor; it also runs in a second process, so it has no assertions. --- */
 
-struct neighbour {
+struct neighbor {
     struct xseg_allocator *allocator;
     void *kept;
 };
 
-/* A burst that is over: PEAK was taken, KEPT is in use. */
-static bool have_burst(struct neighbour *neighbour)
+/* A burst that ends with KEPT of PEAK in use. */
+static bool have_burst(struct neighbor *neighbor)
 {
     void *rest = NULL;
 
-    return xseg_alloc(neighbour->allocator, 0, KEPT, NULL, &neighbour->kept) == XSEG_OK &&
-           xseg_alloc(neighbour->allocator, 0, PEAK - KEPT, NULL, &rest) == XSEG_OK &&
-           xseg_free(neighbour->allocator, rest) == XSEG_OK;
+    return xseg_alloc(neighbor->allocator, 0, KEPT, NULL, &neighbor->kept) == XSEG_OK &&
+           xseg_alloc(neighbor->allocator, 0, PEAK - KEPT, NULL, &rest) == XSEG_OK &&
+           xseg_free(neighbor->allocator, rest) == XSEG_OK;
 }
 
-/* The timer of a service that goes by its clock. */
+/* The timer of a service with the allocator's clock. */
 static bool pass_second(struct xseg_allocator *allocator)
 {
     xseg_sim_advance(SECOND);
@@ -499,36 +494,35 @@ static bool pass_second(struct xseg_allocator *allocator)
 }
 
 /* Set the soft limit while it runs, and let a timer do the rest. */
-static bool limit_to_share(struct neighbour *neighbour)
+static bool limit_to_share(struct neighbor *neighbor)
 {
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
     limits.soft_bytes = SHARE;
-    return xseg_limits_set(neighbour->allocator, &where, &limits) == XSEG_OK &&
-           pass_second(neighbour->allocator);
+    return xseg_limits_set(neighbor->allocator, &where, &limits) == XSEG_OK &&
+           pass_second(neighbor->allocator);
 }
 
 /* Please shrink to SHARE: whether it has. */
-static bool shrink_to_share(struct neighbour *neighbour)
+static bool shrink_to_share(struct neighbor *neighbor)
 {
     struct xseg_trim_options how = {sizeof(how), .target_bytes = SHARE};
     struct xseg_trim_result done = {sizeof(done)};
 
-    return xseg_trim(neighbour->allocator, NULL, &how, &done) == XSEG_OK &&
+    return xseg_trim(neighbor->allocator, NULL, &how, &done) == XSEG_OK &&
            done.remaining <= SHARE && done.released >= PEAK - SHARE - 20 * MIB;
 }
 
-static bool end_neighbour(struct neighbour *neighbour)
+static bool end_neighbour(struct neighbor *neighbor)
 {
-    return xseg_free(neighbour->allocator, neighbour->kept) == XSEG_OK &&
-           xseg_close(neighbour->allocator) == XSEG_OK;
+    return xseg_free(neighbor->allocator, neighbor->kept) == XSEG_OK &&
+           xseg_close(neighbor->allocator) == XSEG_OK;
 }
 
 /* --- Two allocators in one process. --- */
 
-static void set_scene(struct neighbour *idle, struct xseg_allocator **other, const char *config)
+static void set_scene(struct neighbor *idle, struct xseg_allocator **other, const char *config)
 {
     const struct xseg_sim_settings settings = gib_machine();
 
@@ -550,7 +544,7 @@ static void try_burst(struct xseg_allocator *other, bool is_served)
     assert_ok(xseg_free(other, burst));
 }
 
-static void close_scene(struct neighbour *idle, struct xseg_allocator *other)
+static void close_scene(struct neighbor *idle, struct xseg_allocator *other)
 {
     assert_true(end_neighbour(idle));
     env_close(other);
@@ -558,7 +552,7 @@ static void close_scene(struct neighbour *idle, struct xseg_allocator *other)
 
 TEST(idle_memory_is_not_shared_by_itself)
 {
-    struct neighbour idle = {0};
+    struct neighbor idle = {0};
     struct xseg_allocator *other = NULL;
 
     set_scene(&idle, &other, NULL);
@@ -570,7 +564,7 @@ TEST(idle_memory_is_not_shared_by_itself)
 
 TEST(a_soft_limit_makes_room_for_the_other)
 {
-    struct neighbour idle = {0};
+    struct neighbor idle = {0};
     struct xseg_allocator *other = NULL;
 
     set_scene(&idle, &other, "soft_limit_mb:200");
@@ -582,14 +576,14 @@ TEST(a_soft_limit_makes_room_for_the_other)
 
 TEST(a_soft_limit_can_be_set_when_the_other_needs_it)
 {
-    struct neighbour idle = {0};
+    struct neighbor idle = {0};
     struct xseg_allocator *other = NULL;
 
     set_scene(&idle, &other, NULL);
     try_burst(other, false);
     assert_true(limit_to_share(&idle));
     try_burst(other, true);
-    /* A soft limit never fails a request: the neighbour may have a burst again, if there is room. */
+    /* A soft limit never denies a request, so the neighbor may have another burst. */
     env_empty_cache(other);
     env_free(idle.allocator, env_alloc(idle.allocator, PEAK - KEPT, NULL));
     close_scene(&idle, other);
@@ -597,27 +591,26 @@ TEST(a_soft_limit_can_be_set_when_the_other_needs_it)
 
 TEST(the_other_s_need_counts)
 {
-    struct neighbour idle = {0};
+    struct neighbor idle = {0};
     struct xseg_allocator *other = NULL;
-    void *block;
 
     set_scene(&idle, &other, "device_free_min_mb:400");
-    block = env_alloc(other, 200 * MIB, NULL);
+    void *block = env_alloc(other, 200 * MIB, NULL);
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= 424 * MIB);
     env_free(other, block);
     close_scene(&idle, other);
 }
 
-static bool ask_neighbour(void *context, const struct xseg_oom_info *shortage)
+static bool ask_neighbour(void *context, const struct xseg_oom_info *oom)
 {
-    return shortage->attempt == 0 && shrink_to_share(context);
+    return oom->attempt == 0 && shrink_to_share(context);
 }
 
 TEST(neighbor_shrinks_on_request)
 {
     struct xseg_observer observer = {sizeof(observer)};
-    struct neighbour idle = {0};
+    struct neighbor idle = {0};
     struct xseg_allocator *other = NULL;
     uint64_t id = 0;
 
@@ -634,19 +627,19 @@ TEST(neighbor_shrinks_on_request)
 
 /* --- Two processes. --- */
 
-/* A process of its own that does what it is told, byte by byte, and says y or n. */
+/* A second process that executes commands of one byte and answers y or n. */
 static void run(int socket, const struct xseg_sim_settings *settings)
 {
-    struct neighbour neighbour = {0};
+    struct neighbor neighbor = {0};
     char order;
 
-    if (xseg_sim_reset(settings) != XSEG_OK || !(neighbour.allocator = open_neighbour(NULL)))
+    if (xseg_sim_reset(settings) != XSEG_OK || !(neighbor.allocator = open_neighbour(NULL)))
         _exit(1);
     while (read(socket, &order, 1) == 1) {
-        const bool is_fine = order == 'b'   ? have_burst(&neighbour)
-                             : order == 'l' ? limit_to_share(&neighbour)
-                             : order == 's' ? shrink_to_share(&neighbour)
-                                            : end_neighbour(&neighbour);
+        const bool is_fine = order == 'b'   ? have_burst(&neighbor)
+                             : order == 'l' ? limit_to_share(&neighbor)
+                             : order == 's' ? shrink_to_share(&neighbor)
+                                            : end_neighbour(&neighbor);
 
         if (write(socket, is_fine ? "y" : "n", 1) != 1)
             _exit(2);
@@ -655,7 +648,7 @@ static void run(int socket, const struct xseg_sim_settings *settings)
     _exit(xseg_sim_reset(NULL) == XSEG_OK ? 0 : 3);
 }
 
-static bool tell(const struct process *process, char order)
+static bool notify(const struct process *process, char order)
 {
     return write(process->socket, &order, 1) == 1 && process_answer(process);
 }
@@ -664,13 +657,12 @@ static bool tell(const struct process *process, char order)
 static struct xseg_allocator *start_process(struct process *process)
 {
     const struct xseg_sim_settings settings = gib_machine();
-    struct xseg_allocator *own;
 
     if (!process_start(process, &settings, run))
         return NULL;
-    own = open_neighbour(NULL);
+    struct xseg_allocator *own = open_neighbour(NULL);
     assert_non_null(own);
-    assert_true(tell(process, 'b'));
+    assert_true(notify(process, 'b'));
     return own;
 }
 
@@ -678,7 +670,7 @@ static void end_process(const struct process *process, struct xseg_allocator *ow
 {
     const struct xseg_sim_settings alone = gib_machine();
 
-    assert_true(tell(process, 'e'));
+    assert_true(notify(process, 'e'));
     process_end(process, own, &alone);
 }
 
@@ -690,14 +682,14 @@ TEST(a_process_makes_room_by_its_soft_limit)
     if (own == NULL)
         return;
     try_burst(own, false);
-    assert_true(tell(&process, 'l'));
+    assert_true(notify(&process, 'l'));
     try_burst(own, true);
     end_process(&process, own);
 }
 
-static bool ask_process(void *context, const struct xseg_oom_info *shortage)
+static bool ask_process(void *context, const struct xseg_oom_info *oom)
 {
-    return shortage->attempt == 0 && tell(context, 's');
+    return oom->attempt == 0 && notify(context, 's');
 }
 
 TEST(other_process_shrinks_on_request)

@@ -36,11 +36,10 @@ static int remove_folder(void **state)
 static char *read_page(struct xseg_allocator *allocator)
 {
     size_t needed = 0;
-    char *text;
 
     assert_ok(xseg_metrics(allocator, NULL, 0, &needed));
     needed += 4096;
-    text = malloc(needed);
+    char *text = malloc(needed);
     assert_non_null(text);
     assert_ok(xseg_metrics(allocator, text, needed, NULL));
     assert_true(text[0] == '#');
@@ -131,11 +130,10 @@ TEST(a_page_is_whole_or_not_there)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     size_t needed = 0, again = 0;
-    char *text;
 
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_ok(xseg_metrics(allocator, NULL, 0, &needed));
-    text = malloc(needed);
+    char *text = malloc(needed);
     assert_non_null(text);
     for (size_t bytes = 1; bytes < needed; bytes++) {
         memset(text, 'x', needed);
@@ -227,9 +225,8 @@ static struct xseg_pool *named_pool(struct xseg_allocator *allocator, const char
                                     uint64_t limit)
 {
     struct xseg_pool_options options = {sizeof(options), .name = name, .limit_bytes = limit};
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 
@@ -330,12 +327,11 @@ TEST(paused_memory_is_reported_separately)
 
 TEST(errors_and_driver_calls_are_counted)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     struct xseg_driver_call calls[64];
     size_t count = 0;
     void *block = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_mib(100, NULL);
     void *kept = env_alloc(allocator, 60 * MIB, NULL);
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 999));
@@ -425,10 +421,10 @@ TEST(stranded_memory_is_that_of_the_last_scan)
 TEST(external_memory_is_that_of_the_last_driver_query)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
-    struct xseg_allocator *other = NULL, *allocator;
+    struct xseg_allocator *other = NULL;
     void *block = NULL;
 
-    allocator = env_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     assert_ok(env_try_open("expandable_segments:False", &other));
     void *theirs = env_alloc(other, 40 * MIB, NULL);
     void *ours = env_alloc(allocator, 20 * MIB, NULL);
@@ -452,9 +448,8 @@ TEST(a_peak_lasts_until_it_is_reset)
     struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
-    where.pool = pool;
     assert_true(now(allocator, "xseg_fragmented_bytes{device=\"0\"}") < 0);
     assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0);
     env_free(allocator, block);
@@ -530,7 +525,7 @@ TEST(a_place_that_cannot_be_written)
     env_close(allocator);
 }
 
-/* In a child, which a limit of the system lets write no more than 512 bytes a file. */
+/* The child can write at most 512 bytes to a file (RLIMIT_FSIZE). */
 TEST(metrics_file_is_replaced_atomically)
 {
     const struct rlimit low = {512, 512};

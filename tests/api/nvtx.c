@@ -22,19 +22,18 @@ static unsigned (*read_others)(void);
 static int load_tool(void **state)
 {
     void *const tool = dlopen(INJECTION, RTLD_NOW);
-    void *symbol;
 
     (void)state;
     if (tool == NULL || setenv("NVTX_INJECTION64_PATH", INJECTION, 1) != 0)
         return -1;
-    symbol = dlsym(tool, "injection_read");
+    void *symbol = dlsym(tool, "injection_read");
     memcpy(&read_count, &symbol, sizeof(symbol));
     symbol = dlsym(tool, "injection_others");
     memcpy(&read_others, &symbol, sizeof(symbol));
     return read_count == NULL || read_others == NULL;
 }
 
-/* How many ranges of a name have begun since the last call; all have ended. */
+/* Ranges of this name since the last call; all have ended. */
 static unsigned more(const char *name)
 {
     static struct {
@@ -57,7 +56,7 @@ static unsigned more(const char *name)
 
 static const char *const names[] = {"growth", "fallback", "trim", "decay", "pause", "resume"};
 
-/* Expect so many more ranges of each name, in this order. */
+/* Expect this many more ranges of each name, in this order. */
 static void expect(const unsigned wanted[COUNT_OF(names)])
 {
     for (unsigned i = 0; i < COUNT_OF(names); i++) {
@@ -109,10 +108,9 @@ TEST(a_range_a_span_and_none_on_a_hit)
 
 TEST(nvtx_ranges_of_a_failed_request_end)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     void *block = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     void *kept = env_alloc(allocator, 60 * MIB, NULL);
     forget();
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
@@ -125,11 +123,9 @@ TEST(nvtx_ranges_of_a_failed_request_end)
 
 TEST(garbage_is_a_trim)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1000 * MIB};
-
     struct xseg_allocator *allocator =
-        env_open_on(&settings, "expandable_segments:False,per_process_memory_fraction:0.5,"
-                               "garbage_collection_threshold:0.5");
+        env_open_mib(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
+                           "garbage_collection_threshold:0.5");
     env_free(allocator, env_alloc(allocator, 260 * MIB, NULL));
     forget();
     void *block = env_alloc(allocator, 30 * MIB, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Observers: who is asked or told when, and that nobody holds a lock meanwhile. */
+/* Observers: when they are notified, and that no lock is held during a callback. */
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +8,11 @@
 #include "tests/support/history_list.h"
 #include "tests/support/trim_due.h"
 
-/* What an observer has seen, and what it does. */
-struct witness {
+/* What an observer has recorded, and its actions. */
+struct recorder {
     struct xseg_allocator *allocator;
-    void *spare[4]; /* freed one by one when memory is short */
-    unsigned asked, told, rejected;
+    void *free_one[4]; /* freed one by one when memory is short */
+    unsigned asked, notified, rejected;
     bool always;       /* answers "try again" even without anything to free */
     size_t nested;     /* bytes that it asks for itself, in vain */
     uint64_t ends;     /* the observer that it tries to end */
@@ -26,241 +26,237 @@ struct witness {
 };
 
 /* Whatever the library locks can be taken here. */
-static void use_the_library(struct witness *witness)
+static void use_the_library(struct recorder *recorder)
 {
     struct xseg_trim_result done = {sizeof(done)};
 
-    assert_true(env_stats(witness->allocator).device_bytes > 0);
-    assert_ok(xseg_trim(witness->allocator, NULL, NULL, &done));
+    assert_true(env_stats(recorder->allocator).device_bytes > 0);
+    assert_ok(xseg_trim(recorder->allocator, NULL, NULL, &done));
 }
 
-static void note(struct witness *witness, const struct xseg_oom_info *shortage)
+static void note(struct recorder *recorder, const struct xseg_oom_info *oom)
 {
-    witness->last = *shortage;
-    (void)strncpy(witness->text, shortage->message, sizeof(witness->text) - 1);
-    use_the_library(witness);
+    recorder->last = *oom;
+    (void)strncpy(recorder->text, oom->message, sizeof(recorder->text) - 1);
+    use_the_library(recorder);
 }
 
-static bool spare(void *context, const struct xseg_oom_info *shortage)
+static bool free_one(void *context, const struct xseg_oom_info *oom)
 {
-    struct witness *witness = context;
+    struct recorder *recorder = context;
     void *ptr = NULL;
 
-    assert_int_equal(shortage->attempt, witness->asked);
-    witness->asked++;
-    note(witness, shortage);
-    if (witness->nested != 0)
-        assert_int_equal(xseg_alloc(witness->allocator, 0, witness->nested, NULL, &ptr),
+    assert_int_equal(oom->attempt, recorder->asked);
+    recorder->asked++;
+    note(recorder, oom);
+    if (recorder->nested != 0)
+        assert_int_equal(xseg_alloc(recorder->allocator, 0, recorder->nested, NULL, &ptr),
                          XSEG_ERR_NO_MEMORY);
-    if (witness->ends != 0)
-        witness->ended = xseg_observer_remove(witness->allocator, witness->ends);
-    for (unsigned i = 0; i < COUNT_OF(witness->spare); i++) {
-        if (witness->spare[i] == NULL)
+    if (recorder->ends != 0)
+        recorder->ended = xseg_observer_remove(recorder->allocator, recorder->ends);
+    for (unsigned i = 0; i < COUNT_OF(recorder->free_one); i++) {
+        if (recorder->free_one[i] == NULL)
             continue;
-        env_free(witness->allocator, witness->spare[i]);
-        witness->spare[i] = NULL;
+        env_free(recorder->allocator, recorder->free_one[i]);
+        recorder->free_one[i] = NULL;
         return true;
     }
-    return witness->always;
+    return recorder->always;
 }
 
-static void tell(void *context, const struct xseg_oom_info *shortage)
+static void notify(void *context, const struct xseg_oom_info *oom)
 {
-    struct witness *witness = context;
+    struct recorder *recorder = context;
 
-    witness->told++;
-    note(witness, shortage);
+    recorder->notified++;
+    note(recorder, oom);
 }
 
-static void reject(void *context, const struct xseg_oom_info *shortage)
+static void reject(void *context, const struct xseg_oom_info *oom)
 {
-    struct witness *witness = context;
+    struct recorder *recorder = context;
 
-    witness->rejected++;
-    note(witness, shortage);
+    recorder->rejected++;
+    note(recorder, oom);
 }
 
 static void trace(void *context, const struct xseg_trace_entry *entry)
 {
-    struct witness *witness = context;
+    struct recorder *recorder = context;
 
-    assert_true(witness->entries < COUNT_OF(witness->action));
-    witness->action[witness->entries] = entry->action;
-    witness->base[witness->entries] = entry->base;
-    witness->bytes[witness->entries++] = entry->bytes;
-    assert_true(env_stats(witness->allocator).device_bytes > 0);
+    assert_true(recorder->entries < COUNT_OF(recorder->action));
+    recorder->action[recorder->entries] = entry->action;
+    recorder->base[recorder->entries] = entry->base;
+    recorder->bytes[recorder->entries++] = entry->bytes;
+    assert_true(env_stats(recorder->allocator).device_bytes > 0);
 }
 
-static uint64_t observe(struct witness *witness, bool traces)
+static uint64_t observe(struct recorder *recorder, bool traces)
 {
     struct xseg_observer observer = {sizeof(observer),
-                                     .context = witness,
-                                     .on_low_memory = traces ? NULL : spare,
-                                     .on_out_of_memory = traces ? NULL : tell,
+                                     .context = recorder,
+                                     .on_low_memory = traces ? NULL : free_one,
+                                     .on_out_of_memory = traces ? NULL : notify,
                                      .on_rejected = traces ? NULL : reject,
                                      .on_trace = traces ? trace : NULL};
     uint64_t id = 0;
 
-    assert_ok(xseg_observer_add(witness->allocator, &observer, &id));
+    assert_ok(xseg_observer_add(recorder->allocator, &observer, &id));
     assert_true(id != 0);
     return id;
 }
 
 /* --- Memory is short. --- */
 
-/* What is spared serves the request: no retry, no flush, no out-of-memory. */
+/* No retry, no flush, no out-of-memory error. */
 TEST(memory_freed_by_an_observer_serves_the_request)
 {
-    struct witness witness = {.allocator = env_open_mib(200, "expandable_segments:True")};
-    void *ptr;
+    struct recorder recorder = {.allocator = env_open_mib(200, "expandable_segments:True")};
 
-    (void)observe(&witness, false);
+    (void)observe(&recorder, false);
     for (unsigned i = 0; i < 4; i++)
-        witness.spare[i] = env_alloc(witness.allocator, 40 * MIB, NULL);
-    assert_int_equal(witness.asked, 0);
-    ptr = env_alloc(witness.allocator, 70 * MIB, NULL);
+        recorder.free_one[i] = env_alloc(recorder.allocator, 40 * MIB, NULL);
+    assert_int_equal(recorder.asked, 0);
+    void *ptr = env_alloc(recorder.allocator, 70 * MIB, NULL);
     /* 40 MiB are free; one spared block makes 80. */
-    assert_int_equal(witness.asked, 1);
-    assert_int_equal(witness.told, 0);
-    assert_int_equal(witness.last.bytes, 70 * MIB);
-    assert_int_equal(witness.last.block_bytes, 70 * MIB);
-    assert_int_equal(witness.last.segment_bytes, 70 * MIB);
-    assert_int_equal(witness.last.status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(witness.last.allowed_bytes, 200 * MIB);
-    assert_int_equal(witness.last.free_bytes, 40 * MIB);
-    assert_false(witness.last.is_capturing);
-    assert_int_equal(env_stats(witness.allocator).num_alloc_retries, 0);
-    env_free(witness.allocator, ptr);
+    assert_int_equal(recorder.asked, 1);
+    assert_int_equal(recorder.notified, 0);
+    assert_int_equal(recorder.last.bytes, 70 * MIB);
+    assert_int_equal(recorder.last.block_bytes, 70 * MIB);
+    assert_int_equal(recorder.last.segment_bytes, 70 * MIB);
+    assert_int_equal(recorder.last.status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(recorder.last.allowed_bytes, 200 * MIB);
+    assert_int_equal(recorder.last.free_bytes, 40 * MIB);
+    assert_false(recorder.last.is_capturing);
+    assert_int_equal(env_stats(recorder.allocator).num_alloc_retries, 0);
+    env_free(recorder.allocator, ptr);
     for (unsigned i = 1; i < 4; i++)
-        env_free(witness.allocator, witness.spare[i]);
-    env_close(witness.allocator);
+        env_free(recorder.allocator, recorder.free_one[i]);
+    env_close(recorder.allocator);
 }
 
-/* The observer is asked again as long as it spares something and that is not enough. */
 TEST(observer_is_notified_until_the_request_fits)
 {
-    struct witness witness = {.allocator = env_open_mib(200, "expandable_segments:False")};
-    void *ptr;
+    struct recorder recorder = {.allocator = env_open_mib(200, "expandable_segments:False")};
 
-    (void)observe(&witness, false);
+    (void)observe(&recorder, false);
     for (unsigned i = 0; i < 4; i++)
-        witness.spare[i] = env_alloc(witness.allocator, 50 * MIB, NULL);
-    ptr = env_alloc(witness.allocator, 99 * MIB, NULL);
-    assert_int_equal(witness.asked, 2);
-    env_free(witness.allocator, ptr, witness.spare[2], witness.spare[3]);
-    env_close(witness.allocator);
+        recorder.free_one[i] = env_alloc(recorder.allocator, 50 * MIB, NULL);
+    void *ptr = env_alloc(recorder.allocator, 99 * MIB, NULL);
+    assert_int_equal(recorder.asked, 2);
+    env_free(recorder.allocator, ptr, recorder.free_one[2], recorder.free_one[3]);
+    env_close(recorder.allocator);
 }
 
 /* "Try again" without an end does not go on for ever. */
 TEST(asking_is_bounded)
 {
-    struct witness witness = {.allocator = env_open_mib(100, NULL), .always = true};
+    struct recorder recorder = {.allocator = env_open_mib(100, NULL), .always = true};
     void *ptr = NULL;
 
-    (void)observe(&witness, false);
-    env_expect_error(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+    (void)observe(&recorder, false);
+    env_expect_error(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
                      "out of memory on device 0, 120.00 MiB requested");
-    assert_int_equal(witness.asked, XSEG_LOW_MEMORY_CALLS_MAX);
-    assert_int_equal(witness.told, 1);
-    assert_int_equal(env_stats(witness.allocator).num_ooms, 1);
-    env_close(witness.allocator);
+    assert_int_equal(recorder.asked, XSEG_LOW_MEMORY_CALLS_MAX);
+    assert_int_equal(recorder.notified, 1);
+    assert_int_equal(env_stats(recorder.allocator).num_ooms, 1);
+    env_close(recorder.allocator);
 }
 
-/* The text is the error's, whatever the observer did in between. */
+/* The message of the error, whatever the observer did. */
 TEST(out_of_memory_is_notified_with_its_message)
 {
-    struct witness witness = {.allocator = env_open_mib(200, NULL)};
+    struct recorder recorder = {.allocator = env_open_mib(200, NULL)};
     char text[1024];
-    void *live = env_alloc(witness.allocator, 150 * MIB, NULL), *ptr = NULL;
+    void *live = env_alloc(recorder.allocator, 150 * MIB, NULL), *ptr = NULL;
 
-    (void)observe(&witness, false);
-    assert_int_equal(xseg_alloc(witness.allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    (void)observe(&recorder, false);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_true(xseg_error_message(text, sizeof(text)) > 0);
-    assert_int_equal(witness.asked, 1);
-    assert_int_equal(witness.told, 1);
-    assert_string_equal(witness.text, text);
+    assert_int_equal(recorder.asked, 1);
+    assert_int_equal(recorder.notified, 1);
+    assert_string_equal(recorder.text, text);
     assert_non_null(strstr(text, "150.00 MiB allocated"));
-    env_free(witness.allocator, live);
-    env_close(witness.allocator);
+    env_free(recorder.allocator, live);
+    env_close(recorder.allocator);
 }
 
-/* A request from within an observer asks and tells nobody. */
 TEST(nested_request_notifies_no_observer)
 {
-    struct witness witness = {.allocator = env_open_mib(100, NULL), .nested = 300 * MIB};
+    struct recorder recorder = {.allocator = env_open_mib(100, NULL), .nested = 300 * MIB};
     void *ptr = NULL;
 
-    (void)observe(&witness, false);
-    assert_int_equal(xseg_alloc(witness.allocator, 0, 200 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(witness.asked, 1);
-    assert_int_equal(witness.told, 1);
-    assert_int_equal(witness.last.bytes, 200 * MIB);
-    assert_int_equal(env_stats(witness.allocator).num_ooms, 2);
-    env_close(witness.allocator);
+    (void)observe(&recorder, false);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, 200 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(recorder.asked, 1);
+    assert_int_equal(recorder.notified, 1);
+    assert_int_equal(recorder.last.bytes, 200 * MIB);
+    assert_int_equal(env_stats(recorder.allocator).num_ooms, 2);
+    env_close(recorder.allocator);
 }
 
-/* What is refused at once is told as that, and nobody is asked. */
 TEST(rejection_is_notified_separately)
 {
-    struct witness witness = {.allocator = env_open_mib(100, "throw_on_cudamalloc_oom:True")};
+    struct recorder recorder = {.allocator = env_open_mib(100, "throw_on_cudamalloc_oom:True")};
     void *ptr = NULL;
 
-    (void)observe(&witness, false);
-    assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(witness.rejected, 1);
-    assert_int_equal(witness.asked + witness.told, 0);
-    assert_int_equal(env_stats(witness.allocator).num_oom_rejections, 1);
-    assert_int_equal(env_stats(witness.allocator).num_ooms, 0);
-    env_close(witness.allocator);
+    (void)observe(&recorder, false);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(recorder.rejected, 1);
+    assert_int_equal(recorder.asked + recorder.notified, 0);
+    assert_int_equal(env_stats(recorder.allocator).num_oom_rejections, 1);
+    assert_int_equal(env_stats(recorder.allocator).num_ooms, 0);
+    env_close(recorder.allocator);
 }
 
 /* As PyTorch does, traces and the history have an out-of-memory only for what num_ooms counts. */
 TEST(a_rejection_is_no_entry)
 {
-    struct witness witness = {.allocator =
-                                  env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all")};
+    struct recorder recorder = {.allocator =
+                                    env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all")};
     void *ptr = NULL;
 
-    (void)observe(&witness, true);
-    assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(witness.entries, 0);
-    history_expect(witness.allocator, "");
-    env_close(witness.allocator);
+    (void)observe(&recorder, true);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(recorder.entries, 0);
+    history_expect(recorder.allocator, "");
+    env_close(recorder.allocator);
 }
 
 /* During a capture it is asked, too, and told so; the capture is not spoilt. */
 TEST(observer_is_notified_during_a_capture)
 {
-    struct witness witness = {.allocator = env_open_mib(100, NULL)};
-    struct xseg_pool *pool = env_pool(witness.allocator);
+    struct recorder recorder = {.allocator = env_open_mib(100, NULL)};
+    struct xseg_pool *pool = env_pool(recorder.allocator);
     const xseg_stream stream = env_stream();
     void *ptr = NULL;
 
-    (void)observe(&witness, false);
+    (void)observe(&recorder, false);
     env_capture_begin(pool, stream);
-    assert_int_equal(xseg_alloc(witness.allocator, 0, 120 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(witness.asked, 1);
-    assert_true(witness.last.is_capturing);
-    assert_ptr_equal(witness.last.pool, pool);
-    assert_ptr_equal(witness.last.stream, stream);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, stream, &ptr),
+                     XSEG_ERR_NO_MEMORY);
+    assert_int_equal(recorder.asked, 1);
+    assert_true(recorder.last.is_capturing);
+    assert_ptr_equal(recorder.last.pool, pool);
+    assert_ptr_equal(recorder.last.stream, stream);
     env_capture_end(pool, stream);
     assert_ok(xseg_pool_release(pool));
-    env_close(witness.allocator, stream);
+    env_close(recorder.allocator, stream);
 }
 
 /* --- Coming and going. --- */
 
 TEST(removed_observer_is_not_called)
 {
-    struct witness first = {.allocator = env_open_mib(100, NULL)}, second = first;
+    struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
     const uint64_t ended = observe(&first, false);
     void *ptr = NULL;
 
     (void)observe(&second, false);
     assert_ok(xseg_observer_remove(first.allocator, ended));
     assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(first.asked + first.told, 0);
-    assert_int_equal(second.told, 1);
+    assert_int_equal(first.asked + first.notified, 0);
+    assert_int_equal(second.notified, 1);
     env_expect_error(xseg_observer_remove(first.allocator, ended), XSEG_ERR_ARGUMENT,
                      "observer does not exist");
     env_close(first.allocator);
@@ -269,7 +265,7 @@ TEST(removed_observer_is_not_called)
 /* Ending itself would be waiting for itself; one observer may end another. */
 TEST(observer_cannot_remove_itself)
 {
-    struct witness first = {.allocator = env_open_mib(100, NULL)}, second = first;
+    struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
     void *ptr = NULL;
 
     first.ends = observe(&first, false);
@@ -307,111 +303,111 @@ TEST(invalid_observers_are_rejected)
 /* --- Tracing. --- */
 
 /* Entries `from` on are these actions about this block. */
-static void expect_entries(const struct witness *witness, unsigned from, const char *actions)
+static void expect_entries(const struct recorder *recorder, unsigned from, const char *actions)
 {
     static const char letter[] = "afcSFmuo";
 
-    assert_int_equal(witness->entries, from + strlen(actions));
+    assert_int_equal(recorder->entries, from + strlen(actions));
     for (unsigned i = 0; actions[i] != '\0'; i++)
-        assert_int_equal(letter[witness->action[from + i]], actions[i]);
+        assert_int_equal(letter[recorder->action[from + i]], actions[i]);
 }
 
 TEST(everything_is_traced_in_order)
 {
-    struct witness witness = {.allocator = env_open_mib(100, "expandable_segments:True")};
-    void *ptr, *none = NULL;
+    struct recorder recorder = {.allocator = env_open_mib(100, "expandable_segments:True")};
+    void *none = NULL;
 
-    const uint64_t id = observe(&witness, true);
-    ptr = env_alloc(witness.allocator, 5 * MIB, NULL);
-    expect_entries(&witness, 0, "ma");
-    assert_int_equal(witness.bytes[0], 20 * MIB);
-    assert_ptr_equal(witness.base[1], ptr);
-    assert_int_equal(witness.bytes[1], 5 * MIB);
-    env_free(witness.allocator, ptr);
-    expect_entries(&witness, 2, "fc");
-    assert_ptr_equal(witness.base[3], ptr);
-    env_empty_cache(witness.allocator);
-    expect_entries(&witness, 4, "u");
-    assert_int_equal(witness.bytes[4], 20 * MIB);
-    assert_int_equal(xseg_alloc(witness.allocator, 0, GIB, NULL, &none), XSEG_ERR_NO_MEMORY);
-    expect_entries(&witness, 5, "o");
-    assert_ok(xseg_config_set(witness.allocator, "expandable_segments:False"));
-    ptr = env_alloc(witness.allocator, 5 * MIB, NULL);
-    env_free(witness.allocator, ptr);
-    env_empty_cache(witness.allocator);
-    expect_entries(&witness, 6, "SafcF");
-    assert_ok(xseg_observer_remove(witness.allocator, id));
-    env_free(witness.allocator, env_alloc(witness.allocator, 5 * MIB, NULL));
-    assert_int_equal(witness.entries, 11);
-    env_close(witness.allocator);
+    const uint64_t id = observe(&recorder, true);
+    void *ptr = env_alloc(recorder.allocator, 5 * MIB, NULL);
+    expect_entries(&recorder, 0, "ma");
+    assert_int_equal(recorder.bytes[0], 20 * MIB);
+    assert_ptr_equal(recorder.base[1], ptr);
+    assert_int_equal(recorder.bytes[1], 5 * MIB);
+    env_free(recorder.allocator, ptr);
+    expect_entries(&recorder, 2, "fc");
+    assert_ptr_equal(recorder.base[3], ptr);
+    env_empty_cache(recorder.allocator);
+    expect_entries(&recorder, 4, "u");
+    assert_int_equal(recorder.bytes[4], 20 * MIB);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, GIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    expect_entries(&recorder, 5, "o");
+    assert_ok(xseg_config_set(recorder.allocator, "expandable_segments:False"));
+    ptr = env_alloc(recorder.allocator, 5 * MIB, NULL);
+    env_free(recorder.allocator, ptr);
+    env_empty_cache(recorder.allocator);
+    expect_entries(&recorder, 6, "SafcF");
+    assert_ok(xseg_observer_remove(recorder.allocator, id));
+    env_free(recorder.allocator, env_alloc(recorder.allocator, 5 * MIB, NULL));
+    assert_int_equal(recorder.entries, 11);
+    env_close(recorder.allocator);
 }
 
 /* A free that waits for another stream is completed later. */
 TEST(a_pending_free_is_completed_later)
 {
-    struct witness witness = {.allocator = env_open("expandable_segments:True")};
+    struct recorder recorder = {.allocator = env_open("expandable_segments:True")};
     const xseg_stream stream = env_stream();
-    void *ptr = env_alloc(witness.allocator, 1000, NULL), *other;
+    void *ptr = env_alloc(recorder.allocator, 1000, NULL);
 
-    (void)observe(&witness, true);
-    assert_ok(xseg_record_stream(witness.allocator, ptr, stream));
+    (void)observe(&recorder, true);
+    assert_ok(xseg_record_stream(recorder.allocator, ptr, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(witness.allocator, ptr);
-    expect_entries(&witness, 0, "f");
+    env_free(recorder.allocator, ptr);
+    expect_entries(&recorder, 0, "f");
     assert_ok(xseg_sim_finish(stream));
-    other = env_alloc(witness.allocator, 2000, NULL);
-    expect_entries(&witness, 1, "ca");
-    assert_ptr_equal(witness.base[1], ptr);
-    assert_int_equal(witness.bytes[1], 1000);
-    env_free(witness.allocator, other);
-    env_close(witness.allocator, stream);
+    void *other = env_alloc(recorder.allocator, 2000, NULL);
+    expect_entries(&recorder, 1, "ca");
+    assert_ptr_equal(recorder.base[1], ptr);
+    assert_int_equal(recorder.bytes[1], 1000);
+    env_free(recorder.allocator, other);
+    env_close(recorder.allocator, stream);
 }
 
 /* Notices as entries of the same witness: these segments came or leave. */
 static void come(void *context, const struct xseg_mapping *mapping)
 {
-    struct witness *witness = context;
+    struct recorder *recorder = context;
 
-    witness->action[witness->entries] = XSEG_TRACE_SEGMENT_MAP;
-    witness->base[witness->entries++] = mapping->base;
+    recorder->action[recorder->entries] = XSEG_TRACE_SEGMENT_MAP;
+    recorder->base[recorder->entries++] = mapping->base;
 }
 
 static void leave(void *context, const struct xseg_mapping *mapping)
 {
-    struct witness *witness = context;
+    struct recorder *recorder = context;
 
-    witness->action[witness->entries] = XSEG_TRACE_SEGMENT_UNMAP;
-    witness->base[witness->entries++] = mapping->base;
+    recorder->action[recorder->entries] = XSEG_TRACE_SEGMENT_UNMAP;
+    recorder->base[recorder->entries++] = mapping->base;
 }
 
 /* `on_trace` reports the events of a block before `on_unmap` reports the memory under it, and before `on_map`
  * reports memory that is mapped later. */
 TEST(restored_blocks_are_notified_before_their_memory)
 {
-    struct witness witness = {.allocator = env_open("expandable_segments:False")};
+    struct recorder recorder = {.allocator = env_open("expandable_segments:False")};
     struct xseg_observer observer = {sizeof(observer), .on_trace = trace, .on_map = come,
                                      .on_unmap = leave};
     struct xseg_trim_options options = {sizeof(options)};
     const xseg_stream stream = env_stream();
-    void *first = env_alloc(witness.allocator, 30 * MIB, NULL);
+    void *first = env_alloc(recorder.allocator, 30 * MIB, NULL);
     uint64_t id;
 
-    observer.context = &witness;
-    assert_ok(xseg_observer_add(witness.allocator, &observer, &id));
-    assert_ok(xseg_record_stream(witness.allocator, first, stream));
+    observer.context = &recorder;
+    assert_ok(xseg_observer_add(recorder.allocator, &observer, &id));
+    assert_ok(xseg_record_stream(recorder.allocator, first, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(witness.allocator, first);
+    env_free(recorder.allocator, first);
     assert_ok(xseg_sim_finish(stream));
-    void *second = env_alloc(witness.allocator, 40 * MIB, NULL);
-    expect_entries(&witness, 0, "fcmSa");
-    assert_ok(xseg_record_stream(witness.allocator, second, stream));
+    void *second = env_alloc(recorder.allocator, 40 * MIB, NULL);
+    expect_entries(&recorder, 0, "fcmSa");
+    assert_ok(xseg_record_stream(recorder.allocator, second, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(witness.allocator, second);
+    env_free(recorder.allocator, second);
     options.wait = true;
-    assert_ok(xseg_trim(witness.allocator, NULL, &options, NULL));
-    expect_entries(&witness, 5, "fcuuFF");
-    assert_ok(xseg_observer_remove(witness.allocator, id));
-    env_close(witness.allocator, stream);
+    assert_ok(xseg_trim(recorder.allocator, NULL, &options, NULL));
+    expect_entries(&recorder, 5, "fcuuFF");
+    assert_ok(xseg_observer_remove(recorder.allocator, id));
+    env_close(recorder.allocator, stream);
 }
 
 /* With the keys that take frees another way, too. */
@@ -420,12 +416,12 @@ TEST(frees_are_traced_whatever_the_keys)
     static const char *const config[] = {"debug_fill:True", "history:all", "unmap_on_free:True"};
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct witness witness = {.allocator = env_open(config[i])};
+        struct recorder recorder = {.allocator = env_open(config[i])};
 
-        (void)observe(&witness, true);
-        env_free(witness.allocator, env_alloc(witness.allocator, 3 * MIB, NULL));
-        expect_entries(&witness, 0, i == 2 ? "mafcu" : "mafc");
-        env_close(witness.allocator);
+        (void)observe(&recorder, true);
+        env_free(recorder.allocator, env_alloc(recorder.allocator, 3 * MIB, NULL));
+        expect_entries(&recorder, 0, i == 2 ? "mafcu" : "mafc");
+        env_close(recorder.allocator);
     }
 }
 
@@ -435,8 +431,8 @@ static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
     (void)entry;
 }
 
-/* Each makes a configuration that notes what happens, and one that does not, and so do others that change it
- * to and fro: there are as many as say different things. */
+/* Configurations with and without recording alternate, also in other threads: there is one function table for each
+ * distinct combination. */
 TEST(removed_observers_leave_no_memory)
 {
     struct xseg_allocator *allocator = env_open_mib(64, NULL);
@@ -471,14 +467,14 @@ int cuMemGetAccess(unsigned long long *flags, const struct location *location,
 #define GRANULE  (2 * MIB)
 #define GRANULES ((size_t)1 << 16)
 
-/* What was told, as somebody would keep it who registers memory: by granule from the lowest address. */
+/* A mirror of the mapped memory by notifications, as for a NIC: by granule from the lowest address. */
 struct mirror {
     struct xseg_allocator *allocator;
     uintptr_t origin;
     uint64_t generation[GRANULES]; /* 0: not there */
     unsigned came, left;
-    struct xseg_mapping last; /* that was told of */
-    /* What a notice is to do beside that, once. */
+    struct xseg_mapping last; /* notified */
+    /* One action of the next notification. */
     void (*act)(struct mirror *mirror);
     struct xseg_pool *pool;
     xseg_stream stream;
@@ -576,7 +572,7 @@ static bool compare(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-/* What was told is what is there. */
+/* The notifications match the mapped memory. */
 static void expect_true(struct mirror *mirror)
 {
     assert_ok(xseg_for_each_mapping(mirror->allocator, NULL, compare, mirror));
@@ -610,7 +606,7 @@ TEST(growth_and_trim_are_notified)
     }
 }
 
-/* While memory comes nobody has it yet; and no lock is held, so the library can be called. */
+/* During the map notification the memory is not yet used, and no lock is held, so the library can be called. */
 static void allocate_more(struct mirror *mirror)
 {
     struct xseg_block_info info = {sizeof(info)};
@@ -627,13 +623,12 @@ TEST(observers_may_call_the_library)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
-    void *held;
 
     mirror->act = allocate_more;
     void *ptr = env_alloc(allocator, 50 * MIB, NULL);
     assert_non_null(mirror->ptr);
     assert_ptr_not_equal(mirror->ptr, ptr);
-    held = mirror->ptr;
+    void *held = mirror->ptr;
     expect_true(mirror);
     env_free(allocator, ptr);
     mirror->act = allocate_more;
@@ -676,7 +671,7 @@ static void grow_when_told_next(struct mirror *mirror)
     mirror->act = grow;
 }
 
-/* Pages are mapped in the segment while observers are told that the rest of a block stays. */
+/* Pages are mapped in the segment during the notification that the rest of a block stays mapped. */
 TEST(growth_in_a_notification_is_counted)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -706,7 +701,6 @@ static void begin_capture(struct mirror *mirror)
     env_capture_begin(mirror->pool, mirror->stream);
 }
 
-/* A capture that begins while observers are told: nothing goes, and it is not spoilt. */
 TEST(capture_during_a_notification_stops_a_trim)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -741,7 +735,7 @@ static void free_in_a_capture(void *context, const struct xseg_mapping *mapping)
     env_free(mirror->allocator, mirror->ptr);
 }
 
-/* A request that is short looks for pages while a capture begins.  What is freed in that capture waits for its end. */
+/* Memory that is freed in this capture waits for its end. */
 TEST(capture_during_a_notification_stops_the_fallback_chain)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True,hard_limit_mb:70");
@@ -783,7 +777,7 @@ TEST(pauses_are_notified)
     assert_int_equal(mirror->came, 2);
     assert_true(mirror->last.generation > generation);
     expect_true(mirror);
-    /* Work that is queued meanwhile stands in the way, and the same memory is there again. */
+    /* Work queued during the call blocks the release, and the same memory is reported again. */
     mirror->act = queue_work;
     env_expect_error(xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "work");
     assert_int_equal(mirror->left, 2);
@@ -801,7 +795,7 @@ static uint64_t next(uint64_t *seed)
     return *seed >> 33;
 }
 
-/* Whatever happens, on a device that is short of memory, too: who only listens knows what is there. */
+/* Random operations, also under memory pressure. */
 TEST(the_mirror_is_always_true)
 {
     static const char *const config[] = {

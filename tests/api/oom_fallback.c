@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* When memory runs short: rung by rung, and what each takes. */
+/* The out-of-memory fallback chain: its order, and what each step reclaims. */
 #include <stdio.h>
 #include <string.h>
 
@@ -26,19 +26,19 @@ TEST(idle_pages_of_another_stream_move)
     env_close(allocator, stream);
 }
 
-/* A stream that works is waited for only if the idle ones do not have enough. */
+/* A busy stream is awaited only if the memory of idle streams is insufficient. */
 TEST(idle_streams_are_reclaimed_first)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream busy = env_stream(), idle = env_stream();
     void *of_busy = env_alloc(allocator, 100 * MIB, busy);
-    void *of_idle = env_alloc(allocator, 100 * MIB, idle), *first, *second;
+    void *of_idle = env_alloc(allocator, 100 * MIB, idle);
 
     env_free(allocator, of_busy, of_idle);
     assert_ok(xseg_sim_launch_on(busy, 1000000, (uintptr_t)of_busy, 100 * MIB));
-    first = env_alloc(allocator, 80 * MIB, NULL);
+    void *first = env_alloc(allocator, 80 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
-    second = env_alloc(allocator, 80 * MIB, NULL);
+    void *second = env_alloc(allocator, 80 * MIB, NULL);
     assert_true(xseg_sim_calls("cuStreamSynchronize") > 0);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, first, second);
@@ -49,10 +49,10 @@ TEST(idle_streams_are_reclaimed_first)
 TEST(the_last_pages_are_small)
 {
     struct xseg_allocator *allocator = env_open_mib(48, "expandable_segments:True");
-    void *large = env_alloc(allocator, 39 * MIB, NULL), *more, *small[2];
+    void *large = env_alloc(allocator, 39 * MIB, NULL), *small[2];
 
     assert_int_equal(env_reserved(allocator), 40 * MIB);
-    more = env_alloc(allocator, 5 * MIB, NULL);
+    void *more = env_alloc(allocator, 5 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 44 * MIB);
     small[0] = env_alloc(allocator, 1, NULL);
     assert_int_equal(env_reserved(allocator), 46 * MIB);
@@ -69,19 +69,18 @@ TEST(the_last_pages_are_small)
     env_close(allocator);
 }
 
-/* If all that is idle would not do, nothing moves. */
 TEST(insufficient_idle_memory_is_not_remapped)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
-    void *live = env_alloc(allocator, 100 * MIB, NULL), *idle, *ptr = NULL;
+    void *live = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
 
-    idle = env_alloc(allocator, 60 * MIB, stream);
+    void *idle = env_alloc(allocator, 60 * MIB, stream);
     env_free(allocator, idle);
     const uint64_t unmapped = xseg_sim_calls("cuMemUnmap");
     env_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
                      "out of memory on device 0");
-    /* Only the last rung, which gives everything back, has unmapped. */
+    /* Only the last step, which releases all idle memory, has unmapped. */
     assert_true(xseg_sim_calls("cuMemUnmap") - unmapped <= 1);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
@@ -89,15 +88,14 @@ TEST(insufficient_idle_memory_is_not_remapped)
     env_close(allocator, stream);
 }
 
-/* What a flush gave back does not do for the lowest hole, but for the place that lacks the least. */
 TEST(growth_after_a_flush_uses_the_cheapest_range)
 {
     struct xseg_allocator *allocator = env_open_mib(60, "expandable_segments:True");
     struct xseg_trim_result done = {sizeof(done)};
-    void *live[2], *hole, *ptr;
+    void *live[2];
 
     live[0] = env_alloc(allocator, 20 * MIB, NULL);
-    hole = env_alloc(allocator, 20 * MIB, NULL);
+    void *hole = env_alloc(allocator, 20 * MIB, NULL);
     live[1] = env_alloc(allocator, 15 * MIB, NULL);
     env_free(allocator, hole);
     /* The page stays with the driver until the flush, which then gets half of it. */
@@ -106,7 +104,7 @@ TEST(growth_after_a_flush_uses_the_cheapest_range)
     assert_int_equal(done.kept_failed, 20 * MIB);
     assert_ok(xseg_sim_set_external_memory(0, 10 * MIB));
     /* Behind the second block 5 MiB are cached. */
-    ptr = env_alloc(allocator, 12 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 12 * MIB, NULL);
     assert_ptr_equal(ptr, (char *)live[1] + 15 * MIB);
     assert_int_equal(env_reserved(allocator), 48 * MIB);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
@@ -115,7 +113,7 @@ TEST(growth_after_a_flush_uses_the_cheapest_range)
     env_close(allocator);
 }
 
-/* A wait fails, and the one of the flush does not: then there is a block that no page can be taken of. */
+/* A wait fails and the wait of the flush succeeds: the request is served from the completed block. */
 TEST(blocks_completed_by_a_flush_are_searched)
 {
     struct xseg_allocator *allocator = env_open_mib(20, "expandable_segments:True");
@@ -141,14 +139,13 @@ TEST(blocks_completed_by_a_flush_are_searched)
     env_close(allocator, side);
 }
 
-/* A held pool's memory stays, whatever is short: a graph may use it. */
+/* A graph may use the cached memory of a retained pool. */
 TEST(held_pools_are_left_alone)
 {
     struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
-    struct xseg_pool *pool = NULL;
     void *inside = NULL, *ptr = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
     env_expect_error(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
@@ -160,7 +157,6 @@ TEST(held_pools_are_left_alone)
     env_close(allocator);
 }
 
-/* A full page that nobody has room for goes back, and small ones are made of its memory. */
 TEST(full_page_is_replaced_by_small_pages)
 {
     struct xseg_allocator *allocator = env_open_mib(40, "expandable_segments:True");
@@ -196,7 +192,6 @@ TEST(large_blocks_are_used_again_and_again)
     env_close(allocator);
 }
 
-/* Old blocks go when more than a part of the limit is taken, young ones stay. */
 TEST(garbage_collection_releases_old_blocks)
 {
     struct xseg_allocator *allocator =
@@ -246,7 +241,7 @@ TEST(garbage_ages_by_requests)
     env_close(allocator);
 }
 
-/* What is as old as the average goes; that is a fraction.  Sizes and answer are PyTorch's. */
+/* The average age is a fraction.  Sizes and result are those of PyTorch. */
 TEST(garbage_age_threshold_is_a_fraction)
 {
     static const struct {
@@ -330,11 +325,11 @@ TEST(ranges_may_be_shorter)
 TEST(few_addresses_are_enough)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 6 * GIB};
-    void *small, *large, *ptr = NULL;
+    void *ptr = NULL;
 
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    small = env_alloc(allocator, 1000, NULL);
-    large = env_alloc(allocator, 2 * GIB, NULL);
+    void *small = env_alloc(allocator, 1000, NULL);
+    void *large = env_alloc(allocator, 2 * GIB, NULL);
     assert_true(env_stats(allocator).address_bytes <= 6 * GIB);
     env_expect_error(xseg_alloc(allocator, 0, 5 * GIB, NULL, &ptr), XSEG_ERR_NO_ADDRESSES,
                      "cuMemAddressReserve");
@@ -342,19 +337,18 @@ TEST(few_addresses_are_enough)
     env_close(allocator);
 }
 
-/* Once memory has been short an event is asked about where its block can serve, and on every miss. */
+/* After the first low memory, events are queried on every miss whose block fits. */
 TEST(events_are_queried_only_if_it_helps)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream side = env_stream(), own = env_stream();
     void *pending = env_alloc(allocator, 30 * MIB, side), *ptr = NULL;
-    uint64_t asked;
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, own));
     assert_ok(xseg_record_stream(allocator, pending, own));
     assert_ok(xseg_sim_launch(own, UINT64_MAX));
     env_free(allocator, pending);
-    asked = xseg_sim_calls("cuEventQuery");
+    uint64_t asked = xseg_sim_calls("cuEventQuery");
     env_free(allocator, env_alloc(allocator, 5 * MIB, own));
     assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, 1);
     ptr = env_alloc(allocator, 150 * MIB, own);
@@ -393,32 +387,31 @@ TEST(segments_are_classic_without_addresses)
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     char lines[1024] = "";
-    void *large, *small, *ptr, *other, *none = NULL;
+    void *none = NULL;
 
     assert_ok(xseg_sim_reset(&settings));
     options.driver = env_driver();
     options.log = keep_line;
     options.log_context = lines;
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
-    large = env_alloc(allocator, 5 * MIB, NULL);
+    void *large = env_alloc(allocator, 5 * MIB, NULL);
     assert_true(env_block(allocator, large).is_expandable);
     assert_string_equal(lines, "");
     xseg_sim_set_external_addresses(GIB - 100 * MIB);
-    small = env_alloc(allocator, 1000, NULL);
+    void *small = env_alloc(allocator, 1000, NULL);
     assert_false(env_block(allocator, small).is_expandable);
     assert_non_null(strstr(lines, "out of virtual addresses for expandable segments"));
     const size_t said = strlen(lines);
-    ptr = env_alloc(allocator, 1 * MIB, NULL);
-    other = env_alloc(allocator, 2 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 1 * MIB, NULL);
+    void *other = env_alloc(allocator, 2 * MIB, NULL);
     assert_true(env_block(allocator, other).is_expandable);
     assert_int_equal(strlen(lines), said);
-    /* What no segment has room for fails, and memory has not been short. */
+    /* A request larger than every range fails without memory pressure. */
     env_expect_error(xseg_alloc(allocator, 0, 2 * GIB, NULL, &none), XSEG_ERR_NO_ADDRESSES, "");
     env_free(allocator, ptr, other, small, large);
     env_close(allocator);
 }
 
-/* A growth that fails maps nothing.  Addresses that were reserved for it serve the next one. */
 TEST(failed_growth_keeps_its_addresses)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
@@ -445,11 +438,11 @@ TEST(failed_growth_keeps_its_addresses)
 TEST(all_pages_may_be_small)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "page_size:small");
-    void *ptr = env_alloc(allocator, 5 * MIB, NULL), *more;
+    void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
     assert_int_equal(env_reserved(allocator), 6 * MIB);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - 2, 3); /* two were the trial's */
-    more = env_alloc(allocator, 41 * MIB, NULL);
+    void *more = env_alloc(allocator, 41 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 46 * MIB);
     env_free(allocator, ptr);
     env_empty_cache(allocator);
@@ -489,11 +482,10 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
         (void)snprintf(config, sizeof(config),
                        "%s,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", kind[i]);
         struct xseg_allocator *allocator = env_open_mib(200, config);
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_scope where = {sizeof(where), .device = 0};
         struct xseg_limits limits = XSEG_LIMITS_INIT;
         void *ptr = NULL;
 
-        where.device = 0;
         env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
                          "per_process_memory_fraction");
         assert_int_equal(env_stats(allocator).num_ooms, 1);
@@ -512,7 +504,7 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
         limits.rejection_fraction = 0.8;
         assert_ok(xseg_limits_set(allocator, &where, &limits));
         env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
-        /* What is cached serves, and without the key nothing is rejected. */
+        /* Cached memory serves the request, and nothing is rejected without the key. */
         limits.rejection_fraction = 0;
         assert_ok(xseg_limits_set(allocator, &where, &limits));
         env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
@@ -529,17 +521,15 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
     }
 }
 
-/* The sentence says where the memory is, and what would have helped. */
 TEST(oom_error_lists_the_memory_by_use)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
-    struct xseg_pool *pool = NULL;
     void *live = env_alloc(allocator, 50 * MIB, NULL), *inside = NULL, *ptr = NULL;
     const char *const word[] = {"100.00 MiB requested", "50.00 MiB allocated",
                                 "120.00 MiB cached by private pools", "10.00 MiB fragmented",
                                 "release unused private pools"};
+    struct xseg_pool *pool = env_pool(allocator);
 
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     inside = env_alloc_in(allocator, pool, 120 * MIB, NULL);
     env_free(allocator, inside);
     for (unsigned i = 0; i < COUNT_OF(word); i++)
@@ -573,10 +563,9 @@ TEST(oom_error_recommends_small_pages)
     }
 }
 
-/* --- * The ladder, rung by rung: a request that exactly this rung serves, and what the rungs behind it
- * would have done, which must not have happened. --- */
+/* --- The steps of the chain: a request that exactly this step serves; later steps have not run. --- */
 
-/* What the rungs do to the driver and to the counts. */
+/* Driver calls and counters of a step. */
 struct traces {
     uint64_t creates, releases, unmaps, frees, event_waits, stream_waits, retries, syncs;
 };
@@ -614,25 +603,25 @@ static void expect_no_wait(struct xseg_allocator *allocator, const struct traces
 }
 
 /*
- * Finished: an event that completes between the look at the start of the allocation and the
- * refusal.  The growth makes pages, which takes time, until another process's memory stops it.
+ * Completed events: an event completes between the poll at the start of the allocation and the failure.  Growth
+ * creates pages until another process's memory stops it.
  */
 TEST(step_polls_completed_events)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
-    void *ptr = env_alloc(allocator, 100 * MIB, NULL), *again;
+    void *ptr = env_alloc(allocator, 100 * MIB, NULL);
 
     assert_ok(xseg_record_stream(allocator, ptr, stream));
     assert_ok(xseg_sim_launch(stream, 5000));
     assert_ok(xseg_sim_set_external_memory(0, 40 * MIB));
     env_free(allocator, ptr);
     const struct traces before = look(allocator);
-    again = env_alloc(allocator, 100 * MIB, NULL);
+    void *again = env_alloc(allocator, 100 * MIB, NULL);
     assert_ptr_equal(again, ptr);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
-    /* Three pages that went again, and one that was refused: nobody tried anything else. */
+    /* Three pages were released again, and one creation failed: no other step ran. */
     assert_int_equal(xseg_sim_calls("cuMemCreate") - before.creates, 4);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     env_free(allocator, again);
@@ -640,27 +629,27 @@ TEST(step_polls_completed_events)
     env_close(allocator, stream);
 }
 
-static bool spare(void *context, const struct xseg_oom_info *shortage)
+static bool free_one(void *context, const struct xseg_oom_info *oom)
 {
     void **block = context;
 
-    assert_int_equal(shortage->attempt, 0);
+    assert_int_equal(oom->attempt, 0);
     env_free(block[0], block[1]);
     return true;
 }
 
-/* Ask: only an observer can free what the request needs. */
+/* Observers: only the callback can free enough memory. */
 TEST(step_uses_memory_freed_by_an_observer)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
-    struct xseg_observer observer = {sizeof(observer), .on_low_memory = spare};
-    void *block[2] = {allocator, env_alloc(allocator, 200 * MIB, NULL)}, *ptr;
+    struct xseg_observer observer = {sizeof(observer), .on_low_memory = free_one};
+    void *block[2] = {allocator, env_alloc(allocator, 200 * MIB, NULL)};
     uint64_t id = 0;
 
     observer.context = block;
     assert_ok(xseg_observer_add(allocator, &observer, &id));
     const struct traces before = look(allocator);
-    ptr = env_alloc(allocator, 60 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_ptr_equal(ptr, block[1]);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
@@ -675,12 +664,12 @@ TEST(step_uses_memory_freed_by_an_observer)
 TEST(pages_of_another_segment_move)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
-    void *idle = env_alloc(allocator, 60 * MIB, NULL), *ptr;
+    void *idle = env_alloc(allocator, 60 * MIB, NULL);
     void *live = env_alloc(allocator, 120 * MIB, NULL);
 
     env_free(allocator, idle);
     const struct traces before = look(allocator);
-    ptr = env_alloc(allocator, 80 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 80 * MIB, NULL);
     assert_ptr_not_equal(env_block(allocator, ptr).segment_base,
                          env_block(allocator, live).segment_base);
     expect_no_wait(allocator, &before);
@@ -699,11 +688,11 @@ TEST(own_pages_go_first)
     struct xseg_allocator *allocator = env_open_mib(240, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *other = env_alloc(allocator, 60 * MIB, stream);
-    void *idle = env_alloc(allocator, 60 * MIB, NULL), *ptr;
+    void *idle = env_alloc(allocator, 60 * MIB, NULL);
     void *live = env_alloc(allocator, 120 * MIB, NULL);
 
     env_free(allocator, other, idle);
-    ptr = env_alloc(allocator, 50 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 50 * MIB, NULL);
     env_free(allocator, ptr);
     ptr = env_alloc(allocator, 100 * MIB, NULL);
     /* Of the 100 MiB 60 were the arena's own. */
@@ -730,7 +719,7 @@ TEST(pages_of_another_stream_move)
     env_close(allocator, stream);
 }
 
-/* Once the device is full, nothing is created or released that a steal can bring: streams in turn. */
+/* Remapping on three streams in turn. */
 TEST(a_full_device_creates_nothing)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
@@ -752,12 +741,12 @@ TEST(a_full_device_creates_nothing)
     env_close(allocator, stream[1], stream[2]);
 }
 
-/* Idle pages move from a private pool that nobody holds, and from a small pool to a large one. */
+/* From a released private pool, and from a small arena to a large one. */
 TEST(pages_of_other_pools_move)
 {
     struct xseg_allocator *allocator = env_open_mib(40, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
-    void *small[20], *ptr;
+    void *small[20];
 
     for (unsigned i = 0; i < COUNT_OF(small); i++)
         small[i] = env_alloc_in(allocator, pool, MIB, NULL);
@@ -765,7 +754,7 @@ TEST(pages_of_other_pools_move)
         env_free(allocator, small[i]);
     assert_ok(xseg_pool_release(pool));
     const struct traces before = look(allocator);
-    ptr = env_alloc(allocator, 30 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
     assert_true(env_reserved(allocator) <= 40 * MIB);
@@ -791,19 +780,17 @@ TEST(a_busy_stream_is_waited_for)
     env_close(allocator, stream);
 }
 
-/* Lend: all that is free is cached in a held pool that serves others when memory is short. */
 TEST(step_allocates_from_a_fallback_pool)
 {
     struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-    struct xseg_pool *pool = NULL;
-    void *inside = NULL, *ptr;
+    void *inside = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
     const struct traces before = look(allocator);
-    ptr = env_alloc(allocator, 60 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_ptr_equal(ptr, inside);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
@@ -812,18 +799,18 @@ TEST(step_allocates_from_a_fallback_pool)
     env_close(allocator);
 }
 
-/* Pending: all that is free waits for another stream; waiting serves the request from the cache. */
+/* Waiting serves the request from the cache, without unmapping. */
 TEST(pending_frees_are_waited_for)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
-    void *ptr = env_alloc(allocator, 200 * MIB, NULL), *again;
+    void *ptr = env_alloc(allocator, 200 * MIB, NULL);
 
     assert_ok(xseg_record_stream(allocator, ptr, stream));
     assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)ptr, 200 * MIB));
     env_free(allocator, ptr);
     const struct traces before = look(allocator);
-    again = env_alloc(allocator, 60 * MIB, NULL);
+    void *again = env_alloc(allocator, 60 * MIB, NULL);
     assert_ptr_equal(again, ptr);
     expect_no_flush(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuEventSynchronize") - before.event_waits, 1);
@@ -832,18 +819,18 @@ TEST(pending_frees_are_waited_for)
     env_close(allocator, stream);
 }
 
-/* Oversize: one classic segment of max_split_size_mb or more makes room; the other stays. */
+/* Oversize segments: one classic segment of max_split_size_mb or more is released; the other stays. */
 TEST(step_releases_one_oversize_segment)
 {
     struct xseg_allocator *allocator =
         env_open_mib(200, "expandable_segments:False,max_split_size_mb:40");
-    void *large = env_alloc(allocator, 110 * MIB, NULL), *ptr;
+    void *large = env_alloc(allocator, 110 * MIB, NULL);
     void *small = env_alloc(allocator, 80 * MIB, NULL);
 
     env_free(allocator, large, small);
     const struct traces before = look(allocator);
     /* Both cached segments are too large to be used as they are. */
-    ptr = env_alloc(allocator, 50 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 50 * MIB, NULL);
     expect_no_flush(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemFree") - before.frees, 1);
     assert_int_equal(env_block(allocator, large).state, XSEG_BLOCK_CACHED);
@@ -887,12 +874,12 @@ TEST(a_capture_gets_what_the_device_has)
     struct xseg_allocator *allocator = env_open_mib(70, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *idle = env_alloc(allocator, 40 * MIB, NULL), *ptr, *none = NULL;
+    void *idle = env_alloc(allocator, 40 * MIB, NULL), *none = NULL;
 
     env_free(allocator, idle);
     env_capture_begin(pool, stream);
     const struct traces before = look(allocator);
-    ptr = env_alloc(allocator, 25 * MIB, stream);
+    void *ptr = env_alloc(allocator, 25 * MIB, stream);
     assert_int_equal(env_reserved(allocator), 66 * MIB);
     assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, stream, &none), XSEG_ERR_NO_MEMORY);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
@@ -900,13 +887,13 @@ TEST(a_capture_gets_what_the_device_has)
     end_capture(allocator, pool, stream, ptr);
 }
 
-/* Where memory has been short, what is idle goes before a capture, which could not take it. */
+/* After memory pressure idle memory is released before a capture begins, since the capture cannot reclaim it. */
 TEST(a_capture_finds_room)
 {
     struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *idle = env_alloc(allocator, 60 * MIB, NULL), *ptr, *none = NULL;
+    void *idle = env_alloc(allocator, 60 * MIB, NULL), *none = NULL;
 
     /* While memory lasts, nothing goes, and nothing is waited for. */
     env_free(allocator, idle);
@@ -920,18 +907,17 @@ TEST(a_capture_finds_room)
     env_free(allocator, idle);
     env_capture_begin(pool, stream);
     assert_int_equal(env_reserved(allocator), 0);
-    ptr = env_alloc(allocator, 90 * MIB, stream);
+    void *ptr = env_alloc(allocator, 90 * MIB, stream);
     end_capture(allocator, pool, stream, ptr);
 }
 
-/* What is not idle yet is waited for before a capture, which can wait for nothing: cached blocks of busy
- * streams, and blocks that other streams use. */
+/* Before a capture, cached memory of busy streams and pending blocks are awaited, since the capture cannot wait. */
 TEST(a_capture_waits_for_room)
 {
     struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream busy = env_stream(), stream = env_stream();
-    void *cached = env_alloc(allocator, 40 * MIB, busy), *ptr, *none = NULL;
+    void *cached = env_alloc(allocator, 40 * MIB, busy), *none = NULL;
     void *pending = env_alloc(allocator, 40 * MIB, NULL);
 
     assert_int_equal(xseg_alloc(allocator, 0, 70 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
@@ -941,7 +927,7 @@ TEST(a_capture_waits_for_room)
     env_free(allocator, cached, pending);
     env_capture_begin(pool, stream);
     assert_int_equal(env_reserved(allocator), 0);
-    ptr = env_alloc(allocator, 90 * MIB, stream);
+    void *ptr = env_alloc(allocator, 90 * MIB, stream);
     env_capture_end(pool, stream);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
@@ -953,11 +939,11 @@ TEST(a_limit_counts_the_pages)
 {
     struct xseg_allocator *allocator =
         env_open_mib(1000, "expandable_segments:True,per_process_memory_fraction:0.12");
-    void *first = env_alloc(allocator, 85 * MIB, NULL), *second, *none = NULL;
+    void *first = env_alloc(allocator, 85 * MIB, NULL), *none = NULL;
 
     /* 100 MiB are mapped, of which 15 are the free tail; PyTorch refuses 100 + 30 > 120. */
     assert_int_equal(env_reserved(allocator), 100 * MIB);
-    second = env_alloc(allocator, 30 * MIB, NULL);
+    void *second = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, second, first);

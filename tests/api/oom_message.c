@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The message of a request that has to fail, without the operation. */
-static const char *refusal(xseg_status got, xseg_status want)
+static const char *error_message(xseg_status got, xseg_status want)
 {
     static char text[2048];
 
@@ -100,7 +100,8 @@ TEST(an_empty_device_is_free)
     struct xseg_allocator *allocator = env_open_mib(81920, NULL);
     void *ptr = NULL;
 
-    const char *text = refusal(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    const char *text =
+        error_message(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     assert_string_equal(
         text, "out of memory on device 0, 82944.00 MiB requested; 82944.00 MiB needed from "
               "the driver, 81920.00 MiB of 81920.00 MiB free, 0.00 MiB used by this "
@@ -108,18 +109,18 @@ TEST(an_empty_device_is_free)
     env_close(allocator);
 }
 
-/* What is asked for, and what that takes: a page. */
 TEST(error_has_the_requested_and_the_mapped_size)
 {
     struct xseg_allocator *allocator = env_open_mib(20, NULL);
     void *all = env_alloc(allocator, 20 * MIB, NULL), *ptr = NULL;
 
-    expect_start(refusal(xseg_alloc(allocator, 0, 700, NULL, &ptr), XSEG_ERR_NO_MEMORY),
+    expect_start(error_message(xseg_alloc(allocator, 0, 700, NULL, &ptr), XSEG_ERR_NO_MEMORY),
                  "out of memory on device 0, 700 bytes requested; 2.00 MiB needed from the driver, "
                  "0.00 MiB of 20.00");
-    expect_start(refusal(xseg_alloc(allocator, 0, 3 * MIB / 2, NULL, &ptr), XSEG_ERR_NO_MEMORY),
-                 "out of memory on device 0, 1.50 MiB requested; 2.00 MiB needed from the driver, "
-                 "0.00 MiB of 20.00");
+    expect_start(
+        error_message(xseg_alloc(allocator, 0, 3 * MIB / 2, NULL, &ptr), XSEG_ERR_NO_MEMORY),
+        "out of memory on device 0, 1.50 MiB requested; 2.00 MiB needed from the driver, "
+        "0.00 MiB of 20.00");
     env_free(allocator, all);
     env_close(allocator);
 }
@@ -130,18 +131,19 @@ TEST(figures_add_up)
     struct xseg_allocator *allocator = env_open_mib(400, "page_cache_mb:1000");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream other = env_stream();
-    void *live = env_alloc(allocator, 50 * MIB, NULL), *pending, *pinned, *ptr = NULL;
+    void *live = env_alloc(allocator, 50 * MIB, NULL), *ptr = NULL;
     void *small = env_alloc(allocator, 1000, NULL);
 
     xseg_sim_set_external_memory(0, 60 * MIB);
     env_free(allocator, env_alloc_in(allocator, pool, 70 * MIB, NULL));
-    pending = env_alloc(allocator, 30 * MIB, NULL);
+    void *pending = env_alloc(allocator, 30 * MIB, NULL);
     env_launch(allocator, other, pending);
     assert_ok(xseg_record_stream(allocator, pending, other));
-    pinned = env_alloc(allocator, 40 * MIB, NULL);
+    void *pinned = env_alloc(allocator, 40 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned, 40 * MIB));
     env_free(allocator, pinned, pending);
-    const char *text = refusal(xseg_alloc(allocator, 0, 300 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    const char *text =
+        error_message(xseg_alloc(allocator, 0, 300 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
     assert_true(figure(text, "used by others") == 60);
     const double held = figure(text, "cached by private pools");
@@ -155,7 +157,7 @@ TEST(figures_add_up)
     assert_ok(xseg_record_stream(allocator, pending, other));
     env_capture_begin(graph, stream);
     env_free(allocator, pending);
-    text = refusal(xseg_alloc(allocator, 0, 300 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
+    text = error_message(xseg_alloc(allocator, 0, 300 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
     assert_true(figure(text, "pending free") >= 30);
     env_capture_end(graph, stream);
@@ -163,7 +165,7 @@ TEST(figures_add_up)
     env_close(allocator, other, stream);
 }
 
-/* What the driver refuses although it says that there is room. */
+/* The driver fails although it reports enough free memory. */
 TEST(error_has_the_driver_result)
 {
     static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
@@ -175,14 +177,14 @@ TEST(error_has_the_driver_result)
         char words[64];
         void *ptr = env_alloc(allocator, 100, NULL), *none = NULL;
 
-        /* Where only pages cannot be had, segments become classic (api/vmm_fallback). */
+        /* If only page creation fails, segments become classic (api/vmm_fallback). */
         fault.every = 1;
         for (unsigned k = 0; k < COUNT_OF(call); k++) {
             fault.call = call[k];
             assert_ok(xseg_sim_fault_set(k, &fault));
         }
         const char *text =
-            refusal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+            error_message(xseg_alloc(allocator, 0, 100 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
         (void)snprintf(words, sizeof(words), "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call[i]);
         if (strstr(text, words) == NULL)
             fail_msg("\"%s\" does not name %s", text, call[i]);
@@ -199,13 +201,13 @@ TEST(error_has_the_driver_result)
 
 /* --- What is exhausted. --- */
 
-static void *give_nothing(void *context, size_t bytes, int device, xseg_stream stream)
+static void *alloc_nothing(void *context, size_t bytes, int device, xseg_stream stream)
 {
     (void)context, (void)bytes, (void)device, (void)stream;
     return NULL;
 }
 
-static void take_back(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+static void free_memory(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
     (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
 }
@@ -245,23 +247,22 @@ TEST(error_begins_with_the_limit_or_device)
         struct xseg_allocator *allocator = env_open_mib(200, row[i].config);
         struct xseg_pool_options options = {sizeof(options)};
         struct xseg_limits limits = XSEG_LIMITS_INIT;
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_scope where = {sizeof(where), .device = 0};
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
 
-        where.device = 0;
         limits.hard_bytes = row[i].limit_mib * MIB;
         if (row[i].limit_mib != 0)
             assert_ok(xseg_limits_set(allocator, &where, &limits));
         options.limit_bytes = row[i].pool_mib * MIB;
         if (row[i].own)
-            options.memory = (struct xseg_pool_memory){give_nothing, take_back, NULL};
+            options.memory = (struct xseg_pool_memory){alloc_nothing, free_memory, NULL};
         if (row[i].pool_mib != 0 || row[i].own)
             assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
         if (i == 0)
             xseg_sim_set_external_memory(0, 150 * MIB);
         const char *text =
-            refusal(env_try_alloc_in(allocator, pool, 100 * MIB, &ptr), row[i].status);
+            error_message(env_try_alloc_in(allocator, pool, 100 * MIB, &ptr), row[i].status);
         expect_start(text, row[i].start);
         if (row[i].own || i == 0)
             expect_no_advice(text);
@@ -269,15 +270,14 @@ TEST(error_begins_with_the_limit_or_device)
     }
 }
 
-/* A growth that is checked at a entry point of its own says it in the same words. */
 TEST(resume_error_begins_with_the_limit_or_device)
 {
     struct xseg_allocator *allocator = env_open_mib(200, NULL);
     struct xseg_pool *pool = env_pool(allocator);
-    void *inside = env_alloc_in(allocator, pool, 100 * MIB, NULL), *ptr;
+    void *inside = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    ptr = env_alloc(allocator, 120 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 120 * MIB, NULL);
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
                      "out of memory on device 0, 100.00 MiB requested; 120.00 MiB of 200.00 MiB "
                      "used by this allocator; pool 1 is still paused, free memory and resume it "
@@ -297,7 +297,7 @@ TEST(resume_error_begins_with_the_limit_or_device)
 
 /* --- Advice. --- */
 
-/* A programme that is refused something; `advised` is what it does differently. */
+/* A workload with one failing request; `advised` is the change that the message recommends. */
 struct play {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
@@ -375,7 +375,7 @@ TEST(raising_the_limits_that_are_named_helps)
     for (unsigned i = 0; i < COUNT_OF(row); i++) {
         struct play play = {0}, again = {0};
         char advised[256] = "", whole[512];
-        const char *text = refusal(two_blocks(&play, 1000, row[i].config), XSEG_ERR_LIMIT);
+        const char *text = error_message(two_blocks(&play, 1000, row[i].config), XSEG_ERR_LIMIT);
 
         expect_figures_agree(text, 1000);
         if (row[i].hard)
@@ -398,7 +398,7 @@ TEST(raising_the_limits_that_are_named_helps)
     }
 }
 
-/* A higher limit is no help where the device itself has no room. */
+/* No higher limit is recommended if the device has no memory. */
 TEST(a_limit_is_not_raised_past_the_device)
 {
     static const char *const config[] = {"hard_limit_mb:120", "per_process_memory_fraction:0.96",
@@ -409,7 +409,7 @@ TEST(a_limit_is_not_raised_past_the_device)
         const xseg_status status = two_blocks(&play, 126, config[i]);
 
         assert_int_not_equal(status, XSEG_OK);
-        expect_no_advice(refusal(status, status));
+        expect_no_advice(error_message(status, status));
         end_play(&play);
         play = (struct play){0};
         play.allocator = env_open_mib(200, config[i]);
@@ -417,7 +417,7 @@ TEST(a_limit_is_not_raised_past_the_device)
         xseg_sim_set_external_memory(0, 90 * MIB);
         const xseg_status again = ask(&play, NULL, 30 * MIB);
         assert_int_not_equal(again, XSEG_OK);
-        expect_no_advice(refusal(again, again));
+        expect_no_advice(error_message(again, again));
         end_play(&play);
     }
 }
@@ -433,7 +433,7 @@ TEST(raising_what_xseg_limits_has_set_helps)
     where.device = 0;
     limits.hard_bytes = 120 * MIB;
     assert_ok(xseg_limits_set(play.allocator, &where, &limits));
-    const char *text = refusal(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
+    const char *text = error_message(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
     limits.hard_bytes =
         (uint64_t)advised_value(text, "raise hard_bytes of xseg_limits_set() to ") * MIB;
     assert_ok(xseg_limits_set(play.allocator, &where, &limits));
@@ -441,7 +441,7 @@ TEST(raising_what_xseg_limits_has_set_helps)
     end_play(&play);
 }
 
-/* What the default pool has cached makes room for the pool, so only its own limit is named. */
+/* Cached memory of the default pool can serve the pool, so only the limit of the pool is named. */
 TEST(raising_the_limit_of_a_pool_helps)
 {
     static const char *const config[] = {"hard_limit_mb:140", "hard_limit_mb:110"};
@@ -458,7 +458,7 @@ TEST(raising_the_limit_of_a_pool_helps)
         assert_ok(xseg_pool_create(play.allocator, 0, &options, &play.pool));
         env_free(play.allocator, env_alloc(play.allocator, 20 * MIB, NULL));
         keep(&play, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
-        const char *text = refusal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
+        const char *text = error_message(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
         limits.hard_bytes = (uint64_t)advised_value(text, "raise limit_bytes of pool 1 to ") * MIB;
         assert_int_equal(strstr(text, "hard_limit_mb") != NULL, i == 1);
         if (i == 1)
@@ -494,7 +494,7 @@ TEST(ending_a_capture_helps)
             env_free(play.allocator, idle);
         else
             env_free(play.allocator, pending);
-        const char *text = refusal(ask(&play, NULL, wanted[i]), XSEG_ERR_NO_MEMORY);
+        const char *text = error_message(ask(&play, NULL, wanted[i]), XSEG_ERR_NO_MEMORY);
         expect_figures_agree(text, 200);
         if (i == 2) { /* 20 MiB are not enough */
             expect_no_advice(text);
@@ -523,7 +523,7 @@ TEST(releasing_pools_helps)
         env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
         const xseg_status status = ask(&play, NULL, 120 * MIB);
         assert_int_not_equal(status, XSEG_OK);
-        const char *text = refusal(status, status);
+        const char *text = error_message(status, status);
         expect_figures_agree(text, 200);
         if (!helps) {
             expect_no_advice(text);
@@ -561,8 +561,8 @@ TEST(advice_on_expandable_segments_helps)
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play classic = {0}, expandable = {0};
         const char *text =
-            refusal(half_free_segments(&classic, 280, "expandable_segments:False", wanted[i]),
-                    XSEG_ERR_NO_MEMORY);
+            error_message(half_free_segments(&classic, 280, "expandable_segments:False", wanted[i]),
+                          XSEG_ERR_NO_MEMORY);
         const bool helps = strstr(text, "expandable_segments:True") != NULL;
 
         expect_figures_agree(text, 280);
@@ -590,7 +590,7 @@ TEST(a_limit_does_not_hide_expandable_segments)
 
         (void)snprintf(config, sizeof(config), "expandable_segments:False,%s", limit[i]);
         const char *text =
-            refusal(half_free_segments(&classic, 1000, config, 100 * MIB), XSEG_ERR_LIMIT);
+            error_message(half_free_segments(&classic, 1000, config, 100 * MIB), XSEG_ERR_LIMIT);
         expect_figures_agree(text, 1000);
         assert_non_null(
             strstr(text, "; set expandable_segments:True to avoid fragmentation, or raise "));
@@ -612,7 +612,7 @@ TEST(a_limit_does_not_hide_pools_that_are_held)
     play.allocator = env_open_mib(1000, "hard_limit_mb:200");
     play.pool = env_pool(play.allocator);
     env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 120 * MIB, NULL));
-    const char *text = refusal(ask(&play, NULL, 100 * MIB), XSEG_ERR_LIMIT);
+    const char *text = error_message(ask(&play, NULL, 100 * MIB), XSEG_ERR_LIMIT);
     assert_non_null(
         strstr(text, "; release unused private pools, or raise hard_limit_mb to 220 or more"));
     assert_ok(xseg_pool_release(play.pool));
@@ -643,8 +643,8 @@ TEST(advice_on_expandable_segments_with_small_pages_helps)
 
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play classic = {0}, small = {0};
-        const char *text = refusal(small_pieces(&classic, "expandable_segments:False", wanted[i]),
-                                   XSEG_ERR_NO_MEMORY);
+        const char *text = error_message(
+            small_pieces(&classic, "expandable_segments:False", wanted[i]), XSEG_ERR_NO_MEMORY);
         const bool helps =
             strstr(text, "; set expandable_segments:True,page_size:small to avoid") != NULL;
 
@@ -682,7 +682,7 @@ TEST(advice_on_small_pages_helps)
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play fixed = {0}, small = {0};
         const char *text =
-            refusal(shared_pages(&fixed, "page_size:fixed", wanted[i]), XSEG_ERR_NO_MEMORY);
+            error_message(shared_pages(&fixed, "page_size:fixed", wanted[i]), XSEG_ERR_NO_MEMORY);
 
         expect_figures_agree(text, 40);
         assert_int_equal(strstr(text, "page_size:small") != NULL, i == 0);
@@ -709,8 +709,8 @@ TEST(advice_on_rejection_helps)
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play rejected = {0}, served = {0};
         const char *text =
-            refusal(idle_elsewhere(&rejected, "throw_on_cudamalloc_oom:True", wanted[i]),
-                    XSEG_ERR_NO_MEMORY);
+            error_message(idle_elsewhere(&rejected, "throw_on_cudamalloc_oom:True", wanted[i]),
+                          XSEG_ERR_NO_MEMORY);
 
         expect_figures_agree(text, 100);
         assert_int_equal(strstr(text, "throw_on_cudamalloc_oom:False") != NULL, i == 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Pausing a pool: its memory goes and comes back beneath the same addresses. */
+/* Pause and resume: memory is released and mapped again at the same addresses. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +91,7 @@ TEST(pause_releases_memory_and_keeps_addresses)
     env_close(allocator);
 }
 
-/* What a file takes of the disk, in blocks.  Some file systems know that only when they have written it. */
+/* Disk blocks of a file.  Some file systems allocate them only when the data is written. */
 static off_t room_of(const char *name)
 {
     const int file = open(name, O_RDWR);
@@ -140,7 +140,8 @@ TEST(contents_are_kept)
         if (keep[i] == XSEG_KEEP_FILE) {
             assert_int_equal(stat(name, &file), 0);
             assert_int_equal(file.st_size, 102 * MIB);
-            assert_true(room_of(name) <= 2 * room_of_some(102 * MIB)); /* zeros take no room */
+            assert_true(room_of(name) <=
+                        2 * room_of_some(102 * MIB)); /* zero pages need no memory */
         }
         assert_ok(xseg_pool_resume(pool));
         assert_false(is_there(name));
@@ -153,7 +154,6 @@ TEST(contents_are_kept)
     env_close(allocator, stream);
 }
 
-/* What a pool does not need goes to others. */
 TEST(others_use_the_memory_meanwhile)
 {
     struct xseg_allocator *allocator = open_with_bytes(200 * MIB, NULL);
@@ -205,7 +205,7 @@ TEST(resume_without_memory_stays_paused)
     env_close(allocator);
 }
 
-/* What the calls on a paused pool and its blocks do. */
+/* Calls on a paused pool and its blocks. */
 TEST(a_paused_pool_works_on_the_host_side)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
@@ -242,7 +242,7 @@ TEST(a_paused_pool_works_on_the_host_side)
     assert_true(xseg_sim_calls(NULL) <= calls + 8); /* the new stream is asked about */
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(keep, 30 * MIB, 4));
-    /* What was freed meanwhile is handed out again. */
+    /* Memory freed during the pause is reused. */
     void *again = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ptr_equal(again, gone);
     xseg_checkpoint_destroy(checkpoint);
@@ -286,7 +286,7 @@ TEST(work_that_is_queued_stands_in_the_way)
     env_close(allocator, own, other, third);
 }
 
-static void *give_nothing(void *context, size_t bytes, int device, xseg_stream stream)
+static void *alloc_nothing(void *context, size_t bytes, int device, xseg_stream stream)
 {
     (void)context;
     (void)bytes;
@@ -332,7 +332,7 @@ TEST(bad_input_changes_nothing)
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_PAUSED, "is paused");
     assert_ok(xseg_pool_resume(pool));
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
-    options.memory.alloc = give_nothing;
+    options.memory.alloc = alloc_nothing;
     options.memory.free = take_nothing;
     assert_ok(xseg_pool_create(allocator, 0, &options, &own));
     assert_ok(xseg_pool_release(own));
@@ -362,7 +362,7 @@ TEST(classic_segments_cannot_be_paused)
     env_close(allocator);
 }
 
-/* A graph's memory, with what was freed in its capture: all of it is there again. */
+/* Including memory that was freed in the capture. */
 TEST(graphs_stay_valid)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -383,7 +383,7 @@ TEST(graphs_stay_valid)
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_BUSY, "capture");
     env_capture_end(other, stream);
     assert_ok(xseg_pool_resume(pool));
-    /* What a replay touches: the block, and what was freed. */
+    /* Memory of a replay: the block, and the freed block. */
     assert_ok(xseg_sim_launch_on(stream, 1000, (uintptr_t)held, 30 * MIB));
     assert_ok(xseg_sim_launch_on(stream, 1000, (uintptr_t)temporary, 50 * MIB));
     xseg_sim_finish_all();
@@ -392,7 +392,7 @@ TEST(graphs_stay_valid)
     env_close(allocator, stream);
 }
 
-/* A pool that nobody holds can be resumed as long as it has blocks; without, it is forgotten. */
+/* Without allocated blocks the pool is destroyed. */
 TEST(a_released_pool_is_forgotten_with_its_last_block)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
@@ -428,16 +428,13 @@ TEST(a_released_pool_is_forgotten_with_its_last_block)
     free(name);
 }
 
-/* The driver makes no memory for others any more: the pool stays paused, and comes back when it does. */
 TEST(exportable_pool_stays_paused_if_the_driver_fails)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, "expandable_segments:True");
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct xseg_pool *pool = NULL;
-    uint64_t *word;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
-    word = env_alloc_in(allocator, pool, 3 * MIB, NULL);
+    uint64_t *word = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     *word = 7;
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 801));
@@ -450,7 +447,6 @@ TEST(exportable_pool_stays_paused_if_the_driver_fails)
     env_close(allocator);
 }
 
-/* The driver refuses a resume half-way: the memory that it had got by then goes again. */
 TEST(failed_resume_retains_no_memory)
 {
     static const char *const call[] = {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync"};
@@ -508,7 +504,7 @@ static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
     assert_ok(xseg_sim_fault_set(0, watched ? &fault : NULL));
 }
 
-/* Half of a live set of 10 GiB goes and comes back; the other half serves, work queued all the time. */
+/* 10 GiB in total, with work queued all the time. */
 TEST(half_of_the_pools_pause_while_the_others_serve)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
@@ -646,7 +642,6 @@ TEST(relative_path_refers_to_the_folder_at_the_pause)
     tear_down(&f);
 }
 
-/* A pool that is released and not resumed: its file goes with its last block. */
 TEST(discarded_pool_removes_its_file)
 {
     struct fixture f;
@@ -761,7 +756,6 @@ TEST(paths_without_a_file_name_are_rejected)
     tear_down(&f);
 }
 
-/* What is kept may be secret. */
 TEST(file_is_readable_by_its_owner_only)
 {
     const mode_t mask = umask(0);

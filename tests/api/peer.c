@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Peers: work of one device on memory of another, which the simulator ends with a report where the right is missing;
- * rights on what is mapped before and after, over pauses, steals and imports; and what is refused.
+ * Peer access: work of one device on memory of another, which the simulator reports if the access right is missing;
+ * rights on existing and future mappings, over pauses, remaps and imports; and invalid calls.
  */
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static unsigned long long number_of(const void *ptr)
     return (uintptr_t)ptr;
 }
 
-static struct xseg_sim_settings machine(void)
+static struct xseg_sim_settings sim_settings(void)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 3, .memory_bytes = 1 * GIB,
                                          .real_bytes = true};
@@ -44,7 +44,7 @@ static struct xseg_sim_settings machine(void)
 
 static struct xseg_allocator *open_two(const char *config)
 {
-    const struct xseg_sim_settings settings = machine();
+    const struct xseg_sim_settings settings = sim_settings();
 
     return env_open_with_clock(&settings, config);
 }
@@ -148,7 +148,7 @@ TEST(work_of_a_peer_needs_the_right)
     copy_between(true);
 }
 
-/* --- What the right is on. --- */
+/* --- Scope of the access. --- */
 
 TEST(peer_access_covers_present_and_future_mappings)
 {
@@ -203,8 +203,8 @@ TEST(peer_access_has_the_documented_cost)
     env_free(allocator, first, small);
     env_close(allocator);
 
-    /* Where the driver takes one mapping a call: 50 MiB are three pages. */
-    struct xseg_sim_settings settings = machine();
+    /* If the driver accepts one mapping a call, 50 MiB are three pages. */
+    struct xseg_sim_settings settings = sim_settings();
     settings.single_mapping_calls = true;
     allocator = env_open_with_clock(&settings, NULL);
     first = take_on(allocator, 0, 50 * MIB);
@@ -265,10 +265,9 @@ TEST(peer_access_covers_imports)
     struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct exported_handles exported;
-    struct xseg_pool *pool = NULL;
     void *before = NULL, *after = NULL, *base[2] = {NULL};
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_ok(export_handles(allocator, block, XSEG_HANDLE_FD, &exported));
     assert_ok(import_handles(allocator, &exported, &before, &base[0]));
@@ -296,7 +295,7 @@ TEST(peer_access_covers_classic_segments)
     enter(1);
     assert_ok(xseg_sim_launch_on(NULL, 10, number_of(first), 3 * MIB));
     assert_ok(xseg_sim_launch_on(NULL, 10, number_of(later), 40 * MIB));
-    /* What the runtime enables itself is no error, before or after. */
+    /* Peer access that the runtime enables is no error, before or after. */
     assert_int_equal(cuDevicePrimaryCtxRetain(&owner, 2), 0);
     assert_int_equal(cuCtxEnablePeerAccess(owner, 0), 0);
     assert_ok(xseg_peer_allow(allocator, 2, 1));
@@ -307,7 +306,7 @@ TEST(peer_access_covers_classic_segments)
     env_close(allocator);
 }
 
-/* A close that fails half-way has let go of contexts, with what was enabled on them. */
+/* A close that fails half-way has released contexts, with the peer access that was enabled on them. */
 TEST(peer_access_survives_a_failed_close)
 {
     for (unsigned refused = 0; refused < 2; refused++) {
@@ -334,7 +333,7 @@ TEST(peer_access_survives_a_failed_close)
 
 TEST(peer_access_covers_devices_without_vmm)
 {
-    struct xseg_sim_settings settings = machine();
+    struct xseg_sim_settings settings = sim_settings();
 
     settings.without_vmm = true;
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
@@ -342,11 +341,11 @@ TEST(peer_access_covers_devices_without_vmm)
     env_close(allocator);
 }
 
-/* --- What is refused. --- */
+/* --- Invalid calls. --- */
 
 TEST(invalid_peers_are_rejected)
 {
-    struct xseg_sim_settings settings = machine();
+    struct xseg_sim_settings settings = sim_settings();
 
     settings.without_peers = true;
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
@@ -368,7 +367,7 @@ TEST(invalid_peers_are_rejected)
 /* The driver has room for eight peers of a context. */
 TEST(excess_peers_are_rejected)
 {
-    struct xseg_sim_settings settings = machine();
+    struct xseg_sim_settings settings = sim_settings();
 
     settings.devices = 10;
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
@@ -393,10 +392,10 @@ static void fail_set_access(uint64_t nth, uint64_t every)
     assert_ok(xseg_sim_fault_set(0, &fault));
 }
 
-/* The second run of pages gets no right, so the first one loses it; what was enabled is disabled. */
+/* The second run of pages gets no access, so the first one loses it again. */
 TEST(failed_peer_access_changes_nothing)
 {
-    struct xseg_sim_settings settings = machine();
+    struct xseg_sim_settings settings = sim_settings();
     struct CUctx_st *owner = NULL;
 
     settings.single_mapping_calls = true;
@@ -415,7 +414,7 @@ TEST(failed_peer_access_changes_nothing)
         assert_int_equal(cuCtxEnablePeerAccess(owner, 0), 0);
         assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
         leave(1);
-        /* It was enabled by somebody else before, so it stays. */
+        /* It was enabled before by another user, so it stays enabled. */
         fail_set_access(nth, 0);
         assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER);
         enter(1);
@@ -423,7 +422,7 @@ TEST(failed_peer_access_changes_nothing)
         assert_int_equal(cuCtxDisablePeerAccess(owner), 0);
         leave(1);
     }
-    /* What is mapped after a failure is for the owner alone. */
+    /* Memory mapped after a failure is accessible by the owner only. */
     void *later = take_on(allocator, 0, 100 * MIB);
     assert_false(reaches(1, later));
     /* The driver refuses the undo as well. */

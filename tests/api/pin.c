@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which addresses have memory, and pins that keep it there. */
+/* Mapped addresses, pins, and dma-buf descriptors. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,9 +31,8 @@ static bool keep(void *context, const struct xseg_mapping *mapping)
 static struct list mappings(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct list list = {.most = MAPPINGS_MAX};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
-    where.pool = pool;
     assert_ok(xseg_for_each_mapping(allocator, &where, keep, &list));
     return list;
 }
@@ -74,7 +73,7 @@ TEST(every_mapped_byte_is_named_once)
     list = mappings(allocator, pool);
     assert_int_equal(list.count, 1);
     assert_int_equal(list.mapping[0].bytes, 40 * MIB);
-    /* What the function answers ends the walk. */
+    /* The return value of the callback ends the iteration. */
     list = (struct list){.most = 1};
     assert_ok(xseg_for_each_mapping(allocator, NULL, keep, &list));
     assert_int_equal(list.count, 1);
@@ -162,15 +161,14 @@ TEST(pinned_pages_of_a_freed_block_stay_mapped)
     env_close(allocator);
 }
 
-/* What is short of memory takes everything that is idle, but nothing that is pinned. */
+/* Reclaim under memory pressure takes all idle memory except pinned pages. */
 TEST(pinned_pages_are_not_stolen)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope device = XSEG_SCOPE_ALL;
     void *ptr = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_mib(200, NULL);
     const xseg_stream other = env_stream();
     char *pinned = env_alloc(allocator, 160 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned + 70 * MIB, MIB));
@@ -326,13 +324,13 @@ TEST(a_pin_keeps_the_pages_until_the_close)
 {
     struct xseg_allocator *allocator = env_open(EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
-    uint64_t offset = 0, reserved;
+    uint64_t offset = 0;
     int fd = -1;
 
     assert_ok(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset));
     env_free(allocator, block);
     env_empty_cache(allocator);
-    reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    uint64_t reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
     assert_int_equal(reserved, 40 * MIB);
     expect_registered(fd, 0, 40 * MIB);
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
@@ -346,7 +344,7 @@ TEST(a_pin_keeps_the_pages_until_the_close)
     env_close(allocator);
 }
 
-/* --- What is refused. --- */
+/* --- Invalid calls. --- */
 
 TEST(invalid_input_is_rejected_with_its_page)
 {

@@ -10,10 +10,9 @@
 
 static struct xseg_statistics pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    where.pool = pool;
     assert_ok(xseg_stats_get(allocator, &where, &stats));
     return stats;
 }
@@ -44,7 +43,7 @@ TEST(the_latest_route_that_accepts_serves)
     assert_ptr_equal(env_block(allocator, ptr[1]).pool, all);
     assert_ptr_equal(env_block(allocator, ptr[2]).pool, all);
     assert_null(env_block(allocator, ptr[3]).pool);
-    /* A route holds its pool, and stands in the way of closing. */
+    /* A route retains its pool, and prevents a close. */
     assert_ok(xseg_pool_release(one));
     env_free(allocator, env_alloc(allocator, 100, stream));
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "route");
@@ -80,18 +79,17 @@ TEST(a_released_pool_is_not_prewarmed)
 TEST(a_pool_has_a_limit_of_its_own)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .limit_bytes = 41 * MIB};
     struct xseg_request request = {sizeof(request)};
-    void *outside = env_alloc(allocator, 30 * MIB, NULL), *a, *b = NULL;
+    void *outside = env_alloc(allocator, 30 * MIB, NULL), *b = NULL;
 
-    options.limit_bytes = 41 * MIB;
     struct xseg_pool *pool = env_pool_with(allocator, &options);
     env_free(allocator, outside);
-    a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     request.pool = pool;
     request.bytes = 11 * MIB;
     env_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of pool 1");
-    /* What fits on its pages is served; nobody else's cache went for it. */
+    /* Requests that fit on its pages are served; no other cache was released. */
     b = env_alloc_in(allocator, pool, 10 * MIB, NULL);
     const struct xseg_statistics stats = pool_stats(allocator, pool);
     assert_int_equal(stats.limit_bytes, 41 * MIB);
@@ -109,11 +107,10 @@ TEST(no_split_keeps_blocks_whole)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
     struct xseg_pool_options options = {sizeof(options), .no_split = true};
-    void *a, *b;
 
     struct xseg_pool *pool = env_pool_with(allocator, &options);
-    a = env_alloc_in(allocator, pool, 100, NULL);
-    b = env_alloc_in(allocator, pool, 100, NULL);
+    void *a = env_alloc_in(allocator, pool, 100, NULL);
+    void *b = env_alloc_in(allocator, pool, 100, NULL);
     assert_int_equal(env_block(allocator, a).bytes, 2 * MIB);
     assert_ptr_not_equal(env_block(allocator, a).segment_base,
                          env_block(allocator, b).segment_base);
@@ -121,17 +118,15 @@ TEST(no_split_keeps_blocks_whole)
     env_close(allocator);
 }
 
-/* When memory is short, what such a pool has cached serves the default pool; nothing is flushed. */
 TEST(fallback_pool_serves_under_memory_pressure)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * MIB};
     struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct xseg_request request = {sizeof(request)};
-    void *inside, *ptr = NULL;
+    void *ptr = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_mib(64, NULL);
     struct xseg_pool *pool = env_pool_with(allocator, &options), *other;
-    inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     env_free(allocator, inside);
     ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_ptr_equal(ptr, inside);
@@ -139,7 +134,7 @@ TEST(fallback_pool_serves_under_memory_pressure)
     assert_ptr_equal(env_block(allocator, ptr).fallback_pool, pool);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, ptr);
-    /* Not to private pools, and not once nobody holds it: then its memory goes. */
+    /* No memory for private pools, and none after the release: then its memory is released. */
     request.pool = other = env_pool_with(allocator, NULL);
     request.bytes = 30 * MIB;
     env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
@@ -208,7 +203,7 @@ TEST(a_name_has_an_end)
 
     memset(name, 'n', sizeof(name));
     options.name = name;
-    /* Not terminated: no more than the bound is looked at. */
+    /* Not terminated: at most the limit is read. */
     env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
                      "at most 63 bytes");
     assert_null(pool);
@@ -259,7 +254,7 @@ TEST(a_pool_stands_on_its_owners_functions)
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_request request = {sizeof(request)};
     struct own own = {.memory = aligned_alloc(4096, 4 * MIB)};
-    void *a, *b, *c = NULL;
+    void *c = NULL;
 
     assert_non_null(own.memory);
     options.memory = (struct xseg_pool_memory){own_alloc, NULL, &own};
@@ -278,8 +273,8 @@ TEST(a_pool_stands_on_its_owners_functions)
     env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "aligned");
     assert_int_equal(own.given, own.taken);
     own.skew = 0;
-    a = env_alloc_in(allocator, pool, 1 * MIB, NULL);
-    b = env_alloc_in(allocator, pool, 1 * MIB, NULL);
+    void *a = env_alloc_in(allocator, pool, 1 * MIB, NULL);
+    void *b = env_alloc_in(allocator, pool, 1 * MIB, NULL);
     assert_ptr_equal(a, own.memory);
     assert_ptr_equal(b, own.memory + MIB);
     assert_false(env_block(allocator, a).is_expandable);
@@ -301,22 +296,20 @@ TEST(a_pool_stands_on_its_owners_functions)
 /* --- A pool that has run out while the device has not. --- */
 
 /* After a refusal in such a pool: pages stay full, and nothing goes before a capture. */
-static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status refusal)
+static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status error_message)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB};
-    struct xseg_request request = {sizeof(request)};
-    void *a, *b, *none = NULL;
+    struct xseg_request request = {sizeof(request), .bytes = 30 * MIB};
+    void *none = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_mib(200, NULL);
     struct xseg_pool *pool = env_pool_with(allocator, options), *captured = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
-    a = env_alloc(allocator, 120 * MIB, NULL);
+    void *a = env_alloc(allocator, 120 * MIB, NULL);
     request.pool = pool;
-    request.bytes = 30 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &none), refusal);
+    assert_int_equal(xseg_alloc_with(allocator, &request, &none), error_message);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
-    b = env_alloc(allocator, 40 * MIB, NULL);
+    void *b = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2);
     env_free(allocator, a);
     env_capture_begin(captured, stream);
@@ -339,22 +332,22 @@ TEST(a_full_pool_is_no_shortage)
 
 /* --- Checkpoint and restore. --- */
 
-struct told {
+struct notified {
     unsigned freed, live;
 };
 
 static void note_moved(void *context, void *ptr, bool freed)
 {
-    struct told *told = context;
+    struct notified *notified = context;
 
     assert_non_null(ptr);
     if (freed)
-        told->freed++;
+        notified->freed++;
     else
-        told->live++;
+        notified->live++;
 }
 
-/* What was asked for is known again, not what it was rounded to. */
+/* The requested size, not the rounded one. */
 static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool *pool,
                              void *const block[6], uint64_t want)
 {
@@ -376,7 +369,7 @@ static void restore_and_compare(const char *config)
     struct xseg_allocator *allocator = env_open(config);
     struct xseg_pool *pool = env_pool_with(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
-    struct told told = {0, 0};
+    struct notified notified = {0, 0};
     void *first[6], *later[6];
     bool exactly = false;
 
@@ -396,9 +389,9 @@ static void restore_and_compare(const char *config)
     for (unsigned i = 0; i < 6; i++)
         later[i] = env_alloc_in(allocator, pool, (i % 2 != 0 ? 5 * MIB : 90 * KIB) * (i + 1), NULL);
     env_free(allocator, later[2]);
-    assert_ok(xseg_pool_restore(pool, checkpoint, note_moved, &told));
-    assert_int_equal(told.freed, 7);
-    assert_int_equal(told.live, 4);
+    assert_ok(xseg_pool_restore(pool, checkpoint, note_moved, &notified));
+    assert_int_equal(notified.freed, 7);
+    assert_int_equal(notified.live, 4);
     assert_ok(xseg_pool_check_live(pool, live, 4, &exactly));
     assert_true(exactly);
     const struct xseg_statistics now = pool_stats(allocator, pool);
@@ -496,11 +489,10 @@ TEST(partly_released_memory_is_not_restored)
 TEST(destroyed_pools_leave_no_memory)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
     uint64_t host = 0;
 
     settings.memory_bytes = 1 * GIB; /* addresses of the simulator come once */
-    allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < 3000; i++) {
         struct xseg_pool *pool = env_pool(allocator);
         struct xseg_request request = {sizeof(request)};
@@ -513,7 +505,7 @@ TEST(destroyed_pools_leave_no_memory)
         assert_ok(xseg_alloc_with(allocator, &request, &small));
         request.bytes = 5 * MIB;
         assert_ok(xseg_alloc_with(allocator, &request, &large));
-        /* What a pool before it has counted is not counted again. */
+        /* Counters of an earlier pool do not continue. */
         assert_ok(xseg_stats_get(allocator, &where, &stats));
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 2);
@@ -646,7 +638,7 @@ TEST(empty_ones_do_as_well)
 /* Until memory is low, the cached memory of released pools remains reserved, and the pools stay. */
 TEST(pools_with_cached_memory_stay)
 {
-    /* Meson has the heap filled, which touches what nobody would.  A sanitizer's heap knows no such mode. */
+    /* MALLOC_PERTURB_ of Meson fills the heap, which touches unused memory.  A sanitizer's heap has no such mode. */
     assert_true(mallopt(M_PERTURB, 0) == 1 || ENV_IS_SANITIZED);
     struct xseg_allocator *allocator = open_small(NULL, 0);
 
@@ -756,11 +748,10 @@ TEST(a_released_pool_serves_no_requests)
     struct xseg_pool *pool = pass(allocator, 1000);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     struct xseg_checkpoint *checkpoint = NULL;
     void *ptr = NULL;
 
-    where.pool = pool;
     assert_ok(xseg_stats_get(allocator, &where, &stats));
     assert_true(stats.physical_bytes > 0);
     assert_ok(xseg_limits_set(allocator, &where, &limits));
@@ -835,7 +826,7 @@ TEST(owners_get_their_memory_back)
 
 /* --- Under shortage. --- */
 
-/* What nobody holds is found: the device is filled with it, and then with one block. */
+/* The device is filled with memory of destroyed pools, and then with one block. */
 TEST(memory_of_destroyed_pools_is_reused)
 {
     struct xseg_allocator *allocator = open_small(NULL, 512 * MIB);

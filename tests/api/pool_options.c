@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Options of pools that change, that outlive the pool, or that tell of its end. */
+/* Options of pools: changes, lifetime after the pool, and the destroy callback. */
 #include <string.h>
 
 #include "tests/support/env.h"
@@ -47,23 +47,21 @@ TEST(no_split_can_be_changed)
 
 TEST(use_on_oom_can_be_turned_on_and_off)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
-    struct xseg_allocator *allocator;
-    void *lent = NULL;
+    void *fallback = NULL;
 
-    allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
     struct xseg_pool *pool = env_pool_with(allocator, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     for (unsigned turn = 0; turn < 2; turn++) {
-        env_expect_error(xseg_alloc(allocator, 0, 180 * MIB, NULL, &lent), XSEG_ERR_NO_MEMORY,
+        env_expect_error(xseg_alloc(allocator, 0, 180 * MIB, NULL, &fallback), XSEG_ERR_NO_MEMORY,
                          "180");
         assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true));
-        lent = env_alloc(allocator, 180 * MIB, NULL);
-        assert_ptr_equal(env_block(allocator, lent).fallback_pool, pool);
+        fallback = env_alloc(allocator, 180 * MIB, NULL);
+        assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
         assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, false));
-        assert_ptr_equal(env_block(allocator, lent).fallback_pool, pool);
-        env_free(allocator, lent);
-        lent = NULL;
+        assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
+        env_free(allocator, fallback);
+        fallback = NULL;
     }
     env_close(allocator);
 }
@@ -86,9 +84,9 @@ TEST(invalid_settings_are_rejected)
     env_close(allocator);
 }
 
-/* --- Names of the user's. --- */
+/* --- User names. --- */
 
-/* The events of a pool that is over still say what the user called it. */
+/* Also events of a destroyed pool. */
 TEST(history_reports_the_user_name_of_a_pool)
 {
     struct xseg_allocator *allocator = env_open("history:all");
@@ -138,19 +136,19 @@ TEST(older_callers_have_no_pool_name)
 
 /* --- The end. --- */
 
-/* What a pool told of its end. */
-struct told {
+/* What the destroy callback received. */
+struct notified {
     unsigned times, frees, frees_before;
     struct xseg_statistics last;
 };
 
-static void hear(void *context, const struct xseg_statistics *last)
+static void log_line(void *context, const struct xseg_statistics *last)
 {
-    struct told *told = context;
+    struct notified *notified = context;
 
-    told->times++;
-    told->last = *last;
-    told->frees_before = told->frees;
+    notified->times++;
+    notified->last = *last;
+    notified->frees_before = notified->frees;
 }
 
 static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stream)
@@ -167,24 +165,24 @@ static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stre
 
 static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
-    struct told *told = context;
+    struct notified *notified = context;
 
     (void)bytes;
     (void)device;
     (void)stream;
-    /* PyTorch destroys the pool's allocator when it is gone. */
-    assert_int_equal(told->times, 0);
-    told->frees++;
+    /* PyTorch destroys the pool's allocator in the callback. */
+    assert_int_equal(notified->times, 0);
+    notified->frees++;
     assert_int_equal(cuMemFree_v2((uintptr_t)ptr), 0);
 }
 
-static struct xseg_pool_options telling(struct told *told)
+static struct xseg_pool_options telling(struct notified *notified)
 {
     struct xseg_pool_options options = {sizeof(options)};
 
-    *told = (struct told){.times = 0};
-    options.on_destroy = hear;
-    options.on_destroy_context = told;
+    *notified = (struct notified){.times = 0};
+    options.on_destroy = log_line;
+    options.on_destroy_context = notified;
     return options;
 }
 
@@ -193,19 +191,19 @@ static const char *const configs[] = {"expandable_segments:True", "expandable_se
 TEST(empty_pool_is_destroyed_at_its_release)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct told told;
-    const struct xseg_pool_options options = telling(&told);
+    struct notified notified;
+    const struct xseg_pool_options options = telling(&notified);
     struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     assert_ok(xseg_pool_retain(pool));
     assert_ok(xseg_pool_release(pool));
-    assert_int_equal(told.times, 0);
+    assert_int_equal(notified.times, 0);
     assert_ok(xseg_pool_release(pool));
-    assert_int_equal(told.times, 1);
-    assert_int_equal(told.last.struct_size, sizeof(told.last));
-    assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].peak, 0);
+    assert_int_equal(notified.times, 1);
+    assert_int_equal(notified.last.struct_size, sizeof(notified.last));
+    assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].peak, 0);
     env_close(allocator);
-    assert_int_equal(told.times, 1);
+    assert_int_equal(notified.times, 1);
 }
 
 /* PyTorch releases a pool, and then empties it. */
@@ -215,8 +213,8 @@ TEST(a_released_pool_is_trimmed_by_name)
         struct xseg_allocator *allocator = env_open(configs[i]);
         struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_trim_result done = {sizeof(done)};
-        struct told told;
-        const struct xseg_pool_options options = telling(&told);
+        struct notified notified;
+        const struct xseg_pool_options options = telling(&notified);
         struct xseg_pool *pool = where.pool = env_pool_with(allocator, &options);
 
         void *kept = env_alloc_in(allocator, pool, 512, NULL);
@@ -225,18 +223,18 @@ TEST(a_released_pool_is_trimmed_by_name)
         assert_ok(xseg_pool_release(pool));
         assert_ok(xseg_trim(allocator, &where, NULL, &done));
         assert_int_equal(done.released, 40 * MIB);
-        assert_int_equal(told.times, 0);
+        assert_int_equal(notified.times, 0);
         env_free(allocator, kept);
-        assert_int_equal(told.times, 0);
+        assert_int_equal(notified.times, 0);
         assert_ok(xseg_trim(allocator, &where, NULL, &done));
         assert_int_equal(done.released, 2 * MIB);
         assert_int_equal(done.remaining, 0);
-        assert_int_equal(told.times, 1);
-        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].peak, 42 * MIB);
-        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_SMALL].freed, 2 * MIB);
-        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_LARGE].freed, 40 * MIB);
-        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(told.last.allocation[XSEG_STAT_ALL].allocated, 2);
+        assert_int_equal(notified.times, 1);
+        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].peak, 42 * MIB);
+        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_SMALL].freed, 2 * MIB);
+        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_LARGE].freed, 40 * MIB);
+        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(notified.last.allocation[XSEG_STAT_ALL].allocated, 2);
         /* The default pool's memory is still there. */
         assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
         env_close(allocator);
@@ -249,8 +247,8 @@ TEST(a_trim_that_destroys_its_pool_names_all_devices)
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
-    struct told told;
-    const struct xseg_pool_options options = telling(&told);
+    struct notified notified;
+    const struct xseg_pool_options options = telling(&notified);
     void *other = NULL;
 
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
@@ -261,39 +259,37 @@ TEST(a_trim_that_destroys_its_pool_names_all_devices)
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 40 * MIB);
-    assert_int_equal(told.times, 1);
+    assert_int_equal(notified.times, 1);
     env_close(allocator);
 }
 
-/* Own functions are not called once the pool is gone: at a trim, where memory was short, or at the close. */
+/* In a trim, under memory pressure, or in the close. */
 TEST(custom_memory_is_freed_before_the_pool_is_destroyed)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 128 * MIB};
-
     for (unsigned how = 0; how < 4; how++) {
-        struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-        struct told told;
+        struct xseg_allocator *allocator = env_open_mib(128, NULL);
+        struct notified notified;
 
         env_context_push(0); /* the functions call the driver */
-        struct xseg_pool_options options = telling(&told);
-        options.memory = (struct xseg_pool_memory){own_alloc, own_free, &told};
+        struct xseg_pool_options options = telling(&notified);
+        options.memory = (struct xseg_pool_memory){own_alloc, own_free, &notified};
         struct xseg_pool *pool = env_pool_with(allocator, &options);
 
         env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
         if (how != 3)
             assert_ok(xseg_pool_release(pool));
-        assert_int_equal(told.times + told.frees, 0);
+        assert_int_equal(notified.times + notified.frees, 0);
         if (how == 0)
             env_empty_cache(allocator);
         if (how == 1)
             env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
         if (how < 2)
-            assert_int_equal(told.times, 1);
+            assert_int_equal(notified.times, 1);
         assert_ok(xseg_close(allocator));
         env_context_pop(0);
-        assert_int_equal(told.times, 1);
-        assert_int_equal(told.frees_before, 1);
-        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].freed, 60 * MIB);
+        assert_int_equal(notified.times, 1);
+        assert_int_equal(notified.frees_before, 1);
+        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].freed, 60 * MIB);
     }
 }
 
@@ -305,15 +301,14 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
     assert_int_equal(xseg_free(other, &other), XSEG_ERR_NOT_ALLOCATED);
 }
 
-/* Who is told uses another allocator; the request that took the pool's memory has failed, and says why. */
+/* The callback uses another allocator; the request that reclaimed the pool's memory fails, and its message is kept. */
 TEST(a_failure_keeps_its_text)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 128 * MIB};
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_allocator *other = NULL;
     void *block = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_mib(128, NULL);
     assert_ok(env_try_open(NULL, &other));
     options.on_destroy = fail_elsewhere;
     options.on_destroy_context = &other;
@@ -331,11 +326,11 @@ TEST(own_functions_serve_a_capture)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream_on(0);
-    struct told told;
-    struct xseg_pool_options options = telling(&told);
+    struct notified notified;
+    struct xseg_pool_options options = telling(&notified);
 
     env_context_push(0);
-    options.memory = (struct xseg_pool_memory){own_alloc, own_free, &told};
+    options.memory = (struct xseg_pool_memory){own_alloc, own_free, &notified};
     struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     env_capture_begin(pool, stream);
@@ -345,7 +340,7 @@ TEST(own_functions_serve_a_capture)
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
-    assert_int_equal(told.frees, 1);
+    assert_int_equal(notified.frees, 1);
     env_context_pop(0);
     assert_ok(xseg_close(allocator));
     env_stream_destroy_on(0, stream);
@@ -354,12 +349,12 @@ TEST(own_functions_serve_a_capture)
 TEST(destruction_is_notified_once)
 {
     enum { POOLS = 200 };
-    static struct told told[POOLS];
+    static struct notified notified[POOLS];
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pools[POOLS];
 
     for (unsigned i = 0; i < POOLS; i++) {
-        const struct xseg_pool_options options = telling(&told[i]);
+        const struct xseg_pool_options options = telling(&notified[i]);
 
         pools[i] = env_pool_with(allocator, &options);
         env_free(allocator, env_alloc_in(allocator, pools[i], 512, NULL));
@@ -368,11 +363,11 @@ TEST(destruction_is_notified_once)
         assert_ok(xseg_pool_release(pools[i]));
     env_empty_cache(allocator);
     for (unsigned i = 0; i < POOLS; i++)
-        assert_int_equal(told[i].times, 1 - i % 2);
+        assert_int_equal(notified[i].times, 1 - i % 2);
     env_close(allocator);
     for (unsigned i = 0; i < POOLS; i++) {
-        assert_int_equal(told[i].times, 1);
-        assert_int_equal(told[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
+        assert_int_equal(notified[i].times, 1);
+        assert_int_equal(notified[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
     }
 }
 
@@ -380,19 +375,17 @@ TEST(destruction_is_notified_once)
 
 static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    where.pool = pool;
     assert_ok(xseg_stats_get(allocator, &where, &stats));
     return stats;
 }
 
 static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned what)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
-    where.pool = pool;
     assert_ok(xseg_stats_reset(allocator, &where, what));
 }
 
@@ -414,8 +407,8 @@ TEST(a_pool_counts_what_it_reserved)
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
         struct xseg_allocator *allocator = env_open(configs[i]);
-        struct told told;
-        const struct xseg_pool_options options = telling(&told);
+        struct notified notified;
+        const struct xseg_pool_options options = telling(&notified);
         struct xseg_pool *pool = env_pool_with(allocator, &options);
         void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         void *b = env_alloc_in(allocator, pool, 512, NULL);
@@ -442,10 +435,10 @@ TEST(a_pool_counts_what_it_reserved)
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
         env_free(allocator, b);
         env_empty_cache(allocator);
-        assert_int_equal(told.times, 1);
-        expect_reserved(&told.last, XSEG_STAT_ALL, 0, all, 0, all);
-        expect_reserved(&told.last, XSEG_STAT_LARGE, 0, large, 0, large);
-        expect_reserved(&told.last, XSEG_STAT_SMALL, 0, small, 0, small);
+        assert_int_equal(notified.times, 1);
+        expect_reserved(&notified.last, XSEG_STAT_ALL, 0, all, 0, all);
+        expect_reserved(&notified.last, XSEG_STAT_LARGE, 0, large, 0, large);
+        expect_reserved(&notified.last, XSEG_STAT_SMALL, 0, small, 0, small);
         env_close(allocator);
     }
 }
@@ -454,9 +447,8 @@ TEST(a_peak_falls_to_what_is_reserved)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool_with(allocator, NULL);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
-    where.pool = pool;
     void *kept = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     assert_ok(xseg_trim(allocator, &where, NULL, NULL));
@@ -479,14 +471,13 @@ TEST(memory_of_a_released_pool_can_be_read)
 {
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
-        struct told told;
-        const struct xseg_pool_options options = telling(&told);
+        struct notified notified;
+        const struct xseg_pool_options options = telling(&notified);
         struct xseg_pool *pool = env_pool_with(allocator, &options),
                          *other = env_pool_with(allocator, NULL);
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        where.pool = pool;
         env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
         env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
         env_free(allocator, env_alloc_in(allocator, other, 20 * MIB, NULL));
@@ -499,9 +490,9 @@ TEST(memory_of_a_released_pool_can_be_read)
         assert_int_equal(stats.segment[XSEG_STAT_ALL].current, i == 0 ? 0 : 2);
         assert_int_equal(stats.physical_bytes, 42 * MIB);
         reset(allocator, pool, XSEG_RESET_PEAK);
-        assert_int_equal(told.times, 0);
+        assert_int_equal(notified.times, 0);
         assert_ok(xseg_trim(allocator, &where, NULL, NULL));
-        assert_int_equal(told.times, 1);
+        assert_int_equal(notified.times, 1);
         assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
         env_close(allocator);
     }
@@ -535,9 +526,8 @@ static void ask_driver(const void *address, unsigned long long *base, size_t *by
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t limit)
 {
     struct xseg_pool_options options = {sizeof(options), .single_page = true, .limit_bytes = limit};
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 
@@ -585,7 +575,7 @@ static bool add_single(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-/* Of live blocks alone, and not of small ones and those of other pools. */
+/* Only allocated blocks count, without small ones and other pools. */
 TEST(explain_reports_the_cost_of_single_pages)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
@@ -632,9 +622,8 @@ TEST(a_large_block_is_one_piece_of_memory)
 TEST(a_pool_can_be_set_to_it_before_its_first_block)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     assert_ok(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true));
     char *const block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(block, 30 * MIB);
@@ -720,9 +709,7 @@ TEST(single_page_is_allocated_at_its_address_only)
 /* Idle pages of a released pool are the driver's to make others of. */
 TEST(a_released_pool_makes_room_for_others)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
@@ -736,11 +723,10 @@ TEST(addresses_do_not_gather)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     uint64_t most = 0;
     void *block;
 
-    where.pool = pool;
     for (unsigned i = 0; i < 200; i++) {
         void *before = block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
 
@@ -775,11 +761,9 @@ TEST(resumed_pool_has_single_pages)
 
 TEST(idle_pages_of_other_sizes_make_room)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
-
-    /* What is idle in the pool itself, in the default pool, and where the pool has a limit of its own. */
+    /* Idle memory in the pool itself, in the default pool, and with a pool limit. */
     for (unsigned i = 0; i < 3; i++) {
-        struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+        struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
         struct xseg_pool *pool = make_pool(allocator, i == 2 ? 210 * MIB : 0);
         void *other = i == 1 ? env_alloc(allocator, 160 * MIB, NULL)
                              : env_alloc_in(allocator, pool, 160 * MIB, NULL);
@@ -794,10 +778,9 @@ TEST(idle_pages_of_other_sizes_make_room)
 
 TEST(failed_single_page_leaves_nothing)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
     void *block = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     const uint64_t before = env_stats(allocator).address_bytes;
     assert_int_equal(env_try_alloc_in(allocator, pool, 300 * MIB, &block), XSEG_ERR_NO_MEMORY);

@@ -9,7 +9,7 @@
 
 /* --- What most cases need. --- */
 
-/* What a pool's own functions have to give: two pieces of 2 MiB. */
+/* Memory of the custom functions: two pieces of 2 MiB. */
 static struct {
     unsigned char *memory;
     unsigned given, taken;
@@ -47,9 +47,7 @@ static const struct xseg_pool_memory own_memory = {own_alloc, own_free, NULL};
 
 static struct xseg_allocator *open_on(size_t mib)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
-
-    return env_open_on(&settings, "expandable_segments:True");
+    return env_open_mib(mib, "expandable_segments:True");
 }
 
 static bool free_live(void *context, const struct xseg_block_info *info)
@@ -70,15 +68,13 @@ static void finish(struct xseg_allocator *allocator, xseg_stream stream)
     env_close(allocator, stream);
 }
 
-/* The memory of a pool that is all of a device is lent, as a block of so many bytes; returns that. */
-static void *lend(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+/* Allocate a fallback block from a pool that has all memory of the device. */
+static void *alloc_fallback(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
-    void *lent;
-
     env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
-    lent = env_alloc(allocator, bytes, NULL);
-    assert_ptr_equal(env_block(allocator, lent).fallback_pool, pool);
-    return lent;
+    void *fallback = env_alloc(allocator, bytes, NULL);
+    assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
+    return fallback;
 }
 
 /* A cached block of 20 MiB that only a request of all of it, or a pool that does not split, gets whole. */
@@ -92,8 +88,8 @@ static void expect_whole(struct xseg_allocator *allocator, const void *ptr)
     assert_int_equal(env_block(allocator, ptr).bytes, 20 * MIB);
 }
 
-static void expect_refused(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
-                           xseg_status status)
+static void expect_rejected(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                            xseg_status status)
 {
     void *ptr = NULL;
 
@@ -131,100 +127,100 @@ static void share_once(struct xseg_allocator *allocator, void *ptr)
     options.member = (value);                             \
     (void)state
 
-/* --- A pool that lends. --- */
+/* --- Fallback pools. --- */
 
 #define PAIR(one, other, verdict) TEST_WITH(one##_and_##other, set_up, tear_down)
 
-PAIR(lend, no_split, yes)
+PAIR(fallback, no_split, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.no_split = true;
-    void *lent = lend(allocator, env_pool_with(allocator, &options), 20 * MIB);
-    assert_int_equal(env_block(allocator, lent).bytes, 40 * MIB);
+    void *fallback = alloc_fallback(allocator, env_pool_with(allocator, &options), 20 * MIB);
+    assert_int_equal(env_block(allocator, fallback).bytes, 40 * MIB);
     finish(allocator, NULL);
 }
 
-PAIR(lend, limit, yes)
+PAIR(fallback, limit, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.limit_bytes = 40 * MIB;
     struct xseg_pool *pool = env_pool_with(allocator, &options);
-    void *lent = lend(allocator, pool, 30 * MIB);
-    /* What is lent still counts towards it. */
+    void *fallback = alloc_fallback(allocator, pool, 30 * MIB);
+    /* The fallback block counts towards the limit. */
     (void)env_alloc_in(allocator, pool, 10 * MIB, NULL);
-    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
-    env_free(allocator, lent);
+    expect_rejected(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    env_free(allocator, fallback);
     (void)env_alloc_in(allocator, pool, 2 * MIB, NULL);
     finish(allocator, NULL);
 }
 
-PAIR(lend, own_memory, yes)
+PAIR(fallback, own_memory, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(2);
 
     options.memory = own_memory;
     struct xseg_pool *pool = env_pool_with(allocator, &options);
-    /* What such functions gave counts as the device's. */
+    /* Memory of custom functions counts as the device's. */
     env_free(allocator, env_alloc_in(allocator, pool, MIB, NULL));
-    void *lent = env_alloc(allocator, MIB, NULL);
-    assert_ptr_equal(lent, own.memory);
-    assert_ptr_equal(env_block(allocator, lent).fallback_pool, pool);
+    void *fallback = env_alloc(allocator, MIB, NULL);
+    assert_ptr_equal(fallback, own.memory);
+    assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
     finish(allocator, NULL);
 }
 
-PAIR(lend, exportable, yes)
+PAIR(fallback, exportable, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.exportable = true;
     struct xseg_pool *pool = env_pool_with(allocator, &options);
-    void *lent = lend(allocator, pool, 20 * MIB);
-    assert_int_equal(export_and_close_handles(allocator, lent), XSEG_ERR_UNSUPPORTED);
+    void *fallback = alloc_fallback(allocator, pool, 20 * MIB);
+    assert_int_equal(export_and_close_handles(allocator, fallback), XSEG_ERR_UNSUPPORTED);
     void *inside = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     share_once(allocator, inside);
     assert_ok(xseg_export_close(allocator, inside));
     finish(allocator, NULL);
 }
 
-PAIR(lend, pause, later)
+PAIR(fallback, pause, later)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
     struct xseg_pool *pool = env_pool_with(allocator, &options);
-    void *lent = lend(allocator, pool, 20 * MIB);
+    void *fallback = alloc_fallback(allocator, pool, 20 * MIB);
 
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
                      "contains a block of the default pool");
-    env_free(allocator, lent);
+    env_free(allocator, fallback);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    /* A pool that is paused does not lend, either; the device has room then. */
-    lent = env_alloc(allocator, 20 * MIB, NULL);
-    assert_null(env_block(allocator, lent).fallback_pool);
-    env_free(allocator, lent);
+    /* A paused pool is no fallback; the device has free memory then. */
+    fallback = env_alloc(allocator, 20 * MIB, NULL);
+    assert_null(env_block(allocator, fallback).fallback_pool);
+    env_free(allocator, fallback);
     assert_ok(xseg_pool_resume(pool));
     finish(allocator, NULL);
 }
 
-PAIR(lend, checkpoint, yes)
+PAIR(fallback, checkpoint, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
     struct xseg_pool *pool = env_pool_with(allocator, &options);
-    void *lent = lend(allocator, pool, 20 * MIB);
+    void *fallback = alloc_fallback(allocator, pool, 20 * MIB);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
     restore(pool, checkpoint);
-    assert_int_equal(env_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
-PAIR(lend, capture, no)
+PAIR(fallback, capture, no)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
@@ -234,46 +230,46 @@ PAIR(lend, capture, no)
     env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
     env_capture_begin(pool, stream);
     env_capture_end(pool, stream);
-    expect_refused(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
+    expect_rejected(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
     finish(allocator, stream);
 }
 
-PAIR(lend, route, yes)
+PAIR(fallback, route, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *lender = env_pool_with(allocator, &options), *other = env_pool(allocator);
-    void *lent = lend(allocator, lender, 20 * MIB);
+    struct xseg_pool *env = env_pool_with(allocator, &options), *other = env_pool(allocator);
+    void *fallback = alloc_fallback(allocator, env, 20 * MIB);
 
-    env_free(allocator, lent);
+    env_free(allocator, fallback);
     /* Routed elsewhere, it is no request of the default pool. */
     assert_ok(xseg_route_begin(other, NULL, NULL));
-    expect_refused(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
+    expect_rejected(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
     assert_ok(xseg_route_end(other));
     /* Routed to, the pool serves it as its own. */
-    assert_ok(xseg_route_begin(lender, NULL, NULL));
-    assert_ptr_equal(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).pool, lender);
-    assert_ok(xseg_route_end(lender));
-    lent = env_alloc(allocator, 20 * MIB, NULL);
-    assert_ptr_equal(env_block(allocator, lent).fallback_pool, lender);
+    assert_ok(xseg_route_begin(env, NULL, NULL));
+    assert_ptr_equal(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).pool, env);
+    assert_ok(xseg_route_end(env));
+    fallback = env_alloc(allocator, 20 * MIB, NULL);
+    assert_ptr_equal(env_block(allocator, fallback).fallback_pool, env);
     finish(allocator, NULL);
 }
 
-PAIR(lend, release, no)
+PAIR(fallback, release, no)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
     struct xseg_pool *pool = env_pool_with(allocator, &options);
-    void *lent = lend(allocator, pool, 20 * MIB);
+    void *fallback = alloc_fallback(allocator, pool, 20 * MIB);
 
     assert_ok(xseg_pool_release(pool));
-    assert_int_equal(env_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
     /* The rest of the pool is not lent: as all idle memory, it goes to the request that needs it. */
     assert_null(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).fallback_pool);
     finish(allocator, NULL);
 }
 
-/* --- A pool that does not split. --- */
+/* --- no_split. --- */
 
 PAIR(no_split, limit, yes)
 {
@@ -284,7 +280,7 @@ PAIR(no_split, limit, yes)
     struct xseg_pool *pool = env_pool_with(allocator, &options);
     cache_one(allocator, pool);
     expect_whole(allocator, env_alloc_in(allocator, pool, 2 * MIB, NULL));
-    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    expect_rejected(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
     finish(allocator, NULL);
 }
 
@@ -385,7 +381,7 @@ PAIR(no_split, release, yes)
     finish(allocator, NULL);
 }
 
-/* --- A pool with a limit. --- */
+/* --- Limits. --- */
 
 PAIR(limit, own_memory, yes)
 {
@@ -396,7 +392,7 @@ PAIR(limit, own_memory, yes)
     struct xseg_pool *pool = env_pool_with(allocator, &options);
     (void)env_alloc_in(allocator, pool, MIB, NULL);
     (void)env_alloc_in(allocator, pool, MIB, NULL);
-    expect_refused(allocator, pool, MIB, XSEG_ERR_LIMIT);
+    expect_rejected(allocator, pool, MIB, XSEG_ERR_LIMIT);
     assert_int_equal(own.given, 1);
     finish(allocator, NULL);
 }
@@ -410,7 +406,7 @@ PAIR(limit, exportable, yes)
     struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     share_once(allocator, ptr);
-    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    expect_rejected(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
     assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
@@ -446,7 +442,7 @@ PAIR(limit, checkpoint, yes)
     env_free(allocator, ptr);
     restore(pool, checkpoint);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
-    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    expect_rejected(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
     finish(allocator, NULL);
 }
 
@@ -476,7 +472,7 @@ PAIR(limit, route, yes)
 
     assert_ok(xseg_route_begin(pool, NULL, NULL));
     (void)env_alloc(allocator, 20 * MIB, NULL);
-    expect_refused(allocator, NULL, 2 * MIB, XSEG_ERR_LIMIT);
+    expect_rejected(allocator, NULL, 2 * MIB, XSEG_ERR_LIMIT);
     assert_ok(xseg_route_end(pool));
     (void)env_alloc(allocator, 2 * MIB, NULL);
     finish(allocator, NULL);
@@ -496,7 +492,7 @@ PAIR(limit, release, yes)
     finish(allocator, NULL);
 }
 
-/* --- A pool on its owner's functions. --- */
+/* --- Custom memory functions. --- */
 
 PAIR(own_memory, exportable, no)
 {
@@ -577,7 +573,7 @@ PAIR(own_memory, release, yes)
     finish(allocator, NULL);
 }
 
-/* --- A pool that can be exported. --- */
+/* --- Exportable pools. --- */
 
 PAIR(exportable, pause, later)
 {
@@ -670,14 +666,14 @@ static void expect_single(struct xseg_allocator *allocator, const void *ptr)
     assert_int_equal(env_block(allocator, ptr).bytes, 22 * MIB);
 }
 
-PAIR(lend, single_page, yes)
+PAIR(fallback, single_page, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.single_page = true;
-    void *lent = lend(allocator, env_pool_with(allocator, &options), 20 * MIB);
-    assert_int_equal(env_block(allocator, lent).bytes, 40 * MIB);
+    void *fallback = alloc_fallback(allocator, env_pool_with(allocator, &options), 20 * MIB);
+    assert_int_equal(env_block(allocator, fallback).bytes, 40 * MIB);
     finish(allocator, NULL);
 }
 
@@ -701,7 +697,7 @@ PAIR(limit, single_page, yes)
 
     options.single_page = true;
     struct xseg_pool *pool = env_pool_with(allocator, &options);
-    expect_refused(allocator, pool, 21 * MIB, XSEG_ERR_LIMIT);
+    expect_rejected(allocator, pool, 21 * MIB, XSEG_ERR_LIMIT);
     (void)env_alloc_in(allocator, pool, 20 * MIB, NULL);
     finish(allocator, NULL);
 }
@@ -795,13 +791,13 @@ PAIR(single_page, release, yes)
     void *ptr = env_alloc_in(allocator, pool, 80 * MIB, NULL);
 
     assert_ok(xseg_pool_release(pool));
-    expect_refused(allocator, other, 80 * MIB, XSEG_ERR_NO_MEMORY);
+    expect_rejected(allocator, other, 80 * MIB, XSEG_ERR_NO_MEMORY);
     env_free(allocator, ptr);
     (void)env_alloc_in(allocator, other, 80 * MIB, NULL);
     finish(allocator, NULL);
 }
 
-/* --- A pool that is paused. --- */
+/* --- Paused pools. --- */
 
 PAIR(pause, checkpoint, later)
 {
@@ -842,7 +838,7 @@ PAIR(pause, route, yes)
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_ok(xseg_route_begin(pool, NULL, NULL));
-    expect_refused(allocator, NULL, MIB, XSEG_ERR_PAUSED);
+    expect_rejected(allocator, NULL, MIB, XSEG_ERR_PAUSED);
     assert_ok(xseg_pool_resume(pool));
     (void)env_alloc(allocator, MIB, NULL);
     assert_ok(xseg_route_end(pool));

@@ -230,13 +230,12 @@ TEST(names_of_pools_are_shown)
 {
     struct xseg_pool_options options = {sizeof(options), .name = "kv cache"};
     struct xseg_allocator *allocator = env_open("publish:True");
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     void *const ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     assert_non_null(find_pool(read_frame(), "\"kv cache\""));
     env_free(allocator, ptr);
-    /* What is cached of a pool that has ended is one row. */
+    /* The cached memory of a destroyed pool is one row. */
     assert_ok(xseg_pool_release(pool));
     await_frame(allocator);
     assert_null(find_pool(read_frame(), "\"kv cache\""));
@@ -338,7 +337,7 @@ TEST(hits_uses_and_scrapes_change_nothing_and_a_tick_does)
     env_close(allocator);
 }
 
-/* Each look is at what the call before it has left. */
+/* Each check sees the result of the previous call. */
 TEST(calls_that_map_memory_publish)
 {
     struct xseg_allocator *allocator = env_open("publish:True");
@@ -361,7 +360,7 @@ TEST(calls_that_map_memory_publish)
     limits.hard_bytes = reserved;
     assert_ok(xseg_limits_set(allocator, &where, &limits));
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
-    /* Where memory has been short, a capture begins with a trim. */
+    /* After memory pressure a capture begins with a trim. */
     assert_int_equal(xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
     limits.hard_bytes = reserved + 20 * MIB;
     assert_ok(xseg_limits_set(allocator, &where, &limits));
@@ -461,7 +460,7 @@ TEST(file_is_published_while_threads_run)
     env_close(allocator);
 }
 
-/* --- What it does not come in the way of. --- */
+/* --- No side effects. --- */
 
 TEST(a_forked_child_changes_nothing)
 {
@@ -497,13 +496,13 @@ TEST(failed_publishing_does_not_affect_allocation)
 {
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line};
     struct xseg_allocator *allocator = NULL;
-    struct rlimit before, none;
+    struct rlimit before;
     void *ptr = NULL;
     int file = -1;
 
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    none = before;
+    struct rlimit none = before;
     none.rlim_cur = 0;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
     const xseg_status status = xseg_config_set(allocator, "publish:True");

@@ -20,7 +20,7 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator, uint64_t byt
     return range;
 }
 
-/* Work on granules that lasts until somebody waits, or the test says so. */
+/* Work on granules that runs until a call waits for it or the test ends it. */
 static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
 {
     const struct xseg_range_info at = info(range);
@@ -60,7 +60,7 @@ TEST(commits_map_and_decommits_unmap)
     env_close(allocator);
 }
 
-/* How often the driver has been called, but for questions about events. */
+/* Driver calls without event queries. */
 static uint64_t calls(void)
 {
     return xseg_sim_calls(NULL);
@@ -176,7 +176,7 @@ TEST(bad_input_changes_nothing)
     env_close(allocator);
 }
 
-/* What is committed stays within the limits of the device, of the pool and of the range, and moves when memory is short. */
+/* Committed memory counts towards the limits of device, pool and range, and is reclaimed from other memory. */
 TEST(limits_and_shortage)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
@@ -192,7 +192,7 @@ TEST(limits_and_shortage)
     env_expect_error(xseg_range_commit(range, 10 * PAGE, 21 * PAGE, NULL), XSEG_ERR_LIMIT,
                      "hard_limit_mb");
     assert_int_equal(info(range).committed_bytes, 10 * PAGE);
-    /* A cached block of another pool and another page size makes room. */
+    /* A cached block of another pool and another page size is reclaimed. */
     env_free(allocator, block);
     commit(range, 10, 26, NULL);
     assert_int_equal(xseg_sim_used(0), 36 * PAGE);
@@ -240,11 +240,10 @@ TEST(mappings_of_one_page_go_together)
 TEST(a_full_range_on_a_full_device)
 {
     struct xseg_allocator *allocator = env_open("hard_limit_mb:10");
-    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_range_options options = {sizeof(options), .limit_bytes = 4 * PAGE};
     struct xseg_range *range = NULL, *other = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream();
 
-    options.limit_bytes = 4 * PAGE;
     options.pool = info(other).pool;
     assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     commit(range, 0, 4, stream);
@@ -359,7 +358,7 @@ TEST(a_held_granule_keeps_the_allocator_open)
     assert_ok(xseg_close(allocator));
 }
 
-/* Pinned and exported granules keep their page over a decommit, and go once they are let go of. */
+/* Pinned and exported granules keep their page over a decommit until the release. */
 TEST(held_granules_stay_committed)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -401,7 +400,7 @@ TEST(held_granules_stay_committed)
     env_close(allocator);
 }
 
-/* What is let go of leaves with the stream that it was decommitted on as well as with the one that let go of it. */
+/* Unmapping waits for the streams of the decommit and of the unhold. */
 TEST(decommit_waits_for_both_streams)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -426,7 +425,7 @@ TEST(decommit_waits_for_both_streams)
 }
 
 struct seen {
-    uint64_t live, pending, hole;
+    uint64_t live, pending, unmapped;
     xseg_stream waits_for;
 };
 
@@ -436,7 +435,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 
     seen->live += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
     seen->pending += block->state == XSEG_BLOCK_PENDING_FREE ? block->bytes : 0;
-    seen->hole += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
+    seen->unmapped += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
     return true;
 }
 
@@ -471,7 +470,7 @@ TEST(queries_report_ranges)
     assert_ok(xseg_for_each_block(allocator, NULL, see_block, &seen));
     assert_int_equal(seen.live, 4 * PAGE);
     assert_int_equal(seen.pending, 2 * PAGE);
-    assert_int_equal(seen.hole, (PAGES - 6) * PAGE);
+    assert_int_equal(seen.unmapped, (PAGES - 6) * PAGE);
     assert_ok(xseg_explain(allocator, NULL, see_reason, &seen, &explained));
     assert_ptr_equal(seen.waits_for, stream);
     assert_int_equal(explained.allocated, 4 * PAGE);
@@ -492,7 +491,7 @@ TEST(queries_report_ranges)
     env_close(allocator);
 }
 
-/* Prepared pages are left to their range, and go back after the time of idleness. */
+/* Prepared pages are reserved for their range, and released after the idle time. */
 TEST(prepared_pages_wait_for_their_range)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
@@ -712,14 +711,14 @@ TEST(idle_pages_are_everybodys)
     env_close(allocator);
 }
 
-static bool count_shortage(void *context, const struct xseg_oom_info *shortage)
+static bool count_shortage(void *context, const struct xseg_oom_info *oom)
 {
-    (void)shortage;
+    (void)oom;
     ++*(unsigned *)context;
     return false;
 }
 
-/* At a limit, pages that were made ahead serve the range, and count as what it was promised: nobody is asked for memory. */
+/* At a limit, prepared pages serve the range and count towards its quota, without requests to others. */
 TEST(pages_made_ahead_at_a_limit)
 {
     struct xseg_allocator *allocator = env_open("hard_limit_mb:32");
@@ -749,7 +748,7 @@ TEST(pages_made_ahead_at_a_limit)
     env_close(allocator);
 }
 
-/* What an observer gets while it is told that memory came. */
+/* The memory that an observer commits in a map notification. */
 struct greedy {
     struct xseg_range *range;
     xseg_status status[2]; /* at the limit of the range, and below it */
@@ -770,7 +769,7 @@ static void want_more(void *context, const struct xseg_mapping *mapping)
     greedy->status[1] = xseg_range_commit(greedy->range, 8 * PAGE, PAGE, NULL);
 }
 
-/* Memory that observers are told of counts already: what they commit meanwhile stays within the limits. */
+/* Commits in a notification stay within the limits, since the new memory counts already. */
 TEST(limits_hold_during_notifications)
 {
     static const char *const config[] = {"hard_limit_mb:1024", "hard_limit_mb:8"};
@@ -878,11 +877,11 @@ static void release_when_short(void *context, enum xseg_log_level level, const c
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static void count_refusal(void *context, const struct xseg_oom_info *shortage)
+static void count_refusal(void *context, const struct xseg_oom_info *oom)
 {
     unsigned *count = context;
 
-    (void)shortage;
+    (void)oom;
     ++*count;
 }
 
@@ -974,7 +973,6 @@ TEST(a_pause_unmaps_all_aliases)
     env_close(allocator);
 }
 
-/* Work that may use the memory is in the way of a pause. */
 TEST(work_is_in_the_way)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
@@ -995,7 +993,7 @@ TEST(work_is_in_the_way)
     env_close(allocator);
 }
 
-/* Each stream for which granules were committed is in the way, however many there are, and whose entry it has. */
+/* Each stream with committed granules blocks the pause, whatever their number. */
 TEST(any_of_many_streams_is_in_the_way)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
@@ -1076,7 +1074,6 @@ TEST(a_resume_maps_one_page_at_all_aliases)
     env_close(allocator);
 }
 
-/* Memory that leaves, and whose stream has passed, is in no pause's way: it goes. */
 TEST(unmapped_alias_does_not_block_a_pause)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
@@ -1161,7 +1158,7 @@ TEST(a_range_is_charged_while_it_maps_the_page)
     env_close(allocator);
 }
 
-/* A granule that leaves with a page of others gets one of its own, behind the work that it left with. */
+/* The new page waits for the work of the decommit. */
 TEST(commit_replaces_an_alias_by_a_new_page)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
@@ -1229,7 +1226,7 @@ TEST(a_commit_waits_for_all_streams)
     env_close(allocator);
 }
 
-/* A range that an observer ends, once, as soon as it is told of anything. */
+/* A range that an observer releases once, at its first notification. */
 static void end_range(void *context, const struct xseg_mapping *mapping)
 {
     struct xseg_range **range = context, *ended = *range;
@@ -1240,7 +1237,7 @@ static void end_range(void *context, const struct xseg_mapping *mapping)
         release(ended);
 }
 
-/* Let memory of a range leave behind work on a stream, and an observer that is told of that end another range. */
+/* Make memory of one range pending unmap, and let an observer release another range. */
 static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_range **ended,
                                 struct xseg_range *other, xseg_stream stream)
 {
@@ -1256,7 +1253,7 @@ static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_ra
     return id;
 }
 
-/* A range may end while a call about it waits for what its granules leave with, and observers are told of others. */
+/* The call waits for pending unmaps while observers are notified. */
 TEST(release_during_a_call_is_safe)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
@@ -1287,7 +1284,7 @@ TEST(release_during_a_call_is_safe)
     env_close(allocator);
 }
 
-/* Or while idle memory is given back for a quota. */
+/* The same while idle memory is reclaimed for a quota. */
 TEST(release_during_a_quota_change_is_safe)
 {
     struct xseg_allocator *allocator = open_devices("hard_limit_mb:32");

@@ -24,9 +24,8 @@ static bool is_reachable(const void *block)
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, bool rdma)
 {
     struct xseg_pool_options options = {sizeof(options), .rdma = rdma};
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 
@@ -114,7 +113,7 @@ TEST(idle_pages_serve_their_kind_only)
     }
 }
 
-/* Where memory is short, pages of the other kind go back to the driver, and new ones are made of it. */
+/* Under memory pressure pages of the other kind are released to the driver, and new ones are created. */
 TEST(pages_of_the_other_kind_are_replaced)
 {
     for (unsigned rdma = 0; rdma < 2; rdma++) {
@@ -146,26 +145,26 @@ static void refuse_the_trial(struct xseg_allocator *allocator, int error)
 TEST(missing_rdma_support_is_logged_once)
 {
     static const int errors[] = {NOT_SUPPORTED, INVALID};
-    struct env_log told;
+    struct env_log notified;
 
     for (size_t i = 0; i < COUNT_OF(errors); i++) {
         assert_ok(xseg_sim_reset(NULL));
-        struct xseg_allocator *allocator = env_open_logged(NULL, &told);
+        struct xseg_allocator *allocator = env_open_logged(NULL, &notified);
         refuse_the_trial(allocator, errors[i]);
         struct xseg_pool *pool = make_pool(allocator, true);
         assert_true(xseg_sim_failed());
-        assert_int_equal(told.lines, 1);
-        assert_non_null(strstr(told.line, "device 0: rdma has no effect"));
-        assert_non_null(strstr(told.line, "cuMemCreate"));
+        assert_int_equal(notified.lines, 1);
+        assert_non_null(strstr(notified.line, "device 0: rdma has no effect"));
+        assert_non_null(strstr(notified.line, "cuMemCreate"));
         assert_false(makes_reachable(allocator, pool, 30 * MIB));
         /* Nothing is tried again. */
         assert_false(makes_reachable(allocator, make_pool(allocator, true), 30 * MIB));
-        assert_int_equal(told.lines, 1);
+        assert_int_equal(notified.lines, 1);
         env_close(allocator);
     }
 }
 
-/* Machines on which a creation says nothing: one refuses access to what it has made, one makes other pages. */
+/* Drivers whose creation succeeds in vain: one rejects access to the page, one creates other pages. */
 TEST(a_trial_uses_what_it_has_made)
 {
     static const struct {
@@ -177,30 +176,29 @@ TEST(a_trial_uses_what_it_has_made)
         {XSEG_SIM_RDMA_IGNORED, "driver ignores the flag for GPUDirect RDMA"},
         {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
     };
-    struct env_log told;
+    struct env_log notified;
 
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.rdma = cases[i].rdma;
         assert_ok(xseg_sim_reset(&settings));
-        struct xseg_allocator *allocator = env_open_logged("rdma:True", &told);
+        struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
         assert_false(makes_reachable(allocator, NULL, 30 * MIB));
-        assert_int_equal(told.lines, 1);
-        assert_non_null(strstr(told.line, cases[i].reason));
+        assert_int_equal(notified.lines, 1);
+        assert_non_null(strstr(notified.line, cases[i].reason));
         env_close(allocator);
     }
 }
 
 TEST(memory_is_tried_when_there_is_some)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB};
-    struct env_log told;
+    struct env_log notified;
     void *block = NULL;
 
-    struct xseg_allocator *holder = env_open_on(&settings, NULL);
+    struct xseg_allocator *holder = env_open_mib(200, NULL);
     void *all = env_alloc(holder, 200 * MIB, NULL);
-    struct xseg_allocator *allocator = env_open_logged("rdma:True", &told);
+    struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
     struct xseg_pool *pool = make_pool(allocator, false);
     assert_int_equal(xseg_alloc(allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);
@@ -210,7 +208,7 @@ TEST(memory_is_tried_when_there_is_some)
     /* Segments that were reserved meanwhile have no memory, so theirs is made for it as well. */
     assert_true(makes_reachable(allocator, NULL, 1000));
     assert_true(makes_reachable(allocator, pool, 1000));
-    assert_int_equal(told.lines, 0);
+    assert_int_equal(notified.lines, 0);
     env_close(allocator);
 }
 

@@ -12,7 +12,7 @@
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
-/* What a registrar of the tests has seen. */
+/* What a test registrar has recorded. */
 struct seen {
     struct xseg_allocator *allocator;
     unsigned entered, left,
@@ -135,7 +135,7 @@ TEST(new_memory_is_registered_before_its_use)
     assert_ptr_equal(second, first + 40 * MIB);
     assert_int_equal(seen.entered, 2);
     assert_int_equal(seen.begin[1], (uintptr_t)second);
-    /* What lies outside of the range is not told. */
+    /* Memory outside of the range is not reported. */
     char *third = env_alloc(allocator, 100 * MIB, NULL);
     assert_int_equal(seen.entered, 3);
     assert_int_equal(seen.end[2], (uintptr_t)first + 200 * MIB);
@@ -174,9 +174,8 @@ TEST(pause_and_resume_are_notified)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     char *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     const uint64_t id = add(&seen, block, 100 * MIB, false);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -269,14 +268,13 @@ TEST(pinning_registration_keeps_memory)
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     struct xseg_explain_result sums = {sizeof(sums)};
-    struct xseg_pool *pool = NULL;
     uint64_t registered = 0;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     char *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
     const uint64_t id = add(&seen, block, 200 * MIB, true);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY);
-    /* What comes later is pinned as well. */
+    /* Later memory is pinned as well. */
     char *more = env_alloc_in(allocator, pool, 60 * MIB, NULL);
     assert_ptr_equal(more, block + 60 * MIB);
     env_free(allocator, block, more);
@@ -298,11 +296,11 @@ TEST(pinning_registration_keeps_memory)
 
 TEST(registrations_may_overlap)
 {
-    struct seen seen, other;
+    struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
 
-    other = seen;
+    struct seen other = seen;
     const uint64_t id = add(&seen, block, 40 * MIB, false);
     const uint64_t again = add(&seen, block, 40 * MIB, false);
     assert_int_not_equal(again, id);
@@ -386,7 +384,7 @@ static void trim_all(struct seen *seen)
     env_empty_cache(seen->allocator);
 }
 
-/* What stays of a run is idle as well, and a trim within its `enter` may not take it. */
+/* The remainder of a run is idle as well, and a trim within its `enter` callback does not release it. */
 TEST(memory_stays_during_a_new_registration)
 {
     struct seen seen;
@@ -522,9 +520,8 @@ static void *make(struct xseg_allocator *allocator, enum layout layout)
 {
     struct xseg_pool_options options = {sizeof(options), .rdma = layout != PAGES,
                                         .single_page = layout == SINGLE};
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return env_alloc_in(allocator, pool, TENSOR, NULL);
 }
 
@@ -571,9 +568,11 @@ TEST(a_descriptor_serves_where_address_ranges_do_not)
     env_close(allocator);
 }
 
-/* --- * A week of a service that registers 40 GiB in 300 ranges: each hour some ranges are replaced, requests grow and trim the
- * rest of the device, and each night the pool of half of the ranges is paused and resumed.  The ranges are registered
- * with the simulator, which ends the process where memory goes beneath them. --- */
+/*
+ * --- A week of a service that registers 40 GiB in 300 ranges: each hour some ranges are replaced, requests grow and
+ * trim the rest of the device, and each night the pool of half of the ranges is paused and resumed.  The simulator
+ * ends the process if registered memory is unmapped. ---
+ */
 
 #define RANGES   300u
 #define HOURS    168u
@@ -686,7 +685,7 @@ static void pass_hour(struct week *week, unsigned hour)
     }
     if (hour % 24 != 3)
         return;
-    /* What is registered of the pool leaves, and comes back with its memory. */
+    /* Registered memory of the pool is unregistered, and registered again with its memory. */
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_true(week->registered < TOTAL * 3 / 4);
     serve(week);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files of snapshots: what is refused, what stays behind, and those of refused requests.
- *
- * What is in a snapshot is read by tests/python/snapshot.py.
+ * Snapshot files: invalid calls, remaining files, and snapshots of failed requests.  tests/python/snapshot.py reads
+ * the contents.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -30,7 +29,7 @@ static int make_folder(void **state)
     return mkdtemp(folder) == NULL;
 }
 
-/* How many files are in the folder, and how many bytes the largest has.  They are removed. */
+/* Number of files in the folder, and size of the largest.  They are removed. */
 static unsigned take_files(uint64_t *largest)
 {
     DIR *listed = opendir(folder);
@@ -69,7 +68,7 @@ static void path_of(char *path, size_t bytes, const char *name)
     (void)snprintf(path, bytes, "%s/%s", folder, name);
 }
 
-/* What each snapshot begins and ends with. */
+/* First and last bytes of each snapshot. */
 static void expect_complete(const char *path)
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -87,14 +86,13 @@ static void expect_complete(const char *path)
 /* The live block of the allocator that was opened last. */
 static void *block;
 
-/* An allocator that has a history of so many events and 40 MiB of live memory, of 256 MiB. */
+/* An allocator with this many events and 40 MiB of allocated memory, of 256 MiB. */
 static struct xseg_allocator *open_with_events(const char *keys, unsigned events)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
     char config[512];
 
     (void)snprintf(config, sizeof(config), "history:all%s", keys);
-    struct xseg_allocator *allocator = env_open_on(&settings, config);
+    struct xseg_allocator *allocator = env_open_mib(256, config);
     block = env_alloc(allocator, 40 * MIB, NULL);
     for (unsigned i = 0; i < events; i += 3)
         env_free(allocator, env_alloc(allocator, 4096, NULL));
@@ -107,7 +105,7 @@ static void close_with_events(struct xseg_allocator *allocator)
     env_close(allocator);
 }
 
-/* --- What is refused. --- */
+/* --- Invalid calls. --- */
 
 TEST(arguments_are_checked)
 {
@@ -131,7 +129,7 @@ static void expect_refusal(struct xseg_allocator *allocator, const char *path, i
     env_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, path);
 }
 
-/* A sentence each, nothing is left beside, and the programme goes on. */
+/* Each error has a message, leaves no file, and the program continues. */
 TEST(a_place_that_cannot_be_written)
 {
     struct xseg_allocator *allocator = open_with_events("", 0);
@@ -159,7 +157,7 @@ TEST(a_place_that_cannot_be_written)
     close_with_events(allocator);
 }
 
-/* In a child, which a limit of the system lets write no more than 4 KiB a file. */
+/* The child can write at most 4 KiB to a file (RLIMIT_FSIZE). */
 TEST(snapshot_file_is_replaced_atomically)
 {
     const struct rlimit low = {4096, 4096};
@@ -243,53 +241,53 @@ static uint64_t count_calls(struct xseg_allocator *allocator)
     return sum;
 }
 
-/* What a refused request leaves: all of it must be the same with and without a snapshot. */
-struct refusal {
+/* State after a failed request: it must be the same with and without a snapshot. */
+struct error_message {
     xseg_status status;
     char text[2048];
     int error;
     uint64_t calls;
 };
 
-static struct refusal refuse(struct xseg_allocator *allocator)
+static struct error_message refuse(struct xseg_allocator *allocator)
 {
-    struct refusal refusal = {.calls = count_calls(allocator)};
+    struct error_message error_message = {.calls = count_calls(allocator)};
     void *ptr = NULL;
 
     errno = ENOTTY;
-    refusal.status = xseg_alloc(allocator, 0, 4 * GIB, NULL, &ptr);
-    refusal.error = errno;
-    (void)xseg_error_message(refusal.text, sizeof(refusal.text));
-    refusal.calls = count_calls(allocator) - refusal.calls;
+    error_message.status = xseg_alloc(allocator, 0, 4 * GIB, NULL, &ptr);
+    error_message.error = errno;
+    (void)xseg_error_message(error_message.text, sizeof(error_message.text));
+    error_message.calls = count_calls(allocator) - error_message.calls;
     assert_null(ptr);
-    return refusal;
+    return error_message;
 }
 
-static struct refusal refuse_with(const char *keys)
+static struct error_message refuse_with(const char *keys)
 {
     struct xseg_allocator *allocator = open_with_events(keys, 300);
-    const struct refusal refusal = refuse(allocator);
+    const struct error_message error_message = refuse(allocator);
 
     close_with_events(allocator);
-    return refusal;
+    return error_message;
 }
 
 TEST(snapshot_does_not_change_the_oom_error)
 {
     char keys[128];
 
-    const struct refusal without = refuse_with("");
+    const struct error_message without = refuse_with("");
     assert_int_equal(without.status, XSEG_ERR_NO_MEMORY);
     assert_int_equal(take_files(NULL), 0);
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    const struct refusal with = refuse_with(keys);
+    const struct error_message with = refuse_with(keys);
     assert_int_equal(take_files(NULL), 1);
     assert_int_equal(with.status, without.status);
     assert_string_equal(with.text, without.text);
     assert_int_equal(with.error, without.error);
     assert_int_equal(with.calls, without.calls);
-    /* Nor if there is none. */
-    const struct refusal nowhere = refuse_with(",oom_snapshot:/nowhere/at/all");
+    /* The same without a handler. */
+    const struct error_message nowhere = refuse_with(",oom_snapshot:/nowhere/at/all");
     assert_string_equal(nowhere.text, without.text);
     assert_int_equal(nowhere.status, without.status);
     assert_int_equal(nowhere.error, without.error);
@@ -328,11 +326,10 @@ TEST(log_reports_the_snapshot_file)
 TEST(the_file_is_there_when_the_call_returns)
 {
     char keys[128], path[128], name[64];
-    struct xseg_allocator *allocator;
 
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     assert_int_equal(setenv("RANK", "3", 1), 0);
-    allocator = open_with_events(keys, 300);
+    struct xseg_allocator *allocator = open_with_events(keys, 300);
     (void)refuse(allocator);
     (void)snprintf(name, sizeof(name), "oom-rank3-pid%ld-1.pickle", (long)getpid());
     path_of(path, sizeof(path), name);
@@ -374,12 +371,11 @@ TEST(files_of_others_stay)
 
 TEST(number_and_size_are_bounded)
 {
-    struct xseg_allocator *allocator;
     uint64_t unbounded = 0, largest = 0;
     char keys[160];
 
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    allocator = open_with_events(keys, 60000);
+    struct xseg_allocator *allocator = open_with_events(keys, 60000);
     for (unsigned i = 0; i < 5; i++)
         (void)refuse(allocator);
     close_with_events(allocator);
@@ -454,12 +450,11 @@ static void *work(void *self)
 
 TEST(concurrent_failures_return_together)
 {
-    struct xseg_allocator *allocator;
     char keys[160], path[128];
     pthread_t thread[2];
 
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    allocator = open_with_events(keys, 0);
+    struct xseg_allocator *allocator = open_with_events(keys, 0);
     atomic_store(&ends, false);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);

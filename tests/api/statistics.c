@@ -10,7 +10,7 @@
 #include "tests/support/env.h"
 #include "tests/support/trim_due.h"
 
-/* What the process has, to the page; statm is behind. */
+/* Resident bytes of the process, exact; statm is delayed. */
 static uint64_t resident_bytes(void)
 {
     FILE *file = fopen("/proc/self/smaps_rollup", "r");
@@ -25,15 +25,15 @@ static uint64_t resident_bytes(void)
     return (uint64_t)kib * KIB;
 }
 
-/* The first test, before others leave memory in the heap.  Tables for a huge device are mostly address space: only what was touched counts, which the process has. */
+/* The first test, before others leave memory in the heap.  Tables for a huge device are mostly address space: only
+ * touched pages count. */
 TEST(host_bytes_do_not_exceed_resident_memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = (uint64_t)4096 * GIB};
     static void *block[20000];
     xseg_stream stream[10];
 
     const uint64_t without = resident_bytes();
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_mib(4096 * KIB, "expandable_segments:True");
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
         stream[i] = env_stream();
     for (unsigned i = 0; i < COUNT_OF(block); i++)
@@ -42,7 +42,7 @@ TEST(host_bytes_do_not_exceed_resident_memory)
     const uint64_t got = resident_bytes() - without;
     print_message("# host_bytes %zu, the process got %zu\n", (size_t)host, (size_t)got);
     assert_true(host >= MIB);
-    /* Self-checks read all of the tables, which maps pages that nobody counts. */
+    /* Self-checks read all of the tables, which maps uncounted pages. */
     if (XSEG_CHECKS < 2)
         assert_true(host <= got);
     for (unsigned i = 0; i < COUNT_OF(block); i++)
@@ -54,9 +54,8 @@ TEST(host_bytes_do_not_exceed_resident_memory)
 
 static struct xseg_scope device(int ordinal)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = ordinal};
 
-    where.device = ordinal;
     return where;
 }
 
@@ -188,8 +187,7 @@ TEST(metadata_uses_little_host_memory)
     env_close(allocator);
 }
 
-/* --- * The figures of all devices at once: they are those of the other reports, and reading them asks nobody and waits for
- * nothing. --- */
+/* --- Statistics of all devices: equal to the other reports, without driver calls and waits. --- */
 
 #define DEVICES 4
 #define MS      UINT64_C(1000000)
@@ -215,9 +213,8 @@ static void *alloc_on(struct xseg_allocator *allocator, int device, size_t bytes
 
 static struct xseg_scope where_of(int device)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = device};
 
-    where.device = device;
     return where;
 }
 
@@ -249,12 +246,12 @@ static void look(struct xseg_allocator *allocator, struct xseg_device_stats *dev
 {
     const uint64_t made = xseg_sim_calls(NULL);
     size_t count = 0, calls = 0;
-    struct xseg_driver_call *before = counts_of(allocator, &calls), *after;
+    struct xseg_driver_call *before = counts_of(allocator, &calls);
 
     memset(devices, 0xa5, DEVICES * sizeof(*devices));
     assert_ok(xseg_device_stats_get(allocator, devices, sizeof(*devices), DEVICES, &count));
     assert_int_equal(count, DEVICES);
-    after = counts_of(allocator, &calls);
+    struct xseg_driver_call *after = counts_of(allocator, &calls);
     assert_memory_equal(before, after, calls * sizeof(*before));
     assert_int_equal(xseg_sim_calls(NULL), made);
     free(before);
@@ -273,7 +270,7 @@ static struct xseg_device_stats look_at(struct xseg_allocator *allocator, int de
     return devices[device];
 }
 
-/* What the statistics of a device say, too; nothing happens on it meanwhile, and no pool is paused. */
+/* The statistics of the device agree, without concurrent calls and paused pools. */
 static void expect_statistics(struct xseg_allocator *allocator,
                               const struct xseg_device_stats *device)
 {
@@ -392,7 +389,7 @@ TEST(looking_opens_no_device)
     env_close(allocator);
 }
 
-/* Device 0 is used, device 1 is lost, device 2 is full, device 3 nobody has used. */
+/* Device 0 is in use, device 1 is lost, device 2 is full, device 3 is unused. */
 TEST(devices_have_separate_statistics)
 {
     struct xseg_allocator *allocator = open_on(512, "expandable_segments:True");
@@ -432,7 +429,7 @@ TEST(devices_have_separate_statistics)
     env_stream_destroy(side);
 }
 
-/* What others have is as old as the driver's answer, what is taken here is of now. */
+/* External memory is that of the last driver query; own memory is current. */
 TEST(free_is_as_last_learned)
 {
     struct xseg_allocator *allocator = open_on(100, "expandable_segments:False"), *other = NULL;
@@ -447,7 +444,7 @@ TEST(free_is_as_last_learned)
     assert_int_equal(look_at(allocator, 0).free_age_ms, 3000);
     void *more = alloc_on(allocator, 0, 30 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
-    /* The others give theirs back, and nobody has asked since. */
+    /* The other allocator releases its memory, without a query since. */
     env_free(other, theirs);
     assert_ok(xseg_close(other));
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
@@ -462,7 +459,7 @@ TEST(free_is_as_last_learned)
     env_close(allocator);
 }
 
-/* With device_free_min_mb each look of decay asks, so a scheduler that ticks has fresh figures. */
+/* With device_free_min_mb each decay pass queries the driver. */
 TEST(decay_learns_what_is_free)
 {
     struct xseg_allocator *allocator = open_on(1024, "device_free_min_mb:1"), *other = NULL;
@@ -518,7 +515,6 @@ TEST(pages_kept_for_reuse_are_idle)
     env_close(allocator);
 }
 
-/* Blocks of a paused pool are live, and have no memory: they take away nothing of what is idle elsewhere. */
 TEST(paused_blocks_do_not_reduce_idle_bytes)
 {
     struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
@@ -579,7 +575,7 @@ static void *come_late(void *context, size_t bytes, int device, xseg_stream stre
     return posix_memalign(&memory, 512, bytes) == 0 ? memory : NULL;
 }
 
-static void take_back(void *context, void *memory, size_t bytes, int device, xseg_stream stream)
+static void free_memory(void *context, void *memory, size_t bytes, int device, xseg_stream stream)
 {
     (void)context;
     (void)bytes;
@@ -608,12 +604,12 @@ TEST(query_does_not_wait_for_growth)
 {
     struct xseg_allocator *allocator = open_on(1024, NULL);
     struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {
+        sizeof(options), .memory = (struct xseg_pool_memory){come_late, free_memory, &gate}};
     struct growth growth = {allocator, NULL};
     void *block = NULL;
     pthread_t thread;
 
-    options.memory = (struct xseg_pool_memory){come_late, take_back, &gate};
     assert_ok(xseg_pool_create(allocator, 0, &options, &growth.pool));
     assert_int_equal(pthread_create(&thread, NULL, grow, &growth), 0);
     (void)pthread_mutex_lock(&gate.lock);

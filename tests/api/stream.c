@@ -4,17 +4,17 @@
 
 #include "tests/support/env.h"
 
-/* NULL and the legacy handle are one stream; another stream has memory of its own. */
+/* NULL and the legacy handle are one stream; another stream has separate memory. */
 TEST(streams_have_memory_of_their_own)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream(), legacy = (xseg_stream)(uintptr_t)1;
-    void *a = env_alloc(allocator, 4 * MIB, NULL), *b, *c;
+    void *a = env_alloc(allocator, 4 * MIB, NULL);
 
     env_free(allocator, a);
-    b = env_alloc(allocator, 4 * MIB, stream);
+    void *b = env_alloc(allocator, 4 * MIB, stream);
     assert_ptr_not_equal(a, b);
-    c = env_alloc(allocator, 4 * MIB, legacy);
+    void *c = env_alloc(allocator, 4 * MIB, legacy);
     assert_ptr_equal(a, c);
     assert_null(env_block(allocator, c).stream);
     assert_ptr_equal(env_block(allocator, b).stream, stream);
@@ -27,24 +27,22 @@ TEST(hits_make_no_driver_call)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
-    uint64_t calls;
 
     env_free(allocator, env_alloc(allocator, 5000, stream));
     env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
-    calls = xseg_sim_calls(NULL);
+    uint64_t calls = xseg_sim_calls(NULL);
     for (unsigned i = 0; i < 1000; i++)
         env_free(allocator, env_alloc(allocator, 700 * (i + 1), stream));
     assert_int_equal(xseg_sim_calls(NULL), calls);
     env_close(allocator, stream);
 }
 
-/* A use on another stream: active until that stream has passed, looked at when a malloc starts. */
+/* The block is active until the other stream completes and an allocation polls. */
 TEST(a_foreign_use_delays_the_return)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream side = env_stream();
-    void *x = env_alloc(allocator, GIB, NULL), *t;
-    struct xseg_statistics stats;
+    void *x = env_alloc(allocator, GIB, NULL);
 
     assert_ok(xseg_sim_launch(side, UINT64_MAX));
     assert_ok(xseg_record_stream(allocator, x, side));
@@ -54,8 +52,8 @@ TEST(a_foreign_use_delays_the_return)
     assert_int_equal(env_block(allocator, x).state, XSEG_BLOCK_PENDING_FREE);
     env_expect_error(xseg_free(allocator, x), XSEG_ERR_NOT_ALLOCATED, "another stream still uses");
 
-    t = env_alloc(allocator, 1, NULL);
-    stats = env_stats(allocator);
+    void *t = env_alloc(allocator, 1, NULL);
+    struct xseg_statistics stats = env_stats(allocator);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_LARGE].current, 0);
     assert_int_equal(stats.active_bytes[XSEG_STAT_LARGE].current, GIB);
     assert_ok(xseg_sim_finish(side));
@@ -84,20 +82,19 @@ static void *use_on_own_default_stream(void *self)
     return NULL;
 }
 
-/* Another thread's default stream has no name in this thread: the legacy stream, which waits for it,
- * stands for it. */
+/* The default stream of another thread has no handle in this thread: the legacy stream, which waits for it, stands
+ * in. */
 TEST(another_threads_default_stream_is_waited_for)
 {
     struct worker worker = {.allocator = env_open(NULL)};
     pthread_t thread;
-    void *other;
 
     worker.ptr = env_alloc(worker.allocator, 5 * MIB, NULL);
     assert_int_equal(pthread_create(&thread, NULL, use_on_own_default_stream, &worker), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_ok(worker.status);
     env_free(worker.allocator, worker.ptr);
-    other = env_alloc(worker.allocator, 5 * MIB, NULL);
+    void *other = env_alloc(worker.allocator, 5 * MIB, NULL);
     assert_ptr_not_equal(other, worker.ptr);
     assert_int_equal(env_block(worker.allocator, worker.ptr).state, XSEG_BLOCK_PENDING_FREE);
     xseg_sim_finish_all();
@@ -107,9 +104,9 @@ TEST(another_threads_default_stream_is_waited_for)
 }
 
 /*
- * Two blocks at the start of a segment come back in one look, each from a stream that used it: how many
- * pieces of split segments there are at the highest.  The second block merges with the rest of the
- * segment; the first one is a piece of its own if it comes back before.
+ * Two blocks at the start of a segment are reclaimed in one poll, each from another stream: the maximum number of
+ * inactive split blocks.  The second block coalesces with the rest of the segment; the first one is separate if it is
+ * reclaimed before.
  */
 static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_stream own,
                                       xseg_stream of_first, xseg_stream of_second)
@@ -142,21 +139,16 @@ TEST(streams_are_polled_in_a_fixed_order)
 }
 
 /*
- * A full device waits for pending blocks before it says that there is no memory, and searches the
- * cache again.  Here nothing can go back to the driver, but the block that just came back fits.
+ * A full device waits for pending blocks before the error, and searches the cache again.  Nothing can be released to
+ * the driver, but the reclaimed block fits.
  */
 TEST(a_full_device_waits_for_pending_blocks)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * MIB};
-    struct xseg_allocator *allocator;
-    xseg_stream side;
-    void *x, *kept;
-
-    allocator = env_open_on(&settings, "expandable_segments:False");
-    side = env_stream();
+    struct xseg_allocator *allocator = env_open_mib(64, "expandable_segments:False");
+    xseg_stream side = env_stream();
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
-    x = env_alloc(allocator, 30 * MIB, NULL);
-    kept = env_alloc(allocator, 25 * MIB, NULL);
+    void *x = env_alloc(allocator, 30 * MIB, NULL);
+    void *kept = env_alloc(allocator, 25 * MIB, NULL);
     assert_ok(xseg_sim_launch(side, UINT64_MAX));
     assert_ok(xseg_record_stream(allocator, x, side));
     env_free(allocator, x);
@@ -172,14 +164,13 @@ TEST(pools_are_walls)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_pool *pool = NULL;
-    void *inside = NULL, *outside;
+    void *inside = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     inside = env_alloc_in(allocator, pool, 6 * MIB, NULL);
     assert_ptr_equal(env_block(allocator, inside).pool, pool);
     env_free(allocator, inside);
-    outside = env_alloc(allocator, 6 * MIB, NULL);
+    void *outside = env_alloc(allocator, 6 * MIB, NULL);
     assert_null(env_block(allocator, outside).pool);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
 
@@ -201,10 +192,9 @@ TEST(pools_are_walls)
 TEST(blocks_outlive_their_pool)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = NULL;
     void *ptr = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
@@ -215,13 +205,12 @@ TEST(blocks_outlive_their_pool)
     env_close(allocator);
 }
 
-/* Pools come and go for ever: what they took comes back, the addresses too. */
+/* Memory and addresses of destroyed pools are released. */
 TEST(retired_pools_leave_nothing_reserved)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 1024 * GIB};
-    struct xseg_allocator *allocator;
 
-    allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (unsigned round = 0; round < 100; round++) {
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
@@ -232,7 +221,7 @@ TEST(retired_pools_leave_nothing_reserved)
         assert_ok(xseg_pool_release(pool));
         env_expect_error(env_try_alloc_in(allocator, pool, 5 * MIB, &ptr), XSEG_ERR_ARGUMENT,
                          "pool has been released");
-        /* Every other time nobody trims: the next growth finds out that addresses ran short. */
+        /* Every other time without a trim: the next growth finds that addresses are exhausted. */
         if (round % 2 == 0)
             env_empty_cache(allocator);
     }
@@ -305,7 +294,6 @@ static xseg_event event_on(xseg_stream stream)
     return event;
 }
 
-/* Blocks pending on a stream come back when the caller says that it has passed: no event is asked. */
 TEST(synchronized_stream_is_not_queried)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -337,7 +325,7 @@ TEST(synchronized_stream_is_not_queried)
     env_close(allocator, side, other);
 }
 
-/* What a stream that is gone had cached serves the next stream, once its work has finished. */
+/* After its work has completed. */
 TEST(memory_of_a_retired_stream_is_reused)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -350,7 +338,7 @@ TEST(memory_of_a_retired_stream_is_reused)
     assert_ok(xseg_stream_retire(allocator, 0, first));
     assert_ptr_equal(env_block(allocator, kept).stream, first);
 
-    /* While its work runs, nobody gets its memory. */
+    /* While its work runs, its memory is not reused. */
     const xseg_stream second = env_stream();
     void *b = env_alloc(allocator, 7 * MIB, second);
     assert_ptr_not_equal(b, a);
@@ -373,8 +361,7 @@ TEST(memory_of_a_retired_stream_is_reused)
     env_close(allocator, second, third);
 }
 
-/* A handle that comes again is another stream: it waits for nothing of the old one, and shares
- * nothing with it while the old one runs. */
+/* The new stream waits for no work of the old one, and shares no memory with it while the old one runs. */
 TEST(reused_handle_is_a_new_stream)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
@@ -402,18 +389,16 @@ TEST(reused_handle_is_a_new_stream)
     env_close(allocator);
 }
 
-/* A stream takes the place of one with its handle while a block still has to be looked at there: a wait
- * that goes through the streams passed it by. */
+/* The new stream replaces the one with its handle while a block waits for it: a wait for all streams skipped it. */
 TEST(reused_handle_is_awaited)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
-    void *of_old, *of_other, *of_again;
 
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     const xseg_stream old = env_stream(), other = env_stream();
-    of_old = env_alloc(allocator, 3 * MIB, NULL);
-    of_other = env_alloc(allocator, 3 * MIB, NULL);
-    of_again = env_alloc(allocator, 3 * MIB, NULL);
+    void *of_old = env_alloc(allocator, 3 * MIB, NULL);
+    void *of_other = env_alloc(allocator, 3 * MIB, NULL);
+    void *of_again = env_alloc(allocator, 3 * MIB, NULL);
     assert_ok(xseg_record_stream(allocator, of_old, old));
     assert_ok(xseg_stream_retire(allocator, 0, old));
     env_stream_destroy(old);
@@ -434,7 +419,6 @@ TEST(reused_handle_is_awaited)
     env_close(allocator, again, other);
 }
 
-/* While the work of the old stream runs, a new one with its handle gets none of its memory. */
 TEST(handle_may_be_reused_before_its_work_completes)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
@@ -451,7 +435,7 @@ TEST(handle_may_be_reused_before_its_work_completes)
     assert_ptr_equal(young, old);
     void *b = env_alloc(allocator, 5 * MIB, young);
     assert_ptr_not_equal(b, a);
-    /* A block of the old stream comes back to the old one's cache. */
+    /* A block of the old stream returns to the old stream's cache. */
     env_free(allocator, kept, b);
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, young), b);
     xseg_sim_advance(2000000);
@@ -459,7 +443,7 @@ TEST(handle_may_be_reused_before_its_work_completes)
     env_close(allocator, young);
 }
 
-/* A trim asks the event that was recorded when the stream left, since the stream is no more. */
+/* The trim queries the event that was recorded at the retirement. */
 TEST(trim_releases_memory_of_a_retired_stream)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -479,7 +463,6 @@ TEST(trim_releases_memory_of_a_retired_stream)
     env_close(allocator);
 }
 
-/* A use on a stream that has left since: its last event stands for it. */
 TEST(uses_on_a_retired_stream_wait_for_its_last_event)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -507,8 +490,8 @@ TEST(uses_on_a_retired_stream_wait_for_its_last_event)
     env_close(allocator, next);
 }
 
-/* The last event of a stream is asked about while a block still waits for it, whose own question failed:
- * it stays the block's, and is not recorded anew for other work. */
+/* The last event of the stream is polled while a block waits for it whose own query failed: the block keeps the
+ * event, and it is not recorded again. */
 TEST(an_event_that_a_block_waits_for_is_kept)
 {
     struct xseg_allocator *allocator = env_open(NULL);

@@ -18,33 +18,29 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 TEST(runs_are_batched)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    uint64_t creates, accesses, unmaps, releases;
 
     env_free(allocator, env_alloc(allocator, 512, NULL));
-    creates = xseg_sim_calls("cuMemCreate");
-    accesses = xseg_sim_calls("cuMemSetAccess");
+    uint64_t creates = xseg_sim_calls("cuMemCreate");
+    uint64_t accesses = xseg_sim_calls("cuMemSetAccess");
     env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
     assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 410);
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - accesses, 1);
-    unmaps = xseg_sim_calls("cuMemUnmap");
-    releases = xseg_sim_calls("cuMemRelease");
+    uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
+    uint64_t releases = xseg_sim_calls("cuMemRelease");
     env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 2);
     assert_int_equal(xseg_sim_calls("cuMemRelease") - releases, 411);
     env_close(allocator);
 }
 
-/* Where the driver wants its calls one by one, it gets them, and nothing else changes. */
 TEST(pages_are_unmapped_singly_if_the_driver_rejects_batches)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
-    struct xseg_allocator *allocator;
-    uint64_t unmaps;
 
-    allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     assert_int_equal(env_reserved(allocator), 100 * MIB);
-    unmaps = xseg_sim_calls("cuMemUnmap");
+    uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
     env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 5);
     assert_int_equal(env_reserved(allocator), 0);
@@ -56,12 +52,11 @@ TEST(busy_streams_keep_their_memory)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
-    struct xseg_trim_result done;
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    done = trim(allocator, false);
+    struct xseg_trim_result done = trim(allocator, false);
     assert_int_equal(done.kept_busy, 60 * MIB);
     assert_int_equal(done.released, 40 * MIB);
     assert_int_equal(env_reserved(allocator), 60 * MIB);
@@ -127,14 +122,11 @@ TEST(trim_of_one_pool_keeps_other_pools)
     env_close(allocator, stream);
 }
 
-/* What was made ready is a hit, and was no allocation. */
+/* Prepared memory is a hit, and no allocation. */
 TEST(prewarmed_memory_is_ready)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats;
-    void *ptr;
-    uint64_t calls;
 
     env_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
                      "device -1 does not exist");
@@ -142,13 +134,13 @@ TEST(prewarmed_memory_is_ready)
     assert_ok(xseg_prewarm(allocator, &where, 0));
     assert_ok(xseg_prewarm(allocator, &where, 70 * MIB));
     assert_ok(xseg_prewarm(allocator, &where, 100));
-    stats = env_stats(allocator);
+    struct xseg_statistics stats = env_stats(allocator);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 82 * MIB);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
     assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].peak, 0);
-    calls = xseg_sim_calls(NULL);
+    uint64_t calls = xseg_sim_calls(NULL);
     assert_ok(xseg_prewarm(allocator, &where, 80 * MIB));
-    ptr = env_alloc(allocator, 75 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 75 * MIB, NULL);
     env_free(allocator, env_alloc(allocator, 900 * KIB, NULL));
     assert_int_equal(xseg_sim_calls(NULL), calls);
     env_expect_error(xseg_prewarm(allocator, &where, 90 * GIB), XSEG_ERR_NO_MEMORY,
@@ -163,14 +155,11 @@ TEST(prewarmed_memory_is_ready)
     env_close(allocator);
 }
 
-/* On a full device the cache is given back, and the request is served. */
 TEST(full_device_releases_its_page_cache)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB};
-    struct xseg_allocator *allocator;
     void *ptr = NULL;
 
-    allocator = env_open_on(&settings, "expandable_segments:False");
+    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:False");
     env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
     ptr = env_alloc(allocator, 150 * MIB, NULL);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
@@ -185,16 +174,15 @@ TEST(full_device_releases_its_page_cache)
 /* The limit counts the pages that would really be mapped, not the request. */
 TEST(the_limit_counts_pages)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1200 * MIB};
-    struct xseg_allocator *allocator;
-    void *a, *b, *c = NULL;
+    void *c = NULL;
 
-    allocator = env_open_on(&settings, "expandable_segments:True,per_process_memory_fraction:0.1");
+    struct xseg_allocator *allocator =
+        env_open_mib(1200, "expandable_segments:True,per_process_memory_fraction:0.1");
     assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
-    a = env_alloc(allocator, 85 * MIB, NULL);
+    void *a = env_alloc(allocator, 85 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     /* 100 mapped, 15 of them free at the end: 30 more need one page more, which just fits. */
-    b = env_alloc(allocator, 30 * MIB, NULL);
+    void *b = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     env_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &c), XSEG_ERR_LIMIT,
                      "per_process_memory_fraction");
@@ -202,15 +190,14 @@ TEST(the_limit_counts_pages)
     env_close(allocator);
 }
 
-/* What the driver refuses to take back stays counted, and goes with the next trim. */
+/* Memory that the driver fails to release stays counted, until the next trim. */
 TEST(failed_releases_are_retried)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    struct xseg_trim_result done;
 
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
-    done = trim(allocator, true);
+    struct xseg_trim_result done = trim(allocator, true);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_failed, 20 * MIB);
     assert_int_equal(env_reserved(allocator), 0);
@@ -298,7 +285,7 @@ static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
     }
 }
 
-/* So many bytes become idle, and decay takes them. */
+/* Make memory idle, and let it decay. */
 static void let_go(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
 {
     env_free(allocator, env_alloc(allocator, bytes, stream));
@@ -396,13 +383,13 @@ TEST(trim_by_age_releases_old_cached_pages)
     env_close(allocator);
 }
 
-/* What a limit wants back comes from the cache first, and is not kept there. */
+/* A limit reclaims from the page cache first. */
 TEST(limits_count_what_is_kept)
 {
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:200");
-    void *ptr, *more = NULL;
+    void *more = NULL;
 
-    ptr = env_alloc(allocator, 100 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 100 * MIB, NULL);
     let_go(allocator, 200 * MIB, NULL);
     expect(allocator, 100, 200);
     assert_ok(xseg_config_set(allocator, "soft_limit_mb:180"));
@@ -420,7 +407,7 @@ TEST(limits_count_what_is_kept)
     env_close(allocator);
 }
 
-/* Pages of a size that nobody asks for make room for those of another one. */
+/* Cached pages of an unused size are released for another size. */
 TEST(kept_pages_are_in_nobodys_way)
 {
     static const char *const config[] = {"idle_ms:100,page_cache_mb:200,hard_limit_mb:200",
@@ -491,7 +478,6 @@ static size_t count_secrets(const void *ptr, size_t bytes)
     return count;
 }
 
-/* A pool that comes back without its own contents does not come back with those of another one. */
 TEST(resumed_pool_has_no_contents_of_other_pools)
 {
     struct xseg_allocator *allocator = open_real("idle_ms:100,page_cache_mb:100");

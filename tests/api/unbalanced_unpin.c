@@ -90,13 +90,13 @@ static void a_descriptor_of_a_range_that_was_released(const void *argument)
     env_close(allocator);
 }
 
-/* The segment of a block has gone: an expandable one with its pool, a classic one with its memory. */
+/* The segment of a block is released: an expandable one with its pool, a classic one with its memory. */
 static void a_descriptor_of_a_block(bool is_classic)
 {
     struct xseg_allocator *allocator =
         env_open(is_classic ? "expandable_segments:False" : "expandable_segments:True,rdma:True");
     struct xseg_pool *pool = env_pool(allocator), *next = NULL;
-    char *block = env_alloc_in(allocator, pool, 32 * MIB, NULL), *other;
+    char *block = env_alloc_in(allocator, pool, 32 * MIB, NULL);
     const int fd = descriptor(allocator, block, 32 * MIB);
 
     child_case_begin();
@@ -105,7 +105,7 @@ static void a_descriptor_of_a_block(bool is_classic)
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     next = env_pool(allocator);
-    other = env_alloc_in(allocator, next, 32 * MIB, NULL);
+    char *other = env_alloc_in(allocator, next, 32 * MIB, NULL);
     assert_ok(xseg_pin(allocator, other, 32 * MIB));
     close_unpinned(allocator, fd, was_taken);
     assert_ok(xseg_unpin(allocator, other, 32 * MIB));

@@ -18,11 +18,10 @@ static uint64_t active(struct xseg_allocator *allocator)
 TEST(pytorch_196258_another_device_is_current)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_allocator *allocator;
-    void *ptr, *before = NULL, *after = NULL;
+    void *before = NULL, *after = NULL;
 
-    allocator = env_open_on(&settings, "expandable_segments:True");
-    ptr = env_alloc(allocator, 40 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    void *ptr = env_alloc(allocator, 40 * MIB, NULL);
     env_launch_at(NULL, ptr, 40 * MIB);
     env_free(allocator, ptr);
 
@@ -44,23 +43,22 @@ enum failure { NEVER_BEGAN, WAS_SPOILT, WAS_GIVEN_UP, FAILURES };
 static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, enum failure failure)
 {
     struct xseg_pool *pool = env_pool(allocator);
-    void *first, *second;
 
     assert_ok(xseg_capture_begin(pool, stream));
     if (failure != NEVER_BEGAN)
         env_driver_capture_begin(stream);
-    first = env_alloc(allocator, 30 * MIB, stream);
+    void *first = env_alloc(allocator, 30 * MIB, stream);
     if (failure == WAS_SPOILT) {
         env_context_push(0);
         assert_int_not_equal(cuStreamQuery(stream), 0);
         env_context_pop(0);
     }
-    second = env_alloc(allocator, 1000, stream);
+    void *second = env_alloc(allocator, 1000, stream);
     if (failure != NEVER_BEGAN) {
         assert_ptr_equal(env_block(allocator, first).pool, pool);
         assert_ptr_equal(env_block(allocator, second).pool, pool);
     }
-    /* What unwinds lets go of the graph first, and of what was made for it last. */
+    /* Unwinding releases the graph first. */
     assert_ok(xseg_capture_end(pool));
     if (failure != NEVER_BEGAN)
         assert_int_equal(env_driver_capture_end(stream), failure == WAS_GIVEN_UP);
@@ -94,13 +92,12 @@ TEST(vllm_45615_a_kernel_in_flight)
     const xseg_stream stream = env_stream(), side = env_stream();
     void *own = env_alloc(allocator, 60 * MIB, stream);
     void *shared = env_alloc(allocator, 40 * MIB, NULL);
-    struct xseg_trim_result done;
 
     env_launch_at(stream, own, 60 * MIB);
     env_launch_at(side, shared, 40 * MIB);
     assert_ok(xseg_record_stream(allocator, shared, side));
     env_free(allocator, own, shared);
-    done = env_trim(allocator);
+    struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_busy, 60 * MIB);
     assert_int_equal(done.kept_pending, 40 * MIB);
@@ -155,22 +152,17 @@ TEST(pytorch_188008_a_map_fails_in_a_capture)
  * out-of-memory would have been right. */
 static void expect_clean_shortage(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB};
-    struct xseg_allocator *allocator;
-    struct xseg_pool *pool;
-    xseg_stream stream;
-    void *cached, *waiting, *ptr = NULL;
-    uint64_t before;
+    void *ptr = NULL;
 
-    allocator = env_open_on(&settings, config);
-    stream = env_stream();
-    pool = env_pool(allocator);
-    cached = env_alloc(allocator, 80 * MIB, NULL);
-    waiting = env_alloc(allocator, 20 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_mib(200, config);
+    xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *cached = env_alloc(allocator, 80 * MIB, NULL);
+    void *waiting = env_alloc(allocator, 20 * MIB, NULL);
     assert_ok(xseg_record_stream(allocator, waiting, stream));
     env_free(allocator, cached, waiting);
     env_capture_begin(pool, stream);
-    before = env_unsafe_calls();
+    uint64_t before = env_unsafe_calls();
     env_expect_error(xseg_alloc(allocator, 0, 140 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY,
                      "100.00 MiB of 200.00 MiB free");
     assert_null(ptr);
@@ -194,7 +186,7 @@ TEST(pytorch_159594_a_full_device_in_a_capture)
     expect_clean_shortage("expandable_segments:False,max_split_size_mb:64");
 }
 
-/* Allocations that are sent to a pool were treated as a capture: nothing freed came back. */
+/* Routes were treated as captures: freed memory was never reused. */
 TEST(pytorch_175015_a_route_is_no_capture)
 {
     struct xseg_allocator *allocator = env_open(NULL);

@@ -70,7 +70,7 @@ static void private_pool(struct fault_env *env)
     fault_trim(env, true);
 }
 
-/* The device holds 200 MiB: the last request is served only after cached memory went back. */
+/* The device holds 200 MiB: the last request needs cached memory to be released. */
 static void full_device(struct fault_env *env)
 {
     const xseg_stream side = env->side;
@@ -110,7 +110,7 @@ static void helpers(struct fault_env *env)
     fault_trim(env, true);
 }
 
-/* Memory goes back by itself, from idle and from busy streams, and under limits that fall. */
+/* Decay releases memory of idle and busy streams, and under limits that fall. */
 static void gives_back(struct fault_env *env)
 {
     const xseg_stream side = env->side;
@@ -177,7 +177,7 @@ TEST(expandable)
     sweep_all("expandable_segments:True", false);
 }
 
-/* What is in live blocks stays there, whatever fails. */
+/* The contents of allocated blocks survive every failure. */
 TEST(with_contents)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .real_bytes = true,

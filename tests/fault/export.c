@@ -67,7 +67,7 @@ static void *import_block(struct fault_env *env, const struct exported_handles *
     return block;
 }
 
-/* What the driver refuses on the way back is kept for later, so these succeed. */
+/* Memory that the driver fails to release is retried later, so these calls succeed. */
 static void close_import(struct fault_env *env, void *block)
 {
     while (fault_retry(env, xseg_import_close(env->allocator, block)))
@@ -106,7 +106,7 @@ static void there_and_back(struct fault_env *env)
         const bool had_bytes = env->bytes;
 
         export_handles_close(&exported);
-        env->bytes = false; /* what it holds is written over, and not looked at */
+        env->bytes = false; /* the contents are overwritten, and not checked */
         if (had_bytes)
             expect_shared(blocks[i], second, bytes, 4711);
         fault_free(env, blocks[i]);
@@ -182,7 +182,7 @@ static void by_token(struct fault_env *env)
     fault_trim(env, true);
 }
 
-/* The exporter goes first; what the importer lets go of then is seen by the close. */
+/* The exporter closes first, so the close sees the memory that the importer releases. */
 static void closed(struct fault_env *env)
 {
     struct xseg_pool *pool = make_pool(env);

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over the ladder: a scenario for each rung, in which every driver call fails once, and
- * pairs of calls that follow one another.  What must hold after each is in env.h.
+ * Fault sweep over the out-of-memory fallback chain: a scenario for each step, in which every driver call fails once,
+ * and pairs of consecutive calls.  fault_env.h lists the checks after each call.
  */
 #include "tests/fault/fault_env.h"
 
-/* --- Scenarios: each ends up at the rung that names it when nothing fails. --- */
+/* --- Scenarios: without faults each one ends at the step in its name. --- */
 
-struct spare {
+struct free_one {
     struct fault_env *env;
     void *block;
 };
 
-static bool free_spare(void *context, const struct xseg_oom_info *shortage)
+static bool free_spare(void *context, const struct xseg_oom_info *oom)
 {
-    struct spare *spare = context;
-    void *block = spare->block;
+    struct free_one *free_one = context;
+    void *block = free_one->block;
 
-    (void)shortage;
-    spare->block = NULL;
+    (void)oom;
+    free_one->block = NULL;
     if (block != NULL)
-        fault_free(spare->env, block);
+        fault_free(free_one->env, block);
     return block != NULL;
 }
 
 static void ask(struct fault_env *env)
 {
-    struct spare spare = {env, fault_alloc(env, 150 * MIB, NULL)};
-    struct xseg_observer observer = {sizeof(observer), .context = &spare,
+    struct free_one free_one = {env, fault_alloc(env, 150 * MIB, NULL)};
+    struct xseg_observer observer = {sizeof(observer), .context = &free_one,
                                      .on_low_memory = free_spare};
     uint64_t id = 0;
     void *a;
@@ -36,8 +36,8 @@ static void ask(struct fault_env *env)
         ;
     a = fault_alloc(env, 90 * MIB, NULL);
     fault_free(env, a);
-    if (spare.block != NULL)
-        fault_free(env, spare.block);
+    if (free_one.block != NULL)
+        fault_free(env, free_one.block);
     while (fault_retry(env, xseg_observer_remove(env->allocator, id)))
         ;
     fault_trim(env, true);
@@ -91,7 +91,7 @@ static void busy_stream(struct fault_env *env)
     fault_trim(env, true);
 }
 
-static void lend(struct fault_env *env)
+static void alloc_fallback(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct xseg_pool *pool = NULL;
@@ -148,8 +148,8 @@ static void garbage(struct fault_env *env)
     fault_trim(env, true);
 }
 
-/* What is cached goes before a capture, once memory has been short: of a busy stream and of an idle one,
- * and a block that another stream uses. */
+/* After low memory, cached memory is released before a capture: of a busy stream and of an idle one, and a block that
+ * another stream uses. */
 static void before_capture(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
@@ -202,7 +202,7 @@ static const struct {
     {"other streams", other_streams, "expandable_segments:True", 200},
     {"small to large", small_to_large, "expandable_segments:True", 40},
     {"busy stream", busy_stream, "expandable_segments:True", 200},
-    {"lend", lend, "expandable_segments:True", 200},
+    {"lend", alloc_fallback, "expandable_segments:True", 200},
     {"pending", pending, "expandable_segments:True", 200},
     {"classic, ask", ask, "expandable_segments:False", 200},
     {"classic, pending", pending, "expandable_segments:False", 200},

@@ -53,13 +53,13 @@ static void expect_mapped(const struct xseg_block_info *info)
     }
 }
 
-/* What a word of a block contains: nothing that another word does. */
+/* The value of a word of a block, unique for each word. */
 static uint64_t word_at(const uint64_t *place)
 {
     return ((uint64_t)(uintptr_t)place + 1) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-/* The next of the words that are written and looked at: one in each stride, and the last one. */
+/* The next checked word: one in each stride, and the last one. */
 static uint64_t *word_after(const struct fault_block *held, size_t offset)
 {
     const size_t last = (held->bytes - sizeof(uint64_t)) & ~(sizeof(uint64_t) - 1);
@@ -339,7 +339,7 @@ bool fault_run(fault_scenario play, const struct xseg_sim_settings *settings, co
     return struck;
 }
 
-/* With a sanitizer one error stands for the others, which builds without it go through. */
+/* With a sanitizer one error is enough; builds without it test all. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define FIRST_ERROR 2u
 #else
@@ -352,7 +352,7 @@ void fault_sweep(const char *name, fault_scenario play, const struct xseg_sim_se
     static const int errors[] = {1, 2, 999};
     uint64_t n = 0;
 
-    /* Moving bytes takes its time: there, too, one error stands for the others. */
+    /* Real contents take time, so one error is enough. */
     for (unsigned i = settings->real_bytes ? 2 : FIRST_ERROR; i < COUNT_OF(errors); i++)
         for (n = 1; fault_run(play, settings, config, fault_nth_call(n, errors[i]),
                               fault_nth_call(0, errors[i]));

@@ -7,8 +7,8 @@
  * pages mapped and accessible, and with what was written into them.  The counts have to be those of
  * the blocks, and the audits have to hold.
  */
-#ifndef XSEG_TESTS_STAGE_H
-#define XSEG_TESTS_STAGE_H
+#ifndef XSEG_TESTS_FAULT_ENV_H
+#define XSEG_TESTS_FAULT_ENV_H
 
 #include "tests/support/env.h"
 
@@ -26,7 +26,7 @@ struct fault_env {
     unsigned count;
     unsigned failures; /* calls that returned a status */
     bool bytes;        /* memory keeps what it contains */
-    size_t stride;     /* between the words that are written and looked at; 0: 512 KiB */
+    size_t stride;     /* distance of the words that are written and checked; 0: 512 KiB */
     const struct xseg_pool *paused; /* its blocks have no pages; or NULL */
 };
 

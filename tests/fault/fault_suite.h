@@ -3,8 +3,8 @@
  * Sweeps whose faults strike from a point of the scenario on, so that all of them strike in what is
  * tested, and none in what leads to it.  After each run no descriptor is open that was not.
  */
-#ifndef XSEG_TESTS_ARMED_H
-#define XSEG_TESTS_ARMED_H
+#ifndef XSEG_TESTS_FAULT_SUITE_H
+#define XSEG_TESTS_FAULT_SUITE_H
 
 #include "tests/fault/fault_env.h"
 
@@ -15,7 +15,7 @@ struct fault_suite_scenario {
     unsigned distance; /* of the second fault of a pair */
 };
 
-/* A programme of such sweeps. */
+/* A program of such sweeps. */
 struct fault_suite {
     const char *name;
     const struct fault_suite_scenario *scenarios;
@@ -30,8 +30,8 @@ void faults_begin(void);
 void faults_end(void);
 
 /*
- * The programme, for main().  Every call of the host fails, and every driver call fails once.  A second fault follows
- * the first one, where the undo is.  A batched unmap or set-access does some of its mappings and then fails.
+ * The program, for main().  Every host call and every driver call fails once.  A second fault follows the first one,
+ * in its rollback.  A batched unmap or set-access processes some of its mappings and then fails.
  */
 int fault_suite_run(const struct fault_suite *sweep);
 

@@ -3,7 +3,7 @@
  * The sweep over histories: whatever the driver refuses, the events that there are say what has happened; and what
  * the host refuses leaves events out at most.
  *
- * After each call the history is replay from the start, and must give the state of xseg_for_each_block().
+ * After each call the history is replayed from the start, and must give the state of xseg_for_each_block().
  */
 #include "tests/fault/replay_history.h"
 
@@ -28,7 +28,7 @@ static void *take(struct fault_env *env, unsigned pool, size_t bytes, xseg_strea
     return ptr;
 }
 
-static void give(struct fault_env *env, void *ptr)
+static void alloc_memory(struct fault_env *env, void *ptr)
 {
     xseg_status status;
 
@@ -63,14 +63,14 @@ static void grow_and_shrink(struct fault_env *env)
     void *a = take(env, 0, 30 * MIB, NULL), *b = take(env, 0, 2 * MIB, env->side);
     void *c = take(env, 0, 90 * MIB, NULL), *d = take(env, 0, 1000, NULL);
 
-    give(env, a);
-    give(env, c);
+    alloc_memory(env, a);
+    alloc_memory(env, c);
     trim(env, true);
     a = take(env, 0, 70 * MIB, env->side);
-    give(env, b);
-    give(env, d);
+    alloc_memory(env, b);
+    alloc_memory(env, d);
     trim(env, false);
-    give(env, a);
+    alloc_memory(env, a);
     trim(env, true);
 }
 
@@ -82,14 +82,14 @@ static void pending_blocks(struct fault_env *env)
     fault_record_stream(env, a, env->side);
     fault_record_stream(env, b, NULL);
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
-    give(env, a);
-    give(env, b);
+    alloc_memory(env, a);
+    alloc_memory(env, b);
     a = take(env, 0, 5 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
     b = take(env, 0, 5 * MIB, NULL);
     trim(env, false);
-    give(env, a);
-    give(env, b);
+    alloc_memory(env, a);
+    alloc_memory(env, b);
     trim(env, true);
 }
 
@@ -99,12 +99,12 @@ static void short_of_memory(struct fault_env *env)
     make_pool(env, true);
     void *a = take(env, 1, 60 * MIB, NULL), *b = take(env, 0, 100 * MIB, NULL);
 
-    give(env, b);
+    alloc_memory(env, b);
     b = take(env, 0, 90 * MIB, env->side);
-    give(env, a);
+    alloc_memory(env, a);
     a = take(env, 0, 55 * MIB, NULL);
-    give(env, a);
-    give(env, b);
+    alloc_memory(env, a);
+    alloc_memory(env, b);
     while (again(env, xseg_pool_release(replayed_pool)))
         ;
     trim(env, true);

@@ -98,7 +98,7 @@ void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int fi
     return fails() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
 }
 
-/* What a library that is compiled with 64-bit file offsets calls in its place. */
+/* A library compiled with 64-bit file offsets calls this variant. */
 void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
 {
     return fails() ? MAP_FAILED : __real_mmap64(address, bytes, protection, flags, file, offset);

@@ -6,8 +6,8 @@
  * here (--wrap), where they are counted.  The simulator and cmocka are shared libraries, so theirs are not
  * among them.
  */
-#ifndef XSEG_TESTS_HOST_H
-#define XSEG_TESTS_HOST_H
+#ifndef XSEG_TESTS_HOST_FAULTS_H
+#define XSEG_TESTS_HOST_FAULTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,7 +21,7 @@ void host_fault_clear(void);
 /* While held, calls are neither counted nor do they fail: for what a test asks the library itself. */
 void host_fault_suspend(bool held);
 
-/* How many calls have failed since host_fault_set(). */
+/* Calls that have failed since host_fault_set(). */
 uint64_t host_fault_count(void);
 
 #endif

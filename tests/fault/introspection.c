@@ -35,7 +35,7 @@ static void ask(struct fault_env *env)
         ;
 }
 
-static void hear(void *context, const struct xseg_trace_entry *entry)
+static void log_line(void *context, const struct xseg_trace_entry *entry)
 {
     unsigned *count = context;
 
@@ -45,7 +45,7 @@ static void hear(void *context, const struct xseg_trace_entry *entry)
 
 static void is_asked(struct fault_env *env)
 {
-    struct xseg_observer observer = {sizeof(observer), .on_trace = hear};
+    struct xseg_observer observer = {sizeof(observer), .on_trace = log_line};
     unsigned entries = 0;
     uint64_t id = 0;
     void *a, *b, *c;
@@ -79,7 +79,7 @@ static void is_asked(struct fault_env *env)
     fault_trim(env, true);
 }
 
-/* The thread starts, stops and starts again; it looks long after the scenario is over. */
+/* The thread starts, stops and starts again; its passes come long after the scenario. */
 static void thread_comes_and_goes(struct fault_env *env)
 {
     void *a = fault_alloc(env, 30 * MIB, NULL);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over pausing and resuming: every driver call of both fails once, on a set of 120 MiB in
- * several segments (of 30 where a file is written); and pairs of them.
- *
- * After a failed pause the pool is as it was, its blocks mapped, with what was in them.  Where a second
- * fault strikes in the undo, it may be paused instead, and says so.  After a failed resume it is still
- * paused, and holds no memory.  In the end everything is there again.
+ * Fault sweep over pause and resume: every driver call of both fails once, on 120 MiB in several segments (30 MiB
+ * where a file is written); and pairs of them.  After a failed pause the pool is unchanged, its blocks are mapped,
+ * with their contents.  If a second fault occurs in the rollback, the pool may be paused instead, and the message
+ * contains that.  After a failed resume it is still paused, and retains no memory.  In the end everything is mapped
+ * again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,7 +97,7 @@ static void come_and_go(struct fault_env *env, enum xseg_keep keep, size_t whole
     pause_with(env, pool, keep, 2 * MIB);
     expect_gone(env, 2 * MIB);
     fault_free(env, ptr[4]);
-    /* What is not kept is not there again. */
+    /* Discarded contents are lost. */
     const bool had_bytes = env->bytes;
     env->bytes = had_bytes && keep != XSEG_KEEP_NOTHING;
     resume(env, pool, 2 * MIB);
@@ -127,7 +126,7 @@ static void keep_in_file(struct fault_env *env)
     come_and_go(env, XSEG_KEEP_FILE, 30);
 }
 
-/* A paused pool that nobody wants back: what is kept goes at a trim. */
+/* A paused pool that is never resumed: a trim discards its contents. */
 static void never_resumed(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
@@ -142,7 +141,7 @@ static void never_resumed(struct fault_env *env)
     faults_end();
 }
 
-/* What is still paused goes as the allocator closes; the faults strike in there as well. */
+/* A paused pool is destroyed by the close; the faults occur there as well. */
 static void closed(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The sweep over histories of pools that are paused and resumed: what went has gone, and what is back has come. */
+/* Fault sweep over the histories of paused and resumed pools: unmap and map events match the memory. */
 #include <string.h>
 
 #include "tests/fault/fault_suite.h"
@@ -25,7 +25,7 @@ static void resume(struct fault_env *env, bool is_left)
 
         if (status == XSEG_OK)
             env->paused = NULL;
-        /* Of a pool that is paused in part, nobody says which pages have memory. */
+        /* For a partly paused pool the mapped pages are not defined. */
         if (status == XSEG_OK || !is_left)
             replay_history(env);
         again = fault_retry(env, status);
@@ -51,7 +51,7 @@ static void pause_pool(struct fault_env *env)
     } while (again);
 }
 
-static void give(struct fault_env *env, void *ptr)
+static void alloc_memory(struct fault_env *env, void *ptr)
 {
     fault_free(env, ptr);
     replay_history(env);
@@ -72,22 +72,22 @@ static void pause_and_resume(struct fault_env *env)
     void *b = fault_alloc_in(env, replayed_pool, 700, env->side);
     void *c = fault_alloc_in(env, replayed_pool, 30 * MIB, env->side);
     void *d = fault_alloc(env, 700, NULL);
-    give(env, c);
+    alloc_memory(env, c);
     faults_begin();
     pause_pool(env);
-    give(env, b);
+    alloc_memory(env, b);
     resume(env, false);
     b = fault_alloc_in(env, replayed_pool, 1000, env->side);
     replay_history(env);
-    give(env, a);
+    alloc_memory(env, a);
     pause_pool(env);
     while (fault_retry(env, xseg_pool_release(replayed_pool)))
         ;
-    /* What is left of the pool goes, paused as it is. */
-    give(env, b);
+    /* The paused pool is destroyed. */
+    alloc_memory(env, b);
     trim(env);
     env->paused = NULL;
-    give(env, d);
+    alloc_memory(env, d);
     trim(env);
     faults_end();
 }

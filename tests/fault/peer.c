@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over peers: every driver call that gives a device rights on the memory of another fails once, of the
- * ways back as well; and pairs of them.
- *
- * After a single failure the peer has no right, and the owner has all of its own; the same call then works.  After a
- * second failure, in the undo, rights may be left, which the text says.
+ * Fault sweep over peer access: every driver call that grants a device access to another's memory fails once, in
+ * rollbacks as well; and pairs of them.  After a single failure the peer has no access, and the owner has full
+ * access; the same call then succeeds.  After a second failure, in the rollback, access may remain, and the message
+ * contains that.
  */
 #include <string.h>
 
@@ -74,19 +73,19 @@ static void allow(struct fault_env *env, const void *ptr, size_t bytes)
     } while (fault_retry(env, status));
 }
 
-/* Holes between the pages, a small pool, a private pool and memory that is mapped later. */
+/* Unmapped ranges between the pages, a small arena, a private pool, and memory that is mapped later. */
 static void before_and_after(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
 
     env->stride = STRIDE;
-    void *first = fault_alloc(env, 50 * MIB, NULL), *hole = fault_alloc(env, 20 * MIB, NULL),
+    void *first = fault_alloc(env, 50 * MIB, NULL), *unmapped = fault_alloc(env, 20 * MIB, NULL),
          *second = fault_alloc(env, 30 * MIB, NULL), *small = fault_alloc(env, 1000, NULL);
 
     while (fault_retry(env, xseg_pool_create(env->allocator, 0, NULL, &pool)))
         ;
     void *own = fault_alloc_in(env, pool, 30 * MIB, env->side);
-    fault_free(env, hole);
+    fault_free(env, unmapped);
     fault_trim(env, false);
     open_peer(env);
     faults_begin();

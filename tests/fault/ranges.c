@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over elastic ranges: every driver call of commits, decommits, shares, holds, pages made ahead, checkpoints,
- * pauses and releases fails once, with memory enough and with too little; and pairs of them, and what the host gives.
- *
- * After each attempt every committed granule of a pool that runs is mapped and accessible, and contains what was written
- * to it.  After one that has failed, the ranges are as they were, but for memory that left and has gone; the same call
- * then works.  In the end nothing is left behind.
+ * Fault sweep over elastic ranges: every driver call of commits, decommits, aliases, holds, prepared pages,
+ * checkpoints, pauses and releases fails once, with enough memory and with too little; pairs of them; and host calls.
+ * After each attempt every committed granule of a pool that is not paused is mapped and accessible, and keeps its
+ * contents.  After a failed one, the ranges are unchanged, except for memory whose pending unmap has completed; the
+ * same call then succeeds.  In the end nothing is leaked.
  */
 #include <string.h>
 
@@ -27,7 +26,7 @@ struct location {
 int cuMemGetAccess(unsigned long long *flags, const struct location *location,
                    unsigned long long address);
 
-/* What the ranges of a run are to have. */
+/* The expected state of the ranges of a run. */
 static struct {
     struct xseg_range *range[RANGES];
     uint64_t tag[RANGES][GRANULES];  /* of what is committed; 0: nothing is */
@@ -123,7 +122,7 @@ static struct before look_before(const struct fault_env *env)
     return before;
 }
 
-/* A call has failed: all is as before, but for what left and has gone. */
+/* A call has failed: the state is unchanged, except for completed pending unmaps. */
 static void expect_as_before(const struct fault_env *env, const struct before *before)
 {
     assert_int_equal(allocated(env), before->allocated);
@@ -174,7 +173,7 @@ static void reserve(struct fault_env *env, unsigned range, uint64_t limit)
     reserve_by(env, range, &options);
 }
 
-/* What was taken back contains what it did; the others get something new. */
+/* A restored granule keeps its contents; the others get new ones. */
 static void note_committed(unsigned range, unsigned first, unsigned count, bool is_recommit)
 {
     for (unsigned at = first; at < first + count; at++) {
@@ -334,8 +333,8 @@ static void take_checkpoint(struct fault_env *env)
     } while (again(env, &before, status));
 }
 
-/* What a restore tells of blocks: the stage's list follows. */
-static void hear(void *self, void *ptr, bool freed)
+/* The callback of a restore updates the list of tracked blocks. */
+static void log_line(void *self, void *ptr, bool freed)
 {
     struct fault_env *env = self;
 
@@ -364,13 +363,13 @@ static void restore(struct fault_env *env)
 
     do {
         before = look_before(env);
-        status = xseg_pool_restore(wanted.pool, wanted.checkpoint, hear, env);
+        status = xseg_pool_restore(wanted.pool, wanted.checkpoint, log_line, env);
         if (status == XSEG_OK)
             note_restored();
     } while (again(env, &before, status));
 }
 
-/* Work of the second stream on granules, until somebody waits. */
+/* Work of the second stream on granules, which runs until a call waits. */
 static void work(const struct fault_env *env, unsigned range, unsigned first, unsigned count)
 {
     assert_int_equal(xseg_sim_launch_on(env->side, UINT64_MAX,
@@ -411,7 +410,7 @@ static void come_and_go(struct fault_env *env)
     faults_end();
 }
 
-/* The same with pages that are kept, and pages that were made ahead. */
+/* The same with cached pages and prepared pages. */
 static void with_idle_pages(struct fault_env *env)
 {
     begin(env, "page_cache_mb:8");
@@ -500,8 +499,8 @@ static void held(struct fault_env *env)
     faults_end();
 }
 
-/* A device with room for 14 pages: memory comes from blocks that are cached, from granules that leave behind work, and
- * from pages that were made ahead for others; one of the ranges is at its own limit. */
+/* A device with 14 pages of memory, which come from cached blocks, from granules pending unmap, and from pages
+ * prepared for others; one of the ranges is at its limit. */
 static void running_short(struct fault_env *env)
 {
     begin(env, "hard_limit_mb:28");
@@ -570,7 +569,7 @@ static void restored(struct fault_env *env)
     faults_end();
 }
 
-/* What is left of ranges goes with the allocator; the faults strike in there as well. */
+/* The close releases the remaining ranges; the faults occur there as well. */
 static void closed(struct fault_env *env)
 {
     begin(env, NULL);

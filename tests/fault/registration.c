@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over registrations: every driver call and host allocation of the probe of rdma, of single pages, of descriptors
- * and of registrations fails once, and pairs of them, and their functions refuse.
- *
- * After a failure nothing is registered or pinned that was not, and no descriptor is open; the same call then works.
- * Memory never goes beneath a registration, which the simulator would report.
+ * Fault sweep over registrations: every driver call and host allocation of the rdma probe, of single pages, of
+ * descriptors and of registrations fails once, and pairs of them, and their callbacks refuse.  After a failure no
+ * registration, pin or descriptor is added; the same call then succeeds.  Registered memory is never unmapped, which
+ * the simulator would report.
  */
 #include <unistd.h>
 
@@ -67,7 +66,7 @@ static void end(struct fault_env *env, uint64_t id)
         ;
 }
 
-/* Memory comes, goes and comes back beneath a registration; faults strike in growths and trims. */
+/* Memory of a registration is allocated, released and allocated again; faults occur in growths and trims. */
 static void memory_moves(struct fault_env *env)
 {
     char *block = fault_alloc(env, 110 * MIB, NULL);

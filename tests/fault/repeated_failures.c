@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Refusals that last: each pair of driver calls is refused again and again, for a while, and then works
- * again.
- *
- * Meanwhile operations succeed or return a status; live blocks are where they were, with their pages and
- * what was written into them; and what the statistics call physical is what the device has in use.
- * Afterwards everything works, closing succeeds, and nothing is left behind.
+ * Repeated failures: each pair of driver calls fails repeatedly, for a while, and then works again.  Meanwhile
+ * operations succeed or return a status; allocated blocks keep their addresses, pages and contents; and the physical
+ * bytes in the statistics are those of the device.  Afterwards everything works, close succeeds, and nothing is
+ * leaked.
  */
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +42,7 @@ static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, x
     return ptr;
 }
 
-static void give(struct fault_env *env, void *ptr)
+static void alloc_memory(struct fault_env *env, void *ptr)
 {
     if (ptr == NULL)
         return;
@@ -57,7 +55,7 @@ static void give(struct fault_env *env, void *ptr)
 static void give_all(struct fault_env *env)
 {
     for (unsigned i = env->count; i > 0; i--)
-        give(env, env->held[i - 1].ptr);
+        alloc_memory(env, env->held[i - 1].ptr);
 }
 
 static bool trim(struct fault_env *env)
@@ -109,9 +107,9 @@ static void some_of_all(struct fault_env *env, struct xseg_pool **pool)
     (void)take(env, *pool, 3 * MIB, NULL);
     assert_ok(xseg_record_stream(env->allocator, pending, env->side));
     assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
-    give(env, cached);
-    give(env, pending);
-    give(env, own);
+    alloc_memory(env, cached);
+    alloc_memory(env, pending);
+    alloc_memory(env, own);
 }
 
 /* The first steps of a device. */
@@ -119,7 +117,7 @@ static void come_up(struct fault_env *env, struct xseg_pool *pool)
 {
     (void)pool;
     for (unsigned i = 0; i < 2; i++) {
-        give(env, take(env, NULL, 3 * MIB, NULL));
+        alloc_memory(env, take(env, NULL, 3 * MIB, NULL));
         (void)trim(env);
     }
 }
@@ -132,25 +130,25 @@ static void come_and_go(struct fault_env *env, struct xseg_pool *pool)
 
         if (a != NULL)
             (void)went_well(env, xseg_record_stream(env->allocator, a, env->side));
-        give(env, a);
-        give(env, b);
+        alloc_memory(env, a);
+        alloc_memory(env, b);
         (void)trim(env);
         pass(env, 1000);
-        give(env, c);
+        alloc_memory(env, c);
         (void)trim(env);
     }
 }
 
-/* More than the device has, so that memory is stolen and the ladder is climbed. */
+/* More than the device has, so that the fallback chain remaps memory. */
 static void run_short(struct fault_env *env, struct xseg_pool *pool)
 {
     for (unsigned i = 0; i < 3; i++) {
         void *a = take(env, NULL, 110 * MIB, env->side), *b = take(env, NULL, 60 * MIB, NULL);
 
-        give(env, a);
+        alloc_memory(env, a);
         a = take(env, pool, 80 * MIB, NULL);
-        give(env, b);
-        give(env, a);
+        alloc_memory(env, b);
+        alloc_memory(env, a);
         (void)trim(env);
     }
 }
@@ -181,7 +179,7 @@ static void pause_and_resume(struct fault_env *env, struct xseg_pool *pool)
 
     for (unsigned i = 0; i < COUNT_OF(keep); i++) {
         if (env->bytes && keep[i] == XSEG_KEEP_NOTHING)
-            continue; /* so that contents can be looked at */
+            continue; /* so that the contents can be checked */
         pause_it(env, pool, keep[i]);
         (void)trim(env);
     }
@@ -200,7 +198,7 @@ static void share_it(struct fault_env *env, struct xseg_pool *pool)
             assert_ok(xseg_export_close(env->allocator, block));
         }
         export_handles_close(&exported);
-        give(env, block);
+        alloc_memory(env, block);
         (void)trim(env);
     }
 }
@@ -246,19 +244,19 @@ static void ranges_come_and_go(struct fault_env *env, struct xseg_pool *pool)
         (void)went_well(env, xseg_range_prepare(ranges[1], 2 * RANGE_PAGE));
         const xseg_status status =
             xseg_range_commit(ranges[0], 0, 10 * RANGE_PAGE, i == 0 ? env->side : NULL);
-        /* What could not be given up is committed still. */
+        /* A granule whose decommit failed is still committed. */
         (void)went_well(env, status == XSEG_ERR_ARGUMENT ? XSEG_OK : status);
         const xseg_status shared = xseg_range_alias(ranges[1], (9 + i) * RANGE_PAGE, RANGE_PAGE,
                                                     ranges[0], 3 * RANGE_PAGE);
         (void)went_well(env, shared == XSEG_ERR_ARGUMENT ? XSEG_OK : shared);
-        give(env, take(env, pool, 25 * MIB, NULL));
+        alloc_memory(env, take(env, pool, 25 * MIB, NULL));
         give_up(env, ranges[0], 0, 16);
         (void)trim(env);
         give_up(env, ranges[1], 8, 8);
     }
 }
 
-/* Everything that the ranges have goes back, once the driver takes it. */
+/* All memory of the ranges is released once the driver accepts it. */
 static void end_ranges(struct fault_env *env)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -290,31 +288,31 @@ static const struct scenario scenarios[] = {
 static const char *names[NAMES_MAX];
 static unsigned count_of_names;
 
-/* What is refused; a name of NULL: nothing. */
-struct refusal {
+/* A failing call; a name of NULL: none. */
+struct error_message {
     const char *name;
     int error;
     uint64_t halfway; /* mappings that are done all the same */
 };
 
-static void refuse(unsigned slot, struct refusal refusal)
+static void refuse(unsigned slot, struct error_message error_message)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
-    fault.call = refusal.name;
+    fault.call = error_message.name;
     fault.every = 1;
-    fault.error = refusal.error;
-    fault.halfway = refusal.halfway;
-    assert_ok(xseg_sim_fault_set(slot, refusal.name == NULL ? NULL : &fault));
+    fault.error = error_message.error;
+    fault.halfway = error_message.halfway;
+    assert_ok(xseg_sim_fault_set(slot, error_message.name == NULL ? NULL : &fault));
 }
 
 static void refuse_nothing(void)
 {
-    refuse(0, (struct refusal){NULL, 0, 0});
-    refuse(1, (struct refusal){NULL, 0, 0});
+    refuse(0, (struct error_message){NULL, 0, 0});
+    refuse(1, (struct error_message){NULL, 0, 0});
 }
 
-/* What is the device's memory in use is what the library says, wherever it has got to. */
+/* The device's memory in use is that of the statistics, at any time. */
 static void expect_accounted(struct fault_env *env)
 {
     struct xseg_statistics stats = {sizeof(stats)};
@@ -381,7 +379,8 @@ static bool open_allocator(struct fault_env *env, const char *config)
 }
 
 /* Play a scenario while one or two calls are refused. */
-static void run(const struct scenario *scenario, struct refusal first, struct refusal second)
+static void run(const struct scenario *scenario, struct error_message first,
+                struct error_message second)
 {
     const bool has_bytes =
         first.halfway != 0; /* there are few of these, and they take their time */
@@ -423,7 +422,7 @@ static void run(const struct scenario *scenario, struct refusal first, struct re
     assert_int_equal(cuCtxPopCurrent_v2(&current), 201);
 }
 
-/* Not refused: the first names an error, and the second is how the stage looks at pages, whatever the library asks. */
+/* Exempt from failures: the first names an error, and the second is how fault_env.c checks pages. */
 static bool is_the_tests(const char *name)
 {
     return strcmp(name, "cuGetErrorName") == 0 || strcmp(name, "cuMemGetAccess") == 0;
@@ -438,7 +437,7 @@ static void learn_names(const struct scenario *scenario)
     assert_ok(xseg_driver_open(env_driver(), &driver));
     const size_t count = xseg_driver_call_counts(driver, calls, NAMES_MAX);
     assert_true(count <= NAMES_MAX);
-    run(scenario, (struct refusal){NULL, 0, 0}, (struct refusal){NULL, 0, 0});
+    run(scenario, (struct error_message){NULL, 0, 0}, (struct error_message){NULL, 0, 0});
     count_of_names = 0;
     for (size_t i = 0; i < count; i++)
         if (strcmp(calls[i].name, "cuPointerGetAttributes") == 0 || /* after refusals only */
@@ -452,19 +451,21 @@ static void sweep(void **state)
 {
     static const int errors[] = {1, 2, 999};
     const struct scenario *scenario = *state;
-    const struct refusal none = {NULL, 0, 0};
+    const struct error_message none = {NULL, 0, 0};
     unsigned runs = 0;
 
     learn_names(scenario);
     for (unsigned a = 0; a < count_of_names; a++) {
         for (unsigned b = a + 1; b < count_of_names; b++, runs++)
-            run(scenario, (struct refusal){names[a], 999, 0}, (struct refusal){names[b], 999, 0});
+            run(scenario, (struct error_message){names[a], 999, 0},
+                (struct error_message){names[b], 999, 0});
         for (unsigned i = 0; i < COUNT_OF(errors); i++)
-            run(scenario, (struct refusal){names[a], errors[i], 0}, none);
+            run(scenario, (struct error_message){names[a], errors[i], 0}, none);
         /* A batch that unmaps some, and says that it failed. */
         for (uint64_t mappings = 1; mappings <= 2; mappings++)
-            run(scenario, (struct refusal){"cuMemUnmap", 999, mappings},
-                strcmp(names[a], "cuMemUnmap") == 0 ? none : (struct refusal){names[a], 999, 0});
+            run(scenario, (struct error_message){"cuMemUnmap", 999, mappings},
+                strcmp(names[a], "cuMemUnmap") == 0 ? none
+                                                    : (struct error_message){names[a], 999, 0});
     }
     print_message("# %s: %u pairs of %u calls\n", scenario->name, runs, count_of_names);
     assert_true(runs > 100);

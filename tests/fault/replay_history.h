@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A stage whose history is replay_history: replay from the start, it gives the state of xseg_for_each_block(). */
-#ifndef XSEG_TESTS_FOLLOWED_H
-#define XSEG_TESTS_FOLLOWED_H
+/* A stage whose history is replayeded_history: replay from the start, it gives the state of xseg_for_each_block(). */
+#ifndef XSEG_TESTS_REPLAY_HISTORY_H
+#define XSEG_TESTS_REPLAY_HISTORY_H
 
 #include "tests/fault/fault_env.h"
 
@@ -11,7 +11,7 @@ extern struct xseg_pool *replayed_pool;
 /* Play the history, unless the host has failed: then events are missing. */
 void replay_history(struct fault_env *env);
 
-/* How often histories were replay so far. */
+/* Histories replayed so far. */
 unsigned history_replays(void);
 
 #endif

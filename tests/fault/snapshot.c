@@ -93,7 +93,7 @@ ssize_t __wrap_write(int file, const void *bytes, size_t count)
                         until != 0 && writes++ % 2 == 0 && count > 1 ? count / 2 : count);
 }
 
-/* How many files there are, which are removed; each must be whole. */
+/* Number of files, which are removed; each must be complete. */
 static unsigned take_files(void)
 {
     DIR *listed = opendir(folder);
@@ -227,7 +227,7 @@ static void a_refusal_stays_what_it_is(void **state)
             close_world(&run);
             run = open_world();
         }
-        /* The trim and the ladder allocate as well: the first faults are theirs. */
+        /* The trim and the fallback chain allocate as well: the first faults occur there. */
         host_fault_set(nth % 2 == 0 ? nth : 0, true);
         until = nth % 2 == 1 ? nth / 2 + 1 : 0;
         assert_int_equal(xseg_alloc(run.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over streams, captures and pools: every driver call of every scenario fails once, those
- * of the scenario's own and of its pools' functions included; and pairs of them.  A capture that
- * nobody is_invalid yields a graph, whatever failed.
+ * Fault sweep over streams, captures and pools: every driver call of every scenario fails once, including those of
+ * the scenario itself and of custom memory functions; and pairs of them.  A capture that is still valid yields a
+ * graph, whatever failed.
  */
 #include "tests/fault/fault_env.h"
 
@@ -30,7 +30,7 @@ int cuMemFree_v2(unsigned long long ptr);
 
 /* --- What the scenarios are made of. --- */
 
-/* The scenario's own streams and events need a context of its own. */
+/* The scenario's streams and events need a context. */
 static void come(struct fault_env *env)
 {
     void *context = NULL;
@@ -211,8 +211,8 @@ static void marked(struct fault_env *env)
     go(env);
 }
 
-/* What a restoration tells of: the stage's list follows. */
-static void hear(void *self, void *ptr, bool freed)
+/* The callback of a restore updates the list of tracked blocks. */
+static void log_line(void *self, void *ptr, bool freed)
 {
     struct fault_env *env = self;
 
@@ -246,7 +246,7 @@ static void checkpoint(struct fault_env *env)
     work(env, a, 512, NULL);
     fault_free(env, a);
     xseg_sim_finish_all();
-    while (fault_retry(env, xseg_pool_restore(pool, saved, hear, env)))
+    while (fault_retry(env, xseg_pool_restore(pool, saved, log_line, env)))
         ;
     assert_int_equal(env->count, 2);
     xseg_checkpoint_destroy(saved);

@@ -58,7 +58,7 @@ static unsigned pool_number(const struct run *run, const struct xseg_pool *pool)
     return i;
 }
 
-/* What is expected of a block of some pool. */
+/* The expected size of a block. */
 static void check_size(const struct run *run, const struct xseg_block_info *info,
                        const struct xseg_pool_options *options)
 {
@@ -82,19 +82,19 @@ static void enter_block(struct run *run, unsigned slot, void *ptr, size_t bytes,
     struct model_segment segment = {.base = info.segment_base, .bytes = info.segment_bytes};
 
     block.entry = segment.entry = run->slot[slot].entry;
-    block.lent = info.fallback_pool != NULL;
-    block.pool = segment.pool = pool_number(run, block.lent ? info.fallback_pool : info.pool);
+    block.fallback = info.fallback_pool != NULL;
+    block.pool = segment.pool = pool_number(run, block.fallback ? info.fallback_pool : info.pool);
     block.is_small = info.is_small;
     if (block.pool != pool) {
         /* A pool may lend to the default one when memory is short. */
-        assert_true(block.lent);
+        assert_true(block.fallback);
         assert_null(info.pool);
         assert_int_equal(pool, 0);
         assert_true(run->model.pool[block.pool].options.use_on_oom);
         assert_true(run->model.pool[block.pool].holders > 0);
         assert_false(run->model.pool[block.pool].is_captured);
         assert_true(run->options.is_low_on_memory);
-        run->borrowed++;
+        run->above_share++;
     }
     assert_ptr_equal(info.stream, entry_of(run, slot)->handle);
     assert_int_equal(info.requested, bytes);
@@ -114,8 +114,8 @@ static bool may_fail(const struct run *run, unsigned pool)
 }
 
 /*
- * Whether an allocation must look at pending blocks.  Once memory has been short it need not where none
- * of its own arena is pending: then what has passed may come back or not.
+ * Whether an allocation must poll pending blocks.  After low memory this is not required if its own arena has none
+ * pending: then completed blocks may or may not be reclaimed.
  */
 static bool must_look(const struct run *run, unsigned slot, unsigned pool, size_t bytes)
 {
@@ -400,7 +400,7 @@ static uint64_t reserved_bytes(struct run *run)
     return env_stats(run->allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-/* What a trim of everything kept is all that is cached. */
+/* A trim that kept everything reports all cached memory. */
 static void check_kept(struct run *run, const struct xseg_trim_result *done)
 {
     const struct xseg_statistics stats = env_stats(run->allocator);

@@ -29,7 +29,7 @@ int cuMemFree_v2(unsigned long long ptr);
 
 static void *context[2];
 
-/* What is to be put back after a call. */
+/* The context and capture mode to restore after a call. */
 struct visit {
     void *context;
     int mode;

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a programme does with the driver itself: contexts, streams, events, captures, own memory.
- *
- * Every call is made in the context of device 0, with the thread's capture mode relaxed, so that it
- * spoils no capture, and leaves both as they were.
+ * The program's own driver calls: contexts, streams, events, captures, custom memory.  Every call is made in the
+ * context of device 0, with the thread's capture mode relaxed, so that it invalidates no capture, and restores both.
  */
-#ifndef XSEG_TESTS_MACHINE_H
-#define XSEG_TESTS_MACHINE_H
+#ifndef XSEG_TESTS_DRIVER_H
+#define XSEG_TESTS_DRIVER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +12,7 @@
 
 #include "xseg/xseg.h"
 
-/* How a capture stands against other calls: the driver's numbers. */
+/* The driver's capture modes. */
 enum driver_mode { DRIVER_GLOBAL, DRIVER_THREAD_LOCAL, DRIVER_RELAXED };
 
 /* Hold the primary contexts of devices 0 and 1; let them go. */

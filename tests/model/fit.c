@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which memory a request gets, against PyTorch's rules in their plainest form: an array of blocks in the
- * order of their addresses, and a look at all of them for each request.
- *
- * Best fit by size, then by the registration of segments, then by address; what can still grow is passed over where
- * the next is effectively smaller; growth from the first hole that is enough, by registration and address, and from
- * segments without memory last, which are registered again; split, merge.  The driver's addresses rise, fall, or are
- * shuffled, which makes no difference.  Requests are small and large, for
- * expandable segments, for classic ones and for both at once.  They come through either entry point, on
- * two streams and in a pool whose blocks are not split.  There are alignments, uses by other streams, and
- * trims that make holes.  After each step every address and every current value and peak is the model's,
- * and the audits hold.
+ * Best fit against PyTorch's rules in their simplest form: an array of blocks in the order of addresses, scanned for
+ * each request.  Best fit by size, then by the registration of segments, then by address; a block that can still grow
+ * is passed over if the next is effectively smaller; growth from the first unmapped range that is long enough, by
+ * registration and address, and from empty segments last, which are registered again; split, coalesce.  The driver's
+ * addresses ascend, descend, or are shuffled, which must not matter.  Requests are small and large, for expandable
+ * segments, for classic ones and for both at once.  They use either entry point, on two streams and in a pool with
+ * no_split.  There are alignments, uses by other streams, and trims that leave unmapped ranges.  After each step
+ * every address and every current value and peak is the model's, and the audits pass.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -172,7 +169,7 @@ static bool comes_after(const struct part *part, const struct part *other)
            (part->registered == other->registered && part->base > other->base);
 }
 
-/* The first cached part of so many bytes that comes after a part, if that has so many; NULL: any. */
+/* The first cached part of this many bytes after a part that has as many; NULL: any. */
 static unsigned part_from(const struct arena *arena, uint64_t bytes, const struct part *after)
 {
     unsigned best = NOWHERE;
@@ -191,7 +188,7 @@ static unsigned part_from(const struct arena *arena, uint64_t bytes, const struc
     return best;
 }
 
-/* What a part could grow to. */
+/* The size that a part could grow to. */
 static uint64_t effective_bytes(struct arena *arena, unsigned at)
 {
     const struct part *next = behind(arena, &arena->part[at]);
@@ -220,7 +217,7 @@ static uint64_t page_bytes(const struct arena *arena)
     return (arena->is_small ? 2 : 20) * MIB;
 }
 
-/* Map of a hole what is wanted, in whole pages. */
+/* Map the required part of an unmapped range, in whole pages. */
 static unsigned map(struct env *env, struct arena *arena, unsigned at, uint64_t bytes)
 {
     env->grown++;
@@ -228,7 +225,7 @@ static unsigned map(struct env *env, struct arena *arena, unsigned at, uint64_t 
     return become(arena, at, XSEG_BLOCK_CACHED);
 }
 
-/* How far cached parts and holes reach from here. */
+/* End of the cached and unmapped parts from here. */
 static uint64_t reach(struct arena *arena, unsigned at)
 {
     uint64_t bytes = 0;
@@ -245,7 +242,7 @@ static bool is_empty_segment(const struct part *part)
     return part->state == XSEG_BLOCK_UNMAPPED && part->bytes == part->segment_bytes;
 }
 
-/* The first hole after a part, where segments without memory come last; NULL: the first of all. */
+/* The first unmapped range after a part, with empty segments last; NULL: the first of all. */
 static unsigned next_hole(const struct arena *arena, const struct part *after)
 {
     unsigned best = NOWHERE;
@@ -266,7 +263,7 @@ static unsigned next_hole(const struct arena *arena, const struct part *after)
     return best;
 }
 
-/* Grow from the first hole that is enough. */
+/* Grow from the first unmapped range that is long enough. */
 static unsigned grow(struct env *env, struct arena *arena, const struct wish *wish)
 {
     for (unsigned i = next_hole(arena, NULL); i != NOWHERE; i = next_hole(arena, &arena->part[i])) {
@@ -364,8 +361,8 @@ static unsigned first_passed(struct env *env, unsigned user, struct arena **out)
     return first;
 }
 
-/* What has passed comes back: by stream, the newest first, and on each in the order of the frees. */
-static void take_back(struct env *env)
+/* Reclaim completed blocks: by stream, the newest first, and on each in the order of the frees. */
+static void free_memory(struct env *env)
 {
     struct arena *arena = NULL;
     unsigned at;
@@ -411,7 +408,7 @@ static void step_alloc(struct env *env)
     wish.alignment = xseg_max(request.alignment, 512);
     wish.span = wish.bytes + wish.alignment - 512;
     env->touched = arena;
-    take_back(env);
+    free_memory(env);
     unsigned at = find(arena, &wish);
     if (at == NOWHERE && env->expandable)
         at = grow(env, arena, &wish);
@@ -521,7 +518,7 @@ static void step_trim(struct env *env)
         env->passed[user] = env->launched[user];
     }
     assert_ok(xseg_trim(env->allocator, NULL, &how, NULL));
-    take_back(env);
+    free_memory(env);
     /* The pool is held. */
     for (unsigned i = 0; i < (OWNERS - 1) * 2; i++) {
         struct arena *arena = &env->arena[i / 2][i % 2];
@@ -567,7 +564,7 @@ static void expect_parts(struct env *env, struct arena *arena)
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
-/* What the model's parts add up to, by group. */
+/* Sums of the model's parts, by group. */
 struct sums {
     uint64_t live, active, segments, fragments, live_bytes, active_bytes, mapped, fragment_bytes,
         requested;
@@ -627,7 +624,7 @@ static void expect_stats(struct env *env)
     assert_int_equal(stats.num_device_free, env->shrunk);
 }
 
-/* What the library says of a block and what lies beside it. */
+/* The library's report of a block and its neighbors. */
 static void expect_block(struct env *env)
 {
     if (env->count == 0)
@@ -651,7 +648,7 @@ static void expect_block(struct env *env)
 static void step(struct env *env, unsigned turn)
 {
     const uint64_t what = below(200);
-    /* Phases of filling and draining, so that holes come about. */
+    /* Phases of filling and draining create unmapped ranges. */
     const bool fills = turn / 400 % 2 == 0;
 
     env->touched = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programmes whose history is replay: from the start, and back from the end, it must give exactly the state
+ * Random programs whose history is replayededed: from the start, and back from the end, it must give exactly the state
  * of xseg_for_each_block() at each checkpoint.
  *
  * Between checkpoints several threads allocate, free, use, trim and let memory decay, on streams and pools that they
@@ -12,7 +12,7 @@
  * between the texts of two steps must have its number.  The word of a request follows from its size, so that each event
  * of a block tells whether its word is the right one.
  *
- * A failure names its seed.  By hand:
+ * A failure prints its seed.  By hand:
  *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-history
  *   XSEG_TEST_SEED=1000 XSEG_TEST_SEEDS=10000 ...
  */
@@ -73,7 +73,7 @@ struct run {
     bool has_words; /* each request has been with its word */
 };
 
-/* The programme under way, for reports. */
+/* The current program, for reports. */
 static uint64_t seed_played;
 static unsigned checkpoint_played;
 
@@ -281,7 +281,7 @@ static void step_label(struct player *player)
 static void take_step(struct player *player)
 {
     const uint64_t what = below(player, 100);
-    /* Phases of filling and draining, so that holes come about. */
+    /* Phases of filling and draining create unmapped ranges. */
     const bool fills = player->steps++ / 60 % 2 == 0;
 
     if (what < (fills ? 55u : 30u))
@@ -360,7 +360,7 @@ static struct CUgraph_st *end_capture(struct run *run)
     return graph;
 }
 
-/* The paused pool comes back; where memory is short, blocks of all players go. */
+/* Resume the paused pool; under memory pressure blocks of all players are freed. */
 static void resume(struct player *player)
 {
     struct run *run = player->run;
@@ -393,7 +393,7 @@ static void step_pause(struct player *player)
     if (run->captured != 0)
         env_graph_destroy(end_capture(run));
     xseg_sim_finish_all();
-    /* What is pending stands in the way until it is looked at. */
+    /* Pending memory blocks the call until it is polled. */
     assert_ok(xseg_trim(run->allocator, NULL, NULL, NULL));
     for (unsigned i = run->pools; i > 0 && run->paused == 0; i--) {
         if (!run->is_held[i - 1])
@@ -433,7 +433,7 @@ static void step_save(struct player *player)
     run->saved_pool = pool;
 }
 
-/* A block that a restore frees is nobody's; one that it brings back is the first player's. */
+/* A block that a restore frees has no owner; one that it revives belongs to the first player. */
 static void note_move(void *context, void *ptr, bool freed)
 {
     struct run *run = context;
@@ -459,7 +459,7 @@ static void step_restore(struct player *player)
 
     if (run->saved == NULL || !run->is_held[run->saved_pool - 1])
         return;
-    /* There must be room for what comes back. */
+    /* Space for revived blocks. */
     while (player->count > 0)
         env_free(run->allocator, player->held[--player->count]);
     const xseg_status status =
@@ -531,7 +531,7 @@ static void *play_thread(void *self)
     return NULL;
 }
 
-/* The steps of one thread, each under a number of its own. */
+/* The steps of one thread, each with its own number. */
 static void play_alone(struct run *run)
 {
     for (unsigned i = 0; i < 100; i++) {
@@ -702,8 +702,8 @@ static void expect_marks(const struct run *run, const struct history_list *recor
     }
 }
 
-/* Each event has the word of its request.  It may be missing where the request came before block_user was set, or while
- * another thread changed a key of the history; and a prewarm, which may be refused as well, has none. */
+/* Each event has the user value of its request.  The value may be missing if the request precedes block_user, or if
+ * another thread changed a key of the history; a prewarm, which may fail as well, has none. */
 static void expect_words(const struct run *run, const struct history_list *recorded)
 {
     for (size_t i = 0; i < recorded->count; i++) {
@@ -719,7 +719,7 @@ static void expect_words(const struct run *run, const struct history_list *recor
     }
 }
 
-/* What programmes came to, so that a test in which nothing happens is seen. */
+/* Totals of all programs, to detect a test without effect. */
 static uint64_t tally[XSEG_HISTORY_ACTIONS], tally_lent, tally_words;
 
 static void add_up(const struct history_list *recorded)
@@ -746,9 +746,9 @@ static void look_back(struct run *run)
     free(recorded.entry);
 }
 
-/* --- Programmes. --- */
+/* --- Programs. --- */
 
-/* Of programmes that write snapshots every second one: its rings are short. */
+/* Every second program that writes snapshots has short rings. */
 static bool loses_events(uint64_t seed)
 {
     return getenv("XSEG_TEST_SNAPSHOTS") != NULL && seed % 2 == 1;
@@ -782,7 +782,7 @@ static void open_world(struct run *run, const struct kind *kind, uint64_t seed)
     if (seed % 2 == 0)
         assert_ok(xseg_config_set(run->allocator, "block_user:True"));
     run->has_words = kind->players == 1 && (seed % 2 == 0 || seed % 3 != 0);
-    /* What there is before history is switched on is in the first state. */
+    /* Memory from before the history is in the first state. */
     if (seed % 3 == 0)
         for (unsigned i = 0; i < 100; i++)
             take_step(&run->player[0]);
@@ -868,7 +868,7 @@ static void play_all(uint64_t first, const struct kind *kind)
                       (unsigned long long)tally[i]);
     print_message("# lent %llu, with words %llu\n", (unsigned long long)tally_lent,
                   (unsigned long long)tally_words);
-    /* A few programmes need not have every action: a paused pool comes back in one of several. */
+    /* A few programs need not have every action: a paused pool comes back in one of several. */
     if (seeds < 12)
         return;
     /* Nobody shares the machine, so nobody asks or gives. */

@@ -170,7 +170,7 @@ static bool is_haunted(const struct model *model, const struct model_block *bloc
     return false;
 }
 
-/* Whether everything that the library can know of an entry's work has passed, and it is gone. */
+/* Whether all work of an entry that the library can know has completed, and the stream is retired. */
 static bool is_gone(const struct model *model, unsigned entry)
 {
     const struct model_entry *known = &model->entry[entry];
@@ -178,7 +178,7 @@ static bool is_gone(const struct model *model, unsigned entry)
     return known->gone && model_has_completed(model, &known->gone_behind);
 }
 
-/* A segment is one pool's and one stream's, until that stream is gone and has passed. */
+/* A segment belongs to one pool and one stream, until that stream is retired and has completed. */
 static const char *note_segment(struct model *model, const struct model_segment *segment)
 {
     for (unsigned i = 0; i < model->segments; i++) {
@@ -339,7 +339,7 @@ void model_free_after(struct model *model, struct model_block *block,
 
 /* --- Coming back. --- */
 
-/* Uses that are over end; with the last one the block is free.  Returns whether it is. */
+/* Remove completed uses; without uses the block is free.  Returns whether it is. */
 static bool end_uses(struct model *model, struct model_block *block,
                      bool (*is_over)(const struct model *model, const struct model_use *use,
                                      unsigned entry),

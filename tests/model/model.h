@@ -1,26 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The model: what an allocator has to do, as arrays and no cleverness.
+ * The model: the expected state of an allocator, in plain arrays.
  *
- * It holds every block that is not cached, every stream with how far its work has come, and the
- * captures and routes under way, and says what must come of each step.  It knows nothing of the
- * library's insides: segments only as ranges that belong to somebody.
+ * It has every block that is not cached, every stream with the work that it has completed, and the active captures and routes,
+ * and computes the expected result of each step.  It has no knowledge of the library's internals: a segment is a range with an
+ * owner.
  *
- *   queue     a real stream of the driver: work is queued on it at positions 1, 2, ..., and what has
- *             passed is what the simulator says
- *   entry     a stream as the library is to see it.  One that is gone stays; if its handle comes again
- *             that is a new entry, on the same queue or on another
- *   until     a position on each queue: passed once every queue has come that far
- *   order     what a queue's next event waits for.  What is done on the legacy stream waits for all
- *             blocking streams, and they wait for it
- *   ghost     memory that was freed while work on it was queued.  Nobody but the stream of its own
- *             work may be given it before that has passed
- *   behind    in a capture, the nodes that whatever a stream captures next comes after
+ *   queue     a stream of the driver: work is queued at positions 1, 2, ..., and the simulator reports the completed position
+ *   entry     a stream as the library sees it.  The entry of a retired stream stays; if its handle is reused, that is a new
+ *             entry, on the same queue or on another
+ *   fence     a position on each queue (a vector clock): completed once every queue has reached its position
+ *   order     the fence of a queue's next event.  Work on the legacy stream waits for all blocking streams, and vice versa
+ *   ghost     memory that was freed while work on it was queued.  Until the work has completed, only its stream may reuse it
+ *   behind    in a capture, the nodes that precede the next node of a stream
  *
  * Locking: none; one thread.
  */
-#ifndef XSEG_TESTS_LEDGER_H
-#define XSEG_TESTS_LEDGER_H
+#ifndef XSEG_TESTS_MODEL_H
+#define XSEG_TESTS_MODEL_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,7 +34,7 @@
 #define MODEL_ROUTES   8u
 #define MODEL_NODES    256u
 
-/* Numbers that stand for no entry and no queue. */
+/* IDs of no entry and no queue. */
 #define MODEL_SIDE 1000u /* the stream on which the library waits for users' events */
 #define MODEL_NONE 2000u
 
@@ -81,12 +78,12 @@ struct model_block {
     uint64_t bytes, requested;
     unsigned entry, pool;
     bool is_small;
-    bool lent; /* the pool lent its memory to the default one, which holds the block */
+    bool fallback; /* the pool lent its memory to the default one, which holds the block */
     enum model_state state;
     uint64_t freed;                   /* deferred: number of its free */
     struct model_use use[MODEL_USES]; /* in the order in which they were noted */
     unsigned uses;
-    /* Deferred: comes back in this capture behind these nodes; 0: at its end. */
+    /* Deferred: reclaimed in this capture after these nodes; 0: at its end. */
     uint64_t capture;
     struct model_nodes marks;
 };
@@ -162,7 +159,7 @@ void model_capture_node(struct model *model, unsigned queue);
 
 /* --- Where things belong. --- */
 
-/* How many captures are under way, by the library's account. */
+/* Active captures, from the library's point of view. */
 unsigned model_captures(const struct model *model);
 
 /* Whether a capture that has not ended began on an entry. */
@@ -180,13 +177,10 @@ struct model_block *model_find(struct model *model, const void *ptr);
 const char *model_alloc(struct model *model, const struct model_block *block,
                         const struct model_segment *segment);
 
-/*
- * A block, of a stream that is gone, is another stream's now, as the library says; false if it must
- * not be.
- */
+/* The library reports that a block of a retired stream belongs to another stream; false if that is wrong. */
 bool model_reassign(struct model *model, struct model_block *block, unsigned entry);
 
-/* Whether an entry may be taken for another stream: its own is gone, and has passed. */
+/* Whether an entry may be reused for another stream: its own is retired, and has completed. */
 bool model_may_reuse_entry(const struct model *model, unsigned entry);
 
 /* An entry uses a block. */
@@ -205,7 +199,7 @@ void model_name_entry(struct model *model, unsigned entry);
 /* An allocation on an entry begins: what may come back does. */
 void model_before_alloc(struct model *model, unsigned entry);
 
-/* If no capture is under way: events are recorded for what was freed in one; and then looked at. */
+/* If no capture is active: record events for blocks freed in a capture, then poll them. */
 void model_settle(struct model *model);
 void model_poll(struct model *model);
 
@@ -229,7 +223,7 @@ bool model_was_reclaimed(struct model *model, struct model_block *block, bool ha
 /* Whether a private pool holds a block: what it has lent it does not. */
 static inline bool model_holds(const struct model_block *block, unsigned pool)
 {
-    return block->pool == pool && !block->lent;
+    return block->pool == pool && !block->fallback;
 }
 
 /* A pool is brought back to where these blocks were live, and nothing else of it was. */

@@ -64,7 +64,7 @@ void step_pool(struct run *run)
     model->pools++;
 }
 
-/* Somebody holds a pool once more, or lets go. */
+/* Retain or release a pool. */
 void step_release(struct run *run)
 {
     struct model *model = &run->model;
@@ -152,7 +152,7 @@ void step_route(struct run *run)
 
 /* --- Checkpoints. --- */
 
-/* Whether a pool can be looked at as a whole. */
+/* Whether a pool can be checked as a whole. */
 static bool is_quiet(const struct model *model, unsigned pool, bool without_uses)
 {
     for (unsigned i = 0; i < model->blocks; i++)
@@ -185,13 +185,13 @@ void step_checkpoint(struct run *run)
             run->saved[run->saved_count++] = model->block[i];
 }
 
-/* What a restoration tells, held against what it is to tell. */
+/* The callbacks of a restore, compared with the expected ones. */
 struct account {
     const struct run *run;
     unsigned freed, revived;
 };
 
-static void hear(void *self, void *ptr, bool freed)
+static void log_line(void *self, void *ptr, bool freed)
 {
     struct account *account = self;
     const struct model *model = &account->run->model;
@@ -214,7 +214,7 @@ static bool is_taken(const struct run *run)
     const struct model *model = &run->model;
 
     for (unsigned i = 0; i < model->blocks; i++)
-        for (unsigned j = 0; model->block[i].lent && j < run->saved_count; j++)
+        for (unsigned j = 0; model->block[i].fallback && j < run->saved_count; j++)
             if (model->block[i].ptr < run->saved[j].ptr + run->saved[j].bytes &&
                 run->saved[j].ptr < model->block[i].ptr + model->block[i].bytes)
                 return true;
@@ -231,7 +231,7 @@ void step_restore(struct run *run)
         return;
     const struct model_pool *pool = &model->pool[run->saved_pool];
     if (pool->holders == 0) {
-        assert_int_equal(xseg_pool_restore(pool->pool, run->checkpoint, hear, &account),
+        assert_int_equal(xseg_pool_restore(pool->pool, run->checkpoint, log_line, &account),
                          XSEG_ERR_ARGUMENT);
         return;
     }
@@ -241,7 +241,7 @@ void step_restore(struct run *run)
     const bool quiet = is_quiet(model, run->saved_pool, true) && !is_taken(run);
     if (model->blocks - live + run->saved_count >= MODEL_BLOCKS)
         return;
-    const xseg_status status = xseg_pool_restore(pool->pool, run->checkpoint, hear, &account);
+    const xseg_status status = xseg_pool_restore(pool->pool, run->checkpoint, log_line, &account);
     if (!quiet || !run->saved_may_be_gone)
         assert_int_equal(status, quiet ? XSEG_OK : XSEG_ERR_BUSY);
     if (status != XSEG_OK) {
@@ -437,7 +437,7 @@ void step_capture_invalidate(struct run *run)
             run->model.queue[i].is_invalid = true;
 }
 
-/* The driver's side of a capture ends; one that nobody is_invalid yields a graph. */
+/* The driver's end of a capture; a valid capture yields a graph. */
 static void end_for_real(struct run *run, const struct model_route *route)
 {
     struct model *model = &run->model;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programmes against the plainest model there is: an array of what is held.
- *
- * Three streams, two devices, two private pools, uses on other streams, trims, reconfiguration; now
- * and then the device is so small that requests fail.  After every step the audits of all floors
- * hold, no two live blocks overlap, and the counts of live memory are the model's.
+ * Random programs against the simplest model: an array of the allocated blocks.  Three streams, two devices, two
+ * private pools, uses on other streams, trims, reconfiguration; sometimes the device is so small that requests fail.
+ * After every step the audits of all modules pass, no two allocated blocks overlap, and the counts of allocated
+ * memory are the model's.
  */
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
@@ -34,7 +33,7 @@ struct env {
     struct xseg_pool *pool[DEVICES];
     struct held held[HELD_MAX];
     unsigned count;
-    bool is_service; /* memory goes back by itself, under limits */
+    bool is_service; /* decay releases memory, under limits */
     bool has_ages;
 };
 
@@ -246,7 +245,7 @@ static void do_service(struct env *env)
 static void step(struct env *env)
 {
     const uint64_t what = below(100);
-    /* Phases of filling and draining, so that holes come about. */
+    /* Phases of filling and draining create unmapped ranges. */
     static unsigned turn;
     const bool fill = turn++ / 100 % 2 == 0;
 

@@ -214,7 +214,7 @@ static void order(const struct call *call)
             env_stream_wait(env.stream[call->stream], env.stream[i]);
 }
 
-/* What a program has to do before a call. */
+/* The program's obligations before a call. */
 void call_prepare(const struct call *call)
 {
     if (call->what == DECOMMIT || call->what == UNHOLD)

@@ -71,7 +71,7 @@ struct call {
     enum operation what;
     unsigned range, first, count, from, at, stream, slot;
     uint64_t bytes;
-    /* What the call makes or ends.  A slot is reserved when the call is drawn. */
+    /* The object that the call creates or ends.  A slot is reserved when the call is drawn. */
     uint64_t id;
     void *block;
     int descriptor;

@@ -162,10 +162,10 @@ static void on_unmap(void *context, const struct xseg_mapping *mapping)
     note(env.is_notified, mapping->base, mapping->bytes, false, "on unmap");
 }
 
-static bool on_short(void *context, const struct xseg_oom_info *shortage)
+static bool on_short(void *context, const struct xseg_oom_info *oom)
 {
     (void)context;
-    (void)shortage;
+    (void)oom;
     if (!is_main())
         return false;
     call_from_callback();

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programmes about elastic ranges, against arrays: what each granule is used for, which page it has, which stream
- * it leaves with and behind which work.
+ * Random programs with elastic ranges, against arrays: the use of each granule, its page, and the stream and work that its
+ * pending unmap waits for.
  *
- * Five ranges of one device, in three pools: three share one, one has longer pages, one has pages that can be exported and
- * a limit.  Commits, decommits, shares, holds, pages
- * made ahead, quotas, checkpoints, times of captures, pauses of the pools; blocks beside them, on a device of little
- * memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends the process if a
- * page goes beneath it.  After each step each granule is what the arrays say, each page is counted where they say, and
- * contains what was written to it; the figures of the ranges, of their pools and of the device are those of the arrays.
+ * Five ranges of one device, in three pools: three share one, one has longer pages, one has exportable pages and a limit.
+ * Commits, decommits, aliases, holds, prepared pages, quotas, checkpoints, marked captures, pauses; and blocks, on a device of
+ * little memory.  All work is open-ended and names its granules, so that the simulator ends the process if a page in use is
+ * unmapped.  After each step each granule, page, content and statistic is that of the arrays.
  *
- * Where the library has waited for streams, or may have given memory back that nobody named, the arrays are told which
- * granules went, and expect of each that it was allowed to.
+ * If the library has waited for streams, or may have released memory, the arrays adopt the unmapped granules, and expect that
+ * each was allowed to be unmapped.
  *
- * A failure names its seed.  By hand:
+ * A failure prints its seed.  By hand:
  *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-ranges
  *   XSEG_TEST_TRACE=1 ...                     (the name of each step)
  *   XSEG_TEST_SEED=1000 XSEG_TEST_SEEDS=10000 XSEG_TEST_STEPS=1000 ...
@@ -42,7 +40,7 @@
 #define BLOCKS   12u
 #define NONE     UINT32_MAX
 
-/* How many pieces of work of each stream have to be over. */
+/* Number of completed kernels of each stream. */
 struct point {
     uint64_t of[STREAMS];
 };
@@ -70,7 +68,7 @@ struct batch {
 
 struct kind {
     uint64_t page_bytes, limit;
-    unsigned pool; /* of the pools that are named; NONE: one of its own */
+    unsigned pool; /* of the named pools; NONE: a private one */
     bool exportable;
 };
 
@@ -86,7 +84,7 @@ static struct env {
     xseg_event event[STREAMS][WORK]; /* behind piece number n: at n % WORK */
     bool is_known[STREAMS];          /* to the library */
     struct point behind[STREAMS];    /* what the next piece of a stream waits for */
-    struct point over;               /* what is over */
+    struct point over;               /* completed work */
     struct xseg_pool *pool[2];
     struct xseg_range *range[RANGES];
     bool is_paused[RANGES];
@@ -105,7 +103,7 @@ static struct env {
     bool has_bytes, ran_short;
 } env;
 
-/* What programmes came to, so that a test in which nothing happens is seen. */
+/* Totals of all programs, to detect a test without effect. */
 static struct {
     uint64_t commits, refused, recommits, shares, gone, outlived, waited, parted, pauses, restored,
         not_restored, brought_back;
@@ -138,7 +136,7 @@ static bool has_passed(const struct point *point)
     return true;
 }
 
-/* Find out which work is over: the library may have waited for some. */
+/* Poll the streams: the library may have waited for some. */
 static void look_at_streams(void)
 {
     for (unsigned i = 0; i < STREAMS; i++)
@@ -247,7 +245,7 @@ static void add_batch(unsigned range, unsigned first, unsigned count, unsigned s
     env.batches++;
 }
 
-/* The mapping of granules has gone. */
+/* The granules are unmapped. */
 static void go(unsigned first, unsigned count)
 {
     for (unsigned place = first; place < first + count; place++) {
@@ -321,7 +319,7 @@ static const struct xseg_elastic *elastic_of(unsigned range)
     return &env.range[range]->state->elastic;
 }
 
-/* Granules that have gone were allowed to. */
+/* Expect that unmapped granules were allowed to be. */
 static void adopt(void)
 {
     look_at_streams();
@@ -596,7 +594,7 @@ static void have_page(unsigned place)
         *word_of(place, which) = env.tag;
 }
 
-/* What is promised to others than one range. */
+/* Quotas of all ranges but one. */
 static uint64_t promised_to_others(unsigned range, uint64_t more)
 {
     uint64_t promised = 0;
@@ -609,7 +607,7 @@ static uint64_t promised_to_others(unsigned range, uint64_t more)
     return promised;
 }
 
-/* A refusal is right: all idle memory has been given back, but in a capture, and there is no room. */
+/* Expect that a failure is right: outside captures all idle memory has been released, and the rest is insufficient. */
 static void expect_no_room(unsigned range, uint64_t missing, uint64_t used_before)
 {
     const uint64_t own = own_of(range), limit = kinds[range].limit;
@@ -802,7 +800,7 @@ static void step_hold(void)
         granule_of(range, at)->holds++;
 }
 
-/* Whether this lets go of a granule that leaves. */
+/* Whether the call releases a granule that is pending unmap. */
 static bool is_let_go(unsigned range, unsigned at)
 {
     const struct granule *granule = granule_of(range, at);
@@ -1027,7 +1025,7 @@ static void step_restore(void)
     assert_int_equal(waits(), before);
     tally.restored += can;
     tally.not_restored += !can;
-    /* What is gone does not come again: have a newer one. */
+    /* A released range cannot be restored: take a newer checkpoint. */
     if (!can) {
         step_checkpoint();
         return;
@@ -1050,7 +1048,7 @@ static void step_work(void)
     const unsigned stream = (unsigned)below(STREAMS);
 
     draw_run(&range, &first, &count);
-    /* What is held may be used by a graph when it has been decommitted. */
+    /* A graph may use held memory after its decommit. */
     if (granule_of(range, first)->holds != 0 && granule_of(range, first)->page != NONE)
         count = 1;
     else if (!cut_run(range, first, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED))
@@ -1184,7 +1182,7 @@ static bool has_pages(unsigned range)
     return has;
 }
 
-/* Whether a granule leaves, and a look does not take it away. */
+/* Whether a granule is pending unmap, and a poll does not unmap it. */
 static bool stays(unsigned place)
 {
     const struct granule *granule = &env.granule[place];
@@ -1352,7 +1350,7 @@ static void step_again(void)
     adopt();
 }
 
-/* --- Programmes. --- */
+/* --- Programs. --- */
 
 struct choice {
     const char *name;
@@ -1462,7 +1460,7 @@ static void let_go_of_all(unsigned place)
                                     kinds[range].page_bytes, env.stream[0]));
 }
 
-/* Decommit what is committed of ranges that run, and let go of it. */
+/* Decommit and unhold the committed granules of active ranges. */
 static void decommit_all(void)
 {
     for (unsigned place = 0; place < PLACES; place++) {

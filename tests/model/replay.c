@@ -38,7 +38,7 @@ static bool refuse(struct replay *replay, const char *what, uint64_t base, uint6
 
 /* --- Memory. --- */
 
-/* Which range ends behind an address. */
+/* The first range that ends after an address. */
 static size_t find_range(const struct replay *replay, uint64_t address)
 {
     size_t low = 0, high = replay->ranges;
@@ -117,7 +117,7 @@ static bool remove_memory(struct replay *replay, uint64_t base, uint64_t bytes)
 
 /* --- Blocks. --- */
 
-/* Which block ends behind an address. */
+/* The first block that ends after an address. */
 static size_t find_block(const struct replay *replay, uint64_t address)
 {
     size_t low = 0, high = replay->blocks;

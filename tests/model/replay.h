@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A state of an allocator, as far as its history tells: which blocks are live or pending, and which addresses have
- * memory.  It is read from xseg_for_each_block(), or replay from events, onwards or backwards.
+ * The state of an allocator, as far as its history determines it: allocated and pending blocks, and mapped addresses.  It is
+ * read from xseg_for_each_block(), or replayed from events, forwards or backwards.
  *
- * Each event must fit the state that it meets: a block comes where there is memory and no block, memory goes where
- * there is no block, what is freed was live and says what the block was.
+ * Each event must be consistent with the state: a block is allocated in mapped memory without a block, memory is unmapped if it
+ * has no block, a freed block was allocated, and the event describes the block.
  */
-#ifndef XSEG_TESTS_PLAYED_H
-#define XSEG_TESTS_PLAYED_H
+#ifndef XSEG_TESTS_REPLAY_H
+#define XSEG_TESTS_REPLAY_H
 
 #include "tests/support/env.h"
 
@@ -28,7 +28,7 @@ struct replay_range {
 
 struct replay {
     struct replay_block *block; /* [blocks], by address */
-    struct replay_range *range; /* [ranges], by address; neighbours are one */
+    struct replay_range *range; /* [ranges], by address; neighbors are joined */
     size_t blocks, ranges, block_room, range_room;
     char why[256]; /* what was wrong */
 };

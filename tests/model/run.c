@@ -117,7 +117,7 @@ void run_open(struct run *run, const struct run_options *options)
         run_fill_slot(run, i, false);
 }
 
-/* Everything comes to its end in the order in which a tidy programme would. */
+/* End everything in the order of a well-behaved program. */
 static void wind_up(struct run *run)
 {
     struct model *model = &run->model;
@@ -232,7 +232,7 @@ void run_expect_ok(xseg_status status)
 
 /* --- Agreement. --- */
 
-/* What the library knows a slot's stream by; NULL if it has not met it. */
+/* The library's stream entry of a slot; NULL if it has none. */
 static const void *known_stream(struct run *run, unsigned slot)
 {
     struct xseg_device *device = xseg_allocator_open_device(run->allocator, 0);
@@ -294,7 +294,7 @@ static void look_for_settlement(struct run *run)
         model_settle(&run->model);
 }
 
-/* Pending blocks that have come back although nothing had to be looked at. */
+/* Pending blocks that were reclaimed without a required poll. */
 static void look_for_returns(struct run *run)
 {
     struct model *model = &run->model;
@@ -315,7 +315,7 @@ static void look_for_returns(struct run *run)
     }
 }
 
-/* The library knows a new stream by what it knew one by that is gone; uses by that one have passed. */
+/* The library reuses a retired stream's entry for a new stream; uses by the retired one have completed. */
 static void look_for_revival(struct run *run, unsigned slot)
 {
     const unsigned now = run->slot[slot].entry;
@@ -343,7 +343,7 @@ void run_expect_nothing_pending(struct run *run)
         assert_int_equal(run->model.block[i].state, MODEL_ALLOCATED);
 }
 
-/* What the library looks at where it meets a slot's stream. */
+/* The library's polls at the lookup of a slot's stream. */
 static void look_at_meeting(struct run *run, unsigned slot)
 {
     const struct model_entry *entry = &run->model.entry[run->slot[slot].entry];
@@ -389,8 +389,8 @@ static void check_block(struct run *run, const struct model_block *block)
                                                                  : XSEG_BLOCK_PENDING_FREE);
     assert_int_equal(info.device, 0);
     const struct xseg_pool *pool = run->model.pool[block->pool].pool;
-    assert_ptr_equal(info.pool, block->lent ? NULL : pool);
-    assert_ptr_equal(info.fallback_pool, block->lent ? pool : NULL);
+    assert_ptr_equal(info.pool, block->fallback ? NULL : pool);
+    assert_ptr_equal(info.fallback_pool, block->fallback ? pool : NULL);
     assert_int_equal(info.is_small, block->is_small);
     if (!entry->gone)
         assert_ptr_equal(info.stream, entry->handle);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A run: the library on a simulated machine, and the model of what it has to do.
+ * A run of a random program: the library on a simulated device, and the model of its expected state.
  *
- * A slot is a stream of the programme: slot 0 the legacy default stream, 1 the thread's own, the rest
- * made here.  When a slot's stream goes, another one takes the slot.  A step (steps.c) does something
- * to both sides; run_check() then holds one against the other.
+ * A slot is a stream of the program: slot 0 the legacy default stream, slot 1 the per-thread one, the rest created here.  When
+ * the stream of a slot is retired, another one takes the slot.  A step (block_steps.c, pool_steps.c) changes both sides;
+ * run_check() then compares them.
  */
-#ifndef XSEG_TESTS_WORLD_H
-#define XSEG_TESTS_WORLD_H
+#ifndef XSEG_TESTS_RUN_H
+#define XSEG_TESTS_RUN_H
 
 #include "src/core/device/allocator.h"
 #include "tests/model/driver.h"
@@ -60,7 +60,7 @@ struct run {
     unsigned fars;
     uint64_t own_bytes; /* of pools with their own functions */
     bool own_fails;     /* those functions have nothing now */
-    unsigned oom, borrowed, restored, reused;
+    unsigned oom, above_share, restored, reused;
 };
 
 /* The sizes that a small block may have. */
@@ -99,20 +99,19 @@ void run_expect_ok(xseg_status status);
 void run_poll(struct run *run);
 
 /*
- * The library is about to meet a slot's stream in a call that may wait for work afterwards: what it
- * looks at before that is looked at now.
+ * The library is about to look up a slot's stream in a call that may wait for work afterwards: the polls before that
+ * are done now.
  */
 void run_expect_lookup(struct run *run, unsigned slot);
 
 /*
- * The library has met a slot's stream in a call that has returned: blocks of streams that are gone
- * may be that stream's now.  Where it looked for a stream that it does not know, it looked at events,
- * too, if streams were leaving.
+ * The library has looked up a slot's stream in a call that has returned: blocks of retired streams may belong to that
+ * stream now.  If the stream was unknown, the library has also polled events, if streams were retired.
  */
 void run_lookup(struct run *run, unsigned slot);
 void run_poll_retired(struct run *run);
 
-/* Whether a block belongs to the library's own stream: that may have taken the place of one that is gone. */
+/* Whether a block belongs to the library's own stream, which may have replaced a retired one. */
 bool run_is_library_stream(const struct run *run, const struct model_block *block);
 
 /* After a wait for all streams: every block is live in the model. */
@@ -153,7 +152,7 @@ void step_mark(struct run *run);
 void step_unmark(struct run *run);
 void step_capture_end(struct run *run);
 
-/* End a route or a capture; for the end of a programme, too. */
+/* End a route or a capture; also at the end of a program. */
 void step_end_route_at(struct run *run, unsigned at);
 
 #endif

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programmes about streams, captures and pools, against the model.
+ * Random programs about streams, captures and pools, against the model.
  *
  * Both kinds of segment, with and without reuse inside a capture, with room and running short.  All
  * work is open-ended and says which block it touches, so that the strict simulator ends the process
  * if a page goes under it; the current context is any, and none.  After each step every block is
  * where it was and what it was, and the statistics of the device and of each pool are the model's
- * to the byte.  The audits hold after each step of every 16th programme, and after every 32nd of
+ * to the byte.  The audits hold after each step of every 16th program, and after every 32nd of
  * the others.
  *
- * A failure names its seed.  By hand:
+ * A failure prints its seed.  By hand:
  *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-streams
  *   XSEG_TEST_TRACE=1 ...                     (the name of each step)
  *   XSEG_TEST_SEED=1000 XSEG_TEST_SEEDS=100000 XSEG_TEST_STEPS=1000 ...
@@ -25,7 +25,7 @@
 struct choice {
     const char *name;
     void (*step)(struct run *run);
-    unsigned weight, weight_captured; /* of it among the others, by kind of programme */
+    unsigned weight, weight_captured; /* weight of the step, by kind of program */
 };
 
 /* clang-format off */
@@ -62,7 +62,7 @@ static const struct choice choices[] = {
     CHOICE(step_mark, 1, 3),
 };
 
-/* The programme under way, for reports. */
+/* The current program, for reports. */
 static uint64_t seed_played;
 static unsigned step_played;
 
@@ -114,9 +114,9 @@ static void take_step(struct run *run)
     choices[i].step(run);
 }
 
-/* What programmes came to, so that a test in which nothing happens is seen. */
+/* Totals of all programs, to detect a test without effect. */
 static struct {
-    uint64_t allocations, ghosts, oom, borrowed, restored, reused;
+    uint64_t allocations, ghosts, oom, above_share, restored, reused;
 } tally;
 
 static void play(const struct run_options *options, unsigned steps)
@@ -139,7 +139,7 @@ static void play(const struct run_options *options, unsigned steps)
     tally.allocations += run->model.allocations;
     tally.ghosts += run->model.ghost_total;
     tally.oom += run->oom;
-    tally.borrowed += run->borrowed;
+    tally.above_share += run->above_share;
     tally.restored += run->restored;
     tally.reused += run->reused;
     free(run);
@@ -147,8 +147,8 @@ static void play(const struct run_options *options, unsigned steps)
 }
 
 /*
- * Seeds from `first` on, or what the environment says; the kind of programme follows from each.
- * With audits after each step there are fewer.
+ * Seeds from `first` on, or those of the environment; the seed selects the kind of program. With audits after each
+ * step there are fewer.
  */
 static void play_all(uint64_t first, bool is_low_on_memory, bool is_captured)
 {
@@ -169,14 +169,14 @@ static void play_all(uint64_t first, bool is_low_on_memory, bool is_captured)
     print_message("# %llu allocations, %llu freed under work, %llu refused, %llu lent, %llu pools "
                   "restored, %llu reused in a capture\n",
                   (unsigned long long)tally.allocations, (unsigned long long)tally.ghosts,
-                  (unsigned long long)tally.oom, (unsigned long long)tally.borrowed,
+                  (unsigned long long)tally.oom, (unsigned long long)tally.above_share,
                   (unsigned long long)tally.restored, (unsigned long long)tally.reused);
     if (seeds * steps >= 20000) {
         assert_true(tally.allocations > seeds * steps / 20);
         assert_true(tally.ghosts > seeds);
         assert_true(!is_low_on_memory || tally.oom > seeds);
-        /* In programmes with captures there is hardly a pool that no graph may use. */
-        assert_true(!is_low_on_memory || is_captured || tally.borrowed > 0);
+        /* In programs with captures almost every pool may be used by a graph. */
+        assert_true(!is_low_on_memory || is_captured || tally.above_share > 0);
         assert_true(is_captured ? tally.reused > seeds / 10 : tally.restored > 0);
     }
 }
