@@ -318,7 +318,7 @@ TEST(probe_without_addresses_is_logged)
 
 /* Allocators open one after the other on one simulated machine, until all its addresses have been used
  * once. */
-TEST(an_allocator_opens_as_often_as_one_likes)
+TEST(repeated_opens_succeed)
 {
     assert_ok(xseg_sim_reset(NULL));
     for (unsigned i = 0; i < 2000; i++) {
@@ -768,7 +768,7 @@ TEST_WITH(keys_have_defaults_without_a_configuration, without_variables, NULL)
     assert_string_equal(ask(NULL, "max_split_size_mb", "default").value, "unlimited");
 }
 
-TEST_WITH(a_string_names_some, without_variables, NULL)
+TEST_WITH(configuration_string_visits_its_keys, without_variables, NULL)
 {
     const char *const config = "max_split_size_mb:64,page_size:fixed";
     struct notified notified = ask(config, "max_split_size_mb", "argument");
@@ -804,7 +804,7 @@ TEST_WITH(threshold_applies_with_a_fraction, without_variables, NULL)
 }
 
 /* The order of sources is that of xseg_open(). */
-TEST_WITH(the_environment_counts_as_for_an_allocator, without_variables, NULL)
+TEST_WITH(environment_is_read_as_by_open, without_variables, NULL)
 {
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:30", 1), 0);
     struct notified notified = ask(NULL, "expandable_segments", "PYTORCH_ALLOC_CONF");

@@ -99,8 +99,8 @@ TEST(idle_pages_serve_a_growth_at_the_limit)
 }
 
 /*
- * --- Examples E1 to E12: growth, splitting, trim, a use on another stream, a capture.  The expected values are those
- * of PyTorch 2.15's allocator, in the nine columns of a tape (docs/replay.md). ---
+ * --- Examples E1 to E12: growth, splitting, trim, a use on another stream, a capture. The expected values are those of
+ * PyTorch 2.15's allocator, in the nine columns of a tape (docs/replay.md). ---
  */
 
 static void expect(struct xseg_allocator *allocator, const char *numbers)
@@ -266,7 +266,7 @@ TEST(e9_a_use_delays_the_return)
 
 /* E12: a capture's pool has separate segments, which stay reserved after the graph is destroyed, until the cache is
  * emptied. */
-TEST(e12_a_graphs_pool_is_a_wall)
+TEST(e12_graph_pool_has_separate_segments)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();

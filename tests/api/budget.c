@@ -91,7 +91,7 @@ TEST_WITH(ranges_and_classic_segments_take_part, members_begin, members_end)
 }
 
 /* The resumed pool requests memory while another member is idle. */
-TEST_WITH(pools_wake_up, members_begin, members_end)
+TEST_WITH(resumed_pool_requests_memory, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
@@ -140,7 +140,7 @@ TEST_WITH(captures_send_no_request, members_begin, members_end)
     assert_ok(member_call(other, 'a', 0, 400 * MIB).status);
 }
 
-TEST_WITH(processes_die_and_stop, members_begin, members_end)
+TEST_WITH(killed_and_stopped_members_block_no_others, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start(""), third = member_start("");
 
@@ -448,7 +448,7 @@ TEST_WITH(oldest_memory_is_released_first_without_decay, members_begin, members_
 }
 
 /* Pages of the page cache go first, so less of what is reserved would go. */
-TEST_WITH(the_page_cache_counts_first, members_begin, members_end)
+TEST_WITH(page_cache_is_released_first, members_begin, members_end)
 {
     struct xseg_allocator *allocator = join("budget_share:0.25,page_cache_mb:1024");
     void *block = env_alloc(allocator, 300 * MIB, NULL);

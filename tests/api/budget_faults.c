@@ -220,7 +220,7 @@ static struct xseg_shared_budget_device begin_to_say(void)
 }
 
 /* A demand ends by the clock of the readers, if the clock of the writer is ahead or the writer is stopped. */
-TEST_WITH(a_want_of_the_future_ends, members_begin, end)
+TEST_WITH(demand_with_a_future_time_ends, members_begin, end)
 {
     const unsigned one = member_start("");
     struct member_answer answer;
@@ -280,7 +280,7 @@ TEST_WITH(member_that_joins_later_is_requested, members_begin, end)
 }
 
 /* Large values of other members neither deny a free page nor cause a wait. */
-TEST_WITH(large_numbers_do_no_harm, members_begin, end)
+TEST_WITH(large_values_of_others_do_no_harm, members_begin, end)
 {
     const unsigned one = member_start("");
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * * Captures, and what they must leave alone: events, uses, released pools, other devices.  Most of it
- * goes wrong in PyTorch's own allocator, as was found by running it.
+ * Captures, and what the library must not do during one: events, uses, released pools, other devices.  Most tests
+ * reproduce defects that were found in PyTorch's own allocator.
  */
 #include <pthread.h>
 
@@ -572,7 +572,7 @@ static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
 
 /* Device 0 has work queued that says nothing of what it touches: the simulator ends the process if
  * its pages go while another device's context is current. */
-TEST(pages_go_in_their_own_devices_context)
+TEST(pages_are_unmapped_in_their_own_context)
 {
     struct xseg_allocator *allocator = open_two("expandable_segments:True");
     const xseg_stream busy = env_stream();
@@ -607,7 +607,7 @@ static void leave_memory(struct xseg_allocator *allocator, xseg_stream per_threa
 }
 
 /* In the strictest mode a query or a wait by the capturing thread spoils its capture. */
-TEST(a_trim_spoils_no_capture_of_another_device)
+TEST(trim_keeps_the_capture_of_another_device_valid)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
     const xseg_stream per_thread = (xseg_stream)(uintptr_t)2;
@@ -630,7 +630,7 @@ TEST(a_trim_spoils_no_capture_of_another_device)
 }
 
 /* A pool at its own limit waits for its pending blocks without a trim. */
-TEST(a_full_pool_spoils_no_capture_of_another_device)
+TEST(full_pool_keeps_the_capture_of_another_device_valid)
 {
     struct xseg_allocator *allocator = open_two("expandable_segments:True");
     struct xseg_pool_options options = {sizeof(options), .limit_bytes = 20 * MIB};

@@ -139,7 +139,7 @@ TEST(reused_memory_does_not_decay)
 }
 
 /* Never, by a change at run time: what has not gone by then stays. */
-TEST(never_means_never)
+TEST(negative_idle_time_disables_decay)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
 
@@ -302,7 +302,7 @@ TEST(soft_limit_reclaims_and_never_denies)
 }
 
 /* Another process wants the memory. */
-TEST(the_need_of_others_counts)
+TEST(decay_keeps_device_free_min_mb_free)
 {
     struct xseg_allocator *allocator = open_on(4096, "device_free_min_mb:1000");
 
@@ -357,7 +357,7 @@ TEST(zero_decay_releases_at_the_next_call)
     env_close(allocator);
 }
 
-TEST(classic_segments_go_too)
+TEST(classic_segments_decay)
 {
     struct xseg_allocator *allocator = open_on(4096, "expandable_segments:False,idle_ms:100");
     void *ptr[4];

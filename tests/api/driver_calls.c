@@ -97,7 +97,7 @@ TEST(automatic_pages_cost_a_third)
     const uint64_t as_ever = cost_of_8_gib("page_size:fixed", &full);
     const uint64_t by_size = cost_of_8_gib("page_size:auto", &automatic);
 
-    assert_int_equal(full.create, 410);
+    assert_int_equal(full.create, 410);     /* 8 GiB / 20 MiB, rounded up */
     assert_int_equal(automatic.create, 27); /* 25 of 320 MiB, 160, 40 */
     assert_int_equal(automatic.map, 27);
     assert_int_equal(automatic.access, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * * Exports by raw handles: two processes on one simulated device, with real bytes; what an export retains; and calls that
- * fail, which leave nothing behind.
+ * Exports by raw handles: two processes on one simulated device, with real contents; what an export retains; and calls
+ * that fail, which leak nothing.
  */
 #include <errno.h>
 #include <fcntl.h>

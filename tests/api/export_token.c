@@ -712,8 +712,8 @@ TEST(other_clients_get_no_answer)
     (void)close(last);
 }
 
-/* A forked child has the exporter's socket.  After the close a client is refused at once, and does not wait for the child;
- * and the child keeps no memory. */
+/* A forked child has the exporter's socket.  After the close a client is refused at once, and does not wait for the
+ * child; and the child keeps no memory. */
 TEST(a_child_does_not_keep_the_socket)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True"), *other = NULL;

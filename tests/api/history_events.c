@@ -313,7 +313,7 @@ TEST(a_guarded_block_has_a_segment_of_its_own)
     env_close(allocator);
 }
 
-TEST(a_prewarm_maps)
+TEST(prewarm_records_a_map_event)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     struct xseg_scope where = {sizeof(where), .device = 0};
@@ -1018,7 +1018,7 @@ TEST(the_clock_of_the_system_does)
     env_close(allocator);
 }
 
-/* --- Labels that come without end: those that nothing has any more are dropped, and those in use stay what they are. --- */
+/* --- Collection of labels: unused labels are collected, labels in use keep their text. --- */
 
 #define MANY 100000u /* labels: enough for several sweeps */
 

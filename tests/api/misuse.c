@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * * Wrong calls about streams, captures and pools: each gets a status and a sentence, and has changed
- * nothing: the statistics and the live blocks are as before.
+ * Invalid calls on streams, captures and pools: each returns a status with a message and changes neither the statistics
+ * nor the allocated blocks.  Lost devices.
  */
 #include <string.h>
 #include <sys/wait.h>

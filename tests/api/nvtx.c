@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Ranges of NVTX, as a tool hears of them (support/injection.c): around growth, the fallback chain, trims, decay, pause and resume,
- * each begun and ended, and none around a hit.
+ * NVTX ranges, counted by an injection library (support/injection.c): around growth, the fallback chain, trims, decay,
+ * pause and resume, each begun and ended, and none around a hit.
  */
 #include <stdio.h>
 

@@ -60,7 +60,8 @@ static double advised_value(const char *text, const char *words)
     return at != NULL ? strtod(at + strlen(words), NULL) : 0;
 }
 
-/* All figures are in MiB: the parts add up to the memory of this allocator, and with free and other memory to the device. */
+/* All figures are in MiB: the parts add up to the memory of this allocator, and with free and other memory to the
+ * device. */
 static void expect_figures_agree(const char *text, double total)
 {
     static const char *const part[] = {
@@ -620,7 +621,7 @@ TEST(a_limit_does_not_hide_pools_that_are_held)
     end_play(&play);
 }
 
-/* Classic segments of 30 MiB with 24 cached in each: full pages of 20 MiB would not fit each piece, small ones would. */
+/* Classic segments of 30 MiB with 24 cached in each: full pages of 20 MiB do not fit each piece, small ones do. */
 static xseg_status small_pieces(struct play *play, const char *config, size_t wanted)
 {
     void *idle[8];

@@ -518,7 +518,7 @@ TEST(destroyed_pools_leave_no_memory)
             host = env_stats(allocator).host_bytes;
     }
     assert_true(env_stats(allocator).host_bytes < host + 4096);
-    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6000);
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 3000 * 2);
     env_close(allocator);
 }
 

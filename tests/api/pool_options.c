@@ -498,7 +498,8 @@ TEST(memory_of_a_released_pool_can_be_read)
     }
 }
 
-/* --- Pools whose blocks are one page each (single_page): what the driver says of them, reuse, and memory that is short. --- */
+/* --- Pools whose blocks are one page each (single_page): what the driver says of them, reuse, and memory that is
+ * short. --- */
 
 /* The driver's own functions, as a program declares them. */
 int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long ptr);

@@ -666,8 +666,8 @@ TEST(a_lost_device_keeps_its_host_side)
     assert_ok(xseg_close(allocator));
 }
 
-/* --- Where ranges get their pages: from what was made ahead or is idle, within what was promised; all or nothing; and which
- * pools can have ranges. --- */
+/* --- Where ranges get their pages: from what was made ahead or is idle, within what was promised; all or nothing;
+ * and which pools can have ranges. --- */
 
 #define GRANULES 16u
 
@@ -811,7 +811,8 @@ static void take_none(void *context, void *ptr, size_t bytes, int device, xseg_s
     (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
 }
 
-/* A pool of another device, or one that gets its memory elsewhere, has no range; what the pool says is not said twice. */
+/* A pool of another device, or one that gets its memory elsewhere, has no range; what the pool says is not said
+ * twice. */
 TEST(pools_that_have_none)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
@@ -911,7 +912,8 @@ TEST(range_is_released_in_an_out_of_memory_callback)
     env_close(allocator);
 }
 
-/* --- Aliases of pages of ranges: charges, pauses, and commits of granules that are pending unmap with an aliased page. --- */
+/* --- Aliases of pages of ranges: charges, pauses, and commits of granules that are pending unmap with an aliased
+ * page. --- */
 
 /* A range of the same pool. */
 static struct xseg_range *reserve_beside(struct xseg_allocator *allocator, struct xseg_range *range)
@@ -1099,8 +1101,8 @@ TEST(unmapped_alias_does_not_block_a_pause)
     env_close(allocator);
 }
 
-/* The pool is charged until the last mapping is removed, whichever range committed the page; ranges of other pools have no
- * part in it. */
+/* The pool is charged until the last mapping is removed, whichever range committed the page; ranges of other pools
+ * have no part in it. */
 TEST(a_pool_is_charged_until_the_last_mapping)
 {
     struct xseg_allocator *allocator = open_devices(NULL);
@@ -1129,8 +1131,8 @@ TEST(a_pool_is_charged_until_the_last_mapping)
     env_close(allocator);
 }
 
-/* The range that committed a page is charged for it as long as it maps the page, at whichever granule; ranges with aliases are
- * not. */
+/* The range that committed a page is charged for it as long as it maps the page, at whichever granule; ranges with
+ * aliases are not. */
 TEST(a_range_is_charged_while_it_maps_the_page)
 {
     struct xseg_allocator *allocator = open_devices(NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * * Registrations: runs of memory enter and leave as it comes and goes.  The functions register with the simulator, which
- * ends the process where memory goes beneath a registration.
+ * Registrations: callbacks for runs of memory that are mapped and unmapped.  The callbacks register with the simulator,
+ * which ends the process if registered memory is unmapped.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -488,8 +488,9 @@ TEST(invalid_input_is_rejected)
     env_close(allocator);
 }
 
-/* --- * What registrars take of a tensor of 2 GiB, on pages as PyTorch makes them and as xseg does.  Each row is what users have
- * met in threads of issues; the calls are the simulator's registrars, in the order in which such libraries make them. --- */
+/* --- * What registrars take of a tensor of 2 GiB, on pages as PyTorch makes them and as xseg does.  Each row is what
+ * users have met in threads of issues; the calls are the simulator's registrars, in the order in which such libraries
+ * make them. --- */
 
 #define TENSOR (2 * GIB)
 
@@ -570,8 +571,8 @@ TEST(a_descriptor_serves_where_address_ranges_do_not)
 
 /*
  * --- A week of a service that registers 40 GiB in 300 ranges: each hour some ranges are replaced, requests grow and
- * trim the rest of the device, and each night the pool of half of the ranges is paused and resumed.  The simulator
- * ends the process if registered memory is unmapped. ---
+ * trim the rest of the device, and each night the pool of half of the ranges is paused and resumed. The simulator ends
+ * the process if registered memory is unmapped. ---
  */
 
 #define RANGES   300u

@@ -55,15 +55,13 @@ static void private_pool(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
 
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, NULL, &pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
     void *a = fault_alloc_in(env, pool, 12 * MIB, NULL),
          *b = fault_alloc_zeroed(env, pool, 700, NULL);
     fault_free(env, a);
     fault_trim(env, true);
     a = fault_alloc_in(env, pool, 11 * MIB, NULL);
-    while (fault_retry(env, xseg_pool_release(pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(pool));
     fault_free(env, b);
     fault_trim(env, true);
     fault_free(env, a);
@@ -74,12 +72,12 @@ static void private_pool(struct fault_env *env)
 static void full_device(struct fault_env *env)
 {
     const xseg_stream side = env->side;
-    void *a = fault_alloc(env, 100 * MIB, NULL), *b = fault_alloc(env, 3 * MIB, NULL), *c;
+    void *a = fault_alloc(env, 100 * MIB, NULL), *b = fault_alloc(env, 3 * MIB, NULL);
 
     fault_record_stream(env, a, side);
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
     fault_free(env, a);
-    c = fault_alloc(env, 130 * MIB, side);
+    void *c = fault_alloc(env, 130 * MIB, side);
     fault_free(env, b);
     fault_free(env, c);
     a = fault_alloc(env, 150 * MIB, NULL);
@@ -144,13 +142,10 @@ static void two_devices(struct fault_env *env)
     void *near = fault_alloc(env, 30 * MIB, NULL), *far = NULL;
 
     for (int device = 0; device < 2; device++)
-        while (fault_retry(env, xseg_pool_create(env->allocator, device, NULL, &pool)))
-            ;
-    while (fault_retry(env, xseg_alloc(env->allocator, 1, 5 * MIB, NULL, &far)))
-        ;
+        FAULT_RETRY(env, xseg_pool_create(env->allocator, device, NULL, &pool));
+    FAULT_RETRY(env, xseg_alloc(env->allocator, 1, 5 * MIB, NULL, &far));
     fault_free(env, near);
-    while (fault_retry(env, xseg_free(env->allocator, far)))
-        ;
+    FAULT_RETRY(env, xseg_free(env->allocator, far));
 }
 
 /* --- The sweep. --- */
@@ -172,13 +167,13 @@ static void sweep_all(const char *config, bool one_by_one)
     sweep("full device", full_device, config, 200 * MIB, one_by_one);
 }
 
-TEST(expandable)
+TEST(expandable_segments_survive_each_failure)
 {
     sweep_all("expandable_segments:True", false);
 }
 
 /* The contents of allocated blocks survive every failure. */
-TEST(with_contents)
+TEST(contents_survive_each_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .real_bytes = true,
                                          .memory_bytes = 200 * MIB};
@@ -186,23 +181,23 @@ TEST(with_contents)
     fault_sweep("contents", full_device, &settings, "expandable_segments:True");
 }
 
-TEST(expandable_one_by_one)
+TEST(single_mapping_calls_survive_each_failure)
 {
     sweep_all("expandable_segments:True", true);
 }
 
-TEST(classic)
+TEST(classic_segments_survive_each_failure)
 {
     sweep_all("expandable_segments:False", false);
 }
 
-TEST(limited)
+TEST(limits_survive_each_failure)
 {
     sweep("limit", full_device, "expandable_segments:True,per_process_memory_fraction:0.2", GIB,
           false);
 }
 
-TEST(several_devices)
+TEST(several_devices_survive_each_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .devices = 2};
 
@@ -213,7 +208,7 @@ TEST(several_devices)
     assert_true(fault_pairs(two_devices, &settings, "exportable:True", 3) > 100);
 }
 
-TEST(decaying)
+TEST(decay_survives_each_failure)
 {
     sweep("gives back", gives_back, "idle_ms:100", GIB, false);
     sweep("gives back", gives_back, "idle_ms:100,expandable_segments:False", GIB, false);
@@ -224,15 +219,12 @@ TEST(decaying)
 static void change_pools(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
-    void *a, *b;
 
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, NULL, &pool)))
-        ;
-    a = fault_alloc_in(env, pool, 45 * MIB, NULL);
-    b = fault_alloc_in(env, pool, 700, env->side);
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
+    void *a = fault_alloc_in(env, pool, 45 * MIB, NULL);
+    void *b = fault_alloc_in(env, pool, 700, env->side);
     fault_free(env, a);
-    while (fault_retry(env, xseg_pool_release(pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(pool));
     fault_advance(env, 1);
     fault_advance(env, 1000);
     fault_free(env, b);
@@ -246,7 +238,7 @@ static void change_pools(struct fault_env *env)
     fault_configure(env, "page_cache_mb:0");
 }
 
-TEST(recycling)
+TEST(page_cache_survives_each_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     const char *const config = "idle_ms:100,page_cache_mb:50";
@@ -262,12 +254,12 @@ TEST(recycling)
 /* Long pages, which go in one piece, make place for small ones. */
 static void long_pages(struct fault_env *env)
 {
-    void *a = fault_alloc(env, 700 * MIB, NULL), *b;
+    void *a = fault_alloc(env, 700 * MIB, NULL);
 
     fault_free(env, a);
     a = fault_alloc(env, 300 * MIB, NULL);
     fault_trim(env, true);
-    b = fault_alloc(env, 600 * MIB, NULL);
+    void *b = fault_alloc(env, 600 * MIB, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 800 * MIB, env->side);
     fault_free(env, b);
@@ -275,12 +267,12 @@ static void long_pages(struct fault_env *env)
     fault_trim(env, true);
 }
 
-TEST(automatic_pages)
+TEST(automatic_pages_survive_each_failure)
 {
     sweep("long pages", long_pages, "page_size:auto", 1536 * MIB, false);
 }
 
-TEST(debug_fill)
+TEST(debug_fill_survives_each_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
@@ -293,7 +285,7 @@ TEST(debug_fill)
 }
 
 /* Blocks of a few pages: every one of them is created and mapped apart. */
-TEST(alone)
+TEST(guarded_blocks_survive_each_failure)
 {
     static const char *const config[] = {"unmap_on_free:True", "guard_page:True,history:all"};
 
@@ -304,7 +296,7 @@ TEST(alone)
     sweep("helpers", helpers, "guard_page:True,debug_fill:True", GIB, false);
 }
 
-TEST(pairs)
+TEST(rollbacks_survive_a_second_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
     uint64_t runs = 0;
@@ -323,7 +315,7 @@ TEST(pairs)
 }
 
 /* A batched unmap or set-access that does some of its mappings and then fails. */
-TEST(halfway)
+TEST(partial_batches_are_rolled_back)
 {
     static const char *const calls[] = {"cuMemUnmap", "cuMemSetAccess"};
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};

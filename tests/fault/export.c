@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over exports and imports: every driver call of them fails once, of the probe before them and of the release as
- * well; and pairs of calls.
+ * The sweep over exports and imports: every driver call of them fails once, of the probe before them and of the release
+ * as well; and pairs of calls.
  *
- * After a failure no descriptor is open that was not, nothing is imported, and no page is retained; the same call then
- * works, and both sides see the same bytes.  In the end nothing is left behind.
+ * * After a failure no descriptor is open that was not, nothing is imported, and no page is retained; the same call
+ * then works, and both sides see the same bytes.  In the end nothing is left behind.
  */
 #include <string.h>
 
@@ -14,11 +14,9 @@
 static uint64_t imported(struct fault_env *env)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
-    while (fault_retry(env, xseg_stats_get(env->allocator, &where, &stats)))
-        ;
+    FAULT_RETRY(env, xseg_stats_get(env->allocator, &where, &stats));
     return stats.imported_bytes;
 }
 
@@ -27,8 +25,7 @@ static struct xseg_pool *make_pool(struct fault_env *env)
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct xseg_pool *pool = NULL;
 
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, &options, &pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
     return pool;
 }
 
@@ -70,14 +67,12 @@ static void *import_block(struct fault_env *env, const struct exported_handles *
 /* Memory that the driver fails to release is retried later, so these calls succeed. */
 static void close_import(struct fault_env *env, void *block)
 {
-    while (fault_retry(env, xseg_import_close(env->allocator, block)))
-        ;
+    FAULT_RETRY(env, xseg_import_close(env->allocator, block));
 }
 
 static void close_export(struct fault_env *env, void *block)
 {
-    while (fault_retry(env, xseg_export_close(env->allocator, block)))
-        ;
+    FAULT_RETRY(env, xseg_export_close(env->allocator, block));
 }
 
 /* A word of the block, through both addresses. */

@@ -30,16 +30,13 @@ static void ask(struct fault_env *env)
     struct xseg_observer observer = {sizeof(observer), .context = &free_one,
                                      .on_low_memory = free_spare};
     uint64_t id = 0;
-    void *a;
 
-    while (fault_retry(env, xseg_observer_add(env->allocator, &observer, &id)))
-        ;
-    a = fault_alloc(env, 90 * MIB, NULL);
+    FAULT_RETRY(env, xseg_observer_add(env->allocator, &observer, &id));
+    void *a = fault_alloc(env, 90 * MIB, NULL);
     fault_free(env, a);
     if (free_one.block != NULL)
         fault_free(env, free_one.block);
-    while (fault_retry(env, xseg_observer_remove(env->allocator, id)))
-        ;
+    FAULT_RETRY(env, xseg_observer_remove(env->allocator, id));
     fault_trim(env, true);
 }
 
@@ -56,12 +53,12 @@ static void own_segments(struct fault_env *env)
 
 static void other_streams(struct fault_env *env)
 {
-    void *a = fault_alloc(env, 190 * MIB, env->side), *b, *c;
+    void *a = fault_alloc(env, 190 * MIB, env->side);
 
     fault_free(env, a);
     /* Full pages for the one, small ones of what was full for the other. */
-    b = fault_alloc(env, 65 * MIB, NULL);
-    c = fault_alloc(env, 3000, NULL);
+    void *b = fault_alloc(env, 65 * MIB, NULL);
+    void *c = fault_alloc(env, 3000, NULL);
     fault_free(env, b);
     fault_free(env, c);
     fault_trim(env, true);
@@ -69,13 +66,13 @@ static void other_streams(struct fault_env *env)
 
 static void small_to_large(struct fault_env *env)
 {
-    void *block[16], *large;
+    void *block[16];
 
     for (unsigned i = 0; i < COUNT_OF(block); i++)
         block[i] = fault_alloc(env, MIB, NULL);
     for (unsigned i = 0; i < COUNT_OF(block); i++)
         fault_free(env, block[i]);
-    large = fault_alloc(env, 12 * MIB, NULL);
+    void *large = fault_alloc(env, 12 * MIB, NULL);
     fault_free(env, large);
     fault_trim(env, true);
 }
@@ -95,16 +92,13 @@ static void alloc_fallback(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct xseg_pool *pool = NULL;
-    void *a;
 
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, &options, &pool)))
-        ;
-    a = fault_alloc_in(env, pool, 150 * MIB, NULL);
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    void *a = fault_alloc_in(env, pool, 150 * MIB, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 90 * MIB, NULL);
     fault_free(env, a);
-    while (fault_retry(env, xseg_pool_release(pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, true);
 }
 
@@ -137,11 +131,11 @@ static void segments(struct fault_env *env)
 /* Garbage, before anything is short of memory. */
 static void garbage(struct fault_env *env)
 {
-    void *a = fault_alloc(env, 40 * MIB, NULL), *b = fault_alloc(env, 30 * MIB, NULL), *c;
+    void *a = fault_alloc(env, 40 * MIB, NULL), *b = fault_alloc(env, 30 * MIB, NULL);
 
     fault_free(env, a);
     fault_free(env, b);
-    c = fault_alloc(env, 60 * MIB, NULL);
+    void *c = fault_alloc(env, 60 * MIB, NULL);
     b = fault_alloc(env, 70 * MIB, NULL);
     fault_free(env, b);
     fault_free(env, c);
@@ -153,34 +147,30 @@ static void garbage(struct fault_env *env)
 static void before_capture(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
-    void *a = fault_alloc(env, 150 * MIB, env->side), *b, *c;
+    void *a = fault_alloc(env, 150 * MIB, env->side);
 
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, NULL, &pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
     fault_free(env, a);
-    b = fault_alloc(env, 90 * MIB, NULL);
-    c = fault_alloc(env, 20 * MIB, NULL);
+    void *b = fault_alloc(env, 90 * MIB, NULL);
+    void *c = fault_alloc(env, 20 * MIB, NULL);
     fault_record_stream(env, c, env->side);
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
     fault_free(env, c);
     fault_free(env, b);
-    while (fault_retry(env, xseg_capture_begin(pool, env->side)))
-        ;
-    while (fault_retry(env, xseg_capture_end(pool)))
-        ;
-    while (fault_retry(env, xseg_pool_release(pool)))
-        ;
+    FAULT_RETRY(env, xseg_capture_begin(pool, env->side));
+    FAULT_RETRY(env, xseg_capture_end(pool));
+    FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, true);
 }
 
 /* No addresses for a second segment: a classic one. */
 static void addresses(struct fault_env *env)
 {
-    void *a = fault_alloc(env, 5 * MIB, NULL), *b, *c;
+    void *a = fault_alloc(env, 5 * MIB, NULL);
 
     xseg_sim_set_external_addresses(2 * GIB - 100 * MIB);
-    b = fault_alloc(env, 1000, NULL);
-    c = fault_alloc(env, 900, env->side);
+    void *b = fault_alloc(env, 1000, NULL);
+    void *c = fault_alloc(env, 900, env->side);
     fault_free(env, a);
     fault_free(env, b);
     fault_trim(env, true);
@@ -227,7 +217,7 @@ static struct xseg_sim_settings device_of(unsigned i, bool one_by_one)
     return settings;
 }
 
-TEST(singles)
+TEST(steps_survive_each_failure)
 {
     for (unsigned i = 0; i < COUNT_OF(rung); i++) {
         const struct xseg_sim_settings settings = device_of(i, false);
@@ -237,7 +227,7 @@ TEST(singles)
 }
 
 /* On a driver that unmaps and grants access one mapping at a time. */
-TEST(singles_one_by_one)
+TEST(steps_survive_each_failure_of_single_mapping_calls)
 {
     for (unsigned i = 0; i < COUNT_OF(rung); i++) {
         const struct xseg_sim_settings settings = device_of(i, true);
@@ -246,7 +236,7 @@ TEST(singles_one_by_one)
     }
 }
 
-TEST(pairs)
+TEST(steps_survive_a_second_failure)
 {
     uint64_t runs = 0;
 

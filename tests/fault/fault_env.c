@@ -24,9 +24,9 @@ void fault_no_log(void *context, enum xseg_log_level level, const char *line)
     (void)line;
 }
 
-/* --- What must hold after every call. --- */
+/* --- Checks after every call. --- */
 
-/* Calls that may have failed: faults of the host end with the first one. */
+/* Injected faults; host faults count as one. */
 static uint64_t faults_injected(void)
 {
     return xseg_sim_fault_count(0) + xseg_sim_fault_count(1) + (host_fault_count() != 0);
@@ -46,7 +46,7 @@ static void expect_mapped(const struct xseg_block_info *info)
          at = segment + ((at - segment) / page + 1) * page) {
         unsigned long long flags = 0;
 
-        /* Each of two faults may strike this call of the test's own, once. */
+        /* Each of two faults may be injected into this call of the test. */
         if (cuMemGetAccess(&flags, &device, at) != 0 && cuMemGetAccess(&flags, &device, at) != 0)
             assert_int_equal(cuMemGetAccess(&flags, &device, at), 0);
         assert_int_equal(flags, 3);
@@ -117,7 +117,7 @@ static void expect_intact(struct fault_env *env)
     assert_true(
         xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_REQUESTED_BYTES).current >=
         requested);
-    /* Until a fault strikes, all runs of a scenario are the same. */
+    /* Before the first fault all runs of a scenario are equal. */
     if (faults_injected() > 0 && !xseg_device_audit(device, &violation))
         fail_msg("%s: %s", violation.tag, violation.text);
 }
@@ -132,7 +132,7 @@ bool fault_retry(struct fault_env *env, xseg_status status)
     if (status == XSEG_OK)
         return false;
     if (host_fault_count() != 0 && status != XSEG_ERR_HOST_MEMORY)
-        fail_msg("an error of host memory is told as %s", xseg_status_name(status));
+        fail_msg("an error of host memory is reported as %s", xseg_status_name(status));
     host_fault_clear();
     assert_true(xseg_error_message(text, sizeof(text)) > 0);
     if (faults_injected() <= env->failures++)
@@ -229,29 +229,25 @@ void fault_free(struct fault_env *env, void *ptr)
 
 void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream)
 {
-    while (fault_retry(env, xseg_record_stream(env->allocator, ptr, stream)))
-        ;
+    FAULT_RETRY(env, xseg_record_stream(env->allocator, ptr, stream));
 }
 
 void fault_trim(struct fault_env *env, bool wait)
 {
     struct xseg_trim_options how = {sizeof(how), .wait = wait};
 
-    while (fault_retry(env, xseg_trim(env->allocator, NULL, &how, NULL)))
-        ;
+    FAULT_RETRY(env, xseg_trim(env->allocator, NULL, &how, NULL));
 }
 
 void fault_configure(struct fault_env *env, const char *config)
 {
-    while (fault_retry(env, xseg_config_set(env->allocator, config)))
-        ;
+    FAULT_RETRY(env, xseg_config_set(env->allocator, config));
 }
 
 void fault_advance(struct fault_env *env, uint64_t milliseconds)
 {
     xseg_sim_advance(milliseconds * 1000000);
-    while (fault_retry(env, trim_due(env->allocator, UINT64_MAX)))
-        ;
+    FAULT_RETRY(env, trim_due(env->allocator, UINT64_MAX));
 }
 
 /* --- Running. --- */
@@ -261,17 +257,16 @@ static void open_allocator(struct fault_env *env, const char *config)
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = fault_no_log};
 
     options.clock = env_clock; /* so that runs are repeatable */
-    while (fault_retry(env, xseg_open(config, &options, &env->allocator)))
-        ;
+    FAULT_RETRY(env, xseg_open(config, &options, &env->allocator));
 }
 
-/* `usual` is what the stage itself has made. */
+/* `usual` is the number of the environment's resources. */
 static void expect_nothing_left(size_t usual)
 {
     char text[1024];
 
     if (xseg_sim_leaks(text, sizeof(text)) != usual)
-        fail_msg("left behind: %s", text);
+        fail_msg("leaked driver resources: %s", text);
 }
 
 static void close_allocator(struct fault_env *env)
@@ -283,7 +278,7 @@ static void close_allocator(struct fault_env *env)
     while (status != XSEG_OK && fault_retry(env, status));
 }
 
-/* A fill or a copy that failed is no write after a free. */
+/* A failed fill or copy is no write after free. */
 static void expect_no_alarm(struct fault_env *env)
 {
     struct xseg_device *device = xseg_allocator_open_device(env->allocator, 0);
@@ -298,7 +293,7 @@ static struct {
     bool onward;
 } host_fault;
 
-/* Set the scene, and up to two faults; a fault of nth 0 is none. */
+/* Set or remove a fault; nth 0 is none. */
 static void set_fault(unsigned slot, struct xseg_sim_fault fault)
 {
     assert_ok(xseg_sim_fault_set(slot, fault.nth != 0 ? &fault : NULL));
@@ -332,7 +327,7 @@ bool fault_run(fault_scenario play, const struct xseg_sim_settings *settings, co
     set_fault(0, fault_nth_call(0, 1));
     set_fault(1, fault_nth_call(0, 1));
     host_fault_clear();
-    /* Events and streams would end with the last holder of the context. */
+    /* The retained context keeps events and streams alive. */
     expect_nothing_left(usual);
     env_stream_destroy(env.side);
     expect_nothing_left(0);
@@ -385,8 +380,8 @@ void fault_sweep_host(const char *name, fault_scenario play,
 }
 
 /*
- * A second fault right behind the first one, where the undo is: nothing is lost then either.  It is
- * no INVALID_VALUE, which is the driver's word for an address that is not mapped.
+ * The second fault is in the rollback of the first one.  It is not CUDA_ERROR_INVALID_VALUE, which denotes an unmapped
+ * address.
  */
 uint64_t fault_pairs(fault_scenario play, const struct xseg_sim_settings *settings,
                      const char *config, uint64_t distance)

@@ -53,7 +53,7 @@ static bool run(fault_scenario play, const char *config, bool one_by_one)
     return xseg_sim_fault_count(fault[1].nth != 0 ? 1 : 0) != 0;
 }
 
-static void singles(void **state)
+static void calls_survive_each_failure(void **state)
 {
     const struct fault_suite *sweep = *state;
 
@@ -73,7 +73,7 @@ static void singles(void **state)
 }
 
 /* Every allocation and mapping of the host fails, once and from then on. */
-static void of_the_host(void **state)
+static void calls_survive_host_failures(void **state)
 {
     const struct fault_suite *sweep = *state;
 
@@ -111,7 +111,7 @@ static uint64_t pairs_in(const struct fault_suite *sweep,
     return runs;
 }
 
-static void pairs(void **state)
+static void rollbacks_survive_a_second_failure(void **state)
 {
     const struct fault_suite *sweep = *state;
     uint64_t runs = 0;
@@ -123,7 +123,7 @@ static void pairs(void **state)
     assert_true(runs > sweep->min_pairs);
 }
 
-static void halfway(void **state)
+static void partial_batches_are_rolled_back(void **state)
 {
     static const char *const calls[] = {"cuMemUnmap", "cuMemSetAccess"};
     const struct fault_suite *sweep = *state;
@@ -145,10 +145,10 @@ int fault_suite_run(const struct fault_suite *sweep)
 {
     void *state = (void *)(uintptr_t)sweep;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(of_the_host, state),
-        cmocka_unit_test_prestate(singles, state),
-        cmocka_unit_test_prestate(pairs, state),
-        cmocka_unit_test_prestate(halfway, state),
+        cmocka_unit_test_prestate(calls_survive_host_failures, state),
+        cmocka_unit_test_prestate(calls_survive_each_failure, state),
+        cmocka_unit_test_prestate(rollbacks_survive_a_second_failure, state),
+        cmocka_unit_test_prestate(partial_batches_are_rolled_back, state),
     };
 
     /* Once without faults: the machine's own files are there from then on. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sweeps whose faults strike from a point of the scenario on, so that all of them strike in what is
- * tested, and none in what leads to it.  After each run no descriptor is open that was not.
+ * Sweeps whose faults begin at a point of the scenario, after its setup.  Each run must leave no open file descriptor.
  */
 #ifndef XSEG_TESTS_FAULT_SUITE_H
 #define XSEG_TESTS_FAULT_SUITE_H
@@ -11,7 +10,7 @@
 struct fault_suite_scenario {
     const char *name;
     fault_scenario play; /* calls faults_begin() */
-    unsigned rounds;   /* of single faults, of up to 4: errors, and a driver that does no batches */
+    unsigned rounds;   /* rounds of single faults, up to 4: errors, and a driver without batches */
     unsigned distance; /* of the second fault of a pair */
 };
 
@@ -21,11 +20,11 @@ struct fault_suite {
     const struct fault_suite_scenario *scenarios;
     size_t count;
     const char *config;
-    fault_scenario halfway; /* the one with batches of which some of the mappings are done */
-    uint64_t min_pairs;     /* of faults, that a sweep comes to */
+    fault_scenario halfway; /* scenario whose batches fail after some mappings */
+    uint64_t min_pairs;     /* minimum number of pairs of faults */
 };
 
-/* Faults strike from here on; and no more. */
+/* Begin and end the injection of faults. */
 void faults_begin(void);
 void faults_end(void);
 

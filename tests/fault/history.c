@@ -51,8 +51,7 @@ static void make_pool(struct fault_env *env, bool lends)
 {
     struct xseg_pool_options options = {sizeof(options), .use_on_oom = lends};
 
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, &options, &replayed_pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &replayed_pool));
 }
 
 /* --- The scenarios. --- */
@@ -140,11 +139,9 @@ static void ask(struct fault_env *env)
 {
     uint32_t stack = 0;
 
-    while (fault_retry(env, xseg_for_each_event(env->allocator, -1, go_on, &stack, NULL)))
-        ;
+    FAULT_RETRY(env, xseg_for_each_event(env->allocator, -1, go_on, &stack, NULL));
     if (stack != 0)
-        while (fault_retry(env, xseg_history_stack(env->allocator, stack, go_on_frames, NULL)))
-            ;
+        FAULT_RETRY(env, xseg_history_stack(env->allocator, stack, go_on_frames, NULL));
 }
 
 static void everything_is_asked(struct fault_env *env)
@@ -157,13 +154,10 @@ static void everything_is_asked(struct fault_env *env)
     hook.context = &number;
     hook.gather = gather;
     hook.discard = forget;
-    while (fault_retry(env, xseg_history_set_hook(env->allocator, &hook)))
-        ;
-    while (fault_retry(env, xseg_history_label(env->allocator, "outer", &before)))
-        ;
+    FAULT_RETRY(env, xseg_history_set_hook(env->allocator, &hook));
+    FAULT_RETRY(env, xseg_history_label(env->allocator, "outer", &before));
     void *a = fault_alloc(env, 700, NULL), *b = fault_alloc(env, 30 * MIB, env->side);
-    while (fault_retry(env, xseg_history_annotate(env->allocator, 0, "a text")))
-        ;
+    FAULT_RETRY(env, xseg_history_annotate(env->allocator, 0, "a text"));
     ask(env);
     fault_free(env, a);
     fault_configure(env, "history_events:5000");
@@ -171,15 +165,12 @@ static void everything_is_asked(struct fault_env *env)
     fault_free(env, b);
     a = fault_alloc(env, 800, NULL);
     ask(env);
-    while (fault_retry(env, xseg_history_clear(env->allocator, -1)))
-        ;
+    FAULT_RETRY(env, xseg_history_clear(env->allocator, -1));
     fault_free(env, a);
     fault_configure(env, "history:nothing");
     ask(env);
-    while (fault_retry(env, xseg_history_label(env->allocator, before, NULL)))
-        ;
-    while (fault_retry(env, xseg_history_set_hook(env->allocator, NULL)))
-        ;
+    FAULT_RETRY(env, xseg_history_label(env->allocator, before, NULL));
+    FAULT_RETRY(env, xseg_history_set_hook(env->allocator, NULL));
     fault_trim(env, true);
 }
 
@@ -197,27 +188,27 @@ static void sweep(const char *name, fault_scenario scenario, const char *config,
 #define EXPANDABLE "expandable_segments:True,history:all"
 #define CLASSIC    "expandable_segments:False,history:all"
 
-TEST(expandable)
+TEST(history_of_expandable_segments_stays_consistent)
 {
     sweep("grow and shrink", grow_and_shrink, EXPANDABLE, GIB);
     sweep("pending", pending_blocks, EXPANDABLE ",block_user:True", GIB);
     sweep("short", short_of_memory, EXPANDABLE, 200 * MIB);
 }
 
-TEST(classic)
+TEST(history_of_classic_segments_stays_consistent)
 {
     sweep("grow and shrink", grow_and_shrink, CLASSIC, GIB);
     sweep("pending", pending_blocks, CLASSIC ",history_stacks:all", GIB);
     sweep("short", short_of_memory, CLASSIC ",block_user:True", 200 * MIB);
 }
 
-TEST(alone)
+TEST(history_of_guarded_blocks_stays_consistent)
 {
     sweep("guarded", pending_blocks, EXPANDABLE ",guard_page:True", GIB);
     sweep("unmapped", pending_blocks, EXPANDABLE ",unmap_on_free:True,history_stacks:all", GIB);
 }
 
-TEST(asked)
+TEST(history_during_queries_stays_consistent)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
 
@@ -226,7 +217,7 @@ TEST(asked)
 }
 
 /* A second fault strikes where the first one is undone. */
-TEST(pairs)
+TEST(history_stays_consistent_after_a_second_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
     uint64_t runs = 0;

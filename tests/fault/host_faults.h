@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Faults of the host: an allocation, a mapping or a thread of the library fails.
+ * Faults of the host: an allocation, a mapping or a thread creation of the library fails.
  *
- * The linker leads malloc(), calloc(), realloc(), aligned_alloc(), strdup(), mmap() and pthread_create()
- * here (--wrap), where they are counted.  The simulator and cmocka are shared libraries, so theirs are not
- * among them.
+ * * The linker redirects malloc(), calloc(), realloc(), aligned_alloc(), strdup(), mmap() and pthread_create() of the
+ * library to this module (--wrap).  The simulator and cmocka are shared libraries, so their calls are not redirected.
  */
 #ifndef XSEG_TESTS_HOST_FAULTS_H
 #define XSEG_TESTS_HOST_FAULTS_H
@@ -12,13 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* From here on the n-th call fails; with `onward` all that follow it do as well.  nth 0: none fails. */
+/* Fail the nth call from now on, and all later ones if `onward`; 0: none. */
 void host_fault_set(uint64_t nth, bool onward);
 
-/* No call fails any more. */
 void host_fault_clear(void);
 
-/* While held, calls are neither counted nor do they fail: for what a test asks the library itself. */
+/* While suspended, calls are not counted and do not fail, for calls of the test itself. */
 void host_fault_suspend(bool held);
 
 /* Calls that have failed since host_fault_set(). */

@@ -27,12 +27,9 @@ static void ask(struct fault_env *env)
 {
     struct xseg_explain_result sums = {sizeof(sums)};
 
-    while (fault_retry(env, xseg_for_each_block(env->allocator, NULL, go_on_walking, NULL)))
-        ;
-    while (fault_retry(env, xseg_explain(env->allocator, NULL, go_on_explaining, NULL, &sums)))
-        ;
-    while (fault_retry(env, xseg_for_each_mapping(env->allocator, NULL, go_on_listing, NULL)))
-        ;
+    FAULT_RETRY(env, xseg_for_each_block(env->allocator, NULL, go_on_walking, NULL));
+    FAULT_RETRY(env, xseg_explain(env->allocator, NULL, go_on_explaining, NULL, &sums));
+    FAULT_RETRY(env, xseg_for_each_mapping(env->allocator, NULL, go_on_listing, NULL));
 }
 
 static void log_line(void *context, const struct xseg_trace_entry *entry)
@@ -48,19 +45,16 @@ static void is_asked(struct fault_env *env)
     struct xseg_observer observer = {sizeof(observer), .on_trace = log_line};
     unsigned entries = 0;
     uint64_t id = 0;
-    void *a, *b, *c;
 
     observer.context = &entries;
-    while (fault_retry(env, xseg_observer_add(env->allocator, &observer, &id)))
-        ;
-    a = fault_alloc(env, 30 * MIB, NULL);
-    b = fault_alloc(env, 700, env->side);
-    c = fault_alloc(env, 3 * MIB, NULL);
+    FAULT_RETRY(env, xseg_observer_add(env->allocator, &observer, &id));
+    void *a = fault_alloc(env, 30 * MIB, NULL);
+    void *b = fault_alloc(env, 700, env->side);
+    void *c = fault_alloc(env, 3 * MIB, NULL);
     fault_record_stream(env, a, env->side);
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
     ask(env);
-    while (fault_retry(env, xseg_pin(env->allocator, c, 3 * MIB)))
-        ;
+    FAULT_RETRY(env, xseg_pin(env->allocator, c, 3 * MIB));
     fault_free(env, a);
     ask(env);
     fault_trim(env, false);
@@ -68,14 +62,12 @@ static void is_asked(struct fault_env *env)
     a = fault_alloc(env, 12 * MIB, NULL);
     fault_advance(env, 200);
     ask(env);
-    while (fault_retry(env, xseg_unpin(env->allocator, c, 3 * MIB)))
-        ;
+    FAULT_RETRY(env, xseg_unpin(env->allocator, c, 3 * MIB));
     fault_free(env, c);
     fault_free(env, b);
     fault_configure(env, "history:all,history_stacks:all");
     fault_free(env, a);
-    while (fault_retry(env, xseg_observer_remove(env->allocator, id)))
-        ;
+    FAULT_RETRY(env, xseg_observer_remove(env->allocator, id));
     fault_trim(env, true);
 }
 
@@ -99,13 +91,13 @@ static void sweep(const char *name, fault_scenario play, const char *config)
     fault_sweep(name, play, &settings, config);
 }
 
-TEST(with_ages_and_histories)
+TEST(ages_and_histories_survive_each_failure)
 {
     sweep("asked", is_asked, "idle_ms:100,history:state");
     sweep("asked, classic", is_asked, "expandable_segments:False,history:state");
 }
 
-TEST(with_a_thread)
+TEST(background_thread_survives_each_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
 

@@ -29,12 +29,10 @@ static bool is_stranded(void)
 /* Expect that the device has none of a pool's memory left, unless the driver refused to take it. */
 static void expect_gone(struct fault_env *env, uint64_t others)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    where.device = 0;
-    while (fault_retry(env, xseg_stats_get(env->allocator, &where, &stats)))
-        ;
+    FAULT_RETRY(env, xseg_stats_get(env->allocator, &where, &stats));
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, others);
     assert_int_equal(xseg_sim_used(0), others + stats.unreleased_bytes);
 }
@@ -83,7 +81,7 @@ static void set_up(struct fault_env *env, struct xseg_pool **pool)
 static void come_and_go(struct fault_env *env, enum xseg_keep keep, size_t whole)
 {
     struct xseg_pool *pool = NULL;
-    void *ptr[5], *other;
+    void *ptr[5];
 
     set_up(env, &pool);
     ptr[0] = fault_alloc_in(env, pool, whole * MIB / 2, NULL);
@@ -91,7 +89,7 @@ static void come_and_go(struct fault_env *env, enum xseg_keep keep, size_t whole
     ptr[2] = fault_alloc_in(env, pool, whole * MIB / 3, env->side);
     ptr[3] = fault_alloc_in(env, pool, MIB, NULL);
     ptr[4] = fault_alloc_in(env, pool, MIB, NULL);
-    other = fault_alloc(env, 700 * KIB, NULL);
+    void *other = fault_alloc(env, 700 * KIB, NULL);
     fault_free(env, ptr[1]); /* cached: it goes and comes as well */
     faults_begin();
     pause_with(env, pool, keep, 2 * MIB);

@@ -81,8 +81,7 @@ static void pause_and_resume(struct fault_env *env)
     replay_history(env);
     alloc_memory(env, a);
     pause_pool(env);
-    while (fault_retry(env, xseg_pool_release(replayed_pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(replayed_pool));
     /* The paused pool is destroyed. */
     alloc_memory(env, b);
     trim(env);

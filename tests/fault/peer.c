@@ -82,8 +82,7 @@ static void before_and_after(struct fault_env *env)
     void *first = fault_alloc(env, 50 * MIB, NULL), *unmapped = fault_alloc(env, 20 * MIB, NULL),
          *second = fault_alloc(env, 30 * MIB, NULL), *small = fault_alloc(env, 1000, NULL);
 
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, NULL, &pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
     void *own = fault_alloc_in(env, pool, 30 * MIB, env->side);
     fault_free(env, unmapped);
     fault_trim(env, false);
@@ -112,22 +111,17 @@ static void imports(struct fault_env *env)
 
     env->stride = STRIDE;
     options.exportable = true;
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, &options, &pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
     void *block = fault_alloc_in(env, pool, 50 * MIB, NULL);
-    while (fault_retry(env, export_handles(env->allocator, block, XSEG_HANDLE_FD, &exported)))
-        ;
-    while (fault_retry(env, import_handles(env->allocator, &exported, &seen, &base)))
-        ;
+    FAULT_RETRY(env, export_handles(env->allocator, block, XSEG_HANDLE_FD, &exported));
+    FAULT_RETRY(env, import_handles(env->allocator, &exported, &seen, &base));
     export_handles_close(&exported);
     open_peer(env);
     faults_begin();
     allow(env, seen, 50 * MIB);
     assert_true(reaches_all(block, 50 * MIB) && reaches_all(seen, 50 * MIB));
-    while (fault_retry(env, xseg_import_close(env->allocator, base)))
-        ;
-    while (fault_retry(env, xseg_export_close(env->allocator, block)))
-        ;
+    FAULT_RETRY(env, xseg_import_close(env->allocator, base));
+    FAULT_RETRY(env, xseg_export_close(env->allocator, block));
     fault_free(env, block);
     assert_ok(xseg_pool_release(pool));
     fault_trim(env, true);

@@ -531,13 +531,12 @@ static void running_short(struct fault_env *env)
     faults_end();
 }
 
-/* A pool of ranges and blocks that is restored: granules that left with either stream, and were held, come back, and others
- * leave, some of them mappings of one page.  A restore that has failed has freed no block. */
+/* A pool of ranges and blocks that is restored: granules that left with either stream, and were held, come back, and
+ * others leave, some of them mappings of one page.  A restore that has failed has freed no block. */
 static void restored(struct fault_env *env)
 {
     begin(env, NULL);
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, NULL, &wanted.pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &wanted.pool));
     reserve(env, 0, 0);
     hold(env, 0, 0, 3);
     commit(env, 0, 0, 4, env->side);
@@ -564,8 +563,7 @@ static void restored(struct fault_env *env)
     decommit(env, 0, 0, 4, NULL);
     release(env, 0);
     release(env, 1);
-    while (fault_retry(env, xseg_pool_release(wanted.pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(wanted.pool));
     faults_end();
 }
 

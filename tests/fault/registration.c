@@ -31,15 +31,13 @@ static struct xseg_pool *make_pool(struct fault_env *env, bool single_page)
     struct xseg_pool_options options = {sizeof(options), .rdma = true, .single_page = single_page};
     struct xseg_pool *pool = NULL;
 
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, &options, &pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
     return pool;
 }
 
 static void end_pool(struct fault_env *env, struct xseg_pool *pool)
 {
-    while (fault_retry(env, xseg_pool_release(pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, true);
 }
 
@@ -62,8 +60,7 @@ static uint64_t add(struct fault_env *env, void *address, size_t bytes, bool pin
 
 static void end(struct fault_env *env, uint64_t id)
 {
-    while (fault_retry(env, xseg_unregister(env->allocator, id)))
-        ;
+    FAULT_RETRY(env, xseg_unregister(env->allocator, id));
 }
 
 /* Memory of a registration is allocated, released and allocated again; faults occur in growths and trims. */
@@ -116,8 +113,7 @@ static void descriptors(struct fault_env *env)
     while (fault_retry(
         env, xseg_dmabuf_open(env->allocator, block, 30 * MIB, XSEG_DMABUF_PIN, &fd, &offset)))
         assert_int_equal(fd, -1);
-    while (fault_retry(env, xseg_dmabuf_close(env->allocator, fd)))
-        ;
+    FAULT_RETRY(env, xseg_dmabuf_close(env->allocator, fd));
     fd = -1;
     while (fault_retry(env, xseg_dmabuf_open(env->allocator, block, 30 * MIB, 0, &fd, &offset)))
         assert_int_equal(fd, -1);

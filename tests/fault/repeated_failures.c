@@ -345,8 +345,6 @@ static void expect_trimmed(struct fault_env *env)
 /* All works again. */
 static void recover(struct fault_env *env, struct xseg_pool *pool)
 {
-    struct xseg_statistics stats;
-
     if (env->paused != NULL)
         expect_ok(xseg_pool_resume(pool));
     env->paused = NULL;
@@ -364,7 +362,7 @@ static void recover(struct fault_env *env, struct xseg_pool *pool)
     if (pool != NULL)
         assert_ok(xseg_pool_release(pool));
     expect_trimmed(env);
-    stats = env_stats(env->allocator);
+    struct xseg_statistics stats = env_stats(env->allocator);
     assert_int_equal(stats.unreleased_bytes, 0);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
     expect_accounted(env);

@@ -8,7 +8,7 @@
 /* The only pool that the scenario makes, or NULL. */
 extern struct xseg_pool *replayed_pool;
 
-/* Play the history, unless the host has failed: then events are missing. */
+/* Replay unless a host call has failed, since then events are missing. */
 void replay_history(struct fault_env *env);
 
 /* Histories replayed so far. */

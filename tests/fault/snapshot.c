@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over snapshots and files of metrics: each host allocation and each call that concerns the file fails once, or
- * from one on.
+ * The sweep over snapshots and files of metrics: each host allocation and each call that concerns the file fails once,
+ * or from one on.
  *
- * Then there is a complete file or none, nothing lies beside it, no descriptor stays open, and a request that was
+ * * Then there is a complete file or none, nothing lies beside it, no descriptor stays open, and a request that was
  * refused is refused as it would have been.
  */
 #include <dirent.h>
@@ -182,7 +182,7 @@ static bool write_one(struct run *run, uint64_t of_host, bool onward, uint64_t o
     return host_fault_count() + struck > 0;
 }
 
-static void host_memory_is_short(void **state)
+static void snapshot_fails_without_host_memory(void **state)
 {
     struct run run = open_world();
     uint64_t nth = 1;
@@ -196,7 +196,7 @@ static void host_memory_is_short(void **state)
     close_world(&run);
 }
 
-static void the_file_fails(void **state)
+static void snapshot_fails_with_the_file(void **state)
 {
     struct run run = open_world();
     unsigned failed = 0;
@@ -210,7 +210,7 @@ static void the_file_fails(void **state)
 }
 
 /* A request that is refused while its snapshot cannot be written. */
-static void a_refusal_stays_what_it_is(void **state)
+static void snapshot_keeps_the_oom_error(void **state)
 {
     struct run run = open_world();
     char wanted[1024], text[1024];
@@ -271,7 +271,7 @@ static bool write_metrics(struct run *run, uint64_t of_host, bool onward, uint64
     return failures > 0;
 }
 
-static void metrics_fail(void **state)
+static void metrics_fail_with_the_file(void **state)
 {
     struct run run = open_world();
     uint64_t nth;
@@ -303,10 +303,10 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(host_memory_is_short),
-        cmocka_unit_test(the_file_fails),
-        cmocka_unit_test(a_refusal_stays_what_it_is),
-        cmocka_unit_test(metrics_fail),
+        cmocka_unit_test(snapshot_fails_without_host_memory),
+        cmocka_unit_test(snapshot_fails_with_the_file),
+        cmocka_unit_test(snapshot_keeps_the_oom_error),
+        cmocka_unit_test(metrics_fail_with_the_file),
     };
 
     /* qemu-user 7.2 keeps 24 bytes for each page that was ever mapped, and this test came to 20 GB there. */

@@ -48,14 +48,12 @@ static void go(struct fault_env *env)
 static void make_pool(struct fault_env *env, const struct xseg_pool_options *options,
                       struct xseg_pool **pool)
 {
-    while (fault_retry(env, xseg_pool_create(env->allocator, 0, options, pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, options, pool));
 }
 
 static void begin_capture(struct fault_env *env, struct xseg_pool *pool, xseg_stream stream)
 {
-    while (fault_retry(env, xseg_capture_begin(pool, stream)))
-        ;
+    FAULT_RETRY(env, xseg_capture_begin(pool, stream));
     OWN(env, cuStreamBeginCapture_v2(stream, 0));
 }
 
@@ -66,8 +64,7 @@ static void end_capture(struct fault_env *env, struct xseg_pool *pool, xseg_stre
     OWN(env, cuStreamEndCapture(stream, &graph));
     assert_non_null(graph);
     OWN(env, cuGraphDestroy(graph));
-    while (fault_retry(env, xseg_capture_end(pool)))
-        ;
+    FAULT_RETRY(env, xseg_capture_end(pool));
 }
 
 static void wait_for(struct fault_env *env, xseg_stream later, xseg_stream earlier)
@@ -96,7 +93,7 @@ static void capture(struct fault_env *env)
     const xseg_stream side = env->side;
     struct xseg_pool *pool = NULL;
     xseg_stream joined = NULL;
-    void *a = fault_alloc(env, 5 * MIB, NULL), *b = fault_alloc(env, 3 * MIB, NULL), *c, *d;
+    void *a = fault_alloc(env, 5 * MIB, NULL), *b = fault_alloc(env, 3 * MIB, NULL);
 
     come(env);
     OWN(env, cuStreamCreate(&joined, 1));
@@ -104,9 +101,9 @@ static void capture(struct fault_env *env)
     work(env, a, 5 * MIB, side);
     begin_capture(env, pool, side);
     wait_for(env, joined, side);
-    c = fault_alloc(env, 7 * MIB, side);
+    void *c = fault_alloc(env, 7 * MIB, side);
     assert_ptr_equal(env_block(env->allocator, c).pool, pool);
-    d = fault_alloc(env, 600, joined);
+    void *d = fault_alloc(env, 600, joined);
     assert_ptr_equal(env_block(env->allocator, d).pool, pool);
     fault_record_stream(env, b, side);
     fault_record_stream(env, c, joined);
@@ -121,14 +118,12 @@ static void capture(struct fault_env *env)
     b = fault_alloc(env, 3 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     fault_free(env, c);
-    while (fault_retry(env, xseg_pool_release(pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, false);
     fault_free(env, a);
     fault_free(env, b);
     fault_free(env, d);
-    while (fault_retry(env, xseg_stream_retire(env->allocator, 0, joined)))
-        ;
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, joined));
     OWN(env, cuStreamDestroy_v2(joined));
     fault_trim(env, true);
     go(env);
@@ -144,22 +139,18 @@ static bool is_side(void *self, xseg_stream stream)
 static void route(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
-    void *a, *b;
 
     make_pool(env, NULL, &pool);
-    while (fault_retry(env, xseg_route_begin(pool, is_side, env)))
-        ;
-    a = fault_alloc(env, 4 * MIB, env->side);
-    b = fault_alloc(env, 4 * MIB, NULL);
+    FAULT_RETRY(env, xseg_route_begin(pool, is_side, env));
+    void *a = fault_alloc(env, 4 * MIB, env->side);
+    void *b = fault_alloc(env, 4 * MIB, NULL);
     assert_ptr_equal(env_block(env->allocator, a).pool, pool);
     assert_null(env_block(env->allocator, b).pool);
     fault_free(env, a);
     a = fault_alloc(env, 30 * MIB, env->side);
-    while (fault_retry(env, xseg_route_end(pool)))
-        ;
+    FAULT_RETRY(env, xseg_route_end(pool));
     fault_free(env, b);
-    while (fault_retry(env, xseg_pool_release(pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, true);
     fault_free(env, a);
     fault_trim(env, true);
@@ -176,11 +167,9 @@ static void marked(struct fault_env *env)
     make_pool(env, NULL, &pool);
     work(env, a, 5 * MIB, side);
     OWN(env, cuStreamBeginCapture_v2(side, 0));
-    while (fault_retry(env, xseg_capture_mark(env->allocator, 0)))
-        ;
+    FAULT_RETRY(env, xseg_capture_mark(env->allocator, 0));
     for (unsigned i = 0; i < 2; i++) {
-        while (fault_retry(env, xseg_route_begin(pool, is_side, env)))
-            ;
+        FAULT_RETRY(env, xseg_route_begin(pool, is_side, env));
         b = fault_alloc(env, 7 * MIB, side);
         c = fault_alloc(env, 600, side);
         assert_ptr_equal(env_block(env->allocator, b).pool, pool);
@@ -190,20 +179,16 @@ static void marked(struct fault_env *env)
         if (i == 0) {
             fault_free(env, b);
             fault_free(env, c);
-            while (fault_retry(env, xseg_route_end(pool)))
-                ;
+            FAULT_RETRY(env, xseg_route_end(pool));
         }
     }
     OWN(env, cuStreamEndCapture(side, &graph));
     OWN(env, cuGraphDestroy(graph));
-    while (fault_retry(env, xseg_capture_unmark(env->allocator, 0)))
-        ;
-    while (fault_retry(env, xseg_route_end(pool)))
-        ;
+    FAULT_RETRY(env, xseg_capture_unmark(env->allocator, 0));
+    FAULT_RETRY(env, xseg_route_end(pool));
     b = fault_alloc(env, 3 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    while (fault_retry(env, xseg_pool_release(pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, false);
     fault_free(env, b);
     fault_free(env, c);
@@ -227,18 +212,16 @@ static void checkpoint(struct fault_env *env)
 {
     struct xseg_checkpoint *saved = NULL;
     struct xseg_pool *pool = NULL;
-    void *a, *b, *c;
 
     come(env);
     make_pool(env, NULL, &pool);
-    a = fault_alloc_in(env, pool, 12 * MIB, NULL);
-    b = fault_alloc_in(env, pool, 1024, NULL);
-    c = fault_alloc_in(env, pool, 3 * MIB, env->side);
+    void *a = fault_alloc_in(env, pool, 12 * MIB, NULL);
+    void *b = fault_alloc_in(env, pool, 1024, NULL);
+    void *c = fault_alloc_in(env, pool, 3 * MIB, env->side);
     work(env, a, 12 * MIB, env->side);
     fault_free(env, a);
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
-    while (fault_retry(env, xseg_pool_checkpoint(pool, &saved)))
-        ;
+    FAULT_RETRY(env, xseg_pool_checkpoint(pool, &saved));
     fault_free(env, b);
     (void)fault_alloc_in(env, pool, 5 * MIB, NULL);
     (void)fault_alloc_in(env, pool, 90 * MIB, NULL);
@@ -246,13 +229,11 @@ static void checkpoint(struct fault_env *env)
     work(env, a, 512, NULL);
     fault_free(env, a);
     xseg_sim_finish_all();
-    while (fault_retry(env, xseg_pool_restore(pool, saved, log_line, env)))
-        ;
+    FAULT_RETRY(env, xseg_pool_restore(pool, saved, log_line, env));
     assert_int_equal(env->count, 2);
     xseg_checkpoint_destroy(saved);
     fault_free(env, b);
-    while (fault_retry(env, xseg_pool_release(pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, true);
     fault_free(env, c);
     fault_trim(env, true);
@@ -263,17 +244,15 @@ static void checkpoint(struct fault_env *env)
 static void departure(struct fault_env *env)
 {
     xseg_stream leaving = NULL, heir = NULL;
-    void *a, *b, *c;
 
     come(env);
     OWN(env, cuStreamCreate(&leaving, 1));
-    a = fault_alloc(env, 5 * MIB, leaving);
-    b = fault_alloc(env, 25 * MIB, NULL);
-    c = fault_alloc(env, 2048, leaving);
+    void *a = fault_alloc(env, 5 * MIB, leaving);
+    void *b = fault_alloc(env, 25 * MIB, NULL);
+    void *c = fault_alloc(env, 2048, leaving);
     work(env, a, 5 * MIB, leaving);
     work(env, b, 25 * MIB, leaving);
-    while (fault_retry(env, xseg_stream_retire(env->allocator, 0, leaving)))
-        ;
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, leaving));
     OWN(env, cuStreamDestroy_v2(leaving));
     fault_free(env, a);
     fault_free(env, b);
@@ -284,16 +263,14 @@ static void departure(struct fault_env *env)
     b = fault_alloc(env, 25 * MIB, heir);
     fault_trim(env, false);
     fault_free(env, c);
-    while (fault_retry(env, xseg_stream_retire(env->allocator, 0, heir)))
-        ;
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, heir));
     OWN(env, cuStreamDestroy_v2(heir));
     OWN(env, cuStreamCreate(&heir, 1));
     c = fault_alloc(env, 4 * MIB, heir);
     fault_free(env, a);
     fault_free(env, b);
     fault_free(env, c);
-    while (fault_retry(env, xseg_stream_retire(env->allocator, 0, heir)))
-        ;
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, heir));
     OWN(env, cuStreamDestroy_v2(heir));
     fault_trim(env, true);
     go(env);
@@ -371,7 +348,6 @@ static void own_memory(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
-    void *a, *b;
 
     come(env);
     assert_int_equal(untold, 0);
@@ -380,14 +356,13 @@ static void own_memory(struct fault_env *env)
     options.on_destroy = hear_end;
     make_pool(env, &options, &pool);
     untold++;
-    a = fault_alloc_in(env, pool, 12 * MIB, NULL);
-    b = fault_alloc_in(env, pool, 4000, env->side);
+    void *a = fault_alloc_in(env, pool, 12 * MIB, NULL);
+    void *b = fault_alloc_in(env, pool, 4000, env->side);
     work(env, a, 12 * MIB, env->side);
     fault_free(env, a);
     a = fault_alloc_in(env, pool, 60 * MIB, NULL);
     fault_trim(env, true);
-    while (fault_retry(env, xseg_pool_release(pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_release(pool));
     fault_free(env, a);
     fault_trim(env, true);
     fault_free(env, b);
@@ -414,17 +389,17 @@ static void sweep(const char *config)
         fault_sweep(scenarios[i].name, scenarios[i].play, &settings, config);
 }
 
-TEST(expandable)
+TEST(expandable_segments_survive_each_failure)
 {
     sweep("expandable_segments:True");
 }
 
-TEST(classic)
+TEST(classic_segments_survive_each_failure)
 {
     sweep("expandable_segments:False");
 }
 
-TEST(with_reuse)
+TEST(reuse_in_captures_survives_each_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .real_bytes = true};
 
@@ -432,7 +407,7 @@ TEST(with_reuse)
                 "expandable_segments:True,graph_capture_record_stream_reuse:True");
 }
 
-TEST(pairs)
+TEST(rollbacks_survive_a_second_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
     uint64_t runs = 0;

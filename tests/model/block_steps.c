@@ -172,11 +172,9 @@ void step_alloc(struct run *run)
 
 void step_prewarm(struct run *run)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true};
     const unsigned slot = any_slot(run), named = any_pool(run);
 
-    where.device = 0;
-    where.one_stream = true;
     where.stream = run_handle(run, slot);
     where.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
     run->own_fails = false;
@@ -415,14 +413,13 @@ static void check_kept(struct run *run, const struct xseg_trim_result *done)
 void step_trim(struct run *run)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     struct xseg_trim_options how = {sizeof(how)};
     const unsigned slot = any_slot(run), named = any_pool(run);
     const uint64_t before = reserved_bytes(run);
     const bool captured = model_captures(&run->model) > 0;
 
     how.wait = run_random(run, 3) == 0;
-    where.device = 0;
     where.one_stream = run_random(run, 3) == 0;
     where.stream = run_handle(run, slot);
     where.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
@@ -463,9 +460,8 @@ void step_second_device(struct run *run)
     } else if (run->fars > 0) {
         env_free(run->allocator, run->far[--run->fars]);
     } else {
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_scope where = {sizeof(where), .device = 1};
 
-        where.device = 1;
         run_expect_ok(xseg_trim(run->allocator, &where, NULL, NULL));
     }
     run_call_end(run, device);

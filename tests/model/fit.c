@@ -129,8 +129,8 @@ static void cut_off(struct arena *arena, unsigned at, uint64_t address, unsigned
         arena->part[stays].requested = 0;
 }
 
-/* A part gets a state, and merges with neighbours in the same; returns where it is then.  The request that the merged part had
- * last is that of the part. */
+/* A part gets a state, and merges with neighbours in the same; returns where it is then.  The request that the merged
+ * part had last is that of the part. */
 static unsigned become(struct arena *arena, unsigned at, enum xseg_block_state state)
 {
     struct part *part = &arena->part[at];

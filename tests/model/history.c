@@ -227,10 +227,8 @@ static void step_decay(struct player *player)
 
 static void step_prewarm(struct player *player)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true};
 
-    where.device = 0;
-    where.one_stream = true;
     where.stream = player->run->stream[below(player, STREAMS)];
     const xseg_status status = xseg_prewarm(player->run->allocator, &where, any_bytes(player));
     expect(player, status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT,

@@ -2,16 +2,19 @@
 /*
  * The model: the expected state of an allocator, in plain arrays.
  *
- * It has every block that is not cached, every stream with the work that it has completed, and the active captures and routes,
- * and computes the expected result of each step.  It has no knowledge of the library's internals: a segment is a range with an
- * owner.
+ * It has every block that is not cached, every stream with the work that it has completed, and the active captures and
+ * routes, and computes the expected result of each step.  It has no knowledge of the library's internals: a segment is
+ * a range with an owner.
  *
- *   queue     a stream of the driver: work is queued at positions 1, 2, ..., and the simulator reports the completed position
- *   entry     a stream as the library sees it.  The entry of a retired stream stays; if its handle is reused, that is a new
- *             entry, on the same queue or on another
+ *   queue     a stream of the driver: work is queued at positions 1, 2, ..., and the simulator reports the completed
+ *             position
+ *   entry     a stream as the library sees it.  The entry of a retired stream stays; if its handle is reused, that is
+ *             a new entry, on the same queue or on another
  *   fence     a position on each queue (a vector clock): completed once every queue has reached its position
- *   order     the fence of a queue's next event.  Work on the legacy stream waits for all blocking streams, and vice versa
- *   ghost     memory that was freed while work on it was queued.  Until the work has completed, only its stream may reuse it
+ *   order     the fence of a queue's next event.  Work on the legacy stream waits for all blocking streams, and vice
+ *             versa
+ *   ghost     memory that was freed while work on it was queued.  Until the work has completed, only its stream may
+ *             reuse it
  *   behind    in a capture, the nodes that precede the next node of a stream
  *
  * Locking: none; one thread.

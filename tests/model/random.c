@@ -313,32 +313,32 @@ static unsigned steps_by_environment(void)
     return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 1500;
 }
 
-TEST(with_room)
+TEST(programs_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("expandable_segments:True", false, seed * 7919, 16 * GIB, steps_by_environment());
 }
 
-TEST(running_short)
+TEST(programs_with_little_memory_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("expandable_segments:True", false, seed * 104729, 512 * MIB, steps_by_environment());
 }
 
 /* With real bytes every block that is handed out is read, so fewer steps do. */
-TEST(with_the_pattern)
+TEST(programs_with_debug_fill_match_the_model)
 {
     play("debug_fill:True,history:all", false, 15485863, 512 * MIB, steps_by_environment());
     play("debug_fill:True", true, 32452843, 256 * MIB, steps_by_environment() / 10);
 }
 
-TEST(with_a_segment_each)
+TEST(programs_with_guarded_blocks_match_the_model)
 {
     play("unmap_on_free:True", false, 49979687, 16 * GIB, steps_by_environment());
     play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, steps_by_environment());
 }
 
-TEST(as_a_service)
+TEST(programs_with_decay_and_limits_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("idle_ms:50,page_cache_mb:40", false, seed * 86028121,
@@ -347,7 +347,7 @@ TEST(as_a_service)
 }
 
 /* Each live block is as old as it is. */
-TEST(with_ages)
+TEST(programs_with_ages_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 2; seed++) {
         play("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB,

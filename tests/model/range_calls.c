@@ -3,13 +3,13 @@
  * Random calls about ranges from callbacks and from a second thread, and with driver calls that fail.
  *
  * model/ranges predicts each result exactly, one call at a time.  Here a step is one call; callbacks of observers and
- * registrations that run during the step make other calls, in the same thread or in a second one, and driver calls fail at
- * random.  Each call has a set of allowed results: that of the table in xseg/range.h for the states in which its granules
- * are when it begins, and the driver's error if a fault was armed.  If other calls were made during a call, each documented
- * result is allowed.
+ * registrations that run during the step make other calls, in the same thread or in a second one, and driver calls
+ * fail at random.  Each call has a set of allowed results: that of the table in xseg/range.h for the states in which
+ * its granules are when it begins, and the driver's error if a fault was armed.  If other calls were made during a
+ * call, each documented result is allowed.
  *
- * Successful calls add up in any order: a granule is committed as often as commits and aliases of it succeeded, less the
- * decommits.  So are holds, pins, descriptors, exports and pauses.  After each step
+ * Successful calls add up in any order: a granule is committed as often as commits and aliases of it succeeded, less
+ * the decommits.  So are holds, pins, descriptors, exports and pauses.  After each step
  *   - each granule is committed, held and retained as often as the sums say, and all audits pass;
  *   - each committed granule contains what was written to it, an aliased one what was written through another mapping;
  *   - observers and each registration have been notified of exactly the granules that are mapped;
@@ -276,9 +276,8 @@ static void check(void)
 {
     struct xseg_violation violation = {0};
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
     xseg_mutex_lock(&env.device->memory_lock);
     for (unsigned i = 0; i < POOLS; i++) {
         if (env.was_armed) /* a pause whose undo failed leaves the pool paused */
@@ -532,13 +531,13 @@ static void play_all(uint64_t first, bool has_faults)
     }
 }
 
-static void from_callbacks_and_threads(void **state)
+static void calls_from_callbacks_and_threads_match_the_model(void **state)
 {
     (void)state;
     play_all(1, false);
 }
 
-static void with_driver_faults(void **state)
+static void calls_with_driver_faults_match_the_model(void **state)
 {
     (void)state;
     play_all(1000000, true);
@@ -547,8 +546,8 @@ static void with_driver_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(from_callbacks_and_threads),
-        cmocka_unit_test(with_driver_faults),
+        cmocka_unit_test(calls_from_callbacks_and_threads_match_the_model),
+        cmocka_unit_test(calls_with_driver_faults_match_the_model),
     };
 
     (void)signal(SIGABRT, report_abort);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programs with elastic ranges, against arrays: the use of each granule, its page, and the stream and work that its
- * pending unmap waits for.
+ * Random programs with elastic ranges, against arrays: the use of each granule, its page, and the stream and work that
+ * its pending unmap waits for.
  *
- * Five ranges of one device, in three pools: three share one, one has longer pages, one has exportable pages and a limit.
- * Commits, decommits, aliases, holds, prepared pages, quotas, checkpoints, marked captures, pauses; and blocks, on a device of
- * little memory.  All work is open-ended and names its granules, so that the simulator ends the process if a page in use is
- * unmapped.  After each step each granule, page, content and statistic is that of the arrays.
+ * Five ranges of one device, in three pools: three share one, one has longer pages, one has exportable pages and a
+ * limit. Commits, decommits, aliases, holds, prepared pages, quotas, checkpoints, marked captures, pauses; and blocks,
+ * on a device of little memory.  All work is open-ended and names its granules, so that the simulator ends the process
+ * if a page in use is unmapped.  After each step each granule, page, content and statistic is that of the arrays.
  *
- * If the library has waited for streams, or may have released memory, the arrays adopt the unmapped granules, and expect that
- * each was allowed to be unmapped.
+ * If the library has waited for streams, or may have released memory, the arrays adopt the unmapped granules, and
+ * expect that each was allowed to be unmapped.
  *
  * A failure prints its seed.  By hand:
  *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-ranges
@@ -386,10 +386,8 @@ static struct xseg_range_info info_of(unsigned range)
 static struct xseg_statistics stats_of(struct xseg_pool *pool)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0, .pool = pool};
 
-    where.device = 0;
-    where.pool = pool;
     assert_ok(xseg_stats_get(env.allocator, &where, &stats));
     return stats;
 }
@@ -631,7 +629,8 @@ static void read_generations(unsigned range, unsigned first, unsigned count, uin
                                          offset_of(range, first + i + 1));
 }
 
-/* Granules of a commit that left, and have lost their page in it, were allowed to.  One that keeps its page has it alone. */
+/* Granules of a commit that left, and have lost their page in it, were allowed to.  One that keeps its page has it
+ * alone. */
 static void part(unsigned range, unsigned first, unsigned count, const uint64_t *before,
                  bool is_committed)
 {
@@ -941,8 +940,8 @@ static unsigned range_after(uint64_t number)
     for (unsigned range = range_after(0); (range) != NONE; \
          (range) = range_after(env.reserved[range]))
 
-/* Whether a granule that leaves can be taken back for the default stream.  The library asks about streams only if it has
- * to. */
+/* Whether a granule that leaves can be taken back for the default stream.  The library asks about streams only if it
+ * has to. */
 static bool can_come_back(unsigned place)
 {
     const unsigned batch = env.granule[place].batch;

@@ -142,12 +142,11 @@ static void wind_up(struct run *run)
 
 void run_close(struct run *run)
 {
-    struct xseg_statistics stats;
     char text[1024];
 
     wind_up(run);
     env_empty_cache(run->allocator);
-    stats = env_stats(run->allocator);
+    struct xseg_statistics stats = env_stats(run->allocator);
     assert_int_equal(stats.active[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.requested_bytes[XSEG_STAT_ALL].current, 0);
@@ -443,10 +442,9 @@ void run_check(struct run *run, bool audit)
         return;
     check_device(run, audit);
     for (unsigned i = 1; i < model->pools; i++) {
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_scope where = {sizeof(where), .device = -1, .pool = model->pool[i].pool};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        where.pool = model->pool[i].pool;
         if (where.pool != NULL)
             assert_ok(xseg_stats_get(run->allocator, &where, &stats));
         else

@@ -2,9 +2,9 @@
 /*
  * A run of a random program: the library on a simulated device, and the model of its expected state.
  *
- * A slot is a stream of the program: slot 0 the legacy default stream, slot 1 the per-thread one, the rest created here.  When
- * the stream of a slot is retired, another one takes the slot.  A step (block_steps.c, pool_steps.c) changes both sides;
- * run_check() then compares them.
+ * * A slot is a stream of the program: slot 0 the legacy default stream, slot 1 the per-thread one, the rest created
+ * here.  When the stream of a slot is retired, another one takes the slot.  A step (block_steps.c, pool_steps.c)
+ * changes both sides; run_check() then compares them.
  */
 #ifndef XSEG_TESTS_RUN_H
 #define XSEG_TESTS_RUN_H

@@ -101,12 +101,12 @@ static unsigned long by_environment(const char *name, unsigned long usual)
 static void take_step(struct run *run)
 {
     const bool captured = run->options.is_captured;
-    uint64_t sum = 0, at;
+    uint64_t sum = 0;
     unsigned i = 0;
 
     for (unsigned k = 0; k < COUNT_OF(choices); k++)
         sum += captured ? choices[k].weight_captured : choices[k].weight;
-    at = run_random(run, sum);
+    uint64_t at = run_random(run, sum);
     for (; at >= (captured ? choices[i].weight_captured : choices[i].weight); i++)
         at -= captured ? choices[i].weight_captured : choices[i].weight;
     if (getenv("XSEG_TEST_TRACE") != NULL)

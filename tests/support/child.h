@@ -22,7 +22,8 @@
 
 #include <cmocka.h>
 
-/* Run a function in a child, without a core file.  Returns the wait status; `text` receives the child's standard error. */
+/* Run a function in a child, without a core file.  Returns the wait status; `text` receives the child's standard
+ * error. */
 static inline int child_run(void (*part)(const void *), const void *argument, char *text,
                             size_t bytes)
 {
@@ -72,11 +73,10 @@ static inline bool child_aborted(int status)
 /* --- Programs that run each test in a child process, because a defect may end the process or block it. --- */
 
 /*
- *     test-api-NAME              runs all tests
- *     test-api-NAME --only TEST  runs one
+ *     test-api-NAME              runs all tests test-api-NAME --only TEST  runs one
  *
- * A child whose threads all sleep for CHILD_CASE_SLEEP_MS has a deadlock, since no test sleeps or waits for time.  On a loaded
- * machine a thread that waits for a CPU is not asleep.
+ * A child whose threads all sleep for CHILD_CASE_SLEEP_MS has a deadlock, since no test sleeps or waits for time.  On
+ * a loaded machine a thread that waits for a CPU is not asleep.
  */
 struct child_case {
     const char *name;

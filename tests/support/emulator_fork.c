@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * MADV_WIPEONFORK and MADV_DONTFORK for qemu-user before version 8, whose madvise() succeeds without an effect.  LD_PRELOAD
- * loads this library into tests that run in the emulator.
+ * MADV_WIPEONFORK and MADV_DONTFORK for qemu-user before version 8, whose madvise() succeeds without an effect.
+ * LD_PRELOAD loads this library into tests that run in the emulator.
  */
 #include <dlfcn.h>
 #include <pthread.h>

@@ -2,8 +2,8 @@
 /*
  * The environment of a test: a fresh simulated driver with an allocator on it, streams, captures and kernel launches.
  *
- * env_close() closes the allocator and expects that the simulator finds no leaked handle, so every test that uses it is a
- * leak test as well.  All functions fail the test if a call fails, unless their name contains "try".
+ * * env_close() closes the allocator and expects that the simulator finds no leaked handle, so every test that uses it
+ * is a leak test as well.  All functions fail the test if a call fails, unless their name contains "try".
  */
 #ifndef XSEG_TESTS_ENV_H
 #define XSEG_TESTS_ENV_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Processes that share one simulated device by a budget file; each has an allocator and executes commands from a socket. */
+/* Processes that share one simulated device by a budget file; each has an allocator and executes commands from a
+ * socket. */
 #ifndef XSEG_TESTS_MEMBERS_H
 #define XSEG_TESTS_MEMBERS_H
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A kernel whose pages have 64 KiB, put before a program by LD_PRELOAD: what the program and the libraries that it opens
- * ask of mappings is answered as such a kernel does.  Addresses and offsets that are no multiples of a page are refused,
- * lengths are made whole, new mappings begin at a page, and a page is resident if a part of it is.
+ * A kernel whose pages have 64 KiB, put before a program by LD_PRELOAD: what the program and the libraries that it
+ * opens ask of mappings is answered as such a kernel does.  Addresses and offsets that are no multiples of a page are
+ * refused, lengths are made whole, new mappings begin at a page, and a page is resident if a part of it is.
  *
- * What the C library maps for itself does not come by here, and /proc/self/pagemap, which counts real pages, cannot be opened.
+ * * What the C library maps for itself does not come by here, and /proc/self/pagemap, which counts real pages, cannot
+ * be opened.
  */
 /* Else the C library's headers give both names of a call one symbol. */
 #undef _FILE_OFFSET_BITS

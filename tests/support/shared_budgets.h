@@ -119,8 +119,8 @@ struct peer {
     unsigned slot;
 };
 
-/* Commands: 'w' and a byte writes statistics; 'r' reads and answers the number of slots in use; 'f' forks a child that runs
- * until the socket is closed; 'c' closes the file and exits. */
+/* Commands: 'w' and a byte writes statistics; 'r' reads and answers the number of slots in use; 'f' forks a child
+ * that runs until the socket is closed; 'c' closes the file and exits. */
 static inline void peer_run(int socket)
 {
     static struct xseg_shared_budget budget;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A test program as a list of TEST() blocks: each one registers itself, and the main() of test.c runs them in the order of
- * the source.  An argument of the program selects tests by name, with the wildcards of cmocka_set_test_filter().
+ * A test program as a list of TEST() blocks: each one registers itself, and the main() of test.c runs them in the
+ * order of the source.  An argument of the program selects tests by name, with the wildcards of
+ * cmocka_set_test_filter().
  */
 #ifndef XSEG_TESTS_TEST_H
 #define XSEG_TESTS_TEST_H
