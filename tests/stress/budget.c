@@ -31,6 +31,7 @@
 #include "tests/stress/budget/member.h"
 #include "tests/support/rng.h"
 #include "tests/support/sim_shared.h"
+#include "tests/support/test.h"
 
 #define PAGE   (2 * MIB)
 #define HANGS  120.0 /* seconds that only a hang takes */
@@ -440,30 +441,23 @@ static void play_with(unsigned members, uint64_t memory)
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
 }
 
-static void two_processes(void **state)
+TEST_WITH(two_processes, begin, end)
 {
-    (void)state;
     play_with(2, GIB / 2);
 }
 
-static void eight_processes(void **state)
+TEST_WITH(eight_processes, begin, end)
 {
-    (void)state;
     play_with(8, GIB);
 }
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(two_processes, begin, end),
-        cmocka_unit_test_setup_teardown(eight_processes, begin, end),
-    };
-
     if (count > 1)
         seconds = strtoull(arguments[1], NULL, 10);
     if (count > 2)
         seed = strtoull(arguments[2], NULL, 10);
     if (count > 3)
         cmocka_set_test_filter(arguments[3]);
-    return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
+    return test_run();
 }

@@ -383,35 +383,21 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
 #define ROOM   (512 * MIB)
 #define ROUNDS 3000u
 
-static void expandable(void **state)
+TEST(expandable)
 {
-    (void)state;
     play("expandable_segments:True", ROOM, ROUNDS);
     play("expandable_segments:True,graph_capture_record_stream_reuse:True", ROOM, ROUNDS);
 }
 
-static void classic(void **state)
+TEST(classic)
 {
-    (void)state;
     play("expandable_segments:False", ROOM, ROUNDS);
     play("expandable_segments:False,graph_capture_record_stream_reuse:True", ROOM, ROUNDS);
 }
 
-static void running_short(void **state)
+TEST(running_short)
 {
-    (void)state;
     play("expandable_segments:True", 192 * MIB, ROUNDS);
     play("expandable_segments:True,graph_capture_record_stream_reuse:True", 192 * MIB, ROUNDS);
     play("expandable_segments:False", 192 * MIB, ROUNDS);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expandable),
-        cmocka_unit_test(classic),
-        cmocka_unit_test(running_short),
-    };
-
-    return cmocka_run_group_tests_name("captures", tests, NULL, NULL);
 }

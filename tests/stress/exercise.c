@@ -57,46 +57,41 @@ static void play_all(uint64_t first, unsigned usual, unsigned all, unsigned usua
                   (unsigned long long)fault_count());
 }
 
-static void one_thread_finds_everything_in_order(void **state)
+TEST(one_thread_finds_everything_in_order)
 {
-    (void)state;
     play_all(seed, 20, 60, 1);
 }
 
-static void several_threads_find_everything_in_order(void **state)
+TEST(several_threads_find_everything_in_order)
 {
-    (void)state;
     play_all(seed + 1000000, 10, 30, 3);
 }
 
 /* Rare ones succeed in a longer run only. */
-static void every_function_was_called(void **state)
+TEST(every_function_was_called)
 {
     const char *missing = call_missing(plays_all);
 
-    (void)state;
     if (is_verbose)
         call_print();
     if (missing != NULL && is_usual)
         fail_msg("%s was never called%s", missing, plays_all ? " with success" : "");
 }
 
-static void no_two_features_have_met_that_exclude_each_other(void **state)
+TEST(no_two_features_have_met_that_exclude_each_other)
 {
     const char *met = feature_wrongly_met();
 
-    (void)state;
     if (met != NULL)
         fail_msg("against the table: %s", met);
 }
 
-static void every_two_other_features_have_met(void **state)
+TEST(every_two_other_features_have_met)
 {
     unsigned reached = 0;
     const unsigned pairs = feature_pairs(&reached);
     const char *missing = feature_missing();
 
-    (void)state;
     if (is_verbose)
         feature_print();
     print_message("# %u of %u pairs of features have met\n", reached, pairs);
@@ -143,13 +138,6 @@ int main(int count, char **arguments)
         {"shrink", no_argument, NULL, 'k'},
         {"all", no_argument, NULL, 'a'},
         {NULL, 0, NULL, 0},
-    };
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_thread_finds_everything_in_order),
-        cmocka_unit_test(several_threads_find_everything_in_order),
-        cmocka_unit_test(every_function_was_called),
-        cmocka_unit_test(no_two_features_have_met_that_exclude_each_other),
-        cmocka_unit_test(every_two_other_features_have_met),
     };
     bool is_one = false, shrinks = false, has_background_thread = false;
     uint64_t which = 0;
@@ -203,5 +191,5 @@ int main(int count, char **arguments)
         play_one(which, shrinks, has_background_thread);
         return 0;
     }
-    return cmocka_run_group_tests_name("exercise", tests, NULL, NULL);
+    return test_run();
 }

@@ -117,14 +117,13 @@ static void *free_one(void *self)
     return NULL;
 }
 
-static void a_free_goes_on_while_its_stream_goes(void **state)
+TEST(a_free_goes_on_while_its_stream_goes)
 {
     struct xseg_allocator *allocator = env_open("debug_fill:True,history:all");
     struct xseg_observer observer = {sizeof(observer)};
     atomic_uint entries = 0;
     uint64_t id = 0;
 
-    (void)state;
     observer.context = &entries;
     observer.on_trace = trace;
     for (unsigned round = 0; round < 20; round++) {
@@ -168,7 +167,7 @@ static void *trim_all(void *self)
 }
 
 /* Several pages with a generation each go at once, and observers are told of one after the other. */
-static void memory_is_told_of_while_its_stream_goes(void **state)
+TEST(memory_is_told_of_while_its_stream_goes)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_observer observer = {sizeof(observer)};
@@ -176,7 +175,6 @@ static void memory_is_told_of_while_its_stream_goes(void **state)
     atomic_uint told = 0;
     uint64_t id = 0;
 
-    (void)state;
     observer.context = &told;
     observer.on_unmap = stop;
     assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
@@ -401,28 +399,14 @@ static void play(const char *config, bool is_observed)
     free(shared);
 }
 
-static void streams_go_while_all_goes_on(void **state)
+TEST(streams_go_while_all_goes_on)
 {
-    (void)state;
     play(NULL, false);
     play("expandable_segments:False", false);
 }
 
-static void streams_go_while_observers_are_told(void **state)
+TEST(streams_go_while_observers_are_told)
 {
-    (void)state;
     play(NULL, true);
     play("history:all,idle_ms:0", true);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_free_goes_on_while_its_stream_goes),
-        cmocka_unit_test(memory_is_told_of_while_its_stream_goes),
-        cmocka_unit_test(streams_go_while_all_goes_on),
-        cmocka_unit_test(streams_go_while_observers_are_told),
-    };
-
-    return cmocka_run_group_tests_name("heirs", tests, NULL, NULL);
 }

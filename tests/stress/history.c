@@ -13,6 +13,7 @@
 
 #include "tests/support/history_list.h"
 #include "tests/support/rng.h"
+#include "tests/support/test.h"
 
 #define WORKERS 3u
 
@@ -151,9 +152,8 @@ static void walk_beside(const char *config, bool has_words)
         env_stream_destroy(stage.worker[i].stream);
 }
 
-static void what_a_walk_sees_has_no_gap(void **state)
+TEST(what_a_walk_sees_has_no_gap)
 {
-    (void)state;
     walk_beside("history:all,history_events:500,history_stacks:none", false);
     walk_beside("history:all,history_events:500,block_user:True", true);
 }
@@ -304,14 +304,13 @@ static void look(struct stage *stage, uint64_t *seen)
     assert_true(env_stats(stage->allocator).host_bytes > 0);
 }
 
-static void everything_is_switched_while_threads_run(void **state)
+TEST(everything_is_switched_while_threads_run)
 {
     struct stage stage = {.allocator = env_open(NULL)};
     struct worker switcher = {.stage = &stage, .random = 99};
     pthread_t thread[WORKERS], switching;
     uint64_t looks = 0, seen = 0;
 
-    (void)state;
     /* Two threads share a stream. */
     stage.worker[1].stream = env_stream();
     start(&stage, thread, do_anything);
@@ -398,13 +397,12 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 }
 
 /* Sweeps of all threads leave what blocks and events say as it is. */
-static void labels_stay_right_while_threads_give_new_ones(void **state)
+TEST(labels_stay_right_while_threads_give_new_ones)
 {
     struct stage stage = {.allocator = env_open("history:all,history_events:1000")};
     uint64_t looks = 0, seen = 0;
     pthread_t thread[WORKERS];
 
-    (void)state;
     stage.worker[1].stream = env_stream();
     start(&stage, thread, label_anew);
     for (; atomic_load(&stage.running) > 0; looks++) {
@@ -417,15 +415,4 @@ static void labels_stay_right_while_threads_give_new_ones(void **state)
     env_empty_cache(stage.allocator);
     assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
     env_stream_destroy(stage.worker[1].stream);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_walk_sees_has_no_gap),
-        cmocka_unit_test(everything_is_switched_while_threads_run),
-        cmocka_unit_test(labels_stay_right_while_threads_give_new_ones),
-    };
-
-    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
 }

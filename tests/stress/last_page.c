@@ -169,38 +169,22 @@ static void play(const char *config, bool observed, unsigned rounds)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-static void expandable(void **state)
+TEST(expandable)
 {
-    (void)state;
     play("expandable_segments:True", false, 3000);
 }
 
-static void classic(void **state)
+TEST(classic)
 {
-    (void)state;
     play("expandable_segments:False", false, 3000);
 }
 
-static void under_a_limit(void **state)
+TEST(under_a_limit)
 {
-    (void)state;
     play("expandable_segments:True,hard_limit_mb:36,max_split_size_mb:20", false, 1500);
 }
 
-static void observed(void **state)
+TEST(observed)
 {
-    (void)state;
     play("expandable_segments:True", true, 1500);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expandable),
-        cmocka_unit_test(classic),
-        cmocka_unit_test(under_a_limit),
-        cmocka_unit_test(observed),
-    };
-
-    return cmocka_run_group_tests_name("last_page", tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static void *read_pages(void *self)
     return NULL;
 }
 
-static void what_stays_is_told_the_same(void **state)
+TEST(what_stays_is_told_the_same)
 {
     struct stage stage = {
         .allocator = env_open("expandable_segments:True,idle_ms:1,page_cache_mb:32,publish:True")};
@@ -118,7 +118,6 @@ static void what_stays_is_told_the_same(void **state)
     pthread_t thread[MAKERS + READERS];
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     options.name = "steady";
     assert_int_equal(xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_OK);
     void *block = env_alloc_in(stage.allocator, pool, 7 * MIB, NULL);
@@ -135,13 +134,4 @@ static void what_stays_is_told_the_same(void **state)
     env_free(stage.allocator, block);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     env_close(stage.allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_stays_is_told_the_same),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

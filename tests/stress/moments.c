@@ -141,7 +141,7 @@ static uint64_t live_in_pages(const struct pickle *pickle)
     return sum;
 }
 
-static void a_snapshot_is_of_one_moment(void **state)
+TEST(a_snapshot_is_of_one_moment)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True,history:all,"
                                                 "history_events:200000,history_stacks:none");
@@ -151,7 +151,6 @@ static void a_snapshot_is_of_one_moment(void **state)
     atomic_bool over = false;
     unsigned live = 0, traces = 0, taken = 0;
 
-    (void)state;
     for (unsigned i = 0; i < 2 * WORKERS; i++) {
         const xseg_stream stream = env_stream();
 
@@ -206,10 +205,6 @@ static void a_snapshot_is_of_one_moment(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_snapshot_is_of_one_moment),
-    };
-
     (void)snprintf(path, sizeof(path), P_tmpdir "/xseg-moments-%ld", (long)getpid());
-    return cmocka_run_group_tests_name("moments", tests, NULL, NULL);
+    return test_run();
 }

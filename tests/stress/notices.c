@@ -220,24 +220,12 @@ static void play(const char *config, unsigned rounds)
     free(shared);
 }
 
-static void running_short(void **state)
+TEST(running_short)
 {
-    (void)state;
     play("expandable_segments:True", 4000);
 }
 
-static void decaying(void **state)
+TEST(decaying)
 {
-    (void)state;
     play("expandable_segments:True,idle_ms:0", 2000);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(running_short),
-        cmocka_unit_test(decaying),
-    };
-
-    return cmocka_run_group_tests_name("notices", tests, NULL, NULL);
 }

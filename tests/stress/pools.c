@@ -309,31 +309,17 @@ static void run(const char *config, uint64_t memory)
     assert_int_equal(pthread_mutex_destroy(&shared.mutex), 0);
 }
 
-static void pools_end_while_others_look(void **state)
+TEST(pools_end_while_others_look)
 {
-    (void)state;
     run(NULL, 1024 * MIB);
 }
 
-static void classic_pools_do_as_well(void **state)
+TEST(classic_pools_do_as_well)
 {
-    (void)state;
     run("expandable_segments:False", 1024 * MIB);
 }
 
-static void so_they_do_while_memory_is_short(void **state)
+TEST(so_they_do_while_memory_is_short)
 {
-    (void)state;
     run(NULL, 64 * MIB);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pools_end_while_others_look),
-        cmocka_unit_test(classic_pools_do_as_well),
-        cmocka_unit_test(so_they_do_while_memory_is_short),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -409,24 +409,12 @@ static void play(const char *config, uint64_t memory)
     free(shared);
 }
 
-static void with_room(void **state)
+TEST(with_room)
 {
-    (void)state;
     play(NULL, GIB);
 }
 
-static void running_short(void **state)
+TEST(running_short)
 {
-    (void)state;
     play("page_cache_mb:8", 64 * MIB);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_room),
-        cmocka_unit_test(running_short),
-    };
-
-    return cmocka_run_group_tests_name("ranges", tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static void *work(void *self)
     return NULL;
 }
 
-static void no_page_leaves_under_a_registration(void **state)
+TEST(no_page_leaves_under_a_registration)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_pool_options options = {sizeof(options)};
@@ -117,7 +117,6 @@ static void no_page_leaves_under_a_registration(void **state)
     struct xseg_pool *pool = NULL;
     pthread_t thread[THREADS];
 
-    (void)state;
     settings.memory_bytes = 600 * MIB;
     struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True,rdma:True");
     options.single_page = true;
@@ -140,13 +139,4 @@ static void no_page_leaves_under_a_registration(void **state)
         if (worker[i].stream != NULL)
             env_stream_destroy(worker[i].stream);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_page_leaves_under_a_registration),
-    };
-
-    return cmocka_run_group_tests_name("registrations", tests, NULL, NULL);
 }

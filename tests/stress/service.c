@@ -551,44 +551,33 @@ static void play(const char *config, unsigned threads)
     free(worker);
 }
 
-static void on_calls_and_ticks(void **state)
+TEST(on_calls_and_ticks)
 {
-    (void)state;
     play("expandable_segments:True,idle_ms:50", 1);
 }
 
-static void with_the_background_thread(void **state)
+TEST(with_the_background_thread)
 {
-    (void)state;
     play("expandable_segments:True,idle_ms:50,background_thread:True", 1);
 }
 
-static void by_several_threads(void **state)
+TEST(by_several_threads)
 {
-    (void)state;
     play("expandable_segments:True,idle_ms:50,background_thread:True", THREADS);
 }
 
-static void on_classic_segments(void **state)
+TEST(on_classic_segments)
 {
-    (void)state;
     play("expandable_segments:False,idle_ms:50", THREADS);
 }
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(on_calls_and_ticks),
-        cmocka_unit_test(with_the_background_thread),
-        cmocka_unit_test(by_several_threads),
-        cmocka_unit_test(on_classic_segments),
-    };
-
     if (count > 1)
         operations = strtoull(arguments[1], NULL, 10);
     if (count > 2)
         seed = strtoull(arguments[2], NULL, 10);
     if (count > 3)
         cmocka_set_test_filter(arguments[3]);
-    return cmocka_run_group_tests_name("service", tests, NULL, NULL);
+    return test_run();
 }

@@ -169,36 +169,31 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     free(shared);
 }
 
-static void with_room(void **state)
+TEST(with_room)
 {
-    (void)state;
     play("expandable_segments:True", 8 * GIB, 10000);
 }
 
-static void running_short(void **state)
+TEST(running_short)
 {
-    (void)state;
     play("expandable_segments:True", 256 * MIB, 5000);
 }
 
-static void classic(void **state)
+TEST(classic)
 {
-    (void)state;
     play("expandable_segments:False", GIB, 5000);
 }
 
 /* Frees that fill, remember, wait and unmap on the way. */
-static void watched(void **state)
+TEST(watched)
 {
-    (void)state;
     play("debug_fill:True,history:all,history_stacks:all,history_events:64", GIB, 2000);
     play("unmap_on_free:True,guard_page:True", 8 * GIB, 1000);
 }
 
 /* Every block is stamped, while another thread may look. */
-static void with_ages(void **state)
+TEST(with_ages)
 {
-    (void)state;
     play("history:state", GIB, 5000);
 }
 
@@ -225,11 +220,10 @@ static void *own_allocator(void *unused)
     return NULL;
 }
 
-static void an_allocator_each(void **state)
+TEST(an_allocator_each)
 {
     pthread_t thread[THREADS];
 
-    (void)state;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, own_allocator, NULL), 0);
@@ -260,14 +254,13 @@ static void *read_all_the_time(void *self)
     return NULL;
 }
 
-static void read_while_pools_grow(void **state)
+TEST(read_while_pools_grow)
 {
     struct growing growing = {.allocator = env_open("expandable_segments:True")};
     struct xseg_request request = {sizeof(request)};
     pthread_t thread;
     void *ptr[16];
 
-    (void)state;
     env_free(growing.allocator, env_alloc(growing.allocator, KIB, NULL));
     assert_int_equal(pthread_create(&thread, NULL, read_all_the_time, &growing), 0);
     for (unsigned round = 0; round < 100; round++) {
@@ -334,13 +327,12 @@ static void let_two_free(struct twice *twice, void *ptr)
     assert_int_equal(atomic_load(&twice->freed), round);
 }
 
-static void two_free_the_same(void **state)
+TEST(two_free_the_same)
 {
     static const size_t bytes[] = {8 * MIB, 600, 30 * MIB, MIB + 512};
     struct twice twice = {.allocator = env_open("expandable_segments:False")};
     pthread_t thread;
 
-    (void)state;
     assert_int_equal(pthread_create(&thread, NULL, free_what_is_there, &twice), 0);
     for (unsigned i = 0; i < 2000; i++) {
         if (i % 100 == 0)
@@ -355,20 +347,4 @@ static void two_free_the_same(void **state)
     let_two_free(&twice, NULL);
     assert_int_equal(pthread_join(thread, NULL), 0);
     env_close(twice.allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_room),
-        cmocka_unit_test(running_short),
-        cmocka_unit_test(classic),
-        cmocka_unit_test(watched),
-        cmocka_unit_test(with_ages),
-        cmocka_unit_test(an_allocator_each),
-        cmocka_unit_test(read_while_pools_grow),
-        cmocka_unit_test(two_free_the_same),
-    };
-
-    return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
 }

@@ -4,12 +4,7 @@
 #define XSEG_TESTS_SHARED_BUDGETS_H
 
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/base/error.h"
 #include "src/base/shared_budget.h"
+#include "tests/support/test.h"
 
 /* The layout of the file. */
 #define BUDGET_FILE_SLOTS_AT  4096

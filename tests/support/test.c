@@ -2,7 +2,6 @@
 #include "tests/support/test.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #define TESTS_MAX 256
@@ -25,10 +24,8 @@ void test_set_group_fixture(CMFixtureFunction setup, CMFixtureFunction teardown)
     group_teardown = teardown;
 }
 
-int main(int argc, char **argv)
+int test_run(void)
 {
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
     return _cmocka_run_group_tests(program_invocation_short_name, tests, test_count, group_setup,
                                    group_teardown);
 }

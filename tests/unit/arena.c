@@ -5,12 +5,7 @@
 #include "src/core/device/allocator.h"
 #include "src/core/instance/instance.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/support/env.h"
 
@@ -79,11 +74,10 @@ static void expect(struct fixture *f, const char *tag)
     assert_int_not_equal(strlen(violation.text), 0);
 }
 
-static void audit_detects_a_gap_between_blocks(void **state)
+TEST(audit_detects_a_gap_between_blocks)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     f.allocated->bytes -= 512;
     expect(&f, "BLK-1");
@@ -100,11 +94,10 @@ static void audit_detects_a_gap_between_blocks(void **state)
     tear_down(&f);
 }
 
-static void audit_detects_blocks_that_should_have_coalesced(void **state)
+TEST(audit_detects_blocks_that_should_have_coalesced)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     f.allocated->state = XSEG_BLOCK_CACHED;
     expect(&f, "BLK-2");
@@ -115,11 +108,10 @@ static void audit_detects_blocks_that_should_have_coalesced(void **state)
     tear_down(&f);
 }
 
-static void audit_detects_unaligned_sizes(void **state)
+TEST(audit_detects_unaligned_sizes)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     f.allocated->bytes -= 1;
     f.cached->base -= 1;
@@ -129,11 +121,10 @@ static void audit_detects_unaligned_sizes(void **state)
     tear_down(&f);
 }
 
-static void audit_detects_a_block_without_memory(void **state)
+TEST(audit_detects_a_block_without_memory)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     f.cached->mapped = false;
     expect(&f, "BLK-4");
@@ -147,11 +138,10 @@ static void audit_detects_a_block_without_memory(void **state)
     tear_down(&f);
 }
 
-static void audit_detects_a_block_that_is_not_indexed(void **state)
+TEST(audit_detects_a_block_that_is_not_indexed)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     xseg_free_index_remove(&f.arena->free_index, f.cached);
     expect(&f, "ARENA-1");
@@ -163,11 +153,10 @@ static void audit_detects_a_block_that_is_not_indexed(void **state)
 }
 
 /* The rest of a split serves the next request and is not in the free index. */
-static void the_rest_of_a_split_is_the_last_remainder(void **state)
+TEST(the_rest_of_a_split_is_the_last_remainder)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     void *head = env_alloc(f.allocator, 2 * MIB - 512, NULL);
     struct xseg_block *rest = f.cached; /* the record of the split block */
@@ -188,12 +177,11 @@ static void the_rest_of_a_split_is_the_last_remainder(void **state)
 }
 
 /* The whole segment that was freed last is the last remainder; others are in the free index. */
-static void a_freed_whole_segment_is_the_last_remainder(void **state)
+TEST(a_freed_whole_segment_is_the_last_remainder)
 {
     struct fixture f = {.allocator = env_open("expandable_segments:False")};
     void *block[3];
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(block); i++)
         block[i] = env_alloc(f.allocator, 12 * MIB, NULL);
     find_arena(&f);
@@ -214,11 +202,10 @@ static void a_freed_whole_segment_is_the_last_remainder(void **state)
 }
 
 /* The block is too small for any request; only coalescing reaches it. */
-static void a_block_below_the_minimum_size_is_unindexed(void **state)
+TEST(a_block_below_the_minimum_size_is_unindexed)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     for (uint64_t bytes = MIB - 512; bytes <= MIB + 512; bytes += 512) {
         void *head = env_alloc(f.allocator, 4 * MIB - bytes, NULL);
@@ -237,7 +224,7 @@ static void a_block_below_the_minimum_size_is_unindexed(void **state)
     tear_down(&f);
 }
 
-static void audit_detects_wrong_counts(void **state)
+TEST(audit_detects_wrong_counts)
 {
     static const struct {
         enum xseg_count what;
@@ -249,7 +236,6 @@ static void audit_detects_wrong_counts(void **state)
     };
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     for (size_t i = 0; i < COUNT_OF(row); i++) {
         atomic_fetch_add(&f.arena->counts.row[row[i].what].down, 1);
@@ -269,12 +255,11 @@ static void audit_detects_wrong_counts(void **state)
 }
 
 /* While a block is claimed, the counts may lag behind the blocks. */
-static void audit_skips_the_counts_while_a_block_is_claimed(void **state)
+TEST(audit_skips_the_counts_while_a_block_is_claimed)
 {
     struct fixture f;
     struct xseg_violation violation = {0};
 
-    (void)state;
     set_up(&f);
     xseg_arena_lock(f.arena);
     (void)xseg_arena_claim(f.arena, f.cached);
@@ -284,22 +269,4 @@ static void audit_skips_the_counts_while_a_block_is_claimed(void **state)
     assert_ptr_equal(xseg_arena_settle(f.arena, f.cached), f.cached);
     xseg_arena_unlock(f.arena);
     tear_down(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(audit_detects_a_gap_between_blocks),
-        cmocka_unit_test(audit_detects_blocks_that_should_have_coalesced),
-        cmocka_unit_test(audit_detects_unaligned_sizes),
-        cmocka_unit_test(audit_detects_a_block_without_memory),
-        cmocka_unit_test(audit_detects_a_block_that_is_not_indexed),
-        cmocka_unit_test(the_rest_of_a_split_is_the_last_remainder),
-        cmocka_unit_test(a_freed_whole_segment_is_the_last_remainder),
-        cmocka_unit_test(a_block_below_the_minimum_size_is_unindexed),
-        cmocka_unit_test(audit_detects_wrong_counts),
-        cmocka_unit_test(audit_skips_the_counts_while_a_block_is_claimed),
-    };
-
-    return cmocka_run_group_tests_name("arena", tests, NULL, NULL);
 }

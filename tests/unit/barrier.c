@@ -2,19 +2,15 @@
 /* All threads pass the barrier, whichever of its ways the kernel leaves open. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/mman.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 
 #include "src/base/biased_lock.h"
+#include "tests/support/test.h"
 
 #define ROUNDS 300u
 
@@ -57,9 +53,8 @@ static void refuse(unsigned commands)
 
 /* --- Which way is taken. --- */
 
-static void the_next_way_is_taken_when_one_is_refused(void **state)
+TEST(the_next_way_is_taken_when_one_is_refused)
 {
-    (void)state;
     if (!xseg_membarrier_register()) {
         print_message("# this system has no membarrier\n");
         return;
@@ -131,9 +126,8 @@ static void nobody_overlooks_the_other(unsigned commands)
     refuse(0);
 }
 
-static void it_orders_what_two_threads_see(void **state)
+TEST(it_orders_what_two_threads_see)
 {
-    (void)state;
     (void)xseg_membarrier_register();
     nobody_overlooks_the_other(0);
     nobody_overlooks_the_other(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
@@ -150,12 +144,11 @@ static void *take_and_give(void *self)
 }
 
 /* Taking a lock from its owner passes the barrier, and notices that it is refused. */
-static void a_latch_relies_on_no_refused_barrier(void **state)
+TEST(a_latch_relies_on_no_refused_barrier)
 {
     struct xseg_biased_lock lock;
     pthread_t thread;
 
-    (void)state;
     xseg_biased_lock_init(&lock, XSEG_RANK_ARENA);
     if (!lock.has_membarrier) {
         print_message("# this system has no membarrier: no lock has an owner\n");
@@ -172,16 +165,3 @@ static void a_latch_relies_on_no_refused_barrier(void **state)
 }
 
 #endif
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_next_way_is_taken_when_one_is_refused),
-        cmocka_unit_test(it_orders_what_two_threads_see),
-#if !XSEG_BIASED_LOCK_IS_ATOMIC
-        cmocka_unit_test(a_latch_relies_on_no_refused_barrier),
-#endif
-    };
-
-    return cmocka_run_group_tests_name("barrier", tests, NULL, NULL);
-}

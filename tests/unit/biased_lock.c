@@ -2,14 +2,10 @@
 /* Biased locks: nobody is let in twice, and nobody sleeps for ever. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "src/base/biased_lock.h"
+#include "tests/support/test.h"
 
 #define THREADS 4u
 #define ROUNDS  50000u
@@ -62,22 +58,19 @@ static void count_together(bool rests, bool without_barrier)
     xseg_biased_lock_fini(&f.lock);
 }
 
-static void one_at_a_time(void **state)
+TEST(one_at_a_time)
 {
-    (void)state;
     count_together(false, false);
 }
 
-static void sleepers_are_woken(void **state)
+TEST(sleepers_are_woken)
 {
-    (void)state;
     count_together(true, false);
 }
 
 /* As in a kernel that has no membarrier. */
-static void it_works_without_the_barrier(void **state)
+TEST(it_works_without_the_barrier)
 {
-    (void)state;
     count_together(false, true);
     count_together(true, true);
 }
@@ -125,9 +118,8 @@ static void *own(void *self)
 }
 
 /* The first thread owns a biased lock, until another one wants it: in the middle of all it does. */
-static void an_owner_gives_way(void **state)
+TEST(an_owner_gives_way)
 {
-    (void)state;
     for (unsigned i = 0; i < 200; i++) {
         struct owned f = {.turn = 0};
         pthread_t thread;
@@ -175,13 +167,12 @@ static void *write_unless_asked(void *self)
 
 /* Message passing by way of the barrier, in both directions: what holders of before have written is seen, and holders
  * of afterwards see the note.  Counts of arenas rest by this. */
-static void behind_a_barrier_a_free_lock_stays_as_asked(void **state)
+TEST(behind_a_barrier_a_free_lock_stays_as_asked)
 {
     struct noted f = {.note = 0};
     unsigned free_times = 0, torn = 0;
     pthread_t thread;
 
-    (void)state;
     xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
     assert_int_equal(pthread_create(&thread, NULL, write_unless_asked, &f), 0);
     for (unsigned i = 0; i < 200000 && free_times < 20000; i++) {
@@ -204,19 +195,4 @@ static void behind_a_barrier_a_free_lock_stays_as_asked(void **state)
     if (free_times == 0)
         print_message("# the lock was never found free: this system may have no membarrier\n");
     xseg_biased_lock_fini(&f.lock);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_at_a_time),
-        cmocka_unit_test(sleepers_are_woken),
-        cmocka_unit_test(it_works_without_the_barrier),
-#if !XSEG_BIASED_LOCK_IS_ATOMIC
-        cmocka_unit_test(an_owner_gives_way),
-#endif
-        cmocka_unit_test(behind_a_barrier_a_free_lock_stays_as_asked),
-    };
-
-    return cmocka_run_group_tests_name("biased_lock", tests, NULL, NULL);
 }

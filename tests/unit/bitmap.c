@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The set of small numbers: against a plain array of flags, and at the edges of its words. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/align.h"
 #include "src/base/bitmap.h"
+#include "tests/support/test.h"
 
 struct fixture {
     struct xseg_bitmap bits;
@@ -77,11 +72,10 @@ static void assert_summaries(const struct fixture *f)
         assert_int_equal(f->bits.summary[i] != 0, f->bits.top >> i & 1);
 }
 
-static void an_empty_set_has_no_members(void **state)
+TEST(an_empty_set_has_no_members)
 {
     struct fixture f;
 
-    (void)state;
     setup(&f, 70000);
     assert_int_equal(xseg_bitmap_next(&f.bits, 0), XSEG_BITMAP_NONE);
     assert_int_equal(xseg_bitmap_next(&f.bits, 69999), XSEG_BITMAP_NONE);
@@ -91,13 +85,12 @@ static void an_empty_set_has_no_members(void **state)
 }
 
 /* A lone member at each edge of a word and of a summary word is found from everywhere around it. */
-static void a_lone_member_is_found_from_both_sides(void **state)
+TEST(a_lone_member_is_found_from_both_sides)
 {
     static const uint32_t edge[] = {
         0,    1,    62,   63,   64,    65,    127,    4095,
         4096, 4097, 8191, 8192, 65535, 65536, 262080, XSEG_BITMAP_MAX - 1};
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(edge); i++) {
         struct fixture f;
 
@@ -119,11 +112,10 @@ static void a_lone_member_is_found_from_both_sides(void **state)
     }
 }
 
-static void counts_that_fill_no_word_have_their_last_number(void **state)
+TEST(counts_that_fill_no_word_have_their_last_number)
 {
     static const uint32_t count[] = {1, 63, 64, 65, 4095, 4096, 4097, 100000};
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(count); i++) {
         struct fixture f;
 
@@ -137,11 +129,10 @@ static void counts_that_fill_no_word_have_their_last_number(void **state)
     }
 }
 
-static void random_members_are_those_of_an_array(void **state)
+TEST(random_members_are_those_of_an_array)
 {
     static const uint32_t count[] = {50, 64, 5000, 20000};
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(count); i++) {
         struct fixture f;
 
@@ -164,11 +155,10 @@ static void random_members_are_those_of_an_array(void **state)
     }
 }
 
-static void adding_and_removing_twice_changes_nothing(void **state)
+TEST(adding_and_removing_twice_changes_nothing)
 {
     struct fixture f;
 
-    (void)state;
     setup(&f, 200);
     add(&f, 70);
     add(&f, 70);
@@ -177,17 +167,4 @@ static void adding_and_removing_twice_changes_nothing(void **state)
     xseg_bitmap_clear(&f.bits, 70);
     assert_summaries(&f);
     teardown(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_set_has_no_members),
-        cmocka_unit_test(a_lone_member_is_found_from_both_sides),
-        cmocka_unit_test(counts_that_fill_no_word_have_their_last_number),
-        cmocka_unit_test(random_members_are_those_of_an_array),
-        cmocka_unit_test(adding_and_removing_twice_changes_nothing),
-    };
-
-    return cmocka_run_group_tests_name("bits", tests, NULL, NULL);
 }

@@ -21,11 +21,10 @@ static void expect_said(uint64_t wanted, uint64_t growing)
     assert_int_equal(seen.seen[0].record.devices[0].growing, growing * MIB);
 }
 
-static void wants_are_written_at_once(void **state)
+TEST(wants_are_written_at_once)
 {
     char config[256];
 
-    (void)state;
     (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
     struct xseg_allocator *allocator = env_open(config);
     env_free(allocator, env_alloc(allocator, 4096, NULL));
@@ -80,11 +79,10 @@ xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
 }
 
 /* Who has seen that the UUID is there reads it without a lock, so it is written once. */
-static void a_device_is_named_once(void **state)
+TEST(a_device_is_named_once)
 {
     char config[256];
 
-    (void)state;
     (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
     struct xseg_allocator *allocator = env_open(config);
     questions = 0;
@@ -116,7 +114,7 @@ static struct xseg_allocator *open_devices(unsigned devices, struct env_log *hea
     return env_open_logged(config, heard);
 }
 
-static void each_of_64_devices_is_a_member(void **state)
+TEST(each_of_64_devices_is_a_member)
 {
     enum { DEVICES = 64 };
     struct env_log heard = {.lines = 0};
@@ -124,7 +122,6 @@ static void each_of_64_devices_is_a_member(void **state)
     void *block[DEVICES];
     unsigned seen_devices = 0;
 
-    (void)state;
     for (int i = 0; i < DEVICES; i++)
         assert_int_equal(xseg_alloc(allocator, i, 4096, NULL, &block[i]), XSEG_OK);
     assert_int_equal(xseg_budget_members(budget_file_path, count_device, &seen_devices), XSEG_OK);
@@ -180,11 +177,10 @@ static void expect_no_part(struct xseg_allocator *allocator, struct env_log *hea
 /* A device of another process, which would be asked. */
 static struct xseg_shared_budget other;
 
-static void a_device_without_a_part_waits_for_no_process(void **state)
+TEST(a_device_without_a_part_waits_for_no_process)
 {
     struct env_log heard = {.lines = 0};
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
     for (unsigned way = 0; way < 2; way++) {
         struct xseg_allocator *allocator = open_devices(2, &heard);
@@ -208,13 +204,12 @@ static void a_device_without_a_part_waits_for_no_process(void **state)
 }
 
 /* The log and the metrics report a process that finds no slot; it joins when another process leaves. */
-static void a_process_without_a_slot_joins_later(void **state)
+TEST(a_process_without_a_slot_joins_later)
 {
     struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
     struct env_log heard = {.lines = 0};
     void *block = NULL;
 
-    (void)state;
     assert_non_null(many);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         assert_int_equal(xseg_shared_budget_open(&many[i], budget_file_path), XSEG_OK);
@@ -239,11 +234,10 @@ static void a_process_without_a_slot_joins_later(void **state)
 }
 
 /* The allowance may have been lifted since it refused. */
-static void a_limit_is_known_by_its_value(void **state)
+TEST(a_limit_is_known_by_its_value)
 {
     struct xseg_allocator *allocator = env_open("hard_limit_mb:500");
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     assert_int_equal(xseg_device_allowance(device), 500 * MIB);
@@ -252,16 +246,4 @@ static void a_limit_is_known_by_its_value(void **state)
     env_close(allocator);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wants_are_written_at_once),
-        cmocka_unit_test(a_device_is_named_once),
-        cmocka_unit_test(each_of_64_devices_is_a_member),
-        cmocka_unit_test(a_device_without_a_part_waits_for_no_process),
-        cmocka_unit_test(a_process_without_a_slot_joins_later),
-        cmocka_unit_test(a_limit_is_known_by_its_value),
-    };
-
-    return cmocka_run_group_tests_name("budget", tests, budget_files_begin, budget_files_end);
-}
+TEST_GROUP_FIXTURE(budget_files_begin, budget_files_end)

@@ -26,7 +26,7 @@ static uint64_t released_by(const struct xseg_budget_member *members, unsigned c
     return xseg_budget_split(members, count, own, TOTAL, free).release;
 }
 
-static void shares_that_are_named_are_kept(void **state)
+TEST(shares_that_are_named_are_kept)
 {
     const struct xseg_budget_member two[] = {member(10, 0, 0, 750000, 0), member(20, 0, 0, 0, 0)};
     const struct xseg_budget_member three[] = {member(0, 0, 0, 500000, 0), member(0, 0, 0, 0, 0),
@@ -34,7 +34,6 @@ static void shares_that_are_named_are_kept(void **state)
     const struct xseg_budget_member more[] = {member(0, 0, 0, 1000000, 0),
                                               member(0, 0, 0, 600000, 0), member(0, 0, 0, 0, 0)};
 
-    (void)state;
     assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).share, 48 * GIB);
     assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).share, 16 * GIB);
     assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).above_share, 4 * GIB);
@@ -49,12 +48,11 @@ static void shares_that_are_named_are_kept(void **state)
 
 /* What is wanted up to a share comes of what is borrowed, whoever has most of it most; idle memory
  * within shares stays. */
-static void borrowed_memory_goes_first(void **state)
+TEST(borrowed_memory_goes_first)
 {
     const struct xseg_budget_member members[] = {member(10, 0, 4, 0, 0), member(30, 12, 0, 0, 0),
                                                  member(24, 24, 0, 0, 0), member(0, 0, 0, 0, 0)};
 
-    (void)state;
     /* Shares of 16 GiB; 12 and 8 GiB of idle memory are borrowed. */
     assert_in_range(released_by(members, 4, 1, 0), 4 * GIB * 12 / 20, 4 * GIB * 12 / 20 + 2);
     assert_in_range(released_by(members, 4, 2, 0), 4 * GIB * 8 / 20, 4 * GIB * 8 / 20 + 2);
@@ -70,12 +68,11 @@ static void borrowed_memory_goes_first(void **state)
 }
 
 /* Beyond a share idle memory is lent down to the floor, but not by who wants some itself. */
-static void idle_memory_is_lent_down_to_the_floor(void **state)
+TEST(idle_memory_is_lent_down_to_the_floor)
 {
     struct xseg_budget_member members[] = {member(40, 0, 9, 0, 0), member(20, 18, 0, 0, 15),
                                            member(4, 4, 0, 0, 0)};
 
-    (void)state;
     assert_int_equal(released_by(members, 3, 1, 0), 5 * GIB);
     assert_int_equal(released_by(members, 3, 2, 0), 4 * GIB);
     assert_int_equal(xseg_budget_split(members, 3, 1, TOTAL, 0).spare, UINT64_MAX);
@@ -86,11 +83,10 @@ static void idle_memory_is_lent_down_to_the_floor(void **state)
 
 /* Pages that are being created are not released once more; they are reserved for the growing
  * member. */
-static void growing_demands_are_not_released_twice(void **state)
+TEST(growing_demands_are_not_released_twice)
 {
     struct xseg_budget_member members[] = {member(10, 0, 12, 0, 0), member(40, 30, 0, 0, 0)};
 
-    (void)state;
     assert_in_range(released_by(members, 2, 1, 2 * GIB), 10 * GIB, 10 * GIB + 2);
     members[0].growing = 12 * GIB;
     assert_int_equal(released_by(members, 2, 1, 2 * GIB), 0);
@@ -102,12 +98,11 @@ static void growing_demands_are_not_released_twice(void **state)
 
 /* Two that want memory beyond their shares do not hold each other up where there is enough for
  * both. */
-static void who_crosses_its_share_takes_what_is_spare(void **state)
+TEST(who_crosses_its_share_takes_what_is_spare)
 {
     const struct xseg_budget_member members[] = {member(20, 0, 10, 0, 0), member(20, 0, 10, 0, 0),
                                                  member(4, 0, 0, 0, 0)};
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         const struct xseg_budget_split split = xseg_budget_split(members, 3, i, TOTAL, 20 * GIB);
 
@@ -117,12 +112,11 @@ static void who_crosses_its_share_takes_what_is_spare(void **state)
     assert_int_equal(xseg_budget_split(members, 3, 0, TOTAL, GIB).spare, 0);
 }
 
-static void members_keep_memory_without_demands(void **state)
+TEST(members_keep_memory_without_demands)
 {
     const struct xseg_budget_member alone[] = {member(60, 60, 0, 0, 0)};
     const struct xseg_budget_member two[] = {member(60, 60, 0, 0, 0), member(1, 1, 0, 0, 0)};
 
-    (void)state;
     assert_int_equal(released_by(alone, 1, 0, 0), 0);
     assert_int_equal(released_by(two, 2, 0, 0), 0);
     assert_int_equal(released_by(two, 2, 1, 0), 0);
@@ -134,11 +128,10 @@ static void members_keep_memory_without_demands(void **state)
  * gives more than is idle, nor goes below its share or floor while borrowed memory of others would
  * do.
  */
-static void needs_are_met_in_some_turns(void **state)
+TEST(needs_are_met_in_some_turns)
 {
     uint64_t random = 7;
 
-    (void)state;
     for (unsigned round = 0; round < 20000; round++) {
         struct xseg_budget_member members[MOST];
         const unsigned count = 2 + (unsigned)(rng_next(&random) % (MOST - 1));
@@ -176,19 +169,4 @@ static void needs_are_met_in_some_turns(void **state)
         /* A little more than is wanted, since each rounds up. */
         assert_true(free <= want + 2 * MOST);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_that_are_named_are_kept),
-        cmocka_unit_test(borrowed_memory_goes_first),
-        cmocka_unit_test(idle_memory_is_lent_down_to_the_floor),
-        cmocka_unit_test(growing_demands_are_not_released_twice),
-        cmocka_unit_test(who_crosses_its_share_takes_what_is_spare),
-        cmocka_unit_test(members_keep_memory_without_demands),
-        cmocka_unit_test(needs_are_met_in_some_turns),
-    };
-
-    return cmocka_run_group_tests_name("budget_split", tests, NULL, NULL);
 }

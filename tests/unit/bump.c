@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Records from one reserved range: aligned, zeroed, named by handles, and refused where there is no more. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/base/intern.h"
+#include "tests/support/test.h"
 
 /* --- The host, as the test has it. --- */
 
@@ -58,13 +53,12 @@ static void assert_audit(const struct xseg_bump *bump)
 }
 
 /* Sizes of all kinds, over several steps of memory. */
-static void records_are_apart_and_zero(void **state)
+TEST(records_are_apart_and_zero)
 {
     struct xseg_bump bump;
     unsigned char *before = NULL;
     size_t before_bytes = 0;
 
-    (void)state;
     assert_true(xseg_bump_init(&bump, (size_t)8 << 20));
     for (size_t bytes = 1; bytes < 3000; bytes++) {
         unsigned char *record = xseg_bump_alloc(&bump, bytes);
@@ -86,12 +80,11 @@ static void records_are_apart_and_zero(void **state)
     xseg_bump_fini(&bump);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST(what_does_not_fit_is_refused)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct xseg_bump bump;
 
-    (void)state;
     assert_true(xseg_bump_init(&bump, 1));
     assert_int_equal(bump.reserved, page);
     assert_int_equal(xseg_bump_remaining(&bump), page - XSEG_BUMP_UNIT);
@@ -107,11 +100,10 @@ static void what_does_not_fit_is_refused(void **state)
 }
 
 /* Not full: what fails today may succeed tomorrow. */
-static void without_host_memory_nothing_is_taken(void **state)
+TEST(without_host_memory_nothing_is_taken)
 {
     struct xseg_bump bump;
 
-    (void)state;
     mappings_left = 0;
     assert_false(xseg_bump_init(&bump, 1 << 20));
     mappings_left = -1;
@@ -126,12 +118,11 @@ static void without_host_memory_nothing_is_taken(void **state)
     xseg_bump_fini(&bump);
 }
 
-static void the_audit_names_the_broken_invariant(void **state)
+TEST(the_audit_names_the_broken_invariant)
 {
     struct xseg_violation violation = {0};
     struct xseg_bump bump;
 
-    (void)state;
     assert_true(xseg_bump_init(&bump, 1 << 20));
     assert_non_null(xseg_bump_alloc(&bump, 100));
     bump.used = bump.committed + XSEG_BUMP_UNIT;
@@ -140,16 +131,4 @@ static void the_audit_names_the_broken_invariant(void **state)
     bump.used = 12;
     assert_false(xseg_bump_audit(&bump, &violation));
     xseg_bump_fini(&bump);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_are_apart_and_zero),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(without_host_memory_nothing_is_taken),
-        cmocka_unit_test(the_audit_names_the_broken_invariant),
-    };
-
-    return cmocka_run_group_tests_name("bump", tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The nearest known name: what people mistype is found, and what is something else is not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/align.h"
 #include "src/base/string_util.h"
+#include "tests/support/test.h"
 
 static const char *const known[] = {
     "expandable_segments", "garbage_collection_threshold",
@@ -36,7 +31,7 @@ static const char *nearest_to(const char *word)
     return nearest.name;
 }
 
-static void what_people_mistype_is_found(void **state)
+TEST(what_people_mistype_is_found)
 {
     static const struct {
         const char *word, *want;
@@ -56,12 +51,11 @@ static void what_people_mistype_is_found(void **state)
         {"page_size", "page_size"},
     };
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++)
         assert_string_equal(nearest_to(row[i].word), row[i].want);
 }
 
-static void what_is_something_else_is_near_nothing(void **state)
+TEST(what_is_something_else_is_near_nothing)
 {
     static const char *const word[] = {
         "",     "x",
@@ -70,17 +64,15 @@ static void what_is_something_else_is_near_nothing(void **state)
         "True", "page_size_in_bytes_of_the_small_pool_and_of_the_large_one_and_more",
     };
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(word); i++)
         if (nearest_to(word[i]) != NULL)
             fail_msg("\"%s\" is taken for \"%s\"", word[i], nearest_to(word[i]));
 }
 
-static void a_swap_is_one_edit_and_equals_keep_their_order(void **state)
+TEST(a_swap_is_one_edit_and_equals_keep_their_order)
 {
     struct xseg_closest_match nearest;
 
-    (void)state;
     xseg_closest_match_init(&nearest, "abdc", 4);
     xseg_closest_match_consider(&nearest, "abcd");
     assert_int_equal(nearest.distance, 1);
@@ -92,11 +84,10 @@ static void a_swap_is_one_edit_and_equals_keep_their_order(void **state)
     assert_int_equal(nearest.distance, 0);
 }
 
-static void names_of_any_length_are_compared(void **state)
+TEST(names_of_any_length_are_compared)
 {
     char word[XSEG_CLOSEST_MATCH_MAX + 2], name[XSEG_CLOSEST_MATCH_MAX + 2];
 
-    (void)state;
     for (size_t length = 3; length <= XSEG_CLOSEST_MATCH_MAX + 1; length++) {
         struct xseg_closest_match nearest;
 
@@ -108,16 +99,4 @@ static void names_of_any_length_are_compared(void **state)
         xseg_closest_match_consider(&nearest, name);
         assert_ptr_equal(nearest.name, length <= XSEG_CLOSEST_MATCH_MAX ? name : NULL);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_people_mistype_is_found),
-        cmocka_unit_test(what_is_something_else_is_near_nothing),
-        cmocka_unit_test(a_swap_is_one_edit_and_equals_keep_their_order),
-        cmocka_unit_test(names_of_any_length_are_compared),
-    };
-
-    return cmocka_run_group_tests_name("nearest", tests, NULL, NULL);
 }

@@ -2,20 +2,15 @@
 /* The configuration string: what is read, what is refused and how, and that it is printed back. */
 #include <locale.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/core/config/config.h"
 #include "src/core/config/config_table.h"
+#include "tests/support/test.h"
 
 /* The configuration as a string, in one of two buffers by turns. */
 static const char *print(const struct xseg_config *config)
@@ -52,11 +47,10 @@ static struct xseg_config parsed(const char *text)
     return config;
 }
 
-static void defaults_are_those_of_the_library(void **state)
+TEST(defaults_are_those_of_the_library)
 {
     struct xseg_config config;
 
-    (void)state;
     xseg_config_init(&config);
     assert_true(config.expandable_segments);
     assert_int_equal(config.large_segment_bytes, 20 * XSEG_MIB);
@@ -100,9 +94,8 @@ static const struct {
 };
 
 /* Each string is accepted, and the printed configuration has the fragment. */
-static void every_key_is_read(void **state)
+TEST(every_key_is_read)
 {
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(readable); i++) {
         const struct xseg_config config = parsed(readable[i].text);
 
@@ -250,9 +243,8 @@ static const struct {
 };
 
 /* Every refusal names the key, the value and its column, and changes nothing. */
-static void bad_strings_are_refused_with_a_sentence(void **state)
+TEST(bad_strings_are_refused_with_a_sentence)
 {
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(refused); i++) {
         const struct xseg_config before = parsed("max_split_size_mb:77,exportable:True");
         struct xseg_config config = before;
@@ -270,11 +262,10 @@ static void bad_strings_are_refused_with_a_sentence(void **state)
     }
 }
 
-static void good_keys_before_a_bad_one_change_nothing(void **state)
+TEST(good_keys_before_a_bad_one_change_nothing)
 {
     struct xseg_config config, before;
 
-    (void)state;
     xseg_config_init(&before);
     xseg_config_init(&config);
     assert_int_equal(xseg_config_parse(&config,
@@ -285,31 +276,28 @@ static void good_keys_before_a_bad_one_change_nothing(void **state)
     assert_same(&config, &before);
 }
 
-static void unnamed_keys_stay(void **state)
+TEST(unnamed_keys_stay)
 {
     struct xseg_config config = parsed("max_split_size_mb:64,roundup_power2_divisions:8");
 
-    (void)state;
     assert_int_equal(xseg_config_parse(&config, "per_process_memory_fraction:0.5", NULL), XSEG_OK);
     assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
     assert_int_equal(config.roundup_divisions[7], 8);
     assert_true(fabs(config.memory_fraction - 0.5) < 1e-12);
 }
 
-static void the_last_of_two_values_counts(void **state)
+TEST(the_last_of_two_values_counts)
 {
     const struct xseg_config config = parsed("max_split_size_mb:64,max_split_size_mb:32");
 
-    (void)state;
     assert_int_equal(config.max_split_bytes, 32 * XSEG_MIB);
 }
 
-static void blanks_and_a_last_comma_are_fine(void **state)
+TEST(blanks_and_a_last_comma_are_fine)
 {
     const struct xseg_config config =
         parsed(" max_split_size_mb :\t64 ,\n roundup_power2_divisions: [ 4 : 2 , > : 8 ] , ");
 
-    (void)state;
     assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
     assert_int_equal(config.roundup_divisions[2], 2);
     assert_int_equal(config.roundup_divisions[3], 8);
@@ -317,23 +305,21 @@ static void blanks_and_a_last_comma_are_fine(void **state)
     (void)parsed("  ");
 }
 
-static void huge_sizes_mean_unlimited(void **state)
+TEST(huge_sizes_mean_unlimited)
 {
     const struct xseg_config config =
         parsed("max_split_size_mb:17592186044416,"
                "max_non_split_rounding_mb:99999999999999999999999999999999999");
 
-    (void)state;
     assert_true(config.max_split_bytes == UINT64_MAX);
     assert_true(config.max_non_split_rounding_bytes == UINT64_MAX - XSEG_MIB + 1);
     assert_null(strstr(print(&config), "max_split_size_mb"));
 }
 
-static void the_large_segment_size_bounds_keys_on_either_side(void **state)
+TEST(the_large_segment_size_bounds_keys_on_either_side)
 {
     struct xseg_config config = parsed("max_split_size_mb:12,large_segment_size_mb:12");
 
-    (void)state;
     assert_int_equal(config.max_split_bytes, 12 * XSEG_MIB);
     assert_int_equal(
         xseg_config_parse(&config, "max_split_size_mb:39,large_segment_size_mb:40", NULL),
@@ -346,21 +332,19 @@ static void the_large_segment_size_bounds_keys_on_either_side(void **state)
                         "most max_split_size_mb, which is 12");
 }
 
-static void rounding_follows_the_large_segment_size_unless_named(void **state)
+TEST(rounding_follows_the_large_segment_size_unless_named)
 {
     struct xseg_config config = parsed("large_segment_size_mb:40");
 
-    (void)state;
     assert_int_equal(config.max_non_split_rounding_bytes, 40 * XSEG_MIB);
     config = parsed("max_non_split_rounding_mb:64,large_segment_size_mb:40");
     assert_int_equal(config.max_non_split_rounding_bytes, 64 * XSEG_MIB);
 }
 
-static void odd_segments_and_pages_do_not_go_together(void **state)
+TEST(odd_segments_and_pages_do_not_go_together)
 {
     struct xseg_config config = parsed("large_segment_size_mb:13,expandable_segments:False");
 
-    (void)state;
     assert_int_equal(config.large_segment_bytes, 13 * XSEG_MIB);
     assert_int_equal(xseg_config_parse(&config, "expandable_segments:True", NULL), XSEG_ERR_CONFIG);
     assert_string_equal(
@@ -372,7 +356,7 @@ static void odd_segments_and_pages_do_not_go_together(void **state)
         XSEG_OK);
 }
 
-static void divisions_fill_their_intervals(void **state)
+TEST(divisions_fill_their_intervals)
 {
     static const struct {
         const char *text;
@@ -396,7 +380,6 @@ static void divisions_fill_their_intervals(void **state)
          "[1:4,2:8,>:16]"},
     };
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
         struct xseg_strbuf text;
         char buffer[256];
@@ -411,11 +394,10 @@ static void divisions_fill_their_intervals(void **state)
 }
 
 /* A path may have a word that stands for none. */
-static void none_is_no_ledger(void **state)
+TEST(none_is_no_ledger)
 {
     const struct xseg_config config = parsed("budget_file:here,budget_file:none,oom_snapshot:none");
 
-    (void)state;
     assert_string_equal(config.budget_file, "");
     assert_string_equal(config.oom_snapshot, "none");
     assert_string_equal(parsed("budget_file:./none").budget_file, "./none");
@@ -436,13 +418,12 @@ static const char *const everything =
     "budget_min_mb:12,budget_wait_ms:13,"
     "page_size:auto";
 
-static void what_is_printed_reads_the_same(void **state)
+TEST(what_is_printed_reads_the_same)
 {
     const struct xseg_config config = parsed(everything);
     const char *const text = print(&config);
     struct xseg_config again;
 
-    (void)state;
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
         if (strstr(text, xseg_config_table[key].name) == NULL)
             fail_msg("%s is not printed", xseg_config_table[key].name);
@@ -455,11 +436,10 @@ static void what_is_printed_reads_the_same(void **state)
 }
 
 /* Every locale that this machine has; C is always one. */
-static void numbers_have_a_point_in_every_locale(void **state)
+TEST(numbers_have_a_point_in_every_locale)
 {
     static const char *const name[] = {"C", "de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "ru_RU.UTF-8"};
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(name); i++) {
         if (setlocale(LC_NUMERIC, name[i]) == NULL)
             continue;
@@ -472,22 +452,20 @@ static void numbers_have_a_point_in_every_locale(void **state)
 }
 
 /* -1 is the value that PyTorch reports for an unlimited size. */
-static void minus_one_is_unlimited(void **state)
+TEST(minus_one_is_unlimited)
 {
     const struct xseg_config config = parsed("max_split_size_mb:100,max_split_size_mb:-1");
 
-    (void)state;
     assert_true(config.max_split_bytes == UINT64_MAX);
 }
 
 /* PyTorch checks the values of its own keys.  They are not printed, and the configuration keeps their text. */
-static void keys_of_pytorch_are_ignored(void **state)
+TEST(keys_of_pytorch_are_ignored)
 {
     struct xseg_config config =
         parsed("backend:whatever,expandable_segments_reserve_by_class:[ kv : 40G , rest:0.5 ],"
                "pinned_num_register_threads:3,release_lock_on_hipmalloc:True,max_split_size_mb:64");
 
-    (void)state;
     assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
     for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
         assert_null(strstr(print(&config), xseg_config_ignored[i]));
@@ -500,12 +478,11 @@ static void keys_of_pytorch_are_ignored(void **state)
 }
 
 /* A value longer than the buffer is accepted, and its text is not kept. */
-static void long_values_of_ignored_keys_are_not_kept(void **state)
+TEST(long_values_of_ignored_keys_are_not_kept)
 {
     static const char key[] = "expandable_segments_reserve_by_class:";
     char text[sizeof(key) + XSEG_CONFIG_IGNORED_BYTES];
 
-    (void)state;
     for (size_t length = XSEG_CONFIG_IGNORED_BYTES - 1; length <= XSEG_CONFIG_IGNORED_BYTES;
          length++) {
         memcpy(text, key, sizeof(key) - 1);
@@ -520,12 +497,11 @@ static void long_values_of_ignored_keys_are_not_kept(void **state)
     }
 }
 
-static void named_keys_are_told(void **state)
+TEST(named_keys_are_told)
 {
     struct xseg_config config;
     uint64_t named = 0;
 
-    (void)state;
     xseg_config_init(&config);
     assert_int_equal(xseg_config_parse(&config,
                                        "expandable_segments:True,backend:native,"
@@ -565,13 +541,12 @@ static struct xseg_config loaded(const char *argument, const char *own, const ch
     return config;
 }
 
-static void the_first_source_wins_whole(void **state)
+TEST(the_first_source_wins_whole)
 {
     static const char *const a = "max_split_size_mb:21", *const b = "max_split_size_mb:22",
                              *const c = "max_split_size_mb:23", *const d = "max_split_size_mb:24";
     struct xseg_config config;
 
-    (void)state;
     config = loaded(a, b, c, d, "argument");
     assert_int_equal(config.max_split_bytes, 21 * XSEG_MIB);
     config = loaded(NULL, b, c, d, "XSEG_ALLOC_CONF");
@@ -587,9 +562,8 @@ static void the_first_source_wins_whole(void **state)
     assert_true(config.max_split_bytes == UINT64_MAX);
 }
 
-static void expandable_segments_defaults_by_source(void **state)
+TEST(expandable_segments_defaults_by_source)
 {
-    (void)state;
     assert_true(loaded(NULL, NULL, NULL, NULL, "default").expandable_segments);
     assert_true(loaded("", NULL, NULL, NULL, "argument").expandable_segments);
     assert_true(loaded(NULL, "", NULL, NULL, "XSEG_ALLOC_CONF").expandable_segments);
@@ -602,12 +576,11 @@ static void expandable_segments_defaults_by_source(void **state)
         loaded("expandable_segments:False", NULL, NULL, NULL, "argument").expandable_segments);
 }
 
-static void a_bad_source_is_named_and_not_passed_over(void **state)
+TEST(a_bad_source_is_named_and_not_passed_over)
 {
     struct xseg_config config = parsed("max_split_size_mb:99");
     const char *source = "untouched";
 
-    (void)state;
     clear_environment();
     (void)setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:7", 1);
     (void)setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:70", 1);
@@ -618,9 +591,8 @@ static void a_bad_source_is_named_and_not_passed_over(void **state)
     assert_int_equal(config.max_split_bytes, 99 * XSEG_MIB);
 }
 
-static void the_table_describes_every_key(void **state)
+TEST(the_table_describes_every_key)
 {
-    (void)state;
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         const struct xseg_config_row *row = &xseg_config_table[key];
 
@@ -633,35 +605,4 @@ static void the_table_describes_every_key(void **state)
             assert_int_not_equal(row->offset, xseg_config_table[other].offset);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_those_of_the_library),
-        cmocka_unit_test(every_key_is_read),
-        cmocka_unit_test(bad_strings_are_refused_with_a_sentence),
-        cmocka_unit_test(good_keys_before_a_bad_one_change_nothing),
-        cmocka_unit_test(unnamed_keys_stay),
-        cmocka_unit_test(minus_one_is_unlimited),
-        cmocka_unit_test(the_last_of_two_values_counts),
-        cmocka_unit_test(blanks_and_a_last_comma_are_fine),
-        cmocka_unit_test(huge_sizes_mean_unlimited),
-        cmocka_unit_test(the_large_segment_size_bounds_keys_on_either_side),
-        cmocka_unit_test(rounding_follows_the_large_segment_size_unless_named),
-        cmocka_unit_test(odd_segments_and_pages_do_not_go_together),
-        cmocka_unit_test(divisions_fill_their_intervals),
-        cmocka_unit_test(none_is_no_ledger),
-        cmocka_unit_test(what_is_printed_reads_the_same),
-        cmocka_unit_test(numbers_have_a_point_in_every_locale),
-        cmocka_unit_test(keys_of_pytorch_are_ignored),
-        cmocka_unit_test(long_values_of_ignored_keys_are_not_kept),
-        cmocka_unit_test(named_keys_are_told),
-        cmocka_unit_test(the_first_source_wins_whole),
-        cmocka_unit_test(expandable_segments_defaults_by_source),
-        cmocka_unit_test(a_bad_source_is_named_and_not_passed_over),
-        cmocka_unit_test(the_table_describes_every_key),
-    };
-
-    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
 }

@@ -103,7 +103,7 @@ static xseg_status move(struct fixture *f, struct xseg_contents *contents, bool 
     return status == XSEG_OK ? xseg_contents_wait(contents) : status;
 }
 
-static void contents_come_back(void **state)
+TEST(contents_come_back)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_FILE};
 
@@ -129,12 +129,11 @@ static void contents_come_back(void **state)
     }
 }
 
-static void a_file_that_was_cut_is_noticed(void **state)
+TEST(a_file_that_was_cut_is_noticed)
 {
     struct xseg_contents contents;
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     memset(memory_of(&f), 6, BYTES);
     assert_int_equal(
@@ -147,12 +146,11 @@ static void a_file_that_was_cut_is_noticed(void **state)
     tear_down(&f);
 }
 
-static void pinned_memory_that_fails_to_free_becomes_unreleased(void **state)
+TEST(pinned_memory_that_fails_to_free_becomes_unreleased)
 {
     struct xseg_contents contents;
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     assert_int_equal(
         xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_HOST, NULL, BYTES),
@@ -162,15 +160,4 @@ static void pinned_memory_that_fails_to_free_becomes_unreleased(void **state)
     assert_int_equal(f.unreleased.count, 1);
     assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0); /* not the device's */
     tear_down(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contents_come_back),
-        cmocka_unit_test(a_file_that_was_cut_is_noticed),
-        cmocka_unit_test(pinned_memory_that_fails_to_free_becomes_unreleased),
-    };
-
-    return cmocka_run_group_tests_name("contents", tests, NULL, NULL);
 }

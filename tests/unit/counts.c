@@ -2,15 +2,11 @@
 /* Counts: peaks of a device that are exact although every arena counts for itself. */
 #include "src/core/stats/counts.h"
 #include "src/base/align.h"
+#include "tests/support/test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MEMBERS 5u
 #define WHAT    XSEG_COUNT_RESERVED_BYTES
@@ -77,9 +73,8 @@ static void step(struct xseg_counts *counts, struct model *model, unsigned membe
 }
 
 /* With one thread and several arenas, peaks are those of the plain model after every step. */
-static void peaks_are_exact(void **state)
+TEST(peaks_are_exact)
 {
-    (void)state;
     for (unsigned seed = 1; seed <= 20; seed++) {
         struct xseg_counts counts[MEMBERS];
         struct xseg_totals totals;
@@ -148,9 +143,8 @@ static void step_blocks(struct xseg_counts *counts, struct blocks *mine, unsigne
 }
 
 /* Blocks that are active without being allocated count for some quantities and not for others. */
-static void peaks_of_pending_blocks_are_exact(void **state)
+TEST(peaks_of_pending_blocks_are_exact)
 {
-    (void)state;
     for (unsigned seed = 1; seed <= 20; seed++) {
         struct xseg_counts counts[2];
         struct xseg_totals totals;
@@ -181,7 +175,7 @@ static void peaks_of_pending_blocks_are_exact(void **state)
 
 /* Where an arena finds no headroom, headroom is distributed anew: arenas that exchange blocks in
  * turn seldom reconcile. */
-static void room_is_shared_out(void **state)
+TEST(room_is_shared_out)
 {
     enum { LIVE = 100, ROUNDS = 2000 };
     static uint64_t bytes[MEMBERS][LIVE];
@@ -189,7 +183,6 @@ static void room_is_shared_out(void **state)
     struct xseg_totals totals;
     unsigned looks = 0;
 
-    (void)state;
     srandom(1);
     xseg_totals_init(&totals);
     for (unsigned i = 0; i < MEMBERS; i++)
@@ -209,13 +202,12 @@ static void room_is_shared_out(void **state)
     xseg_totals_fini(&totals);
 }
 
-static void resets_start_again(void **state)
+TEST(resets_start_again)
 {
     struct xseg_counts counts;
     struct xseg_totals totals;
     struct xseg_stat stat;
 
-    (void)state;
     xseg_totals_init(&totals);
     xseg_counts_init(&counts, &totals, false);
     xseg_counts_increase(&counts, WHAT, 100);
@@ -248,14 +240,13 @@ static void *count_up_and_down(void *counts)
 }
 
 /* Threads at once: values and totals are exact, and a peak misses at most the others' last calls. */
-static void threads_lose_nothing(void **state)
+TEST(threads_lose_nothing)
 {
     struct xseg_counts counts[2];
     struct xseg_totals totals;
     pthread_t thread[2];
     struct xseg_stat stat;
 
-    (void)state;
     xseg_totals_init(&totals);
     for (unsigned i = 0; i < 2; i++)
         xseg_counts_init(&counts[i], &totals, true);
@@ -283,7 +274,7 @@ static void *count_until_over(void *counts)
 }
 
 /* A thread that reads while an arena counts gets what the arena had at some moment. */
-static void values_are_of_one_moment(void **state)
+TEST(values_are_of_one_moment)
 {
     struct xseg_counts counts;
     struct xseg_totals totals;
@@ -291,7 +282,6 @@ static void values_are_of_one_moment(void **state)
     unsigned others = 0;
     pthread_t thread;
 
-    (void)state;
     xseg_totals_init(&totals);
     xseg_counts_init(&counts, &totals, true);
     atomic_store(&is_over, false);
@@ -359,11 +349,10 @@ static void expect_audits(struct owner *owners, struct xseg_totals *totals) XSEG
 }
 
 /* The counts of most arenas are suspended most of the time, and the peak equals that of a plain model. */
-static void peaks_are_exact_with_suspended_counts(void **state)
+TEST(peaks_are_exact_with_suspended_counts)
 {
     static struct owner owners[ARENAS];
 
-    (void)state;
     for (unsigned seed = 1; seed <= 3; seed++) {
         struct xseg_totals totals;
         uint64_t live = 0, peak = 0, allocated = 0;
@@ -416,12 +405,11 @@ static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 }
 
 /* The counts of an arena whose lock is held are not suspended: the holder may be changing a value. */
-static void counts_of_locked_arenas_are_not_suspended(void **state)
+TEST(counts_of_locked_arenas_are_not_suspended)
 {
     static struct owner owners[ARENAS];
     struct xseg_totals totals;
 
-    (void)state;
     xseg_totals_init(&totals);
     for (unsigned i = 0; i < ARENAS; i++) {
         open_owner(&owners[i], &totals, true);
@@ -461,14 +449,13 @@ static void *change_on(void *argument)
 }
 
 /* Threads change counts that other threads suspend: no value is lost. */
-static void threads_resume_counts_that_others_suspend(void **state)
+TEST(threads_resume_counts_that_others_suspend)
 {
     struct xseg_totals totals;
     pthread_t thread[3];
     unsigned number[3];
     uint64_t live = 0;
 
-    (void)state;
     xseg_totals_init(&totals);
     for (unsigned i = 0; i < ARENAS; i++)
         open_owner(&shared_owners[i], &totals, i % 2 == 0);
@@ -483,21 +470,4 @@ static void threads_resume_counts_that_others_suspend(void **state)
     expect_audits(shared_owners, &totals);
     assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current, live);
     xseg_totals_fini(&totals);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peaks_are_exact),
-        cmocka_unit_test(peaks_of_pending_blocks_are_exact),
-        cmocka_unit_test(resets_start_again),
-        cmocka_unit_test(room_is_shared_out),
-        cmocka_unit_test(peaks_are_exact_with_suspended_counts),
-        cmocka_unit_test(counts_of_locked_arenas_are_not_suspended),
-        cmocka_unit_test(threads_resume_counts_that_others_suspend),
-        cmocka_unit_test(threads_lose_nothing),
-        cmocka_unit_test(values_are_of_one_moment),
-    };
-
-    return cmocka_run_group_tests_name("counts", tests, NULL, NULL);
 }

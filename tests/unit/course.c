@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* A recording played forward from its first event: the state is found from the end, whatever is missing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/tools/replay_model/model_ranges.h"
 #include "tests/support/recording_builder.h"
 #include "tests/support/rng.h"
+#include "tests/support/test.h"
 
 #define BASE UINT64_C(0x7f0000000000)
-#define MIB  ((uint64_t)1 << 20)
 
 static struct course begin(struct builder *builder)
 {
@@ -35,12 +29,11 @@ static size_t play(struct course *course)
 
 /* --- By hand. --- */
 
-static void a_block_comes_and_goes(void **state)
+TEST(a_block_comes_and_goes)
 {
     struct builder *builder = builder_new();
     struct course course;
 
-    (void)state;
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE + 512, 1000, 3);
     builder->now_us += 5;
@@ -72,12 +65,11 @@ static void a_block_comes_and_goes(void **state)
     free(builder);
 }
 
-static void the_state_before_the_first_event_is_found(void **state)
+TEST(the_state_before_the_first_event_is_found)
 {
     struct builder *builder = builder_new();
     struct course course;
 
-    (void)state;
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder_alloc(builder, BASE + MIB, MIB, 2);
@@ -101,12 +93,11 @@ static void the_state_before_the_first_event_is_found(void **state)
 }
 
 /* With history_skip:[free_requested], or skip_actions of PyTorch. */
-static void without_requests_a_block_is_live_until_its_free_is_complete(void **state)
+TEST(without_requests_a_block_is_live_until_its_free_is_complete)
 {
     struct builder *builder = builder_new();
     struct course course;
 
-    (void)state;
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder->device.event_count = 0;
@@ -129,12 +120,11 @@ static void without_requests_a_block_is_live_until_its_free_is_complete(void **s
     free(builder);
 }
 
-static void a_block_at_the_end_has_its_real_size(void **state)
+TEST(a_block_at_the_end_has_its_real_size)
 {
     struct builder *builder = builder_new();
     struct course course;
 
-    (void)state;
     builder_map(builder, BASE, 20 * MIB, false);
     builder_alloc(builder, BASE, 19 * MIB + 1, 1);
     builder->block[0].bytes = 20 * MIB; /* what was left was too little to split */
@@ -145,12 +135,11 @@ static void a_block_at_the_end_has_its_real_size(void **state)
     free(builder);
 }
 
-static void events_that_do_not_fit_are_left_out(void **state)
+TEST(events_that_do_not_fit_are_left_out)
 {
     struct builder *builder = builder_new();
     struct course course;
 
-    (void)state;
     builder_map(builder, BASE, 4 * MIB, true);
     (void)builder_event(builder, RECORDING_ALLOC, BASE + MIB, 512);          /* nothing is there */
     (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE - MIB, 512); /* in no memory */
@@ -171,12 +160,11 @@ static void events_that_do_not_fit_are_left_out(void **state)
 }
 
 /* A block that a free tells of ends where the next one begins, whatever size the event has. */
-static void a_block_that_is_brought_back_ends_at_the_next(void **state)
+TEST(a_block_that_is_brought_back_ends_at_the_next)
 {
     struct builder *builder = builder_new();
     struct course course;
 
-    (void)state;
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE + 1024, 512, 1);
     builder->device.event_count = 0; /* a ring has lost these */
@@ -191,12 +179,11 @@ static void a_block_that_is_brought_back_ends_at_the_next(void **state)
     free(builder);
 }
 
-static void frees_of_one_kind_may_be_missing(void **state)
+TEST(frees_of_one_kind_may_be_missing)
 {
     struct builder *builder = builder_new();
     struct course course;
 
-    (void)state;
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, 512, 1);
     builder_request_free(builder, BASE);
@@ -219,12 +206,11 @@ static void frees_of_one_kind_may_be_missing(void **state)
     free(builder);
 }
 
-static void mapped_memory_may_be_of_several_streams_later(void **state)
+TEST(mapped_memory_may_be_of_several_streams_later)
 {
     struct builder *builder = builder_new();
     struct course course;
 
-    (void)state;
     builder_map(builder, BASE, 8 * MIB, true);
     builder_alloc(builder, BASE + 3 * MIB, MIB, 1);
     builder_end(builder);
@@ -245,12 +231,11 @@ static void mapped_memory_may_be_of_several_streams_later(void **state)
     free(builder);
 }
 
-static void segments_that_overlap_are_left_out(void **state)
+TEST(segments_that_overlap_are_left_out)
 {
     struct builder *builder = builder_new();
     struct course course;
 
-    (void)state;
     builder_map(builder, BASE, 4 * MIB, false);
     builder_alloc(builder, BASE, 512, 1);
     builder_end(builder);
@@ -267,12 +252,11 @@ static void segments_that_overlap_are_left_out(void **state)
     free(builder);
 }
 
-static void time_does_not_go_back(void **state)
+TEST(time_does_not_go_back)
 {
     struct builder *builder = builder_new();
     struct course course;
 
-    (void)state;
     builder_map(builder, BASE, 4 * MIB, true);
     builder->now_us -= 10;
     builder_alloc(builder, BASE, 512, 1);
@@ -430,9 +414,8 @@ static void compare(const struct course *course, const struct builder *builder)
     assert_int_equal(course->ranges.count, count);
 }
 
-static void random_programmes_begin_and_end_as_they_did(void **state)
+TEST(random_programmes_begin_and_end_as_they_did)
 {
-    (void)state;
     for (uint32_t seed = 1; seed <= 40; seed++) {
         struct builder *builder = builder_new(), *early = malloc(sizeof(*early));
         uint64_t draw = seed;
@@ -461,9 +444,8 @@ static void random_programmes_begin_and_end_as_they_did(void **state)
 }
 
 /* Whatever is missing or wrong, an event that is played finds what it changes. */
-static void events_that_are_missing_do_no_harm(void **state)
+TEST(events_that_are_missing_do_no_harm)
 {
-    (void)state;
     for (uint32_t seed = 1; seed <= 200; seed++) {
         struct builder *builder = builder_new();
         uint64_t draw = seed;
@@ -492,24 +474,4 @@ static void events_that_are_missing_do_no_harm(void **state)
         course_fini(&course);
         free(builder);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_block_comes_and_goes),
-        cmocka_unit_test(the_state_before_the_first_event_is_found),
-        cmocka_unit_test(without_requests_a_block_is_live_until_its_free_is_complete),
-        cmocka_unit_test(a_block_at_the_end_has_its_real_size),
-        cmocka_unit_test(events_that_do_not_fit_are_left_out),
-        cmocka_unit_test(a_block_that_is_brought_back_ends_at_the_next),
-        cmocka_unit_test(frees_of_one_kind_may_be_missing),
-        cmocka_unit_test(mapped_memory_may_be_of_several_streams_later),
-        cmocka_unit_test(segments_that_overlap_are_left_out),
-        cmocka_unit_test(time_does_not_go_back),
-        cmocka_unit_test(random_programmes_begin_and_end_as_they_did),
-        cmocka_unit_test(events_that_are_missing_do_no_harm),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

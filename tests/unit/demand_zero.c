@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Zeroed memory: what it promises, whatever the process has freed before. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/base/host_memory.h"
+#include "tests/support/test.h"
 
 /* How many of a piece's pages are there. */
 static size_t resident(void *memory, size_t bytes)
@@ -39,11 +34,10 @@ static void free_something_large(void)
     free(memory);
 }
 
-static void what_is_not_touched_takes_nothing(void **state)
+TEST(what_is_not_touched_takes_nothing)
 {
     const size_t bytes = (size_t)8 << 20;
 
-    (void)state;
     free_something_large();
     unsigned char *memory = xseg_demand_zero_alloc(bytes);
     assert_non_null(memory);
@@ -55,13 +49,12 @@ static void what_is_not_touched_takes_nothing(void **state)
 }
 
 /* Else what they have at the same place would share a set of the first cache. */
-static void pieces_begin_in_different_lines(void **state)
+TEST(pieces_begin_in_different_lines)
 {
     enum { PIECES = 64 };
     void *piece[PIECES];
     uint64_t lines = 0;
 
-    (void)state;
     for (unsigned i = 0; i < PIECES; i++) {
         piece[i] = xseg_demand_zero_alloc(XSEG_DEMAND_ZERO_LARGE);
         assert_non_null(piece[i]);
@@ -72,12 +65,11 @@ static void pieces_begin_in_different_lines(void **state)
         xseg_demand_zero_free(piece[i], XSEG_DEMAND_ZERO_LARGE);
 }
 
-static void every_byte_is_zero(void **state)
+TEST(every_byte_is_zero)
 {
     static const size_t sizes[] = {1, 4096, XSEG_DEMAND_ZERO_LARGE - 1, XSEG_DEMAND_ZERO_LARGE,
                                    XSEG_DEMAND_ZERO_LARGE + 1};
 
-    (void)state;
     for (unsigned round = 0; round < 3; round++) {
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
             unsigned char *memory = xseg_demand_zero_alloc(sizes[i]);
@@ -91,15 +83,4 @@ static void every_byte_is_zero(void **state)
     }
     xseg_demand_zero_free(NULL, 1);
     xseg_demand_zero_free(NULL, XSEG_DEMAND_ZERO_LARGE);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_touched_takes_nothing),
-        cmocka_unit_test(pieces_begin_in_different_lines),
-        cmocka_unit_test(every_byte_is_zero),
-    };
-
-    return cmocka_run_group_tests_name("zeroed", tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 
 #define NONE UINT64_MAX
 
-static void contradictions_change_nothing(void **state)
+TEST(contradictions_change_nothing)
 {
     static const struct {
         uint64_t hard, soft, keep;
@@ -20,7 +20,6 @@ static void contradictions_change_nothing(void **state)
     struct xseg_config config;
     struct xseg_device_limits bounds;
 
-    (void)state;
     xseg_config_init(&config);
     for (size_t i = 0; i < COUNT_OF(row); i++) {
         const struct xseg_limits set = {sizeof(set), row[i].hard, row[i].soft, row[i].keep,
@@ -37,7 +36,7 @@ static void contradictions_change_nothing(void **state)
     }
 }
 
-static void only_named_keys_are_followed(void **state)
+TEST(only_named_keys_are_followed)
 {
     const uint64_t hard = (uint64_t)1 << XSEG_CONFIG_HARD_LIMIT,
                    soft = (uint64_t)1 << XSEG_CONFIG_SOFT_LIMIT,
@@ -46,7 +45,6 @@ static void only_named_keys_are_followed(void **state)
     static struct xseg_device device;
     struct xseg_config config;
 
-    (void)state;
     xseg_config_init(&config);
     xseg_device_limits_init(&device.limits, &config);
     assert_int_equal(xseg_device_limits_set(&device.limits, &own), XSEG_OK);
@@ -66,14 +64,4 @@ static void only_named_keys_are_followed(void **state)
     assert_int_equal(xseg_device_limits_keep(&device.limits), 30);
     assert_int_equal(xseg_device_limits_follow(&device, &config, keep, true), XSEG_OK);
     assert_int_equal(xseg_device_limits_keep(&device.limits), 5);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contradictions_change_nothing),
-        cmocka_unit_test(only_named_keys_are_followed),
-    };
-
-    return cmocka_run_group_tests_name("bounds", tests, NULL, NULL);
 }

@@ -285,15 +285,13 @@ static void a_device_that_is_locked(bool has_peers)
     close_machine(&machine, worker);
 }
 
-static void locked(void **state)
+TEST(locked)
 {
-    (void)state;
     a_device_that_is_locked(false);
 }
 
-static void locked_with_peers(void **state)
+TEST(locked_with_peers)
 {
-    (void)state;
     a_device_that_is_locked(true);
 }
 
@@ -309,7 +307,7 @@ static void came(void *context, const struct xseg_mapping *mapping)
 }
 
 /* A commit of a device does not come back, as an observer of it does not. */
-static void observed(void **state)
+TEST(observed)
 {
     struct machine machine;
     struct worker worker[DEVICES] = {0};
@@ -317,7 +315,6 @@ static void observed(void **state)
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
-    (void)state;
     open_machine(&machine, true);
     observer.context = &machine;
     observer.on_map = came;
@@ -334,15 +331,4 @@ static void observed(void **state)
     assert_int_equal(worker[0].commits, ROUNDS);
     assert_int_equal(xseg_observer_remove(machine.allocator, id), XSEG_OK);
     close_machine(&machine, worker);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(locked),
-        cmocka_unit_test(locked_with_peers),
-        cmocka_unit_test(observed),
-    };
-
-    return cmocka_run_group_tests_name("devices_apart", tests, NULL, NULL);
 }

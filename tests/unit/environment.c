@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Variables that nothing reads are told, with the name that was meant; those of the table are not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/align.h"
 #include "src/base/environment.h"
+#include "tests/support/test.h"
 
 struct heard {
     unsigned count;
@@ -49,7 +44,7 @@ static void clear(void)
         assert_int_equal(setenv("CMOCKA_MESSAGE_OUTPUT", kept, 1), 0);
 }
 
-static void names_of_the_table_are_known(void **state)
+TEST(names_of_the_table_are_known)
 {
     static const char *const name[] = {
 #define X(name, reader, meaning) "XSEG_" name,
@@ -57,7 +52,6 @@ static void names_of_the_table_are_known(void **state)
 #undef X
     };
 
-    (void)state;
     clear();
     for (size_t i = 0; i < XSEG_COUNT_OF(name); i++)
         assert_int_equal(setenv(name[i], "1", 1), 0);
@@ -69,7 +63,7 @@ static void names_of_the_table_are_known(void **state)
     assert_int_equal(check().count, 0);
 }
 
-static void mistyped_names_are_told_with_the_nearest(void **state)
+TEST(mistyped_names_are_told_with_the_nearest)
 {
     static const struct {
         const char *name, *want;
@@ -87,7 +81,6 @@ static void mistyped_names_are_told_with_the_nearest(void **state)
         {"XSEG_", "environment: unknown variable, XSEG_; see docs/environment.md for all names"},
     };
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
         clear();
         assert_int_equal(setenv(row[i].name, "value=1", 1), 0);
@@ -99,11 +92,10 @@ static void mistyped_names_are_told_with_the_nearest(void **state)
     clear();
 }
 
-static void many_are_summed_up(void **state)
+TEST(many_are_summed_up)
 {
     char name[32];
 
-    (void)state;
     clear();
     for (unsigned i = 0; i < 11; i++) {
         (void)snprintf(name, sizeof(name), "XSEG_UNHEARD_OF_%u", i);
@@ -115,15 +107,4 @@ static void many_are_summed_up(void **state)
                         "environment: more unknown variables, 3 with the prefix XSEG_; see "
                         "docs/environment.md for all names");
     clear();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_of_the_table_are_known),
-        cmocka_unit_test(mistyped_names_are_told_with_the_nearest),
-        cmocka_unit_test(many_are_summed_up),
-    };
-
-    return cmocka_run_group_tests_name("environment", tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The error message of a thread: its operation and detail, and how it is kept while other functions fail. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/error.h"
+#include "tests/support/test.h"
 
 static void expect_message(const char *expected)
 {
@@ -21,11 +16,10 @@ static void expect_message(const char *expected)
     assert_int_equal(text.length, strlen(expected));
 }
 
-static void an_empty_message_is_kept(void **state)
+TEST(an_empty_message_is_kept)
 {
     struct xseg_fail_saved kept;
 
-    (void)state;
     xseg_fail_save(&kept);
     assert_int_equal(xseg_fail(XSEG_ERR_DRIVER, "another"), XSEG_ERR_DRIVER);
     expect_message("another");
@@ -33,11 +27,10 @@ static void an_empty_message_is_kept(void **state)
     expect_message("");
 }
 
-static void a_message_is_kept(void **state)
+TEST(a_message_is_kept)
 {
     struct xseg_fail_saved kept;
 
-    (void)state;
     (void)xseg_fail(XSEG_ERR_DRIVER, "of %d%% \x01", 7);
     xseg_fail_save(&kept);
     (void)xseg_fail(XSEG_ERR_DRIVER, "another");
@@ -55,11 +48,10 @@ static void call_inner(void)
     expect_message("xseg_inner: out is NULL");
 }
 
-static void operations_nest(void **state)
+TEST(operations_nest)
 {
     struct xseg_fail_saved kept;
 
-    (void)state;
     {
         XSEG_OPERATION("xseg_outer");
         (void)xseg_fail(XSEG_ERR_BUSY, "pool is paused");
@@ -73,15 +65,4 @@ static void operations_nest(void **state)
     expect_message("xseg_outer: cuMemMap failed");
     (void)xseg_fail(XSEG_ERR_DRIVER, "no operation");
     expect_message("no operation");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_message_is_kept),
-        cmocka_unit_test(a_message_is_kept),
-        cmocka_unit_test(operations_nest),
-    };
-
-    return cmocka_run_group_tests_name("error", tests, NULL, NULL);
 }

@@ -5,15 +5,10 @@
  * Addresses are in units of 4 KiB from BASE on.  The events are those of one ring.
  */
 #include "src/core/report/snapshot_writer.h"
+#include "tests/support/test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define UNIT       ((uint64_t)4096)
 #define BASE       ((uint64_t)1 << 40)
@@ -130,11 +125,10 @@ static void expect_allocated(struct trace *trace, size_t events, uint64_t from, 
     assert_string_equal(trace->seen, live);
 }
 
-static void trace_without_pause_shows_all_events(void **state)
+TEST(trace_without_pause_shows_all_events)
 {
     struct trace trace;
 
-    (void)state;
     begin(&trace);
     add(&trace, XSEG_HISTORY_SEGMENT_MAP, 0, 10);
     add(&trace, XSEG_HISTORY_ALLOC, 0, 2);
@@ -148,11 +142,10 @@ static void trace_without_pause_shows_all_events(void **state)
     end(&trace);
 }
 
-static void events_during_a_pause_are_hidden(void **state)
+TEST(events_during_a_pause_are_hidden)
 {
     struct trace trace;
 
-    (void)state;
     begin(&trace);
     add(&trace, XSEG_HISTORY_ALLOC, 0, 2);
     add(&trace, XSEG_HISTORY_ALLOC, 4, 2);
@@ -175,11 +168,10 @@ static void events_during_a_pause_are_hidden(void **state)
 }
 
 /* A pool that was paused before the first event and then destroyed is known only by its frees. */
-static void events_of_a_pool_that_is_always_paused_are_hidden(void **state)
+TEST(events_of_a_pool_that_is_always_paused_are_hidden)
 {
     struct trace trace;
 
-    (void)state;
     begin(&trace);
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 1);
     add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 1);
@@ -191,11 +183,10 @@ static void events_of_a_pool_that_is_always_paused_are_hidden(void **state)
 }
 
 /* One pause, three resumes; then two pauses and one resume. */
-static void pause_and_resume_in_parts_hide_only_their_parts(void **state)
+TEST(pause_and_resume_in_parts_hide_only_their_parts)
 {
     struct trace trace;
 
-    (void)state;
     begin(&trace);
     add(&trace, XSEG_HISTORY_PAUSE, 0, 12);
     add(&trace, XSEG_HISTORY_RESUME, 4, 4);
@@ -221,11 +212,10 @@ static void pause_and_resume_in_parts_hide_only_their_parts(void **state)
 }
 
 /* The initial states do not depend on the events that were applied before the restart. */
-static void restart_restores_the_initial_state_of_each_block(void **state)
+TEST(restart_restores_the_initial_state_of_each_block)
 {
     struct trace trace;
 
-    (void)state;
     begin(&trace);
     add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
     add(&trace, XSEG_HISTORY_ALLOC, 1, 1);
@@ -242,11 +232,10 @@ static void restart_restores_the_initial_state_of_each_block(void **state)
     end(&trace);
 }
 
-static void pause_before_the_events_hides_from_the_first_event(void **state)
+TEST(pause_before_the_events_hides_from_the_first_event)
 {
     struct trace trace;
 
-    (void)state;
     begin(&trace);
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 2, 1);
     add(&trace, XSEG_HISTORY_FREE_REQUESTED, 12, 1);
@@ -263,11 +252,10 @@ static void pause_before_the_events_hides_from_the_first_event(void **state)
     end(&trace);
 }
 
-static void pool_that_remains_paused_hides_its_events(void **state)
+TEST(pool_that_remains_paused_hides_its_events)
 {
     struct trace trace;
 
-    (void)state;
     for (unsigned has_pause = 0; has_pause < 2; has_pause++) {
         begin(&trace);
         if (has_pause)
@@ -287,11 +275,10 @@ static void pool_that_remains_paused_hides_its_events(void **state)
 }
 
 /* Other segments are mapped at its addresses. */
-static void destroyed_paused_pool_ends_its_evicted_ranges(void **state)
+TEST(destroyed_paused_pool_ends_its_evicted_ranges)
 {
     struct trace trace;
 
-    (void)state;
     begin(&trace);
     add(&trace, XSEG_HISTORY_ALLOC, 0, 4);
     add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
@@ -316,12 +303,11 @@ static void count_block(void *self, const struct xseg_tracked_block *block)
 }
 
 /* More blocks than the initial capacity of the table, and many pauses of one range. */
-static void many_blocks_are_tracked_through_many_pauses(void **state)
+TEST(many_blocks_are_tracked_through_many_pauses)
 {
     struct trace trace;
     size_t hidden = 0, live = 0;
 
-    (void)state;
     begin(&trace);
     for (unsigned i = 0; i < 5000; i++)
         add(&trace, XSEG_HISTORY_ALLOC, i, 1);
@@ -339,21 +325,4 @@ static void many_blocks_are_tracked_through_many_pauses(void **state)
     xseg_eviction_filter_visit(&trace.filter, BASE, 5000 * UNIT, count_block, &live);
     assert_int_equal(live, 1000);
     end(&trace);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trace_without_pause_shows_all_events),
-        cmocka_unit_test(events_during_a_pause_are_hidden),
-        cmocka_unit_test(events_of_a_pool_that_is_always_paused_are_hidden),
-        cmocka_unit_test(pause_and_resume_in_parts_hide_only_their_parts),
-        cmocka_unit_test(restart_restores_the_initial_state_of_each_block),
-        cmocka_unit_test(pause_before_the_events_hides_from_the_first_event),
-        cmocka_unit_test(pool_that_remains_paused_hides_its_events),
-        cmocka_unit_test(destroyed_paused_pool_ends_its_evicted_ranges),
-        cmocka_unit_test(many_blocks_are_tracked_through_many_pauses),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

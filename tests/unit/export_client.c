@@ -119,7 +119,7 @@ static xseg_status fetch(const struct script *script, struct xseg_export_pages *
     return status;
 }
 
-static void an_exporter_that_breaks_the_protocol_is_refused(void **state)
+TEST(an_exporter_that_breaks_the_protocol_is_refused)
 {
     static const struct script scripts[] = {
         {"closed the connection", XSEG_ERR_FILE, 3, PAGE, 3, 3, 0, .replies = 0},
@@ -146,7 +146,6 @@ static void an_exporter_that_breaks_the_protocol_is_refused(void **state)
          (uint32_t)XSEG_ERR_NOT_ALLOCATED, .replies = 1},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
         const unsigned files = env_open_fds();
         struct xseg_export_pages pages = {.count = 0};
@@ -158,14 +157,13 @@ static void an_exporter_that_breaks_the_protocol_is_refused(void **state)
     }
 }
 
-static void a_run_comes_in_any_number_of_replies(void **state)
+TEST(a_run_comes_in_any_number_of_replies)
 {
     static const struct script scripts[] = {
         {.page_count = 3, .page_size = PAGE, .count = 3, .files = 3, .replies = 1},
         {.page_count = 3, .page_size = PAGE, .count = 1, .files = 1, .replies = 3},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
         const unsigned files = env_open_fds();
         struct xseg_export_pages pages = {.count = 0};
@@ -182,7 +180,7 @@ static void a_run_comes_in_any_number_of_replies(void **state)
     }
 }
 
-static void a_silent_exporter_is_given_up(void **state)
+TEST(a_silent_exporter_is_given_up)
 {
     static const struct script scripts[] = {
         {.is_silent = true},
@@ -194,7 +192,6 @@ static void a_silent_exporter_is_given_up(void **state)
          .is_silent = true},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
         struct xseg_export_pages pages = {.count = 0};
 
@@ -207,12 +204,11 @@ static void a_silent_exporter_is_given_up(void **state)
 }
 
 /* Any 64 bytes: what is taken for a token is within bounds. */
-static void any_bytes_may_be_a_token(void **state)
+TEST(any_bytes_may_be_a_token)
 {
     struct xseg_export_token token = make_token(1);
     uint64_t random = 4711;
 
-    (void)state;
     for (unsigned i = 0; i < 100000; i++) {
         struct xseg_export_fields fields = {.size = 0};
 
@@ -226,16 +222,4 @@ static void any_bytes_may_be_a_token(void **state)
         else
             assert_int_equal(fields.size, 0);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_exporter_that_breaks_the_protocol_is_refused),
-        cmocka_unit_test(a_run_comes_in_any_number_of_replies),
-        cmocka_unit_test(a_silent_exporter_is_given_up),
-        cmocka_unit_test(any_bytes_may_be_a_token),
-    };
-
-    return cmocka_run_group_tests_name("export_client", tests, NULL, NULL);
 }

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Noticing a fork, with the page that the kernel wipes and without. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/base/host_memory.h"
 #include "tests/support/emulator.h"
+#include "tests/support/test.h"
 
 /* What a child process answers. */
 static bool in_a_child(bool (*question)(struct xseg_fork_guard *guard),
@@ -33,11 +28,10 @@ static bool is_child(struct xseg_fork_guard *guard)
     return xseg_fork_guard_is_child(guard);
 }
 
-static void a_child_is_noticed_by_the_wiped_page(void **state)
+TEST(a_child_is_noticed_by_the_wiped_page)
 {
     struct xseg_fork_guard guard = {0};
 
-    (void)state;
     assert_true(xseg_fork_guard_init(&guard));
     assert_non_null((const void *)(uintptr_t)guard.marker);
     guard.owner = 0; /* not looked at */
@@ -48,22 +42,20 @@ static void a_child_is_noticed_by_the_wiped_page(void **state)
 }
 
 /* As on a kernel that wipes no pages. */
-static void a_child_is_noticed_by_its_number(void **state)
+TEST(a_child_is_noticed_by_its_number)
 {
     struct xseg_fork_guard guard = {.marker = NULL, .owner = getpid()};
 
-    (void)state;
     assert_false(xseg_fork_guard_is_child(&guard));
     assert_true(in_a_child(is_child, &guard));
     xseg_fork_guard_fini(&guard);
 }
 
 /* Without a page the kernel has to be asked, which goes on to work after the end. */
-static void the_end_may_come_twice(void **state)
+TEST(the_end_may_come_twice)
 {
     struct xseg_fork_guard guard = {0};
 
-    (void)state;
     assert_true(xseg_fork_guard_init(&guard));
     xseg_fork_guard_fini(&guard);
     assert_null((const void *)(uintptr_t)guard.marker);
@@ -79,24 +71,11 @@ static bool cannot_begin(struct xseg_fork_guard *guard)
            guard->marker == NULL;
 }
 
-static void without_memory_there_is_no_guard(void **state)
+TEST(without_memory_there_is_no_guard)
 {
     struct xseg_fork_guard guard = {0};
 
-    (void)state;
     if (skip_in_emulator("memory has no limit"))
         return;
     assert_true(in_a_child(cannot_begin, &guard));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_child_is_noticed_by_the_wiped_page),
-        cmocka_unit_test(a_child_is_noticed_by_its_number),
-        cmocka_unit_test(the_end_may_come_twice),
-        cmocka_unit_test(without_memory_there_is_no_guard),
-    };
-
-    return cmocka_run_group_tests_name("fork", tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Records of frames: one for each address and mapping, with what was noted of it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/modules.h"
+#include "tests/support/test.h"
 
 /* A module that is not loaded, at two addresses. */
 struct fixture {
@@ -50,11 +45,10 @@ static const struct xseg_frame *keep(struct fixture *f, uintptr_t pc,
     return frame;
 }
 
-static void an_address_has_one_frame_per_mapping(void **state)
+TEST(an_address_has_one_frame_per_mapping)
 {
     struct fixture f;
 
-    (void)state;
     begin(&f);
     assert_null(xseg_frames_find(&f.frames, (const void *)70000, &f.mapping[0]));
     const struct xseg_frame *frame = keep(&f, 70000, &f.mapping[0]);
@@ -66,14 +60,13 @@ static void an_address_has_one_frame_per_mapping(void **state)
     end(&f);
 }
 
-static void what_is_noted_stays(void **state)
+TEST(what_is_noted_stays)
 {
     const struct xseg_stack_source first = {"function", 5, "made-up.c", 17};
     const struct xseg_stack_source second = {"other", 6, "other.c", 18};
     struct xseg_stack_frame out;
     struct fixture f;
 
-    (void)state;
     begin(&f);
     const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.mapping[0]);
     xseg_frames_read(&f.frames, frame, &out);
@@ -95,14 +88,13 @@ static void what_is_noted_stays(void **state)
 }
 
 /* That nothing was found is known from then on, too. */
-static void nothing_may_be_noted(void **state)
+TEST(nothing_may_be_noted)
 {
     const struct xseg_stack_source nothing = {NULL, 0, NULL, 9};
     const struct xseg_stack_source something = {"function", 5, "made-up.c", 17};
     struct xseg_stack_frame out;
     struct fixture f;
 
-    (void)state;
     begin(&f);
     const struct xseg_frame *frame = keep(&f, 65536 + 100, &f.mapping[0]);
     xseg_frames_set_source(&f.frames, frame, &nothing);
@@ -116,12 +108,11 @@ static void nothing_may_be_noted(void **state)
 }
 
 /* Frames of one function and file have one record of each text. */
-static void texts_are_kept_once(void **state)
+TEST(texts_are_kept_once)
 {
     struct xseg_stack_frame out, before;
     struct fixture f;
 
-    (void)state;
     begin(&f);
     memset(&before, 0, sizeof(before));
     for (uint32_t i = 1; i < 50; i++) {
@@ -148,14 +139,13 @@ static void texts_are_kept_once(void **state)
 }
 
 /* Functions at the same place of two modules have names of their own. */
-static void names_belong_to_modules(void **state)
+TEST(names_belong_to_modules)
 {
     const struct xseg_stack_source source[] = {{"one", 0, NULL, 0}, {"other", 0, NULL, 0}};
     struct xseg_module other = {.name = "/lib/other.so", .path = "/lib/other.so"};
     struct xseg_stack_frame out;
     struct fixture f;
 
-    (void)state;
     begin(&f);
     f.mapping[1].module = &other;
     for (unsigned i = 0; i < 2; i++) {
@@ -168,11 +158,10 @@ static void names_belong_to_modules(void **state)
     end(&f);
 }
 
-static void without_room_less_is_known(void **state)
+TEST(without_room_less_is_known)
 {
     const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
 
-    (void)state;
     for (size_t left = 0; left < 256; left += 8) {
         struct xseg_stack_frame out;
         struct fixture f;
@@ -193,13 +182,12 @@ static void without_room_less_is_known(void **state)
     }
 }
 
-static void the_audit_names_the_broken_invariant(void **state)
+TEST(the_audit_names_the_broken_invariant)
 {
     const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
     struct xseg_violation violation = {0};
     struct fixture f;
 
-    (void)state;
     begin(&f);
     struct xseg_frame *frame =
         xseg_bump_at(&f.memory, xseg_bump_handle(&f.memory, keep(&f, 65536 + 100, f.mapping)));
@@ -215,19 +203,4 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_string_equal(violation.tag, "FRAMES-2");
     atomic_store(&nowhere->is_resolved, false);
     end(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_address_has_one_frame_per_mapping),
-        cmocka_unit_test(what_is_noted_stays),
-        cmocka_unit_test(nothing_may_be_noted),
-        cmocka_unit_test(texts_are_kept_once),
-        cmocka_unit_test(names_belong_to_modules),
-        cmocka_unit_test(without_room_less_is_known),
-        cmocka_unit_test(the_audit_names_the_broken_invariant),
-    };
-
-    return cmocka_run_group_tests_name("frames", tests, NULL, NULL);
 }

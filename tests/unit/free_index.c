@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* The free index against an array that is searched from end to end. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/base/align.h"
 #include "src/core/block/free_index.h"
 #include "src/core/block/tree.h"
+#include "tests/support/test.h"
 
 #define BLOCKS 600u
 
@@ -135,26 +131,23 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
     free(f);
 }
 
-static void agrees_with_the_slow_search(void **state)
+TEST(agrees_with_the_slow_search)
 {
-    (void)state;
     compare_searches(random_bytes, XSEG_GIB);
 }
 
-static void agrees_with_it_where_hundreds_share_a_bin(void **state)
+TEST(agrees_with_it_where_hundreds_share_a_bin)
 {
-    (void)state;
     compare_searches(like_bytes, 20 * XSEG_MIB);
     compare_searches(like_bytes, 244 * XSEG_MIB);
 }
 
 /* Each inserted block becomes the first of a bin; then the first block is removed repeatedly. */
-static void a_bin_can_be_a_stack(void **state)
+TEST(a_bin_can_be_a_stack)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     struct xseg_violation violation;
 
-    (void)state;
     assert_non_null(f);
     xseg_free_index_init(&f->free_index, records_of(f));
     lay_extents(f, BLOCKS * 20 * XSEG_MIB);
@@ -191,21 +184,19 @@ static unsigned longest_rise(uint32_t distance)
     return longest;
 }
 
-static void no_regular_distance_has_priorities_in_order(void **state)
+TEST(no_regular_distance_has_priorities_in_order)
 {
     const uint32_t record = sizeof(struct xseg_block) / XSEG_BUMP_UNIT;
 
-    (void)state;
     for (uint32_t distance = record; distance < 4096 * record; distance += record)
         assert_in_range(longest_rise(distance), 2, 60);
 }
 
 /* Requests may ask for more than any device has. */
-static void nothing_fits_a_size_that_no_device_has(void **state)
+TEST(nothing_fits_a_size_that_no_device_has)
 {
     struct fixture *f = calloc(1, sizeof(*f));
 
-    (void)state;
     assert_non_null(f);
     xseg_free_index_init(&f->free_index, records_of(f));
     lay_extents(f, 1ull << 49);
@@ -231,12 +222,11 @@ static void expect(struct fixture *f, const char *tag)
 }
 
 /* The audit names what is broken. */
-static void the_audit_can_fail(void **state)
+TEST(the_audit_can_fail)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     struct xseg_violation violation = {0};
 
-    (void)state;
     assert_non_null(f);
     xseg_free_index_init(&f->free_index, records_of(f));
     lay_extents(f, XSEG_MIB);
@@ -266,18 +256,4 @@ static void the_audit_can_fail(void **state)
     xseg_bitmap_clear(&f->free_index.used, 2);
     expect(f, "INDEX-1");
     free(f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_the_slow_search),
-        cmocka_unit_test(agrees_with_it_where_hundreds_share_a_bin),
-        cmocka_unit_test(a_bin_can_be_a_stack),
-        cmocka_unit_test(no_regular_distance_has_priorities_in_order),
-        cmocka_unit_test(nothing_fits_a_size_that_no_device_has),
-        cmocka_unit_test(the_audit_can_fail),
-    };
-
-    return cmocka_run_group_tests_name("free_index", tests, NULL, NULL);
 }

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Growth where addresses run short: ranges that hold nothing are given back for those that would. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "src/core/device/allocator.h"
 #include "src/core/grow/growth.h"
+#include "src/core/device/allocator.h"
 #include "tests/support/env.h"
 
 /* Addresses for one segment, not for two: the first reserves a little more than the device's memory,
@@ -22,12 +15,11 @@ static struct xseg_allocator *open_with_few_addresses(void)
     return env_open_on(&settings, "expandable_segments:True");
 }
 
-static void an_empty_range_makes_room_for_another(void **state)
+TEST(an_empty_range_makes_room_for_another)
 {
     struct xseg_allocator *allocator = open_with_few_addresses();
     const xseg_stream other = env_stream();
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 64 * MIB, NULL));
     env_empty_cache(allocator);
     const uint64_t before = env_stats(allocator).address_bytes;
@@ -41,13 +33,12 @@ static void an_empty_range_makes_room_for_another(void **state)
     env_close(allocator);
 }
 
-static void a_range_in_use_stays(void **state)
+TEST(a_range_in_use_stays)
 {
     struct xseg_allocator *allocator = open_with_few_addresses();
     const xseg_stream other = env_stream();
     void *block = env_alloc(allocator, 64 * MIB, NULL), *beside, *refused = NULL;
 
-    (void)state;
     /* A classic segment needs few addresses; for a large one there are none either. */
     beside = env_alloc(allocator, 64 * MIB, other);
     assert_false(env_block(allocator, beside).is_expandable);
@@ -74,7 +65,7 @@ static void pick_small(void *self, struct xseg_arena *arena)
 }
 
 /* Between a miss and its growth another thread may free enough: a narrow cell before the hole. */
-static void enough_that_was_freed_meanwhile_serves(void **state)
+TEST(enough_that_was_freed_meanwhile_serves)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *held[] = {env_alloc(allocator, MIB, NULL), env_alloc(allocator, 960 * 1024, NULL)};
@@ -90,7 +81,6 @@ static void enough_that_was_freed_meanwhile_serves(void **state)
     struct xseg_alloc_result grant = {.base = 0};
     struct xseg_arena *arena = NULL;
 
-    (void)state;
     xseg_mutex_lock(&device->memory_lock);
     xseg_device_visit_arenas(device, pick_small, &arena);
     assert_non_null(arena);
@@ -102,15 +92,4 @@ static void enough_that_was_freed_meanwhile_serves(void **state)
     for (size_t i = 0; i < COUNT_OF(held); i++)
         env_free(allocator, held[i]);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_range_makes_room_for_another),
-        cmocka_unit_test(a_range_in_use_stays),
-        cmocka_unit_test(enough_that_was_freed_meanwhile_serves),
-    };
-
-    return cmocka_run_group_tests_name("growth", tests, NULL, NULL);
 }

@@ -144,14 +144,13 @@ static void *end_route(void *self)
     return NULL;
 }
 
-static void the_end_of_a_route_waits_for_its_predicate(void **state)
+TEST(the_end_of_a_route_waits_for_its_predicate)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct request request = {allocator, NULL, NULL, KIB, 0};
     struct ending ending = {env_pool(allocator), false};
     pthread_t asks, ends;
 
-    (void)state;
     reset();
     assert_int_equal(xseg_route_begin(ending.pool, park_and_accept, NULL), XSEG_OK);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
@@ -170,14 +169,13 @@ static void the_end_of_a_route_waits_for_its_predicate(void **state)
 }
 
 /* A plain request is about to take its shortcut when a route begins: the shortcut would lead past it. */
-static void no_shortcut_is_taken_past_a_route_that_has_begun(void **state)
+TEST(no_shortcut_is_taken_past_a_route_that_has_begun)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     struct request request = {allocator, &allocator->stream_cache.lock->os, NULL, KIB, 0};
     pthread_t asks;
 
-    (void)state;
     reset();
     /* The first request makes the arena; from then on a request may take the shortcut. */
     env_free(allocator, env_alloc(allocator, KIB, NULL));
@@ -216,13 +214,12 @@ static bool note_text(void *context, const struct xseg_history_entry *entry)
 }
 
 /* A text that is about to be noted is in no event yet, and no sweep may drop it. */
-static void a_text_stays_until_it_is_noted(void **state)
+TEST(a_text_stays_until_it_is_noted)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     char text[XSEG_HISTORY_LABEL_BYTES] = "";
     pthread_t annotates;
 
-    (void)state;
     reset();
     env_free(allocator, env_alloc(allocator, 1000, NULL));
     assert_int_equal(pthread_create(&annotates, NULL, annotate, allocator), 0);
@@ -240,7 +237,7 @@ static void a_text_stays_until_it_is_noted(void **state)
 /* --- Streams. --- */
 
 /* Two threads meet a stream at once: the one that comes later to the table finds what the other has made. */
-static void two_threads_that_meet_a_stream_know_one(void **state)
+TEST(two_threads_that_meet_a_stream_know_one)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator); /* opens the device */
@@ -249,7 +246,6 @@ static void two_threads_that_meet_a_stream_know_one(void **state)
     struct request request = {allocator, &device->table_lock.os, NULL, KIB, 1};
     pthread_t asks;
 
-    (void)state;
     reset();
     const uint64_t count = atomic_load(&device->streams.count);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
@@ -292,7 +288,7 @@ static void *unobserve(void *self)
     return NULL;
 }
 
-static void an_unobserve_waits_for_calls_under_way(void **state)
+TEST(an_unobserve_waits_for_calls_under_way)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct watched watched = {.allocator = allocator};
@@ -300,7 +296,6 @@ static void an_unobserve_waits_for_calls_under_way(void **state)
     struct request request = {allocator, NULL, NULL, KIB, 0};
     pthread_t asks, ends;
 
-    (void)state;
     reset();
     observer.context = &watched;
     observer.on_trace = park_first;
@@ -324,13 +319,12 @@ static void an_unobserve_waits_for_calls_under_way(void **state)
 /* --- A miss. --- */
 
 /* A thread has missed and is about to wait for the device memory lock; what fits is freed before it gets there. */
-static void a_miss_searches_again_for_what_was_freed_meanwhile(void **state)
+TEST(a_miss_searches_again_for_what_was_freed_meanwhile)
 {
     /* A growth of an expandable segment would begin with what is cached all the same. */
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
     pthread_t asks;
 
-    (void)state;
     reset();
     void *first = env_alloc(allocator, 20 * MIB, NULL);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
@@ -374,12 +368,11 @@ static void *own_and_leave(void *self)
     return NULL;
 }
 
-static void a_latch_is_taken_from_its_owner_behind_a_barrier(void **state)
+TEST(a_latch_is_taken_from_its_owner_behind_a_barrier)
 {
     struct owned owned = {.is_owned = false};
     pthread_t owner;
 
-    (void)state;
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
     if (!owned.lock.has_membarrier)
         return;
@@ -400,12 +393,11 @@ static void *use_once(void *self)
     return NULL;
 }
 
-static void a_thread_sleeps_at_a_latch_behind_a_barrier(void **state)
+TEST(a_thread_sleeps_at_a_latch_behind_a_barrier)
 {
     struct owned owned = {.is_owned = false};
     pthread_t sleeper;
 
-    (void)state;
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
     if (!owned.lock.has_membarrier)
         return;
@@ -438,12 +430,11 @@ static void *own_and_stay(void *self)
     return NULL;
 }
 
-static void a_latch_is_not_taken_from_an_owner_that_holds_it(void **state)
+TEST(a_latch_is_not_taken_from_an_owner_that_holds_it)
 {
     struct owned owned = {.is_owned = false};
     pthread_t owner;
 
-    (void)state;
     reset();
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
     if (!owned.lock.has_membarrier)
@@ -460,22 +451,3 @@ static void a_latch_is_not_taken_from_an_owner_that_holds_it(void **state)
 }
 
 #endif
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_end_of_a_route_waits_for_its_predicate),
-        cmocka_unit_test(no_shortcut_is_taken_past_a_route_that_has_begun),
-        cmocka_unit_test(a_text_stays_until_it_is_noted),
-        cmocka_unit_test(two_threads_that_meet_a_stream_know_one),
-        cmocka_unit_test(an_unobserve_waits_for_calls_under_way),
-        cmocka_unit_test(a_miss_searches_again_for_what_was_freed_meanwhile),
-#if !XSEG_BIASED_LOCK_IS_ATOMIC
-        cmocka_unit_test(a_latch_is_taken_from_its_owner_behind_a_barrier),
-        cmocka_unit_test(a_latch_is_not_taken_from_an_owner_that_holds_it),
-        cmocka_unit_test(a_thread_sleeps_at_a_latch_behind_a_barrier),
-#endif
-    };
-
-    return cmocka_run_group_tests_name("handover", tests, NULL, NULL);
-}

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* A table of records by key: what was added is found and visited, while the table grows. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/hash_table.h"
+#include "tests/support/test.h"
 
 enum { COUNT = 20000 };
 
@@ -23,9 +18,8 @@ static uint64_t key_of(unsigned kind, uint64_t number)
     return kind == 0 ? number : kind == 1 ? number << 40 : UINT64_MAX - number;
 }
 
-static void what_was_added_is_found(void **state)
+TEST(what_was_added_is_found)
 {
-    (void)state;
     for (unsigned kind = 0; kind < 3; kind++) {
         struct xseg_hash_table table;
 
@@ -48,13 +42,12 @@ static void what_was_added_is_found(void **state)
     }
 }
 
-static void each_record_is_visited_once(void **state)
+TEST(each_record_is_visited_once)
 {
     static bool was_visited[COUNT + 1];
     struct xseg_hash_table table;
     unsigned count = 0;
 
-    (void)state;
     xseg_hash_table_init(&table, sizeof(struct record));
     assert_null(xseg_hash_table_next(&table, NULL));
     for (uint64_t number = 1; number <= COUNT; number++)
@@ -69,11 +62,10 @@ static void each_record_is_visited_once(void **state)
     xseg_hash_table_fini(&table);
 }
 
-static void an_ended_table_is_empty(void **state)
+TEST(an_ended_table_is_empty)
 {
     struct xseg_hash_table table;
 
-    (void)state;
     xseg_hash_table_init(&table, sizeof(struct record));
     assert_null(xseg_hash_table_find(&table, 1));
     assert_non_null(xseg_hash_table_find_or_add(&table, 1));
@@ -81,15 +73,4 @@ static void an_ended_table_is_empty(void **state)
     assert_null(xseg_hash_table_find(&table, 1));
     assert_non_null(xseg_hash_table_find_or_add(&table, 1));
     xseg_hash_table_fini(&table);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_added_is_found),
-        cmocka_unit_test(each_record_is_visited_once),
-        cmocka_unit_test(an_ended_table_is_empty),
-    };
-
-    return cmocka_run_group_tests_name("table", tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The heap: what is taken comes in the order of its keys. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "src/tools/containers/heap.h"
+#include "tests/support/test.h"
 
 #define COUNT 2000u
 
@@ -19,12 +14,11 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-static void items_come_in_the_order_of_their_keys(void **state)
+TEST(items_come_in_the_order_of_their_keys)
 {
     double keys[COUNT], sorted[COUNT];
     struct heap heap = {0};
 
-    (void)state;
     for (uint32_t i = 0; i < COUNT; i++) {
         keys[i] = sorted[i] = (double)(i * 7919u % 977u);
         assert_true(heap_add(&heap, keys[i], i));
@@ -41,11 +35,10 @@ static void items_come_in_the_order_of_their_keys(void **state)
     heap_fini(&heap);
 }
 
-static void the_first_is_replaced_by_another(void **state)
+TEST(the_first_is_replaced_by_another)
 {
     struct heap heap = {0};
 
-    (void)state;
     for (uint32_t i = 0; i < 100; i++)
         assert_true(heap_add(&heap, i, i));
     for (uint32_t i = 100; i < 1000; i++)
@@ -53,14 +46,4 @@ static void the_first_is_replaced_by_another(void **state)
     for (uint32_t i = 900; i < 1000; i++)
         assert_int_equal(heap_take(&heap).number, i);
     heap_fini(&heap);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_come_in_the_order_of_their_keys),
-        cmocka_unit_test(the_first_is_replaced_by_another),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,12 +133,11 @@ static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
     env_stream_destroy(stream);
 }
 
-static void plain_requests_take_it(void **state)
+TEST(plain_requests_take_it)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
 
-    (void)state;
     assert_false(hits(allocator, 0, SMALL, NULL)); /* the device is not open */
     warm(allocator, NULL);
     expect_hits(allocator, NULL, true);
@@ -149,12 +148,11 @@ static void plain_requests_take_it(void **state)
     env_close(allocator);
 }
 
-static void odd_arguments_do_not(void **state)
+TEST(odd_arguments_do_not)
 {
     static const size_t odd[] = {0, SIZE_MAX, SIZE_MAX - 511, (size_t)1 << 62};
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     warm(allocator, NULL);
     assert_false(hits(allocator, -1, SMALL, NULL));
     assert_false(hits(allocator, allocator->device_count, SMALL, NULL));
@@ -170,7 +168,7 @@ static void odd_arguments_do_not(void **state)
     env_close(allocator);
 }
 
-static void configurations_with_more_to_do_do_not(void **state)
+TEST(configurations_with_more_to_do_do_not)
 {
     static const char *const config[] = {
         "roundup_power2_divisions:4",
@@ -183,7 +181,6 @@ static void configurations_with_more_to_do_do_not(void **state)
     };
     const struct xseg_sim_settings settings = {sizeof(settings)};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = open_on(&settings, config[i]);
 
@@ -193,11 +190,10 @@ static void configurations_with_more_to_do_do_not(void **state)
     }
 }
 
-static void classic_requests_take_it(void **state)
+TEST(classic_requests_take_it)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         settings.without_vmm = i != 0;
         struct xseg_allocator *allocator =
@@ -213,11 +209,10 @@ static void classic_requests_take_it(void **state)
     }
 }
 
-static void classic_requests_leave_expandable_memory_alone(void **state)
+TEST(classic_requests_leave_expandable_memory_alone)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     warm(allocator, NULL);
     assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
     expect_hits(allocator, NULL, false);
@@ -225,13 +220,12 @@ static void classic_requests_leave_expandable_memory_alone(void **state)
     env_close(allocator);
 }
 
-static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
+TEST(routes_and_captures_do_not_but_pending_blocks_do)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
-    (void)state;
     warm(allocator, NULL);
     warm(allocator, stream);
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
@@ -298,13 +292,12 @@ static void warm_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
     exchange_in(allocator, pool, LARGE);
 }
 
-static void requests_for_a_pool_take_it(void **state)
+TEST(requests_for_a_pool_take_it)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
-    (void)state;
     expect_hits_in(allocator, pool, false); /* it has no arena */
     warm_pool(allocator, pool);
     expect_hits_in(allocator, pool, true);
@@ -341,13 +334,12 @@ static void requests_for_a_pool_take_it(void **state)
     env_close(allocator);
 }
 
-static void pools_with_rules_of_their_own_do_not(void **state)
+TEST(pools_with_rules_of_their_own_do_not)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     options.no_split = true;
     assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     warm_pool(allocator, pool);
@@ -358,12 +350,11 @@ static void pools_with_rules_of_their_own_do_not(void **state)
 
 /* --- The same for frees. --- */
 
-static void only_live_blocks_are_freed(void **state)
+TEST(only_live_blocks_are_freed)
 {
     static const size_t sizes[] = {SMALL, LARGE};
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     assert_int_equal(xseg_free(allocator, NULL), XSEG_OK);
     env_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not in memory");
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
@@ -583,18 +574,16 @@ static void expect_same(const char *config, uint64_t memory, uint64_t seed)
     free(result[1]);
 }
 
-static void both_ways_come_to_the_same(void **state)
+TEST(both_ways_come_to_the_same)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++) {
         expect_same("expandable_segments:True", 16 * GIB, seed * 7919);
         expect_same("expandable_segments:False", 16 * GIB, seed * 7927);
     }
 }
 
-static void also_where_memory_is_short(void **state)
+TEST(also_where_memory_is_short)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++)
         expect_same("expandable_segments:True", 400 * MIB, seed * 104729);
 }
@@ -634,12 +623,11 @@ static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *
     return slow;
 }
 
-static void hits_call_neither_host_nor_driver(void **state)
+TEST(hits_call_neither_host_nor_driver)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream[2] = {NULL, env_stream()};
 
-    (void)state;
     assert_int_not_equal(play_round(allocator, stream), 0);
     (void)play_round(allocator, stream);
     const uint64_t driver_before = xseg_sim_calls(NULL);
@@ -669,11 +657,10 @@ static _Noreturn void play_alone(void)
         (void)syscall(SYS_exit, slow == 0 ? 0 : 1);
 }
 
-static void hits_make_no_system_call(void **state)
+TEST(hits_make_no_system_call)
 {
     int end = 0;
 
-    (void)state;
     /* ThreadSanitizer has a thread of its own, without which the process does not end.  With all self-checks
      * arenas rest after two looks, behind a barrier, which is a system call. */
     if (XSEG_BIASED_LOCK_IS_ATOMIC || XSEG_CHECKS >= 3)
@@ -688,25 +675,4 @@ static void hits_make_no_system_call(void **state)
         print_message("# this system has no strict seccomp: nothing was tried\n");
     else
         assert_int_equal(WEXITSTATUS(end), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_requests_take_it),
-        cmocka_unit_test(odd_arguments_do_not),
-        cmocka_unit_test(configurations_with_more_to_do_do_not),
-        cmocka_unit_test(classic_requests_take_it),
-        cmocka_unit_test(classic_requests_leave_expandable_memory_alone),
-        cmocka_unit_test(routes_and_captures_do_not_but_pending_blocks_do),
-        cmocka_unit_test(requests_for_a_pool_take_it),
-        cmocka_unit_test(pools_with_rules_of_their_own_do_not),
-        cmocka_unit_test(only_live_blocks_are_freed),
-        cmocka_unit_test(both_ways_come_to_the_same),
-        cmocka_unit_test(also_where_memory_is_short),
-        cmocka_unit_test(hits_call_neither_host_nor_driver),
-        cmocka_unit_test(hits_make_no_system_call),
-    };
-
-    return cmocka_run_group_tests_name("hit", tests, NULL, NULL);
 }

@@ -16,11 +16,10 @@ static void expect_choice(const struct xseg_idle_ages *ages, uint64_t bytes, uin
     assert_int_equal(limit.pages, pages);
 }
 
-static void the_oldest_come_first(void **state)
+TEST(the_oldest_come_first)
 {
     struct xseg_idle_ages ages = {.span = 1000};
 
-    (void)state;
     ages.bytes[10] = 60;
     ages.pages[10] = 3;
     ages.bytes[40] = 40;
@@ -42,22 +41,13 @@ static void the_oldest_come_first(void **state)
 }
 
 /* While observers are told of what one look takes, another look may give memory a later time. */
-static void what_became_idle_meanwhile_has_no_age(void **state)
+TEST(what_became_idle_meanwhile_has_no_age)
 {
     const struct xseg_idle_ages ages = {.now = 5000, .span = 1000};
 
-    (void)state;
     assert_int_equal(xseg_idle_step(&ages, 5000), 0);
     assert_int_equal(xseg_idle_step(&ages, 5001), 0);
     assert_int_equal(xseg_idle_step(&ages, UINT64_MAX), 0);
     assert_true(xseg_idle_step(&ages, 4500) > 0);
     assert_true(xseg_idle_step(&ages, 3000) > xseg_idle_step(&ages, 4500));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_oldest_come_first),
-                                       cmocka_unit_test(what_became_idle_meanwhile_has_no_age)};
-
-    return cmocka_run_group_tests_name("idle", tests, NULL, NULL);
 }

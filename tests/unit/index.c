@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The index, and arrays that grow by one item: numbers are found by what they stand for, however many there are. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/tools/containers/array.h"
 #include "src/tools/containers/index.h"
+#include "tests/support/test.h"
 
 #define COUNT 5000u
 
@@ -44,11 +39,10 @@ static void fill(struct index *index, struct words *words, unsigned bits)
     }
 }
 
-static void each_number_is_found(void **state)
+TEST(each_number_is_found)
 {
     static const unsigned bits[] = {64, 32, 6};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++) {
         struct words words = {NULL, 0};
         struct index index = {0};
@@ -60,11 +54,10 @@ static void each_number_is_found(void **state)
     }
 }
 
-static void an_array_keeps_its_items(void **state)
+TEST(an_array_keeps_its_items)
 {
     uint32_t *items = NULL;
 
-    (void)state;
     for (uint32_t i = 0; i < COUNT; i++) {
         assert_true(array_room((void **)&items, i, sizeof(*items)));
         items[i] = i;
@@ -79,14 +72,4 @@ static void an_array_keeps_its_items(void **state)
     assert_int_equal(items[63], 63);
     assert_int_equal(items[COUNT - 1], 2 * (COUNT - 1));
     free(items);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_number_is_found),
-        cmocka_unit_test(an_array_keeps_its_items),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

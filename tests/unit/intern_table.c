@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* A table of handles: what was added is found, while it grows and while others read. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "src/base/hash_table.h"
 #include "src/base/intern.h"
+#include "tests/support/test.h"
 
 /* How many handles `table` has under a hash, and whether one of them is `handle`. */
 static bool finds(const struct xseg_intern_table *table, uint32_t hash, uint32_t handle)
@@ -41,11 +36,10 @@ static uint32_t hash_of(unsigned kind, uint32_t handle)
                        : UINT32_MAX - handle % 3;
 }
 
-static void what_was_added_is_found(void **state)
+TEST(what_was_added_is_found)
 {
     static const uint32_t counts[] = {20000, 600, 2000};
 
-    (void)state;
     for (unsigned kind = 0; kind < 3; kind++) {
         struct xseg_intern_table table;
         struct xseg_bump memory;
@@ -73,13 +67,12 @@ static void note_visit(void *context, uint32_t handle)
     seen[handle]++;
 }
 
-static void each_handle_is_visited_once(void **state)
+TEST(each_handle_is_visited_once)
 {
     unsigned char seen[1001] = {0};
     struct xseg_intern_table table;
     struct xseg_bump memory;
 
-    (void)state;
     assert_true(xseg_bump_init(&memory, 1 << 20));
     assert_true(xseg_intern_table_init(&table, &memory));
     for (uint32_t handle = 1; handle <= 1000; handle++)
@@ -90,13 +83,12 @@ static void each_handle_is_visited_once(void **state)
     xseg_bump_fini(&memory);
 }
 
-static void without_room_it_stays_as_it_was(void **state)
+TEST(without_room_it_stays_as_it_was)
 {
     struct xseg_intern_table table;
     struct xseg_bump memory;
     uint32_t added = 0;
 
-    (void)state;
     assert_true(xseg_bump_init(&memory, 4096));
     assert_true(xseg_intern_table_init(&table, &memory));
     while (xseg_intern_table_add(&table, &memory, hash_of(0, added + 1), added + 1))
@@ -137,12 +129,11 @@ static void *read_all(void *self)
     return NULL;
 }
 
-static void readers_find_while_it_grows(void **state)
+TEST(readers_find_while_it_grows)
 {
     struct shared *shared = calloc(1, sizeof(*shared));
     pthread_t thread[2];
 
-    (void)state;
     assert_non_null(shared);
     assert_true(xseg_bump_init(&shared->memory, (size_t)4 << 20));
     assert_true(xseg_intern_table_init(&shared->table, &shared->memory));
@@ -166,14 +157,13 @@ static void readers_find_while_it_grows(void **state)
 }
 
 /* Of words that differ in one bit, in their order or in their number, no two have the same hash. */
-static void hashes_tell_words_apart(void **state)
+TEST(hashes_tell_words_apart)
 {
     enum { WORDS = 9, HASHES = WORDS * 64 + WORDS + 2 };
     static uint64_t hash[HASHES];
     uint64_t word[WORDS] = {0};
     unsigned count = 0;
 
-    (void)state;
     for (unsigned i = 0; i < WORDS; i++)
         for (unsigned bit = 0; bit < 64; bit++) {
             word[i] = (uint64_t)1 << bit;
@@ -189,13 +179,12 @@ static void hashes_tell_words_apart(void **state)
             assert_int_not_equal((uint32_t)hash[i], (uint32_t)hash[j]);
 }
 
-static void the_audit_names_the_broken_invariant(void **state)
+TEST(the_audit_names_the_broken_invariant)
 {
     struct xseg_violation violation = {0};
     struct xseg_intern_table table;
     struct xseg_bump memory;
 
-    (void)state;
     assert_true(xseg_bump_init(&memory, 1 << 20));
     assert_true(xseg_intern_table_init(&table, &memory));
     for (uint32_t handle = 1; handle <= 3; handle++)
@@ -209,18 +198,4 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_false(xseg_intern_table_audit(&table, &violation));
     assert_string_equal(violation.tag, "TABLE-2");
     xseg_bump_fini(&memory);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_added_is_found),
-        cmocka_unit_test(each_handle_is_visited_once),
-        cmocka_unit_test(without_room_it_stays_as_it_was),
-        cmocka_unit_test(readers_find_while_it_grows),
-        cmocka_unit_test(hashes_tell_words_apart),
-        cmocka_unit_test(the_audit_names_the_broken_invariant),
-    };
-
-    return cmocka_run_group_tests_name("handle_table", tests, NULL, NULL);
 }

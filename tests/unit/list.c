@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The ring through a head: order, removal while walking, and removal twice. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "src/base/list.h"
+#include "tests/support/test.h"
 
 struct item {
     int number;
@@ -42,46 +36,42 @@ static void fill(struct xseg_list *head, struct item *item, size_t count)
     }
 }
 
-static void a_new_list_is_empty(void **state)
+TEST(a_new_list_is_empty)
 {
     struct xseg_list head;
 
-    (void)state;
     xseg_list_init(&head);
     assert_true(xseg_list_is_empty(&head));
     assert_numbers(&head, NULL, 0);
 }
 
-static void inserting_before_the_head_appends(void **state)
+TEST(inserting_before_the_head_appends)
 {
     struct xseg_list head;
     struct item item[3];
 
-    (void)state;
     fill(&head, item, 3);
     assert_false(xseg_list_is_empty(&head));
     assert_numbers(&head, (const int[]){0, 1, 2}, 3);
     assert_ptr_equal(XSEG_LIST_FIRST(&head, struct item, link), &item[0]);
 }
 
-static void inserting_before_a_node_goes_there(void **state)
+TEST(inserting_before_a_node_goes_there)
 {
     struct xseg_list head;
     struct item item[3], first = {.number = 10}, middle = {.number = 11};
 
-    (void)state;
     fill(&head, item, 3);
     xseg_list_insert(&item[0].link, &first.link);
     xseg_list_insert(&item[2].link, &middle.link);
     assert_numbers(&head, (const int[]){10, 0, 1, 11, 2}, 5);
 }
 
-static void removing_closes_the_ring(void **state)
+TEST(removing_closes_the_ring)
 {
     struct xseg_list head;
     struct item item[4];
 
-    (void)state;
     fill(&head, item, 4);
     xseg_list_remove(&item[0].link);
     assert_numbers(&head, (const int[]){1, 2, 3}, 3);
@@ -92,12 +82,11 @@ static void removing_closes_the_ring(void **state)
     assert_true(xseg_list_is_empty(&head));
 }
 
-static void removing_twice_does_nothing(void **state)
+TEST(removing_twice_does_nothing)
 {
     struct xseg_list head;
     struct item item[2];
 
-    (void)state;
     fill(&head, item, 2);
     xseg_list_remove(&item[0].link);
     assert_true(xseg_list_is_empty(&item[0].link));
@@ -107,12 +96,11 @@ static void removing_twice_does_nothing(void **state)
     assert_numbers(&head, (const int[]){1, 0}, 2);
 }
 
-static void a_safe_walk_survives_removal(void **state)
+TEST(a_safe_walk_survives_removal)
 {
     struct xseg_list head, odd;
     struct item item[5];
 
-    (void)state;
     fill(&head, item, 5);
     xseg_list_init(&odd);
     XSEG_LIST_FOR_SAFE(node, &head)
@@ -124,18 +112,4 @@ static void a_safe_walk_survives_removal(void **state)
     }
     assert_numbers(&head, (const int[]){0, 2, 4}, 3);
     assert_numbers(&odd, (const int[]){1, 3}, 2);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_new_list_is_empty),
-        cmocka_unit_test(inserting_before_the_head_appends),
-        cmocka_unit_test(inserting_before_a_node_goes_there),
-        cmocka_unit_test(removing_closes_the_ring),
-        cmocka_unit_test(removing_twice_does_nothing),
-        cmocka_unit_test(a_safe_walk_survives_removal),
-    };
-
-    return cmocka_run_group_tests_name("list", tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Log lines go to the sink, or to standard error. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/base/error.h"
+#include "tests/support/test.h"
 
 struct heard {
     unsigned count;
@@ -27,13 +22,12 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
     (void)snprintf(heard->line, sizeof(heard->line), "%s", line);
 }
 
-static void the_sink_hears_every_level(void **state)
+TEST(the_sink_hears_every_level)
 {
     static const enum xseg_log_level level[] = {XSEG_LOG_ERROR, XSEG_LOG_WARNING, XSEG_LOG_INFO};
     struct heard heard = {0};
     const struct xseg_log log = {hear, &heard};
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++) {
         xseg_log_line(&log, level[i], "%s %u", "line", i);
         assert_int_equal(heard.count, i + 1);
@@ -42,13 +36,12 @@ static void the_sink_hears_every_level(void **state)
     assert_string_equal(heard.line, "line 2");
 }
 
-static void a_long_line_is_cut(void **state)
+TEST(a_long_line_is_cut)
 {
     struct heard heard = {0};
     const struct xseg_log log = {hear, &heard};
     char text[4000];
 
-    (void)state;
     memset(text, 'x', sizeof(text));
     text[sizeof(text) - 1] = '\0';
     xseg_log_line(&log, XSEG_LOG_INFO, "%s", text);
@@ -56,12 +49,11 @@ static void a_long_line_is_cut(void **state)
     assert_in_range(strlen(heard.line), 1000, 1023);
 }
 
-static void what_does_not_print_is_shown_by_number(void **state)
+TEST(what_does_not_print_is_shown_by_number)
 {
     struct heard heard = {0};
     const struct xseg_log log = {hear, &heard};
 
-    (void)state;
     xseg_log_line(&log, XSEG_LOG_INFO, "%s and %s", "\033[2J", "\xc3\xa9\n");
     assert_string_equal(heard.line, "\\x1b[2J and \\xc3\\xa9\\x0a");
 }
@@ -81,28 +73,15 @@ static void write_all(FILE *file)
     assert_int_equal(close(old), 0);
 }
 
-static void without_a_sink_warnings_and_errors_are_written(void **state)
+TEST(without_a_sink_warnings_and_errors_are_written)
 {
     char text[256] = "";
     FILE *file = tmpfile();
 
-    (void)state;
     assert_non_null(file);
     write_all(file);
     rewind(file);
     assert_int_not_equal(fread(text, 1, sizeof(text) - 1, file), 0);
     assert_string_equal(text, "xseg: one 1\nxseg: three 3\n");
     assert_int_equal(fclose(file), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_sink_hears_every_level),
-        cmocka_unit_test(a_long_line_is_cut),
-        cmocka_unit_test(what_does_not_print_is_shown_by_number),
-        cmocka_unit_test(without_a_sink_warnings_and_errors_are_written),
-    };
-
-    return cmocka_run_group_tests_name("log", tests, NULL, NULL);
 }

@@ -129,13 +129,12 @@ static void count_end(void *context, const struct xseg_statistics *last)
 
 /* A request that a route has sent to a pool retains the pool: the route ends and the holder releases the pool before the
  * request takes the lock of its arena. */
-static void a_routed_request_retains_its_pool(void **state)
+TEST(a_routed_request_retains_its_pool)
 {
     /* Where sizes are rounded so a request is no plain hit, which would take the arena's lock at once. */
     static const char *const configs[] = {"roundup_power2_divisions:2,expandable_segments:True",
                                           "roundup_power2_divisions:2,expandable_segments:False"};
 
-    (void)state;
     for (unsigned i = 0; i < 4 * COUNT_OF(configs); i++) {
         const bool has_cached = i % 4 < 2;
         struct xseg_allocator *allocator = env_open(configs[i / 4]);
@@ -175,9 +174,8 @@ static void a_routed_request_retains_its_pool(void **state)
 
 /* The block is there, and is to be zeroed next: with the pool its memory has gone, so the request is
  * refused as one that comes later. */
-static void a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile(void **state)
+TEST(a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile)
 {
-    (void)state;
     for (unsigned i = 0; i < 4; i++) {
         struct xseg_allocator *allocator = env_open("expandable_segments:True");
         struct xseg_pool *pool = env_pool(allocator);
@@ -206,11 +204,10 @@ static void a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile(void **sta
 }
 
 /* As above, but the pool is resumed before the second try: that has the context of the first. */
-static void a_second_try_has_the_word_of_the_request(void **state)
+TEST(a_second_try_has_the_word_of_the_request)
 {
     int word;
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_allocator *allocator = env_open("expandable_segments:True,block_user:True");
         struct xseg_pool *pool = env_pool(allocator);
@@ -239,9 +236,8 @@ static void a_second_try_has_the_word_of_the_request(void **state)
 }
 
 /* The block is being zeroed: the memory of its pool stays until then. */
-static void a_pool_is_not_paused_while_a_block_is_zeroed(void **state)
+TEST(a_pool_is_not_paused_while_a_block_is_zeroed)
 {
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_allocator *allocator = env_open("expandable_segments:True");
         struct xseg_pool *pool = env_pool(allocator);
@@ -265,16 +261,4 @@ static void a_pool_is_not_paused_while_a_block_is_zeroed(void **state)
         assert_int_equal(xseg_pool_release(pool), XSEG_OK);
         env_close(allocator);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_routed_request_retains_its_pool),
-        cmocka_unit_test(a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile),
-        cmocka_unit_test(a_second_try_has_the_word_of_the_request),
-        cmocka_unit_test(a_pool_is_not_paused_while_a_block_is_zeroed),
-    };
-
-    return cmocka_run_group_tests_name("meanwhile", tests, NULL, NULL);
 }

@@ -164,11 +164,10 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned at
 
 /* --- Tests. --- */
 
-static void rows_of_a_device_without_private_pools(void **state)
+TEST(rows_of_a_device_without_private_pools)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
 
-    (void)state;
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(expect_agreement(allocator), 0);
     assert_int_equal(sample.pool_count, 1);
@@ -185,11 +184,10 @@ static void rows_of_a_device_without_private_pools(void **state)
     env_close(allocator);
 }
 
-static void fallback_and_paused_memory_is_equal_in_both(void **state)
+TEST(fallback_and_paused_memory_is_equal_in_both)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
-    (void)state;
     settings.memory_bytes = 100 * MIB;
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     struct xseg_pool *pool[] = {make_pool(allocator, 0), make_pool(allocator, 1)};
@@ -216,14 +214,13 @@ static void fallback_and_paused_memory_is_equal_in_both(void **state)
 }
 
 /* Every kind of row: default, guarded, private with blocks in all states, others, ended. */
-static void pools_without_a_row_share_one(void **state)
+TEST(pools_without_a_row_share_one)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "unmap_on_free:True");
     struct xseg_pool *pool[POOLS], *over;
     xseg_stream stream = env_stream();
     void *kept[POOLS];
 
-    (void)state;
     void *const guarded = env_alloc(allocator, 3 * MIB, NULL);
     assert_int_equal(xseg_config_set(allocator, "unmap_on_free:False,expandable_segments:True"),
                      XSEG_OK);
@@ -266,14 +263,13 @@ static void pools_without_a_row_share_one(void **state)
 }
 
 /* With the maximum number of devices private pools share a row. */
-static void rows_are_shared_by_devices(void **state)
+TEST(rows_are_shared_by_devices)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_pool *pool[3];
     void *kept[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
     uint64_t live = 0, reserved = 0;
 
-    (void)state;
     settings.devices = XSEG_PUBLISHED_DEVICES;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (int i = 0; i < (int)XSEG_PUBLISHED_DEVICES; i++)
@@ -305,7 +301,7 @@ static void rows_are_shared_by_devices(void **state)
 
 /* Locking a held lock fails the check of ranks, or hangs.  Only TABLE and REGISTRATIONS may be
  * locked. */
-static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
+TEST(reading_takes_no_lock_of_an_allocation) XSEG_UNCHECKED
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
@@ -314,7 +310,6 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
     struct xseg_statistics pool_stats[2];
     size_t needed = 0;
 
-    (void)state;
     assert_non_null(device);
     struct xseg_arena *large = atomic_load(&device->pool.arenas);
     struct xseg_arena *small = atomic_load(&pool->arenas);
@@ -351,17 +346,4 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
     env_free(allocator, b);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reading_takes_no_lock_of_an_allocation),
-        cmocka_unit_test(rows_of_a_device_without_private_pools),
-        cmocka_unit_test(fallback_and_paused_memory_is_equal_in_both),
-        cmocka_unit_test(pools_without_a_row_share_one),
-        cmocka_unit_test(rows_are_shared_by_devices),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,20 +5,13 @@
  * Random programmes are made as they happen: one event after the other, each in some ring, some of them with a
  * number.  What the merge makes of the rings is held against times that a slow reference has raised.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/base/align.h"
 #include "src/core/history/merge.h"
 #include "tests/support/rng.h"
-
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+#include "tests/support/test.h"
 
 #define RINGS_MOST  12u
 #define EVENTS_MOST 400u
@@ -142,22 +135,20 @@ static void expect_rings(struct programme *p, const char *rings)
 
 /* --- By hand. --- */
 
-static void nothing_is_merged_into_nothing(void **state)
+TEST(nothing_is_merged_into_nothing)
 {
     static struct programme p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     expect_rings(&p, "");
     p.rings = 3;
     expect_rings(&p, "");
 }
 
-static void times_decide_without_numbers(void **state)
+TEST(times_decide_without_numbers)
 {
     static struct programme p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     p.rings = 3;
     put(&p, 0, 10, 0);
@@ -169,11 +160,10 @@ static void times_decide_without_numbers(void **state)
 }
 
 /* Memory goes from ring 1 to ring 0, where a slow processor writes down an earlier time. */
-static void numbers_decide_against_times(void **state)
+TEST(numbers_decide_against_times)
 {
     static struct programme p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     p.rings = 3;
     put(&p, 1, 100, 0);
@@ -186,11 +176,10 @@ static void numbers_decide_against_times(void **state)
 }
 
 /* With a clock that stands still, an event comes behind the numbers that its ring has had. */
-static void equal_times_go_by_numbers(void **state)
+TEST(equal_times_go_by_numbers)
 {
     static struct programme p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     p.rings = 2;
     put(&p, 0, 5, 2);
@@ -203,11 +192,10 @@ static void equal_times_go_by_numbers(void **state)
 }
 
 /* So do events without a number: each has the last one that its ring has had, also at an earlier time. */
-static void events_without_a_number_go_by_the_last_one(void **state)
+TEST(events_without_a_number_go_by_the_last_one)
 {
     static struct programme p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     p.rings = 2;
     put(&p, 0, 5, 9);
@@ -218,11 +206,10 @@ static void events_without_a_number_go_by_the_last_one(void **state)
 }
 
 /* A ring whose times fall keeps its order all the same. */
-static void a_ring_keeps_its_order(void **state)
+TEST(a_ring_keeps_its_order)
 {
     static struct programme p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     p.rings = 2;
     put(&p, 0, 50, 0);
@@ -269,7 +256,7 @@ static void make(struct programme *p, const struct kind *kind, uint64_t *random)
     }
 }
 
-static void any_programme_is_in_order(void **state)
+TEST(any_programme_is_in_order)
 {
     static const struct kind kinds[] = {
         {0, 0, 10, 0}, {4, 0, 10, 0}, {4, 0, 1, 0}, {4, 100, 10, 0}, {1, 1000, 3, 1},
@@ -278,7 +265,6 @@ static void any_programme_is_in_order(void **state)
     static struct programme p;
     uint64_t random = 42;
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         for (unsigned round = 0; round < 12; round++) {
             make(&p, &kinds[i], &random);
@@ -287,12 +273,11 @@ static void any_programme_is_in_order(void **state)
 }
 
 /* Where all clocks agree, the merge is what happened, in its order, whatever was drawn. */
-static void true_times_stay(void **state)
+TEST(true_times_stay)
 {
     static struct programme p;
     uint64_t random = 4711;
 
-    (void)state;
     for (unsigned round = 0; round < 50; round++) {
         make(&p, &(struct kind){round % 17, 0, 1 + round % 3 * 5, round % 5}, &random);
         struct xseg_history_merge merge = begin(&p);
@@ -305,20 +290,4 @@ static void true_times_stay(void **state)
         }
         xseg_history_merge_fini(&merge);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_merged_into_nothing),
-        cmocka_unit_test(times_decide_without_numbers),
-        cmocka_unit_test(numbers_decide_against_times),
-        cmocka_unit_test(equal_times_go_by_numbers),
-        cmocka_unit_test(events_without_a_number_go_by_the_last_one),
-        cmocka_unit_test(a_ring_keeps_its_order),
-        cmocka_unit_test(any_programme_is_in_order),
-        cmocka_unit_test(true_times_stay),
-    };
-
-    return cmocka_run_group_tests_name("merge", tests, NULL, NULL);
 }

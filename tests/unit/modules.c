@@ -8,6 +8,7 @@
 #include "src/base/modules.h"
 #include "tests/support/emulator.h"
 #include "tests/support/plugin.h"
+#include "tests/support/test.h"
 
 struct table {
     struct xseg_bump memory;
@@ -65,14 +66,13 @@ static const struct xseg_module_mapping *find_plugin(struct table *table,
     return mapping;
 }
 
-static void the_programme_and_its_libraries_are_found(void **state)
+TEST(the_programme_and_its_libraries_are_found)
 {
     void *in_libc = dlsym(RTLD_DEFAULT, "gnu_get_libc_version");
     struct table table;
     char self[1024];
     Dl_info info;
 
-    (void)state;
     begin(&table);
     assert_null(find(&table, self)); /* the stack is in no module */
     const struct xseg_module_mapping *programme = find(&table, (const void *)(uintptr_t)&count_run);
@@ -92,12 +92,11 @@ static void the_programme_and_its_libraries_are_found(void **state)
     end(&table);
 }
 
-static void a_library_that_is_unloaded_stays_in_the_table(void **state)
+TEST(a_library_that_is_unloaded_stays_in_the_table)
 {
     struct plugin plugin;
     struct table table;
 
-    (void)state;
     begin(&table);
     const uint64_t before = table.modules.changes;
     plugin_open(&plugin, "plugin-one");
@@ -118,12 +117,11 @@ static void a_library_that_is_unloaded_stays_in_the_table(void **state)
 }
 
 /* A hundred times at the same place or at others: one module, and no more mappings than places. */
-static void the_same_file_is_the_same_module(void **state)
+TEST(the_same_file_is_the_same_module)
 {
     struct plugin plugin;
     struct table table;
 
-    (void)state;
     begin(&table);
     plugin_open(&plugin, "plugin-one");
     const struct xseg_module_mapping *first = find_plugin(&table, &plugin);
@@ -155,7 +153,7 @@ static void the_same_file_is_the_same_module(void **state)
 }
 
 /* Builds under one path, as while somebody develops; some have no build id. */
-static void another_file_at_the_same_path_is_another_module(void **state)
+TEST(another_file_at_the_same_path_is_another_module)
 {
     static const char *const name[] = {"plugin-one", "plugin-rebuilt", "plugin-two",
                                        "plugin-stripped", "plugin-one"};
@@ -165,7 +163,6 @@ static void another_file_at_the_same_path_is_another_module(void **state)
     struct plugin plugin;
     struct table table;
 
-    (void)state;
     const char *folder = getenv("TMPDIR");
     (void)snprintf(path, sizeof(path), "%s/xseg-modules-XXXXXX",
                    folder != NULL ? folder : P_tmpdir);
@@ -189,13 +186,12 @@ static void another_file_at_the_same_path_is_another_module(void **state)
     end(&table);
 }
 
-static void a_relative_path_is_made_absolute(void **state)
+TEST(a_relative_path_is_made_absolute)
 {
     char folder[1024], was[1024], path[1100];
     struct plugin plugin;
     struct table table;
 
-    (void)state;
     begin(&table);
     plugin_path("plugin-one", folder, sizeof(folder));
     *strrchr(folder, '/') = '\0';
@@ -211,9 +207,8 @@ static void a_relative_path_is_made_absolute(void **state)
 }
 
 /* The modules that fit are there, and nothing is broken. */
-static void without_room_some_modules_are_missing(void **state)
+TEST(without_room_some_modules_are_missing)
 {
-    (void)state;
     for (size_t left = 0; left < 8192; left += 56) {
         struct table table;
 
@@ -256,13 +251,12 @@ static void read_first_bytes(void *context)
         assert_memory_equal((const void *)table->modules.loaded[i]->start, "\177ELF", 4);
 }
 
-static void libraries_may_come_and_go_meanwhile(void **state)
+TEST(libraries_may_come_and_go_meanwhile)
 {
     static char one[] = "plugin-one", two[] = "plugin-two";
     pthread_t thread[2];
     struct table table;
 
-    (void)state;
     begin(&table);
     atomic_store(&is_over, false);
     assert_int_equal(pthread_create(&thread[0], NULL, open_and_close, one), 0);
@@ -279,12 +273,11 @@ static void libraries_may_come_and_go_meanwhile(void **state)
     end(&table);
 }
 
-static void the_audit_names_the_broken_invariant(void **state)
+TEST(the_audit_names_the_broken_invariant)
 {
     struct xseg_violation violation = {0};
     struct table table;
 
-    (void)state;
     begin(&table);
     assert_true(table.modules.loaded_count > 2);
     const struct xseg_module_mapping *kept = table.modules.loaded[0];
@@ -307,20 +300,4 @@ static void the_audit_names_the_broken_invariant(void **state)
     *other = before;
     assert_audit(&table.modules);
     end(&table);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_programme_and_its_libraries_are_found),
-        cmocka_unit_test(a_library_that_is_unloaded_stays_in_the_table),
-        cmocka_unit_test(the_same_file_is_the_same_module),
-        cmocka_unit_test(another_file_at_the_same_path_is_another_module),
-        cmocka_unit_test(a_relative_path_is_made_absolute),
-        cmocka_unit_test(without_room_some_modules_are_missing),
-        cmocka_unit_test(libraries_may_come_and_go_meanwhile),
-        cmocka_unit_test(the_audit_names_the_broken_invariant),
-    };
-
-    return cmocka_run_group_tests_name("modules", tests, NULL, NULL);
 }

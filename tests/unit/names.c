@@ -2,16 +2,12 @@
 /* Names of code by libdw: this programme asks about itself. */
 #include <limits.h>
 #include <link.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/tools/reading/names.h"
+#include "tests/support/test.h"
 
 /* This programme as the library records a module. */
 static struct {
@@ -82,7 +78,7 @@ static __attribute__((noinline)) uint64_t call_here(int *line)
     return offset;
 }
 
-static void a_call_has_its_function_and_line(void **state)
+TEST_WITH(a_call_has_its_function_and_line, set_up, tear_down)
 {
     struct name name = {NULL, 0, NULL, 0};
     int line = 0;
@@ -96,7 +92,7 @@ static void a_call_has_its_function_and_line(void **state)
     assert_int_equal(name.line, line);
 }
 
-static void names_stay_until_the_end(void **state)
+TEST_WITH(names_stay_until_the_end, set_up, tear_down)
 {
     struct name first = {NULL, 0, NULL, 0}, second = {NULL, 0, NULL, 0};
     int line = 0;
@@ -110,7 +106,7 @@ static void names_stay_until_the_end(void **state)
     assert_string_equal(first.file, second.file);
 }
 
-static void another_file_has_no_names(void **state)
+TEST_WITH(another_file_has_no_names, set_up, tear_down)
 {
     static const char other[] = "0123456789abcdef0123456789abcdef01234567";
     struct name name = {NULL, 0, NULL, 7};
@@ -126,7 +122,7 @@ static void another_file_has_no_names(void **state)
     assert_true(names_find(*state, self.path, own_build_id(), offset, &name));
 }
 
-static void what_is_no_file_has_no_names(void **state)
+TEST_WITH(what_is_no_file_has_no_names, set_up, tear_down)
 {
     struct name name = {NULL, 0, NULL, 7};
 
@@ -137,7 +133,7 @@ static void what_is_no_file_has_no_names(void **state)
     assert_int_equal(name.line, 7);
 }
 
-static void an_offset_outside_has_no_name(void **state)
+TEST_WITH(an_offset_outside_has_no_name, set_up, tear_down)
 {
     struct name name = {NULL, 0, NULL, 7};
 
@@ -147,7 +143,7 @@ static void an_offset_outside_has_no_name(void **state)
     assert_int_equal(name.line, 7);
 }
 
-static void without_libdw_nothing_has_a_name(void **state)
+TEST_WITH(without_libdw_nothing_has_a_name, set_up, tear_down)
 {
     struct name name = {NULL, 0, NULL, 7};
     int line = 0;
@@ -159,17 +155,11 @@ static void without_libdw_nothing_has_a_name(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest with_libdw[] = {
-        cmocka_unit_test_setup_teardown(a_call_has_its_function_and_line, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(names_stay_until_the_end, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(another_file_has_no_names, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_is_no_file_has_no_names, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(an_offset_outside_has_no_name, set_up, tear_down),
-    };
-    const struct CMUnitTest without[] = {
-        cmocka_unit_test_setup_teardown(without_libdw_nothing_has_a_name, set_up, tear_down),
-    };
+    static const char without[] = "without_libdw_*";
 
-    return names_are_known() ? cmocka_run_group_tests_name("names", with_libdw, NULL, NULL)
-                             : cmocka_run_group_tests_name("names", without, NULL, NULL);
+    if (names_are_known())
+        cmocka_set_skip_filter(without);
+    else
+        cmocka_set_test_filter(without);
+    return test_run();
 }

@@ -83,12 +83,11 @@ static void expect_take(struct fixture *f, uint64_t bytes, const void *only_of, 
     audit(f);
 }
 
-static void sizes_do_not_stand_for_each_other(void **state)
+TEST(sizes_do_not_stand_for_each_other)
 {
     const struct xseg_page_filter anyone = {NULL, false, NULL};
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     put(&f, SMALL, &first);
     const uint64_t small = put(&f, SMALL, &first), full = put(&f, FULL, &first);
@@ -102,7 +101,7 @@ static void sizes_do_not_stand_for_each_other(void **state)
     tear_down(&f);
 }
 
-static void exportable_pages_are_another_kind(void **state)
+TEST(exportable_pages_are_another_kind)
 {
     const struct xseg_page_kind kind = {SMALL, true, NULL};
     const struct xseg_page_filter plain = {NULL, false, NULL}, exporter = {NULL, true, NULL};
@@ -110,7 +109,6 @@ static void exportable_pages_are_another_kind(void **state)
     struct fixture f;
     int file = -1;
 
-    (void)state;
     set_up(&f);
     put(&f, SMALL, &first);
     const uint64_t handle = put_kind(&f, kind, &first);
@@ -132,11 +130,10 @@ static void exportable_pages_are_another_kind(void **state)
     tear_down(&f);
 }
 
-static void a_taker_may_exclude_pages_of_other_owners(void **state)
+TEST(a_taker_may_exclude_pages_of_other_owners)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     const uint64_t own = put(&f, SMALL, &first), fresh = put(&f, SMALL, NULL),
                    other = put(&f, SMALL, &second), last = put(&f, SMALL, &second);
@@ -151,11 +148,10 @@ static void a_taker_may_exclude_pages_of_other_owners(void **state)
     tear_down(&f);
 }
 
-static void the_largest_go_first(void **state)
+TEST(the_largest_go_first)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     for (unsigned i = 0; i < 5; i++) {
         put(&f, SMALL, NULL);
@@ -171,11 +167,10 @@ static void the_largest_go_first(void **state)
     tear_down(&f);
 }
 
-static void the_old_ones_can_go_alone(void **state)
+TEST(the_old_ones_can_go_alone)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     put(&f, SMALL, NULL); /* before there is a time: since the first one */
     for (uint64_t now = 100; now <= 300; now += 100) {
@@ -190,11 +185,10 @@ static void the_old_ones_can_go_alone(void **state)
 }
 
 /* A page that the driver does not release becomes unreleased, and is no longer idle. */
-static void failed_releases_become_unreleased(void **state)
+TEST(failed_releases_become_unreleased)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     put(&f, SMALL, NULL);
     put(&f, SMALL, NULL);
@@ -206,14 +200,13 @@ static void failed_releases_become_unreleased(void **state)
     tear_down(&f);
 }
 
-static void prepared_pages_are_left_to_their_taker(void **state)
+TEST(prepared_pages_are_left_to_their_taker)
 {
     const struct xseg_page_kind kind = {SMALL, 0, &second};
     const struct xseg_page_filter anyone = {NULL, 0, NULL}, taker = {&first, 0, &second};
     struct xseg_page page = {0};
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     assert_int_equal(xseg_page_cache_create(&f.pages, kind), XSEG_OK);
     assert_int_equal(xseg_page_cache_create(&f.pages, kind), XSEG_OK);
@@ -235,19 +228,4 @@ static void prepared_pages_are_left_to_their_taker(void **state)
     assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
     assert_false(xseg_page_cache_unprepare(&f.pages, kind));
     tear_down(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_do_not_stand_for_each_other),
-        cmocka_unit_test(exportable_pages_are_another_kind),
-        cmocka_unit_test(a_taker_may_exclude_pages_of_other_owners),
-        cmocka_unit_test(the_largest_go_first),
-        cmocka_unit_test(the_old_ones_can_go_alone),
-        cmocka_unit_test(failed_releases_become_unreleased),
-        cmocka_unit_test(prepared_pages_are_left_to_their_taker),
-    };
-
-    return cmocka_run_group_tests_name("page", tests, NULL, NULL);
 }

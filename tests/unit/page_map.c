@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The page map: every address leads to its extent, in whole GiB, in shared ones, in crooked ones. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/core/block/page_map.h"
+#include "tests/support/test.h"
 
 static struct xseg_extent classic(uint64_t base, uint64_t bytes)
 {
@@ -40,7 +36,7 @@ static void expect_leads(const struct xseg_page_map *page_map, const struct xseg
     assert_ptr_equal(xseg_page_map_find(page_map, base + bytes - 1), extent);
 }
 
-static void every_kind_of_extent(void **state)
+TEST(every_kind_of_extent)
 {
     struct xseg_page_map page_map;
     struct xseg_extent extent[] = {
@@ -55,7 +51,6 @@ static void every_kind_of_extent(void **state)
         expandable(300 * XSEG_GIB + 2 * XSEG_MIB, 4 * XSEG_GIB),
     };
 
-    (void)state;
     assert_true(xseg_page_map_init(&page_map));
     for (unsigned i = 0; i < XSEG_COUNT_OF(extent); i++)
         assert_true(xseg_page_map_insert(&page_map, &extent[i]));
@@ -76,13 +71,12 @@ static void every_kind_of_extent(void **state)
 }
 
 /* Addresses that come again: a range where classic segments were before. */
-static void addresses_come_again(void **state)
+TEST(addresses_come_again)
 {
     struct xseg_page_map page_map;
     struct xseg_extent first = classic(64 * XSEG_GIB + 8 * XSEG_MIB, 4 * XSEG_MIB);
     struct xseg_extent second = expandable(63 * XSEG_GIB, 3 * XSEG_GIB);
 
-    (void)state;
     assert_true(xseg_page_map_init(&page_map));
     assert_true(xseg_page_map_insert(&page_map, &first));
     xseg_page_map_remove(&page_map, &first);
@@ -94,24 +88,22 @@ static void addresses_come_again(void **state)
     xseg_page_map_fini(&page_map);
 }
 
-static void addresses_out_of_reach_are_refused(void **state)
+TEST(addresses_out_of_reach_are_refused)
 {
     struct xseg_page_map page_map;
     struct xseg_extent extent = classic((uint64_t)1 << 60, 2 * XSEG_MIB);
 
-    (void)state;
     assert_true(xseg_page_map_init(&page_map));
     assert_false(xseg_page_map_insert(&page_map, &extent));
     xseg_page_map_fini(&page_map);
 }
 
 /* Each GiB has an entry of its own, although entries are spread over the sets of the L1 cache. */
-static void each_gib_has_an_entry_of_its_own(void **state)
+TEST(each_gib_has_an_entry_of_its_own)
 {
     struct xseg_page_map page_map;
     bool *taken = calloc(XSEG_PAGE_MAP_ROOTS, sizeof(*taken));
 
-    (void)state;
     assert_non_null(taken);
     assert_true(xseg_page_map_init(&page_map));
     for (uint64_t gib = 0; gib < XSEG_PAGE_MAP_ROOTS; gib++) {
@@ -124,16 +116,4 @@ static void each_gib_has_an_entry_of_its_own(void **state)
         assert_int_equal((xseg_page_map_entry(&page_map, i * 512) - page_map.root) / 8 % 64, i);
     xseg_page_map_fini(&page_map);
     free(taken);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_of_extent),
-        cmocka_unit_test(each_gib_has_an_entry_of_its_own),
-        cmocka_unit_test(addresses_come_again),
-        cmocka_unit_test(addresses_out_of_reach_are_refused),
-    };
-
-    return cmocka_run_group_tests_name("page_map", tests, NULL, NULL);
 }

@@ -8,16 +8,13 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tests/support/rng.h"
+#include "tests/support/test.h"
 
 static const char *const words[XSEG_PICKLE_MAX_INTERNED] = {"zero", "one", "two", "three",
                                                             "\"four\"\n"};
@@ -372,11 +369,10 @@ static void write_anything(void)
     random_state = seed;
 }
 
-static void documents_are_written(void **state)
+TEST(documents_are_written)
 {
     char name[32];
 
-    (void)state;
     write_all("numbers", write_numbers);
     write_all("reals", write_reals);
     write_all("texts", write_texts);
@@ -393,11 +389,10 @@ static void documents_are_written(void **state)
     }
 }
 
-static void a_full_disk_is_told(void **state)
+TEST(a_full_disk_is_told)
 {
     const int file = open("/dev/full", O_WRONLY | O_CLOEXEC);
 
-    (void)state;
     assert_true(file >= 0);
     xseg_file_writer_init(&output, file);
     xseg_pickle_begin(&pickle, &output, words);
@@ -443,11 +438,10 @@ static const char check[] =
     "'BININT','BININT1','BININT2','LONG1','BINFLOAT','SHORT_BINUNICODE','BINUNICODE','MEMOIZE','"
     "BINGET','LONG_BINGET'},seen\n";
 
-static void python_reads_what_was_written(void **state)
+TEST(python_reads_what_was_written)
 {
     char command[sizeof(check) + 200];
 
-    (void)state;
     (void)snprintf(command, sizeof(command), "exec python3 -c \"$CHECK\" '%s'", folder);
     assert_int_equal(setenv("CHECK", check, 1), 0);
     assert_int_equal(system(command), 0);
@@ -469,13 +463,4 @@ static int tear_down(void **state)
     return system(command);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(documents_are_written),
-        cmocka_unit_test(a_full_disk_is_told),
-        cmocka_unit_test(python_reads_what_was_written),
-    };
-
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP_FIXTURE(set_up, tear_down)

@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* How the time of a measurement is shared out. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "src/tools/commands/probe/probe_budget.h"
 #include "src/tools/replay/stopwatch.h"
+#include "tests/support/test.h"
 
 #define SECOND UINT64_C(1000000000)
 
-static void without_a_bound_there_is_always_time(void **state)
+TEST(without_a_bound_there_is_always_time)
 {
     struct probe_budget budget;
     struct probe_share share;
 
-    (void)state;
     probe_budget_init(&budget, 0, 10);
     share = probe_budget_share(&budget, 10);
     assert_false(probe_budget_is_over(&budget));
@@ -25,13 +18,12 @@ static void without_a_bound_there_is_always_time(void **state)
     assert_true(probe_share_has_time(&share, true, 1000));
 }
 
-static void shares_are_by_weight_and_have_two_halves(void **state)
+TEST(shares_are_by_weight_and_have_two_halves)
 {
     struct probe_budget budget;
     struct probe_share first, last;
     const uint64_t now = stopwatch_now();
 
-    (void)state;
     probe_budget_init(&budget, 1000, 10);
     first = probe_budget_share(&budget, 1);
     assert_in_range(first.half - now, 49 * SECOND, 60 * SECOND);
@@ -43,7 +35,7 @@ static void shares_are_by_weight_and_have_two_halves(void **state)
     assert_true(probe_share_has_time(&last, false, 1000));
 }
 
-static void a_share_that_is_over_still_has_three_samples(void **state)
+TEST(a_share_that_is_over_still_has_three_samples)
 {
     const uint64_t now = stopwatch_now();
     const struct probe_share share = {.half = now - 2, .end = now - 1, .deadline = now + SECOND};
@@ -51,7 +43,6 @@ static void a_share_that_is_over_still_has_three_samples(void **state)
     const struct probe_share half = {
         .half = now - 1, .end = now + 100 * SECOND, .deadline = now + 100 * SECOND};
 
-    (void)state;
     assert_true(probe_share_has_time(&share, false, 2));
     assert_false(probe_share_has_time(&share, false, 3));
     assert_false(probe_share_has_time(&share, true, 3));
@@ -60,26 +51,13 @@ static void a_share_that_is_over_still_has_three_samples(void **state)
     assert_true(probe_share_has_time(&half, true, 3));
 }
 
-static void what_is_over_has_nothing_to_share(void **state)
+TEST(what_is_over_has_nothing_to_share)
 {
     struct probe_budget budget = {.deadline = stopwatch_now() - 1, .weight_left = 5};
     struct probe_share share;
 
-    (void)state;
     assert_true(probe_budget_is_over(&budget));
     share = probe_budget_share(&budget, 5);
     assert_false(probe_share_has_time(&share, true, 0));
     assert_int_equal(budget.weight_left, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_bound_there_is_always_time),
-        cmocka_unit_test(shares_are_by_weight_and_have_two_halves),
-        cmocka_unit_test(a_share_that_is_over_still_has_three_samples),
-        cmocka_unit_test(what_is_over_has_nothing_to_share),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

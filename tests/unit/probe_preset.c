@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* How a preset is fitted to what calls were measured to cost. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/tools/commands/probe/probe_preset.h"
 #include "src/tools/commands/probe/probe_round.h"
-
-#define MIB ((uint64_t)1 << 20)
+#include "tests/support/test.h"
 
 static const unsigned sizes[] = {2, 4, 8, 20, 32, 64, 128, 256, 512};
 
@@ -59,17 +52,15 @@ static void expect(struct probe_sized sized, uint64_t base, uint64_t per_mib, ui
     assert_int_equal(sized.least, least);
 }
 
-static void a_line_is_met_and_one_size_that_is_off_moves_nothing(void **state)
+TEST_WITH(a_line_is_met_and_one_size_that_is_off_moves_nothing, clear, NULL)
 {
-    (void)state;
     for (size_t i = 0; i < SIZES; i++)
         add("cuMemCreate", sizes[i] * MIB, sizes[i] == 32 ? 90000 : 7000 + 150 * sizes[i]);
     expect(fitted().create, 7000, 150, 0);
 }
 
-static void a_least_time_is_seen(void **state)
+TEST_WITH(a_least_time_is_seen, clear, NULL)
 {
-    (void)state;
     add("cuMemAlloc", 64 << 10, 60000);
     for (size_t i = 0; i < SIZES; i++)
         add("cuMemAlloc", sizes[i] * MIB,
@@ -77,9 +68,8 @@ static void a_least_time_is_seen(void **state)
     expect(fitted().alloc, 40000, 180, 60000);
 }
 
-static void what_falls_or_starts_below_nothing_has_no_negative_part(void **state)
+TEST_WITH(what_falls_or_starts_below_nothing_has_no_negative_part, clear, NULL)
 {
-    (void)state;
     for (size_t i = 0; i < SIZES; i++) {
         add("cuMemMap", sizes[i] * MIB, 5000 - sizes[i]);
         add("cuMemRelease", sizes[i] * MIB, sizes[i] < 8 ? 100 : 300 * sizes[i] - 2000);
@@ -91,11 +81,10 @@ static void what_falls_or_starts_below_nothing_has_no_negative_part(void **state
     assert_in_range(preset.release.per_mib, 200, 300);
 }
 
-static void a_call_has_its_part_and_each_mapping_its_own(void **state)
+TEST_WITH(a_call_has_its_part_and_each_mapping_its_own, clear, NULL)
 {
     static const unsigned pages[] = {10, PROBE_RUN_MOST};
 
-    (void)state;
     for (size_t i = 0; i < SIZES; i++) {
         const uint64_t mapping = 500 + 20 * sizes[i];
 
@@ -118,9 +107,8 @@ static void a_call_has_its_part_and_each_mapping_its_own(void **state)
 }
 
 /* Without runs, as where a driver takes one page a call, all of a call is its mapping's. */
-static void what_was_not_measured_is_nothing(void **state)
+TEST_WITH(what_was_not_measured_is_nothing, clear, NULL)
 {
-    (void)state;
     add("cuMemUnmap", 2 * MIB, 34000);
     add("cuMemSetAccess", 2 * MIB, 38600);
     add("cuMemSetAccess", 20 * MIB, 62000);
@@ -155,7 +143,7 @@ static char *printed(const char *card)
     return text;
 }
 
-static void a_card_is_named_as_a_file_and_as_c_can(void **state)
+TEST_WITH(a_card_is_named_as_a_file_and_as_c_can, clear, NULL)
 {
     static const struct {
         const char *card, *name, *word;
@@ -169,7 +157,6 @@ static void a_card_is_named_as_a_file_and_as_c_can(void **state)
          "{.name = \"0123"},
     };
 
-    (void)state;
     add("cuMemAddressReserve", 64 << 10, 2000);
     add("cuMemCreate", 2 * MIB, 1000);
     add("cuMemCreate", 4 * MIB, 1000);
@@ -186,18 +173,4 @@ static void a_card_is_named_as_a_file_and_as_c_can(void **state)
         assert_non_null(strstr(text, "# Farthest from what it was fitted to: cuMemCreate, 1 x "));
         free(text);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_line_is_met_and_one_size_that_is_off_moves_nothing, clear),
-        cmocka_unit_test_setup(a_least_time_is_seen, clear),
-        cmocka_unit_test_setup(what_falls_or_starts_below_nothing_has_no_negative_part, clear),
-        cmocka_unit_test_setup(a_call_has_its_part_and_each_mapping_its_own, clear),
-        cmocka_unit_test_setup(what_was_not_measured_is_nothing, clear),
-        cmocka_unit_test_setup(a_card_is_named_as_a_file_and_as_c_can, clear),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

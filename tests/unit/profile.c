@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Profiles of small programmes, their sums, and comparisons of both. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "src/tools/ranks/compare.h"
 #include "tests/support/recording_builder.h"
+#include "tests/support/test.h"
 
 #define BASE UINT64_C(0x7f0000000000)
-#define MIB  ((uint64_t)1 << 20)
-
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 static void add_site(struct profile *profile, const char *name, uint64_t peak, uint64_t blocks)
 {
@@ -49,9 +41,8 @@ static struct profile profile_of(struct builder *builder, bool by_events)
 }
 
 /* Half a page for 1 of 3 events, or for 90 of 100 us. */
-static void averages_are_over_events_or_time(void **state)
+TEST(averages_are_over_events_or_time)
 {
-    (void)state;
     for (int by_events = 0; by_events < 2; by_events++) {
         struct builder *builder = builder_new();
         struct profile profile;
@@ -79,7 +70,7 @@ static void averages_are_over_events_or_time(void **state)
 }
 
 /* Frames that differ in what their names do not say, such as the module, are one site. */
-static void sites_of_one_name_are_one(void **state)
+TEST(sites_of_one_name_are_one)
 {
     const struct profile_rules rules = {.depth = 1};
     struct recording_frame frames[] = {{.name = 1, .module = 2}, {.name = 1}};
@@ -89,7 +80,6 @@ static void sites_of_one_name_are_one(void **state)
     struct builder *builder = builder_new();
     struct profile profile;
 
-    (void)state;
     builder->recording.frames = frames;
     builder->recording.frame_count = COUNT_OF(frames);
     builder->recording.stack_frames = stack_frames;
@@ -111,11 +101,10 @@ static void sites_of_one_name_are_one(void **state)
     free(builder);
 }
 
-static void sums_have_each_name_once_and_in_order(void **state)
+TEST(sums_have_each_name_once_and_in_order)
 {
     struct profile sum = {0}, first = {0}, second = {0};
 
-    (void)state;
     add_site(&first, "b", 1, 10);
     add_site(&first, "d", 2, 20);
     add_site(&second, "a", 4, 1);
@@ -143,12 +132,11 @@ static void sums_have_each_name_once_and_in_order(void **state)
     profile_fini(&second);
 }
 
-static void sums_stay_at_the_most(void **state)
+TEST(sums_stay_at_the_most)
 {
     struct profile sum = {0}, huge = {0}, small = {0};
     struct compare compare;
 
-    (void)state;
     add_site(&huge, "a", PROFILE_MOST, 1);
     add_site(&small, "b", 1, 1);
     assert_true(profile_add(&sum, &huge));
@@ -183,7 +171,7 @@ static size_t rows_of(const char *const *a, const char *const *b, bool may_move)
     return rows;
 }
 
-static void lines_move_where_it_is_plain_which(void **state)
+TEST(lines_move_where_it_is_plain_which)
 {
     static const char *const a[] = {"m.py:10 f", "m.py:9 f", "n.py:1 g < m.py:3 main", NULL};
     static const char *const moved[] = {"m.py:11 f", "m.py:12 f", "n.py:1 g < m.py:4 main", NULL};
@@ -193,24 +181,10 @@ static void lines_move_where_it_is_plain_which(void **state)
     static const char *const nameless[] = {"m.py:10", "n.py:1 g < m.py:3", NULL};
     static const char *const moved_nameless[] = {"m.py:8", "n.py:2 g < m.py:44", NULL};
 
-    (void)state;
     assert_int_equal(rows_of(a, a, true), 3);
     assert_int_equal(rows_of(a, moved, true), 3);
     assert_int_equal(rows_of(a, moved, false), 6);
     assert_int_equal(rows_of(a, more, true), 7);
     assert_int_equal(rows_of(a, words, true), 6);
     assert_int_equal(rows_of(nameless, moved_nameless, true), 2);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(averages_are_over_events_or_time),
-        cmocka_unit_test(sites_of_one_name_are_one),
-        cmocka_unit_test(sums_have_each_name_once_and_in_order),
-        cmocka_unit_test(sums_stay_at_the_most),
-        cmocka_unit_test(lines_move_where_it_is_plain_which),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

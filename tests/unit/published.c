@@ -3,19 +3,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/tools/commands/top/published.h"
 #include "src/tools/commands/top/top_table.h"
+#include "tests/support/test.h"
 
 static struct xseg_published file, head;
 static struct xseg_published_sample frame;
@@ -59,9 +55,8 @@ static void expect_refused(const char *word)
     fill();
 }
 
-static void what_is_well_formed_is_taken(void **state)
+TEST(what_is_well_formed_is_taken)
 {
-    (void)state;
     fill();
     assert_true(take());
     assert_int_equal(head.pid, 77);
@@ -78,9 +73,8 @@ static void what_is_well_formed_is_taken(void **state)
     assert_int_equal(frame.devices[0].live, 11);
 }
 
-static void what_is_not_is_refused(void **state)
+TEST(what_is_not_is_refused)
 {
-    (void)state;
     fill();
     file.magic[0] = 'X';
     expect_refused("nothing that xseg has published");
@@ -106,9 +100,8 @@ static void what_is_not_is_refused(void **state)
     }
 }
 
-static void labels_can_be_printed(void **state)
+TEST(labels_can_be_printed)
 {
-    (void)state;
     fill();
     memset(file.samples[0].pools[2].label, 'a', XSEG_PUBLISHED_LABEL);
     assert_true(take());
@@ -120,7 +113,7 @@ static void labels_can_be_printed(void **state)
 
 /* --- Rows. --- */
 
-static void rows_are_in_order(void **state)
+TEST(rows_are_in_order)
 {
     struct publisher one = {.pid = 5, .command = "one"}, other = {.pid = 3, .command = "other"};
     struct publisher *list[] = {&other, &one};
@@ -129,7 +122,6 @@ static void rows_are_in_order(void **state)
     char line[TOP_LINE];
     int from, length;
 
-    (void)state;
     fill();
     assert_true(take());
     one.frame = frame;
@@ -168,11 +160,10 @@ static int make_file(size_t bytes)
     return made;
 }
 
-static void files_are_read(void **state)
+TEST(files_are_read)
 {
     int ends[2];
 
-    (void)state;
     fill();
     int made = make_file(sizeof(file));
     assert_true(published_read(made, &head, &frame, &why));
@@ -221,12 +212,11 @@ static void *write_frames(void *self)
     return NULL;
 }
 
-static void a_frame_is_of_one_moment(void **state)
+TEST(a_frame_is_of_one_moment)
 {
     pthread_t thread;
     unsigned taken = 0;
 
-    (void)state;
     fill();
     file.samples[0].pool_count = 0;
     const int made = make_file(sizeof(file));
@@ -262,7 +252,7 @@ static uint32_t next_random(uint64_t *state)
 }
 
 /* Any bytes of the file are anything: the reader stays within bounds, which a sanitizer sees. */
-static void damage_does_no_harm(void **state)
+TEST(damage_does_no_harm)
 {
     struct publisher publisher = {.pid = 1, .command = "any"};
     struct publisher *list[] = {&publisher};
@@ -270,7 +260,6 @@ static void damage_does_no_harm(void **state)
     uint64_t random = 7;
     unsigned taken = 0;
 
-    (void)state;
     for (unsigned round = 0; round < 20000; round++) {
         struct top_table table;
         char line[TOP_LINE];
@@ -295,19 +284,4 @@ static void damage_does_no_harm(void **state)
         top_table_fini(&table);
     }
     assert_in_range(taken, 2000, 19000);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_well_formed_is_taken),
-        cmocka_unit_test(what_is_not_is_refused),
-        cmocka_unit_test(labels_can_be_printed),
-        cmocka_unit_test(rows_are_in_order),
-        cmocka_unit_test(files_are_read),
-        cmocka_unit_test(a_frame_is_of_one_moment),
-        cmocka_unit_test(damage_does_no_harm),
-    };
-
-    return cmocka_run_group_tests_name("published", tests, NULL, NULL);
 }

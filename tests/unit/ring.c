@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Rings of events: what is kept and what is lost, against a plain list; and readers beside a writer. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/base/align.h"
 #include "src/core/history/ring.h"
 #include "tests/support/rng.h"
-
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+#include "tests/support/test.h"
 
 /* An event whose every word tells its number. */
 static struct xseg_history_event event_of(uint64_t number)
@@ -60,7 +53,7 @@ static bool is_event(const struct xseg_history_event *event, uint64_t user, uint
 }
 
 /* Each member has bits of its own among the words. */
-static void an_event_is_what_its_words_say(void **state)
+TEST(an_event_is_what_its_words_say)
 {
     static const struct xseg_history_event full = {
         .time = UINT64_MAX,
@@ -81,7 +74,6 @@ static void an_event_is_what_its_words_say(void **state)
     atomic_uint_fast64_t words[XSEG_HISTORY_EVENT_WORDS];
     uint64_t copy[XSEG_HISTORY_EVENT_WORDS], seen[XSEG_HISTORY_EVENT_WORDS] = {0};
 
-    (void)state;
     memset(one, 0, sizeof(one));
     one[0].time = full.time;
     one[1].base = full.base;
@@ -162,12 +154,11 @@ static struct xseg_history_ring *make(uint64_t capacity, bool has_users)
     return ring;
 }
 
-static void the_newest_are_kept(void **state)
+TEST(the_newest_are_kept)
 {
     static const uint64_t capacities[] = {1, 2, 3, 16, 1000, 5000};
     static const uint64_t counts[] = {0, 1, 2, 3, 4, 15, 16, 17, 18, 999, 1001, 4097, 12345};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(capacities); i++)
         for (size_t k = 0; k < 2 * COUNT_OF(counts); k++) {
             const uint64_t count = counts[k / 2], kept = xseg_min(count, capacities[i]);
@@ -180,12 +171,11 @@ static void the_newest_are_kept(void **state)
 }
 
 /* An event that was overwritten is not read; the one in the place that is written next is not, either. */
-static void the_overwritten_are_not_read(void **state)
+TEST(the_overwritten_are_not_read)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(4);
     struct xseg_history_event event;
 
-    (void)state;
     note(ring, 5);
     assert_false(xseg_history_ring_read(ring, 0, &event));
     for (uint64_t number = 1; number < 5; number++)
@@ -199,11 +189,10 @@ static void the_overwritten_are_not_read(void **state)
     xseg_history_ring_destroy(ring);
 }
 
-static void the_cleared_are_not_lost(void **state)
+TEST(the_cleared_are_not_lost)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(10);
 
-    (void)state;
     note(ring, 25);
     expect_kept(ring, 15, 25, 15);
     xseg_history_ring_clear(ring, 20);
@@ -251,21 +240,19 @@ static void grow_and_shrink(bool has_users)
     xseg_history_ring_destroy(ring);
 }
 
-static void a_ring_grows_and_shrinks(void **state)
+TEST(a_ring_grows_and_shrinks)
 {
-    (void)state;
     grow_and_shrink(false);
     grow_and_shrink(true);
 }
 
 /* Events from before have no `user`; events without one do not keep that of an earlier event in their place. */
-static void users_begin_with_the_next_event(void **state)
+TEST(users_begin_with_the_next_event)
 {
     struct xseg_history_ring *ring = make(9, false);
     struct xseg_history_event event;
     uint64_t user = 0;
 
-    (void)state;
     note(ring, 5);
     assert_true(xseg_history_ring_add_users(ring));
     note(ring, 4);
@@ -291,11 +278,10 @@ static void users_begin_with_the_next_event(void **state)
 }
 
 /* Whatever happens to a ring, it keeps the newest events that it had room for all the time. */
-static void any_sequence_keeps_what_it_should(void **state)
+TEST(any_sequence_keeps_what_it_should)
 {
     uint64_t random = 20261;
 
-    (void)state;
     for (unsigned round = 0; round < 200; round++) {
         struct xseg_history_ring *ring = make(1 + rng_next(&random) % 40, round % 2 != 0);
         uint64_t first = 0, cleared = 0;
@@ -323,11 +309,10 @@ static void any_sequence_keeps_what_it_should(void **state)
 }
 
 /* A large ring takes memory as it fills. */
-static void memory_is_taken_as_events_come(void **state)
+TEST(memory_is_taken_as_events_come)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(UINT64_C(1) << 24);
 
-    (void)state;
     assert_non_null(ring);
     note(ring, 100);
     expect_kept(ring, 0, 100, 0);
@@ -422,18 +407,16 @@ static void read_together(uint64_t capacity, bool resizes, bool has_users)
     xseg_history_ring_destroy(t.ring);
 }
 
-static void no_event_is_read_in_part(void **state)
+TEST(no_event_is_read_in_part)
 {
     static const uint64_t capacities[] = {1, 2, 16, 500};
 
-    (void)state;
     for (size_t i = 0; i < 2 * COUNT_OF(capacities); i++)
         read_together(capacities[i / 2], false, i % 2 != 0);
 }
 
-static void a_ring_is_resized_beside_readers(void **state)
+TEST(a_ring_is_resized_beside_readers)
 {
-    (void)state;
     read_together(16, true, false);
     read_together(16, true, true);
 }
@@ -448,12 +431,11 @@ static void expect(const struct xseg_history_ring *ring, const char *tag)
     assert_string_equal(violation.tag, tag);
 }
 
-static void the_audit_names_what_is_wrong(void **state)
+TEST(the_audit_names_what_is_wrong)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(8);
     struct xseg_history_event early = event_of(3);
 
-    (void)state;
     note(ring, 6);
     atomic_store(&ring->cleared, 7);
     expect(ring, "RING-1");
@@ -467,23 +449,4 @@ static void the_audit_names_what_is_wrong(void **state)
     xseg_history_ring_clear(ring, 7);
     expect_kept(ring, 7, 7, 0);
     xseg_history_ring_destroy(ring);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_event_is_what_its_words_say),
-        cmocka_unit_test(the_newest_are_kept),
-        cmocka_unit_test(the_overwritten_are_not_read),
-        cmocka_unit_test(the_cleared_are_not_lost),
-        cmocka_unit_test(a_ring_grows_and_shrinks),
-        cmocka_unit_test(users_begin_with_the_next_event),
-        cmocka_unit_test(any_sequence_keeps_what_it_should),
-        cmocka_unit_test(memory_is_taken_as_events_come),
-        cmocka_unit_test(no_event_is_read_in_part),
-        cmocka_unit_test(a_ring_is_resized_beside_readers),
-        cmocka_unit_test(the_audit_names_what_is_wrong),
-    };
-
-    return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
 }

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Routes: read without a lock while they come and go. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/core/device/device.h"
 #include "src/core/device/route.h"
+#include "tests/support/test.h"
 
 static struct xseg_mutex table_lock;
 static struct xseg_routes routes;
@@ -44,12 +39,11 @@ static bool yes_or_no(void *self, xseg_stream handle)
     return *(const bool *)self;
 }
 
-static void the_latest_that_accepts_is_found(void **state)
+TEST(the_latest_that_accepts_is_found)
 {
     struct xseg_pool pools[3];
     bool accepts[3] = {true, true, true};
 
-    (void)state;
     set_up();
     assert_false(xseg_routes_exist(&routes));
     assert_null(find());
@@ -104,13 +98,12 @@ static void *read_all_the_time(void *unused)
     return unused;
 }
 
-static void a_predicate_is_not_called_after_its_end(void **state)
+TEST(a_predicate_is_not_called_after_its_end)
 {
     const struct xseg_route route = {
         .pool = &pool_of_the_rounds, .accepts = count_late, .self = &is_routed};
     pthread_t reader[READERS];
 
-    (void)state;
     set_up();
     for (unsigned i = 0; i < READERS; i++)
         assert_int_equal(pthread_create(&reader[i], NULL, read_all_the_time, NULL), 0);
@@ -125,14 +118,4 @@ static void a_predicate_is_not_called_after_its_end(void **state)
         assert_int_equal(pthread_join(reader[i], NULL), 0);
     assert_int_equal(atomic_load(&late_calls), 0);
     tear_down();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_latest_that_accepts_is_found),
-        cmocka_unit_test(a_predicate_is_not_called_after_its_end),
-    };
-
-    return cmocka_run_group_tests_name("route", tests, NULL, NULL);
 }

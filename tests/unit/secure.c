@@ -57,12 +57,11 @@ static void set_all(const char *config)
         assert_int_equal(setenv(variable[i], i == 0 ? "/no/such/driver" : config, 1), 0);
 }
 
-static void the_defaults_hold_and_one_line_says_so(void **state)
+TEST(the_defaults_hold_and_one_line_says_so)
 {
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {0};
 
-    (void)state;
     has_rights = true;
     set_all("no_such_key:1");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
@@ -76,13 +75,12 @@ static void the_defaults_hold_and_one_line_says_so(void **state)
         assert_non_null(strstr(heard.line, variable[i]));
 }
 
-static void the_driver_is_the_usual_one(void **state)
+TEST(the_driver_is_the_usual_one)
 {
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {0};
     char text[512] = "";
 
-    (void)state;
     has_rights = true;
     set_all("");
     if (try_open(NULL, &heard, &allocator) == XSEG_OK) {
@@ -94,12 +92,11 @@ static void the_driver_is_the_usual_one(void **state)
     assert_non_null(strstr(text, "libcuda.so.1"));
 }
 
-static void else_the_environment_counts(void **state)
+TEST(else_the_environment_counts)
 {
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {0};
 
-    (void)state;
     has_rights = false;
     set_all("no_such_key:1");
     env_expect_error(try_open(env_driver(), &heard, &allocator), XSEG_ERR_CONFIG,
@@ -107,15 +104,4 @@ static void else_the_environment_counts(void **state)
     set_all("");
     env_expect_error(try_open(NULL, &heard, &allocator), XSEG_ERR_NO_DRIVER, "/no/such/driver");
     assert_int_equal(heard.count, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_defaults_hold_and_one_line_says_so),
-        cmocka_unit_test(the_driver_is_the_usual_one),
-        cmocka_unit_test(else_the_environment_counts),
-    };
-
-    return cmocka_run_group_tests_name("secure", tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Segments: each operation is a transaction, whatever driver call fails in it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/base/align.h"
 #include "tests/support/env.h"
@@ -82,12 +77,11 @@ static uint64_t mapped(const struct fixture *f)
     return atomic_load(&f->segment.mapped);
 }
 
-static void growing_keeps_what_was_mapped(void **state)
+TEST(growing_keeps_what_was_mapped)
 {
     struct fixture f;
     uint32_t done = 0;
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 2, false), XSEG_OK);
     const uint64_t before = f.segment.handle[1];
@@ -105,11 +99,10 @@ static void growing_keeps_what_was_mapped(void **state)
     tear_down(&f);
 }
 
-static void too_little_memory_changes_nothing(void **state)
+TEST(too_little_memory_changes_nothing)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f, 10 * PAGE);
     assert_int_equal(map(&f.segment, 0, 4, false), XSEG_OK);
     env_expect_error(map(&f.segment, 4, 7, false), XSEG_ERR_NO_MEMORY, "cuMemCreate");
@@ -120,9 +113,8 @@ static void too_little_memory_changes_nothing(void **state)
 }
 
 /* Fail each call of a growth of five pages once: 5 creates, 5 maps, 1 set-access. */
-static void map_undoes_itself_at_every_failure(void **state)
+TEST(map_undoes_itself_at_every_failure)
 {
-    (void)state;
     for (uint64_t n = 1; n <= 12; n++) {
         struct fixture f;
 
@@ -150,11 +142,10 @@ static void make_unknown(struct fixture *f, uint32_t page)
 
 /* The roll-back fails, too: the page is in unknown state and counted, until the next map uses it or
  * a retry unmaps it. */
-static void a_failed_undo_loses_nothing(void **state)
+TEST(a_failed_undo_loses_nothing)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     f.context.batches_access = false;
     assert_int_equal(xseg_sim_fail("cuMemSetAccess", 2, 999), XSEG_OK);
@@ -179,12 +170,11 @@ static void a_failed_undo_loses_nothing(void **state)
 }
 
 /* A batched unmap that fails is retried page by page; the first page that fails ends the run. */
-static void unmap_goes_page_by_page_where_it_must(void **state)
+TEST(unmap_goes_page_by_page_where_it_must)
 {
     struct fixture f;
     uint32_t done = 0;
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 6, false), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemUnmap", 1, 1), XSEG_OK);
@@ -200,13 +190,12 @@ static void unmap_goes_page_by_page_where_it_must(void **state)
 }
 
 /* A failed release is recorded and retried. */
-static void failed_releases_are_retried(void **state)
+TEST(failed_releases_are_retried)
 {
     struct fixture f;
     struct xseg_violation violation = {0};
     uint32_t done = 0;
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemRelease", 2, 999), XSEG_OK);
@@ -227,13 +216,12 @@ static void failed_releases_are_retried(void **state)
 
 /* Full pages are in full-page slots, small pages in the remaining granules; each is unmapped in one
  * piece. */
-static void frames_get_full_pages_and_the_rest_small_ones(void **state)
+TEST(frames_get_full_pages_and_the_rest_small_ones)
 {
     enum { FULL = 4 };
     struct fixture f;
     uint32_t done = 0, first = 0;
 
-    (void)state;
     set_up_with(&f, XSEG_GIB, FULL * PAGE);
     assert_int_equal(map(&f.segment, 3, 8, false), XSEG_OK);
     assert_int_equal(f.segment.length[3], 1);
@@ -263,7 +251,7 @@ static void frames_get_full_pages_and_the_rest_small_ones(void **state)
 
 /* Long pages cover 2, 4, 8, ... whole slots, as long as they fit; the rest is mapped as without
  * them. */
-static void long_pages_where_they_fit(void **state)
+TEST(long_pages_where_they_fit)
 {
     enum { FULL = 2 };
     static const struct {
@@ -273,7 +261,6 @@ static void long_pages_where_they_fit(void **state)
     struct fixture f;
     uint32_t done = 0, first = 0;
 
-    (void)state;
     set_up_with(&f, XSEG_GIB, FULL * PAGE);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     assert_int_equal(xseg_segment_map(&f.segment, 1, 24, &supply), XSEG_OK);
@@ -299,13 +286,12 @@ static void long_pages_where_they_fit(void **state)
 }
 
 /* Pages that are kept when they are unmapped are mapped elsewhere: nothing is created. */
-static void a_kept_page_moves(void **state)
+TEST(a_kept_page_moves)
 {
     enum { FULL = 4 };
     struct fixture f;
     uint32_t done = 0;
 
-    (void)state;
     set_up_with(&f, XSEG_GIB, FULL * PAGE);
     assert_int_equal(map(&f.segment, 0, FULL + 2, false), XSEG_OK);
     assert_int_equal(xseg_segment_unmap(&f.segment, 0, FULL + 2, true, &done), XSEG_OK);
@@ -320,12 +306,11 @@ static void a_kept_page_moves(void **state)
     tear_down(&f);
 }
 
-static void the_audit_names_the_broken_invariant(void **state)
+TEST(the_audit_names_the_broken_invariant)
 {
     struct fixture f;
     struct xseg_violation violation = {0};
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 4, false), XSEG_OK);
     assert_true(xseg_segment_audit(&f.segment, &violation));
@@ -351,11 +336,10 @@ static void the_audit_names_the_broken_invariant(void **state)
 }
 
 /* Pins are counted for each granule; a page with a pinned granule is retained. */
-static void pinned_pages_are_retained(void **state)
+TEST(pinned_pages_are_retained)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 8, false), XSEG_OK);
     assert_false(xseg_segment_is_retained(&f.segment, 0, 8));
@@ -384,12 +368,11 @@ static void pinned_pages_are_retained(void **state)
 
 /* Segments of a lost device end with their references when the allocator starts to close; users release these later if the
  * close fails. */
-static void an_ended_segment_has_no_references(void **state)
+TEST(an_ended_segment_has_no_references)
 {
     struct xseg_segment segment;
     struct fixture f;
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(xseg_segment_reserve(&segment, &f.context, &f.pages, PAGES * PAGE, PAGE),
                      XSEG_OK);
@@ -403,14 +386,13 @@ static void an_ended_segment_has_no_references(void **state)
 }
 
 /* An export retains whole pages; a page that was ever exported is released to the driver. */
-static void exported_pages_are_held_and_not_kept(void **state)
+TEST(exported_pages_are_held_and_not_kept)
 {
     enum { FULL = 4 };
     struct xseg_violation violation = {0};
     struct fixture f;
     uint32_t first = 0, done = 0;
 
-    (void)state;
     set_up_with(&f, XSEG_GIB, FULL * PAGE);
     f.segment.properties = XSEG_PAGE_EXPORTABLE;
     assert_int_equal(map(&f.segment, 0, 4 * FULL, false), XSEG_OK);
@@ -459,11 +441,10 @@ static void exported_pages_are_held_and_not_kept(void **state)
 }
 
 /* The steps of a pause at this floor; each driver call of the way back fails once. */
-static void pages_leave_and_come_back(void **state)
+TEST(pages_leave_and_come_back)
 {
     enum { FULL = 4 };
 
-    (void)state;
     for (uint64_t n = 0; n < 30; n++) {
         struct fixture f;
 
@@ -502,13 +483,12 @@ static void pages_leave_and_come_back(void **state)
 
 /* A guarded segment has its own addresses and a page more, aligned as asked; no segment gets the page
  * behind. */
-static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
+TEST(a_guarded_segment_takes_no_more_than_it_needs)
 {
     struct xseg_segment guarded, next;
     struct fixture f;
     uint32_t done = 0;
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(xseg_segment_reserve_range(&guarded, &f.context, &f.pages,
                                                 &(struct xseg_segment_reservation){
@@ -530,12 +510,11 @@ static void a_guarded_segment_takes_no_more_than_it_needs(void **state)
 }
 
 /* An aliased page is released with its last mapping, whichever that is, and charged to its first segment once. */
-static void an_aliased_page_goes_with_its_last_mapping(void **state)
+TEST(an_aliased_page_goes_with_its_last_mapping)
 {
     struct fixture f;
     uint32_t done = 0;
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 3, false), XSEG_OK);
     assert_int_equal(xseg_alias_map(&f.segment, 10, 3, &f.segment, 0), XSEG_OK);
@@ -558,13 +537,12 @@ static void an_aliased_page_goes_with_its_last_mapping(void **state)
 
 /* A page that the driver may still map at a granule in unknown state is neither reused nor
  * released, and counts once. */
-static void an_alias_in_unknown_state_keeps_its_page(void **state)
+TEST(an_alias_in_unknown_state_keeps_its_page)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct fixture f;
     uint32_t done = 0;
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     assert_int_equal(map(&f.segment, 0, 1, false), XSEG_OK);
     fault.call = "cuMemSetAccess";
@@ -588,12 +566,11 @@ static void an_alias_in_unknown_state_keeps_its_page(void **state)
 }
 
 /* A page that was exported through one mapping is not kept as idle when another one is the last. */
-static void an_exported_alias_is_not_kept(void **state)
+TEST(an_exported_alias_is_not_kept)
 {
     struct fixture f;
     uint32_t done = 0;
 
-    (void)state;
     set_up(&f, XSEG_GIB);
     f.segment.properties = XSEG_PAGE_EXPORTABLE;
     assert_int_equal(map(&f.segment, 0, 1, false), XSEG_OK);
@@ -609,9 +586,8 @@ static void an_exported_alias_is_not_kept(void **state)
 
 /* Fail each call of mapping three aliases once: 3 maps, 1 set-access; and two in a row, of which
  * one is part of the roll-back. */
-static void aliases_undo_themselves_at_every_failure(void **state)
+TEST(aliases_undo_themselves_at_every_failure)
 {
-    (void)state;
     for (uint64_t n = 1; n <= 12; n++) {
         const bool twice = n > 6;
         struct fixture f;
@@ -633,31 +609,4 @@ static void aliases_undo_themselves_at_every_failure(void **state)
         assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
         tear_down(&f);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(growing_keeps_what_was_mapped),
-        cmocka_unit_test(too_little_memory_changes_nothing),
-        cmocka_unit_test(map_undoes_itself_at_every_failure),
-        cmocka_unit_test(an_aliased_page_goes_with_its_last_mapping),
-        cmocka_unit_test(an_alias_in_unknown_state_keeps_its_page),
-        cmocka_unit_test(an_exported_alias_is_not_kept),
-        cmocka_unit_test(aliases_undo_themselves_at_every_failure),
-        cmocka_unit_test(a_failed_undo_loses_nothing),
-        cmocka_unit_test(unmap_goes_page_by_page_where_it_must),
-        cmocka_unit_test(failed_releases_are_retried),
-        cmocka_unit_test(a_guarded_segment_takes_no_more_than_it_needs),
-        cmocka_unit_test(frames_get_full_pages_and_the_rest_small_ones),
-        cmocka_unit_test(long_pages_where_they_fit),
-        cmocka_unit_test(a_kept_page_moves),
-        cmocka_unit_test(the_audit_names_the_broken_invariant),
-        cmocka_unit_test(pinned_pages_are_retained),
-        cmocka_unit_test(an_ended_segment_has_no_references),
-        cmocka_unit_test(exported_pages_are_held_and_not_kept),
-        cmocka_unit_test(pages_leave_and_come_back),
-    };
-
-    return cmocka_run_group_tests_name("segment", tests, NULL, NULL);
 }

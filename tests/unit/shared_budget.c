@@ -18,9 +18,8 @@ static int without_a_file(void **state)
     return 0;
 }
 
-static void processes_see_each_other(void **state)
+TEST_WITH(processes_see_each_other, NULL, without_a_file)
 {
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(budget_file_write(&budget, 5), XSEG_OK);
     const struct peer peer = peer_start();
@@ -46,9 +45,8 @@ static void processes_see_each_other(void **state)
     assert_int_equal(budget_file_count(&budget), 1);
 }
 
-static void a_slot_ends_with_its_process(void **state)
+TEST_WITH(a_slot_ends_with_its_process, NULL, without_a_file)
 {
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer one = peer_start(), two = peer_start();
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
@@ -66,11 +64,10 @@ static void a_slot_ends_with_its_process(void **state)
     peer_end(&three);
 }
 
-static void a_stopped_process_counts(void **state)
+TEST_WITH(a_stopped_process_counts, NULL, without_a_file)
 {
     int status = 0;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     assert_int_equal(peer_call(&peer, 'w', 9), 0);
@@ -85,11 +82,10 @@ static void a_stopped_process_counts(void **state)
     assert_int_equal(budget_file_count(&budget), 1);
 }
 
-static void all_slots_may_be_taken(void **state)
+TEST_WITH(all_slots_may_be_taken, NULL, without_a_file)
 {
     struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
 
-    (void)state;
     assert_non_null(many);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++) {
         assert_int_equal(xseg_shared_budget_open(&many[i], budget_file_path), XSEG_OK);
@@ -117,11 +113,10 @@ static void all_slots_may_be_taken(void **state)
     free(many);
 }
 
-static void garbage_in_a_slot_is_unreadable(void **state)
+TEST_WITH(garbage_in_a_slot_is_unreadable, NULL, without_a_file)
 {
     static const unsigned char garbage[BUDGET_FILE_SLOT] = {1, 2, 3};
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer one = peer_start(), two = peer_start();
     assert_int_equal(peer_call(&one, 'w', 1), 0);
@@ -176,9 +171,8 @@ static void put_record(unsigned slot, const struct xseg_shared_budget_record *re
     budget_file_put(at + BUDGET_FILE_RECORD_AT, record, sizeof(*record));
 }
 
-static void numbers_out_of_range_are_unreadable(void **state)
+TEST_WITH(numbers_out_of_range_are_unreadable, NULL, without_a_file)
 {
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     for (unsigned wrong = 0; wrong < 9; wrong++) {
@@ -241,9 +235,8 @@ static void say_devices(struct xseg_shared_budget *out, unsigned count)
     assert_int_equal(xseg_shared_budget_write(out, devices, count), XSEG_OK);
 }
 
-static void each_device_of_64_is_read(void **state)
+TEST_WITH(each_device_of_64_is_read, NULL, without_a_file)
 {
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
     for (unsigned round = 0; round < 2; round++) {
@@ -258,11 +251,10 @@ static void each_device_of_64_is_read(void **state)
     }
 }
 
-static void a_forked_child_keeps_nothing(void **state)
+TEST_WITH(a_forked_child_keeps_nothing, NULL, without_a_file)
 {
     int status = 1;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(budget_file_write(&budget, 1), XSEG_OK);
     const pid_t child = fork();
@@ -319,13 +311,12 @@ static bool has_descriptor(const struct stat *file)
     return false;
 }
 
-static void a_fork_amid_open_and_close_keeps_nothing(void **state)
+TEST_WITH(a_fork_amid_open_and_close_keeps_nothing, NULL, without_a_file)
 {
     void *failure = NULL;
     struct stat file;
     pthread_t thread;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(fstat(budget.file.descriptor, &file), 0);
     assert_true(has_descriptor(&file));
@@ -358,12 +349,11 @@ static void obey_in_namespaces(int socket)
     _exit(wait(NULL) > 0 ? 0 : 1);
 }
 
-static void namespaces_make_no_difference(void **state)
+TEST_WITH(namespaces_make_no_difference, NULL, without_a_file)
 {
     struct peer peer;
     int sockets[2];
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
     peer.pid = fork();
@@ -395,9 +385,8 @@ static void namespaces_make_no_difference(void **state)
 
 /* --- Looking without a slot. --- */
 
-static void who_looks_is_not_seen(void **state)
+TEST_WITH(who_looks_is_not_seen, NULL, without_a_file)
 {
-    (void)state;
     const struct peer one = peer_start(), two = peer_start();
     struct stat before, after;
 
@@ -425,11 +414,10 @@ static void who_looks_is_not_seen(void **state)
     assert_int_equal(budget.seen[0].record.pid, getpid());
 }
 
-static void garbage_is_unreadable_to_who_looks(void **state)
+TEST_WITH(garbage_is_unreadable_to_who_looks, NULL, without_a_file)
 {
     static const unsigned char garbage[BUDGET_FILE_SLOT] = {1, 2, 3};
 
-    (void)state;
     const struct peer one = peer_start();
     budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)one.slot * BUDGET_FILE_SLOT, garbage,
                     sizeof(garbage));
@@ -438,11 +426,10 @@ static void garbage_is_unreadable_to_who_looks(void **state)
     peer_end(&one);
 }
 
-static void what_is_no_budget_file_is_not_looked_at(void **state)
+TEST_WITH(what_is_no_budget_file_is_not_looked_at, NULL, without_a_file)
 {
     static const unsigned char zeros[BUDGET_FILE_SLOT];
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_said("cannot be opened");
     assert_int_equal(access(budget_file_path, F_OK), -1);
@@ -460,24 +447,4 @@ static void what_is_no_budget_file_is_not_looked_at(void **state)
     assert_false(xseg_shared_budget_is_own(&budget));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(processes_see_each_other, without_a_file),
-        cmocka_unit_test_teardown(a_slot_ends_with_its_process, without_a_file),
-        cmocka_unit_test_teardown(a_stopped_process_counts, without_a_file),
-        cmocka_unit_test_teardown(all_slots_may_be_taken, without_a_file),
-        cmocka_unit_test_teardown(garbage_in_a_slot_is_unreadable, without_a_file),
-        cmocka_unit_test_teardown(numbers_out_of_range_are_unreadable, without_a_file),
-        cmocka_unit_test_teardown(each_device_of_64_is_read, without_a_file),
-        cmocka_unit_test_teardown(a_forked_child_keeps_nothing, without_a_file),
-        cmocka_unit_test_teardown(a_fork_amid_open_and_close_keeps_nothing, without_a_file),
-        cmocka_unit_test_teardown(namespaces_make_no_difference, without_a_file),
-        cmocka_unit_test_teardown(who_looks_is_not_seen, without_a_file),
-        cmocka_unit_test_teardown(garbage_is_unreadable_to_who_looks, without_a_file),
-        cmocka_unit_test_teardown(what_is_no_budget_file_is_not_looked_at, without_a_file),
-    };
-
-    return cmocka_run_group_tests_name("shared_budget", tests, budget_files_begin,
-                                       budget_files_end);
-}
+TEST_GROUP_FIXTURE(budget_files_begin, budget_files_end)

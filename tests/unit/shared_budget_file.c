@@ -31,12 +31,11 @@ static int without_a_file(void **state)
     return 0;
 }
 
-static void a_name_leads_to_a_path(void **state)
+TEST_WITH(a_name_leads_to_a_path, NULL, without_a_file)
 {
     char path[XSEG_SHARED_BUDGET_PATH], wanted[XSEG_SHARED_BUDGET_PATH],
         name[XSEG_SHARED_BUDGET_PATH + 1];
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_path("a-team_1.x", path), XSEG_OK);
     (void)snprintf(wanted, sizeof(wanted), "/dev/shm/xseg-%u-a-team_1.x", (unsigned)geteuid());
     assert_string_equal(path, wanted);
@@ -67,12 +66,11 @@ static void a_name_leads_to_a_path(void **state)
     assert_false(xseg_shared_budget_is_own(&budget));
 }
 
-static void a_file_is_made_for_owner_and_group(void **state)
+TEST_WITH(a_file_is_made_for_owner_and_group, NULL, without_a_file)
 {
     const mode_t before = umask(077);
     struct stat status;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     (void)umask(before);
     assert_true(xseg_shared_budget_is_own(&budget));
@@ -129,11 +127,10 @@ static void leave_a_budget_file(void)
     xseg_shared_budget_close(&budget);
 }
 
-static void files_of_other_contents_are_refused(void **state)
+TEST_WITH(files_of_other_contents_are_refused, NULL, without_a_file)
 {
     static const unsigned char one = 1;
 
-    (void)state;
     budget_file_put(0, "hello", 5);
     assert_refused("not a shared budget file");
     leave_a_budget_file();
@@ -160,11 +157,10 @@ static void files_of_other_contents_are_refused(void **state)
     assert_refused("not a shared budget file");
 }
 
-static void files_of_another_kind_are_refused(void **state)
+TEST_WITH(files_of_another_kind_are_refused, NULL, without_a_file)
 {
     char second[sizeof(budget_file_path) + 8];
 
-    (void)state;
     (void)snprintf(second, sizeof(second), "%s.2", budget_file_path);
     assert_int_equal(mkdir(budget_file_path, 0700), 0);
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
@@ -187,11 +183,10 @@ static void files_of_another_kind_are_refused(void **state)
     assert_said("./no-folder/ledger");
 }
 
-static void files_of_other_modes_are_refused(void **state)
+TEST_WITH(files_of_other_modes_are_refused, NULL, without_a_file)
 {
     int status = 1;
 
-    (void)state;
     leave_a_budget_file();
     assert_int_equal(chmod(budget_file_path, 0666), 0);
     assert_refused("every user");
@@ -212,12 +207,11 @@ static void files_of_other_modes_are_refused(void **state)
     assert_int_equal(status, 0);
 }
 
-static void an_unfinished_file_is_finished(void **state)
+TEST_WITH(an_unfinished_file_is_finished, NULL, without_a_file)
 {
     static const off_t sizes[] = {0, 1, 4096, 5000, BUDGET_FILE_BYTES};
     struct stat status;
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         const int file = open(budget_file_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 
@@ -235,11 +229,10 @@ static void an_unfinished_file_is_finished(void **state)
     }
 }
 
-static void a_file_may_be_cut_under_way(void **state)
+TEST_WITH(a_file_may_be_cut_under_way, NULL, without_a_file)
 {
     static const off_t sizes[] = {0, 10, BUDGET_FILE_SLOTS_AT + 100, BUDGET_FILE_BYTES + 1};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         const bool has_header = sizes[i] >= BUDGET_FILE_SLOTS_AT;
 
@@ -386,7 +379,7 @@ static uint64_t sum_files(void)
     return sum;
 }
 
-static void a_file_that_became_foreign_is_never_written(void **state)
+TEST_WITH(a_file_that_became_foreign_is_never_written, NULL, without_a_file)
 {
     static const struct {
         void (*becomes)(void);
@@ -406,7 +399,6 @@ static void a_file_that_became_foreign_is_never_written(void **state)
         {put_another_in_its_place, "has been renamed or replaced"},
     };
 
-    (void)state;
     (void)snprintf(second_path, sizeof(second_path), "%s.2", budget_file_path);
     for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
@@ -432,12 +424,11 @@ static void a_file_that_became_foreign_is_never_written(void **state)
 }
 
 /* A program may close all descriptors that it does not know, and have others in their place. */
-static void a_descriptor_may_be_closed(void **state)
+TEST_WITH(a_descriptor_may_be_closed, NULL, without_a_file)
 {
     char other_path[sizeof(budget_file_path) + 8], byte = 0;
     int status = 1;
 
-    (void)state;
     (void)snprintf(other_path, sizeof(other_path), "%s.2", budget_file_path);
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const int file = open(other_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -463,20 +454,4 @@ static void a_descriptor_may_be_closed(void **state)
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_name_leads_to_a_path, without_a_file),
-        cmocka_unit_test_teardown(a_file_is_made_for_owner_and_group, without_a_file),
-        cmocka_unit_test_teardown(files_of_other_contents_are_refused, without_a_file),
-        cmocka_unit_test_teardown(files_of_another_kind_are_refused, without_a_file),
-        cmocka_unit_test_teardown(files_of_other_modes_are_refused, without_a_file),
-        cmocka_unit_test_teardown(an_unfinished_file_is_finished, without_a_file),
-        cmocka_unit_test_teardown(a_file_may_be_cut_under_way, without_a_file),
-        cmocka_unit_test_teardown(a_file_that_became_foreign_is_never_written, without_a_file),
-        cmocka_unit_test_teardown(a_descriptor_may_be_closed, without_a_file),
-    };
-
-    return cmocka_run_group_tests_name("shared_budget_file", tests, budget_files_begin,
-                                       budget_files_end);
-}
+TEST_GROUP_FIXTURE(budget_files_begin, budget_files_end)

@@ -214,18 +214,16 @@ static unsigned kill_at_each_call(unsigned others)
     }
 }
 
-static void a_kill_while_the_file_is_made_is_harmless(void **state)
+TEST_WITH(a_kill_while_the_file_is_made_is_harmless, NULL, without_a_file)
 {
-    (void)state;
     assert_true(kill_at_each_call(0) >= 15);
     is_torn = true;
     (void)kill_at_each_call(0);
     is_torn = false;
 }
 
-static void a_kill_beside_another_process_is_harmless(void **state)
+TEST_WITH(a_kill_beside_another_process_is_harmless, NULL, without_a_file)
 {
-    (void)state;
     const struct peer peer = peer_start();
     assert_true(kill_at_each_call(1) >= 10);
     is_torn = true;
@@ -236,11 +234,10 @@ static void a_kill_beside_another_process_is_harmless(void **state)
 }
 
 /* While the process is stopped, another one can use the shared budget file, or is told that the header is being made. */
-static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
+TEST_WITH(a_stop_at_each_call_keeps_nobody_waiting, NULL, without_a_file)
 {
     unsigned busy = 0;
 
-    (void)state;
     is_short = true;
     for (unsigned nth = 1, is_at_end = 0; !is_at_end; nth++) {
         int status = 0;
@@ -277,12 +274,11 @@ static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
 
 /* Whenever another program overwrites the file, its bytes stay.  The moment between a check and the write that follows it
  * cannot be closed (shared budget file.h), so the calls that write are left out. */
-static void a_file_that_is_overwritten_at_any_call_is_not_written(void **state)
+TEST_WITH(a_file_that_is_overwritten_at_any_call_is_not_written, NULL, without_a_file)
 {
     unsigned overwritten = 0;
     bool is_at_end = false;
 
-    (void)state;
     is_overwritten = true;
     for (unsigned nth = 1; !is_at_end; nth++) {
         struct stat status;
@@ -313,11 +309,10 @@ static void a_file_that_is_overwritten_at_any_call_is_not_written(void **state)
 }
 
 /* Whatever is refused, no descriptor stays open, and the sentence names the path. */
-static void each_call_may_fail(void **state)
+TEST_WITH(each_call_may_fail, NULL, without_a_file)
 {
     bool is_at_end = false;
 
-    (void)state;
     is_short = true;
     for (unsigned nth = 1; !is_at_end; nth++) {
         const int next = dup(0);
@@ -356,9 +351,8 @@ static void each_call_may_fail(void **state)
     is_short = false;
 }
 
-static void a_full_file_system_is_said(void **state)
+TEST_WITH(a_full_file_system_is_said, NULL, without_a_file)
 {
-    (void)state;
     is_no_room = true;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
     is_no_room = false;
@@ -378,11 +372,10 @@ static _Noreturn void open_at_once(int begin, int opened, int end)
     _exit(0);
 }
 
-static void processes_that_open_at_once_meet(void **state)
+TEST_WITH(processes_that_open_at_once_meet, NULL, without_a_file)
 {
     enum { PROCESSES = 3, ROUNDS = 60 };
 
-    (void)state;
     for (unsigned round = 0; round < ROUNDS; round++) {
         int begin[2], opened[2], end[2];
         pid_t children[PROCESSES];
@@ -419,11 +412,10 @@ static void processes_that_open_at_once_meet(void **state)
 }
 
 /* A reader sees whole records, however fast another process writes. */
-static void no_record_is_torn(void **state)
+TEST_WITH(no_record_is_torn, NULL, without_a_file)
 {
     uint64_t last = 0;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -448,9 +440,8 @@ static void no_record_is_torn(void **state)
     assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
-static void a_process_may_leave_while_others_read(void **state)
+TEST_WITH(a_process_may_leave_while_others_read, NULL, without_a_file)
 {
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
@@ -480,13 +471,12 @@ static void spoil(int file, uint64_t *random)
         assert_int_equal(ftruncate(file, (off_t)(rng_next(random) % (2 * BUDGET_FILE_BYTES))), 0);
 }
 
-static void any_bytes_may_be_in_the_file(void **state)
+TEST_WITH(any_bytes_may_be_in_the_file, NULL, without_a_file)
 {
     unsigned char header[64];
     uint64_t random = 1;
     unsigned unreadable = 0;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     const int file = __real_open(budget_file_path, O_RDWR | O_CLOEXEC, 0);
@@ -522,22 +512,4 @@ static void any_bytes_may_be_in_the_file(void **state)
     peer_end(&peer);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_kill_while_the_file_is_made_is_harmless, without_a_file),
-        cmocka_unit_test_teardown(a_kill_beside_another_process_is_harmless, without_a_file),
-        cmocka_unit_test_teardown(a_stop_at_each_call_keeps_nobody_waiting, without_a_file),
-        cmocka_unit_test_teardown(a_file_that_is_overwritten_at_any_call_is_not_written,
-                                  without_a_file),
-        cmocka_unit_test_teardown(each_call_may_fail, without_a_file),
-        cmocka_unit_test_teardown(a_full_file_system_is_said, without_a_file),
-        cmocka_unit_test_teardown(processes_that_open_at_once_meet, without_a_file),
-        cmocka_unit_test_teardown(no_record_is_torn, without_a_file),
-        cmocka_unit_test_teardown(a_process_may_leave_while_others_read, without_a_file),
-        cmocka_unit_test_teardown(any_bytes_may_be_in_the_file, without_a_file),
-    };
-
-    return cmocka_run_group_tests_name("shared_budget_kill", tests, budget_files_begin,
-                                       budget_files_end);
-}
+TEST_GROUP_FIXTURE(budget_files_begin, budget_files_end)

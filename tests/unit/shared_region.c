@@ -2,20 +2,15 @@
 /* Boards: what others may do with them, what a child has of them, and each system call that fails. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/base/host_memory.h"
+#include "tests/support/test.h"
 
 int __real_madvise(void *address, size_t bytes, int advice);
 int __real_memfd_create(const char *name, unsigned flags);
@@ -92,13 +87,12 @@ static int open_again(const struct xseg_shared_region *board, int flags)
     return open(path, flags | O_CLOEXEC);
 }
 
-static void others_read_what_is_written(void **state)
+TEST(others_read_what_is_written)
 {
     struct xseg_shared_region board;
     char target[64] = "", byte = 0;
     char path[64];
 
-    (void)state;
     assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", board.file);
     assert_true(readlink(path, target, sizeof(target) - 1) > 0);
@@ -116,11 +110,10 @@ static void others_read_what_is_written(void **state)
     xseg_shared_region_fini(&board);
 }
 
-static void its_size_is_sealed(void **state)
+TEST(its_size_is_sealed)
 {
     struct xseg_shared_region board;
 
-    (void)state;
     assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
     assert_int_equal(fcntl(board.file, F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
                      F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
@@ -130,11 +123,10 @@ static void its_size_is_sealed(void **state)
 }
 
 /* Where vm.memfd_noexec is 2, a file that could be executed is refused. */
-static void it_is_not_for_executing_where_the_kernel_can(void **state)
+TEST(it_is_not_for_executing_where_the_kernel_can)
 {
     struct xseg_shared_region board;
 
-    (void)state;
     assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
     assert_int_equal(created_with & NOEXEC_SEAL, NOEXEC_SEAL);
     xseg_shared_region_fini(&board);
@@ -156,12 +148,11 @@ static bool is_mapped(const void *memory)
     return fine;
 }
 
-static void a_child_cannot_write_to_it(void **state)
+TEST(a_child_cannot_write_to_it)
 {
     struct xseg_shared_region board;
     int status = 0;
 
-    (void)state;
     assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
     assert_true(is_mapped(board.memory));
     const pid_t child = fork();
@@ -174,12 +165,11 @@ static void a_child_cannot_write_to_it(void **state)
     xseg_shared_region_fini(&board);
 }
 
-static void each_call_may_fail(void **state)
+TEST(each_call_may_fail)
 {
     static const int wanted[] = {EMFILE, ENOSPC, ENOMEM, EINVAL};
     struct xseg_shared_region board;
 
-    (void)state;
     for (unsigned nth = 1; nth <= 4; nth++) {
         const int next = dup(0);
 
@@ -195,17 +185,4 @@ static void each_call_may_fail(void **state)
     }
     assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
     xseg_shared_region_fini(&board);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(others_read_what_is_written),
-        cmocka_unit_test(its_size_is_sealed),
-        cmocka_unit_test(it_is_not_for_executing_where_the_kernel_can),
-        cmocka_unit_test(a_child_cannot_write_to_it),
-        cmocka_unit_test(each_call_may_fail),
-    };
-
-    return cmocka_run_group_tests_name("board", tests, NULL, NULL);
 }

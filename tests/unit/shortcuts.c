@@ -21,11 +21,10 @@ static void warm(struct xseg_allocator *allocator, xseg_stream stream)
         env_free(allocator, env_alloc(allocator, BYTES, stream));
 }
 
-static void the_first_hit_makes_one(void **state)
+TEST(the_first_hit_makes_one)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     assert_false(has(allocator, NULL));
     env_free(allocator, env_alloc(allocator, BYTES, NULL));
     assert_false(has(allocator, NULL));
@@ -40,12 +39,11 @@ static void the_first_hit_makes_one(void **state)
     env_close(allocator);
 }
 
-static void what_is_not_plain_makes_none(void **state)
+TEST(what_is_not_plain_makes_none)
 {
     static const char *const config[] = {"roundup_power2_divisions:4", "idle_ms:1000",
                                          "unmap_on_free:True"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = env_open(config[i]);
 
@@ -61,7 +59,7 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
     ++*(unsigned *)context;
 }
 
-static void what_changes_the_answers_drops_it(void **state)
+TEST(what_changes_the_answers_drops_it)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
@@ -70,7 +68,6 @@ static void what_changes_the_answers_drops_it(void **state)
     unsigned traced = 0;
     uint64_t id = 0;
 
-    (void)state;
     observer.context = &traced;
     observer.on_trace = trace;
     warm(allocator, NULL);
@@ -116,12 +113,11 @@ static void what_changes_the_answers_drops_it(void **state)
 }
 
 /* The default streams of all devices have one handle. */
-static void each_device_has_its_own(void **state)
+TEST(each_device_has_its_own)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
 
-    (void)state;
     settings.devices = 4;
     allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < 8; i++) {
@@ -136,14 +132,13 @@ static void each_device_has_its_own(void **state)
 }
 
 /* More streams than there are places: some share one. */
-static void streams_may_share_a_place(void **state)
+TEST(streams_may_share_a_place)
 {
     enum { MANY = 700 };
     static xseg_stream stream[MANY];
     struct xseg_sim_settings settings = {sizeof(settings)};
     unsigned with = 0;
 
-    (void)state;
     settings.memory_bytes = 2 * GIB;
     struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < MANY; i++)
@@ -195,11 +190,10 @@ static bool child_finds_nothing(struct xseg_allocator *allocator, void *live)
            child_is_refused(allocator, live);
 }
 
-static void a_child_finds_nothing(void **state)
+TEST(a_child_finds_nothing)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     warm(allocator, NULL);
     void *live = env_alloc(allocator, BYTES, NULL);
     assert_true(has(allocator, NULL));
@@ -210,11 +204,10 @@ static void a_child_finds_nothing(void **state)
 }
 
 /* As on a kernel that wipes no memory: the entry points ask. */
-static void where_nothing_is_wiped_there_is_none(void **state)
+TEST(where_nothing_is_wiped_there_is_none)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     allocator->stream_cache.is_wiped_on_fork = false;
     allocator->fast_frees_are_wiped = false;
     xseg_fork_guard_fini(&allocator->fork);
@@ -225,19 +218,4 @@ static void where_nothing_is_wiped_there_is_none(void **state)
     expect_child(child_is_refused, allocator, live);
     env_free(allocator, live);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_hit_makes_one),
-        cmocka_unit_test(what_is_not_plain_makes_none),
-        cmocka_unit_test(what_changes_the_answers_drops_it),
-        cmocka_unit_test(each_device_has_its_own),
-        cmocka_unit_test(streams_may_share_a_place),
-        cmocka_unit_test(a_child_finds_nothing),
-        cmocka_unit_test(where_nothing_is_wiped_there_is_none),
-    };
-
-    return cmocka_run_group_tests_name("shortcuts", tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 /* Start-up, devices, contexts and the stack of current ones. */
 #include "tests/unit/sim_setup.h"
 
-static void before_init_everything_is_refused(void **state)
+TEST(before_init_everything_is_refused)
 {
     const struct xseg_sim_settings settings = small_machine();
     CUdeviceptr address = 0;
@@ -10,7 +10,6 @@ static void before_init_everything_is_refused(void **state)
     CUevent event = NULL;
     int number = 0;
 
-    (void)state;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     ASSERT_CU(cuDeviceGetCount(&number), CUDA_ERROR_NOT_INITIALIZED);
     ASSERT_CU(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_NOT_INITIALIZED);
@@ -27,12 +26,11 @@ static void before_init_everything_is_refused(void **state)
     assert_int_equal(number, 2);
 }
 
-static void each_device_has_a_bus(void **state)
+SIM_TEST(each_device_has_a_bus)
 {
     char text[32], cut[6];
     int value = -1;
 
-    (void)state;
     ASSERT_OK(cuDeviceGetPCIBusId(text, (int)sizeof(text), 1));
     assert_string_equal(text, "0000:02:00.0");
     ASSERT_OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 1));
@@ -44,14 +42,13 @@ static void each_device_has_a_bus(void **state)
     ASSERT_CU(cuDeviceGetPCIBusId(text, (int)sizeof(text), 2), CUDA_ERROR_INVALID_DEVICE);
 }
 
-static void devices_describe_themselves(void **state)
+SIM_TEST(devices_describe_themselves)
 {
     CUdevice device = -1;
     char name[32], cut[5];
     size_t bytes = 0;
     int value = -1;
 
-    (void)state;
     ASSERT_OK(cuDeviceGet(&device, 1));
     assert_int_equal(device, 1);
     ASSERT_CU(cuDeviceGet(&device, 2), CUDA_ERROR_INVALID_DEVICE);
@@ -78,11 +75,10 @@ static void devices_describe_themselves(void **state)
               CUDA_ERROR_INVALID_DEVICE);
 }
 
-static void devices_can_be_told_apart(void **state)
+SIM_TEST(devices_can_be_told_apart)
 {
     CUuuid uuid, again;
 
-    (void)state;
     ASSERT_OK(cuDeviceGetUuid(&uuid, 0));
     ASSERT_OK(cuDeviceGetUuid(&again, 0));
     assert_memory_equal(&uuid, &again, sizeof(uuid));
@@ -92,11 +88,10 @@ static void devices_can_be_told_apart(void **state)
     ASSERT_CU(cuDeviceGetUuid(NULL, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void errors_have_names(void **state)
+SIM_TEST(errors_have_names)
 {
     const char *text = NULL;
 
-    (void)state;
     ASSERT_OK(cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &text));
     assert_string_equal(text, "CUDA_ERROR_OUT_OF_MEMORY");
     ASSERT_OK(cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text));
@@ -106,7 +101,7 @@ static void errors_have_names(void **state)
     ASSERT_CU(cuGetErrorString(CUDA_SUCCESS, NULL), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void without_a_context_these_are_refused(void **state)
+SIM_TEST(without_a_context_these_are_refused)
 {
     unsigned long long id = 0;
     CUdeviceptr address = 0;
@@ -115,7 +110,6 @@ static void without_a_context_these_are_refused(void **state)
     CUstream stream = NULL;
     CUevent event = NULL;
 
-    (void)state;
     ASSERT_OK(cuCtxSetCurrent(NULL));
     ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuMemFree(0), CUDA_ERROR_INVALID_CONTEXT);
@@ -130,12 +124,11 @@ static void without_a_context_these_are_refused(void **state)
                    "xseg_sim_launch: no current context for the default stream, (nil);");
 }
 
-static void the_stack_of_contexts(void **state)
+SIM_TEST(the_stack_of_contexts)
 {
     CUcontext first = enter(0), second = NULL, current = NULL;
     CUdevice device = -1;
 
-    (void)state;
     ASSERT_OK(cuDevicePrimaryCtxRetain(&second, 1));
     assert_ptr_not_equal(first, second);
     ASSERT_OK(cuCtxPushCurrent(second));
@@ -157,25 +150,23 @@ static void the_stack_of_contexts(void **state)
     ASSERT_CU(cuCtxSetCurrent((CUcontext)(uintptr_t)0x1234), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-static void the_stack_of_contexts_ends_somewhere(void **state)
+SIM_TEST(the_stack_of_contexts_ends_somewhere)
 {
     CUcontext context = enter(0);
     CUresult result = CUDA_SUCCESS;
 
-    (void)state;
     for (int i = 0; i < 1000 && result == CUDA_SUCCESS; i++)
         result = cuCtxPushCurrent(context);
     ASSERT_CU(result, CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_OK(cuCtxPopCurrent(NULL));
 }
 
-static void a_context_lives_from_first_retain_to_last_release(void **state)
+SIM_TEST(a_context_lives_from_first_retain_to_last_release)
 {
     CUcontext context = NULL;
     unsigned flags = 1;
     int active = -1;
 
-    (void)state;
     ASSERT_OK(cuDevicePrimaryCtxGetState(1, &flags, &active));
     assert_int_equal(active, 0);
     assert_int_equal(flags, 0);
@@ -195,13 +186,12 @@ static void a_context_lives_from_first_retain_to_last_release(void **state)
     ASSERT_CU(cuDevicePrimaryCtxRetain(NULL, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void contexts_have_numbers_and_flags(void **state)
+SIM_TEST(contexts_have_numbers_and_flags)
 {
     CUcontext context = NULL;
     unsigned long long first = 0, other = 0, again = 0;
     unsigned flags = 9;
 
-    (void)state;
     ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
     ASSERT_OK(cuCtxGetId(context, &first));
     ASSERT_OK(cuCtxGetId(NULL, &other)); /* of the current one, which is device 0's */
@@ -222,7 +212,7 @@ static void contexts_have_numbers_and_flags(void **state)
     ASSERT_OK(cuDevicePrimaryCtxRelease(1));
 }
 
-static void what_belongs_to_a_context_ends_with_it(void **state)
+SIM_TEST(what_belongs_to_a_context_ends_with_it)
 {
     CUdeviceptr allocation = 0, range = reserve(GRANULE);
     CUstream stream = new_stream();
@@ -230,7 +220,6 @@ static void what_belongs_to_a_context_ends_with_it(void **state)
     unsigned long long id;
     char text[512];
 
-    (void)state;
     back(range, GRANULE);
     launch(stream, UINT64_MAX);
     launch(NULL, UINT64_MAX);
@@ -255,11 +244,10 @@ static void what_belongs_to_a_context_ends_with_it(void **state)
     assert_string_equal(text, "retained contexts: 1, first: device 0, 1 reference\n");
 }
 
-static void many_allocations_end_with_their_context(void **state)
+SIM_TEST(many_allocations_end_with_their_context)
 {
     CUdeviceptr address = 0, range[40];
 
-    (void)state;
     for (int i = 0; i < 200; i++) {
         if (i % 5 == 0)
             range[i / 5] = reserve(GRANULE);
@@ -276,7 +264,7 @@ static void many_allocations_end_with_their_context(void **state)
     assert_int_equal(xseg_sim_used(1), 0);
 }
 
-static void handles_of_an_earlier_machine_find_nothing(void **state)
+SIM_TEST(handles_of_an_earlier_machine_find_nothing)
 {
     CUmemGenericAllocationHandle memory = create(GRANULE);
     CUcontext context = enter(0);
@@ -294,12 +282,11 @@ static void handles_of_an_earlier_machine_find_nothing(void **state)
     assert_ptr_not_equal(new_event(), event);
 }
 
-static void a_bad_scene_changes_nothing(void **state)
+SIM_TEST(a_bad_scene_changes_nothing)
 {
     struct xseg_sim_settings settings = small_machine();
     CUmemGenericAllocationHandle memory = create(GRANULE);
 
-    (void)state;
     settings.devices = 65;
     expect_refused(xseg_sim_reset(&settings), "xseg_sim_reset: too many devices, 65;");
     settings = small_machine();
@@ -316,26 +303,4 @@ static void a_bad_scene_changes_nothing(void **state)
     settings = small_machine();
     settings.devices = 64;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(before_init_everything_is_refused),
-        cmocka_unit_test_setup(devices_describe_themselves, fresh),
-        cmocka_unit_test_setup(each_device_has_a_bus, fresh),
-        cmocka_unit_test_setup(devices_can_be_told_apart, fresh),
-        cmocka_unit_test_setup(errors_have_names, fresh),
-        cmocka_unit_test_setup(without_a_context_these_are_refused, fresh),
-        cmocka_unit_test_setup(the_stack_of_contexts, fresh),
-        cmocka_unit_test_setup(the_stack_of_contexts_ends_somewhere, fresh),
-        cmocka_unit_test_setup(a_context_lives_from_first_retain_to_last_release, fresh),
-        cmocka_unit_test_setup(contexts_have_numbers_and_flags, fresh),
-        cmocka_unit_test_setup(what_belongs_to_a_context_ends_with_it, fresh),
-        cmocka_unit_test_setup(many_allocations_end_with_their_context, fresh),
-        cmocka_unit_test_setup(handles_of_an_earlier_machine_find_nothing, fresh),
-        cmocka_unit_test_setup(a_bad_scene_changes_nothing, fresh),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

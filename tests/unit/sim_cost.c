@@ -96,9 +96,8 @@ static void classic_and_event_costs(const struct expected *row)
     assert_int_equal(spent(), row->free);
 }
 
-static void each_preset_charges_what_it_says(void **state)
+TEST(each_preset_charges_what_it_says)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         struct xseg_sim_settings settings = small_machine();
 
@@ -122,7 +121,7 @@ static void write_costs(char path[], const char *text)
 }
 
 /* Every number is another one, so that none is charged in place of another. */
-static void a_file_charges_what_it_says(void **state)
+TEST(a_file_charges_what_it_says)
 {
     static const struct expected row = {
         .reserve = 1,
@@ -152,7 +151,6 @@ static void a_file_charges_what_it_says(void **state)
     CUdeviceptr base, address = 0;
     CUevent event;
 
-    (void)state;
     write_costs(path, text);
     settings.costs = path;
     start(&settings);
@@ -182,7 +180,7 @@ static void a_file_charges_what_it_says(void **state)
 }
 
 /* A file's numbers may be large, and so may a size that is refused: their product has an end. */
-static void the_largest_costs_do_not_overflow(void **state)
+TEST(the_largest_costs_do_not_overflow)
 {
     static const char *const keys[] = {
         "reserve",       "address_free", "create",      "map",         "release",    "unmap",
@@ -192,7 +190,6 @@ static void the_largest_costs_do_not_overflow(void **state)
     char path[] = P_tmpdir "/xseg-costs.XXXXXX", text[2048] = "name = most\n";
     CUdeviceptr address = 0;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         (void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s = 1000000000000%s\n",
                        keys[i], strcmp(keys[i], "alloc") == 0 ? " 1000000000000" : "");
@@ -210,7 +207,7 @@ static void the_largest_costs_do_not_overflow(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-static void wide_mappings_cost_the_same_from_128_mib_on(void **state)
+TEST(wide_mappings_cost_the_same_from_128_mib_on)
 {
     static const struct {
         uint64_t mib, cost;
@@ -218,7 +215,6 @@ static void wide_mappings_cost_the_same_from_128_mib_on(void **state)
     struct xseg_sim_settings settings = small_machine();
     const CUmemAccessDesc desc = read_write(0);
 
-    (void)state;
     settings.costs = NULL;
     start(&settings);
     for (size_t i = 0; i < 3; i++) {
@@ -232,12 +228,11 @@ static void wide_mappings_cost_the_same_from_128_mib_on(void **state)
     }
 }
 
-static void refused_calls_and_waits_are_not_driver_time(void **state)
+TEST(refused_calls_and_waits_are_not_driver_time)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr address = 0;
 
-    (void)state;
     settings.costs = "a100";
     start(&settings);
     (void)enter(0);
@@ -287,12 +282,11 @@ static void draw(uint64_t seed, uint64_t *charge)
     }
 }
 
-static void tails_are_random_but_repeatable(void **state)
+TEST(tails_are_random_but_repeatable)
 {
     static uint64_t charge[DRAWS], again[DRAWS], other[DRAWS];
     int spikes = 0;
 
-    (void)state;
     draw(7, charge);
     draw(7, again);
     draw(8, other);
@@ -310,28 +304,12 @@ static void tails_are_random_but_repeatable(void **state)
         assert_int_equal(charge[i], 2000);
 }
 
-static void what_is_free_stays_free_with_tails(void **state)
+TEST(what_is_free_stays_free_with_tails)
 {
     struct xseg_sim_settings settings = small_machine();
 
-    (void)state;
     settings.tail_seed = 1;
     start(&settings);
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_clock(), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_preset_charges_what_it_says),
-        cmocka_unit_test(a_file_charges_what_it_says),
-        cmocka_unit_test(the_largest_costs_do_not_overflow),
-        cmocka_unit_test(wide_mappings_cost_the_same_from_128_mib_on),
-        cmocka_unit_test(tails_are_random_but_repeatable),
-        cmocka_unit_test(what_is_free_stays_free_with_tails),
-        cmocka_unit_test(refused_calls_and_waits_are_not_driver_time),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

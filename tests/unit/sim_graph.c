@@ -61,7 +61,7 @@ static void count_call(void *argument)
 }
 
 /* What was captured happens at each launch, and not before; the graph itself may be gone. */
-static void a_launch_does_what_was_captured(void **state)
+SIM_TEST_BYTES(a_launch_does_what_was_captured)
 {
     const CUdeviceptr base = device_memory();
     const CUstream stream = new_stream();
@@ -69,7 +69,6 @@ static void a_launch_does_what_was_captured(void **state)
     CUgraph graph;
     int calls = 0;
 
-    (void)state;
     begin(stream);
     ASSERT_OK(cuMemsetD8Async(base, 5, 64, stream));
     ASSERT_OK(cuMemcpyDtoDAsync(base + 64, base, 32, stream));
@@ -98,13 +97,12 @@ static void a_launch_does_what_was_captured(void **state)
     ASSERT_CU(cuGraphLaunch(executable, stream), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void wrong_arguments_are_refused(void **state)
+SIM_TEST(wrong_arguments_are_refused)
 {
     const CUstream stream = new_stream();
     CUgraphExec executable = NULL;
     CUgraph graph = NULL;
 
-    (void)state;
     ASSERT_CU(cuGraphCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuGraphCreate(&graph, 1), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuGraphCreate(&graph, 0));
@@ -121,13 +119,12 @@ static void wrong_arguments_are_refused(void **state)
 }
 
 /* The second launch begins when the first has ended, on whatever streams they are. */
-static void launches_of_one_graph_follow_each_other(void **state)
+SIM_TEST(launches_of_one_graph_follow_each_other)
 {
     const CUstream first = new_stream(), second = new_stream();
     CUgraphExec executable;
     CUgraph graph;
 
-    (void)state;
     begin(first);
     launch(first, 1000);
     graph = end(first);
@@ -144,13 +141,12 @@ static void launches_of_one_graph_follow_each_other(void **state)
 }
 
 /* Events that are recorded and waited for by the graph, not by its capture. */
-static void launches_record_and_wait(void **state)
+SIM_TEST(launches_record_and_wait)
 {
     const CUstream stream = new_stream(), side = new_stream();
     const CUevent before = new_event(), after = new_event();
     CUgraphExec executable;
 
-    (void)state;
     ASSERT_CU(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL),
               CUDA_ERROR_INVALID_VALUE);
     begin(stream);
@@ -203,21 +199,19 @@ static void unmap_under_a_launch(void)
     (void)cuMemUnmap(base, GRANULE);
 }
 
-static void memory_has_to_be_there_at_each_launch(void **state)
+SIM_TEST(memory_has_to_be_there_at_each_launch)
 {
-    (void)state;
     EXPECT_REPORT(launch_on_unmapped_memory, "cuGraphLaunch");
     EXPECT_REPORT(unmap_under_a_launch, "cuMemUnmap");
 }
 
-static void a_capture_goes_into_a_graph_that_is_there(void **state)
+SIM_TEST(a_capture_goes_into_a_graph_that_is_there)
 {
     const CUstream stream = new_stream();
     CUgraphNode first = NULL, other[2];
     CUgraph graph = NULL, same = NULL, another = NULL;
     size_t count = 1;
 
-    (void)state;
     begin(stream);
     launch(stream, 0);
     graph = end(stream);
@@ -312,9 +306,8 @@ static unsigned bodies_that_run(int type, unsigned size, unsigned value)
     return bits;
 }
 
-static void a_value_chooses_the_body(void **state)
+SIM_TEST_BYTES(a_value_chooses_the_body)
 {
-    (void)state;
     assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 1, 1), 1);
     assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 1, 0), 0);
     assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 2, 7), 1);
@@ -325,14 +318,13 @@ static void a_value_chooses_the_body(void **state)
     assert_int_equal(bodies_that_run(2, 3, 3), 0);
 }
 
-static void wrong_conditions_are_refused(void **state)
+SIM_TEST(wrong_conditions_are_refused)
 {
     CUgraph graph = NULL, other = NULL;
     CUgraphConditionalHandle handle;
     CUgraphNodeParams wanted;
     CUgraphNode node = NULL;
 
-    (void)state;
     ASSERT_OK(cuGraphCreate(&graph, 0));
     ASSERT_OK(cuGraphCreate(&other, 0));
     ASSERT_CU(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0), CUDA_ERROR_INVALID_VALUE);
@@ -353,14 +345,13 @@ static void wrong_conditions_are_refused(void **state)
 }
 
 /* The graph goes under the capture of a body, which is spoilt and can still be ended. */
-static void a_graph_can_go_under_the_capture_of_its_body(void **state)
+SIM_TEST(a_graph_can_go_under_the_capture_of_its_body)
 {
     const CUstream stream = new_stream();
     CUgraph graph = NULL, body = NULL;
     CUgraphNodeParams wanted;
     CUgraphNode node = NULL;
 
-    (void)state;
     ASSERT_OK(cuGraphCreate(&graph, 0));
     wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 1);
     ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
@@ -376,7 +367,7 @@ static void a_graph_can_go_under_the_capture_of_its_body(void **state)
 #if CUDA_VERSION >= 12040
 
 /* A graph is not instantiable while a body of it is captured into, however deep. */
-static void a_graph_is_whole_when_it_is_instantiated(void **state)
+SIM_TEST(a_graph_is_whole_when_it_is_instantiated)
 {
     const CUstream stream = new_stream();
     CUgraph graph = NULL, body = NULL;
@@ -384,7 +375,6 @@ static void a_graph_is_whole_when_it_is_instantiated(void **state)
     CUgraphNodeParams wanted;
     CUgraphNode node = NULL;
 
-    (void)state;
     ASSERT_OK(cuGraphCreate(&graph, 0));
     wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 2);
     ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
@@ -402,7 +392,7 @@ static void a_graph_is_whole_when_it_is_instantiated(void **state)
     ASSERT_OK(cuGraphDestroy(graph));
 }
 
-static void an_executable_holds_the_objects_of_bodies(void **state)
+SIM_TEST(an_executable_holds_the_objects_of_bodies)
 {
     CUuserObject object = NULL;
     CUgraphExec executable;
@@ -411,7 +401,6 @@ static void an_executable_holds_the_objects_of_bodies(void **state)
     CUgraphNode node = NULL;
     int gone = 0;
 
-    (void)state;
     ASSERT_OK(cuGraphCreate(&graph, 0));
     wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 2);
     ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
@@ -428,13 +417,12 @@ static void an_executable_holds_the_objects_of_bodies(void **state)
 #endif
 
 /* A launch that is refused has queued nothing. */
-static void a_launch_is_all_or_nothing(void **state)
+SIM_TEST_BYTES(a_launch_is_all_or_nothing)
 {
     const CUdeviceptr base = device_memory(), other = device_memory();
     const CUstream stream = new_stream();
     CUgraphExec executable;
 
-    (void)state;
     begin(stream);
     ASSERT_OK(cuMemsetD8Async(base, 5, 64, stream));
     ASSERT_OK(cuMemsetD8Async(other, 5, 64, stream));
@@ -461,13 +449,12 @@ static void begin_with_object(CUstream stream, int *gone)
 }
 
 /* The graph of a capture that fails goes with it, and what it referred to is told before the call returns. */
-static void objects_go_with_a_capture_that_fails(void **state)
+SIM_TEST(objects_go_with_a_capture_that_fails)
 {
     const CUstream stream = new_stream();
     CUgraph graph = NULL;
     int gone = 0;
 
-    (void)state;
     begin_with_object(stream, &gone);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_int_equal(gone, 0);
@@ -476,19 +463,18 @@ static void objects_go_with_a_capture_that_fails(void **state)
 }
 
 /* As with a context that ends under the capture. */
-static void objects_go_with_the_context_of_a_capture(void **state)
+SIM_TEST(objects_go_with_the_context_of_a_capture)
 {
     const CUstream stream = new_stream();
     int gone = 0;
 
-    (void)state;
     begin_with_object(stream, &gone);
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
     assert_int_equal(gone, 1);
 }
 
 /* What a capture hands out as its needs can be given back to it, all or a part: nothing is added. */
-static void needs_are_given_back(void **state)
+SIM_TEST(needs_are_given_back)
 {
     enum { SIDES = 3 };
     const CUstream stream = new_stream();
@@ -497,7 +483,6 @@ static void needs_are_given_back(void **state)
     CUstreamCaptureStatus status;
     size_t count = 0;
 
-    (void)state;
     begin(stream);
     launch(stream, 0);
     ASSERT_OK(cuEventRecord(forked, stream));
@@ -527,14 +512,13 @@ static void needs_are_given_back(void **state)
     (void)cuStreamEndCapture(stream, &(CUgraph){NULL});
 }
 
-static void objects_go_with_what_refers_to_them(void **state)
+SIM_TEST(objects_go_with_what_refers_to_them)
 {
     CUuserObject object = NULL;
     CUgraphExec executable;
     CUgraph graph = NULL;
     int gone = 0;
 
-    (void)state;
     ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 0, 1), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 1, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
@@ -551,44 +535,16 @@ static void objects_go_with_what_refers_to_them(void **state)
     ASSERT_CU(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void what_is_left_is_a_leak(void **state)
+SIM_TEST(what_is_left_is_a_leak)
 {
     CUuserObject object = NULL;
     CUgraph graph = NULL;
     char text[512];
 
-    (void)state;
     ASSERT_OK(cuGraphCreate(&graph, 0));
     (void)executable_of(graph);
     ASSERT_OK(cuUserObjectCreate(&object, text, count_call, 1, 1));
     (void)xseg_sim_leaks(text, sizeof(text));
     assert_non_null(strstr(text, "executable graphs: 1"));
     assert_non_null(strstr(text, "user objects: 1"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_launch_does_what_was_captured, with_bytes),
-        cmocka_unit_test_setup(wrong_arguments_are_refused, fresh),
-        cmocka_unit_test_setup(launches_of_one_graph_follow_each_other, fresh),
-        cmocka_unit_test_setup(launches_record_and_wait, fresh),
-        cmocka_unit_test_setup(memory_has_to_be_there_at_each_launch, fresh),
-        cmocka_unit_test_setup(a_capture_goes_into_a_graph_that_is_there, fresh),
-#if CUDA_VERSION >= 12040
-        cmocka_unit_test_setup(a_value_chooses_the_body, with_bytes),
-        cmocka_unit_test_setup(wrong_conditions_are_refused, fresh),
-        cmocka_unit_test_setup(a_graph_can_go_under_the_capture_of_its_body, fresh),
-        cmocka_unit_test_setup(a_graph_is_whole_when_it_is_instantiated, fresh),
-        cmocka_unit_test_setup(an_executable_holds_the_objects_of_bodies, fresh),
-#endif
-        cmocka_unit_test_setup(a_launch_is_all_or_nothing, with_bytes),
-        cmocka_unit_test_setup(objects_go_with_a_capture_that_fails, fresh),
-        cmocka_unit_test_setup(objects_go_with_the_context_of_a_capture, fresh),
-        cmocka_unit_test_setup(needs_are_given_back, fresh),
-        cmocka_unit_test_setup(objects_go_with_what_refers_to_them, fresh),
-        cmocka_unit_test_setup(what_is_left_is_a_leak, fresh),
-    };
-
-    return cmocka_run_group_tests_name("sim_graph", tests, NULL, NULL);
 }

@@ -53,11 +53,10 @@ static bool opens_and_writes(void)
     return fine && xseg_sim_leaks(NULL, 0) == 1; /* the context */
 }
 
-static void two_processes_use_an_allocation(void **state)
+SIM_TEST_BYTES(two_processes_use_an_allocation)
 {
     const CUdeviceptr address = allocate(3 * GRANULE);
 
-    (void)state;
     (void)allocate(GRANULE);
     bytes_at(address)[5] = 42;
     ASSERT_OK(cuIpcGetMemHandle(&memory_handle, address + 100));
@@ -66,13 +65,12 @@ static void two_processes_use_an_allocation(void **state)
     ASSERT_OK(cuMemFree(address));
 }
 
-static void what_is_no_allocation_is_refused(void **state)
+SIM_TEST(what_is_no_allocation_is_refused)
 {
     const CUdeviceptr reserved = reserve(GRANULE), address = allocate(GRANULE);
     CUdeviceptr opened = 0;
     CUipcMemHandle none;
 
-    (void)state;
     memset(&none, 0, sizeof(none));
     ASSERT_CU(cuIpcGetMemHandle(&memory_handle, reserved), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuIpcGetMemHandle(NULL, address), CUDA_ERROR_INVALID_VALUE);
@@ -94,13 +92,12 @@ static bool waits_for_the_event(void)
            cuStreamQuery(stream) == CUDA_SUCCESS && cuEventDestroy(event) == CUDA_SUCCESS;
 }
 
-static void an_event_goes_to_another_process(void **state)
+SIM_TEST_BYTES(an_event_goes_to_another_process)
 {
     const CUevent plain = new_event();
     CUevent event = NULL, opened = NULL;
     CUipcEventHandle none;
 
-    (void)state;
     memset(&none, 0, sizeof(none));
     ASSERT_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
     ASSERT_CU(cuIpcGetEventHandle(&event_handle, plain), CUDA_ERROR_INVALID_HANDLE);
@@ -109,15 +106,4 @@ static void an_event_goes_to_another_process(void **state)
     ASSERT_OK(cuIpcGetEventHandle(&event_handle, event));
     ASSERT_CU(cuIpcOpenEventHandle(&opened, event_handle), CUDA_ERROR_INVALID_CONTEXT);
     expect_in_child(waits_for_the_event);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(two_processes_use_an_allocation, with_bytes),
-        cmocka_unit_test_setup(what_is_no_allocation_is_refused, fresh),
-        cmocka_unit_test_setup(an_event_goes_to_another_process, with_bytes),
-    };
-
-    return cmocka_run_group_tests_name("sim_ipc", tests, NULL, NULL);
 }

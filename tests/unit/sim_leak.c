@@ -4,28 +4,26 @@
 
 #include "tests/unit/sim_setup.h"
 
-static void a_clean_machine_reports_nothing(void **state)
+SIM_TEST(a_clean_machine_reports_nothing)
 {
     char text[64] = "unchanged";
 
-    (void)state;
     ASSERT_OK(cuDevicePrimaryCtxRelease(0));
     assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 0);
     assert_string_equal(text, "");
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-static void default_streams_are_nobodys_to_give_back(void **state)
+SIM_TEST(default_streams_are_nobodys_to_give_back)
 {
     unsigned long long id;
 
-    (void)state;
     ASSERT_OK(cuStreamGetId(NULL, &id));
     ASSERT_OK(cuStreamGetId(CU_STREAM_PER_THREAD, &id));
     assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
 }
 
-static void each_kind_has_its_line(void **state)
+SIM_TEST(each_kind_has_its_line)
 {
     CUdeviceptr base = reserve(4 * GRANULE), second = reserve(GRANULE), address = 0;
     CUgraph graph = NULL;
@@ -33,7 +31,6 @@ static void each_kind_has_its_line(void **state)
     CUstream stream;
     unsigned long long id = 0;
 
-    (void)state;
     (void)create(GRANULE);
     back(base + GRANULE, GRANULE);
     ASSERT_OK(cuMemAlloc(&address, 100));
@@ -64,11 +61,10 @@ static void each_kind_has_its_line(void **state)
     assert_string_equal(text, expected);
 }
 
-static void the_text_is_cut_to_fit(void **state)
+SIM_TEST(the_text_is_cut_to_fit)
 {
     char whole[512], text[512];
 
-    (void)state;
     (void)create(GRANULE);
     (void)reserve(GRANULE);
     (void)xseg_sim_leaks(whole, sizeof(whole));
@@ -80,16 +76,4 @@ static void the_text_is_cut_to_fit(void **state)
         assert_memory_equal(text, whole, strlen(text));
         assert_int_equal(text[bytes], 'x');
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_clean_machine_reports_nothing, fresh),
-        cmocka_unit_test_setup(default_streams_are_nobodys_to_give_back, fresh),
-        cmocka_unit_test_setup(each_kind_has_its_line, fresh),
-        cmocka_unit_test_setup(the_text_is_cut_to_fit, fresh),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,9 +165,8 @@ static struct count take_count(void)
     return count;
 }
 
-static void refused_calls_say_why_and_change_nothing(void **state)
+TEST(refused_calls_say_why_and_change_nothing)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(refusal) / sizeof(refusal[0]); i++) {
         struct count before, after;
         struct scene scene;
@@ -188,11 +187,10 @@ static void refused_calls_say_why_and_change_nothing(void **state)
     }
 }
 
-static void a_refused_call_does_not_move_the_next_address(void **state)
+SIM_TEST(a_refused_call_does_not_move_the_next_address)
 {
     CUdeviceptr first, out = 0;
 
-    (void)state;
     first = reserve(GRANULE);
     ASSERT_CU(cuMemAlloc(&out, 2048 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemAddressReserve(&out, (size_t)1 << 47, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -200,11 +198,10 @@ static void a_refused_call_does_not_move_the_next_address(void **state)
     assert_int_equal(reserve(GRANULE), first + GRANULE);
 }
 
-static void addresses_rise_and_are_aligned(void **state)
+SIM_TEST(addresses_rise_and_are_aligned)
 {
     CUdeviceptr last = 0;
 
-    (void)state;
     for (size_t i = 0; i < 300; i++) {
         const size_t alignment = i % 3 == 0 ? 0 : (size_t)1 << (12 + i % 24);
         CUdeviceptr address = 0;
@@ -226,7 +223,7 @@ static void addresses_rise_and_are_aligned(void **state)
     assert_true(last < (CUdeviceptr)1 << 47);
 }
 
-static void a_run_of_the_same_calls_gives_the_same_addresses(void **state)
+SIM_TEST(a_run_of_the_same_calls_gives_the_same_addresses)
 {
     CUdeviceptr first;
 
@@ -235,12 +232,11 @@ static void a_run_of_the_same_calls_gives_the_same_addresses(void **state)
     assert_int_equal(reserve(3 * GRANULE), first);
 }
 
-static void ranges_are_found_after_many_were_given_back(void **state)
+SIM_TEST(ranges_are_found_after_many_were_given_back)
 {
     enum { KEPT = 50 };
     CUdeviceptr kept[KEPT];
 
-    (void)state;
     for (int i = 0; i < KEPT; i++) {
         kept[i] = reserve(2 * GRANULE);
         for (int j = 0; j < 20; j++)
@@ -257,13 +253,12 @@ static void ranges_are_found_after_many_were_given_back(void **state)
 /* 128 TiB, but for what lies below the first address. */
 #define TIB ((uint64_t)1 << 40)
 
-static void addresses_come_again_once_all_were_used(void **state)
+SIM_TEST(addresses_come_again_once_all_were_used)
 {
     const CUdeviceptr first = reserve(TIB), kept = reserve(4 * GRANULE);
     CUdeviceptr last = 0, base = 0;
     unsigned fell = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAddressFree(first, TIB));
     back(kept + GRANULE, 2 * GRANULE);
     last = kept;
@@ -286,14 +281,13 @@ static void addresses_come_again_once_all_were_used(void **state)
 }
 
 /* Many that live, of all sizes and alignments, while the space is used up again and again. */
-static void addresses_that_come_again_belong_to_one_range(void **state)
+SIM_TEST(addresses_that_come_again_belong_to_one_range)
 {
     enum { RANGES = 40 };
     CUdeviceptr base[RANGES] = {0};
     uint64_t bytes[RANGES] = {0}, random = 11;
     unsigned refused = 0;
 
-    (void)state;
     for (int round = 0; round < 2000; round++) {
         const unsigned i = (unsigned)(rng_next(&random) % RANGES);
         const uint64_t size = (1 + rng_next(&random) % (3 * TIB / GRANULE)) * GRANULE;
@@ -322,12 +316,11 @@ static void addresses_that_come_again_belong_to_one_range(void **state)
             ASSERT_OK(cuMemAddressFree(base[i], bytes[i]));
 }
 
-static void addresses_run_out_and_come_back(void **state)
+TEST(addresses_run_out_and_come_back)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr whole, out = 0;
 
-    (void)state;
     settings.address_bytes = 64 * MIB;
     start(&settings);
     (void)enter(0);
@@ -340,13 +333,12 @@ static void addresses_run_out_and_come_back(void **state)
     assert_true(reserve(64 * MIB) > whole);
 }
 
-static void memory_is_counted_by_physical_bytes(void **state)
+SIM_TEST(memory_is_counted_by_physical_bytes)
 {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr base = reserve(8 * GRANULE), out = 0;
     size_t left = 0, total = 0;
 
-    (void)state;
     assert_int_equal(xseg_sim_used(0), 0);
     handle = create(4 * GRANULE);
     assert_int_equal(xseg_sim_used(0), 4 * GRANULE);
@@ -375,13 +367,12 @@ static void memory_is_counted_by_physical_bytes(void **state)
     assert_int_equal(xseg_sim_used(64), 0);
 }
 
-static void memory_can_be_taken_to_the_last_granule(void **state)
+SIM_TEST(memory_can_be_taken_to_the_last_granule)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle all = create(1022 * MIB), handle = 0;
     CUdeviceptr out = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&out, GRANULE));
     ASSERT_CU(cuMemAlloc(&out, 1), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -389,13 +380,12 @@ static void memory_can_be_taken_to_the_last_granule(void **state)
     ASSERT_OK(cuMemCreate(&handle, 1022 * MIB, &prop, 0));
 }
 
-static void a_fresh_mapping_has_no_access(void **state)
+SIM_TEST(a_fresh_mapping_has_no_access)
 {
     const CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
     CUmemAccessDesc desc = read_write(1);
     CUdeviceptr base = reserve(4 * GRANULE);
 
-    (void)state;
     back(base, GRANULE);
     back(base + GRANULE, 2 * GRANULE);
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -415,24 +405,22 @@ static void a_fresh_mapping_has_no_access(void **state)
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-static void a_bad_descriptor_behind_a_good_one_grants_nothing(void **state)
+SIM_TEST(a_bad_descriptor_behind_a_good_one_grants_nothing)
 {
     const CUmemAccessDesc desc[2] = {read_write(0), read_write(7)};
     CUdeviceptr base = reserve(GRANULE);
 
-    (void)state;
     back(base, GRANULE);
     ASSERT_CU(cuMemSetAccess(base, GRANULE, desc, 2), CUDA_ERROR_INVALID_DEVICE);
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-static void several_mappings_in_one_call(void **state)
+TEST(several_mappings_in_one_call)
 {
     struct xseg_sim_settings settings = small_machine();
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base;
 
-    (void)state;
     for (int one_by_one = 0; one_by_one < 2; one_by_one++) {
         const CUresult expected = one_by_one ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 
@@ -457,12 +445,11 @@ static void several_mappings_in_one_call(void **state)
 }
 
 /* cuda-python #2882: without that release the memory is lost. */
-static void a_retained_handle_is_the_same_and_needs_its_own_release(void **state)
+SIM_TEST(a_retained_handle_is_the_same_and_needs_its_own_release)
 {
     CUmemGenericAllocationHandle handle = create(2 * GRANULE), again = 0;
     CUdeviceptr base = reserve(2 * GRANULE);
 
-    (void)state;
     ASSERT_OK(cuMemMap(base, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemRelease(handle));
     ASSERT_CU(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
@@ -475,11 +462,10 @@ static void a_retained_handle_is_the_same_and_needs_its_own_release(void **state
     ASSERT_CU(cuMemRelease(again), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void a_range_can_be_mapped_again_after_unmap(void **state)
+SIM_TEST(a_range_can_be_mapped_again_after_unmap)
 {
     CUdeviceptr base = reserve(4 * GRANULE);
 
-    (void)state;
     for (size_t i = 0; i < 100; i++) {
         back(base + i % 3 * GRANULE, GRANULE * (1 + i % 2));
         ASSERT_OK(cuMemUnmap(base + i % 3 * GRANULE, GRANULE * (1 + i % 2)));
@@ -487,12 +473,11 @@ static void a_range_can_be_mapped_again_after_unmap(void **state)
     ASSERT_OK(cuMemAddressFree(base, 4 * GRANULE));
 }
 
-static void virtual_memory_needs_no_context(void **state)
+SIM_TEST(virtual_memory_needs_no_context)
 {
     const CUmemAccessDesc desc = read_write(1);
     CUdeviceptr base;
 
-    (void)state;
     ASSERT_OK(cuCtxSetCurrent(NULL));
     base = reserve(GRANULE);
     back(base, GRANULE);
@@ -501,7 +486,7 @@ static void virtual_memory_needs_no_context(void **state)
     ASSERT_OK(cuMemAddressFree(base, GRANULE));
 }
 
-static void without_virtual_memory_every_such_call_is_refused(void **state)
+TEST(without_virtual_memory_every_such_call_is_refused)
 {
     struct xseg_sim_settings settings = small_machine();
     const CUmemAllocationProp prop = on_device(0);
@@ -510,7 +495,6 @@ static void without_virtual_memory_every_such_call_is_refused(void **state)
     size_t size;
     int value = 1;
 
-    (void)state;
     settings.without_vmm = true;
     start(&settings);
     (void)enter(0);
@@ -624,9 +608,8 @@ static void unmap_in_a_foreign_context(void)
     (void)cuMemUnmap(base, GRANULE);
 }
 
-static void memory_in_use_ends_in_a_report(void **state)
+TEST(memory_in_use_ends_in_a_report)
 {
-    (void)state;
     EXPECT_REPORT(
         unmap_under_work,
         "xseg-sim: cuMemUnmap: undefined behavior, queued work accesses the memory; synchronize "
@@ -644,9 +627,8 @@ static void memory_in_use_ends_in_a_report(void **state)
                   "context:      device 1", "accesses unknown memory");
 }
 
-static void unreachable_memory_ends_in_a_report(void **state)
+TEST(unreachable_memory_ends_in_a_report)
 {
-    (void)state;
     EXPECT_REPORT(touch_nothing, "neither reserved nor allocated", "0x1000, accessed by device 0",
                   "call:         xseg_sim_launch_on");
     EXPECT_REPORT(touch_a_hole, "access to an unmapped address", "0x200200000",
@@ -657,13 +639,12 @@ static void unreachable_memory_ends_in_a_report(void **state)
                   "1 bytes on device 0 at 0x200000000, created by cuMemAlloc");
 }
 
-static void memory_can_go_when_its_work_has_ended(void **state)
+SIM_TEST(memory_can_go_when_its_work_has_ended)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(4 * GRANULE), address = 0;
     CUstream stream = new_stream(), other = new_stream();
 
-    (void)state;
     for (int way = 0; way < 5; way++) {
         CUevent event = new_event();
 
@@ -703,12 +684,11 @@ static void memory_can_go_when_its_work_has_ended(void **state)
     ASSERT_OK(cuMemUnmap(base, GRANULE));
 }
 
-static void in_fast_mode_nobody_looks(void **state)
+TEST(in_fast_mode_nobody_looks)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr base;
 
-    (void)state;
     settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
@@ -721,13 +701,12 @@ static void in_fast_mode_nobody_looks(void **state)
                    "xseg_sim_launch_on: invalid stream handle, 0x4d;");
 }
 
-static void many_touches_are_forgotten_in_time(void **state)
+SIM_TEST(many_touches_are_forgotten_in_time)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(GRANULE);
     CUstream stream = new_stream();
 
-    (void)state;
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
     for (uint64_t i = 0; i < 20000; i++) {
@@ -757,12 +736,11 @@ static CUdeviceptr usable(size_t bytes)
     return base;
 }
 
-static void copies_and_fills_move_bytes(void **state)
+SIM_TEST_BYTES(copies_and_fills_move_bytes)
 {
     CUdeviceptr mapped = usable(2 * GRANULE), allocated = 0;
     unsigned char in[64], out[64];
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&allocated, 64));
     for (size_t i = 0; i < sizeof(in); i++)
         in[i] = (unsigned char)(i * 3 + 1);
@@ -788,13 +766,12 @@ static void copies_and_fills_move_bytes(void **state)
     assert_int_equal(out[6], 0xa5);
 }
 
-static void the_same_memory_at_two_places(void **state)
+SIM_TEST_BYTES(the_same_memory_at_two_places)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUmemGenericAllocationHandle handle = create(2 * GRANULE);
     CUdeviceptr first = reserve(2 * GRANULE), second = reserve(2 * GRANULE);
 
-    (void)state;
     ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemMap(second, GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
@@ -814,13 +791,12 @@ static void the_same_memory_at_two_places(void **state)
     assert_int_equal(seen(second)[0], 0);
 }
 
-static void asynchronous_copies_move_when_their_turn_comes(void **state)
+SIM_TEST_BYTES(asynchronous_copies_move_when_their_turn_comes)
 {
     CUdeviceptr base = usable(GRANULE);
     CUstream stream = new_stream(), other = new_stream();
     unsigned char in = 7, out = 0;
 
-    (void)state;
     launch(stream, 100);
     ASSERT_OK(cuMemcpyHtoDAsync(base, &in, 1, stream));
     in = 8;
@@ -861,12 +837,11 @@ static bool can_write(CUdeviceptr address)
     return WIFEXITED(result) && WEXITSTATUS(result) == 0;
 }
 
-static void what_cannot_be_reached_is_a_fault(void **state)
+SIM_TEST_BYTES(what_cannot_be_reached_is_a_fault)
 {
     CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = usable(GRANULE), hole = reserve(GRANULE), allocated = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&allocated, 1));
     assert_true(can_write(base) && can_write(allocated));
     assert_false(can_write(hole));
@@ -881,7 +856,7 @@ static void what_cannot_be_reached_is_a_fault(void **state)
     assert_false(can_write(allocated));
 }
 
-static void a_forked_child_does_not_empty_its_parents_memory(void **state)
+SIM_TEST_BYTES(a_forked_child_does_not_empty_its_parents_memory)
 {
     CUdeviceptr base = usable(GRANULE);
     const pid_t child = (ASSERT_OK(cuMemsetD8(base, 5, GRANULE)), fork());
@@ -894,13 +869,12 @@ static void a_forked_child_does_not_empty_its_parents_memory(void **state)
     assert_int_equal(seen(base)[GRANULE - 1], 5);
 }
 
-static void occupied_addresses_are_passed_over(void **state)
+SIM_TEST_BYTES(occupied_addresses_are_passed_over)
 {
     CUdeviceptr first = reserve(GRANULE), second;
     void *mine = mmap((void *)(uintptr_t)(first + 4 * GRANULE), GRANULE, PROT_READ,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 
-    (void)state;
     assert_true(mine != MAP_FAILED);
     second = reserve(8 * GRANULE);
     assert_true(second > first + 4 * GRANULE);
@@ -910,14 +884,13 @@ static void occupied_addresses_are_passed_over(void **state)
 }
 
 /* A copy goes to whichever stream it is given; a fill is a kernel, which needs its own device. */
-static void a_copy_can_go_to_another_devices_stream(void **state)
+SIM_TEST_BYTES(a_copy_can_go_to_another_devices_stream)
 {
     const char letter = 'x';
     char back = 0;
     CUdeviceptr here = 0;
     CUstream there;
 
-    (void)state;
     (void)enter(1);
     there = new_stream();
     (void)enter(0);
@@ -929,13 +902,12 @@ static void a_copy_can_go_to_another_devices_stream(void **state)
     ASSERT_OK(cuMemFree(here));
 }
 
-static void copies_without_bytes_are_checked(void **state)
+TEST(copies_without_bytes_are_checked)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr memory = 0;
     unsigned char out = 77;
 
-    (void)state;
     settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
@@ -1007,9 +979,8 @@ static void fill_another_device(void)
     (void)cuMemsetD8(base, 0, 64);
 }
 
-static void bad_copies_end_in_a_report(void **state)
+TEST(bad_copies_end_in_a_report)
 {
-    (void)state;
     EXPECT_REPORT(copy_from_another_device, "without access rights", "accessed by device 1",
                   "cuMemcpyDtoD");
     EXPECT_REPORT(copy_to_another_device, "without access rights", "accessed by device 1",
@@ -1032,7 +1003,7 @@ static CUcontext second_context(void)
     return context;
 }
 
-static void peers_use_each_others_allocations(void **state)
+TEST(peers_use_each_others_allocations)
 {
     struct xseg_sim_settings settings = small_machine();
     CUcontext context[10];
@@ -1040,7 +1011,6 @@ static void peers_use_each_others_allocations(void **state)
     CUmemAccessDesc desc = read_write(1);
     int can = -1;
 
-    (void)state;
     settings.devices = 10;
     settings.skip_checks = true;
     start(&settings);
@@ -1084,13 +1054,12 @@ static void peers_use_each_others_allocations(void **state)
 }
 
 /* XLA #40852: enabling a peer does not do. */
-static void mapped_memory_needs_access_rights_of_its_own(void **state)
+SIM_TEST(mapped_memory_needs_access_rights_of_its_own)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
     CUdeviceptr base = reserve(GRANULE);
     CUcontext first = NULL;
 
-    (void)state;
     ASSERT_OK(cuCtxGetCurrent(&first));
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 1));
@@ -1103,12 +1072,11 @@ static void mapped_memory_needs_access_rights_of_its_own(void **state)
 }
 
 /* The right of one device may be taken away under work of another. */
-static void rights_of_an_idle_device_can_go(void **state)
+SIM_TEST(rights_of_an_idle_device_can_go)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
     CUdeviceptr base = reserve(GRANULE);
 
-    (void)state;
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 2));
     assert_int_equal(xseg_sim_launch_on(NULL, UINT64_MAX, base, GRANULE), XSEG_OK);
@@ -1128,7 +1096,7 @@ static uint64_t ask(CUdeviceptr address, int attribute)
     return value;
 }
 
-static void addresses_can_be_asked_about(void **state)
+SIM_TEST(addresses_can_be_asked_about)
 {
     enum { GPU_DIRECT = 15, MAPPING_SIZE = 18, MAPPING_BASE = 19, BLOCK_ID = 20 };
     CUmemAccessDesc desc = read_write(0);
@@ -1138,7 +1106,6 @@ static void addresses_can_be_asked_about(void **state)
     size_t bytes = 0;
     uint64_t value;
 
-    (void)state;
     ASSERT_OK(cuCtxGetCurrent(&context));
     back(base + GRANULE, 2 * GRANULE);
     ASSERT_OK(cuMemAlloc(&allocated, 100));
@@ -1184,7 +1151,7 @@ static void addresses_can_be_asked_about(void **state)
     ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, 5), CUDA_ERROR_NOT_FOUND);
 }
 
-static void several_attributes_at_once(void **state)
+SIM_TEST(several_attributes_at_once)
 {
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
@@ -1195,7 +1162,6 @@ static void several_attributes_at_once(void **state)
     void *data[] = {&type, &device, &size};
     CUdeviceptr address = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&address, 100));
     ASSERT_OK(cuPointerGetAttributes(3, attributes, data, address));
     assert_int_equal(type, CU_MEMORYTYPE_DEVICE);
@@ -1212,13 +1178,12 @@ static void several_attributes_at_once(void **state)
     ASSERT_CU(cuPointerGetAttributes(1, NULL, data, address), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void copies_can_be_made_to_wait(void **state)
+SIM_TEST(copies_can_be_made_to_wait)
 {
     const unsigned on = 1;
     unsigned found = 9;
     CUdeviceptr address = 0, base = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&address, 100));
     ASSERT_OK(cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
     assert_int_equal(found, 0);
@@ -1238,12 +1203,11 @@ static void copies_can_be_made_to_wait(void **state)
     ASSERT_OK(cuMemFree(address));
 }
 
-static void a_handle_tells_its_properties(void **state)
+SIM_TEST(a_handle_tells_its_properties)
 {
     CUmemAllocationProp prop = on_device(1), found;
     CUmemGenericAllocationHandle handle = 0;
 
-    (void)state;
     prop.allocFlags.gpuDirectRDMACapable = 1;
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
     ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&found, handle));
@@ -1280,7 +1244,7 @@ static CUresult import_from(int file, CUmemGenericAllocationHandle *handle)
                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
-static void an_import_is_the_same_memory(void **state)
+SIM_TEST_BYTES(an_import_is_the_same_memory)
 {
     CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE), again = 0;
     const CUmemAccessDesc desc = read_write(0);
@@ -1288,7 +1252,6 @@ static void an_import_is_the_same_memory(void **state)
     CUmemAllocationProp prop;
     int file = export_of(handle);
 
-    (void)state;
     ASSERT_OK(import_from(file, &again));
     assert_int_equal(close(file), 0);
     assert_true(again != handle);
@@ -1315,13 +1278,12 @@ static void an_import_is_the_same_memory(void **state)
 }
 
 /* smolvm #650 leaked memory in this way. */
-static void an_open_file_holds_memory(void **state)
+SIM_TEST(an_open_file_holds_memory)
 {
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
     int first = export_of(handle), second = export_of(handle), copy = dup(second);
     size_t left = 0, total = 0;
 
-    (void)state;
     assert_true(first != second);
     ASSERT_OK(cuMemRelease(handle));
     ASSERT_CU(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
@@ -1336,13 +1298,12 @@ static void an_open_file_holds_memory(void **state)
 }
 
 /* No call asks for memory between the end of the last holder and the count. */
-static void what_nobody_holds_is_no_leak(void **state)
+SIM_TEST(what_nobody_holds_is_no_leak)
 {
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
     const size_t usual = xseg_sim_leaks(NULL, 0);
     int file = export_of(handle);
 
-    (void)state;
     ASSERT_OK(cuMemRelease(handle));
     assert_int_equal(xseg_sim_leaks(NULL, 0), usual);
     assert_int_equal(close(file), 0);
@@ -1366,14 +1327,13 @@ static struct rlimit leave_descriptors(rlim_t count)
 enum { MANY = 200, FEW = 8 };
 
 /* The number of allocations and of imports is not limited by `ulimit -n`, and neither are exports that are closed. */
-static void exportable_memory_takes_no_descriptor_of_its_own(void **state)
+SIM_TEST_BYTES(exportable_memory_takes_no_descriptor_of_its_own)
 {
     CUmemGenericAllocationHandle handle[MANY], again[MANY];
     CUdeviceptr base = reserve(MANY * GRANULE), other = reserve(MANY * GRANULE);
     const CUmemAccessDesc desc = read_write(0);
     const struct rlimit before = leave_descriptors(FEW);
 
-    (void)state;
     for (size_t i = 0; i < MANY; i++) {
         handle[i] = create_exportable(GRANULE);
         ASSERT_OK(cuMemMap(base + i * GRANULE, GRANULE, 0, handle[i], 0));
@@ -1408,7 +1368,7 @@ static void exportable_memory_takes_no_descriptor_of_its_own(void **state)
 }
 
 /* Where the host has no descriptor left, only the call that needs one fails. */
-static void an_export_without_a_descriptor_is_out_of_memory(void **state)
+SIM_TEST(an_export_without_a_descriptor_is_out_of_memory)
 {
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0, other = 0;
     const struct rlimit before = leave_descriptors(FEW);
@@ -1416,7 +1376,6 @@ static void an_export_without_a_descriptor_is_out_of_memory(void **state)
     CUresult result;
     size_t count = 0;
 
-    (void)state;
     while ((result = cuMemExportToShareableHandle(
                 &file[count], handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)) == CUDA_SUCCESS)
         assert_true(++count <= FEW);
@@ -1440,12 +1399,11 @@ static void an_export_without_a_descriptor_is_out_of_memory(void **state)
 }
 
 /* Importing the same memory several times: each handle holds it. */
-static void each_import_of_one_export_holds_it(void **state)
+SIM_TEST(each_import_of_one_export_holds_it)
 {
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again[3];
     const int file = export_of(handle);
 
-    (void)state;
     for (size_t i = 0; i < 3; i++)
         ASSERT_OK(import_from(file, &again[i]));
     assert_int_equal(close(file), 0);
@@ -1459,13 +1417,12 @@ static void each_import_of_one_export_holds_it(void **state)
 
 /* The kernel searches the locks of a file one by one, and each creation of memory looks for locks of released memory.  So
  * imports of adjacent memory are one lock, which is divided when memory between others is released. */
-static void imports_of_adjacent_memory_share_a_lock(void **state)
+SIM_TEST(imports_of_adjacent_memory_share_a_lock)
 {
     CUmemGenericAllocationHandle handle[MANY], again[MANY], twice = 0;
     struct flock lock;
     int first = -1;
 
-    (void)state;
     memset(&lock, 0, sizeof(lock));
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
@@ -1500,7 +1457,7 @@ static void imports_of_adjacent_memory_share_a_lock(void **state)
 }
 
 /* Memory of another machine, which has ended: a descriptor keeps its contents. */
-static void a_descriptor_outlives_its_machine(void **state)
+SIM_TEST_BYTES(a_descriptor_outlives_its_machine)
 {
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0;
     const CUmemAccessDesc desc = read_write(0);
@@ -1521,14 +1478,13 @@ static void a_descriptor_outlives_its_machine(void **state)
     ASSERT_OK(cuMemRelease(again));
 }
 
-static void exports_and_imports_are_checked(void **state)
+SIM_TEST(exports_and_imports_are_checked)
 {
     CUmemGenericAllocationHandle plain = create(GRANULE), handle = create_exportable(GRANULE),
                                  out = 0;
     const struct xseg_sim_settings settings = {sizeof(settings)};
     int file = -1, ends[2];
 
-    (void)state;
     ASSERT_CU(
         cuMemExportToShareableHandle(&file, plain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
         CUDA_ERROR_INVALID_VALUE);
@@ -1644,7 +1600,7 @@ static int import_elsewhere(int socket)
 /* CU_MEM_HANDLE_TYPE_FABRIC, which older headers do not have. */
 #define FABRIC ((CUmemAllocationHandleType)8)
 
-static void memory_has_fabric_handles_where_asked_for(void **state)
+SIM_TEST(memory_has_fabric_handles_where_asked_for)
 {
     struct xseg_sim_settings settings = small_machine();
     CUmemAllocationProp prop = on_device(0);
@@ -1654,7 +1610,6 @@ static void memory_has_fabric_handles_where_asked_for(void **state)
     CUdeviceptr base, other;
     int file = -1;
 
-    (void)state;
     prop.requestedHandleTypes =
         (CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | 8);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
@@ -1689,7 +1644,7 @@ static void memory_has_fabric_handles_where_asked_for(void **state)
     ASSERT_CU(cuMemImportFromShareableHandle(&again, named, FABRIC), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void memory_goes_to_another_process(void **state)
+SIM_TEST_BYTES(memory_goes_to_another_process)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUmemGenericAllocationHandle handle;
@@ -1698,7 +1653,6 @@ static void memory_goes_to_another_process(void **state)
     pid_t child;
     char byte;
 
-    (void)state;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
     child = fork();
     if (child == 0) {
@@ -1724,61 +1678,4 @@ static void memory_goes_to_another_process(void **state)
     assert_int_equal(result, 0);
     assert_int_equal(xseg_sim_used(0), 0);
     (void)close(sockets[0]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refused_calls_say_why_and_change_nothing),
-        cmocka_unit_test_setup(a_refused_call_does_not_move_the_next_address, fresh),
-        cmocka_unit_test_setup(addresses_rise_and_are_aligned, fresh),
-        cmocka_unit_test_setup(a_run_of_the_same_calls_gives_the_same_addresses, fresh),
-        cmocka_unit_test_setup(ranges_are_found_after_many_were_given_back, fresh),
-        cmocka_unit_test_setup(addresses_come_again_once_all_were_used, fresh),
-        cmocka_unit_test_setup(addresses_that_come_again_belong_to_one_range, fresh),
-        cmocka_unit_test(addresses_run_out_and_come_back),
-        cmocka_unit_test_setup(memory_is_counted_by_physical_bytes, fresh),
-        cmocka_unit_test_setup(memory_can_be_taken_to_the_last_granule, fresh),
-        cmocka_unit_test_setup(a_fresh_mapping_has_no_access, fresh),
-        cmocka_unit_test_setup(a_bad_descriptor_behind_a_good_one_grants_nothing, fresh),
-        cmocka_unit_test(several_mappings_in_one_call),
-        cmocka_unit_test_setup(a_retained_handle_is_the_same_and_needs_its_own_release, fresh),
-        cmocka_unit_test_setup(a_range_can_be_mapped_again_after_unmap, fresh),
-        cmocka_unit_test_setup(virtual_memory_needs_no_context, fresh),
-        cmocka_unit_test(memory_in_use_ends_in_a_report),
-        cmocka_unit_test(unreachable_memory_ends_in_a_report),
-        cmocka_unit_test_setup(memory_can_go_when_its_work_has_ended, fresh),
-        cmocka_unit_test(in_fast_mode_nobody_looks),
-        cmocka_unit_test_setup(many_touches_are_forgotten_in_time, fresh),
-        cmocka_unit_test_setup(copies_and_fills_move_bytes, with_bytes),
-        cmocka_unit_test_setup(the_same_memory_at_two_places, with_bytes),
-        cmocka_unit_test_setup(asynchronous_copies_move_when_their_turn_comes, with_bytes),
-        cmocka_unit_test_setup(what_cannot_be_reached_is_a_fault, with_bytes),
-        cmocka_unit_test_setup(a_forked_child_does_not_empty_its_parents_memory, with_bytes),
-        cmocka_unit_test_setup(occupied_addresses_are_passed_over, with_bytes),
-        cmocka_unit_test_setup(a_copy_can_go_to_another_devices_stream, with_bytes),
-        cmocka_unit_test(copies_without_bytes_are_checked),
-        cmocka_unit_test(bad_copies_end_in_a_report),
-        cmocka_unit_test(peers_use_each_others_allocations),
-        cmocka_unit_test_setup(mapped_memory_needs_access_rights_of_its_own, fresh),
-        cmocka_unit_test_setup(rights_of_an_idle_device_can_go, fresh),
-        cmocka_unit_test_setup(addresses_can_be_asked_about, fresh),
-        cmocka_unit_test_setup(copies_can_be_made_to_wait, fresh),
-        cmocka_unit_test_setup(several_attributes_at_once, fresh),
-        cmocka_unit_test_setup(a_handle_tells_its_properties, fresh),
-        cmocka_unit_test_setup(an_import_is_the_same_memory, with_bytes),
-        cmocka_unit_test_setup(an_open_file_holds_memory, fresh),
-        cmocka_unit_test_setup(what_nobody_holds_is_no_leak, fresh),
-        cmocka_unit_test_setup(exportable_memory_takes_no_descriptor_of_its_own, with_bytes),
-        cmocka_unit_test_setup(an_export_without_a_descriptor_is_out_of_memory, fresh),
-        cmocka_unit_test_setup(each_import_of_one_export_holds_it, fresh),
-        cmocka_unit_test_setup(imports_of_adjacent_memory_share_a_lock, fresh),
-        cmocka_unit_test_setup(a_descriptor_outlives_its_machine, with_bytes),
-        cmocka_unit_test_setup(exports_and_imports_are_checked, fresh),
-        cmocka_unit_test_setup(memory_has_fabric_handles_where_asked_for, fresh),
-        cmocka_unit_test_setup(memory_goes_to_another_process, with_bytes),
-        cmocka_unit_test(without_virtual_memory_every_such_call_is_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

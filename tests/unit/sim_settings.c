@@ -41,19 +41,17 @@ static int count_of_devices(void)
 }
 
 /* Has to be the first test: main() has set the variables, and nothing was called yet. */
-static void the_first_call_reads_the_environment(void **state)
+TEST_WITH(the_first_call_reads_the_environment, NULL, clear)
 {
-    (void)state;
     assert_int_equal(count_of_devices(), 3);
     assert_int_equal(xseg_sim_calls(NULL), 2);
 }
 
-static void defaults(void **state)
+TEST_WITH(defaults, NULL, clear)
 {
     size_t bytes = 0;
     int value = 0;
 
-    (void)state;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 1);
     ASSERT_OK(cuDeviceTotalMem(&bytes, 0));
@@ -75,12 +73,11 @@ static void defaults(void **state)
     }
 }
 
-static void every_variable_counts(void **state)
+TEST_WITH(every_variable_counts, NULL, clear)
 {
     CUdeviceptr base, out = 0;
     size_t bytes = 0;
 
-    (void)state;
     set("XSEG_SIM_DEVICES", "64");
     set("XSEG_SIM_MEMORY_MB", "10");
     set("XSEG_SIM_ADDRESSES_MB", "12");
@@ -112,7 +109,7 @@ static int attribute(int which)
     return value;
 }
 
-static void each_kind_of_rdma_has_its_word(void **state)
+TEST_WITH(each_kind_of_rdma_has_its_word, NULL, clear)
 {
     enum { OF_MAPPED = 110, SUPPORTED = 116, DMA_BUF = 124 };
     static const struct {
@@ -129,7 +126,6 @@ static void each_kind_of_rdma_has_its_word(void **state)
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle;
 
-    (void)state;
     prop.allocFlags.gpuDirectRDMACapable = 1;
     for (size_t i = 0; i < sizeof(kind) / sizeof(kind[0]); i++) {
         set("XSEG_SIM_RDMA", kind[i].word);
@@ -178,13 +174,12 @@ static void place_some(CUdeviceptr *place)
     }
 }
 
-static void addresses_rise_fall_or_are_shuffled(void **state)
+TEST_WITH(addresses_rise_fall_or_are_shuffled, NULL, clear)
 {
     static const char *const order[] = {"rising", "falling", "shuffled"};
     static const unsigned least[] = {PLACES - 1, 0, PLACES / 4},
                           most[] = {PLACES - 1, 0, PLACES * 3 / 4};
 
-    (void)state;
     for (unsigned which = 0; which < 3; which++) {
         CUdeviceptr place[PLACES], again[PLACES];
         unsigned above = 0;
@@ -212,11 +207,10 @@ static void addresses_rise_fall_or_are_shuffled(void **state)
 }
 
 /* Ranges do not overlap, and every range is found at its address, when addresses come again. */
-static void addresses_come_again_in_any_order(void **state)
+TEST_WITH(addresses_come_again_in_any_order, NULL, clear)
 {
     const size_t bytes = (size_t)7 << 40;
 
-    (void)state;
     for (unsigned order = 0; order <= XSEG_SIM_ADDRESSES_SHUFFLED; order++) {
         struct xseg_sim_settings settings = {sizeof(settings)};
         CUdeviceptr place[RANGES] = {0};
@@ -240,9 +234,8 @@ static void addresses_come_again_in_any_order(void **state)
     }
 }
 
-static void a_fault_from_the_environment(void **state)
+TEST_WITH(a_fault_from_the_environment, NULL, clear)
 {
-    (void)state;
     set("XSEG_SIM_FAIL", "cuDeviceGetCount:2:46");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 1);
@@ -267,7 +260,7 @@ static void a_fault_from_the_environment(void **state)
     ASSERT_OK(cuInit(0));
 }
 
-static void what_cannot_be_understood_is_refused(void **state)
+TEST_WITH(what_cannot_be_understood_is_refused, NULL, clear)
 {
     static const char *const bad[][2] = {
         {"XSEG_SIM_DEVICES", "0"},
@@ -315,7 +308,6 @@ static void what_cannot_be_understood_is_refused(void **state)
          "cuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreate:1"},
     };
 
-    (void)state;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     ASSERT_OK(cuInit(0));
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -345,7 +337,7 @@ static void put(const char *path, const char *text, size_t bytes)
     "unmap_mapping = 1\naccess_call = 1\naccess = 1\naccess_wide = 1\nalloc = 1\nfree = 1\n"       \
     "event_create = 1\nevent_record = 1\nevent_query = 1\nstream_wait = 1\nsynchronize = 1\n"
 
-static void costs_from_a_file(void **state)
+TEST_WITH(costs_from_a_file, NULL, clear)
 {
     static const struct {
         const char *text, *words;
@@ -371,7 +363,6 @@ static void costs_from_a_file(void **state)
     static char large[(64 << 10) + 1];
     char path[] = P_tmpdir "/xseg-costs.XXXXXX";
 
-    (void)state;
     assert_true(close(mkstemp(path)) == 0);
     put(path, WITHOUT_MAP "map = 1\n", strlen(WITHOUT_MAP "map = 1\n"));
     set("XSEG_SIM_COSTS", path);
@@ -425,9 +416,8 @@ static void use_destroyed_event(void)
     (void)cuEventQuery(event);
 }
 
-static void strict_unless_told_otherwise(void **state)
+TEST_WITH(strict_unless_told_otherwise, NULL, clear)
 {
-    (void)state;
     EXPECT_REPORT(use_destroyed_event, "cuEventQuery");
     set("XSEG_SIM_STRICT", "1");
     EXPECT_REPORT(use_destroyed_event, "cuEventQuery");
@@ -487,7 +477,7 @@ static char order(int socket, char what)
     return answer;
 }
 
-static void processes_share_a_machine(void **state)
+TEST_WITH(processes_share_a_machine, NULL, clear)
 {
     struct xseg_sim_settings settings = shared_machine();
     const CUmemAllocationProp prop = on_device(0);
@@ -495,7 +485,6 @@ static void processes_share_a_machine(void **state)
     int sockets[2], result = 0, count = 0;
     pid_t child;
 
-    (void)state;
     if (settings.shared == NULL)
         return;
     start(&settings);
@@ -531,13 +520,12 @@ static void processes_share_a_machine(void **state)
 }
 
 /* Not even time to take its name away. */
-static void a_shared_machine_whose_processes_were_killed_is_gone(void **state)
+TEST_WITH(a_shared_machine_whose_processes_were_killed_is_gone, NULL, clear)
 {
     struct xseg_sim_settings settings = shared_machine();
     const struct xseg_sim_settings own = small_machine();
     int result = 0;
 
-    (void)state;
     if (settings.shared == NULL)
         return;
     settings.memory_bytes = 64 * MIB;
@@ -556,14 +544,13 @@ static void a_shared_machine_whose_processes_were_killed_is_gone(void **state)
     start(&own);
 }
 
-static void a_shared_machine_ends_with_its_last_process(void **state)
+TEST_WITH(a_shared_machine_ends_with_its_last_process, NULL, clear)
 {
     struct xseg_sim_settings settings = shared_machine();
     const struct xseg_sim_settings own = small_machine();
     char path[80];
     int file;
 
-    (void)state;
     if (settings.shared == NULL)
         return;
     (void)snprintf(path, sizeof(path), "/xseg-sim-%s", settings.shared);
@@ -598,25 +585,9 @@ static void a_shared_machine_ends_with_its_last_process(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(the_first_call_reads_the_environment, clear),
-        cmocka_unit_test_teardown(defaults, clear),
-        cmocka_unit_test_teardown(every_variable_counts, clear),
-        cmocka_unit_test_teardown(each_kind_of_rdma_has_its_word, clear),
-        cmocka_unit_test_teardown(addresses_rise_fall_or_are_shuffled, clear),
-        cmocka_unit_test_teardown(addresses_come_again_in_any_order, clear),
-        cmocka_unit_test_teardown(a_fault_from_the_environment, clear),
-        cmocka_unit_test_teardown(costs_from_a_file, clear),
-        cmocka_unit_test_teardown(strict_unless_told_otherwise, clear),
-        cmocka_unit_test_teardown(processes_share_a_machine, clear),
-        cmocka_unit_test_teardown(a_shared_machine_whose_processes_were_killed_is_gone, clear),
-        cmocka_unit_test_teardown(a_shared_machine_ends_with_its_last_process, clear),
-        cmocka_unit_test_teardown(what_cannot_be_understood_is_refused, clear),
-    };
-
     (void)clear(NULL);
     set("XSEG_SIM_DEVICES", "3");
     /* A variable that makes no sense is reported, and the others count all the same. */
     set("XSEG_SIM_MEMORY_MB", "much");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run();
 }

@@ -14,7 +14,6 @@
 #include "tests/support/child.h"
 
 #define GRANULE ((size_t)2 << 20)
-#define MIB     ((uint64_t)1 << 20)
 
 /* Of the host. */
 static inline size_t page_bytes(void)
@@ -84,6 +83,9 @@ static inline int with_bytes(void **state)
     (void)enter(0);
     return 0;
 }
+
+#define SIM_TEST(name)       TEST_WITH(name, fresh, NULL)
+#define SIM_TEST_BYTES(name) TEST_WITH(name, with_bytes, NULL)
 
 static inline CUmemAllocationProp on_device(int device)
 {

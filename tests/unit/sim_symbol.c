@@ -160,12 +160,11 @@ static CUresult look_up(const char *name, int version, void **out,
     return cuGetProcAddress_v2(name, out, version, CU_GET_PROC_ADDRESS_DEFAULT, status);
 }
 
-static void each_signature_is_found_from_its_version_on(void **state)
+TEST(each_signature_is_found_from_its_version_on)
 {
     CUdriverProcAddressQueryResult status;
     void *address;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
         const bool is_first = i == 0 || strcmp(row[i - 1].name, row[i].name) != 0;
         const bool is_last =
@@ -187,12 +186,11 @@ static void each_signature_is_found_from_its_version_on(void **state)
     }
 }
 
-static void unknown_names_are_not_found(void **state)
+TEST(unknown_names_are_not_found)
 {
     CUdriverProcAddressQueryResult status;
     void *address;
 
-    (void)state;
     ASSERT_CU(look_up("cuMemAlloc_v2", 13000, &address, &status), CUDA_ERROR_NOT_FOUND);
     assert_int_equal(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
     assert_null(address);
@@ -201,12 +199,11 @@ static void unknown_names_are_not_found(void **state)
     ASSERT_CU(cuGetProcAddress_v2("cuNone", &address, 13000, 0, NULL), CUDA_ERROR_NOT_FOUND);
 }
 
-static void bad_arguments_are_refused(void **state)
+TEST(bad_arguments_are_refused)
 {
     CUdriverProcAddressQueryResult status;
     void *address = NULL;
 
-    (void)state;
     ASSERT_CU(look_up(NULL, 13000, &address, &status), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(look_up("cuInit", 13010, &address, &status), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuGetProcAddress_v2("cuInit", NULL, 13000, 0, &status), CUDA_ERROR_INVALID_VALUE);
@@ -217,17 +214,16 @@ static void bad_arguments_are_refused(void **state)
     assert_ptr_equal(address, exported("cuStreamQuery"));
 }
 
-static void the_old_signature_answers_too(void **state)
+TEST(the_old_signature_answers_too)
 {
     void *address = NULL;
 
-    (void)state;
     ASSERT_OK(cuGetProcAddress("cuMemCreate", &address, 11030, 0));
     assert_ptr_equal(address, exported("cuMemCreate"));
     ASSERT_CU(cuGetProcAddress("cuNone", &address, 11030, 0), CUDA_ERROR_NOT_FOUND);
 }
 
-static void nothing_has_to_be_started_for_it(void **state)
+TEST(nothing_has_to_be_started_for_it)
 {
     const struct xseg_sim_settings settings = small_machine();
     CUdriverProcAddressQueryResult status;
@@ -235,7 +231,6 @@ static void nothing_has_to_be_started_for_it(void **state)
     void *address = NULL;
     CUdevice device;
 
-    (void)state;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     ASSERT_OK(look_up("cuInit", 13000, &address, &status));
     memcpy(&init, &address, sizeof(init));
@@ -244,7 +239,7 @@ static void nothing_has_to_be_started_for_it(void **state)
     ASSERT_OK(cuDeviceGet(&device, 0));
 }
 
-static void newer_signatures_do_what_older_ones_do(void **state)
+SIM_TEST(newer_signatures_do_what_older_ones_do)
 {
     CUresult (*get_device)(CUdevice *, CUcontext);
     CUresult (*synchronize)(CUcontext);
@@ -254,7 +249,6 @@ static void newer_signatures_do_what_older_ones_do(void **state)
     CUcontext second, of = NULL;
     CUdevice device = -1;
 
-    (void)state;
     ASSERT_OK(look_up("cuCtxGetDevice", 13000, &address, &status));
     memcpy(&get_device, &address, sizeof(get_device));
     ASSERT_OK(look_up("cuCtxSynchronize", 13000, &address, &status));
@@ -272,18 +266,4 @@ static void newer_signatures_do_what_older_ones_do(void **state)
     ASSERT_OK(get_context(NULL, &of, &green));
     assert_null(green);
     assert_non_null(of);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_signature_is_found_from_its_version_on),
-        cmocka_unit_test(unknown_names_are_not_found),
-        cmocka_unit_test(bad_arguments_are_refused),
-        cmocka_unit_test(the_old_signature_answers_too),
-        cmocka_unit_test(nothing_has_to_be_started_for_it),
-        cmocka_unit_test_setup(newer_signatures_do_what_older_ones_do, fresh),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

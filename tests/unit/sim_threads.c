@@ -88,13 +88,12 @@ static void *work(void *argument)
     return NULL;
 }
 
-static void threads_do_not_disturb_each_other(void **state)
+TEST(threads_do_not_disturb_each_other)
 {
     struct xseg_sim_settings settings = small_machine();
     struct worker worker[THREADS];
     char text[512];
 
-    (void)state;
     settings.costs = "a100";
     start(&settings);
     (void)enter(0);
@@ -114,13 +113,4 @@ static void threads_do_not_disturb_each_other(void **state)
         fail_msg("left: %s", text);
     assert_int_equal(xseg_sim_calls("cuMemMap"), THREADS * ROUNDS * 4);
     assert_int_equal(xseg_sim_used(0) + xseg_sim_used(1), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_do_not_disturb_each_other),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

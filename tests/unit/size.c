@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The arithmetic of sizes, by the reference's own vectors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "src/core/config/size.h"
+#include "tests/support/test.h"
 
-#define KIB XSEG_KIB
-#define MIB XSEG_MIB
-#define GIB XSEG_GIB
-
-static void rounding(void **state)
+TEST(rounding)
 {
     static const struct {
         uint32_t divisions;
@@ -34,7 +25,6 @@ static void rounding(void **state)
         {8, MIB + 1, MIB + 128 * KIB},
     };
 
-    (void)state;
     for (unsigned i = 0; i < XSEG_COUNT_OF(row); i++) {
         struct xseg_config config;
 
@@ -46,11 +36,10 @@ static void rounding(void **state)
 }
 
 /* Each interval has divisions of its own; the first and the last are open-ended. */
-static void intervals(void **state)
+TEST(intervals)
 {
     struct xseg_config config;
 
-    (void)state;
     xseg_config_init(&config);
     config.roundup_divisions[0] = 2;
     config.roundup_divisions[9] = 4;
@@ -62,11 +51,10 @@ static void intervals(void **state)
     assert_int_equal(xseg_size_round(&config, 100 * GIB), 104 * GIB);
 }
 
-static void segments(void **state)
+TEST(segments)
 {
     struct xseg_config config;
 
-    (void)state;
     xseg_config_init(&config);
     assert_int_equal(xseg_size_segment(&config, 512), 2 * MIB);
     assert_int_equal(xseg_size_segment(&config, MIB), 2 * MIB);
@@ -78,15 +66,4 @@ static void segments(void **state)
     assert_int_equal(xseg_size_segment(&config, 2 * MIB), 64 * MIB);
     assert_true(xseg_size_is_small(MIB));
     assert_false(xseg_size_is_small(MIB + 512));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounding),
-        cmocka_unit_test(intervals),
-        cmocka_unit_test(segments),
-    };
-
-    return cmocka_run_group_tests_name("size", tests, NULL, NULL);
 }

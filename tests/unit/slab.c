@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Records from slabs: they do not overlap, are never moved, counted, and audited. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/align.h"
 #include "src/base/slab.h"
-
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+#include "tests/support/test.h"
 
 struct record {
     uint64_t link; /* of the free list, while the record is not taken */
@@ -46,11 +39,10 @@ static bool is_zero(const struct record *record)
            memcmp(record->rest, zero.rest, sizeof(zero.rest)) == 0;
 }
 
-static void a_new_slab_holds_nothing(void **state)
+TEST(a_new_slab_holds_nothing)
 {
     struct xseg_slab slab;
 
-    (void)state;
     xseg_slab_init(&slab, sizeof(struct record));
     assert_int_equal(slab.free_count, 0);
     assert_int_equal(slab.total, 0);
@@ -58,13 +50,12 @@ static void a_new_slab_holds_nothing(void **state)
     xseg_slab_fini(&slab);
 }
 
-static void records_of_several_batches_do_not_overlap(void **state)
+TEST(records_of_several_batches_do_not_overlap)
 {
     enum { COUNT = 5 * XSEG_SLAB_BATCH };
     static struct record *taken[COUNT];
     struct xseg_slab slab;
 
-    (void)state;
     xseg_slab_init(&slab, sizeof(struct record));
     for (uint32_t i = 0; i < COUNT; i++) {
         if (slab.free_count == 0)
@@ -83,11 +74,10 @@ static void records_of_several_batches_do_not_overlap(void **state)
     xseg_slab_fini(&slab);
 }
 
-static void a_record_that_was_put_back_comes_again_zeroed(void **state)
+TEST(a_record_that_was_put_back_comes_again_zeroed)
 {
     struct xseg_slab slab;
 
-    (void)state;
     xseg_slab_init(&slab, sizeof(struct record));
     fill(&slab);
     struct record *const record = xseg_slab_alloc(&slab);
@@ -106,11 +96,10 @@ static void a_record_that_was_put_back_comes_again_zeroed(void **state)
     xseg_slab_fini(&slab);
 }
 
-static void records_stay_where_they_are_while_batches_are_added(void **state)
+TEST(records_stay_where_they_are_while_batches_are_added)
 {
     struct xseg_slab slab;
 
-    (void)state;
     xseg_slab_init(&slab, sizeof(struct record));
     fill(&slab);
     struct record *const record = xseg_slab_alloc(&slab);
@@ -123,7 +112,7 @@ static void records_stay_where_they_are_while_batches_are_added(void **state)
     xseg_slab_fini(&slab);
 }
 
-static void takes_and_puts_in_any_order_keep_count(void **state)
+TEST(takes_and_puts_in_any_order_keep_count)
 {
     enum { HELD = 700 };
     static struct record *held[HELD];
@@ -131,7 +120,6 @@ static void takes_and_puts_in_any_order_keep_count(void **state)
     uint64_t random = 2463534242u;
     uint32_t live = 0;
 
-    (void)state;
     memset(held, 0, sizeof(held));
     xseg_slab_init(&slab, sizeof(struct record));
     for (uint32_t step = 1; step < 20000; step++) {
@@ -161,11 +149,10 @@ static void takes_and_puts_in_any_order_keep_count(void **state)
     xseg_slab_fini(&slab);
 }
 
-static void host_bytes_cover_every_record(void **state)
+TEST(host_bytes_cover_every_record)
 {
     struct xseg_slab slab;
 
-    (void)state;
     xseg_slab_init(&slab, sizeof(struct record));
     for (unsigned i = 1; i <= 3; i++) {
         fill(&slab);
@@ -176,12 +163,11 @@ static void host_bytes_cover_every_record(void **state)
 }
 
 /* A slab that has few records is small; one that has many is refilled rarely. */
-static void batches_grow_with_what_was_made(void **state)
+TEST(batches_grow_with_what_was_made)
 {
     static const uint32_t records[] = {16, 16, 32, 64, 128, 256, 512, 512, 512};
     struct xseg_slab slab;
 
-    (void)state;
     xseg_slab_init(&slab, sizeof(struct record));
     for (unsigned i = 0; i < sizeof(records) / sizeof(records[0]); i++) {
         const uint32_t before = slab.total;
@@ -194,11 +180,10 @@ static void batches_grow_with_what_was_made(void **state)
     xseg_slab_fini(&slab);
 }
 
-static void more_records_than_can_be_counted_are_refused(void **state)
+TEST(more_records_than_can_be_counted_are_refused)
 {
     struct xseg_slab slab;
 
-    (void)state;
     xseg_slab_init(&slab, sizeof(struct record));
     slab.total = UINT32_MAX - 1;
     assert_false(xseg_slab_refill(&slab, xseg_slab_make_batch(sizeof(struct record), 2)));
@@ -208,12 +193,11 @@ static void more_records_than_can_be_counted_are_refused(void **state)
     xseg_slab_fini(&slab);
 }
 
-static void the_audit_names_the_broken_invariant(void **state)
+TEST(the_audit_names_the_broken_invariant)
 {
     struct xseg_violation violation = {0};
     struct xseg_slab slab;
 
-    (void)state;
     xseg_slab_init(&slab, sizeof(struct record));
     fill(&slab);
     slab.free_count--;
@@ -229,12 +213,11 @@ static void the_audit_names_the_broken_invariant(void **state)
     xseg_slab_fini(&slab);
 }
 
-static void records_in_memory_of_the_caller_outlive_the_slab(void **state)
+TEST(records_in_memory_of_the_caller_outlive_the_slab)
 {
     static struct record memory[4];
     struct xseg_slab slab;
 
-    (void)state;
     xseg_slab_init(&slab, sizeof(struct record));
     assert_true(xseg_slab_refill(&slab, xseg_slab_make_batch_at(memory, COUNT_OF(memory))));
     assert_int_equal(slab.free_count, COUNT_OF(memory));
@@ -244,22 +227,4 @@ static void records_in_memory_of_the_caller_outlive_the_slab(void **state)
     memory[3].number = 5;
     xseg_slab_fini(&slab);
     assert_int_equal(memory[3].number, 5);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_new_slab_holds_nothing),
-        cmocka_unit_test(records_of_several_batches_do_not_overlap),
-        cmocka_unit_test(a_record_that_was_put_back_comes_again_zeroed),
-        cmocka_unit_test(records_stay_where_they_are_while_batches_are_added),
-        cmocka_unit_test(takes_and_puts_in_any_order_keep_count),
-        cmocka_unit_test(host_bytes_cover_every_record),
-        cmocka_unit_test(batches_grow_with_what_was_made),
-        cmocka_unit_test(more_records_than_can_be_counted_are_refused),
-        cmocka_unit_test(the_audit_names_the_broken_invariant),
-        cmocka_unit_test(records_in_memory_of_the_caller_outlive_the_slab),
-    };
-
-    return cmocka_run_group_tests_name("slab", tests, NULL, NULL);
 }

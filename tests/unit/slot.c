@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Slots and starts of the page map, compared with a simple array of allocated blocks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/core/block/extent.h"
 #include "src/core/device/allocator.h"
@@ -58,13 +53,12 @@ static struct xseg_block *block_in(const struct xseg_page_map *page_map, uint64_
     return xseg_slot_block_of(xseg_page_map_slot(page_map, address), arena_number(0));
 }
 
-static void agrees_with_an_array(void **state)
+TEST(agrees_with_an_array)
 {
     struct xseg_block **slot = calloc(SLOTS, sizeof(struct xseg_block *));
     struct xseg_extent extent = make_extent(BASE, SLOTS * XSEG_MIB, true);
     struct xseg_page_map page_map;
 
-    (void)state;
     assert_non_null(slot);
     srandom(11);
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
@@ -93,12 +87,11 @@ static void agrees_with_an_array(void **state)
 }
 
 /* A GiB that nothing was mapped in has no leaf, and is searched all the same. */
-static void uncovered_gib_are_empty(void **state)
+TEST(uncovered_gib_are_empty)
 {
     struct xseg_extent extent = make_extent(BASE, 90 * XSEG_GIB, true);
     struct xseg_page_map page_map;
 
-    (void)state;
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
     assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent), 0);
     assert_true(xseg_page_map_populate(&page_map, &extent, XSEG_GIB, XSEG_GIB + 2 * XSEG_MIB));
@@ -119,13 +112,12 @@ static void uncovered_gib_are_empty(void **state)
 }
 
 /* What another arena has in a slot counts for nobody else, and what had it before leaves nothing. */
-static void a_slot_is_of_one_arena(void **state)
+TEST(a_slot_is_of_one_arena)
 {
     struct xseg_extent first = make_extent(BASE, 3 * XSEG_MIB, false);
     struct xseg_extent second = make_extent(BASE + 3 * XSEG_MIB, 3 * XSEG_MIB, false);
     struct xseg_page_map page_map;
 
-    (void)state;
     second.arena = arena_number(1);
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &first) &&
                 xseg_page_map_insert(&page_map, &second));
@@ -149,13 +141,12 @@ static void a_slot_is_of_one_arena(void **state)
 }
 
 /* Small blocks start at multiples of 512 bytes, where memory was mapped. */
-static void starts_lead_to_small_blocks(void **state)
+TEST(starts_lead_to_small_blocks)
 {
     const uint64_t unit = (uint64_t)1 << XSEG_STARTS_UNIT_SHIFT;
     struct xseg_extent extent = make_extent(BASE, 5 * XSEG_GIB, true);
     struct xseg_page_map page_map;
 
-    (void)state;
     extent.has_starts = true;
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
     struct xseg_slab_batch *batch = xseg_page_map_allocate_records(&page_map, 2);
@@ -193,13 +184,12 @@ static void starts_lead_to_small_blocks(void **state)
 }
 
 /* A GiB with a leaf that comes to another extent leads nowhere but there. */
-static void leaves_come_again(void **state)
+TEST(leaves_come_again)
 {
     struct xseg_extent first = make_extent(BASE, 2 * XSEG_GIB, true);
     struct xseg_extent second = make_extent(BASE + 7 * XSEG_MIB, 20 * XSEG_MIB, false);
     struct xseg_page_map page_map;
 
-    (void)state;
     assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &first));
     assert_true(xseg_page_map_populate(&page_map, &first, 0, XSEG_MIB));
     xseg_page_map_remove(&page_map, &first);
@@ -244,20 +234,8 @@ static void repeat(xseg_slot *start)
     xseg_slot_set(start + 2, xseg_slot_read(start));
 }
 
-static void the_audit_can_fail(void **state)
+TEST(the_audit_can_fail)
 {
-    (void)state;
     expect_finding("START-1", lose);
     expect_finding("START-2", repeat);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_an_array),   cmocka_unit_test(uncovered_gib_are_empty),
-        cmocka_unit_test(a_slot_is_of_one_arena), cmocka_unit_test(starts_lead_to_small_blocks),
-        cmocka_unit_test(leaves_come_again),      cmocka_unit_test(the_audit_can_fail),
-    };
-
-    return cmocka_run_group_tests_name("starts", tests, NULL, NULL);
 }

@@ -48,11 +48,10 @@ static void tear_down(struct fixture *f)
     env_close(f->allocator);
 }
 
-static void wrong_starts_are_found(void **state)
+TEST(wrong_starts_are_found)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     const struct xseg_page_map *page_map = &f.allocator->page_map;
     xseg_start *start = xseg_page_map_start(page_map, f.extent->segment.base), *inside = start + 7;
@@ -83,12 +82,11 @@ static uint64_t requested_at(const struct fixture *f, uint64_t offset)
 
 /* PyTorch's rules: a free keeps the size, the remainder of a split inherits it, coalescing keeps that of the block that is
  * being freed. */
-static void cached_blocks_keep_the_requested_size(void **state)
+TEST(cached_blocks_keep_the_requested_size)
 {
     static const size_t narrow = 5000, wide = 200000;
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     assert_int_equal(requested_at(&f, 0), MIB);
     assert_int_equal(requested_at(&f, MIB), 8 * KIB);
@@ -122,14 +120,4 @@ static void cached_blocks_keep_the_requested_size(void **state)
     env_free(f.allocator, block[2]);
     assert_int_equal(requested_at(&f, offset), wide + 1024);
     tear_down(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_starts_are_found),
-        cmocka_unit_test(cached_blocks_keep_the_requested_size),
-    };
-
-    return cmocka_run_group_tests_name("small", tests, NULL, NULL);
 }

@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Paths, pool IDs and times in snapshots. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/core/report/snapshot.h"
 #include "src/core/report/snapshot_writer.h"
+#include "tests/support/test.h"
 
 /* --- Paths. --- */
 
@@ -36,9 +31,8 @@ static void expect_path(const char *rank)
     assert_string_equal(name, want);
 }
 
-static void path_has_the_rank_of_the_first_variable_with_a_rank(void **state)
+TEST(path_has_the_rank_of_the_first_variable_with_a_rank)
 {
-    (void)state;
     set_ranks(NULL, NULL, NULL);
     expect_path("");
     set_ranks(NULL, NULL, "2");
@@ -50,11 +44,10 @@ static void path_has_the_rank_of_the_first_variable_with_a_rank(void **state)
 }
 
 /* The rank becomes part of a path, so only digits are accepted. */
-static void rank_is_a_number(void **state)
+TEST(rank_is_a_number)
 {
     static const char *const wrong[] = {"", "-1", "../../etc", "1/2", "0x3", " 4", "12345678901"};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         set_ranks(wrong[i], NULL, NULL);
         expect_path("");
@@ -66,11 +59,10 @@ static void rank_is_a_number(void **state)
     set_ranks(NULL, NULL, NULL);
 }
 
-static void path_that_does_not_fit_is_truncated(void **state)
+TEST(path_that_does_not_fit_is_truncated)
 {
     char name[16];
 
-    (void)state;
     assert_true(xseg_oom_snapshots_path(name, sizeof(name), "a/folder", 7) >= sizeof(name));
     assert_int_equal(strlen(name), sizeof(name) - 1);
 }
@@ -79,13 +71,12 @@ static void path_that_does_not_fit_is_truncated(void **state)
 
 static const struct xseg_clock system_clock = {.read = NULL};
 
-static void pool_has_the_id_of_its_user_or_its_number(void **state)
+TEST(pool_has_the_id_of_its_user_or_its_number)
 {
     const uint64_t id[2] = {5, 6};
     struct xseg_snapshot_writer writer;
     struct xseg_history_store store;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     assert_true(xseg_history_store_add_pool_id(&store, 70, id));
     xseg_snapshot_writer_init(&writer, &store);
@@ -118,14 +109,13 @@ static uint64_t read_own(void *context)
     return *(uint64_t *)context;
 }
 
-static void time_is_in_microseconds_since_1970_or_of_the_users_clock(void **state)
+TEST(time_is_in_microseconds_since_1970_or_of_the_users_clock)
 {
     uint64_t own = 42000500;
     const struct xseg_clock own_clock = {.read = read_own, .self = &own};
     struct xseg_snapshot_writer writer;
     struct xseg_history_store store;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     xseg_snapshot_writer_init(&writer, &store);
     const struct xseg_history_moment moment = xseg_history_store_moment(&store);
@@ -139,17 +129,4 @@ static void time_is_in_microseconds_since_1970_or_of_the_users_clock(void **stat
     assert_int_equal(xseg_snapshot_time_us(&writer, &then, then.ticks), 42000);
     xseg_snapshot_writer_fini(&writer);
     xseg_history_store_fini(&store);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(path_has_the_rank_of_the_first_variable_with_a_rank),
-        cmocka_unit_test(rank_is_a_number),
-        cmocka_unit_test(path_that_does_not_fit_is_truncated),
-        cmocka_unit_test(pool_has_the_id_of_its_user_or_its_number),
-        cmocka_unit_test(time_is_in_microseconds_since_1970_or_of_the_users_clock),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

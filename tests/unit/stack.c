@@ -125,9 +125,8 @@ static bool has_libunwind(void)
 }
 
 /* Linked it would take over the exceptions of the process. */
-static void libunwind_comes_with_the_preparation_only(void **state)
+TEST(libunwind_comes_with_the_preparation_only)
 {
-    (void)state;
     assert_false(has_libunwind());
     const bool is_quick = xseg_stack_prepare();
     assert_int_equal(is_quick, has_libunwind() || !BY_LIBRARY);
@@ -136,25 +135,22 @@ static void libunwind_comes_with_the_preparation_only(void **state)
         print_message("# libunwind is not installed\n");
 }
 
-static void a_process_that_is_not_prepared_has_stacks(void **state)
+TEST(a_process_that_is_not_prepared_has_stacks)
 {
     char said[1024];
 
-    (void)state;
     assert_int_equal(child_run_part(use_without_preparation, said, sizeof(said)), 0);
 }
 
-static void without_libunwind_there_are_stacks(void **state)
+TEST(without_libunwind_there_are_stacks)
 {
     char said[1024];
 
-    (void)state;
     assert_int_equal(child_run_part(use_without_libunwind, said, sizeof(said)), 0);
 }
 
-static void stacks_begin_with_the_caller(void **state)
+TEST(stacks_begin_with_the_caller)
 {
-    (void)state;
     for (unsigned depth = 0; depth < 300; depth += 7)
         assert_true(is_as_it_should_be(take_at(depth, XSEG_STACK_FRAMES_MAX)));
 }
@@ -166,11 +162,10 @@ static void run_fibre(void)
     assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
 }
 
-static void a_fibre_has_a_stack_of_its_own(void **state)
+TEST(a_fibre_has_a_stack_of_its_own)
 {
     static char room[1 << 20] __attribute__((aligned(16)));
 
-    (void)state;
     if (XSEG_HAS_THREAD_SANITIZER)
         return; /* it would have to be told of fibres */
     (void)xseg_stack_prepare();
@@ -183,11 +178,10 @@ static void a_fibre_has_a_stack_of_its_own(void **state)
     assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
 }
 
-static void the_innermost_frames_are_kept(void **state)
+TEST(the_innermost_frames_are_kept)
 {
     void *all[XSEG_STACK_FRAMES_MAX];
 
-    (void)state;
     const uint32_t count = take_at(990, XSEG_STACK_FRAMES_MAX)->taken;
     assert_false(xseg_stack_is_truncated(count));
     assert_true(count > 990);
@@ -205,9 +199,8 @@ static void the_innermost_frames_are_kept(void **state)
     }
 }
 
-static void a_stack_that_is_too_deep_is_cut(void **state)
+TEST(a_stack_that_is_too_deep_is_cut)
 {
-    (void)state;
     const struct taking *taking = take_at(2 * XSEG_STACK_FRAMES_MAX, XSEG_STACK_FRAMES_MAX);
     assert_int_equal(taking->taken, XSEG_STACK_FRAMES_MAX | XSEG_STACK_TRUNCATED);
     assert_ptr_equal(taking->frames[1], taking->returns_to);
@@ -237,27 +230,10 @@ static void prepare_in_threads(void)
         expect(pthread_join(thread[i], NULL) == 0 && has_all[i]);
 }
 
-static void threads_prepare_at_once(void **state)
+TEST(threads_prepare_at_once)
 {
     char said[1024];
 
-    (void)state;
     if (child_run_part(prepare_in_threads, said, sizeof(said)) != 0)
         fail_msg("%s", said);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_process_that_is_not_prepared_has_stacks),
-        cmocka_unit_test(without_libunwind_there_are_stacks),
-        cmocka_unit_test(threads_prepare_at_once),
-        cmocka_unit_test(libunwind_comes_with_the_preparation_only),
-        cmocka_unit_test(stacks_begin_with_the_caller),
-        cmocka_unit_test(a_fibre_has_a_stack_of_its_own),
-        cmocka_unit_test(the_innermost_frames_are_kept),
-        cmocka_unit_test(a_stack_that_is_too_deep_is_cut),
-    };
-
-    return cmocka_run_group_tests_name("stack", tests, NULL, NULL);
 }

@@ -98,14 +98,13 @@ static void end(struct xseg_stack_depot *depot)
 }
 
 /* So many that some have the same hash. */
-static void each_stack_is_there_once(void **state)
+TEST(each_stack_is_there_once)
 {
     enum { STACKS = 200000, ADDS = 1000000 };
     struct xseg_stack_depot depot;
     uint64_t random = 1;
     size_t bytes = 0;
 
-    (void)state;
     begin(&depot);
     for (uint32_t n = 0; n < STACKS; n++)
         assert_int_equal(add_made_up(&depot, n), n + 1);
@@ -126,13 +125,12 @@ static void each_stack_is_there_once(void **state)
 }
 
 /* A stack and its beginning, and the same cut and whole, are different stacks. */
-static void stacks_of_different_lengths_differ(void **state)
+TEST(stacks_of_different_lengths_differ)
 {
     void *frames[XSEG_STACK_FRAMES_MAX + 1];
     struct xseg_stack_depot depot;
     struct xseg_stack_view view;
 
-    (void)state;
     begin(&depot);
     for (uintptr_t i = 0; i <= XSEG_STACK_FRAMES_MAX; i++)
         frames[i] = (void *)(4096 + i);
@@ -162,7 +160,7 @@ static void stacks_of_different_lengths_differ(void **state)
     end(&depot);
 }
 
-static void an_unknown_id_is_refused(void **state)
+TEST(an_unknown_id_is_refused)
 {
     static const uint32_t unknown[] = {0, 2, 3, 256, 257, 65536, UINT32_MAX - 1, UINT32_MAX};
     struct xseg_stack_depot depot;
@@ -171,7 +169,6 @@ static void an_unknown_id_is_refused(void **state)
     struct xseg_strbuf text;
     char buffer[64];
 
-    (void)state;
     begin(&depot);
     assert_false(xseg_stack_depot_get(&depot, 1, &view));
     assert_int_equal(add_made_up(&depot, 0), 1);
@@ -252,12 +249,11 @@ static void assert_text(const struct taking *taking, const char *file)
     assert_string_equal(buffer, want);
 }
 
-static void modules_outlive_the_code(void **state)
+TEST(modules_outlive_the_code)
 {
     struct xseg_stack_depot depot;
     struct plugin plugin;
 
-    (void)state;
     begin(&depot);
     plugin_open(&plugin, "plugin-one");
     const struct taking taking = take_in(&depot, &plugin);
@@ -273,12 +269,11 @@ static void modules_outlive_the_code(void **state)
 }
 
 /* The same code at the same place again: the same stack.  It is called from the same place of the test. */
-static void a_library_that_comes_again_has_its_stacks(void **state)
+TEST(a_library_that_comes_again_has_its_stacks)
 {
     struct xseg_stack_depot depot;
     struct taking first = {0};
 
-    (void)state;
     begin(&depot);
     for (unsigned i = 0; i < 20; i++) {
         struct plugin plugin;
@@ -298,7 +293,7 @@ static void a_library_that_comes_again_has_its_stacks(void **state)
 }
 
 /* The loader puts a library of the same size to the addresses that have just become free. */
-static void another_library_in_its_place_has_its_own_names(void **state)
+TEST(another_library_in_its_place_has_its_own_names)
 {
     static const char *const name[] = {"plugin-one", "plugin-two"};
     static const char *const build_id[] = {PLUGIN_ONE_ID, NULL};
@@ -307,7 +302,6 @@ static void another_library_in_its_place_has_its_own_names(void **state)
     struct plugin plugin[6];
     unsigned replaced = 0;
 
-    (void)state;
     begin(&depot);
     for (unsigned i = 0; i < 6; i++) {
         plugin_open(&plugin[i], name[i % 2]);
@@ -327,13 +321,12 @@ static void another_library_in_its_place_has_its_own_names(void **state)
 }
 
 /* A return address behind the last byte of a module comes from a call in it; one at its first byte does not. */
-static void the_call_says_where_a_frame_lies(void **state)
+TEST(the_call_says_where_a_frame_lies)
 {
     struct xseg_stack_depot depot;
     struct xseg_stack_frame frame;
     struct plugin plugin;
 
-    (void)state;
     begin(&depot);
     plugin_open(&plugin, "plugin-one");
     const struct taking taking = take_in(&depot, &plugin);
@@ -353,14 +346,13 @@ static void the_call_says_where_a_frame_lies(void **state)
     end(&depot);
 }
 
-static void frames_in_no_module_are_addresses(void **state)
+TEST(frames_in_no_module_are_addresses)
 {
     struct xseg_stack_depot depot;
     struct xseg_stack_frame frame;
     struct xseg_strbuf text;
     char buffer[64];
 
-    (void)state;
     begin(&depot);
     const uint32_t id = add_made_up(&depot, 5);
     assert_true(xseg_stack_depot_frame(&depot, id, 0, &frame));
@@ -384,14 +376,13 @@ static __attribute__((noinline)) void descend(unsigned depth, struct taking *tak
 }
 
 /* Real stacks, all of them different in depth alone. */
-static void deep_stacks_are_cut(void **state)
+TEST(deep_stacks_are_cut)
 {
     struct xseg_stack_depot depot;
     struct taking taking = {.depot = &depot};
     struct xseg_stack_view view;
     uint32_t cut = 0;
 
-    (void)state;
     (void)xseg_stack_prepare();
     begin(&depot);
     for (unsigned depth = 0; depth <= 1000; depth += 10) {
@@ -411,12 +402,11 @@ static void deep_stacks_are_cut(void **state)
 
 /* --- Bounds, and want of memory. --- */
 
-static void a_full_depot_counts_what_it_loses(void **state)
+TEST(a_full_depot_counts_what_it_loses)
 {
     struct xseg_stack_depot depot;
     uint32_t count = 0;
 
-    (void)state;
     assert_true(xseg_stack_depot_init(&depot, 1)); /* becomes the least */
     while (add_made_up(&depot, count) != 0)
         assert_int_equal(xseg_stack_depot_count(&depot), ++count);
@@ -436,11 +426,10 @@ static void a_full_depot_counts_what_it_loses(void **state)
 }
 
 /* Wherever the depot is full: in a stack, a set, a name or a table. */
-static void a_depot_may_be_full_anywhere(void **state)
+TEST(a_depot_may_be_full_anywhere)
 {
     struct plugin plugin;
 
-    (void)state;
     plugin_open(&plugin, "plugin-one");
     for (size_t left = 0; left < 24000; left += 152) {
         struct xseg_stack_depot depot;
@@ -460,11 +449,10 @@ static void a_depot_may_be_full_anywhere(void **state)
 }
 
 /* The n-th call of the host and all that follow are refused: the depot cannot begin, or loses what it cannot keep. */
-static void without_host_memory_stacks_are_lost(void **state)
+TEST(without_host_memory_stacks_are_lost)
 {
     bool has_lost = false, is_served = false;
 
-    (void)state;
     for (int n = 0; !is_served; n++) {
         struct xseg_stack_depot depot;
         uint32_t count = 0;
@@ -522,13 +510,12 @@ static void *add_many(void *self)
     return NULL;
 }
 
-static void threads_share_a_depot(void **state)
+TEST(threads_share_a_depot)
 {
     static struct adder adder[THREADS];
     struct xseg_stack_depot depot;
     pthread_t thread[THREADS];
 
-    (void)state;
     (void)xseg_stack_prepare();
     begin(&depot);
     for (uint32_t i = 0; i < THREADS; i++) {
@@ -568,12 +555,11 @@ static void *come_and_go(void *self)
     return NULL;
 }
 
-static void libraries_come_and_go_meanwhile(void **state)
+TEST(libraries_come_and_go_meanwhile)
 {
     struct xseg_stack_depot depot;
     pthread_t thread;
 
-    (void)state;
     begin(&depot);
     atomic_store(&is_over, false);
     assert_int_equal(pthread_create(&thread, NULL, come_and_go, &depot), 0);
@@ -605,12 +591,11 @@ static void use_in_a_child(const void *context)
 }
 
 /* Another thread holds the lock at the moment of the fork, as it were, and is not in the child to give it. */
-static void a_child_reads_and_adds_nothing(void **state)
+TEST(a_child_reads_and_adds_nothing)
 {
     struct xseg_stack_depot depot;
     char said[1024];
 
-    (void)state;
     begin(&depot);
     const struct forked forked = {&depot, add_made_up(&depot, 7)};
     xseg_mutex_lock(&depot.lock);
@@ -622,12 +607,11 @@ static void a_child_reads_and_adds_nothing(void **state)
     end(&depot);
 }
 
-static void it_may_be_used_under_other_locks(void **state)
+TEST(it_may_be_used_under_other_locks)
 {
     struct xseg_stack_depot depot;
     struct xseg_mutex arena, observers;
 
-    (void)state;
     begin(&depot);
     xseg_mutex_init(&arena, XSEG_RANK_ARENA);
     xseg_mutex_init(&observers, XSEG_RANK_OBSERVERS);
@@ -661,12 +645,11 @@ static void assert_finds(struct xseg_stack_depot *depot, const char *tag)
     assert_string_equal(violation.tag, tag);
 }
 
-static void the_audit_names_the_broken_invariant(void **state)
+TEST(the_audit_names_the_broken_invariant)
 {
     struct xseg_stack_depot depot;
     struct xseg_intern_table empty;
 
-    (void)state;
     begin(&depot);
     assert_int_equal(add_made_up(&depot, 1), 1);
     uint32_t *id = record_of(&depot, &depot.stacks); /* a stack begins with it */
@@ -693,29 +676,4 @@ static void the_audit_names_the_broken_invariant(void **state)
     depot.modules.loaded_count = 0;
     assert_finds(&depot, "DEPOT-4");
     xseg_stack_depot_fini(&depot);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_stack_is_there_once),
-        cmocka_unit_test(stacks_of_different_lengths_differ),
-        cmocka_unit_test(an_unknown_id_is_refused),
-        cmocka_unit_test(modules_outlive_the_code),
-        cmocka_unit_test(a_library_that_comes_again_has_its_stacks),
-        cmocka_unit_test(another_library_in_its_place_has_its_own_names),
-        cmocka_unit_test(the_call_says_where_a_frame_lies),
-        cmocka_unit_test(frames_in_no_module_are_addresses),
-        cmocka_unit_test(deep_stacks_are_cut),
-        cmocka_unit_test(a_full_depot_counts_what_it_loses),
-        cmocka_unit_test(a_depot_may_be_full_anywhere),
-        cmocka_unit_test(without_host_memory_stacks_are_lost),
-        cmocka_unit_test(threads_share_a_depot),
-        cmocka_unit_test(libraries_come_and_go_meanwhile),
-        cmocka_unit_test(a_child_reads_and_adds_nothing),
-        cmocka_unit_test(it_may_be_used_under_other_locks),
-        cmocka_unit_test(the_audit_names_the_broken_invariant),
-    };
-
-    return cmocka_run_group_tests_name("stack_depot", tests, NULL, NULL);
 }

@@ -157,13 +157,12 @@ static void take_from_owner(void *self)
     assert_false(atomic_load(&guarded->has_collided));
 }
 
-static void an_owner_looks_again_whether_the_latch_is_its_own(void **state)
+TEST(an_owner_looks_again_whether_the_latch_is_its_own)
 {
     /* Static, for the owner that goes on when the test has failed. */
     static struct guarded guarded;
     struct run run = {disown, enter_and_leave, take_from_owner, &guarded, 0, 0};
 
-    (void)state;
     xseg_biased_lock_init(&guarded.lock, XSEG_RANK_ARENA);
     if (!guarded.lock.has_membarrier)
         return;
@@ -247,14 +246,13 @@ static void change_routes(void *self)
     assert_false(is_inside);
 }
 
-static void a_reader_of_routes_that_comes_too_late_begins_again(void **state)
+TEST(a_reader_of_routes_that_comes_too_late_begins_again)
 {
     /* Static, as above. */
     static struct reader reader;
     struct xseg_allocator *allocator = env_open(NULL);
     struct run run = {begin_first, find_route, change_routes, &reader, 0, 0};
 
-    (void)state;
     reader.first = env_pool(allocator);
     reader.second = env_pool(allocator);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
@@ -265,16 +263,6 @@ static void a_reader_of_routes_that_comes_too_late_begins_again(void **state)
     assert_int_equal(xseg_pool_release(reader.first), XSEG_OK);
     assert_int_equal(xseg_pool_release(reader.second), XSEG_OK);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_owner_looks_again_whether_the_latch_is_its_own),
-        cmocka_unit_test(a_reader_of_routes_that_comes_too_late_begins_again),
-    };
-
-    return cmocka_run_group_tests_name("stopped", tests, NULL, NULL);
 }
 
 #else

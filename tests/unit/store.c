@@ -4,18 +4,12 @@
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "src/core/config/config.h"
 #include "src/core/history/context.h"
-
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+#include "tests/support/test.h"
 
 static const struct xseg_clock system_clock = {.read = NULL};
 
@@ -72,7 +66,7 @@ static void expect_settings(struct xseg_history_store *store, const struct xseg_
         assert_true(capacity >= config->history_events);
 }
 
-static void settings_follow_the_configuration(void **state)
+TEST(settings_follow_the_configuration)
 {
     static const uint32_t skips[] = {0, 1u << XSEG_HISTORY_ALLOC,
                                      1u << XSEG_HISTORY_FREE_REQUESTED |
@@ -82,7 +76,6 @@ static void settings_follow_the_configuration(void **state)
     struct xseg_config config;
     unsigned cases = 0;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     assert_int_equal(xseg_history_store_settings(&store), 0);
     xseg_config_init(&config);
@@ -101,12 +94,11 @@ static void settings_follow_the_configuration(void **state)
 }
 
 /* A call that began under other settings must not take its old stack for that of a new event. */
-static void settings_are_told_apart(void **state)
+TEST(settings_are_told_apart)
 {
     struct xseg_history_store store, other;
     struct xseg_config config;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     xseg_history_store_init(&other, &system_clock);
     xseg_config_init(&config);
@@ -136,14 +128,13 @@ static void settings_are_told_apart(void **state)
 }
 
 /* Each call has the word of its own request, and only while the settings are those under which it came. */
-static void each_call_has_its_own_word(void **state)
+TEST(each_call_has_its_own_word)
 {
     const struct xseg_history_context *context = xseg_history_context();
     struct xseg_history_store store;
     struct xseg_config config;
     int word, other;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     xseg_config_init(&config);
     config.block_user = true;
@@ -183,12 +174,11 @@ static uint64_t monotonic_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void ticks_are_nanoseconds_that_do_not_fall(void **state)
+TEST(ticks_are_nanoseconds_that_do_not_fall)
 {
     static uint64_t ticks[20000];
     struct xseg_history_store store;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     const uint64_t began = monotonic_ns();
     for (size_t i = 0; i < COUNT_OF(ticks); i++)
@@ -218,12 +208,11 @@ static void ticks_are_nanoseconds_that_do_not_fall(void **state)
 }
 
 /* A counter at 4 GHz that has run for twenty years. */
-static void ticks_of_years_fit(void **state)
+TEST(ticks_of_years_fit)
 {
     static const uint64_t years = UINT64_C(20) * 365 * 24 * 3600;
     struct xseg_history_store store;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     store.uses_cycle_counter = true;
     store.first_ticks = 1000;
@@ -251,12 +240,11 @@ static uint64_t read_users(void *self)
     return users_time;
 }
 
-static void the_users_clock_is_taken_as_it_is(void **state)
+TEST(the_users_clock_is_taken_as_it_is)
 {
     const struct xseg_clock clock = {read_users, &users_time};
     struct xseg_history_store store;
 
-    (void)state;
     xseg_history_store_init(&store, &clock);
     users_time = 77;
     assert_int_equal(xseg_history_store_now(&store), 77);
@@ -278,12 +266,11 @@ static uint32_t set_label(struct xseg_history_store *store, uint32_t label)
 }
 
 /* Labels of several stores do not touch each other; of too many the one that was set first goes. */
-static void a_thread_has_a_label_of_each_store(void **state)
+TEST(a_thread_has_a_label_of_each_store)
 {
     struct xseg_history_store store[XSEG_HISTORY_LABELS + 1];
     const struct xseg_history_context *context = xseg_history_context();
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(store); i++)
         xseg_history_store_init(&store[i], &system_clock);
     for (uint32_t i = 0; i < XSEG_HISTORY_LABELS; i++) {
@@ -314,13 +301,12 @@ static void a_thread_has_a_label_of_each_store(void **state)
 /* --- Names of pools. --- */
 
 /* Numbers come late where pools are made at the same time. */
-static void a_pool_is_found_in_whatever_order_it_came(void **state)
+TEST(a_pool_is_found_in_whatever_order_it_came)
 {
     static const uint32_t numbers[] = {9, 4, 12, 2, 11};
     struct xseg_history_store store;
     uint64_t id[2];
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
         id[0] = 100 + numbers[i];
@@ -343,12 +329,11 @@ static uint32_t gather_seven(void *context)
     return 7;
 }
 
-static void a_hook_that_is_replaced_stays(void **state)
+TEST(a_hook_that_is_replaced_stays)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
     struct xseg_history_store store;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     assert_null(xseg_history_store_hook(&store));
     hook.gather = gather_seven;
@@ -380,14 +365,13 @@ static void note_frames(void *self, uint32_t frames, uint32_t label)
 }
 
 /* What a call has gathered is in use while an observer makes other calls. */
-static void frames_of_each_depth_are_shown(void **state)
+TEST(frames_of_each_depth_are_shown)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
     struct xseg_history_store store;
     struct xseg_config config;
     uint32_t drawn = 9, shown = 0;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     xseg_config_init(&config);
     config.history = XSEG_HISTORY_ALL;
@@ -413,14 +397,13 @@ static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
 }
 
 /* Every call that gathers reports a due sweep, because the first may find another thread in one. */
-static void a_sweep_stays_due_until_one_has_ended(void **state)
+TEST(a_sweep_stays_due_until_one_has_ended)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
     struct xseg_history_store store;
     struct xseg_config config;
     uint32_t drawn = 0;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     xseg_config_init(&config);
     config.history = XSEG_HISTORY_ALL;
@@ -450,13 +433,12 @@ static void *make_depot(void *self)
     return xseg_history_store_create_depot(self);
 }
 
-static void threads_make_one_depot(void **state)
+TEST(threads_make_one_depot)
 {
     struct xseg_history_store store;
     pthread_t thread[4];
     void *depot[4];
 
-    (void)state;
     for (unsigned round = 0; round < 20; round++) {
         xseg_history_store_init(&store, &system_clock);
         assert_null(xseg_history_store_depot(&store));
@@ -468,24 +450,4 @@ static void threads_make_one_depot(void **state)
             assert_ptr_equal(depot[i], xseg_history_store_depot(&store));
         xseg_history_store_fini(&store);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(settings_follow_the_configuration),
-        cmocka_unit_test(settings_are_told_apart),
-        cmocka_unit_test(each_call_has_its_own_word),
-        cmocka_unit_test(ticks_are_nanoseconds_that_do_not_fall),
-        cmocka_unit_test(ticks_of_years_fit),
-        cmocka_unit_test(the_users_clock_is_taken_as_it_is),
-        cmocka_unit_test(a_thread_has_a_label_of_each_store),
-        cmocka_unit_test(a_pool_is_found_in_whatever_order_it_came),
-        cmocka_unit_test(a_hook_that_is_replaced_stays),
-        cmocka_unit_test(frames_of_each_depth_are_shown),
-        cmocka_unit_test(a_sweep_stays_due_until_one_has_ended),
-        cmocka_unit_test(threads_make_one_depot),
-    };
-
-    return cmocka_run_group_tests_name("store", tests, NULL, NULL);
 }

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* What sites strand, of small programmes that are computed by hand; MIB times microseconds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "src/tools/replay_model/stranded.h"
 #include "tests/support/recording_builder.h"
+#include "tests/support/test.h"
 
 #define BASE  UINT64_C(0x7f0000000000)
-#define MIB   ((uint64_t)1 << 20)
 #define SITES 4u
 
 static uint32_t by_stack(const void *context, const struct course_block *block)
@@ -81,7 +75,7 @@ static void assert_sum(stranded_sum sum, uint64_t expected)
     assert_int_equal((uint64_t)sum, expected);
 }
 
-static void a_block_strands_its_page(void **state)
+TEST_WITH(a_block_strands_its_page, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -100,7 +94,7 @@ static void a_block_strands_its_page(void **state)
     assert_sum(stranded.pending + stranded.beside, 0);
 }
 
-static void blocks_on_a_page_share_it_equally(void **state)
+TEST_WITH(blocks_on_a_page_share_it_equally, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -118,7 +112,7 @@ static void blocks_on_a_page_share_it_equally(void **state)
     assert_sum(stranded.idle, 0);
 }
 
-static void what_cannot_be_shared_is_not_lost(void **state)
+TEST_WITH(what_cannot_be_shared_is_not_lost, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -137,7 +131,7 @@ static void what_cannot_be_shared_is_not_lost(void **state)
     assert_sum(stranded.sites[2].stranded, (2 * MIB - 1536) / 3 + 2);
 }
 
-static void a_block_over_pages_strands_the_outer_ones(void **state)
+TEST_WITH(a_block_over_pages_strands_the_outer_ones, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -152,7 +146,7 @@ static void a_block_over_pages_strands_the_outer_ones(void **state)
     assert_sum(stranded.idle, 2 * MIB * 8);
 }
 
-static void pages_are_counted_from_where_memory_came(void **state)
+TEST_WITH(pages_are_counted_from_where_memory_came, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -169,7 +163,7 @@ static void pages_are_counted_from_where_memory_came(void **state)
     assert_sum(stranded.idle, (20 + 2 + 20) * MIB * 10);
 }
 
-static void a_block_over_large_pages_strands_the_outer_ones(void **state)
+TEST_WITH(a_block_over_large_pages_strands_the_outer_ones, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -184,7 +178,7 @@ static void a_block_over_large_pages_strands_the_outer_ones(void **state)
     assert_sum(stranded.idle, 20 * MIB * 2);
 }
 
-static void what_is_unmapped_in_parts_has_small_pages(void **state)
+TEST_WITH(what_is_unmapped_in_parts_has_small_pages, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -200,7 +194,7 @@ static void what_is_unmapped_in_parts_has_small_pages(void **state)
 }
 
 /* No allocator does that, but a file may say so. */
-static void a_page_with_a_block_stays_one_whatever_is_mapped_anew(void **state)
+TEST_WITH(a_page_with_a_block_stays_one_whatever_is_mapped_anew, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -221,7 +215,7 @@ static void a_page_with_a_block_stays_one_whatever_is_mapped_anew(void **state)
     assert_sum(stranded.idle, 10 * MIB * 5);
 }
 
-static void of_a_classic_segment_the_segment_is_the_page(void **state)
+TEST_WITH(of_a_classic_segment_the_segment_is_the_page, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -238,7 +232,7 @@ static void of_a_classic_segment_the_segment_is_the_page(void **state)
     assert_sum(stranded.idle, 20 * MIB * 4);
 }
 
-static void pending_blocks_have_a_row_of_their_own(void **state)
+TEST_WITH(pending_blocks_have_a_row_of_their_own, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -260,7 +254,7 @@ static void pending_blocks_have_a_row_of_their_own(void **state)
     assert_sum(stranded.idle, 0);
 }
 
-static void the_peak_is_where_most_was_reserved(void **state)
+TEST_WITH(the_peak_is_where_most_was_reserved, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -286,7 +280,7 @@ static void the_peak_is_where_most_was_reserved(void **state)
     assert_int_equal(stranded.sites[1].blocks, 3);
 }
 
-static void sums_may_need_more_than_64_bits(void **state)
+TEST_WITH(sums_may_need_more_than_64_bits, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -297,30 +291,4 @@ static void sums_may_need_more_than_64_bits(void **state)
     builder->now_us += passed;
     stranded = play(*state);
     assert_true(stranded.sites[1].stranded == (stranded_sum)(bytes - 512) * passed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_block_strands_its_page, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(blocks_on_a_page_share_it_equally, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_cannot_be_shared_is_not_lost, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_block_over_pages_strands_the_outer_ones, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(pages_are_counted_from_where_memory_came, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_block_over_large_pages_strands_the_outer_ones, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(what_is_unmapped_in_parts_has_small_pages, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_page_with_a_block_stays_one_whatever_is_mapped_anew,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(of_a_classic_segment_the_segment_is_the_page, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(pending_blocks_have_a_row_of_their_own, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(the_peak_is_where_most_was_reserved, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(sums_may_need_more_than_64_bits, set_up, tear_down),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,13 +17,12 @@ static void leave(struct xseg_allocator *allocator, xseg_stream stream)
 }
 
 /* With the entry come the arenas; of several that are gone, one that had memory comes first. */
-static void the_next_stream_gets_the_entry_of_one_that_is_gone(void **state)
+TEST(the_next_stream_gets_the_entry_of_one_that_is_gone)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream idle = env_stream(), busy = env_stream();
     void *shared = env_alloc(allocator, 3 * MIB, NULL);
 
-    (void)state;
     assert_int_equal(xseg_record_stream(allocator, shared, idle), XSEG_OK);
     env_free(allocator, shared);
     env_free(allocator, env_alloc(allocator, 3 * MIB, busy));
@@ -52,13 +51,12 @@ static void the_next_stream_gets_the_entry_of_one_that_is_gone(void **state)
 }
 
 /* A block that the old stream used does not wait for the work of the one that has its entry. */
-static void a_use_ends_with_its_stream(void **state)
+TEST(a_use_ends_with_its_stream)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream old = env_stream();
     void *ptr = env_alloc(allocator, 3 * MIB, NULL);
 
-    (void)state;
     assert_int_equal(xseg_record_stream(allocator, ptr, old), XSEG_OK);
     struct xseg_known_stream *const entry = known(allocator, old);
     leave(allocator, old);
@@ -86,7 +84,7 @@ static void a_use_ends_with_its_stream(void **state)
 }
 
 /* Many that still work stand in front of one that has passed: it is found after a few more streams. */
-static void whoever_still_works_holds_up_nobody(void **state)
+TEST(whoever_still_works_holds_up_nobody)
 {
     enum { BUSY = 100 };
     struct xseg_allocator *allocator = env_open(NULL);
@@ -94,7 +92,6 @@ static void whoever_still_works_holds_up_nobody(void **state)
     struct xseg_known_stream *passed;
     unsigned count = 0;
 
-    (void)state;
     for (unsigned i = 0; i < BUSY; i++) {
         busy[i] = env_stream();
         env_free(allocator, env_alloc(allocator, 512, busy[i]));
@@ -117,15 +114,4 @@ static void whoever_still_works_holds_up_nobody(void **state)
     while (count > 0)
         leave(allocator, met[--count]);
     env_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_next_stream_gets_the_entry_of_one_that_is_gone),
-        cmocka_unit_test(a_use_ends_with_its_stream),
-        cmocka_unit_test(whoever_still_works_holds_up_nobody),
-    };
-
-    return cmocka_run_group_tests_name("departure", tests, NULL, NULL);
 }

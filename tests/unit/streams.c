@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The streams that a device knows: which handles are one stream, and which are many. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/core/stream/streams.h"
 #include "tests/support/env.h"
@@ -65,11 +59,10 @@ static bool can_name(struct fixture *f, const struct xseg_known_stream *stream)
     return can;
 }
 
-static void the_legacy_stream_has_two_handles(void **state)
+TEST(the_legacy_stream_has_two_handles)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     assert_ptr_equal(get(&f, NULL), get(&f, legacy));
     assert_true(can_name(&f, get(&f, NULL)));
@@ -78,11 +71,10 @@ static void the_legacy_stream_has_two_handles(void **state)
 }
 
 /* A hit asks the driver nothing; only the per-thread handle has to be looked up each time. */
-static void a_known_stream_costs_nothing(void **state)
+TEST(a_known_stream_costs_nothing)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     const xseg_stream own = env_stream();
     struct xseg_known_stream *first = get(&f, own);
@@ -116,12 +108,11 @@ static void *visit(void *argument)
     return NULL;
 }
 
-static void the_per_thread_handle_is_another_stream_in_each_thread(void **state)
+TEST(the_per_thread_handle_is_another_stream_in_each_thread)
 {
     struct fixture f;
     pthread_t thread;
 
-    (void)state;
     set_up(&f);
     struct visit their = {.f = &f, .theirs = get(&f, per_thread), .can_name_theirs = true};
     assert_int_equal(pthread_create(&thread, NULL, visit, &their), 0);
@@ -135,13 +126,12 @@ static void the_per_thread_handle_is_another_stream_in_each_thread(void **state)
     tear_down(&f);
 }
 
-static void a_driver_that_cannot_tell_is_an_error(void **state)
+TEST(a_driver_that_cannot_tell_is_an_error)
 {
     struct fixture f;
     struct xseg_known_stream *stream = NULL;
     bool can = true;
 
-    (void)state;
     set_up(&f);
     assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);
     env_expect_error(xseg_streams_find_or_add(&f.streams, NULL, &stream), XSEG_ERR_DRIVER,
@@ -156,12 +146,11 @@ static void a_driver_that_cannot_tell_is_an_error(void **state)
 enum { MANY = 20000 };
 
 /* The table grows with the entries: each is found, and a gone one is the next one's. */
-static void many_streams_are_found_at_once(void **state)
+TEST(many_streams_are_found_at_once)
 {
     static xseg_stream stream[MANY];
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     for (unsigned i = 0; i < MANY; i++) {
         stream[i] = env_stream();
@@ -224,13 +213,12 @@ static void *read_on(void *argument)
     return NULL;
 }
 
-static void a_reader_finds_its_stream_while_others_come_and_go(void **state)
+TEST(a_reader_finds_its_stream_while_others_come_and_go)
 {
     struct fixture f;
     pthread_t thread;
     static xseg_stream stream[2000];
 
-    (void)state;
     set_up(&f);
     struct reading reading = {.f = &f, .stream = env_stream()};
     (void)get(&f, reading.stream);
@@ -250,18 +238,4 @@ static void a_reader_finds_its_stream_while_others_come_and_go(void **state)
     assert_int_equal(reading.wrong, 0);
     env_stream_destroy(reading.stream);
     tear_down(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_legacy_stream_has_two_handles),
-        cmocka_unit_test(a_known_stream_costs_nothing),
-        cmocka_unit_test(the_per_thread_handle_is_another_stream_in_each_thread),
-        cmocka_unit_test(a_driver_that_cannot_tell_is_an_error),
-        cmocka_unit_test(many_streams_are_found_at_once),
-        cmocka_unit_test(a_reader_finds_its_stream_while_others_come_and_go),
-    };
-
-    return cmocka_run_group_tests_name("streams", tests, NULL, NULL);
 }

@@ -1,33 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /* The bounded text builder: cuts, terminates and counts, whatever the buffer's size. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/base/align.h"
 #include "src/base/string_util.h"
+#include "tests/support/test.h"
 
-static void a_new_text_is_empty(void **state)
+TEST(a_new_text_is_empty)
 {
     char buffer[4] = "abc";
     struct xseg_strbuf text;
 
-    (void)state;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     assert_string_equal(buffer, "");
     assert_int_equal(text.length, 0);
 }
 
-static void pieces_are_joined(void **state)
+TEST(pieces_are_joined)
 {
     char buffer[32];
     struct xseg_strbuf text;
 
-    (void)state;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_strbuf_printf(&text, "%s=%d", "a", 1);
     xseg_strbuf_printf(&text, "%s", "");
@@ -37,11 +30,10 @@ static void pieces_are_joined(void **state)
 }
 
 /* Buffers of every size up to more than enough: the text is cut, and nothing behind is written. */
-static void every_buffer_size_is_kept_to(void **state)
+TEST(every_buffer_size_is_kept_to)
 {
     static const char *const whole = "0123456789abcdef";
 
-    (void)state;
     for (size_t bytes = 0; bytes < 24; bytes++) {
         char buffer[32];
         struct xseg_strbuf text;
@@ -62,12 +54,11 @@ static void every_buffer_size_is_kept_to(void **state)
     }
 }
 
-static void what_follows_a_cut_is_counted_and_left_out(void **state)
+TEST(what_follows_a_cut_is_counted_and_left_out)
 {
     char buffer[5];
     struct xseg_strbuf text;
 
-    (void)state;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_strbuf_printf(&text, "123456");
     xseg_strbuf_printf(&text, "7");
@@ -76,11 +67,10 @@ static void what_follows_a_cut_is_counted_and_left_out(void **state)
 }
 
 /* In buffers of every size, and only what comes behind a place. */
-static void bytes_that_do_not_print_are_shown_by_number(void **state)
+TEST(bytes_that_do_not_print_are_shown_by_number)
 {
     static const char *const whole = "ab\tc\\xff~\\x7f \\x00";
 
-    (void)state;
     for (size_t bytes = 0; bytes < 40; bytes++) {
         char buffer[48];
         struct xseg_strbuf text;
@@ -102,7 +92,7 @@ static void bytes_that_do_not_print_are_shown_by_number(void **state)
     }
 }
 
-static void mebibytes_are_one_unit(void **state)
+TEST(mebibytes_are_one_unit)
 {
     static const struct {
         uint64_t bytes;
@@ -117,7 +107,6 @@ static void mebibytes_are_one_unit(void **state)
         {81 * XSEG_GIB, "82944.00 MiB"},
     };
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
         char buffer[40];
         struct xseg_strbuf text;
@@ -126,18 +115,4 @@ static void mebibytes_are_one_unit(void **state)
         xseg_strbuf_add_mib(&text, row[i].bytes);
         assert_string_equal(buffer, row[i].want);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_new_text_is_empty),
-        cmocka_unit_test(pieces_are_joined),
-        cmocka_unit_test(every_buffer_size_is_kept_to),
-        cmocka_unit_test(what_follows_a_cut_is_counted_and_left_out),
-        cmocka_unit_test(bytes_that_do_not_print_are_shown_by_number),
-        cmocka_unit_test(mebibytes_are_one_unit),
-    };
-
-    return cmocka_run_group_tests_name("text", tests, NULL, NULL);
 }

@@ -84,7 +84,7 @@ static bool has_libdw(void)
     return false;
 }
 
-static void frames_have_their_sources_after_the_code_is_gone(void **state)
+TEST(frames_have_their_sources_after_the_code_is_gone)
 {
     static const char *const name[] = {"plugin-one", "plugin-two"};
     static const char *const symbol[] = {"call_of_one", "call_of_two"};
@@ -93,7 +93,6 @@ static void frames_have_their_sources_after_the_code_is_gone(void **state)
     struct plugin plugin[2];
     uint32_t id[2];
 
-    (void)state;
     if (!has_libdw())
         return;
     assert_true(xseg_stack_depot_init(&depot, 0));
@@ -117,13 +116,12 @@ static void frames_have_their_sources_after_the_code_is_gone(void **state)
     xseg_stack_depot_fini(&depot);
 }
 
-static void each_frame_is_asked_for_once(void **state)
+TEST(each_frame_is_asked_for_once)
 {
     struct xseg_stack_depot depot;
     struct xseg_symbolizer namer;
     struct plugin plugin;
 
-    (void)state;
     if (!has_libdw())
         return;
     assert_true(xseg_stack_depot_init(&depot, 0));
@@ -143,13 +141,12 @@ static void each_frame_is_asked_for_once(void **state)
 }
 
 /* After the deadline no stack is begun; a later call goes on with the stacks that are left. */
-static void all_stacks_are_named_until_the_deadline(void **state)
+TEST(all_stacks_are_named_until_the_deadline)
 {
     struct xseg_stack_depot depot;
     struct plugin plugin[2];
     uint32_t id[2];
 
-    (void)state;
     if (!has_libdw())
         return;
     assert_true(xseg_stack_depot_init(&depot, 0));
@@ -170,13 +167,12 @@ static void all_stacks_are_named_until_the_deadline(void **state)
 }
 
 /* Of a stripped library the exported functions are known; this one exports none. */
-static void a_stripped_library_has_no_sources(void **state)
+TEST(a_stripped_library_has_no_sources)
 {
     struct xseg_stack_depot depot;
     struct xseg_symbolizer namer;
     struct plugin plugin;
 
-    (void)state;
     if (!has_libdw())
         return;
     assert_true(xseg_stack_depot_init(&depot, 0));
@@ -191,12 +187,11 @@ static void a_stripped_library_has_no_sources(void **state)
 }
 
 /* The file is gone, is no module, or is another build by now. */
-static void a_file_that_has_changed_is_not_believed(void **state)
+TEST(a_file_that_has_changed_is_not_believed)
 {
     char path[1024], from[1024];
     const char *folder = getenv("TMPDIR");
 
-    (void)state;
     if (!has_libdw())
         return;
     for (unsigned kind = 0; kind < 4; kind++) {
@@ -261,25 +256,10 @@ static void prepare_in_threads(void)
             _exit(1);
 }
 
-static void it_is_prepared_at_once_or_not_at_all(void **state)
+TEST(it_is_prepared_at_once_or_not_at_all)
 {
     char said[1024];
 
-    (void)state;
     assert_int_equal(child_run_part(refuse, said, sizeof(said)), 0);
     assert_int_equal(child_run_part(prepare_in_threads, said, sizeof(said)), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_prepared_at_once_or_not_at_all),
-        cmocka_unit_test(frames_have_their_sources_after_the_code_is_gone),
-        cmocka_unit_test(each_frame_is_asked_for_once),
-        cmocka_unit_test(all_stacks_are_named_until_the_deadline),
-        cmocka_unit_test(a_stripped_library_has_no_sources),
-        cmocka_unit_test(a_file_that_has_changed_is_not_believed),
-    };
-
-    return cmocka_run_group_tests_name("stack_name", tests, NULL, NULL);
 }

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What a stream of a capture comes after, on graphs that are really captured. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/core/stream/topology.h"
 #include "tests/support/env.h"
@@ -132,13 +126,12 @@ static bool is_ready(const struct xseg_topology_waiter *waiter)
 }
 
 /* Two branches: nothing before the join, everything right after it. */
-static void a_branch_is_behind_after_the_join(void **state)
+TEST(a_branch_is_behind_after_the_join)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
     struct xseg_topology_mark mark;
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     join(&f, 1, 0);
@@ -157,13 +150,12 @@ static void a_branch_is_behind_after_the_join(void **state)
 }
 
 /* Marks that are behind the stream already make a waiter ready at once. */
-static void what_is_behind_already_is_not_waited_for(void **state)
+TEST(what_is_behind_already_is_not_waited_for)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
     struct xseg_topology_mark mark;
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     advance(&f, 0);
@@ -173,13 +165,12 @@ static void what_is_behind_already_is_not_waited_for(void **state)
 }
 
 /* All marks count: two of three branches are not enough. */
-static void every_mark_has_to_be_behind(void **state)
+TEST(every_mark_has_to_be_behind)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
     struct xseg_topology_mark marks[3];
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     memset(marks, 0, sizeof(marks));
@@ -200,13 +191,12 @@ static void every_mark_has_to_be_behind(void **state)
 }
 
 /* A view belongs to one stream: what is behind one is not behind the other. */
-static void views_are_apart(void **state)
+TEST(views_are_apart)
 {
     struct fixture f;
     struct xseg_topology_waiter here, there;
     struct xseg_topology_mark marks[2];
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     join(&f, 1, 0);
@@ -223,11 +213,10 @@ static void views_are_apart(void **state)
 }
 
 /* A look costs the new nodes only, however many came before; nodes with many needs are read whole. */
-static void a_look_costs_only_what_is_new(void **state)
+TEST(a_look_costs_only_what_is_new)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     for (unsigned i = 0; i < 500; i++)
         launch(&f, 0);
@@ -244,7 +233,7 @@ static void a_look_costs_only_what_is_new(void **state)
 }
 
 /* A node that needs more nodes than fit into one answer. */
-static void nodes_with_many_needs_are_read_whole(void **state)
+TEST(nodes_with_many_needs_are_read_whole)
 {
     enum { BRANCHES = 40 };
     struct fixture f;
@@ -253,7 +242,6 @@ static void nodes_with_many_needs_are_read_whole(void **state)
     xseg_stream branch[BRANCHES];
     xseg_event event = NULL;
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     memset(marks, 0, sizeof(marks));
@@ -284,13 +272,12 @@ static void nodes_with_many_needs_are_read_whole(void **state)
 }
 
 /* A driver that refuses an answer only makes the wait longer. */
-static void a_refused_answer_counts_as_not_behind(void **state)
+TEST(a_refused_answer_counts_as_not_behind)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
     struct xseg_topology_mark mark;
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     wait_for(&f, 0, 0, &waiter, &mark);
@@ -300,19 +287,4 @@ static void a_refused_answer_counts_as_not_behind(void **state)
     assert_true(xseg_sim_failed());
     assert_false(is_ready(&waiter));
     tear_down(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_branch_is_behind_after_the_join),
-        cmocka_unit_test(what_is_behind_already_is_not_waited_for),
-        cmocka_unit_test(every_mark_has_to_be_behind),
-        cmocka_unit_test(views_are_apart),
-        cmocka_unit_test(a_look_costs_only_what_is_new),
-        cmocka_unit_test(nodes_with_many_needs_are_read_whole),
-        cmocka_unit_test(a_refused_answer_counts_as_not_behind),
-    };
-
-    return cmocka_run_group_tests_name("topology", tests, NULL, NULL);
 }
