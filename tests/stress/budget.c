@@ -441,12 +441,12 @@ static void play_with(unsigned members, uint64_t memory)
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
 }
 
-TEST_WITH(two_processes, begin, end)
+TEST_WITH(two_processes_share_a_device, begin, end)
 {
     play_with(2, GIB / 2);
 }
 
-TEST_WITH(eight_processes, begin, end)
+TEST_WITH(eight_processes_share_a_device, begin, end)
 {
     play_with(8, GIB);
 }

@@ -383,19 +383,19 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
 #define ROOM   (512 * MIB)
 #define ROUNDS 3000u
 
-TEST(expandable)
+TEST(captures_keep_their_memory_on_expandable_segments)
 {
     play("expandable_segments:True", ROOM, ROUNDS);
     play("expandable_segments:True,graph_capture_record_stream_reuse:True", ROOM, ROUNDS);
 }
 
-TEST(classic)
+TEST(captures_keep_their_memory_on_classic_segments)
 {
     play("expandable_segments:False", ROOM, ROUNDS);
     play("expandable_segments:False,graph_capture_record_stream_reuse:True", ROOM, ROUNDS);
 }
 
-TEST(running_short)
+TEST(captures_keep_their_memory_under_memory_pressure)
 {
     play("expandable_segments:True", 192 * MIB, ROUNDS);
     play("expandable_segments:True,graph_capture_record_stream_reuse:True", 192 * MIB, ROUNDS);

@@ -57,12 +57,12 @@ static void play_all(uint64_t first, unsigned usual, unsigned all, unsigned usua
                   (unsigned long long)fault_count());
 }
 
-TEST(one_thread_finds_everything_in_order)
+TEST(one_thread_finds_no_violation)
 {
     play_all(seed, 20, 60, 1);
 }
 
-TEST(several_threads_find_everything_in_order)
+TEST(several_threads_find_no_violation)
 {
     play_all(seed + 1000000, 10, 30, 3);
 }
@@ -78,7 +78,7 @@ TEST(every_function_was_called)
         fail_msg("%s was never called%s", missing, plays_all ? " with success" : "");
 }
 
-TEST(no_two_features_have_met_that_exclude_each_other)
+TEST(exclusive_features_never_met)
 {
     const char *met = feature_wrongly_met();
 

@@ -117,7 +117,7 @@ static void *free_one(void *self)
     return NULL;
 }
 
-TEST(a_free_goes_on_while_its_stream_goes)
+TEST(free_completes_while_its_stream_is_retired)
 {
     struct xseg_allocator *allocator = env_open("debug_fill:True,history:all");
     struct xseg_observer observer = {sizeof(observer)};
@@ -167,7 +167,7 @@ static void *trim_all(void *self)
 }
 
 /* Several pages with a generation each go at once, and observers are told of one after the other. */
-TEST(memory_is_told_of_while_its_stream_goes)
+TEST(memory_is_reported_while_its_stream_is_retired)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_observer observer = {sizeof(observer)};
@@ -399,13 +399,13 @@ static void play(const char *config, bool is_observed)
     free(shared);
 }
 
-TEST(streams_go_while_all_goes_on)
+TEST(streams_are_retired_during_other_calls)
 {
     play(NULL, false);
     play("expandable_segments:False", false);
 }
 
-TEST(streams_go_while_observers_are_told)
+TEST(streams_are_retired_during_callbacks)
 {
     play(NULL, true);
     play("history:all,idle_ms:0", true);

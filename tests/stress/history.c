@@ -152,7 +152,7 @@ static void walk_beside(const char *config, bool has_words)
         env_stream_destroy(stage.worker[i].stream);
 }
 
-TEST(what_a_walk_sees_has_no_gap)
+TEST(event_walk_has_no_gap)
 {
     walk_beside("history:all,history_events:500,history_stacks:none", false);
     walk_beside("history:all,history_events:500,block_user:True", true);
@@ -304,7 +304,7 @@ static void look(struct stage *stage, uint64_t *seen)
     assert_true(env_stats(stage->allocator).host_bytes > 0);
 }
 
-TEST(everything_is_switched_while_threads_run)
+TEST(settings_change_while_threads_run)
 {
     struct stage stage = {.allocator = env_open(NULL)};
     struct worker switcher = {.stage = &stage, .random = 99};
@@ -397,7 +397,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 }
 
 /* Sweeps of all threads leave what blocks and events say as it is. */
-TEST(labels_stay_right_while_threads_give_new_ones)
+TEST(labels_are_correct_while_threads_create_new_ones)
 {
     struct stage stage = {.allocator = env_open("history:all,history_events:1000")};
     uint64_t looks = 0, seen = 0;

@@ -109,7 +109,7 @@ static void *read_pages(void *self)
     return NULL;
 }
 
-TEST(what_stays_is_told_the_same)
+TEST(unchanged_memory_is_reported_unchanged)
 {
     struct stage stage = {
         .allocator = env_open("expandable_segments:True,idle_ms:1,page_cache_mb:32,publish:True")};

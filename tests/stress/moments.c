@@ -141,7 +141,7 @@ static uint64_t live_in_pages(const struct pickle *pickle)
     return sum;
 }
 
-TEST(a_snapshot_is_of_one_moment)
+TEST(snapshot_is_consistent)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True,history:all,"
                                                 "history_events:200000,history_stacks:none");

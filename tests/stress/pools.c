@@ -309,17 +309,17 @@ static void run(const char *config, uint64_t memory)
     assert_int_equal(pthread_mutex_destroy(&shared.mutex), 0);
 }
 
-TEST(pools_end_while_others_look)
+TEST(pools_are_destroyed_during_queries)
 {
     run(NULL, 1024 * MIB);
 }
 
-TEST(classic_pools_do_as_well)
+TEST(classic_pools_are_destroyed_during_queries)
 {
     run("expandable_segments:False", 1024 * MIB);
 }
 
-TEST(so_they_do_while_memory_is_short)
+TEST(pools_are_destroyed_under_memory_pressure)
 {
     run(NULL, 64 * MIB);
 }

@@ -109,7 +109,7 @@ static void *work(void *self)
     return NULL;
 }
 
-TEST(no_page_leaves_under_a_registration)
+TEST(registered_pages_remain_mapped)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_pool_options options = {sizeof(options)};

@@ -551,22 +551,22 @@ static void play(const char *config, unsigned threads)
     free(worker);
 }
 
-TEST(on_calls_and_ticks)
+TEST(service_runs_on_calls_and_ticks)
 {
     play("expandable_segments:True,idle_ms:50", 1);
 }
 
-TEST(with_the_background_thread)
+TEST(service_runs_with_the_background_thread)
 {
     play("expandable_segments:True,idle_ms:50,background_thread:True", 1);
 }
 
-TEST(by_several_threads)
+TEST(service_runs_on_several_threads)
 {
     play("expandable_segments:True,idle_ms:50,background_thread:True", THREADS);
 }
 
-TEST(on_classic_segments)
+TEST(service_runs_on_classic_segments)
 {
     play("expandable_segments:False,idle_ms:50", THREADS);
 }

@@ -16,13 +16,13 @@ TEST(bytes_have_a_unit_that_fits)
     assert_false(amount_is_alike(GIB, GIB + GIB / 100));
 }
 
-TEST(what_cannot_be_seen_is_not_none)
+TEST(amounts_below_the_last_digit_differ_from_zero)
 {
     assert_string_equal(amount_bytes_beside(KIB, (double)GIB).text, "< 0.01 GiB");
     assert_string_equal(amount_bytes_beside(0, (double)GIB).text, "0.00 GiB");
 }
 
-TEST(times_have_one_too)
+TEST(times_have_a_unit_that_fits)
 {
     assert_string_equal(amount_time(9999.4).text, "9999.4 ns");
     assert_string_equal(amount_time(1e4).text, "10.0 us");

@@ -53,7 +53,7 @@ static void refuse(unsigned commands)
 
 /* --- Which way is taken. --- */
 
-TEST(the_next_way_is_taken_when_one_is_refused)
+TEST(barrier_falls_back_when_a_method_fails)
 {
     if (!xseg_membarrier_register()) {
         print_message("# this system has no membarrier\n");
@@ -126,7 +126,7 @@ static void nobody_overlooks_the_other(unsigned commands)
     refuse(0);
 }
 
-TEST(it_orders_what_two_threads_see)
+TEST(barrier_orders_accesses_of_two_threads)
 {
     (void)xseg_membarrier_register();
     nobody_overlooks_the_other(0);
@@ -144,7 +144,7 @@ static void *take_and_give(void *self)
 }
 
 /* Taking a lock from its owner passes the barrier, and notices that it is refused. */
-TEST(a_latch_relies_on_no_refused_barrier)
+TEST(biased_lock_never_relies_on_a_failed_barrier)
 {
     struct xseg_biased_lock lock;
     pthread_t thread;

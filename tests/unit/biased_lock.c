@@ -58,7 +58,7 @@ static void count_together(bool rests, bool without_barrier)
     xseg_biased_lock_fini(&f.lock);
 }
 
-TEST(one_at_a_time)
+TEST(lock_excludes_other_threads)
 {
     count_together(false, false);
 }
@@ -69,7 +69,7 @@ TEST(sleepers_are_woken)
 }
 
 /* As in a kernel that has no membarrier. */
-TEST(it_works_without_the_barrier)
+TEST(lock_works_without_the_barrier)
 {
     count_together(false, true);
     count_together(true, true);
@@ -118,7 +118,7 @@ static void *own(void *self)
 }
 
 /* The first thread owns a biased lock, until another one wants it: in the middle of all it does. */
-TEST(an_owner_gives_way)
+TEST(owner_yields_to_a_waiting_thread)
 {
     for (unsigned i = 0; i < 200; i++) {
         struct owned f = {.turn = 0};
@@ -167,7 +167,7 @@ static void *write_unless_asked(void *self)
 
 /* Message passing by way of the barrier, in both directions: what holders of before have written is seen, and holders
  * of afterwards see the note.  Counts of arenas rest by this. */
-TEST(behind_a_barrier_a_free_lock_stays_as_asked)
+TEST(released_lock_keeps_its_mode_after_a_barrier)
 {
     struct noted f = {.note = 0};
     unsigned free_times = 0, torn = 0;

@@ -112,7 +112,7 @@ TEST(a_lone_member_is_found_from_both_sides)
     }
 }
 
-TEST(counts_that_fill_no_word_have_their_last_number)
+TEST(last_member_of_a_partial_word_is_found)
 {
     static const uint32_t count[] = {1, 63, 64, 65, 4095, 4096, 4097, 100000};
 
@@ -129,7 +129,7 @@ TEST(counts_that_fill_no_word_have_their_last_number)
     }
 }
 
-TEST(random_members_are_those_of_an_array)
+TEST(random_members_equal_those_of_an_array)
 {
     static const uint32_t count[] = {50, 64, 5000, 20000};
 

@@ -21,7 +21,7 @@ static void expect_said(uint64_t wanted, uint64_t growing)
     assert_int_equal(seen.seen[0].record.devices[0].growing, growing * MIB);
 }
 
-TEST(wants_are_written_at_once)
+TEST(demands_are_published_immediately)
 {
     char config[256];
 
@@ -79,7 +79,7 @@ xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
 }
 
 /* Who has seen that the UUID is there reads it without a lock, so it is written once. */
-TEST(a_device_is_named_once)
+TEST(device_uuid_is_queried_once)
 {
     char config[256];
 
@@ -177,7 +177,7 @@ static void expect_no_part(struct xseg_allocator *allocator, struct env_log *hea
 /* A device of another process, which would be asked. */
 static struct xseg_shared_budget other;
 
-TEST(a_device_without_a_part_waits_for_no_process)
+TEST(device_without_a_share_waits_for_no_process)
 {
     struct env_log heard = {.lines = 0};
 
@@ -234,7 +234,7 @@ TEST(a_process_without_a_slot_joins_later)
 }
 
 /* The allowance may have been lifted since it refused. */
-TEST(a_limit_is_known_by_its_value)
+TEST(limit_is_identified_by_its_value)
 {
     struct xseg_allocator *allocator = env_open("hard_limit_mb:500");
 

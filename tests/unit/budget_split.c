@@ -26,7 +26,7 @@ static uint64_t released_by(const struct xseg_budget_member *members, unsigned c
     return xseg_budget_split(members, count, own, TOTAL, free).release;
 }
 
-TEST(shares_that_are_named_are_kept)
+TEST(configured_shares_are_kept)
 {
     const struct xseg_budget_member two[] = {member(10, 0, 0, 750000, 0), member(20, 0, 0, 0, 0)};
     const struct xseg_budget_member three[] = {member(0, 0, 0, 500000, 0), member(0, 0, 0, 0, 0),
@@ -48,7 +48,7 @@ TEST(shares_that_are_named_are_kept)
 
 /* What is wanted up to a share comes of what is borrowed, whoever has most of it most; idle memory
  * within shares stays. */
-TEST(borrowed_memory_goes_first)
+TEST(memory_above_the_share_is_released_first)
 {
     const struct xseg_budget_member members[] = {member(10, 0, 4, 0, 0), member(30, 12, 0, 0, 0),
                                                  member(24, 24, 0, 0, 0), member(0, 0, 0, 0, 0)};
@@ -98,7 +98,7 @@ TEST(growing_demands_are_not_released_twice)
 
 /* Two that want memory beyond their shares do not hold each other up where there is enough for
  * both. */
-TEST(who_crosses_its_share_takes_what_is_spare)
+TEST(member_above_its_share_gets_spare_memory)
 {
     const struct xseg_budget_member members[] = {member(20, 0, 10, 0, 0), member(20, 0, 10, 0, 0),
                                                  member(4, 0, 0, 0, 0)};
@@ -128,7 +128,7 @@ TEST(members_keep_memory_without_demands)
  * gives more than is idle, nor goes below its share or floor while borrowed memory of others would
  * do.
  */
-TEST(needs_are_met_in_some_turns)
+TEST(demands_are_met_within_some_rounds)
 {
     uint64_t random = 7;
 

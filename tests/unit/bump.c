@@ -80,7 +80,7 @@ TEST(records_are_apart_and_zero)
     xseg_bump_fini(&bump);
 }
 
-TEST(what_does_not_fit_is_refused)
+TEST(records_that_do_not_fit_are_rejected)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct xseg_bump bump;
@@ -100,7 +100,7 @@ TEST(what_does_not_fit_is_refused)
 }
 
 /* Not full: what fails today may succeed tomorrow. */
-TEST(without_host_memory_nothing_is_taken)
+TEST(allocation_fails_cleanly_on_host_allocation_failure)
 {
     struct xseg_bump bump;
 

@@ -5,7 +5,7 @@
 #include "src/base/clock.h"
 #include "tests/support/test.h"
 
-TEST(the_system_s_clock_goes_on)
+TEST(system_clock_advances)
 {
     const struct xseg_clock clock = {NULL, NULL};
     const struct timespec nap = {0, 30000000};
@@ -38,7 +38,7 @@ static uint64_t read_own(void *context)
     return ++*(uint64_t *)context;
 }
 
-TEST(the_user_s_clock_is_read_instead)
+TEST(user_clock_replaces_the_system_clock)
 {
     uint64_t now = 41;
     const struct xseg_clock clock = {read_own, &now};

@@ -31,7 +31,7 @@ static const char *nearest_to(const char *word)
     return nearest.name;
 }
 
-TEST(what_people_mistype_is_found)
+TEST(mistyped_names_are_found)
 {
     static const struct {
         const char *word, *want;
@@ -55,7 +55,7 @@ TEST(what_people_mistype_is_found)
         assert_string_equal(nearest_to(row[i].word), row[i].want);
 }
 
-TEST(what_is_something_else_is_near_nothing)
+TEST(unrelated_names_match_nothing)
 {
     static const char *const word[] = {
         "",     "x",

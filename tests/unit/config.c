@@ -243,7 +243,7 @@ static const struct {
 };
 
 /* Every refusal names the key, the value and its column, and changes nothing. */
-TEST(bad_strings_are_refused_with_a_sentence)
+TEST(invalid_strings_are_rejected_with_a_message)
 {
     for (size_t i = 0; i < XSEG_COUNT_OF(refused); i++) {
         const struct xseg_config before = parsed("max_split_size_mb:77,exportable:True");
@@ -341,7 +341,7 @@ TEST(rounding_follows_the_large_segment_size_unless_named)
     assert_int_equal(config.max_non_split_rounding_bytes, 64 * XSEG_MIB);
 }
 
-TEST(odd_segments_and_pages_do_not_go_together)
+TEST(unaligned_segments_conflict_with_pages)
 {
     struct xseg_config config = parsed("large_segment_size_mb:13,expandable_segments:False");
 
@@ -394,7 +394,7 @@ TEST(divisions_fill_their_intervals)
 }
 
 /* A path may have a word that stands for none. */
-TEST(none_is_no_ledger)
+TEST(none_is_not_a_budget_file_name)
 {
     const struct xseg_config config = parsed("budget_file:here,budget_file:none,oom_snapshot:none");
 
@@ -418,7 +418,7 @@ static const char *const everything =
     "budget_min_mb:12,budget_wait_ms:13,"
     "page_size:auto";
 
-TEST(what_is_printed_reads_the_same)
+TEST(printed_configuration_parses_to_the_same_values)
 {
     const struct xseg_config config = parsed(everything);
     const char *const text = print(&config);
@@ -497,7 +497,7 @@ TEST(long_values_of_ignored_keys_are_not_kept)
     }
 }
 
-TEST(named_keys_are_told)
+TEST(keys_that_were_set_are_reported)
 {
     struct xseg_config config;
     uint64_t named = 0;
@@ -576,7 +576,7 @@ TEST(expandable_segments_defaults_by_source)
         loaded("expandable_segments:False", NULL, NULL, NULL, "argument").expandable_segments);
 }
 
-TEST(a_bad_source_is_named_and_not_passed_over)
+TEST(invalid_source_is_named_and_not_skipped)
 {
     struct xseg_config config = parsed("max_split_size_mb:99");
     const char *source = "untouched";

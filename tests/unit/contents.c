@@ -103,7 +103,7 @@ static xseg_status move(struct fixture *f, struct xseg_contents *contents, bool 
     return status == XSEG_OK ? xseg_contents_wait(contents) : status;
 }
 
-TEST(contents_come_back)
+TEST(contents_are_restored)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_FILE};
 
@@ -129,7 +129,7 @@ TEST(contents_come_back)
     }
 }
 
-TEST(a_file_that_was_cut_is_noticed)
+TEST(truncated_file_is_detected)
 {
     struct xseg_contents contents;
     struct fixture f;

@@ -175,7 +175,7 @@ TEST(peaks_of_pending_blocks_are_exact)
 
 /* Where an arena finds no headroom, headroom is distributed anew: arenas that exchange blocks in
  * turn seldom reconcile. */
-TEST(room_is_shared_out)
+TEST(counters_are_divided_among_devices)
 {
     enum { LIVE = 100, ROUNDS = 2000 };
     static uint64_t bytes[MEMBERS][LIVE];
@@ -202,7 +202,7 @@ TEST(room_is_shared_out)
     xseg_totals_fini(&totals);
 }
 
-TEST(resets_start_again)
+TEST(reset_restarts_peaks)
 {
     struct xseg_counts counts;
     struct xseg_totals totals;
@@ -240,7 +240,7 @@ static void *count_up_and_down(void *counts)
 }
 
 /* Threads at once: values and totals are exact, and a peak misses at most the others' last calls. */
-TEST(threads_lose_nothing)
+TEST(concurrent_updates_lose_nothing)
 {
     struct xseg_counts counts[2];
     struct xseg_totals totals;
@@ -274,7 +274,7 @@ static void *count_until_over(void *counts)
 }
 
 /* A thread that reads while an arena counts gets what the arena had at some moment. */
-TEST(values_are_of_one_moment)
+TEST(values_are_consistent)
 {
     struct xseg_counts counts;
     struct xseg_totals totals;

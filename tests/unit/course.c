@@ -29,7 +29,7 @@ static size_t play(struct course *course)
 
 /* --- By hand. --- */
 
-TEST(a_block_comes_and_goes)
+TEST(block_is_allocated_and_freed)
 {
     struct builder *builder = builder_new();
     struct course course;
@@ -160,7 +160,7 @@ TEST(events_that_do_not_fit_are_left_out)
 }
 
 /* A block that a free tells of ends where the next one begins, whatever size the event has. */
-TEST(a_block_that_is_brought_back_ends_at_the_next)
+TEST(restored_block_ends_at_the_next_block)
 {
     struct builder *builder = builder_new();
     struct course course;
@@ -252,7 +252,7 @@ TEST(segments_that_overlap_are_left_out)
     free(builder);
 }
 
-TEST(time_does_not_go_back)
+TEST(time_never_decreases)
 {
     struct builder *builder = builder_new();
     struct course course;
@@ -414,7 +414,7 @@ static void compare(const struct course *course, const struct builder *builder)
     assert_int_equal(course->ranges.count, count);
 }
 
-TEST(random_programmes_begin_and_end_as_they_did)
+TEST(random_programs_keep_lifetimes_of_blocks)
 {
     for (uint32_t seed = 1; seed <= 40; seed++) {
         struct builder *builder = builder_new(), *early = malloc(sizeof(*early));
@@ -444,7 +444,7 @@ TEST(random_programmes_begin_and_end_as_they_did)
 }
 
 /* Whatever is missing or wrong, an event that is played finds what it changes. */
-TEST(events_that_are_missing_do_no_harm)
+TEST(missing_events_are_tolerated)
 {
     for (uint32_t seed = 1; seed <= 200; seed++) {
         struct builder *builder = builder_new();

@@ -34,7 +34,7 @@ static void free_something_large(void)
     free(memory);
 }
 
-TEST(what_is_not_touched_takes_nothing)
+TEST(untouched_pages_are_not_resident)
 {
     const size_t bytes = (size_t)8 << 20;
 
@@ -49,7 +49,7 @@ TEST(what_is_not_touched_takes_nothing)
 }
 
 /* Else what they have at the same place would share a set of the first cache. */
-TEST(pieces_begin_in_different_lines)
+TEST(allocations_start_in_different_cache_lines)
 {
     enum { PIECES = 64 };
     void *piece[PIECES];

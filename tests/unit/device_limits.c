@@ -7,7 +7,7 @@
 
 #define NONE UINT64_MAX
 
-TEST(contradictions_change_nothing)
+TEST(contradictory_limits_are_rejected)
 {
     static const struct {
         uint64_t hard, soft, keep;
@@ -36,7 +36,7 @@ TEST(contradictions_change_nothing)
     }
 }
 
-TEST(only_named_keys_are_followed)
+TEST(only_keys_that_were_set_apply)
 {
     const uint64_t hard = (uint64_t)1 << XSEG_CONFIG_HARD_LIMIT,
                    soft = (uint64_t)1 << XSEG_CONFIG_SOFT_LIMIT,

@@ -63,7 +63,7 @@ TEST(names_of_the_table_are_known)
     assert_int_equal(check().count, 0);
 }
 
-TEST(mistyped_names_are_told_with_the_nearest)
+TEST(mistyped_names_are_reported_with_the_closest_match)
 {
     static const struct {
         const char *name, *want;
@@ -92,7 +92,7 @@ TEST(mistyped_names_are_told_with_the_nearest)
     clear();
 }
 
-TEST(many_are_summed_up)
+TEST(many_unknown_names_are_summarized)
 {
     char name[32];
 

@@ -119,7 +119,7 @@ static xseg_status fetch(const struct script *script, struct xseg_export_pages *
     return status;
 }
 
-TEST(an_exporter_that_breaks_the_protocol_is_refused)
+TEST(exporter_that_violates_the_protocol_is_rejected)
 {
     static const struct script scripts[] = {
         {"closed the connection", XSEG_ERR_FILE, 3, PAGE, 3, 3, 0, .replies = 0},
@@ -157,7 +157,7 @@ TEST(an_exporter_that_breaks_the_protocol_is_refused)
     }
 }
 
-TEST(a_run_comes_in_any_number_of_replies)
+TEST(run_arrives_in_any_number_of_replies)
 {
     static const struct script scripts[] = {
         {.page_count = 3, .page_size = PAGE, .count = 3, .files = 3, .replies = 1},
@@ -180,7 +180,7 @@ TEST(a_run_comes_in_any_number_of_replies)
     }
 }
 
-TEST(a_silent_exporter_is_given_up)
+TEST(silent_exporter_times_out)
 {
     static const struct script scripts[] = {
         {.is_silent = true},
@@ -204,7 +204,7 @@ TEST(a_silent_exporter_is_given_up)
 }
 
 /* Any 64 bytes: what is taken for a token is within bounds. */
-TEST(any_bytes_may_be_a_token)
+TEST(arbitrary_tokens_are_handled)
 {
     struct xseg_export_token token = make_token(1);
     uint64_t random = 4711;

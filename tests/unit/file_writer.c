@@ -82,7 +82,7 @@ TEST(all_bytes_arrive_in_order)
 }
 
 /* Back to places in the buffer, at its edge, and in what was sent; then other bytes, and on. */
-TEST(what_was_taken_back_is_gone)
+TEST(withdrawn_bytes_are_not_written)
 {
     static const uint64_t places[] = {BIG,
                                       BIG - 1,
@@ -113,7 +113,7 @@ TEST(what_was_taken_back_is_gone)
 }
 
 /* A pipe: what is still in the buffer can be taken back, what was sent cannot. */
-TEST(a_file_without_places_keeps_what_it_has)
+TEST(unseekable_file_keeps_its_bytes)
 {
     static unsigned char bytes[200];
     int ends[2];
@@ -134,7 +134,7 @@ TEST(a_file_without_places_keeps_what_it_has)
     assert_int_equal(close(ends[0]) + close(ends[1]), 0);
 }
 
-TEST(the_first_error_stays)
+TEST(first_error_is_kept)
 {
     const int file = open("/dev/full", O_WRONLY | O_CLOEXEC);
 

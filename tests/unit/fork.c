@@ -28,7 +28,7 @@ static bool is_child(struct xseg_fork_guard *guard)
     return xseg_fork_guard_is_child(guard);
 }
 
-TEST(a_child_is_noticed_by_the_wiped_page)
+TEST(child_is_detected_by_the_wiped_page)
 {
     struct xseg_fork_guard guard = {0};
 
@@ -42,7 +42,7 @@ TEST(a_child_is_noticed_by_the_wiped_page)
 }
 
 /* As on a kernel that wipes no pages. */
-TEST(a_child_is_noticed_by_its_number)
+TEST(child_is_detected_by_its_process_id)
 {
     struct xseg_fork_guard guard = {.marker = NULL, .owner = getpid()};
 
@@ -52,7 +52,7 @@ TEST(a_child_is_noticed_by_its_number)
 }
 
 /* Without a page the kernel has to be asked, which goes on to work after the end. */
-TEST(the_end_may_come_twice)
+TEST(fini_may_be_called_twice)
 {
     struct xseg_fork_guard guard = {0};
 
@@ -71,7 +71,7 @@ static bool cannot_begin(struct xseg_fork_guard *guard)
            guard->marker == NULL;
 }
 
-TEST(without_memory_there_is_no_guard)
+TEST(init_fails_without_host_memory)
 {
     struct xseg_fork_guard guard = {0};
 

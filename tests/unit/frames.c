@@ -60,7 +60,7 @@ TEST(an_address_has_one_frame_per_mapping)
     end(&f);
 }
 
-TEST(what_is_noted_stays)
+TEST(recorded_frames_remain_valid)
 {
     const struct xseg_stack_source first = {"function", 5, "made-up.c", 17};
     const struct xseg_stack_source second = {"other", 6, "other.c", 18};
@@ -88,7 +88,7 @@ TEST(what_is_noted_stays)
 }
 
 /* That nothing was found is known from then on, too. */
-TEST(nothing_may_be_noted)
+TEST(frame_may_have_no_source)
 {
     const struct xseg_stack_source nothing = {NULL, 0, NULL, 9};
     const struct xseg_stack_source something = {"function", 5, "made-up.c", 17};
@@ -158,7 +158,7 @@ TEST(names_belong_to_modules)
     end(&f);
 }
 
-TEST(without_room_less_is_known)
+TEST(host_allocation_failure_loses_details_only)
 {
     const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
 

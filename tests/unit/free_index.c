@@ -193,7 +193,7 @@ TEST(no_regular_distance_has_priorities_in_order)
 }
 
 /* Requests may ask for more than any device has. */
-TEST(nothing_fits_a_size_that_no_device_has)
+TEST(no_block_fits_a_size_above_the_maximum)
 {
     struct fixture *f = calloc(1, sizeof(*f));
 

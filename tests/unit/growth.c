@@ -15,7 +15,7 @@ static struct xseg_allocator *open_with_few_addresses(void)
     return env_open_on(&settings, "expandable_segments:True");
 }
 
-TEST(an_empty_range_makes_room_for_another)
+TEST(empty_range_is_released_for_a_new_range)
 {
     struct xseg_allocator *allocator = open_with_few_addresses();
     const xseg_stream other = env_stream();
@@ -33,7 +33,7 @@ TEST(an_empty_range_makes_room_for_another)
     env_close(allocator);
 }
 
-TEST(a_range_in_use_stays)
+TEST(range_in_use_is_kept)
 {
     struct xseg_allocator *allocator = open_with_few_addresses();
     const xseg_stream other = env_stream();
@@ -65,7 +65,7 @@ static void pick_small(void *self, struct xseg_arena *arena)
 }
 
 /* Between a miss and its growth another thread may free enough: a narrow cell before the hole. */
-TEST(enough_that_was_freed_meanwhile_serves)
+TEST(memory_freed_concurrently_satisfies_the_request)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *held[] = {env_alloc(allocator, MIB, NULL), env_alloc(allocator, 960 * 1024, NULL)};

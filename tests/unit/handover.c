@@ -144,7 +144,7 @@ static void *end_route(void *self)
     return NULL;
 }
 
-TEST(the_end_of_a_route_waits_for_its_predicate)
+TEST(route_removal_waits_for_its_predicate)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct request request = {allocator, NULL, NULL, KIB, 0};
@@ -169,7 +169,7 @@ TEST(the_end_of_a_route_waits_for_its_predicate)
 }
 
 /* A plain request is about to take its shortcut when a route begins: the shortcut would lead past it. */
-TEST(no_shortcut_is_taken_past_a_route_that_has_begun)
+TEST(cached_stream_lookup_respects_a_new_route)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
@@ -214,7 +214,7 @@ static bool note_text(void *context, const struct xseg_history_entry *entry)
 }
 
 /* A text that is about to be noted is in no event yet, and no sweep may drop it. */
-TEST(a_text_stays_until_it_is_noted)
+TEST(label_is_kept_until_it_is_recorded)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     char text[XSEG_HISTORY_LABEL_BYTES] = "";
@@ -237,7 +237,7 @@ TEST(a_text_stays_until_it_is_noted)
 /* --- Streams. --- */
 
 /* Two threads meet a stream at once: the one that comes later to the table finds what the other has made. */
-TEST(two_threads_that_meet_a_stream_know_one)
+TEST(concurrent_lookups_create_one_stream_entry)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator); /* opens the device */
@@ -288,7 +288,7 @@ static void *unobserve(void *self)
     return NULL;
 }
 
-TEST(an_unobserve_waits_for_calls_under_way)
+TEST(observer_removal_waits_for_active_callbacks)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct watched watched = {.allocator = allocator};
@@ -319,7 +319,7 @@ TEST(an_unobserve_waits_for_calls_under_way)
 /* --- A miss. --- */
 
 /* A thread has missed and is about to wait for the device memory lock; what fits is freed before it gets there. */
-TEST(a_miss_searches_again_for_what_was_freed_meanwhile)
+TEST(miss_retries_after_a_concurrent_free)
 {
     /* A growth of an expandable segment would begin with what is cached all the same. */
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
@@ -368,7 +368,7 @@ static void *own_and_leave(void *self)
     return NULL;
 }
 
-TEST(a_latch_is_taken_from_its_owner_behind_a_barrier)
+TEST(biased_lock_is_revoked_after_a_barrier)
 {
     struct owned owned = {.is_owned = false};
     pthread_t owner;
@@ -393,7 +393,7 @@ static void *use_once(void *self)
     return NULL;
 }
 
-TEST(a_thread_sleeps_at_a_latch_behind_a_barrier)
+TEST(thread_sleeps_on_a_revoked_biased_lock)
 {
     struct owned owned = {.is_owned = false};
     pthread_t sleeper;
@@ -430,7 +430,7 @@ static void *own_and_stay(void *self)
     return NULL;
 }
 
-TEST(a_latch_is_not_taken_from_an_owner_that_holds_it)
+TEST(held_biased_lock_is_not_revoked)
 {
     struct owned owned = {.is_owned = false};
     pthread_t owner;

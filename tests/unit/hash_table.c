@@ -18,7 +18,7 @@ static uint64_t key_of(unsigned kind, uint64_t number)
     return kind == 0 ? number : kind == 1 ? number << 40 : UINT64_MAX - number;
 }
 
-TEST(what_was_added_is_found)
+TEST(added_records_are_found)
 {
     for (unsigned kind = 0; kind < 3; kind++) {
         struct xseg_hash_table table;
@@ -62,7 +62,7 @@ TEST(each_record_is_visited_once)
     xseg_hash_table_fini(&table);
 }
 
-TEST(an_ended_table_is_empty)
+TEST(destroyed_table_is_empty)
 {
     struct xseg_hash_table table;
 

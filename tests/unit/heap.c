@@ -14,7 +14,7 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-TEST(items_come_in_the_order_of_their_keys)
+TEST(items_are_removed_in_order_of_their_keys)
 {
     double keys[COUNT], sorted[COUNT];
     struct heap heap = {0};

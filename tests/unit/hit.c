@@ -133,7 +133,7 @@ static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
     env_stream_destroy(stream);
 }
 
-TEST(plain_requests_take_it)
+TEST(ordinary_requests_take_the_fast_path)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
@@ -148,7 +148,7 @@ TEST(plain_requests_take_it)
     env_close(allocator);
 }
 
-TEST(odd_arguments_do_not)
+TEST(unusual_arguments_take_the_slow_path)
 {
     static const size_t odd[] = {0, SIZE_MAX, SIZE_MAX - 511, (size_t)1 << 62};
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
@@ -168,7 +168,7 @@ TEST(odd_arguments_do_not)
     env_close(allocator);
 }
 
-TEST(configurations_with_more_to_do_do_not)
+TEST(configurations_with_extra_work_take_the_slow_path)
 {
     static const char *const config[] = {
         "roundup_power2_divisions:4",
@@ -190,7 +190,7 @@ TEST(configurations_with_more_to_do_do_not)
     }
 }
 
-TEST(classic_requests_take_it)
+TEST(classic_requests_take_the_fast_path)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
@@ -220,7 +220,7 @@ TEST(classic_requests_leave_expandable_memory_alone)
     env_close(allocator);
 }
 
-TEST(routes_and_captures_do_not_but_pending_blocks_do)
+TEST(routes_and_captures_take_the_slow_path)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
@@ -292,7 +292,7 @@ static void warm_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
     exchange_in(allocator, pool, LARGE);
 }
 
-TEST(requests_for_a_pool_take_it)
+TEST(pool_requests_take_the_fast_path)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
@@ -334,7 +334,7 @@ TEST(requests_for_a_pool_take_it)
     env_close(allocator);
 }
 
-TEST(pools_with_rules_of_their_own_do_not)
+TEST(pools_with_options_take_the_slow_path)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool_options options = {sizeof(options)};
@@ -350,7 +350,7 @@ TEST(pools_with_rules_of_their_own_do_not)
 
 /* --- The same for frees. --- */
 
-TEST(only_live_blocks_are_freed)
+TEST(only_allocated_blocks_are_freed)
 {
     static const size_t sizes[] = {SMALL, LARGE};
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
@@ -574,7 +574,7 @@ static void expect_same(const char *config, uint64_t memory, uint64_t seed)
     free(result[1]);
 }
 
-TEST(both_ways_come_to_the_same)
+TEST(both_paths_give_the_same_result)
 {
     for (uint64_t seed = 1; seed <= 3; seed++) {
         expect_same("expandable_segments:True", 16 * GIB, seed * 7919);
@@ -582,7 +582,7 @@ TEST(both_ways_come_to_the_same)
     }
 }
 
-TEST(also_where_memory_is_short)
+TEST(both_paths_agree_under_memory_pressure)
 {
     for (uint64_t seed = 1; seed <= 3; seed++)
         expect_same("expandable_segments:True", 400 * MIB, seed * 104729);

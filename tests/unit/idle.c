@@ -16,7 +16,7 @@ static void expect_choice(const struct xseg_idle_ages *ages, uint64_t bytes, uin
     assert_int_equal(limit.pages, pages);
 }
 
-TEST(the_oldest_come_first)
+TEST(oldest_memory_is_chosen_first)
 {
     struct xseg_idle_ages ages = {.span = 1000};
 
@@ -41,7 +41,7 @@ TEST(the_oldest_come_first)
 }
 
 /* While observers are told of what one look takes, another look may give memory a later time. */
-TEST(what_became_idle_meanwhile_has_no_age)
+TEST(memory_that_became_idle_during_the_pass_has_age_0)
 {
     const struct xseg_idle_ages ages = {.now = 5000, .span = 1000};
 

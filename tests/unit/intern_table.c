@@ -36,7 +36,7 @@ static uint32_t hash_of(unsigned kind, uint32_t handle)
                        : UINT32_MAX - handle % 3;
 }
 
-TEST(what_was_added_is_found)
+TEST(added_handles_are_found)
 {
     static const uint32_t counts[] = {20000, 600, 2000};
 
@@ -83,7 +83,7 @@ TEST(each_handle_is_visited_once)
     xseg_bump_fini(&memory);
 }
 
-TEST(without_room_it_stays_as_it_was)
+TEST(table_is_unchanged_on_host_allocation_failure)
 {
     struct xseg_intern_table table;
     struct xseg_bump memory;
@@ -157,7 +157,7 @@ TEST(readers_find_while_it_grows)
 }
 
 /* Of words that differ in one bit, in their order or in their number, no two have the same hash. */
-TEST(hashes_tell_words_apart)
+TEST(hashes_distinguish_words)
 {
     enum { WORDS = 9, HASHES = WORDS * 64 + WORDS + 2 };
     static uint64_t hash[HASHES];

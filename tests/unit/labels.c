@@ -110,7 +110,7 @@ TEST_WITH(each_text_is_kept_once, set_up, tear_down)
     expect_audit(labels, NULL);
 }
 
-TEST_WITH(long_texts_are_cut, set_up, tear_down)
+TEST_WITH(long_texts_are_truncated, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     char text[400];
@@ -167,7 +167,7 @@ TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
 }
 
 /* A sweep does not drop labels that are added or found after it has begun. */
-TEST_WITH(labels_given_during_a_sweep_are_kept, set_up, tear_down)
+TEST_WITH(labels_created_during_a_sweep_are_kept, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     const uint32_t old = add(labels, "old"), found = add(labels, "found");
@@ -248,7 +248,7 @@ TEST_WITH(a_sweep_is_due_after_many_new_labels, set_up, tear_down)
 
 /* The limit is one of bytes, twice as high while there are readers.  Labels in the table are found in any case, and
  * XSEG_HISTORY_LABELS_OTHER has room. */
-TEST_WITH(a_full_table_takes_the_other_label_only, set_up, tear_down)
+TEST_WITH(full_table_returns_the_overflow_label_only, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     const uint32_t first = add_number(labels, 0);
@@ -302,7 +302,7 @@ static void *add_all(void *argument)
     return worker;
 }
 
-TEST_WITH(threads_get_one_number_for_one_text, set_up, tear_down)
+TEST_WITH(threads_get_one_id_for_one_text, set_up, tear_down)
 {
     static struct worker worker[THREADS];
     pthread_t thread[THREADS];

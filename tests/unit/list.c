@@ -56,7 +56,7 @@ TEST(inserting_before_the_head_appends)
     assert_ptr_equal(XSEG_LIST_FIRST(&head, struct item, link), &item[0]);
 }
 
-TEST(inserting_before_a_node_goes_there)
+TEST(inserting_before_a_node_places_it_there)
 {
     struct xseg_list head;
     struct item item[3], first = {.number = 10}, middle = {.number = 11};

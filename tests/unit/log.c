@@ -22,7 +22,7 @@ static void hear(void *context, enum xseg_log_level level, const char *line)
     (void)snprintf(heard->line, sizeof(heard->line), "%s", line);
 }
 
-TEST(the_sink_hears_every_level)
+TEST(sink_receives_every_level)
 {
     static const enum xseg_log_level level[] = {XSEG_LOG_ERROR, XSEG_LOG_WARNING, XSEG_LOG_INFO};
     struct heard heard = {0};
@@ -36,7 +36,7 @@ TEST(the_sink_hears_every_level)
     assert_string_equal(heard.line, "line 2");
 }
 
-TEST(a_long_line_is_cut)
+TEST(long_line_is_truncated)
 {
     struct heard heard = {0};
     const struct xseg_log log = {hear, &heard};
@@ -49,7 +49,7 @@ TEST(a_long_line_is_cut)
     assert_in_range(strlen(heard.line), 1000, 1023);
 }
 
-TEST(what_does_not_print_is_shown_by_number)
+TEST(unprintable_bytes_are_escaped)
 {
     struct heard heard = {0};
     const struct xseg_log log = {hear, &heard};

@@ -174,7 +174,7 @@ TEST(a_routed_request_retains_its_pool)
 
 /* The block is there, and is to be zeroed next: with the pool its memory has gone, so the request is
  * refused as one that comes later. */
-TEST(a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile)
+TEST(block_of_a_concurrently_paused_pool_is_not_zeroed)
 {
     for (unsigned i = 0; i < 4; i++) {
         struct xseg_allocator *allocator = env_open("expandable_segments:True");
@@ -204,7 +204,7 @@ TEST(a_block_is_not_zeroed_where_its_pool_was_paused_meanwhile)
 }
 
 /* As above, but the pool is resumed before the second try: that has the context of the first. */
-TEST(a_second_try_has_the_word_of_the_request)
+TEST(retry_keeps_the_user_value_of_the_request)
 {
     int word;
 

@@ -164,7 +164,7 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned at
 
 /* --- Tests. --- */
 
-TEST(rows_of_a_device_without_private_pools)
+TEST(device_without_private_pools_has_shared_rows_only)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
 

@@ -135,7 +135,7 @@ static void expect_rings(struct programme *p, const char *rings)
 
 /* --- By hand. --- */
 
-TEST(nothing_is_merged_into_nothing)
+TEST(merging_empty_rings_gives_no_events)
 {
     static struct programme p;
 
@@ -145,7 +145,7 @@ TEST(nothing_is_merged_into_nothing)
     expect_rings(&p, "");
 }
 
-TEST(times_decide_without_numbers)
+TEST(times_order_events_without_sequence_numbers)
 {
     static struct programme p;
 
@@ -160,7 +160,7 @@ TEST(times_decide_without_numbers)
 }
 
 /* Memory goes from ring 1 to ring 0, where a slow processor writes down an earlier time. */
-TEST(numbers_decide_against_times)
+TEST(sequence_numbers_override_times)
 {
     static struct programme p;
 
@@ -176,7 +176,7 @@ TEST(numbers_decide_against_times)
 }
 
 /* With a clock that stands still, an event comes behind the numbers that its ring has had. */
-TEST(equal_times_go_by_numbers)
+TEST(equal_times_are_ordered_by_sequence_numbers)
 {
     static struct programme p;
 
@@ -192,7 +192,7 @@ TEST(equal_times_go_by_numbers)
 }
 
 /* So do events without a number: each has the last one that its ring has had, also at an earlier time. */
-TEST(events_without_a_number_go_by_the_last_one)
+TEST(events_without_a_sequence_number_follow_the_last_one)
 {
     static struct programme p;
 
@@ -256,7 +256,7 @@ static void make(struct programme *p, const struct kind *kind, uint64_t *random)
     }
 }
 
-TEST(any_programme_is_in_order)
+TEST(random_traces_are_merged_in_order)
 {
     static const struct kind kinds[] = {
         {0, 0, 10, 0}, {4, 0, 10, 0}, {4, 0, 1, 0}, {4, 100, 10, 0}, {1, 1000, 3, 1},
@@ -273,7 +273,7 @@ TEST(any_programme_is_in_order)
 }
 
 /* Where all clocks agree, the merge is what happened, in its order, whatever was drawn. */
-TEST(true_times_stay)
+TEST(correct_times_are_kept)
 {
     static struct programme p;
     uint64_t random = 4711;

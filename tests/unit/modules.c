@@ -66,7 +66,7 @@ static const struct xseg_module_mapping *find_plugin(struct table *table,
     return mapping;
 }
 
-TEST(the_programme_and_its_libraries_are_found)
+TEST(program_and_its_libraries_are_found)
 {
     void *in_libc = dlsym(RTLD_DEFAULT, "gnu_get_libc_version");
     struct table table;
@@ -207,7 +207,7 @@ TEST(a_relative_path_is_made_absolute)
 }
 
 /* The modules that fit are there, and nothing is broken. */
-TEST(without_room_some_modules_are_missing)
+TEST(full_table_omits_modules)
 {
     for (size_t left = 0; left < 8192; left += 56) {
         struct table table;
@@ -251,7 +251,7 @@ static void read_first_bytes(void *context)
         assert_memory_equal((const void *)table->modules.loaded[i]->start, "\177ELF", 4);
 }
 
-TEST(libraries_may_come_and_go_meanwhile)
+TEST(libraries_may_be_loaded_and_unloaded_concurrently)
 {
     static char one[] = "plugin-one", two[] = "plugin-two";
     pthread_t thread[2];

@@ -35,7 +35,7 @@ TEST(ranks_rise)
             take_both((enum xseg_lock_rank)first, (enum xseg_lock_rank)second);
 }
 
-TEST(what_was_given_may_be_taken_again)
+TEST(unlocked_rank_may_be_locked_again)
 {
     for (unsigned i = 0; i < 3; i++)
         take_both(XSEG_RANK_DEVICE_MEMORY, XSEG_RANK_STATS);
@@ -77,7 +77,7 @@ static void take_beside(const void *of_stats)
     xseg_lock_rank_released(XSEG_RANK_DEVICE_MEMORY);
 }
 
-TEST(locks_of_a_rank_are_taken_beside_each_other)
+TEST(locks_of_one_rank_may_be_nested_explicitly)
 {
     char said[2048];
 

@@ -92,7 +92,7 @@ TEST_WITH(a_call_has_its_function_and_line, set_up, tear_down)
     assert_int_equal(name.line, line);
 }
 
-TEST_WITH(names_stay_until_the_end, set_up, tear_down)
+TEST_WITH(names_are_valid_until_close, set_up, tear_down)
 {
     struct name first = {NULL, 0, NULL, 0}, second = {NULL, 0, NULL, 0};
     int line = 0;
@@ -122,7 +122,7 @@ TEST_WITH(another_file_has_no_names, set_up, tear_down)
     assert_true(names_find(*state, self.path, own_build_id(), offset, &name));
 }
 
-TEST_WITH(what_is_no_file_has_no_names, set_up, tear_down)
+TEST_WITH(path_without_a_file_has_no_names, set_up, tear_down)
 {
     struct name name = {NULL, 0, NULL, 7};
 

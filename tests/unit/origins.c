@@ -110,7 +110,7 @@ TEST(ages_are_correct_after_stamps_wrap)
 }
 
 /* Another thread writes a stamp just after the time was read. */
-TEST(a_stamp_ahead_of_the_time_has_age_0)
+TEST(future_stamp_has_age_0)
 {
     struct xseg_extent *extent = make(false, 20 * MIB);
 

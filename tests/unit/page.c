@@ -83,7 +83,7 @@ static void expect_take(struct fixture *f, uint64_t bytes, const void *only_of, 
     audit(f);
 }
 
-TEST(sizes_do_not_stand_for_each_other)
+TEST(pages_of_one_size_do_not_satisfy_another)
 {
     const struct xseg_page_filter anyone = {NULL, false, NULL};
     struct fixture f;
@@ -130,7 +130,7 @@ TEST(exportable_pages_are_another_kind)
     tear_down(&f);
 }
 
-TEST(a_taker_may_exclude_pages_of_other_owners)
+TEST(caller_may_exclude_pages_of_other_owners)
 {
     struct fixture f;
 
@@ -148,7 +148,7 @@ TEST(a_taker_may_exclude_pages_of_other_owners)
     tear_down(&f);
 }
 
-TEST(the_largest_go_first)
+TEST(largest_pages_are_released_first)
 {
     struct fixture f;
 
@@ -167,7 +167,7 @@ TEST(the_largest_go_first)
     tear_down(&f);
 }
 
-TEST(the_old_ones_can_go_alone)
+TEST(release_may_be_limited_to_old_pages)
 {
     struct fixture f;
 
@@ -200,7 +200,7 @@ TEST(failed_releases_become_unreleased)
     tear_down(&f);
 }
 
-TEST(prepared_pages_are_left_to_their_taker)
+TEST(prepared_pages_are_kept_for_their_caller)
 {
     const struct xseg_page_kind kind = {SMALL, 0, &second};
     const struct xseg_page_filter anyone = {NULL, 0, NULL}, taker = {&first, 0, &second};

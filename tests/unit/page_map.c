@@ -36,7 +36,7 @@ static void expect_leads(const struct xseg_page_map *page_map, const struct xseg
     assert_ptr_equal(xseg_page_map_find(page_map, base + bytes - 1), extent);
 }
 
-TEST(every_kind_of_extent)
+TEST(every_kind_of_extent_is_found)
 {
     struct xseg_page_map page_map;
     struct xseg_extent extent[] = {
@@ -71,7 +71,7 @@ TEST(every_kind_of_extent)
 }
 
 /* Addresses that come again: a range where classic segments were before. */
-TEST(addresses_come_again)
+TEST(addresses_can_be_reused)
 {
     struct xseg_page_map page_map;
     struct xseg_extent first = classic(64 * XSEG_GIB + 8 * XSEG_MIB, 4 * XSEG_MIB);

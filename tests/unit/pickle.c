@@ -82,7 +82,7 @@ TEST(numbers_have_their_sign_and_size)
     }
 }
 
-TEST(larger_numbers_are_only_huge)
+TEST(larger_numbers_are_marked_huge)
 {
     static const struct {
         const char *bytes;
@@ -216,7 +216,7 @@ TEST(depth_only_costs_memory)
     free(bytes);
 }
 
-TEST(what_is_wrong_is_named_with_its_place)
+TEST(errors_are_reported_with_their_offset)
 {
     static const struct {
         const char *bytes;
@@ -342,7 +342,7 @@ static bool read_taking(const void *bytes, size_t size, struct sum *sum)
 /* {"k": n}, memoized as Python does */
 #define ENTRY(n) "}\x94(\x8c\x01kK" n "u"
 
-TEST(what_is_taken_is_in_no_list)
+TEST(consumed_items_are_in_no_list)
 {
     struct sum sum;
     const struct pickle_value *top;
@@ -386,7 +386,7 @@ static void read_noting(const void *bytes, size_t size, struct sum *sum)
     assert_true(read_with(bytes, size, &taker, &sum->pickle, &sum->fault));
 }
 
-TEST(what_has_a_note_is_not_offered_again)
+TEST(memoized_items_are_not_offered_again)
 {
     struct sum sum;
     const struct pickle_value *top;
@@ -423,7 +423,7 @@ TEST(a_list_that_was_emptied_may_be_filled_again)
 }
 
 /* One dictionary that stands several times in a list is taken as often; once taken it cannot come again. */
-TEST(a_dictionary_that_comes_again_is_taken_again_or_refused)
+TEST(repeated_dictionary_is_consumed_again_or_rejected)
 {
     struct sum sum;
 
@@ -448,7 +448,7 @@ TEST(a_dictionary_that_comes_again_is_taken_again_or_refused)
 }
 
 /* The first list is in a dictionary that is taken, so nothing refers to it when the others come. */
-TEST(the_number_of_a_list_that_is_gone_is_no_other_lists)
+TEST(id_of_a_freed_list_is_not_reused)
 {
     struct sum sum;
 
@@ -463,7 +463,7 @@ TEST(the_number_of_a_list_that_is_gone_is_no_other_lists)
     pickle_fini(&sum.pickle);
 }
 
-TEST(a_taker_stops_the_reading)
+TEST(consumer_can_stop_the_reading)
 {
     struct sum sum;
 
@@ -472,7 +472,7 @@ TEST(a_taker_stops_the_reading)
 }
 
 /* What a taken dictionary had, its own lists included, is not held; equal texts and numbers are one. */
-TEST(what_is_taken_takes_no_memory)
+TEST(consumed_items_use_no_memory)
 {
     enum { COUNT = 50000 };
     static const char entry[] = "}(\x8c\x01kK\x01\x8c\x01xM\x34\x12\x8c\x01y](M\x11\x11)eua";

@@ -389,7 +389,7 @@ TEST(documents_are_written)
     }
 }
 
-TEST(a_full_disk_is_told)
+TEST(full_disk_is_reported)
 {
     const int file = open("/dev/full", O_WRONLY | O_CLOEXEC);
 

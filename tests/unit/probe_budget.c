@@ -6,7 +6,7 @@
 
 #define SECOND UINT64_C(1000000000)
 
-TEST(without_a_bound_there_is_always_time)
+TEST(unlimited_budget_always_has_time)
 {
     struct probe_budget budget;
     struct probe_share share;
@@ -35,7 +35,7 @@ TEST(shares_are_by_weight_and_have_two_halves)
     assert_true(probe_share_has_time(&last, false, 1000));
 }
 
-TEST(a_share_that_is_over_still_has_three_samples)
+TEST(exhausted_share_still_has_three_samples)
 {
     const uint64_t now = stopwatch_now();
     const struct probe_share share = {.half = now - 2, .end = now - 1, .deadline = now + SECOND};
@@ -51,7 +51,7 @@ TEST(a_share_that_is_over_still_has_three_samples)
     assert_true(probe_share_has_time(&half, true, 3));
 }
 
-TEST(what_is_over_has_nothing_to_share)
+TEST(exhausted_budget_has_nothing_to_share)
 {
     struct probe_budget budget = {.deadline = stopwatch_now() - 1, .weight_left = 5};
     struct probe_share share;

@@ -52,14 +52,14 @@ static void expect(struct probe_sized sized, uint64_t base, uint64_t per_mib, ui
     assert_int_equal(sized.least, least);
 }
 
-TEST_WITH(a_line_is_met_and_one_size_that_is_off_moves_nothing, clear, NULL)
+TEST_WITH(line_fit_ignores_one_outlier, clear, NULL)
 {
     for (size_t i = 0; i < SIZES; i++)
         add("cuMemCreate", sizes[i] * MIB, sizes[i] == 32 ? 90000 : 7000 + 150 * sizes[i]);
     expect(fitted().create, 7000, 150, 0);
 }
 
-TEST_WITH(a_least_time_is_seen, clear, NULL)
+TEST_WITH(minimum_time_is_detected, clear, NULL)
 {
     add("cuMemAlloc", 64 << 10, 60000);
     for (size_t i = 0; i < SIZES; i++)
@@ -68,7 +68,7 @@ TEST_WITH(a_least_time_is_seen, clear, NULL)
     expect(fitted().alloc, 40000, 180, 60000);
 }
 
-TEST_WITH(what_falls_or_starts_below_nothing_has_no_negative_part, clear, NULL)
+TEST_WITH(fit_has_no_negative_coefficients, clear, NULL)
 {
     for (size_t i = 0; i < SIZES; i++) {
         add("cuMemMap", sizes[i] * MIB, 5000 - sizes[i]);
@@ -81,7 +81,7 @@ TEST_WITH(what_falls_or_starts_below_nothing_has_no_negative_part, clear, NULL)
     assert_in_range(preset.release.per_mib, 200, 300);
 }
 
-TEST_WITH(a_call_has_its_part_and_each_mapping_its_own, clear, NULL)
+TEST_WITH(call_and_mapping_costs_are_separate, clear, NULL)
 {
     static const unsigned pages[] = {10, PROBE_RUN_MOST};
 
@@ -107,7 +107,7 @@ TEST_WITH(a_call_has_its_part_and_each_mapping_its_own, clear, NULL)
 }
 
 /* Without runs, as where a driver takes one page a call, all of a call is its mapping's. */
-TEST_WITH(what_was_not_measured_is_nothing, clear, NULL)
+TEST_WITH(unmeasured_costs_are_0, clear, NULL)
 {
     add("cuMemUnmap", 2 * MIB, 34000);
     add("cuMemSetAccess", 2 * MIB, 38600);
@@ -143,7 +143,7 @@ static char *printed(const char *card)
     return text;
 }
 
-TEST_WITH(a_card_is_named_as_a_file_and_as_c_can, clear, NULL)
+TEST_WITH(gpu_name_is_valid_as_file_name_and_in_c, clear, NULL)
 {
     static const struct {
         const char *card, *name, *word;

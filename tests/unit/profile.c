@@ -132,7 +132,7 @@ TEST(sums_have_each_name_once_and_in_order)
     profile_fini(&second);
 }
 
-TEST(sums_stay_at_the_most)
+TEST(sums_saturate)
 {
     struct profile sum = {0}, huge = {0}, small = {0};
     struct compare compare;
@@ -171,7 +171,7 @@ static size_t rows_of(const char *const *a, const char *const *b, bool may_move)
     return rows;
 }
 
-TEST(lines_move_where_it_is_plain_which)
+TEST(moved_lines_are_matched_where_unambiguous)
 {
     static const char *const a[] = {"m.py:10 f", "m.py:9 f", "n.py:1 g < m.py:3 main", NULL};
     static const char *const moved[] = {"m.py:11 f", "m.py:12 f", "n.py:1 g < m.py:4 main", NULL};

@@ -17,7 +17,7 @@ static void expect(struct protobuf *message, const char *bytes, size_t count)
 }
 
 /* The examples of https://protobuf.dev/programming-guides/encoding/. */
-TEST(fields_are_as_the_description_has_them)
+TEST(fields_match_the_specification)
 {
     struct protobuf message = {0};
     size_t place;

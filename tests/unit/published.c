@@ -55,7 +55,7 @@ static void expect_refused(const char *word)
     fill();
 }
 
-TEST(what_is_well_formed_is_taken)
+TEST(well_formed_files_are_accepted)
 {
     fill();
     assert_true(take());
@@ -73,7 +73,7 @@ TEST(what_is_well_formed_is_taken)
     assert_int_equal(frame.devices[0].live, 11);
 }
 
-TEST(what_is_not_is_refused)
+TEST(malformed_files_are_rejected)
 {
     fill();
     file.magic[0] = 'X';
@@ -212,7 +212,7 @@ static void *write_frames(void *self)
     return NULL;
 }
 
-TEST(a_frame_is_of_one_moment)
+TEST(samples_are_consistent)
 {
     pthread_t thread;
     unsigned taken = 0;
@@ -252,7 +252,7 @@ static uint32_t next_random(uint64_t *state)
 }
 
 /* Any bytes of the file are anything: the reader stays within bounds, which a sanitizer sees. */
-TEST(damage_does_no_harm)
+TEST(damaged_files_are_tolerated)
 {
     struct publisher publisher = {.pid = 1, .command = "any"};
     struct publisher *list[] = {&publisher};

@@ -96,14 +96,14 @@ TEST(calls_are_measured)
     assert_measured("xtrace 1\na 0 512 0\nu 0 1\nf 0\ne\n", 0, 3 * CALL + TRIM);
 }
 
-TEST(the_replay_s_accounting_is_not)
+TEST(accounting_of_the_replay_is_not_measured)
 {
     assert_measured("xtrace 1\n@ 0\na 0 512 0\n@ 10\nm request\nf 0\n@ 20\n", 0, 2 * CALL);
     assert_measured("xtrace 1\n@ 0\na 0 512 0\nu 0 1\n@ 10\nf 0\ne\n@ 20\n", 0, 3 * CALL + TRIM);
     assert_measured("xtrace 1\na 0 512 0\n@ 0\nf 0\n", 0, 2 * CALL);
 }
 
-TEST(ticks_are_the_allocator_s)
+TEST(ticks_count_as_allocator_time)
 {
     assert_measured("xtrace 1\n@ 0\na 0 512 0\n@ 3000000\nf 0\n", 1000, 2 * CALL + 3 * TRIM);
 }

@@ -53,7 +53,7 @@ static bool is_event(const struct xseg_history_event *event, uint64_t user, uint
 }
 
 /* Each member has bits of its own among the words. */
-TEST(an_event_is_what_its_words_say)
+TEST(event_is_decoded_from_its_words)
 {
     static const struct xseg_history_event full = {
         .time = UINT64_MAX,
@@ -189,7 +189,7 @@ TEST(the_overwritten_are_not_read)
     xseg_history_ring_destroy(ring);
 }
 
-TEST(the_cleared_are_not_lost)
+TEST(cleared_events_are_not_counted_as_lost)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(10);
 
@@ -247,7 +247,7 @@ TEST(a_ring_grows_and_shrinks)
 }
 
 /* Events from before have no `user`; events without one do not keep that of an earlier event in their place. */
-TEST(users_begin_with_the_next_event)
+TEST(readers_start_at_the_next_event)
 {
     struct xseg_history_ring *ring = make(9, false);
     struct xseg_history_event event;
@@ -278,7 +278,7 @@ TEST(users_begin_with_the_next_event)
 }
 
 /* Whatever happens to a ring, it keeps the newest events that it had room for all the time. */
-TEST(any_sequence_keeps_what_it_should)
+TEST(random_sequences_keep_the_newest_events)
 {
     uint64_t random = 20261;
 
@@ -309,7 +309,7 @@ TEST(any_sequence_keeps_what_it_should)
 }
 
 /* A large ring takes memory as it fills. */
-TEST(memory_is_taken_as_events_come)
+TEST(memory_is_allocated_as_events_are_recorded)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(UINT64_C(1) << 24);
 
@@ -415,7 +415,7 @@ TEST(no_event_is_read_in_part)
         read_together(capacities[i / 2], false, i % 2 != 0);
 }
 
-TEST(a_ring_is_resized_beside_readers)
+TEST(ring_is_resized_with_concurrent_readers)
 {
     read_together(16, true, false);
     read_together(16, true, true);
@@ -431,7 +431,7 @@ static void expect(const struct xseg_history_ring *ring, const char *tag)
     assert_string_equal(violation.tag, tag);
 }
 
-TEST(the_audit_names_what_is_wrong)
+TEST(the_audit_names_the_broken_invariant)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(8);
     struct xseg_history_event early = event_of(3);

@@ -39,7 +39,7 @@ static bool yes_or_no(void *self, xseg_stream handle)
     return *(const bool *)self;
 }
 
-TEST(the_latest_that_accepts_is_found)
+TEST(latest_accepting_route_is_found)
 {
     struct xseg_pool pools[3];
     bool accepts[3] = {true, true, true};
@@ -98,7 +98,7 @@ static void *read_all_the_time(void *unused)
     return unused;
 }
 
-TEST(a_predicate_is_not_called_after_its_end)
+TEST(predicate_is_not_called_after_removal)
 {
     const struct xseg_route route = {
         .pool = &pool_of_the_rounds, .accepts = count_late, .self = &is_routed};

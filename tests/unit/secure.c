@@ -57,7 +57,7 @@ static void set_all(const char *config)
         assert_int_equal(setenv(variable[i], i == 0 ? "/no/such/driver" : config, 1), 0);
 }
 
-TEST(the_defaults_hold_and_one_line_says_so)
+TEST(defaults_apply_and_are_logged_once)
 {
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {0};
@@ -75,7 +75,7 @@ TEST(the_defaults_hold_and_one_line_says_so)
         assert_non_null(strstr(heard.line, variable[i]));
 }
 
-TEST(the_driver_is_the_usual_one)
+TEST(driver_variable_is_ignored)
 {
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {0};
@@ -92,7 +92,7 @@ TEST(the_driver_is_the_usual_one)
     assert_non_null(strstr(text, "libcuda.so.1"));
 }
 
-TEST(else_the_environment_counts)
+TEST(environment_applies_without_privileges)
 {
     struct xseg_allocator *allocator = NULL;
     struct heard heard = {0};

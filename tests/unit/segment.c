@@ -216,7 +216,7 @@ TEST(failed_releases_are_retried)
 
 /* Full pages are in full-page slots, small pages in the remaining granules; each is unmapped in one
  * piece. */
-TEST(frames_get_full_pages_and_the_rest_small_ones)
+TEST(full_page_slots_get_full_pages_and_the_rest_granules)
 {
     enum { FULL = 4 };
     struct fixture f;
@@ -251,7 +251,7 @@ TEST(frames_get_full_pages_and_the_rest_small_ones)
 
 /* Long pages cover 2, 4, 8, ... whole slots, as long as they fit; the rest is mapped as without
  * them. */
-TEST(long_pages_where_they_fit)
+TEST(large_pages_are_used_where_they_fit)
 {
     enum { FULL = 2 };
     static const struct {
@@ -286,7 +286,7 @@ TEST(long_pages_where_they_fit)
 }
 
 /* Pages that are kept when they are unmapped are mapped elsewhere: nothing is created. */
-TEST(a_kept_page_moves)
+TEST(cached_page_is_mapped_at_another_address)
 {
     enum { FULL = 4 };
     struct fixture f;
@@ -368,7 +368,7 @@ TEST(pinned_pages_are_retained)
 
 /* Segments of a lost device end with their references when the allocator starts to close; users release these later if the
  * close fails. */
-TEST(an_ended_segment_has_no_references)
+TEST(destroyed_segment_has_no_references)
 {
     struct xseg_segment segment;
     struct fixture f;
@@ -386,7 +386,7 @@ TEST(an_ended_segment_has_no_references)
 }
 
 /* An export retains whole pages; a page that was ever exported is released to the driver. */
-TEST(exported_pages_are_held_and_not_kept)
+TEST(exported_pages_are_retained_and_not_cached)
 {
     enum { FULL = 4 };
     struct xseg_violation violation = {0};
@@ -441,7 +441,7 @@ TEST(exported_pages_are_held_and_not_kept)
 }
 
 /* The steps of a pause at this floor; each driver call of the way back fails once. */
-TEST(pages_leave_and_come_back)
+TEST(pages_are_evicted_and_restored)
 {
     enum { FULL = 4 };
 
@@ -483,7 +483,7 @@ TEST(pages_leave_and_come_back)
 
 /* A guarded segment has its own addresses and a page more, aligned as asked; no segment gets the page
  * behind. */
-TEST(a_guarded_segment_takes_no_more_than_it_needs)
+TEST(guarded_segment_maps_the_minimum)
 {
     struct xseg_segment guarded, next;
     struct fixture f;
@@ -510,7 +510,7 @@ TEST(a_guarded_segment_takes_no_more_than_it_needs)
 }
 
 /* An aliased page is released with its last mapping, whichever that is, and charged to its first segment once. */
-TEST(an_aliased_page_goes_with_its_last_mapping)
+TEST(aliased_page_is_released_with_its_last_mapping)
 {
     struct fixture f;
     uint32_t done = 0;
@@ -566,7 +566,7 @@ TEST(an_alias_in_unknown_state_keeps_its_page)
 }
 
 /* A page that was exported through one mapping is not kept as idle when another one is the last. */
-TEST(an_exported_alias_is_not_kept)
+TEST(exported_alias_is_not_cached)
 {
     struct fixture f;
     uint32_t done = 0;

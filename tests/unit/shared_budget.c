@@ -64,7 +64,7 @@ TEST_WITH(a_slot_ends_with_its_process, NULL, without_a_file)
     peer_end(&three);
 }
 
-TEST_WITH(a_stopped_process_counts, NULL, without_a_file)
+TEST_WITH(stopped_process_counts_as_a_member, NULL, without_a_file)
 {
     int status = 0;
 
@@ -82,7 +82,7 @@ TEST_WITH(a_stopped_process_counts, NULL, without_a_file)
     assert_int_equal(budget_file_count(&budget), 1);
 }
 
-TEST_WITH(all_slots_may_be_taken, NULL, without_a_file)
+TEST_WITH(all_slots_may_be_in_use, NULL, without_a_file)
 {
     struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
 
@@ -251,7 +251,7 @@ TEST_WITH(each_device_of_64_is_read, NULL, without_a_file)
     }
 }
 
-TEST_WITH(a_forked_child_keeps_nothing, NULL, without_a_file)
+TEST_WITH(forked_child_holds_no_slot, NULL, without_a_file)
 {
     int status = 1;
 
@@ -311,7 +311,7 @@ static bool has_descriptor(const struct stat *file)
     return false;
 }
 
-TEST_WITH(a_fork_amid_open_and_close_keeps_nothing, NULL, without_a_file)
+TEST_WITH(fork_during_open_and_close_holds_no_slot, NULL, without_a_file)
 {
     void *failure = NULL;
     struct stat file;
@@ -349,7 +349,7 @@ static void obey_in_namespaces(int socket)
     _exit(wait(NULL) > 0 ? 0 : 1);
 }
 
-TEST_WITH(namespaces_make_no_difference, NULL, without_a_file)
+TEST_WITH(pid_namespaces_make_no_difference, NULL, without_a_file)
 {
     struct peer peer;
     int sockets[2];
@@ -385,7 +385,7 @@ TEST_WITH(namespaces_make_no_difference, NULL, without_a_file)
 
 /* --- Looking without a slot. --- */
 
-TEST_WITH(who_looks_is_not_seen, NULL, without_a_file)
+TEST_WITH(readers_do_not_become_members, NULL, without_a_file)
 {
     const struct peer one = peer_start(), two = peer_start();
     struct stat before, after;
@@ -414,7 +414,7 @@ TEST_WITH(who_looks_is_not_seen, NULL, without_a_file)
     assert_int_equal(budget.seen[0].record.pid, getpid());
 }
 
-TEST_WITH(garbage_is_unreadable_to_who_looks, NULL, without_a_file)
+TEST_WITH(garbage_is_reported_to_readers, NULL, without_a_file)
 {
     static const unsigned char garbage[BUDGET_FILE_SLOT] = {1, 2, 3};
 
@@ -426,7 +426,7 @@ TEST_WITH(garbage_is_unreadable_to_who_looks, NULL, without_a_file)
     peer_end(&one);
 }
 
-TEST_WITH(what_is_no_budget_file_is_not_looked_at, NULL, without_a_file)
+TEST_WITH(readers_reject_other_files, NULL, without_a_file)
 {
     static const unsigned char zeros[BUDGET_FILE_SLOT];
 

@@ -229,7 +229,7 @@ TEST_WITH(an_unfinished_file_is_finished, NULL, without_a_file)
     }
 }
 
-TEST_WITH(a_file_may_be_cut_under_way, NULL, without_a_file)
+TEST_WITH(file_may_be_truncated_while_open, NULL, without_a_file)
 {
     static const off_t sizes[] = {0, 10, BUDGET_FILE_SLOTS_AT + 100, BUDGET_FILE_BYTES + 1};
 
@@ -379,7 +379,7 @@ static uint64_t sum_files(void)
     return sum;
 }
 
-TEST_WITH(a_file_that_became_foreign_is_never_written, NULL, without_a_file)
+TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
 {
     static const struct {
         void (*becomes)(void);

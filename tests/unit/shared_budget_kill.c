@@ -222,7 +222,7 @@ TEST_WITH(a_kill_while_the_file_is_made_is_harmless, NULL, without_a_file)
     is_torn = false;
 }
 
-TEST_WITH(a_kill_beside_another_process_is_harmless, NULL, without_a_file)
+TEST_WITH(a_kill_next_to_another_process_is_harmless, NULL, without_a_file)
 {
     const struct peer peer = peer_start();
     assert_true(kill_at_each_call(1) >= 10);
@@ -234,7 +234,7 @@ TEST_WITH(a_kill_beside_another_process_is_harmless, NULL, without_a_file)
 }
 
 /* While the process is stopped, another one can use the shared budget file, or is told that the header is being made. */
-TEST_WITH(a_stop_at_each_call_keeps_nobody_waiting, NULL, without_a_file)
+TEST_WITH(stop_at_each_call_blocks_no_process, NULL, without_a_file)
 {
     unsigned busy = 0;
 
@@ -351,7 +351,7 @@ TEST_WITH(each_call_may_fail, NULL, without_a_file)
     is_short = false;
 }
 
-TEST_WITH(a_full_file_system_is_said, NULL, without_a_file)
+TEST_WITH(full_file_system_is_reported, NULL, without_a_file)
 {
     is_no_room = true;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
@@ -372,7 +372,7 @@ static _Noreturn void open_at_once(int begin, int opened, int end)
     _exit(0);
 }
 
-TEST_WITH(processes_that_open_at_once_meet, NULL, without_a_file)
+TEST_WITH(processes_that_open_concurrently_share_one_file, NULL, without_a_file)
 {
     enum { PROCESSES = 3, ROUNDS = 60 };
 

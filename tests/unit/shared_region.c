@@ -87,7 +87,7 @@ static int open_again(const struct xseg_shared_region *board, int flags)
     return open(path, flags | O_CLOEXEC);
 }
 
-TEST(others_read_what_is_written)
+TEST(other_processes_read_the_written_bytes)
 {
     struct xseg_shared_region board;
     char target[64] = "", byte = 0;
@@ -123,7 +123,7 @@ TEST(its_size_is_sealed)
 }
 
 /* Where vm.memfd_noexec is 2, a file that could be executed is refused. */
-TEST(it_is_not_for_executing_where_the_kernel_can)
+TEST(region_is_not_executable_where_supported)
 {
     struct xseg_shared_region board;
 

@@ -21,7 +21,7 @@ static void warm(struct xseg_allocator *allocator, xseg_stream stream)
         env_free(allocator, env_alloc(allocator, BYTES, stream));
 }
 
-TEST(the_first_hit_makes_one)
+TEST(first_hit_fills_the_cache)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
@@ -39,7 +39,7 @@ TEST(the_first_hit_makes_one)
     env_close(allocator);
 }
 
-TEST(what_is_not_plain_makes_none)
+TEST(slow_path_requests_do_not_fill_the_cache)
 {
     static const char *const config[] = {"roundup_power2_divisions:4", "idle_ms:1000",
                                          "unmap_on_free:True"};
@@ -59,7 +59,7 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
     ++*(unsigned *)context;
 }
 
-TEST(what_changes_the_answers_drops_it)
+TEST(changes_of_lookup_results_invalidate_the_cache)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
@@ -113,7 +113,7 @@ TEST(what_changes_the_answers_drops_it)
 }
 
 /* The default streams of all devices have one handle. */
-TEST(each_device_has_its_own)
+TEST(each_device_has_its_own_cache)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
@@ -132,7 +132,7 @@ TEST(each_device_has_its_own)
 }
 
 /* More streams than there are places: some share one. */
-TEST(streams_may_share_a_place)
+TEST(streams_may_share_a_cache_entry)
 {
     enum { MANY = 700 };
     static xseg_stream stream[MANY];
@@ -190,7 +190,7 @@ static bool child_finds_nothing(struct xseg_allocator *allocator, void *live)
            child_is_refused(allocator, live);
 }
 
-TEST(a_child_finds_nothing)
+TEST(forked_child_finds_an_empty_cache)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
@@ -204,7 +204,7 @@ TEST(a_child_finds_nothing)
 }
 
 /* As on a kernel that wipes no memory: the entry points ask. */
-TEST(where_nothing_is_wiped_there_is_none)
+TEST(cache_is_disabled_without_wipe_on_fork)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
 

@@ -111,7 +111,7 @@ SIM_TEST(a_capture_has_a_beginning_an_id_and_an_end)
     end_with(stream, CUDA_SUCCESS);
 }
 
-SIM_TEST(what_cannot_be_captured)
+SIM_TEST(uncapturable_calls_are_rejected)
 {
     ASSERT_CU(cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL),
               CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -124,7 +124,7 @@ SIM_TEST(what_cannot_be_captured)
     end_with(CU_STREAM_PER_THREAD, CUDA_SUCCESS);
 }
 
-SIM_TEST(captured_work_keeps_nobody_busy)
+SIM_TEST(captured_work_does_not_make_a_stream_busy)
 {
     CUstream other = new_stream(), stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
 
@@ -137,7 +137,7 @@ SIM_TEST(captured_work_keeps_nobody_busy)
     ASSERT_OK(cuStreamQuery(other));
 }
 
-SIM_TEST(work_from_before_goes_on_through_a_capture)
+SIM_TEST(earlier_work_completes_during_a_capture)
 {
     CUstream stream = new_stream();
 
@@ -188,7 +188,7 @@ SIM_TEST(a_capturing_stream_cannot_be_waited_for)
     expect_spoilt(stream);
 }
 
-SIM_TEST(a_captured_event_cannot_be_looked_at)
+SIM_TEST(captured_event_cannot_be_queried)
 {
     CUstream stream;
     CUevent event;
@@ -210,7 +210,7 @@ SIM_TEST(a_captured_event_cannot_be_looked_at)
     ASSERT_OK(cuEventQuery(event));
 }
 
-SIM_TEST(borders_of_a_capture)
+SIM_TEST(capture_boundaries_are_enforced)
 {
     CUstream outside = new_stream(), stream, other;
     CUevent before = record(outside), never = new_event(), captured;
@@ -236,7 +236,7 @@ SIM_TEST(borders_of_a_capture)
     expect_spoilt(stream);
 }
 
-SIM_TEST(the_legacy_stream_beside_a_blocking_capture)
+SIM_TEST(legacy_stream_conflicts_with_a_blocking_capture)
 {
     CUstreamCaptureStatus status;
     CUstream stream = NULL;
@@ -571,7 +571,7 @@ SIM_TEST(unsafe_calls_by_mode)
     }
 }
 
-SIM_TEST(virtual_memory_calls_go_through)
+SIM_TEST(virtual_memory_calls_succeed_during_a_capture)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     const CUmemAccessDesc desc = read_write(0);
@@ -615,7 +615,7 @@ SIM_TEST(a_capture_ends_in_its_thread)
     ASSERT_OK(*(CUresult *)result);
 }
 
-SIM_TEST(a_context_that_ends_takes_its_captures_along)
+SIM_TEST(destroyed_context_ends_its_captures)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), joined = new_stream();
     char text[256];

@@ -2,7 +2,7 @@
 /* Start-up, devices, contexts and the stack of current ones. */
 #include "tests/unit/sim_setup.h"
 
-TEST(before_init_everything_is_refused)
+TEST(every_call_fails_before_init)
 {
     const struct xseg_sim_settings settings = small_machine();
     CUdeviceptr address = 0;
@@ -101,7 +101,7 @@ SIM_TEST(errors_have_names)
     ASSERT_CU(cuGetErrorString(CUDA_SUCCESS, NULL), CUDA_ERROR_INVALID_VALUE);
 }
 
-SIM_TEST(without_a_context_these_are_refused)
+SIM_TEST(calls_that_need_a_context_fail_without_one)
 {
     unsigned long long id = 0;
     CUdeviceptr address = 0;
@@ -124,7 +124,7 @@ SIM_TEST(without_a_context_these_are_refused)
                    "xseg_sim_launch: no current context for the default stream, (nil);");
 }
 
-SIM_TEST(the_stack_of_contexts)
+SIM_TEST(context_stack_is_pushed_and_popped)
 {
     CUcontext first = enter(0), second = NULL, current = NULL;
     CUdevice device = -1;
@@ -150,7 +150,7 @@ SIM_TEST(the_stack_of_contexts)
     ASSERT_CU(cuCtxSetCurrent((CUcontext)(uintptr_t)0x1234), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-SIM_TEST(the_stack_of_contexts_ends_somewhere)
+SIM_TEST(context_stack_is_bounded)
 {
     CUcontext context = enter(0);
     CUresult result = CUDA_SUCCESS;
@@ -186,7 +186,7 @@ SIM_TEST(a_context_lives_from_first_retain_to_last_release)
     ASSERT_CU(cuDevicePrimaryCtxRetain(NULL, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
-SIM_TEST(contexts_have_numbers_and_flags)
+SIM_TEST(contexts_have_ids_and_flags)
 {
     CUcontext context = NULL;
     unsigned long long first = 0, other = 0, again = 0;
@@ -212,7 +212,7 @@ SIM_TEST(contexts_have_numbers_and_flags)
     ASSERT_OK(cuDevicePrimaryCtxRelease(1));
 }
 
-SIM_TEST(what_belongs_to_a_context_ends_with_it)
+SIM_TEST(objects_are_destroyed_with_their_context)
 {
     CUdeviceptr allocation = 0, range = reserve(GRANULE);
     CUstream stream = new_stream();
@@ -244,7 +244,7 @@ SIM_TEST(what_belongs_to_a_context_ends_with_it)
     assert_string_equal(text, "retained contexts: 1, first: device 0, 1 reference\n");
 }
 
-SIM_TEST(many_allocations_end_with_their_context)
+SIM_TEST(many_allocations_are_freed_with_their_context)
 {
     CUdeviceptr address = 0, range[40];
 
@@ -264,7 +264,7 @@ SIM_TEST(many_allocations_end_with_their_context)
     assert_int_equal(xseg_sim_used(1), 0);
 }
 
-SIM_TEST(handles_of_an_earlier_machine_find_nothing)
+SIM_TEST(handles_of_an_earlier_machine_are_invalid)
 {
     CUmemGenericAllocationHandle memory = create(GRANULE);
     CUcontext context = enter(0);
@@ -282,7 +282,7 @@ SIM_TEST(handles_of_an_earlier_machine_find_nothing)
     assert_ptr_not_equal(new_event(), event);
 }
 
-SIM_TEST(a_bad_scene_changes_nothing)
+SIM_TEST(invalid_settings_change_nothing)
 {
     struct xseg_sim_settings settings = small_machine();
     CUmemGenericAllocationHandle memory = create(GRANULE);

@@ -96,7 +96,7 @@ static void classic_and_event_costs(const struct expected *row)
     assert_int_equal(spent(), row->free);
 }
 
-TEST(each_preset_charges_what_it_says)
+TEST(each_preset_charges_its_table)
 {
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         struct xseg_sim_settings settings = small_machine();
@@ -121,7 +121,7 @@ static void write_costs(char path[], const char *text)
 }
 
 /* Every number is another one, so that none is charged in place of another. */
-TEST(a_file_charges_what_it_says)
+TEST(file_charges_its_table)
 {
     static const struct expected row = {
         .reserve = 1,
@@ -228,7 +228,7 @@ TEST(wide_mappings_cost_the_same_from_128_mib_on)
     }
 }
 
-TEST(refused_calls_and_waits_are_not_driver_time)
+TEST(failed_calls_and_waits_are_not_driver_time)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr address = 0;
@@ -304,7 +304,7 @@ TEST(tails_are_random_but_repeatable)
         assert_int_equal(charge[i], 2000);
 }
 
-TEST(what_is_free_stays_free_with_tails)
+TEST(free_calls_remain_free_with_tails)
 {
     struct xseg_sim_settings settings = small_machine();
 

@@ -29,7 +29,7 @@ SIM_TEST(the_nth_call_of_a_name_fails_once)
         ASSERT_OK(try_reserve());
 }
 
-SIM_TEST(any_call_that_can_fail)
+SIM_TEST(any_fallible_call_can_be_failed)
 {
     const char *text;
     int version;
@@ -55,7 +55,7 @@ SIM_TEST(a_later_fault_replaces_an_earlier_one)
     (void)create(GRANULE);
 }
 
-SIM_TEST(a_fault_can_strike_where_others_would)
+SIM_TEST(fault_matches_calls_that_another_fault_skips)
 {
     /* A fault strikes even a call that would have been refused, and cuInit. */
     const struct xseg_sim_settings settings = small_machine();
@@ -197,7 +197,7 @@ SIM_TEST(a_batch_fails_half_way)
     ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
 }
 
-SIM_TEST(somebody_else_holds_memory_and_addresses)
+SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = create(4 * GRANULE), other = 0;
@@ -256,7 +256,7 @@ static void bad_faults_in_full_are_refused(void)
 }
 
 /* A driver does not survive a fork; a fresh machine does not mind. */
-SIM_TEST(a_forked_child_is_refused)
+SIM_TEST(calls_of_a_forked_child_fail)
 {
     const pid_t child = fork();
     int result = 0;
@@ -327,7 +327,7 @@ static CUresult round_trip(void)
     return result;
 }
 
-SIM_TEST(a_failed_call_has_done_nothing)
+SIM_TEST(failed_call_has_no_effect)
 {
     uint64_t n = 1;
 
@@ -400,7 +400,7 @@ static void expect_said(const char *call, uint64_t count, const char *want)
 #define ADVICE "; use a name without version suffix, such as cuMemCreate\n"
 
 /* A name that is mistyped counts nothing for ever, which looks like a test that passes. */
-SIM_TEST(names_that_are_no_calls_are_told)
+SIM_TEST(unknown_call_names_are_reported)
 {
     ASSERT_OK(try_reserve());
     expect_said("cuMemAddressReserve", 1, "");

@@ -61,7 +61,7 @@ static void count_call(void *argument)
 }
 
 /* What was captured happens at each launch, and not before; the graph itself may be gone. */
-SIM_TEST_BYTES(a_launch_does_what_was_captured)
+SIM_TEST_BYTES(launch_runs_the_captured_work)
 {
     const CUdeviceptr base = device_memory();
     const CUstream stream = new_stream();
@@ -199,13 +199,13 @@ static void unmap_under_a_launch(void)
     (void)cuMemUnmap(base, GRANULE);
 }
 
-SIM_TEST(memory_has_to_be_there_at_each_launch)
+SIM_TEST(memory_must_be_mapped_at_each_launch)
 {
     EXPECT_REPORT(launch_on_unmapped_memory, "cuGraphLaunch");
     EXPECT_REPORT(unmap_under_a_launch, "cuMemUnmap");
 }
 
-SIM_TEST(a_capture_goes_into_a_graph_that_is_there)
+SIM_TEST(capture_extends_an_existing_graph)
 {
     const CUstream stream = new_stream();
     CUgraphNode first = NULL, other[2];
@@ -306,7 +306,7 @@ static unsigned bodies_that_run(int type, unsigned size, unsigned value)
     return bits;
 }
 
-SIM_TEST_BYTES(a_value_chooses_the_body)
+SIM_TEST_BYTES(condition_value_selects_the_body)
 {
     assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 1, 1), 1);
     assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 1, 0), 0);
@@ -345,7 +345,7 @@ SIM_TEST(wrong_conditions_are_refused)
 }
 
 /* The graph goes under the capture of a body, which is spoilt and can still be ended. */
-SIM_TEST(a_graph_can_go_under_the_capture_of_its_body)
+SIM_TEST(graph_can_be_destroyed_during_the_capture_of_its_body)
 {
     const CUstream stream = new_stream();
     CUgraph graph = NULL, body = NULL;
@@ -367,7 +367,7 @@ SIM_TEST(a_graph_can_go_under_the_capture_of_its_body)
 #if CUDA_VERSION >= 12040
 
 /* A graph is not instantiable while a body of it is captured into, however deep. */
-SIM_TEST(a_graph_is_whole_when_it_is_instantiated)
+SIM_TEST(graph_is_complete_at_instantiation)
 {
     const CUstream stream = new_stream();
     CUgraph graph = NULL, body = NULL;
@@ -392,7 +392,7 @@ SIM_TEST(a_graph_is_whole_when_it_is_instantiated)
     ASSERT_OK(cuGraphDestroy(graph));
 }
 
-SIM_TEST(an_executable_holds_the_objects_of_bodies)
+SIM_TEST(executable_retains_objects_of_its_bodies)
 {
     CUuserObject object = NULL;
     CUgraphExec executable;
@@ -449,7 +449,7 @@ static void begin_with_object(CUstream stream, int *gone)
 }
 
 /* The graph of a capture that fails goes with it, and what it referred to is told before the call returns. */
-SIM_TEST(objects_go_with_a_capture_that_fails)
+SIM_TEST(objects_are_released_with_a_failed_capture)
 {
     const CUstream stream = new_stream();
     CUgraph graph = NULL;
@@ -463,7 +463,7 @@ SIM_TEST(objects_go_with_a_capture_that_fails)
 }
 
 /* As with a context that ends under the capture. */
-SIM_TEST(objects_go_with_the_context_of_a_capture)
+SIM_TEST(objects_are_released_with_the_context_of_a_capture)
 {
     const CUstream stream = new_stream();
     int gone = 0;
@@ -474,7 +474,7 @@ SIM_TEST(objects_go_with_the_context_of_a_capture)
 }
 
 /* What a capture hands out as its needs can be given back to it, all or a part: nothing is added. */
-SIM_TEST(needs_are_given_back)
+SIM_TEST(dependencies_are_released)
 {
     enum { SIDES = 3 };
     const CUstream stream = new_stream();
@@ -512,7 +512,7 @@ SIM_TEST(needs_are_given_back)
     (void)cuStreamEndCapture(stream, &(CUgraph){NULL});
 }
 
-SIM_TEST(objects_go_with_what_refers_to_them)
+SIM_TEST(objects_are_released_with_the_last_reference)
 {
     CUuserObject object = NULL;
     CUgraphExec executable;
@@ -535,7 +535,7 @@ SIM_TEST(objects_go_with_what_refers_to_them)
     ASSERT_CU(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
-SIM_TEST(what_is_left_is_a_leak)
+SIM_TEST(remaining_graphs_are_leaks)
 {
     CUuserObject object = NULL;
     CUgraph graph = NULL;

@@ -49,7 +49,7 @@ SIM_TEST(wrong_arguments_are_refused)
 }
 
 /* Registered memory is pinned as given memory is, and stays the program's. */
-SIM_TEST(memory_of_the_program_can_be_pinned)
+SIM_TEST(program_memory_can_be_pinned)
 {
     unsigned char *own = malloc(8192), *given = pinned(4096);
 
@@ -123,7 +123,7 @@ SIM_TEST_BYTES(a_stream_writes_a_value)
 }
 
 /* From one device to another, on a stream of either. */
-SIM_TEST_BYTES(a_copy_goes_from_device_to_device)
+SIM_TEST_BYTES(copy_moves_bytes_between_devices)
 {
     const CUcontext first = enter(0), second = enter(1);
     const CUstream stream = new_stream();
@@ -143,7 +143,7 @@ SIM_TEST_BYTES(a_copy_goes_from_device_to_device)
     ASSERT_OK(cuMemFree(from));
 }
 
-SIM_TEST(what_is_not_freed_is_a_leak)
+SIM_TEST(unfreed_host_memory_is_a_leak)
 {
     char text[256];
 
@@ -156,7 +156,7 @@ SIM_TEST(what_is_not_freed_is_a_leak)
 }
 
 /* Between pinned and device memory an asynchronous copy happens in its turn, not in the call. */
-SIM_TEST_BYTES(copies_happen_in_their_turn)
+SIM_TEST_BYTES(copies_run_in_stream_order)
 {
     const CUdeviceptr base = device_memory(GRANULE);
     const CUstream stream = new_stream();
@@ -189,7 +189,7 @@ static void free_what_a_copy_needs(void)
     (void)cuMemFreeHost(host);
 }
 
-SIM_TEST_BYTES(freeing_under_a_copy_is_reported)
+SIM_TEST_BYTES(free_during_a_copy_is_reported)
 {
     EXPECT_REPORT(free_what_a_copy_needs,
                   "queued copy accesses the host memory; synchronize its stream first",
@@ -212,7 +212,7 @@ static size_t resident(const unsigned char *from, size_t bytes)
 
 /* Little in a lot of memory: what the copies make has as little, and the rest is zero. */
 /* What a free waits for happens before the memory goes. */
-SIM_TEST_BYTES(what_a_free_waits_for_happens_first)
+SIM_TEST_BYTES(free_waits_for_earlier_work)
 {
     const CUstream stream = new_stream();
     CUdeviceptr ptr = 0;
@@ -230,7 +230,7 @@ SIM_TEST_BYTES(what_a_free_waits_for_happens_first)
     ASSERT_OK(cuStreamDestroy(stream));
 }
 
-SIM_TEST_BYTES(copies_leave_holes_alone)
+SIM_TEST_BYTES(copies_skip_unmapped_memory)
 {
     const CUdeviceptr base = device_memory(LARGE), second = device_memory(LARGE);
     unsigned char *host = pinned(LARGE);
@@ -275,7 +275,7 @@ static void read_flags(const void *at, char *flags, size_t bytes)
 }
 
 /* Where the system gives huge pages unless a mapping refuses them, a byte would take 2 MiB. */
-SIM_TEST_BYTES(no_memory_comes_in_huge_pages)
+SIM_TEST_BYTES(no_memory_uses_huge_pages)
 {
     const void *const memory[] = {pinned(LARGE), bytes_at(device_memory(LARGE))};
     char flags[512];

@@ -65,7 +65,7 @@ SIM_TEST_BYTES(two_processes_use_an_allocation)
     ASSERT_OK(cuMemFree(address));
 }
 
-SIM_TEST(what_is_no_allocation_is_refused)
+SIM_TEST(address_outside_allocations_is_rejected)
 {
     const CUdeviceptr reserved = reserve(GRANULE), address = allocate(GRANULE);
     CUdeviceptr opened = 0;
@@ -92,7 +92,7 @@ static bool waits_for_the_event(void)
            cuStreamQuery(stream) == CUDA_SUCCESS && cuEventDestroy(event) == CUDA_SUCCESS;
 }
 
-SIM_TEST_BYTES(an_event_goes_to_another_process)
+SIM_TEST_BYTES(event_is_shared_with_another_process)
 {
     const CUevent plain = new_event();
     CUevent event = NULL, opened = NULL;

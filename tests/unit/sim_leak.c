@@ -14,7 +14,7 @@ SIM_TEST(a_clean_machine_reports_nothing)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-SIM_TEST(default_streams_are_nobodys_to_give_back)
+SIM_TEST(default_streams_are_not_leaks)
 {
     unsigned long long id;
 
@@ -23,7 +23,7 @@ SIM_TEST(default_streams_are_nobodys_to_give_back)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
 }
 
-SIM_TEST(each_kind_has_its_line)
+SIM_TEST(each_kind_of_leak_has_a_line)
 {
     CUdeviceptr base = reserve(4 * GRANULE), second = reserve(GRANULE), address = 0;
     CUgraph graph = NULL;
@@ -61,7 +61,7 @@ SIM_TEST(each_kind_has_its_line)
     assert_string_equal(text, expected);
 }
 
-SIM_TEST(the_text_is_cut_to_fit)
+SIM_TEST(leak_report_is_truncated_to_fit)
 {
     char whole[512], text[512];
 

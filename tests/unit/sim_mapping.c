@@ -165,7 +165,7 @@ static struct count take_count(void)
     return count;
 }
 
-TEST(refused_calls_say_why_and_change_nothing)
+TEST(failed_calls_report_a_cause_and_change_nothing)
 {
     for (size_t i = 0; i < sizeof(refusal) / sizeof(refusal[0]); i++) {
         struct count before, after;
@@ -187,7 +187,7 @@ TEST(refused_calls_say_why_and_change_nothing)
     }
 }
 
-SIM_TEST(a_refused_call_does_not_move_the_next_address)
+SIM_TEST(failed_call_does_not_move_the_next_address)
 {
     CUdeviceptr first, out = 0;
 
@@ -232,7 +232,7 @@ SIM_TEST(a_run_of_the_same_calls_gives_the_same_addresses)
     assert_int_equal(reserve(3 * GRANULE), first);
 }
 
-SIM_TEST(ranges_are_found_after_many_were_given_back)
+SIM_TEST(ranges_are_found_after_many_releases)
 {
     enum { KEPT = 50 };
     CUdeviceptr kept[KEPT];
@@ -253,7 +253,7 @@ SIM_TEST(ranges_are_found_after_many_were_given_back)
 /* 128 TiB, but for what lies below the first address. */
 #define TIB ((uint64_t)1 << 40)
 
-SIM_TEST(addresses_come_again_once_all_were_used)
+SIM_TEST(addresses_are_reused_once_all_were_used)
 {
     const CUdeviceptr first = reserve(TIB), kept = reserve(4 * GRANULE);
     CUdeviceptr last = 0, base = 0;
@@ -281,7 +281,7 @@ SIM_TEST(addresses_come_again_once_all_were_used)
 }
 
 /* Many that live, of all sizes and alignments, while the space is used up again and again. */
-SIM_TEST(addresses_that_come_again_belong_to_one_range)
+SIM_TEST(reused_addresses_belong_to_one_range)
 {
     enum { RANGES = 40 };
     CUdeviceptr base[RANGES] = {0};
@@ -316,7 +316,7 @@ SIM_TEST(addresses_that_come_again_belong_to_one_range)
             ASSERT_OK(cuMemAddressFree(base[i], bytes[i]));
 }
 
-TEST(addresses_run_out_and_come_back)
+TEST(exhausted_addresses_are_available_after_a_free)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr whole, out = 0;
@@ -367,7 +367,7 @@ SIM_TEST(memory_is_counted_by_physical_bytes)
     assert_int_equal(xseg_sim_used(64), 0);
 }
 
-SIM_TEST(memory_can_be_taken_to_the_last_granule)
+SIM_TEST(memory_can_be_allocated_to_the_last_granule)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle all = create(1022 * MIB), handle = 0;
@@ -405,7 +405,7 @@ SIM_TEST(a_fresh_mapping_has_no_access)
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-SIM_TEST(a_bad_descriptor_behind_a_good_one_grants_nothing)
+SIM_TEST(invalid_descriptor_after_a_valid_one_grants_nothing)
 {
     const CUmemAccessDesc desc[2] = {read_write(0), read_write(7)};
     CUdeviceptr base = reserve(GRANULE);
@@ -415,7 +415,7 @@ SIM_TEST(a_bad_descriptor_behind_a_good_one_grants_nothing)
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-TEST(several_mappings_in_one_call)
+TEST(one_call_may_unmap_several_mappings)
 {
     struct xseg_sim_settings settings = small_machine();
     const CUmemAccessDesc desc = read_write(0);
@@ -486,7 +486,7 @@ SIM_TEST(virtual_memory_needs_no_context)
     ASSERT_OK(cuMemAddressFree(base, GRANULE));
 }
 
-TEST(without_virtual_memory_every_such_call_is_refused)
+TEST(virtual_memory_calls_fail_without_support)
 {
     struct xseg_sim_settings settings = small_machine();
     const CUmemAllocationProp prop = on_device(0);
@@ -608,7 +608,7 @@ static void unmap_in_a_foreign_context(void)
     (void)cuMemUnmap(base, GRANULE);
 }
 
-TEST(memory_in_use_ends_in_a_report)
+TEST(unmapping_memory_in_use_is_reported)
 {
     EXPECT_REPORT(
         unmap_under_work,
@@ -627,7 +627,7 @@ TEST(memory_in_use_ends_in_a_report)
                   "context:      device 1", "accesses unknown memory");
 }
 
-TEST(unreachable_memory_ends_in_a_report)
+TEST(access_to_unreachable_memory_is_reported)
 {
     EXPECT_REPORT(touch_nothing, "neither reserved nor allocated", "0x1000, accessed by device 0",
                   "call:         xseg_sim_launch_on");
@@ -639,7 +639,7 @@ TEST(unreachable_memory_ends_in_a_report)
                   "1 bytes on device 0 at 0x200000000, created by cuMemAlloc");
 }
 
-SIM_TEST(memory_can_go_when_its_work_has_ended)
+SIM_TEST(memory_can_be_unmapped_after_its_work)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(4 * GRANULE), address = 0;
@@ -684,7 +684,7 @@ SIM_TEST(memory_can_go_when_its_work_has_ended)
     ASSERT_OK(cuMemUnmap(base, GRANULE));
 }
 
-TEST(in_fast_mode_nobody_looks)
+TEST(fast_mode_skips_the_checks)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr base;
@@ -701,7 +701,7 @@ TEST(in_fast_mode_nobody_looks)
                    "xseg_sim_launch_on: invalid stream handle, 0x4d;");
 }
 
-SIM_TEST(many_touches_are_forgotten_in_time)
+SIM_TEST(old_accesses_are_forgotten)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(GRANULE);
@@ -766,7 +766,7 @@ SIM_TEST_BYTES(copies_and_fills_move_bytes)
     assert_int_equal(out[6], 0xa5);
 }
 
-SIM_TEST_BYTES(the_same_memory_at_two_places)
+SIM_TEST_BYTES(aliases_share_bytes)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUmemGenericAllocationHandle handle = create(2 * GRANULE);
@@ -791,7 +791,7 @@ SIM_TEST_BYTES(the_same_memory_at_two_places)
     assert_int_equal(seen(second)[0], 0);
 }
 
-SIM_TEST_BYTES(asynchronous_copies_move_when_their_turn_comes)
+SIM_TEST_BYTES(asynchronous_copies_run_in_stream_order)
 {
     CUdeviceptr base = usable(GRANULE);
     CUstream stream = new_stream(), other = new_stream();
@@ -837,7 +837,7 @@ static bool can_write(CUdeviceptr address)
     return WIFEXITED(result) && WEXITSTATUS(result) == 0;
 }
 
-SIM_TEST_BYTES(what_cannot_be_reached_is_a_fault)
+SIM_TEST_BYTES(unreachable_memory_faults)
 {
     CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = usable(GRANULE), hole = reserve(GRANULE), allocated = 0;
@@ -856,7 +856,7 @@ SIM_TEST_BYTES(what_cannot_be_reached_is_a_fault)
     assert_false(can_write(allocated));
 }
 
-SIM_TEST_BYTES(a_forked_child_does_not_empty_its_parents_memory)
+SIM_TEST_BYTES(forked_child_keeps_the_memory_of_its_parent)
 {
     CUdeviceptr base = usable(GRANULE);
     const pid_t child = (ASSERT_OK(cuMemsetD8(base, 5, GRANULE)), fork());
@@ -869,7 +869,7 @@ SIM_TEST_BYTES(a_forked_child_does_not_empty_its_parents_memory)
     assert_int_equal(seen(base)[GRANULE - 1], 5);
 }
 
-SIM_TEST_BYTES(occupied_addresses_are_passed_over)
+SIM_TEST_BYTES(occupied_addresses_are_skipped)
 {
     CUdeviceptr first = reserve(GRANULE), second;
     void *mine = mmap((void *)(uintptr_t)(first + 4 * GRANULE), GRANULE, PROT_READ,
@@ -884,7 +884,7 @@ SIM_TEST_BYTES(occupied_addresses_are_passed_over)
 }
 
 /* A copy goes to whichever stream it is given; a fill is a kernel, which needs its own device. */
-SIM_TEST_BYTES(a_copy_can_go_to_another_devices_stream)
+SIM_TEST_BYTES(copy_may_run_on_a_stream_of_another_device)
 {
     const char letter = 'x';
     char back = 0;
@@ -979,7 +979,7 @@ static void fill_another_device(void)
     (void)cuMemsetD8(base, 0, 64);
 }
 
-TEST(bad_copies_end_in_a_report)
+TEST(invalid_copies_are_reported)
 {
     EXPECT_REPORT(copy_from_another_device, "without access rights", "accessed by device 1",
                   "cuMemcpyDtoD");
@@ -1003,7 +1003,7 @@ static CUcontext second_context(void)
     return context;
 }
 
-TEST(peers_use_each_others_allocations)
+TEST(peers_access_each_others_allocations)
 {
     struct xseg_sim_settings settings = small_machine();
     CUcontext context[10];
@@ -1072,7 +1072,7 @@ SIM_TEST(mapped_memory_needs_access_rights_of_its_own)
 }
 
 /* The right of one device may be taken away under work of another. */
-SIM_TEST(rights_of_an_idle_device_can_go)
+SIM_TEST(access_of_an_idle_device_can_be_revoked)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
     CUdeviceptr base = reserve(GRANULE);
@@ -1096,7 +1096,7 @@ static uint64_t ask(CUdeviceptr address, int attribute)
     return value;
 }
 
-SIM_TEST(addresses_can_be_asked_about)
+SIM_TEST(pointer_attributes_describe_addresses)
 {
     enum { GPU_DIRECT = 15, MAPPING_SIZE = 18, MAPPING_BASE = 19, BLOCK_ID = 20 };
     CUmemAccessDesc desc = read_write(0);
@@ -1151,7 +1151,7 @@ SIM_TEST(addresses_can_be_asked_about)
     ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, 5), CUDA_ERROR_NOT_FOUND);
 }
 
-SIM_TEST(several_attributes_at_once)
+SIM_TEST(several_attributes_are_returned_by_one_call)
 {
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
@@ -1178,7 +1178,7 @@ SIM_TEST(several_attributes_at_once)
     ASSERT_CU(cuPointerGetAttributes(1, NULL, data, address), CUDA_ERROR_INVALID_VALUE);
 }
 
-SIM_TEST(copies_can_be_made_to_wait)
+SIM_TEST(sync_memops_makes_copies_wait)
 {
     const unsigned on = 1;
     unsigned found = 9;
@@ -1203,7 +1203,7 @@ SIM_TEST(copies_can_be_made_to_wait)
     ASSERT_OK(cuMemFree(address));
 }
 
-SIM_TEST(a_handle_tells_its_properties)
+SIM_TEST(handle_returns_its_properties)
 {
     CUmemAllocationProp prop = on_device(1), found;
     CUmemGenericAllocationHandle handle = 0;
@@ -1298,7 +1298,7 @@ SIM_TEST(an_open_file_holds_memory)
 }
 
 /* No call asks for memory between the end of the last holder and the count. */
-SIM_TEST(what_nobody_holds_is_no_leak)
+SIM_TEST(released_memory_is_no_leak)
 {
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
     const size_t usual = xseg_sim_leaks(NULL, 0);
@@ -1600,7 +1600,7 @@ static int import_elsewhere(int socket)
 /* CU_MEM_HANDLE_TYPE_FABRIC, which older headers do not have. */
 #define FABRIC ((CUmemAllocationHandleType)8)
 
-SIM_TEST(memory_has_fabric_handles_where_asked_for)
+SIM_TEST(memory_has_fabric_handles_if_requested)
 {
     struct xseg_sim_settings settings = small_machine();
     CUmemAllocationProp prop = on_device(0);
@@ -1644,7 +1644,7 @@ SIM_TEST(memory_has_fabric_handles_where_asked_for)
     ASSERT_CU(cuMemImportFromShareableHandle(&again, named, FABRIC), CUDA_ERROR_INVALID_VALUE);
 }
 
-SIM_TEST_BYTES(memory_goes_to_another_process)
+SIM_TEST_BYTES(memory_is_shared_with_another_process)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUmemGenericAllocationHandle handle;

@@ -137,7 +137,7 @@ SIM_TEST(a_handle_is_a_descriptor_of_its_range)
     (void)close(again);
 }
 
-SIM_TEST(a_range_must_be_whole_and_of_one_kind)
+SIM_TEST(exported_range_must_be_whole_and_of_one_kind)
 {
     const CUdeviceptr base = set_scene();
     CUmemAllocationProp exported = for_rdma(0);
@@ -290,7 +290,7 @@ static void no_registrar_takes(CUdeviceptr address, uint64_t bytes, CUdeviceptr 
     assert_int_equal(id, 77);
 }
 
-SIM_TEST(every_registrar_looks_at_the_memory)
+SIM_TEST(every_registrar_validates_the_memory)
 {
     const CUdeviceptr base = set_scene();
     uint64_t id = 77;
@@ -317,7 +317,7 @@ SIM_TEST(every_registrar_looks_at_the_memory)
     assert_int_equal(xseg_sim_registrations(), 0);
 }
 
-SIM_TEST(some_registrars_take_one_mapping_only)
+SIM_TEST(some_registrars_accept_one_mapping_only)
 {
     const CUdeviceptr base = set_scene();
     uint64_t id = 0;
@@ -467,7 +467,7 @@ static void free_registered(void)
     (void)cuMemFree(address);
 }
 
-SIM_TEST(registered_memory_that_goes_ends_in_a_report)
+SIM_TEST(release_of_registered_memory_is_reported)
 {
     EXPECT_REPORT(
         unmap_registered, "xseg-sim: cuMemUnmap: undefined behavior, memory is registered",
@@ -483,7 +483,7 @@ SIM_TEST(registered_memory_that_goes_ends_in_a_report)
                   "for nvidia_peermem");
 }
 
-SIM_TEST(memory_beside_a_registration_can_go)
+SIM_TEST(memory_next_to_a_registration_can_be_released)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr base = set_scene();
@@ -578,7 +578,7 @@ SIM_TEST(memory_for_rdma_can_be_denied_or_ignored)
     assert_int_equal(is_capable(base), 1);
 }
 
-SIM_TEST(a_machine_can_be_without_dma_bufs)
+SIM_TEST(dma_bufs_can_be_unsupported)
 {
     CUdeviceptr base;
     uint64_t id = 0;
@@ -594,7 +594,7 @@ SIM_TEST(a_machine_can_be_without_dma_bufs)
     expect_refused(nccl(base, 3 * GRANULE, &id), past_end(3 * GRANULE, base, base + 2 * GRANULE));
 }
 
-SIM_TEST(a_machine_can_be_without_answers)
+SIM_TEST(rdma_queries_can_be_unsupported)
 {
     CUdeviceptr base, address = 0, start_of = 0;
     size_t bytes = 0;

@@ -47,7 +47,7 @@ TEST_WITH(the_first_call_reads_the_environment, NULL, clear)
     assert_int_equal(xseg_sim_calls(NULL), 2);
 }
 
-TEST_WITH(defaults, NULL, clear)
+TEST_WITH(defaults_apply_without_variables, NULL, clear)
 {
     size_t bytes = 0;
     int value = 0;
@@ -73,7 +73,7 @@ TEST_WITH(defaults, NULL, clear)
     }
 }
 
-TEST_WITH(every_variable_counts, NULL, clear)
+TEST_WITH(every_variable_is_read, NULL, clear)
 {
     CUdeviceptr base, out = 0;
     size_t bytes = 0;
@@ -109,7 +109,7 @@ static int attribute(int which)
     return value;
 }
 
-TEST_WITH(each_kind_of_rdma_has_its_word, NULL, clear)
+TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
 {
     enum { OF_MAPPED = 110, SUPPORTED = 116, DMA_BUF = 124 };
     static const struct {
@@ -207,7 +207,7 @@ TEST_WITH(addresses_rise_fall_or_are_shuffled, NULL, clear)
 }
 
 /* Ranges do not overlap, and every range is found at its address, when addresses come again. */
-TEST_WITH(addresses_come_again_in_any_order, NULL, clear)
+TEST_WITH(freed_addresses_are_reused_in_the_chosen_order, NULL, clear)
 {
     const size_t bytes = (size_t)7 << 40;
 
@@ -234,7 +234,7 @@ TEST_WITH(addresses_come_again_in_any_order, NULL, clear)
     }
 }
 
-TEST_WITH(a_fault_from_the_environment, NULL, clear)
+TEST_WITH(fault_is_read_from_the_environment, NULL, clear)
 {
     set("XSEG_SIM_FAIL", "cuDeviceGetCount:2:46");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
@@ -260,7 +260,7 @@ TEST_WITH(a_fault_from_the_environment, NULL, clear)
     ASSERT_OK(cuInit(0));
 }
 
-TEST_WITH(what_cannot_be_understood_is_refused, NULL, clear)
+TEST_WITH(invalid_values_are_rejected, NULL, clear)
 {
     static const char *const bad[][2] = {
         {"XSEG_SIM_DEVICES", "0"},
@@ -337,7 +337,7 @@ static void put(const char *path, const char *text, size_t bytes)
     "unmap_mapping = 1\naccess_call = 1\naccess = 1\naccess_wide = 1\nalloc = 1\nfree = 1\n"       \
     "event_create = 1\nevent_record = 1\nevent_query = 1\nstream_wait = 1\nsynchronize = 1\n"
 
-TEST_WITH(costs_from_a_file, NULL, clear)
+TEST_WITH(costs_are_read_from_a_file, NULL, clear)
 {
     static const struct {
         const char *text, *words;
@@ -416,7 +416,7 @@ static void use_destroyed_event(void)
     (void)cuEventQuery(event);
 }
 
-TEST_WITH(strict_unless_told_otherwise, NULL, clear)
+TEST_WITH(machine_is_strict_by_default, NULL, clear)
 {
     EXPECT_REPORT(use_destroyed_event, "cuEventQuery");
     set("XSEG_SIM_STRICT", "1");
@@ -520,7 +520,7 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
 }
 
 /* Not even time to take its name away. */
-TEST_WITH(a_shared_machine_whose_processes_were_killed_is_gone, NULL, clear)
+TEST_WITH(shared_machine_is_destroyed_when_its_processes_are_killed, NULL, clear)
 {
     struct xseg_sim_settings settings = shared_machine();
     const struct xseg_sim_settings own = small_machine();

@@ -84,7 +84,7 @@ SIM_TEST(events_know_when_they_happened)
     assert_true(elapsed(late, first) == 50.0f);
 }
 
-SIM_TEST(an_event_of_work_that_is_finished_by_hand_happened_by_then)
+SIM_TEST(event_of_manually_finished_work_has_that_time)
 {
     CUstream stream = new_stream();
     CUevent first = record_timed(stream), second;
@@ -98,7 +98,7 @@ SIM_TEST(an_event_of_work_that_is_finished_by_hand_happened_by_then)
     assert_true(elapsed(first, second) == 3.0f);
 }
 
-SIM_TEST(not_every_event_has_a_time)
+SIM_TEST(events_may_have_no_time)
 {
     CUstream stream = new_stream();
     CUevent timed = record_timed(stream), untimed = record(stream), busy, captured, unused;
@@ -126,7 +126,7 @@ SIM_TEST(not_every_event_has_a_time)
     ASSERT_OK(cuGraphDestroy(graph));
 }
 
-SIM_TEST(streams_say_how_they_were_made)
+SIM_TEST(streams_return_their_flags)
 {
     CUstream stream = NULL;
     unsigned flags = 7;
@@ -200,7 +200,7 @@ SIM_TEST(the_clock_ends_timed_work)
     assert_int_equal(xseg_sim_clock(), 150);
 }
 
-SIM_TEST(timed_work_behind_open_work_starts_when_that_ends)
+SIM_TEST(timed_work_starts_after_earlier_open_ended_work)
 {
     CUstream stream = new_stream();
 
@@ -230,7 +230,7 @@ SIM_TEST(a_stream_that_waits_is_busy)
     ASSERT_OK(cuStreamQuery(b));
 }
 
-SIM_TEST(waiting_for_the_waiter_ends_what_it_waits_for_and_no_more)
+SIM_TEST(synchronization_completes_dependencies_only)
 {
     CUstream a = new_stream(), b = new_stream(), c = new_stream();
     CUevent early;
@@ -246,7 +246,7 @@ SIM_TEST(waiting_for_the_waiter_ends_what_it_waits_for_and_no_more)
     ASSERT_CU(cuStreamQuery(c), CUDA_ERROR_NOT_READY);
 }
 
-SIM_TEST(times_go_through_streams_that_wait)
+SIM_TEST(times_propagate_through_waiting_streams)
 {
     CUstream a = new_stream(), b = new_stream();
 
@@ -258,7 +258,7 @@ SIM_TEST(times_go_through_streams_that_wait)
     assert_int_equal(xseg_sim_clock(), 105);
 }
 
-SIM_TEST(long_chains_between_streams)
+SIM_TEST(long_chains_of_streams_complete)
 {
     enum { LINKS = 200000 };
     CUstream stream[2] = {new_stream(), new_stream()};
@@ -317,7 +317,7 @@ SIM_TEST(finish_all_ends_everything)
     assert_int_equal(xseg_sim_clock(), 0);
 }
 
-SIM_TEST(finish_lets_waiting_streams_go_on)
+SIM_TEST(finish_resumes_waiting_streams)
 {
     CUstream a = new_stream(), b = new_stream(), other = new_stream();
 
@@ -379,7 +379,7 @@ static void *id_of_another_thread(void *out)
     return NULL;
 }
 
-SIM_TEST(stream_ids)
+SIM_TEST(streams_have_unique_ids)
 {
     CUstream stream = new_stream(), again;
     unsigned long long id = id_of(stream), legacy = id_of(NULL), mine = id_of(CU_STREAM_PER_THREAD),
@@ -403,7 +403,7 @@ SIM_TEST(stream_ids)
     assert_int_equal(id_of(again), id_of(again));
 }
 
-SIM_TEST(default_streams_are_apart)
+SIM_TEST(default_streams_are_separate)
 {
     launch(NULL, OPEN);
     ASSERT_CU(cuStreamQuery(CU_STREAM_LEGACY), CUDA_ERROR_NOT_READY);
@@ -454,7 +454,7 @@ SIM_TEST(the_legacy_stream_is_in_order_with_blocking_ones)
 }
 
 /* The order holds for times, for the work of streams that are gone, and in turns. */
-SIM_TEST(times_go_through_the_legacy_stream)
+SIM_TEST(times_propagate_through_the_legacy_stream)
 {
     CUstream first = new_blocking_stream(), second = new_blocking_stream();
     CUevent start = record_timed(first), middle, stop;
@@ -496,8 +496,8 @@ SIM_TEST(the_legacy_stream_waits_for_per_thread_ones)
     ASSERT_OK(cuEventQuery(legacy));
 }
 
-/* In fast mode; see destroyed_objects_end_in_a_report. */
-TEST(destroyed_objects_are_recognised)
+/* In fast mode; see use_of_destroyed_objects_is_reported. */
+TEST(destroyed_objects_are_detected)
 {
     struct xseg_sim_settings settings = small_machine();
     CUstream stream, fine, rubbish = (CUstream)(uintptr_t)0x7777;
@@ -595,7 +595,7 @@ static void wait_for_destroyed_event(void)
     (void)cuStreamWaitEvent(NULL, destroyed_event(), 0);
 }
 
-TEST(destroyed_objects_end_in_a_report)
+TEST(use_of_destroyed_objects_is_reported)
 {
     EXPECT_REPORT(query_destroyed_stream, "use of a destroyed stream or event", "cuStreamQuery",
                   "stream:", ", destroyed by cuStreamDestroy, call 5, thread 1", "stack:");
@@ -607,7 +607,7 @@ TEST(destroyed_objects_end_in_a_report)
     EXPECT_REPORT(wait_for_destroyed_event, "cuStreamWaitEvent", "event:");
 }
 
-SIM_TEST(what_ended_with_its_context_is_refused)
+SIM_TEST(objects_of_a_destroyed_context_are_rejected)
 {
     CUstream stream = new_stream();
     CUevent event = new_event();
@@ -660,7 +660,7 @@ SIM_TEST(bad_arguments_are_refused)
     ASSERT_CU(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
 }
 
-SIM_TEST(streams_and_events_of_another_context)
+SIM_TEST(streams_reject_events_of_another_context)
 {
     CUstream here = new_stream(), there;
     CUcontext first = NULL, second, of = NULL;
@@ -731,7 +731,7 @@ static void CUDA_CB write_note(void *letter)
     note.clock = xseg_sim_clock();
 }
 
-SIM_TEST(host_functions_run_when_their_turn_comes)
+SIM_TEST(host_functions_run_in_stream_order)
 {
     static char letter[] = "abcdef";
     CUstream a = new_stream(), b = new_stream();
@@ -865,7 +865,7 @@ SIM_TEST(a_query_does_not_wait_for_a_host_function)
 }
 
 /* Random operations on three streams against a model that only knows timed work. */
-SIM_TEST(random_timed_work_ends_when_it_should)
+SIM_TEST(random_timed_work_completes_on_time)
 {
     enum { STREAMS = 3, EVENTS = 8 };
     CUstream stream[STREAMS];

@@ -214,7 +214,7 @@ TEST(bad_arguments_are_refused)
     assert_ptr_equal(address, exported("cuStreamQuery"));
 }
 
-TEST(the_old_signature_answers_too)
+TEST(old_signatures_work)
 {
     void *address = NULL;
 
@@ -223,7 +223,7 @@ TEST(the_old_signature_answers_too)
     ASSERT_CU(cuGetProcAddress("cuNone", &address, 11030, 0), CUDA_ERROR_NOT_FOUND);
 }
 
-TEST(nothing_has_to_be_started_for_it)
+TEST(lookup_needs_no_initialization)
 {
     const struct xseg_sim_settings settings = small_machine();
     CUdriverProcAddressQueryResult status;

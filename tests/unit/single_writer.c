@@ -33,7 +33,7 @@ TEST(a_word_is_added_to_and_wraps)
 }
 
 /* As numbers in the instruction: what gcc may put there, it must put there with its sign. */
-TEST(numbers_in_the_instruction_are_whole)
+TEST(immediate_operands_are_not_sign_extended)
 {
     atomic_uint_fast64_t word = UINT64_MAX;
 

@@ -3,7 +3,7 @@
 #include "src/core/config/size.h"
 #include "tests/support/test.h"
 
-TEST(rounding)
+TEST(sizes_are_rounded)
 {
     static const struct {
         uint32_t divisions;
@@ -36,7 +36,7 @@ TEST(rounding)
 }
 
 /* Each interval has divisions of its own; the first and the last are open-ended. */
-TEST(intervals)
+TEST(requests_belong_to_intervals)
 {
     struct xseg_config config;
 
@@ -51,7 +51,7 @@ TEST(intervals)
     assert_int_equal(xseg_size_round(&config, 100 * GIB), 104 * GIB);
 }
 
-TEST(segments)
+TEST(segment_sizes_follow_the_request)
 {
     struct xseg_config config;
 

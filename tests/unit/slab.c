@@ -74,7 +74,7 @@ TEST(records_of_several_batches_do_not_overlap)
     xseg_slab_fini(&slab);
 }
 
-TEST(a_record_that_was_put_back_comes_again_zeroed)
+TEST(freed_record_is_reused_zeroed)
 {
     struct xseg_slab slab;
 
@@ -96,7 +96,7 @@ TEST(a_record_that_was_put_back_comes_again_zeroed)
     xseg_slab_fini(&slab);
 }
 
-TEST(records_stay_where_they_are_while_batches_are_added)
+TEST(records_do_not_move_when_batches_are_added)
 {
     struct xseg_slab slab;
 
@@ -112,7 +112,7 @@ TEST(records_stay_where_they_are_while_batches_are_added)
     xseg_slab_fini(&slab);
 }
 
-TEST(takes_and_puts_in_any_order_keep_count)
+TEST(allocations_and_frees_in_any_order_keep_count)
 {
     enum { HELD = 700 };
     static struct record *held[HELD];
@@ -163,7 +163,7 @@ TEST(host_bytes_cover_every_record)
 }
 
 /* A slab that has few records is small; one that has many is refilled rarely. */
-TEST(batches_grow_with_what_was_made)
+TEST(batches_grow_with_the_number_of_records)
 {
     static const uint32_t records[] = {16, 16, 32, 64, 128, 256, 512, 512, 512};
     struct xseg_slab slab;

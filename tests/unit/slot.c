@@ -141,7 +141,7 @@ TEST(a_slot_is_of_one_arena)
 }
 
 /* Small blocks start at multiples of 512 bytes, where memory was mapped. */
-TEST(starts_lead_to_small_blocks)
+TEST(start_bits_locate_small_blocks)
 {
     const uint64_t unit = (uint64_t)1 << XSEG_STARTS_UNIT_SHIFT;
     struct xseg_extent extent = make_extent(BASE, 5 * XSEG_GIB, true);
@@ -184,7 +184,7 @@ TEST(starts_lead_to_small_blocks)
 }
 
 /* A GiB with a leaf that comes to another extent leads nowhere but there. */
-TEST(leaves_come_again)
+TEST(leaves_are_reused)
 {
     struct xseg_extent first = make_extent(BASE, 2 * XSEG_GIB, true);
     struct xseg_extent second = make_extent(BASE + 7 * XSEG_MIB, 20 * XSEG_MIB, false);

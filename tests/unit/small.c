@@ -48,7 +48,7 @@ static void tear_down(struct fixture *f)
     env_close(f->allocator);
 }
 
-TEST(wrong_starts_are_found)
+TEST(audit_detects_wrong_starts)
 {
     struct fixture f;
 

@@ -219,7 +219,7 @@ static void expect_bad(const struct pen *pen, uint64_t line, const char *words)
 
 /* --- Tests. --- */
 
-TEST(allocations_and_frees_go_over)
+TEST(allocations_and_frees_are_converted)
 {
     struct pen pen;
 
@@ -238,7 +238,7 @@ TEST(allocations_and_frees_go_over)
     expect(&pen, "a 0 1000 0\na 1 700 94399785010032\nf 0\na 0 12 0\n", "device 0, 8 entries");
 }
 
-TEST(a_block_is_freed_when_that_is_complete)
+TEST(block_is_freed_at_free_completed)
 {
     struct pen pen;
 
@@ -268,7 +268,7 @@ TEST(without_completed_frees_requested_ones_count)
 }
 
 /* The history is a ring: what it has lost is allocated first, in the order of addresses. */
-TEST(what_was_live_before_comes_first)
+TEST(blocks_allocated_before_the_history_come_first)
 {
     struct pen pen;
 
@@ -296,7 +296,7 @@ TEST(what_was_live_before_comes_first)
            "device 0, 4 entries; allocated before the first: 4 blocks, 7381 bytes");
 }
 
-TEST(frees_that_are_missing_are_made_up_for)
+TEST(missing_frees_are_added)
 {
     struct pen pen;
 
@@ -313,7 +313,7 @@ TEST(frees_that_are_missing_are_made_up_for)
            "left out: 2 of the entries");
 }
 
-TEST(a_request_that_failed_is_one)
+TEST(failed_request_is_replayed)
 {
     struct pen pen;
 
@@ -327,7 +327,7 @@ TEST(a_request_that_failed_is_one)
     expect(&pen, "a 0 1000 0\na 1 1073741824 0!\n", "device 0, 3 entries");
 }
 
-TEST(memory_that_was_given_back_is_one_e)
+TEST(released_memory_becomes_one_empty_cache)
 {
     struct pen pen;
 
@@ -346,7 +346,7 @@ TEST(memory_that_was_given_back_is_one_e)
 }
 
 /* A growth that needs more than there was when a request failed shows what the flush was for. */
-TEST(a_flush_for_want_of_memory_is_none)
+TEST(flush_under_memory_pressure_is_skipped)
 {
     for (uint64_t more = 0; more < 2; more++) {
         struct pen pen;
@@ -369,7 +369,7 @@ TEST(a_flush_for_want_of_memory_is_none)
 }
 
 /* With garbage collection any growth may have given old memory back first. */
-TEST(what_was_collected_is_none)
+TEST(garbage_collection_is_skipped)
 {
     static const char *const configs[] = {"garbage_collection_threshold:0.8",
                                           "expandable_segments:True"};
@@ -394,7 +394,7 @@ TEST(what_was_collected_is_none)
     }
 }
 
-TEST(the_stack_says_who_gave_memory_back)
+TEST(stack_identifies_the_cause_of_a_release)
 {
     static const char *const names[] = {"empty_cache", "c10::cuda::emptyCache()", "forward"};
 
@@ -415,7 +415,7 @@ TEST(the_stack_says_who_gave_memory_back)
     }
 }
 
-TEST(private_pools_are_released_when_their_memory_goes)
+TEST(private_pools_are_released_with_their_memory)
 {
     struct pen pen;
 
@@ -433,7 +433,7 @@ TEST(private_pools_are_released_when_their_memory_goes)
 }
 
 /* Older releases do not name the pool of an entry; the segment does, for as long as it was there. */
-TEST(segments_tell_the_pool_of_older_entries)
+TEST(segments_identify_the_pool_of_older_entries)
 {
     struct pen pen;
 
@@ -457,7 +457,7 @@ TEST(segments_tell_the_pool_of_older_entries)
            "device 0, 8 entries");
 }
 
-TEST(times_are_the_clock_which_goes_on_by_milliseconds)
+TEST(times_advance_the_clock_in_milliseconds)
 {
     static const uint64_t times[] = {1795328907892187, 1795328907892180, 1795328907893186,
                                      1795328907893187, 1795328907893190};
@@ -496,7 +496,7 @@ static void write_devices(struct pen *pen)
     end(pen);
 }
 
-TEST(the_device_with_most_entries_is_taken)
+TEST(device_with_the_most_entries_is_selected)
 {
     struct pen pen;
     struct xtrace trace;
@@ -511,7 +511,7 @@ TEST(the_device_with_most_entries_is_taken)
     assert_non_null(strstr(fault.text, "nothing to replay about device 5"));
 }
 
-TEST(without_a_history_the_live_blocks_are_left)
+TEST(snapshot_without_history_keeps_allocated_blocks)
 {
     struct pen pen = {.count = 0};
 
@@ -525,7 +525,7 @@ TEST(without_a_history_the_live_blocks_are_left)
            "device 3, 0 entries; allocated before the first: 1 block, 1012 bytes");
 }
 
-TEST(settings_are_the_configuration)
+TEST(settings_become_the_configuration)
 {
     static const struct {
         const char *text, *expandable, *config;
@@ -565,7 +565,7 @@ TEST(settings_are_the_configuration)
     }
 }
 
-TEST(what_is_wrong_is_named_by_its_entry)
+TEST(errors_name_their_entry)
 {
     static const struct {
         const char *action, *key;
@@ -611,7 +611,7 @@ TEST(what_is_wrong_is_named_by_its_entry)
     expect_bad(&pen, 0, "device 0, entry 1: it has no `action`");
 }
 
-TEST(what_is_wrong_elsewhere_is_named_with_it)
+TEST(errors_outside_entries_name_their_place)
 {
     struct pen pen;
 

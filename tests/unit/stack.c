@@ -125,7 +125,7 @@ static bool has_libunwind(void)
 }
 
 /* Linked it would take over the exceptions of the process. */
-TEST(libunwind_comes_with_the_preparation_only)
+TEST(libunwind_is_loaded_by_the_preparation_only)
 {
     assert_false(has_libunwind());
     const bool is_quick = xseg_stack_prepare();
@@ -199,7 +199,7 @@ TEST(the_innermost_frames_are_kept)
     }
 }
 
-TEST(a_stack_that_is_too_deep_is_cut)
+TEST(deep_stack_is_truncated)
 {
     const struct taking *taking = take_at(2 * XSEG_STACK_FRAMES_MAX, XSEG_STACK_FRAMES_MAX);
     assert_int_equal(taking->taken, XSEG_STACK_FRAMES_MAX | XSEG_STACK_TRUNCATED);
@@ -230,7 +230,7 @@ static void prepare_in_threads(void)
         expect(pthread_join(thread[i], NULL) == 0 && has_all[i]);
 }
 
-TEST(threads_prepare_at_once)
+TEST(threads_prepare_concurrently)
 {
     char said[1024];
 

@@ -98,7 +98,7 @@ static void end(struct xseg_stack_depot *depot)
 }
 
 /* So many that some have the same hash. */
-TEST(each_stack_is_there_once)
+TEST(each_stack_is_stored_once)
 {
     enum { STACKS = 200000, ADDS = 1000000 };
     struct xseg_stack_depot depot;
@@ -269,7 +269,7 @@ TEST(modules_outlive_the_code)
 }
 
 /* The same code at the same place again: the same stack.  It is called from the same place of the test. */
-TEST(a_library_that_comes_again_has_its_stacks)
+TEST(reloaded_library_keeps_its_stacks)
 {
     struct xseg_stack_depot depot;
     struct taking first = {0};
@@ -321,7 +321,7 @@ TEST(another_library_in_its_place_has_its_own_names)
 }
 
 /* A return address behind the last byte of a module comes from a call in it; one at its first byte does not. */
-TEST(the_call_says_where_a_frame_lies)
+TEST(frame_is_located_by_its_call)
 {
     struct xseg_stack_depot depot;
     struct xseg_stack_frame frame;
@@ -376,7 +376,7 @@ static __attribute__((noinline)) void descend(unsigned depth, struct taking *tak
 }
 
 /* Real stacks, all of them different in depth alone. */
-TEST(deep_stacks_are_cut)
+TEST(deep_stacks_are_truncated)
 {
     struct xseg_stack_depot depot;
     struct taking taking = {.depot = &depot};
@@ -402,7 +402,7 @@ TEST(deep_stacks_are_cut)
 
 /* --- Bounds, and want of memory. --- */
 
-TEST(a_full_depot_counts_what_it_loses)
+TEST(full_depot_counts_lost_stacks)
 {
     struct xseg_stack_depot depot;
     uint32_t count = 0;
@@ -426,7 +426,7 @@ TEST(a_full_depot_counts_what_it_loses)
 }
 
 /* Wherever the depot is full: in a stack, a set, a name or a table. */
-TEST(a_depot_may_be_full_anywhere)
+TEST(depot_may_be_full_at_any_step)
 {
     struct plugin plugin;
 
@@ -555,7 +555,7 @@ static void *come_and_go(void *self)
     return NULL;
 }
 
-TEST(libraries_come_and_go_meanwhile)
+TEST(libraries_are_loaded_and_unloaded_concurrently)
 {
     struct xseg_stack_depot depot;
     pthread_t thread;
@@ -607,7 +607,7 @@ TEST(a_child_reads_and_adds_nothing)
     end(&depot);
 }
 
-TEST(it_may_be_used_under_other_locks)
+TEST(depot_may_be_used_under_other_locks)
 {
     struct xseg_stack_depot depot;
     struct xseg_mutex arena, observers;

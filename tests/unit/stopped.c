@@ -157,7 +157,7 @@ static void take_from_owner(void *self)
     assert_false(atomic_load(&guarded->has_collided));
 }
 
-TEST(an_owner_looks_again_whether_the_latch_is_its_own)
+TEST(owner_rechecks_the_ownership_of_the_biased_lock)
 {
     /* Static, for the owner that goes on when the test has failed. */
     static struct guarded guarded;
@@ -246,7 +246,7 @@ static void change_routes(void *self)
     assert_false(is_inside);
 }
 
-TEST(a_reader_of_routes_that_comes_too_late_begins_again)
+TEST(late_reader_of_routes_retries)
 {
     /* Static, as above. */
     static struct reader reader;

@@ -94,7 +94,7 @@ TEST(settings_follow_the_configuration)
 }
 
 /* A call that began under other settings must not take its old stack for that of a new event. */
-TEST(settings_are_told_apart)
+TEST(settings_are_distinguished)
 {
     struct xseg_history_store store, other;
     struct xseg_config config;
@@ -128,7 +128,7 @@ TEST(settings_are_told_apart)
 }
 
 /* Each call has the word of its own request, and only while the settings are those under which it came. */
-TEST(each_call_has_its_own_word)
+TEST(each_call_has_its_own_user_value)
 {
     const struct xseg_history_context *context = xseg_history_context();
     struct xseg_history_store store;
@@ -240,7 +240,7 @@ static uint64_t read_users(void *self)
     return users_time;
 }
 
-TEST(the_users_clock_is_taken_as_it_is)
+TEST(user_clock_is_used_unchanged)
 {
     const struct xseg_clock clock = {read_users, &users_time};
     struct xseg_history_store store;
@@ -301,7 +301,7 @@ TEST(a_thread_has_a_label_of_each_store)
 /* --- Names of pools. --- */
 
 /* Numbers come late where pools are made at the same time. */
-TEST(a_pool_is_found_in_whatever_order_it_came)
+TEST(pools_are_found_in_any_insertion_order)
 {
     static const uint32_t numbers[] = {9, 4, 12, 2, 11};
     struct xseg_history_store store;
@@ -329,7 +329,7 @@ static uint32_t gather_seven(void *context)
     return 7;
 }
 
-TEST(a_hook_that_is_replaced_stays)
+TEST(replaced_hook_remains_valid)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
     struct xseg_history_store store;
@@ -397,7 +397,7 @@ static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
 }
 
 /* Every call that gathers reports a due sweep, because the first may find another thread in one. */
-TEST(a_sweep_stays_due_until_one_has_ended)
+TEST(sweep_is_due_until_one_completes)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
     struct xseg_history_store store;

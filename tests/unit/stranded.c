@@ -112,7 +112,7 @@ TEST_WITH(blocks_on_a_page_share_it_equally, set_up, tear_down)
     assert_sum(stranded.idle, 0);
 }
 
-TEST_WITH(what_cannot_be_shared_is_not_lost, set_up, tear_down)
+TEST_WITH(remainder_of_a_division_is_not_lost, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -146,7 +146,7 @@ TEST_WITH(a_block_over_pages_strands_the_outer_ones, set_up, tear_down)
     assert_sum(stranded.idle, 2 * MIB * 8);
 }
 
-TEST_WITH(pages_are_counted_from_where_memory_came, set_up, tear_down)
+TEST_WITH(pages_start_at_the_mapped_address, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -178,7 +178,7 @@ TEST_WITH(a_block_over_large_pages_strands_the_outer_ones, set_up, tear_down)
     assert_sum(stranded.idle, 20 * MIB * 2);
 }
 
-TEST_WITH(what_is_unmapped_in_parts_has_small_pages, set_up, tear_down)
+TEST_WITH(partially_unmapped_memory_has_small_pages, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -194,7 +194,7 @@ TEST_WITH(what_is_unmapped_in_parts_has_small_pages, set_up, tear_down)
 }
 
 /* No allocator does that, but a file may say so. */
-TEST_WITH(a_page_with_a_block_stays_one_whatever_is_mapped_anew, set_up, tear_down)
+TEST_WITH(page_with_a_block_survives_remapping, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -215,7 +215,7 @@ TEST_WITH(a_page_with_a_block_stays_one_whatever_is_mapped_anew, set_up, tear_do
     assert_sum(stranded.idle, 10 * MIB * 5);
 }
 
-TEST_WITH(of_a_classic_segment_the_segment_is_the_page, set_up, tear_down)
+TEST_WITH(classic_segment_is_one_page, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;
@@ -254,7 +254,7 @@ TEST_WITH(pending_blocks_have_a_row_of_their_own, set_up, tear_down)
     assert_sum(stranded.idle, 0);
 }
 
-TEST_WITH(the_peak_is_where_most_was_reserved, set_up, tear_down)
+TEST_WITH(peak_is_at_the_maximum_of_reserved_memory, set_up, tear_down)
 {
     struct builder *builder = ((struct scene *)*state)->builder;
     struct stranded stranded;

@@ -17,7 +17,7 @@ static void leave(struct xseg_allocator *allocator, xseg_stream stream)
 }
 
 /* With the entry come the arenas; of several that are gone, one that had memory comes first. */
-TEST(the_next_stream_gets_the_entry_of_one_that_is_gone)
+TEST(next_stream_reuses_the_entry_of_a_retired_stream)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream idle = env_stream(), busy = env_stream();
@@ -84,7 +84,7 @@ TEST(a_use_ends_with_its_stream)
 }
 
 /* Many that still work stand in front of one that has passed: it is found after a few more streams. */
-TEST(whoever_still_works_holds_up_nobody)
+TEST(busy_streams_delay_no_other_stream)
 {
     enum { BUSY = 100 };
     struct xseg_allocator *allocator = env_open(NULL);

@@ -71,7 +71,7 @@ TEST(the_legacy_stream_has_two_handles)
 }
 
 /* A hit asks the driver nothing; only the per-thread handle has to be looked up each time. */
-TEST(a_known_stream_costs_nothing)
+TEST(known_stream_needs_no_driver_call)
 {
     struct fixture f;
 
@@ -126,7 +126,7 @@ TEST(the_per_thread_handle_is_another_stream_in_each_thread)
     tear_down(&f);
 }
 
-TEST(a_driver_that_cannot_tell_is_an_error)
+TEST(failed_driver_query_is_an_error)
 {
     struct fixture f;
     struct xseg_known_stream *stream = NULL;
@@ -146,7 +146,7 @@ TEST(a_driver_that_cannot_tell_is_an_error)
 enum { MANY = 20000 };
 
 /* The table grows with the entries: each is found, and a gone one is the next one's. */
-TEST(many_streams_are_found_at_once)
+TEST(many_threads_find_streams_concurrently)
 {
     static xseg_stream stream[MANY];
     struct fixture f;
@@ -213,7 +213,7 @@ static void *read_on(void *argument)
     return NULL;
 }
 
-TEST(a_reader_finds_its_stream_while_others_come_and_go)
+TEST(reader_finds_its_stream_during_changes)
 {
     struct fixture f;
     pthread_t thread;

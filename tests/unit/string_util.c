@@ -30,7 +30,7 @@ TEST(pieces_are_joined)
 }
 
 /* Buffers of every size up to more than enough: the text is cut, and nothing behind is written. */
-TEST(every_buffer_size_is_kept_to)
+TEST(no_buffer_size_is_exceeded)
 {
     static const char *const whole = "0123456789abcdef";
 
@@ -54,7 +54,7 @@ TEST(every_buffer_size_is_kept_to)
     }
 }
 
-TEST(what_follows_a_cut_is_counted_and_left_out)
+TEST(text_after_truncation_is_counted_and_omitted)
 {
     char buffer[5];
     struct xseg_strbuf text;
@@ -67,7 +67,7 @@ TEST(what_follows_a_cut_is_counted_and_left_out)
 }
 
 /* In buffers of every size, and only what comes behind a place. */
-TEST(bytes_that_do_not_print_are_shown_by_number)
+TEST(unprintable_bytes_are_escaped)
 {
     static const char *const whole = "ab\tc\\xff~\\x7f \\x00";
 

@@ -84,7 +84,7 @@ static bool has_libdw(void)
     return false;
 }
 
-TEST(frames_have_their_sources_after_the_code_is_gone)
+TEST(frames_have_sources_after_the_code_was_unloaded)
 {
     static const char *const name[] = {"plugin-one", "plugin-two"};
     static const char *const symbol[] = {"call_of_one", "call_of_two"};
@@ -116,7 +116,7 @@ TEST(frames_have_their_sources_after_the_code_is_gone)
     xseg_stack_depot_fini(&depot);
 }
 
-TEST(each_frame_is_asked_for_once)
+TEST(each_frame_is_resolved_once)
 {
     struct xseg_stack_depot depot;
     struct xseg_symbolizer namer;
@@ -187,7 +187,7 @@ TEST(a_stripped_library_has_no_sources)
 }
 
 /* The file is gone, is no module, or is another build by now. */
-TEST(a_file_that_has_changed_is_not_believed)
+TEST(changed_file_is_not_used)
 {
     char path[1024], from[1024];
     const char *folder = getenv("TMPDIR");
@@ -256,7 +256,7 @@ static void prepare_in_threads(void)
             _exit(1);
 }
 
-TEST(it_is_prepared_at_once_or_not_at_all)
+TEST(symbolizer_is_prepared_completely_or_not_at_all)
 {
     char said[1024];
 

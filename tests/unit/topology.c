@@ -126,7 +126,7 @@ static bool is_ready(const struct xseg_topology_waiter *waiter)
 }
 
 /* Two branches: nothing before the join, everything right after it. */
-TEST(a_branch_is_behind_after_the_join)
+TEST(branch_is_ordered_after_the_join)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
@@ -150,7 +150,7 @@ TEST(a_branch_is_behind_after_the_join)
 }
 
 /* Marks that are behind the stream already make a waiter ready at once. */
-TEST(what_is_behind_already_is_not_waited_for)
+TEST(ordered_streams_need_no_wait)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
@@ -165,7 +165,7 @@ TEST(what_is_behind_already_is_not_waited_for)
 }
 
 /* All marks count: two of three branches are not enough. */
-TEST(every_mark_has_to_be_behind)
+TEST(every_marker_must_be_ordered_before)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
@@ -191,7 +191,7 @@ TEST(every_mark_has_to_be_behind)
 }
 
 /* A view belongs to one stream: what is behind one is not behind the other. */
-TEST(views_are_apart)
+TEST(views_are_independent)
 {
     struct fixture f;
     struct xseg_topology_waiter here, there;
@@ -213,7 +213,7 @@ TEST(views_are_apart)
 }
 
 /* A look costs the new nodes only, however many came before; nodes with many needs are read whole. */
-TEST(a_look_costs_only_what_is_new)
+TEST(query_reads_new_nodes_only)
 {
     struct fixture f;
 
@@ -233,7 +233,7 @@ TEST(a_look_costs_only_what_is_new)
 }
 
 /* A node that needs more nodes than fit into one answer. */
-TEST(nodes_with_many_needs_are_read_whole)
+TEST(nodes_with_many_dependencies_are_read_completely)
 {
     enum { BRANCHES = 40 };
     struct fixture f;
@@ -272,7 +272,7 @@ TEST(nodes_with_many_needs_are_read_whole)
 }
 
 /* A driver that refuses an answer only makes the wait longer. */
-TEST(a_refused_answer_counts_as_not_behind)
+TEST(failed_query_counts_as_unordered)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;

@@ -36,7 +36,7 @@ static bool has(const uint64_t *values, size_t count, uint64_t value)
     return found;
 }
 
-TEST(test_what_is_kept_stays_in_its_order)
+TEST(kept_keys_keep_their_order)
 {
     const struct tuning_base base = base_of(
         " backend:native , roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64 ,",
@@ -56,7 +56,7 @@ TEST(test_what_is_kept_stays_in_its_order)
     assert_int_equal(tuning_changes(&tuning), 2);
 }
 
-TEST(test_an_empty_string)
+TEST(empty_string_gets_the_key)
 {
     const struct tuning_base base = base_of("", false, false);
     struct tuning tuning = tuning_of_base();
@@ -70,7 +70,7 @@ TEST(test_an_empty_string)
     expect_spelled(&base, &tuning, "");
 }
 
-TEST(test_a_name_within_another_is_not_it)
+TEST(name_within_another_name_does_not_match)
 {
     const struct tuning_base base =
         base_of("expandable_segments_reserve:0.5,expandable_segments:False", false, false);
@@ -80,7 +80,7 @@ TEST(test_a_name_within_another_is_not_it)
     expect_spelled(&base, &turned, "expandable_segments_reserve:0.5,expandable_segments:True");
 }
 
-TEST(test_blanks_before_a_colon)
+TEST(blanks_before_a_colon_are_accepted)
 {
     const struct tuning_base base = base_of("backend:native,max_split_size_mb : 64", false, false);
     struct tuning tuning = tuning_of_base();
@@ -90,7 +90,7 @@ TEST(test_blanks_before_a_colon)
     expect_spelled(&base, &tuning, "backend:native,max_split_size_mb:128");
 }
 
-TEST(test_values_are_other_values)
+TEST(only_different_values_are_tried)
 {
     const struct tuning_base base =
         base_of("expandable_segments:False,max_split_size_mb:64", false, false);
@@ -109,7 +109,7 @@ TEST(test_values_are_other_values)
     assert_int_equal(tuning_far(&base, &tuning, TUNING_EXPANDABLE, values), 0);
 }
 
-TEST(test_only_what_can_matter)
+TEST(only_relevant_keys_are_tried)
 {
     const struct tuning_base classic = base_of("expandable_segments:False", false, false);
     const struct tuning_base clocked = base_of("", true, false);
@@ -128,7 +128,7 @@ TEST(test_only_what_can_matter)
     assert_true(tuning_far(&pytorch, &tuning, TUNING_ROUNDING, values) > 0);
 }
 
-TEST(test_close_values_come_closer)
+TEST(values_converge)
 {
     static const uint64_t wanted[][2] = {{24, 48}, {28, 40}, {30, 36}};
     struct tuning tuning = tuning_of_base();
@@ -152,7 +152,7 @@ static void expect_and_free(char *text, const char *wanted)
     free(text);
 }
 
-TEST(test_what_pytorch_knows)
+TEST(pytorch_keys_are_recognized)
 {
     const struct tuning_base mixed =
         base_of("history:all, max_split_size_mb:64 "
@@ -172,7 +172,7 @@ TEST(test_what_pytorch_knows)
     expect_and_free(tuning_of_pytorch(&own), "expandable_segments:True");
 }
 
-TEST(test_a_string_with_an_error)
+TEST(invalid_string_is_rejected)
 {
     const struct xtrace trace = {.has_clock = false};
     struct tuning_base base;

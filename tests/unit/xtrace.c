@@ -82,7 +82,7 @@ TEST(every_operation_is_read)
     xtrace_fini(&trace);
 }
 
-TEST(slots_of_freed_blocks_are_used_again)
+TEST(slots_of_freed_blocks_are_reused)
 {
     struct xtrace trace = read_good(HEAD "a 1 1 0\na 2 2 0\nf 1\na 3 3 0\nf 3\nf 2\n");
 
@@ -92,7 +92,7 @@ TEST(slots_of_freed_blocks_are_used_again)
     xtrace_fini(&trace);
 }
 
-TEST(a_failed_allocation_gives_its_slot_back)
+TEST(failed_allocation_releases_its_slot)
 {
     struct xtrace trace = read_good(HEAD "a 1 1 0\n# between\n! oom\na 2 2 0\nf 2\n");
 
@@ -252,7 +252,7 @@ static char *long_text(size_t *length)
     return text;
 }
 
-TEST(compressed_files_read_as_plain_ones)
+TEST(compressed_files_are_equal_to_plain_ones)
 {
     size_t length, room;
     char *text = long_text(&length);
