@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Processes with two threads each on one shared card, by one ledger: they allocate, free, commit, decommit, trim, rest and
- * reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such whiles all rest:
+ * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit, decommit,
+ * trim, pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such phases
+ * all members are idle:
  *
- *   - each member's audits hold
- *   - the card has in use what the members have: nothing of the dead is left
- *   - the ledger says what the members say, and has no slot of the dead
- *   - one that asks for its share gets it, while others leave idle what they have borrowed
+ *   - the audits of each member hold
+ *   - the device's used memory is that of the members: dead processes hold none
+ *   - the budget file agrees with the members, and has no slot of a dead process
+ *   - a member that requests its share gets it, while others release idle memory above their shares
  *
- * Nobody hangs: each member obeys within a bound that only a hang exceeds.
+ * Every member obeys within a time that only a hang exceeds.
  *
  *     test-stress-budget [SECONDS [SEED [CASE]]]
  *
- * So long is each case; a failure names its seed.  CASE may have * in it.
+ * SECONDS is the duration of each case; a failure prints its seed.  CASE is a name with wildcards (*).
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -34,8 +35,8 @@
 #include "tests/support/test.h"
 
 #define PAGE   (2 * MIB)
-#define HANGS  120.0 /* seconds that only a hang takes */
-#define SETTLE 60.0  /* seconds within which figures come to rest */
+#define HANGS  120.0 /* seconds that only a hang exceeds */
+#define SETTLE 60.0  /* seconds within which statistics settle */
 
 int cuInit(unsigned flags);
 int cuDevicePrimaryCtxRetain(void **context, int device);
@@ -49,7 +50,7 @@ static struct xseg_shared_budget ledger;
 static void *context;
 static char folder[64];
 static unsigned seats, round_number;
-static pid_t pid[SEATS]; /* 0: nobody sits there */
+static pid_t pid[SEATS]; /* 0: empty seat */
 static bool is_stopped[SEATS];
 static uint64_t seed = 20261125, seconds = 5, random_state;
 static struct {
@@ -81,7 +82,7 @@ static void end_all(void)
         }
 }
 
-/* End all members, and the test. */
+/* Kill all members, and fail the test. */
 #define FAIL(...)                                                                           \
     do {                                                                                    \
         end_all();                                                                          \
@@ -166,7 +167,7 @@ static void read_card(uint64_t *used, uint64_t *total)
     *total = all;
 }
 
-/* What the ledger says of a member; NULL: nothing yet. */
+/* The record of a member in the budget file; NULL: none yet. */
 static const struct xseg_shared_budget_device *said_by(unsigned seat)
 {
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
@@ -179,11 +180,11 @@ static const struct xseg_shared_budget_device *said_by(unsigned seat)
     return NULL;
 }
 
-/* Whether the card, the members and the ledger agree; a sentence if not. */
+/* Whether the device, the members and the budget file agree; if not, `text` describes the difference. */
 static bool agrees(const uint64_t *share, char *text, size_t bytes)
 {
     uint64_t used = 0, total = 0, sum = 0;
-    unsigned living = 1, held = 0; /* the parent has a slot, too */
+    unsigned living = 1, held = 0; /* the parent has a slot as well */
 
     order_all(ORDER_LOOK);
     read_card(&used, &total);
@@ -223,7 +224,7 @@ static void expect_agreement(const uint64_t *share)
     }
 }
 
-/* The share of a member, by what the ledger says; *is_above: for each one, whether it has borrowed. */
+/* The share of a member according to the budget file; *is_above: for each member, whether it is above its share. */
 static uint64_t find_share(unsigned seat, bool *is_above)
 {
     struct xseg_budget_member member[SEATS];
@@ -250,7 +251,8 @@ static uint64_t find_share(unsigned seat, bool *is_above)
     return share;
 }
 
-/* One that asks for its share is served: those who have borrowed leave everything idle, the others keep what they have. */
+/* A member that requests its share gets it: members above their shares release all idle memory, the others keep
+ * theirs. */
 static void expect_served(unsigned seat)
 {
     bool is_above[SEATS] = {false};
@@ -278,7 +280,8 @@ static void expect_served(unsigned seat)
     await(seat);
 }
 
-/* Configure a member for the rest: it is patient, and names a share or none; returns that in the ledger's parts. */
+/* Configure a member for the idle phase, with a long timeout and a share or none; returns the share in the units of
+ * the budget file. */
 static uint64_t configure(unsigned seat)
 {
     static const unsigned percent[] = {0, 0, 0, 10, 20, 40};
@@ -301,7 +304,7 @@ static void rest(void)
         if (pid[i] == 0)
             start(i);
     }
-    /* One may be missing, and its memory with it. */
+    /* A member may be missing, and its memory with it. */
     if (seats > 2 && below(3) == 0)
         kill_one((unsigned)below(seats));
     for (unsigned i = 0; i < seats; i++) {
@@ -331,7 +334,7 @@ static void happen(void)
         stop_or_continue(seat);
 }
 
-/* Let a member free everything, close and end. */
+/* Let a member free everything, close and exit. */
 static void end_well(unsigned seat)
 {
     const double until = now() + HANGS;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Histories while threads run: what a walk sees of a thread has no gap, and everything can be switched, walked,
- * cleared and written to at any time; labels that come without end leave those in use as they are.
- */
+/* Histories with concurrent threads: a walk sees the events of a thread without a gap; recording can be switched,
+ * walked, cleared and written at any time; and endless new labels do not change the labels in use. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +15,7 @@
 
 #define WORKERS 3u
 
-/* A thread and what it has done.  A failure is counted: only the test's own thread may jump out of a test. */
+/* A thread and its progress. Failures are counted: only the main thread may longjmp out of a test. */
 struct worker {
     struct stage *stage;
     xseg_stream stream;
@@ -30,7 +28,7 @@ struct stage {
     struct xseg_allocator *allocator;
     struct worker worker[WORKERS];
     atomic_uint running;
-    atomic_bool over, was_seen; /* was_seen: a look has found events */
+    atomic_bool over, was_seen; /* was_seen: a walk has found events */
     atomic_uint number;         /* of the hook */
 };
 
@@ -57,7 +55,7 @@ static void finish(struct stage *stage, pthread_t *thread)
 #define PAIRS  40000u
 #define EVENTS 500u
 
-/* Allocate with a word, which is the number that the user makes of it. */
+/* Allocate with a user value that the application encodes. */
 static xseg_status take(struct worker *worker, size_t bytes, uint64_t word, void **out)
 {
     struct xseg_request request = {sizeof(request)};
@@ -68,7 +66,7 @@ static xseg_status take(struct worker *worker, size_t bytes, uint64_t word, void
     return xseg_alloc_with(worker->stage->allocator, &request, out);
 }
 
-/* What the user asks for tells how often he has: the n-th pair is of 1 + n % 5000 bytes, and its word is n + 1. */
+/* The size identifies the pair: the n-th pair has 1 + n % 5000 bytes, and its user value is n + 1. */
 static void *count_up(void *self)
 {
     struct worker *worker = self;
@@ -84,7 +82,8 @@ static void *count_up(void *self)
     return NULL;
 }
 
-/* The events of one stream follow each other: an allocation, its free, the next one.  Returns how many. */
+/* Expect that the events of one stream follow each other: an allocation, its free, the next one. Returns their
+ * number. */
 static uint64_t follow(const struct history_list *recorded, xseg_stream stream, bool has_words)
 {
     const struct xseg_history_entry *before = NULL;
@@ -139,7 +138,7 @@ static void walk_beside(const char *config, bool has_words)
         free(recorded.entry);
     } while (atomic_load(&stage.running) > 0);
     finish(&stage, thread);
-    /* At rest each ring is full, and all that was noted is kept or counted. */
+    /* When all threads are idle each ring is full, and all events are kept or counted. */
     struct history_list recorded = history_read(stage.allocator, 0);
     assert_int_equal(recorded.count, WORKERS * EVENTS);
     assert_int_equal(recorded.count + recorded.summary.lost, WORKERS * (UINT64_C(3) * PAIRS + 1));
@@ -171,7 +170,7 @@ static void *do_anything(void *self)
     struct xseg_allocator *allocator = worker->stage->allocator;
     void *held[HELD] = {NULL};
 
-    /* Until events were seen, too: they may all come and go between two looks. */
+    /* And until events were seen: all of them may be recorded and overwritten between two walks. */
     for (unsigned i = 0; i < STEPS || !atomic_load(&worker->stage->was_seen); i++) {
         void **at = &held[rng_next(&worker->random) % HELD];
         const uint64_t what = rng_next(&worker->random) % 64;
@@ -261,7 +260,7 @@ static bool count_frame(void *context, const struct xseg_history_frame *frame)
     return true;
 }
 
-/* Whatever an event says can be asked about. */
+/* All references of an event can be resolved. */
 static void expect_sense(struct xseg_allocator *allocator, const struct xseg_history_entry *entry)
 {
     unsigned frames = 0;
@@ -272,7 +271,7 @@ static void expect_sense(struct xseg_allocator *allocator, const struct xseg_his
     assert_int_equal(entry->base == NULL,
                      entry->action == XSEG_HISTORY_OOM || entry->action == XSEG_HISTORY_ANNOTATION);
     assert_true(entry->frames <= 1000);
-    /* A word is the one that was given with so many bytes, and memory of segments has none. */
+    /* A user value belongs to its size, and events of segments have none. */
     assert_true(
         entry->user == NULL ||
         ((uint64_t)(uintptr_t)entry->user == 2 * entry->requested + 1 &&
@@ -286,14 +285,14 @@ static void expect_sense(struct xseg_allocator *allocator, const struct xseg_his
     assert_true(frames > 1);
 }
 
-/* What both threads note is in the order of their numbers. */
+/* Events of both threads are in the order of their sequence numbers. */
 static void look(struct stage *stage, uint64_t *seen)
 {
     struct history_list recorded = history_read(stage->allocator, -1);
     uint32_t order = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
-        /* Names of frames take their time. */
+        /* Resolving names of frames is slow. */
         if (i % 61 == 0 || recorded.entry[i].stack == 0)
             expect_sense(stage->allocator, &recorded.entry[i]);
         assert_true(recorded.entry[i].order == 0 || recorded.entry[i].order > order);
@@ -332,9 +331,9 @@ TEST(settings_change_while_threads_run)
 /* --- Labels without end. --- */
 
 #define REQUESTS 40000u
-#define KEPT     200u /* blocks that a thread holds, each with a label of its own */
+#define KEPT     200u /* blocks that a thread holds, each with its own label */
 
-/* The label of a block says how many bytes were asked for. */
+/* The label of a block contains its requested size. */
 static bool is_right(const char *label, size_t requested)
 {
     char text[32];
@@ -396,7 +395,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-/* Sweeps of all threads leave what blocks and events say as it is. */
+/* Sweeps of all threads do not change labels of blocks and events. */
 TEST(labels_are_correct_while_threads_create_new_ones)
 {
     struct stage stage = {.allocator = env_open("history:all,history_events:1000")};

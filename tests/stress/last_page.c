@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Two threads with a stream each fight for the last pages of a device.  A thread writes into every
- * block that it gets, and finds its own words again when it frees the block.  Memory that two held at
- * once, or that was taken away while it was held, would show, and ThreadSanitizer would see the race.
- */
+/* Two threads with a stream each compete for the last pages of a device. A thread writes into every block that it
+ * gets, and compares its words when it frees the block. So memory that two threads hold, or that is unmapped while
+ * it is held, is detected, and ThreadSanitizer detects the race. */
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
@@ -19,7 +17,7 @@ struct fight {
     struct xseg_allocator *allocator;
     unsigned rounds;
     atomic_uint_fast64_t served, refused, spared, traced;
-    _Atomic(void *) spare; /* what an observer may free */
+    _Atomic(void *) spare; /* that an observer may free */
 };
 
 struct fighter {
@@ -58,7 +56,7 @@ static void give(struct fighter *fighter, unsigned i)
     fighter->ptr[i] = NULL;
 }
 
-/* Small ones, some of a few pages, and now and then one that is most of the device. */
+/* Small blocks, blocks of a few pages, and occasionally one of most of the device. */
 static size_t choose_bytes(struct fighter *fighter)
 {
     const uint64_t random = next_random(fighter);
@@ -142,7 +140,7 @@ static void play(const char *config, bool observed, unsigned rounds)
     observer.on_low_memory = free_spare;
     observer.on_trace = count;
     if (observed)
-        assert_int_equal(xseg_observer_add(fight.allocator, &observer, &id), XSEG_OK);
+        assert_ok(xseg_observer_add(fight.allocator, &observer, &id));
     for (unsigned i = 0; i < THREADS; i++) {
         fighter[i] = (struct fighter){.fight = &fight,
                                       .stream = env_stream(),
@@ -153,17 +151,17 @@ static void play(const char *config, bool observed, unsigned rounds)
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     if (observed)
-        assert_int_equal(xseg_observer_remove(fight.allocator, id), XSEG_OK);
+        assert_ok(xseg_observer_remove(fight.allocator, id));
     void *spare = atomic_load(&fight.spare);
     if (spare != NULL)
         env_free(fight.allocator, spare);
-    /* How much each thread got depends on timing; that every request was answered does not. */
+    /* The bytes of each thread depend on timing; that every request was answered does not. */
     assert_true(fight.refused > 0 && fight.served > 0);
     assert_int_equal(fight.refused + fight.served, THREADS * rounds);
     assert_true(observed == (fight.traced > 0) && (!observed || fight.spared > 0));
     env_empty_cache(fight.allocator);
     assert_int_equal(env_stats(fight.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(xseg_close(fight.allocator), XSEG_OK);
+    assert_ok(xseg_close(fight.allocator));
     for (unsigned i = 0; i < THREADS; i++)
         env_stream_destroy(fighter[i].stream);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Metrics while threads run: pools come and go, blocks come and go, and what stays is told the same in every page.
- */
+/* Metrics with concurrent threads: pools and blocks are created and destroyed, and a permanent pool is reported
+ * equally in every page. */
 #include "tests/support/env.h"
 
 #include <pthread.h>
@@ -13,12 +12,12 @@
 #define MAKERS  2u
 #define READERS 2u
 #define ROUNDS  150u
-#define PAGES   60u /* at least, of each reader */
+#define PAGES   60u /* minimum of each reader */
 #define ROOM    ((size_t)256 << 10)
 
 struct stage {
     struct xseg_allocator *allocator;
-    atomic_uint makers; /* that still run */
+    atomic_uint makers; /* still running */
     atomic_uint failures;
     atomic_uint pages;
 };
@@ -33,7 +32,7 @@ static void count_failure(struct stage *stage, bool failed)
     atomic_fetch_add(&stage->failures, failed);
 }
 
-/* Make a pool, put a block into it and one into the default pool, and end all three. */
+/* Create a pool, allocate from it and from the default pool, and release all. */
 static void *make_pools(void *self)
 {
     const struct actor *actor = self;
@@ -64,8 +63,7 @@ static void *make_pools(void *self)
     return NULL;
 }
 
-/* How many lines of a family there are, of which `steady` are the one of the pool that stays; 0 for a name that no pool
- * has. */
+/* The number of lines of a family; `steady`: those of the permanent pool; 0 for a name without a pool. */
 static unsigned look_at(const char *page, const char *family, unsigned *steady)
 {
     unsigned lines = 0;
@@ -119,7 +117,7 @@ TEST(unchanged_memory_is_reported_unchanged)
     struct xseg_pool *pool = NULL;
 
     options.name = "steady";
-    assert_int_equal(xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(stage.allocator, 0, &options, &pool));
     void *block = env_alloc_in(stage.allocator, pool, 7 * MIB, NULL);
     atomic_store(&stage.makers, MAKERS);
     for (unsigned i = 0; i < COUNT_OF(thread); i++) {
@@ -132,6 +130,6 @@ TEST(unchanged_memory_is_reported_unchanged)
     assert_int_equal(atomic_load(&stage.failures), 0);
     assert_true(atomic_load(&stage.pages) >= READERS * PAGES);
     env_free(stage.allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(stage.allocator);
 }

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Pools are destroyed while other threads use them.  Two threads create pools, use them, route to them, and release
- * them, now and then before their blocks are freed.  Another thread allocates where it is routed to, and from pools that
- * it retains, so it may be the last holder.  Another one reads statistics of pools, walks and trims them, also after
- * their last release, until their callback runs.  Each block holds its own address and size until it is freed, so no
- * other may reach into it.  At the end every pool has been destroyed once, and no memory is reserved.
- */
+/* Pools are destroyed while other threads use them. Two threads create pools, use them, route to them, and release
+ * them, sometimes before their blocks are freed. Another thread allocates where it is routed to, and from pools that
+ * it retains, so it may be the last holder. Another one reads statistics of pools, walks and trims them, also after
+ * their last release, until their callback runs. Each block contains its own address and size until it is freed, so
+ * no other block may overlap it. At the end every pool has been destroyed once, and no memory is reserved. */
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
@@ -13,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* ThreadSanitizer bears no memory at most addresses of the simulated machine, so there is none then. */
+/* ThreadSanitizer does not support memory at most addresses of the simulated machine. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define HAS_BYTES false
@@ -25,7 +23,6 @@
 #define HAS_BYTES true
 #endif
 
-#define MIB    ((size_t)1 << 20)
 #define MAKERS 2u
 #define RECENT 8u
 #define HELD   16u
@@ -73,7 +70,7 @@ static size_t any_bytes(struct worker *worker)
                                  : 16 + (size_t)below(worker, 100000);
 }
 
-/* Free what lies in a place, which is the thread's own. */
+/* Free the block in a slot of the calling thread. */
 static void let_go(struct worker *worker, unsigned place)
 {
     uint64_t *ptr = worker->held[place].ptr;
@@ -86,7 +83,7 @@ static void let_go(struct worker *worker, unsigned place)
     worker->held[place].ptr = NULL;
 }
 
-/* A block in some place; pool: NULL for where routes lead. */
+/* Allocate a block for a random slot; pool: NULL for the target of routes. */
 static void take(struct worker *worker, struct xseg_pool *pool)
 {
     const unsigned place = (unsigned)below(worker, HELD);
@@ -228,7 +225,7 @@ static bool count(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-/* Query a recent pool, and now and then trim it.  The handle is valid: its callback takes the mutex. */
+/* Query a recent pool, and sometimes trim it. The handle is valid: its callback locks the mutex. */
 static void query(struct worker *worker)
 {
     struct shared *shared = worker->shared;

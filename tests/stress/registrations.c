@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Threads that register, free and trim at once, on a device that is short of memory.  The registrations' functions
- * register with the simulator, which ends the process where memory goes beneath them; meant for ThreadSanitizer as well.
- */
+/* Threads register, free and trim concurrently on a device under memory pressure. The callbacks of the registrations
+ * register with the simulator, which ends the process if the memory is unmapped; meant for ThreadSanitizer as well. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -47,7 +45,7 @@ static void leave(void *context, const struct xseg_registered *run)
         abort();
 }
 
-/* A range from a block on, which may reach over neighbours and holes. */
+/* A range from a block on, which may extend over neighbors and unmapped blocks. */
 static void add(struct worker *worker, unsigned at)
 {
     struct xseg_registrar registrar = {sizeof(registrar)};
@@ -120,7 +118,7 @@ TEST(registered_pages_remain_mapped)
     settings.memory_bytes = 600 * MIB;
     struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True,rdma:True");
     options.single_page = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     for (unsigned i = 0; i < THREADS; i++) {
         worker[i] = (struct worker){.allocator = allocator,
                                     .pool = pool,
@@ -134,7 +132,7 @@ TEST(registered_pages_remain_mapped)
     assert_true(xseg_sim_registrations() > ROUNDS / 4);
     assert_true(worker[0].trims > 0);
     assert_int_equal(env_stats(allocator).registered_bytes, 0);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
     for (unsigned i = 0; i < THREADS; i++)
         if (worker[i].stream != NULL)
             env_stream_destroy(worker[i].stream);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Threads that allocate, free each other's blocks, use them on other streams, trim, read statistics
- * and reconfigure, all at once.  Meant for ThreadSanitizer; in any build the counts must come out
- * even, and no two threads may ever hold the same memory.
- */
+/* Threads allocate, free each other's blocks, use them on other streams, trim, read statistics and reconfigure
+ * concurrently. Meant for ThreadSanitizer; in any build the counts must be consistent, and no two threads may ever
+ * hold the same memory. */
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
@@ -16,7 +14,7 @@
 #define THREADS 4u
 #define SLOTS   256u
 
-/* What one thread leaves for any other: a block, claimed with an exchange. */
+/* A block that one thread leaves for any other, claimed with an exchange. */
 struct shared {
     struct xseg_allocator *allocator;
     xseg_stream stream[THREADS];
@@ -87,7 +85,7 @@ static void *work(void *self)
     return NULL;
 }
 
-/* Everything that runs beside the work in a service. */
+/* All activities in addition to the work of a service. */
 static void *disturb(void *self)
 {
     struct worker *worker = self;
@@ -114,7 +112,7 @@ static void *disturb(void *self)
             done.kept_pending > 8 * GIB || done.kept_failed != 0)
             abort();
         char *ptr = atomic_load(&shared->slot[next_random(worker) % SLOTS]);
-        /* An address that is no start: looked up and refused while segments grow and end. */
+        /* An address inside a block: looked up and rejected while segments grow and are destroyed. */
         if (ptr != NULL &&
             xseg_free(shared->allocator, ptr + 13 * MIB + 7) != XSEG_ERR_NOT_ALLOCATED)
             abort();
@@ -162,7 +160,7 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.num_ooms, shared->refused);
-    assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
+    assert_ok(xseg_close(shared->allocator));
     for (unsigned i = 0; i < THREADS; i++)
         env_stream_destroy(shared->stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -184,14 +182,14 @@ TEST(classic)
     play("expandable_segments:False", GIB, 5000);
 }
 
-/* Frees that fill, remember, wait and unmap on the way. */
+/* Frees with debug fill, history, waits and unmapping. */
 TEST(watched)
 {
     play("debug_fill:True,history:all,history_stacks:all,history_events:64", GIB, 2000);
     play("unmap_on_free:True,guard_page:True", 8 * GIB, 1000);
 }
 
-/* Every block is stamped, while another thread may look. */
+/* Every block is stamped, while another thread may read. */
 TEST(with_ages)
 {
     play("history:state", GIB, 5000);
@@ -224,7 +222,7 @@ TEST(an_allocator_each)
 {
     pthread_t thread[THREADS];
 
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_ok(xseg_sim_reset(NULL));
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, own_allocator, NULL), 0);
     for (unsigned i = 0; i < THREADS; i++)
@@ -267,11 +265,11 @@ TEST(read_while_pools_grow)
         request.pool = env_pool(growing.allocator);
         for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
             request.bytes = i % 4 == 0 ? 30 * MIB : MIB;
-            assert_int_equal(xseg_alloc_with(growing.allocator, &request, &ptr[i]), XSEG_OK);
+            assert_ok(xseg_alloc_with(growing.allocator, &request, &ptr[i]));
         }
         for (unsigned i = 0; i < COUNT_OF(ptr); i++)
             env_free(growing.allocator, ptr[i]);
-        assert_int_equal(xseg_pool_release(request.pool), XSEG_OK);
+        assert_ok(xseg_pool_release(request.pool));
         if (round % 2 == 0)
             env_empty_cache(growing.allocator);
     }
@@ -336,10 +334,8 @@ TEST(two_free_the_same)
     assert_int_equal(pthread_create(&thread, NULL, free_what_is_there, &twice), 0);
     for (unsigned i = 0; i < 2000; i++) {
         if (i % 100 == 0)
-            assert_int_equal(xseg_config_set(twice.allocator, i % 200 == 0
-                                                                  ? "expandable_segments:False"
-                                                                  : "expandable_segments:True"),
-                             XSEG_OK);
+            assert_ok(xseg_config_set(twice.allocator, i % 200 == 0 ? "expandable_segments:False"
+                                                                    : "expandable_segments:True"));
         let_two_free(&twice, env_alloc(twice.allocator, bytes[i % COUNT_OF(bytes)], NULL));
         if (i % 32 == 0)
             env_empty_cache(twice.allocator);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Amounts as people read them. */
+/* Amounts in reports. */
 #include "src/tools/output/amount.h"
 #include "tests/support/test.h"
 

@@ -15,7 +15,7 @@ TEST(system_clock_advances)
     assert_true(xseg_clock_fine(&clock) - before >= 30000000);
 }
 
-/* The coarse clock is the fine one at the last tick.  A tick may be late, so of many naps ten will do. */
+/* The coarse clock is the fine clock at the last tick. A tick may be late, so 10 of at most 100 sleeps are enough. */
 TEST(the_coarse_clock_follows_the_fine_one)
 {
     const struct xseg_clock clock = {NULL, NULL};

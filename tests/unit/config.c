@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The configuration string: what is read, what is refused and how, and that it is printed back. */
+/* The configuration: its string, limits of devices, and arithmetic of sizes. */
 #include <locale.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,9 +10,11 @@
 #include "src/base/error.h"
 #include "src/core/config/config.h"
 #include "src/core/config/config_table.h"
-#include "tests/support/test.h"
+#include "src/core/config/size.h"
+#include "src/core/device/device.h"
+#include "tests/support/env.h"
 
-/* The configuration as a string, in one of two buffers by turns. */
+/* The configuration as a string, in alternating buffers. */
 static const char *print(const struct xseg_config *config)
 {
     static char buffer[2][4096];
@@ -26,7 +28,7 @@ static const char *print(const struct xseg_config *config)
     return buffer[turn];
 }
 
-/* Two configurations are the same if they read the same and agree in what is not printed. */
+/* Two configurations are equal if their strings and the values that are not printed are. */
 static void assert_same(const struct xseg_config *a, const struct xseg_config *b)
 {
     assert_string_equal(print(a), print(b));
@@ -242,14 +244,15 @@ static const struct {
      "invalid value of page_size, '20' at column 11; expected fixed, auto or small"},
 };
 
-/* Every refusal names the key, the value and its column, and changes nothing. */
+/* Every rejection names the key, the value and its column, and changes nothing. */
 TEST(invalid_strings_are_rejected_with_a_message)
 {
     for (size_t i = 0; i < XSEG_COUNT_OF(refused); i++) {
         const struct xseg_config before = parsed("max_split_size_mb:77,exportable:True");
         struct xseg_config config = before;
         uint64_t named = 12345;
-        char *text = strdup(refused[i].text); /* on the heap, so that ASan sees a read past it */
+        char *text =
+            strdup(refused[i].text); /* on the heap, so that ASan detects a read past the end */
 
         assert_non_null(text);
         if (xseg_config_parse(&config, text, &named) != XSEG_ERR_CONFIG)
@@ -280,7 +283,7 @@ TEST(unnamed_keys_stay)
 {
     struct xseg_config config = parsed("max_split_size_mb:64,roundup_power2_divisions:8");
 
-    assert_int_equal(xseg_config_parse(&config, "per_process_memory_fraction:0.5", NULL), XSEG_OK);
+    assert_ok(xseg_config_parse(&config, "per_process_memory_fraction:0.5", NULL));
     assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
     assert_int_equal(config.roundup_divisions[7], 8);
     assert_true(fabs(config.memory_fraction - 0.5) < 1e-12);
@@ -325,7 +328,7 @@ TEST(the_large_segment_size_bounds_keys_on_either_side)
         xseg_config_parse(&config, "max_split_size_mb:39,large_segment_size_mb:40", NULL),
         XSEG_ERR_CONFIG);
     assert_non_null(strstr(xseg_fail_detail(), "'39' at column 19"));
-    /* A limit that is in force already bounds it, too. */
+    /* A limit that is already in effect applies as well. */
     assert_int_equal(xseg_config_parse(&config, "large_segment_size_mb:40", NULL), XSEG_ERR_CONFIG);
     assert_string_equal(xseg_fail_detail(),
                         "invalid value of large_segment_size_mb, '40' at column 23; expected at "
@@ -351,9 +354,8 @@ TEST(unaligned_segments_conflict_with_pages)
         xseg_fail_detail(),
         "invalid value of expandable_segments, 'True' at column 21; expected False, "
         "because page sizes are multiples of 2 MiB and large_segment_size_mb is 13");
-    assert_int_equal(
-        xseg_config_parse(&config, "expandable_segments:True,large_segment_size_mb:14", NULL),
-        XSEG_OK);
+    assert_ok(
+        xseg_config_parse(&config, "expandable_segments:True,large_segment_size_mb:14", NULL));
 }
 
 TEST(divisions_fill_their_intervals)
@@ -393,7 +395,7 @@ TEST(divisions_fill_their_intervals)
     }
 }
 
-/* A path may have a word that stands for none. */
+/* A path may contain the word `none`. */
 TEST(none_is_not_a_budget_file_name)
 {
     const struct xseg_config config = parsed("budget_file:here,budget_file:none,oom_snapshot:none");
@@ -403,7 +405,7 @@ TEST(none_is_not_a_budget_file_name)
     assert_string_equal(parsed("budget_file:./none").budget_file, "./none");
 }
 
-/* Everything off its default, read back from what it prints. */
+/* Every key with a value other than the default, parsed from the printed string. */
 static const char *const everything =
     "expandable_segments:False,large_segment_size_mb:41,max_split_size_mb:50,"
     "max_non_split_rounding_mb:60,roundup_power2_divisions:[2:4,16:8,64:0,>:32],"
@@ -435,7 +437,7 @@ TEST(printed_configuration_parses_to_the_same_values)
     assert_same(&defaults, &again);
 }
 
-/* Every locale that this machine has; C is always one. */
+/* Every locale of this host; C always exists. */
 TEST(numbers_have_a_point_in_every_locale)
 {
     static const char *const name[] = {"C", "de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "ru_RU.UTF-8"};
@@ -473,7 +475,7 @@ TEST(keys_of_pytorch_are_ignored)
     assert_string_equal(xseg_config_ignored_value(&config, "expandable_segments_reserve_by_class"),
                         "[ kv : 40G , rest:0.5 ]");
     assert_null(xseg_config_ignored_value(&config, "release_lock_on_cudamalloc"));
-    assert_int_equal(xseg_config_parse(&config, "pinned_num_register_threads:8", NULL), XSEG_OK);
+    assert_ok(xseg_config_parse(&config, "pinned_num_register_threads:8", NULL));
     assert_string_equal(xseg_config_ignored_value(&config, "pinned_num_register_threads"), "8");
 }
 
@@ -503,11 +505,10 @@ TEST(keys_that_were_set_are_reported)
     uint64_t named = 0;
 
     xseg_config_init(&config);
-    assert_int_equal(xseg_config_parse(&config,
-                                       "expandable_segments:True,backend:native,"
-                                       "pinned_free_catch_all:False,max_split_size_mb:20",
-                                       &named),
-                     XSEG_OK);
+    assert_ok(xseg_config_parse(&config,
+                                "expandable_segments:True,backend:native,"
+                                "pinned_free_catch_all:False,max_split_size_mb:20",
+                                &named));
     assert_int_equal(named, UINT64_C(1) << XSEG_CONFIG_EXPANDABLE_SEGMENTS |
                                 UINT64_C(1) << XSEG_CONFIG_KEYS |
                                 UINT64_C(1) << (XSEG_CONFIG_KEYS + 2) |
@@ -535,7 +536,7 @@ static struct xseg_config loaded(const char *argument, const char *own, const ch
         (void)setenv("PYTORCH_CUDA_ALLOC_CONF", cuda, 1);
     if (generic != NULL)
         (void)setenv("PYTORCH_ALLOC_CONF", generic, 1);
-    assert_int_equal(xseg_config_load(&config, argument, &source, NULL), XSEG_OK);
+    assert_ok(xseg_config_load(&config, argument, &source, NULL));
     assert_string_equal(source, want_source);
     clear_environment();
     return config;
@@ -605,4 +606,134 @@ TEST(the_table_describes_every_key)
             assert_int_not_equal(row->offset, xseg_config_table[other].offset);
         }
     }
+}
+
+/* --- Limits of a device. --- */
+
+#define NONE UINT64_MAX
+
+TEST(contradictory_limits_are_rejected)
+{
+    static const struct {
+        uint64_t hard, soft, keep;
+        bool is_good;
+    } row[] = {
+        {NONE, NONE, 0, true}, {0, 0, 0, true},     {9, 5, 5, true},  {5, 5, 5, true},
+        {9, NONE, 9, true},    {NONE, 5, 4, true},  {4, 5, 0, false}, {9, 4, 5, false},
+        {4, NONE, 5, false},   {0, NONE, 1, false},
+    };
+    struct xseg_config config;
+    struct xseg_device_limits bounds;
+
+    xseg_config_init(&config);
+    for (size_t i = 0; i < COUNT_OF(row); i++) {
+        const struct xseg_limits set = {sizeof(set), row[i].hard, row[i].soft, row[i].keep,
+                                        1,           false,       1,           false};
+        struct xseg_limits now;
+
+        xseg_device_limits_init(&bounds, &config);
+        assert_int_equal(xseg_device_limits_set(&bounds, &set),
+                         row[i].is_good ? XSEG_OK : XSEG_ERR_ARGUMENT);
+        xseg_device_limits_read(&bounds, &now);
+        assert_int_equal(now.hard_bytes, row[i].is_good ? row[i].hard : NONE);
+        assert_int_equal(now.soft_bytes, row[i].is_good ? row[i].soft : NONE);
+        assert_int_equal(now.keep_bytes, row[i].is_good ? row[i].keep : 0);
+    }
+}
+
+TEST(only_keys_that_were_set_apply)
+{
+    const uint64_t hard = (uint64_t)1 << XSEG_CONFIG_HARD_LIMIT,
+                   soft = (uint64_t)1 << XSEG_CONFIG_SOFT_LIMIT,
+                   keep = (uint64_t)1 << XSEG_CONFIG_KEEP;
+    const struct xseg_limits own = {sizeof(own), 50, 40, 30, 1, false, 1, false};
+    static struct xseg_device device;
+    struct xseg_config config;
+
+    xseg_config_init(&config);
+    xseg_device_limits_init(&device.limits, &config);
+    assert_ok(xseg_device_limits_set(&device.limits, &own));
+    config.hard_limit_bytes = 35;
+    config.soft_limit_bytes = 33;
+    config.keep_bytes = 5;
+    assert_ok(xseg_device_limits_follow(&device, &config, 0, true));
+    assert_int_equal(xseg_device_limits_hard(&device.limits), 50);
+    env_expect_error(xseg_device_limits_follow(&device, &config, hard, true), XSEG_ERR_CONFIG,
+                     "soft_bytes exceeds hard_bytes");
+    assert_int_equal(xseg_device_limits_hard(&device.limits), 50);
+    assert_ok(xseg_device_limits_follow(&device, &config, hard | soft, false));
+    assert_int_equal(xseg_device_limits_hard(&device.limits), 50);
+    assert_ok(xseg_device_limits_follow(&device, &config, hard | soft, true));
+    assert_int_equal(xseg_device_limits_hard(&device.limits), 35);
+    assert_int_equal(xseg_device_limits_soft(&device.limits), 33);
+    assert_int_equal(xseg_device_limits_keep(&device.limits), 30);
+    assert_ok(xseg_device_limits_follow(&device, &config, keep, true));
+    assert_int_equal(xseg_device_limits_keep(&device.limits), 5);
+}
+
+/* --- Arithmetic of sizes, with PyTorch's own test vectors. --- */
+
+TEST(sizes_are_rounded)
+{
+    static const struct {
+        uint32_t divisions;
+        uint64_t bytes, rounded;
+    } row[] = {
+        {0, 1, 512},
+        {0, 511, 512},
+        {0, 512, 512},
+        {0, 513, 1024},
+        {1, 1200, 1536},
+        {4, 1200, 1536},
+        {4, 2048, 2048},
+        {4, 5000, 5120},
+        {4, 84 * MIB, 96 * MIB},
+        {8, 84 * MIB, 88 * MIB},
+        {2, 400 * MIB, 512 * MIB},
+        {2, 64 * MIB, 64 * MIB},
+        {16, 3 * GIB + 1, 3 * GIB + 128 * MIB},
+        {8, MIB + 1, MIB + 128 * KIB},
+    };
+
+    for (unsigned i = 0; i < XSEG_COUNT_OF(row); i++) {
+        struct xseg_config config;
+
+        xseg_config_init(&config);
+        for (unsigned at = 0; at < XSEG_CONFIG_INTERVALS; at++)
+            config.roundup_divisions[at] = row[i].divisions;
+        assert_int_equal(xseg_size_round(&config, row[i].bytes), row[i].rounded);
+    }
+}
+
+/* Each interval has its own divisions; the first and the last are open-ended. */
+TEST(requests_belong_to_intervals)
+{
+    struct xseg_config config;
+
+    xseg_config_init(&config);
+    config.roundup_divisions[0] = 2;
+    config.roundup_divisions[9] = 4;
+    config.roundup_divisions[15] = 8;
+    assert_int_equal(xseg_size_round(&config, 700 * KIB), 768 * KIB);
+    assert_int_equal(xseg_size_round(&config, MIB + 1), MIB + 512 * KIB);
+    assert_int_equal(xseg_size_round(&config, 3 * MIB + 1), 3 * MIB + 512);
+    assert_int_equal(xseg_size_round(&config, 600 * MIB), 640 * MIB);
+    assert_int_equal(xseg_size_round(&config, 100 * GIB), 104 * GIB);
+}
+
+TEST(segment_sizes_follow_the_request)
+{
+    struct xseg_config config;
+
+    xseg_config_init(&config);
+    assert_int_equal(xseg_size_segment(&config, 512), 2 * MIB);
+    assert_int_equal(xseg_size_segment(&config, MIB), 2 * MIB);
+    assert_int_equal(xseg_size_segment(&config, MIB + 512), 20 * MIB);
+    assert_int_equal(xseg_size_segment(&config, 10 * MIB - 512), 20 * MIB);
+    assert_int_equal(xseg_size_segment(&config, 10 * MIB), 10 * MIB);
+    assert_int_equal(xseg_size_segment(&config, 10 * MIB + 512), 12 * MIB);
+    config.large_segment_bytes = 64 * MIB;
+    assert_int_equal(xseg_size_segment(&config, 2 * MIB), 64 * MIB);
+    assert_true(xseg_size_is_small(MIB));
+    assert_false(xseg_size_is_small(MIB + 512));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Contents: what is saved is loaded again, from the host and from a file. */
+/* Contents of memory are saved to the host or a file, and restored. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,16 +32,14 @@ static void set_up(struct fixture *f)
 
     memset(f, 0, sizeof(*f));
     settings.real_bytes = true;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_driver_open(env_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_unreleased_init(&f->unreleased, &f->context), XSEG_OK);
-    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)),
-                     XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
+    assert_ok(xseg_driver_open(env_driver(), &f->driver));
+    assert_ok(xseg_unreleased_init(&f->unreleased, &f->context));
+    assert_ok(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)));
     xseg_page_cache_init(&f->pages, &f->context, &f->unreleased);
-    assert_int_equal(
-        xseg_segment_reserve(&f->segment, &f->context, &f->pages, BYTES, 20 * XSEG_MIB), XSEG_OK);
-    assert_int_equal(xseg_segment_map(&f->segment, 0, f->segment.granules, &plain), XSEG_OK);
-    assert_int_equal(xseg_driver_stream_create(&f->context, &f->stream), XSEG_OK);
+    assert_ok(xseg_segment_reserve(&f->segment, &f->context, &f->pages, BYTES, 20 * XSEG_MIB));
+    assert_ok(xseg_segment_map(&f->segment, 0, f->segment.granules, &plain));
+    assert_ok(xseg_driver_stream_create(&f->context, &f->stream));
     (void)snprintf(f->path, sizeof(f->path), "%s", P_tmpdir "/xseg-contents-XXXXXX");
     const int file = mkstemp(f->path);
     assert_true(file >= 0);
@@ -52,13 +50,12 @@ static void tear_down(struct fixture *f)
 {
     uint32_t done = 0;
 
-    assert_int_equal(xseg_segment_unmap(&f->segment, 0, f->segment.granules, false, &done),
-                     XSEG_OK);
-    assert_int_equal(xseg_driver_stream_destroy(&f->context, f->stream), XSEG_OK);
+    assert_ok(xseg_segment_unmap(&f->segment, 0, f->segment.granules, false, &done));
+    assert_ok(xseg_driver_stream_destroy(&f->context, f->stream));
     xseg_page_cache_fini(&f->pages);
-    assert_int_equal(xseg_segment_destroy(&f->segment), XSEG_OK);
-    assert_int_equal(xseg_unreleased_retry(&f->unreleased), XSEG_OK);
-    assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
+    assert_ok(xseg_segment_destroy(&f->segment));
+    assert_ok(xseg_unreleased_retry(&f->unreleased));
+    assert_ok(xseg_driver_release_context(&f->context));
     xseg_unreleased_fini(&f->unreleased);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -73,7 +70,7 @@ static void write_some(struct fixture *f)
 {
     for (uint64_t at = 0; at < BYTES; at += 3 * XSEG_MIB + 77)
         memory_of(f)[at] = (unsigned char)(at / 1000 + 1);
-    memset(memory_of(f) + 64 * XSEG_MIB - 9000, 5, 18000); /* over the end of a buffer */
+    memset(memory_of(f) + 64 * XSEG_MIB - 9000, 5, 18000); /* across the end of a buffer */
     memory_of(f)[BYTES - 1] = 200;
 }
 
@@ -90,7 +87,7 @@ static void expect_written(struct fixture *f)
     assert_int_equal(memory_of(f)[BYTES - 1], 200);
 }
 
-/* In two parts, whose border is not a page's. */
+/* Move the contents in two parts whose border is not a page border. */
 static xseg_status move(struct fixture *f, struct xseg_contents *contents, bool saves)
 {
     xseg_status (*copy)(struct xseg_contents *, uint64_t, uint64_t, uint64_t) =
@@ -114,14 +111,12 @@ TEST(contents_are_restored)
         (void)state;
         set_up(&f);
         write_some(&f);
-        assert_int_equal(
-            xseg_contents_open(&contents, &f.unreleased, f.stream, keep[i], f.path, BYTES),
-            XSEG_OK);
-        assert_int_equal(move(&f, &contents, true), XSEG_OK);
+        assert_ok(xseg_contents_open(&contents, &f.unreleased, f.stream, keep[i], f.path, BYTES));
+        assert_ok(move(&f, &contents, true));
         xseg_contents_release_buffer(&contents);
         memset(memory_of(&f), 0xaa, BYTES);
-        assert_int_equal(xseg_contents_acquire_buffer(&contents), XSEG_OK);
-        assert_int_equal(move(&f, &contents, false), XSEG_OK);
+        assert_ok(xseg_contents_acquire_buffer(&contents));
+        assert_ok(move(&f, &contents, false));
         expect_written(&f);
         xseg_contents_close(&contents);
         assert_int_not_equal(access(f.path, F_OK), 0);
@@ -136,10 +131,9 @@ TEST(truncated_file_is_detected)
 
     set_up(&f);
     memset(memory_of(&f), 6, BYTES);
-    assert_int_equal(
-        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_FILE, f.path, BYTES),
-        XSEG_OK);
-    assert_int_equal(move(&f, &contents, true), XSEG_OK);
+    assert_ok(
+        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_FILE, f.path, BYTES));
+    assert_ok(move(&f, &contents, true));
     assert_int_equal(truncate(f.path, 100 * XSEG_MIB), 0);
     env_expect_error(move(&f, &contents, false), XSEG_ERR_FILE, "file has been truncated");
     xseg_contents_close(&contents);
@@ -152,12 +146,10 @@ TEST(pinned_memory_that_fails_to_free_becomes_unreleased)
     struct fixture f;
 
     set_up(&f);
-    assert_int_equal(
-        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_HOST, NULL, BYTES),
-        XSEG_OK);
-    assert_int_equal(xseg_sim_fail("cuMemFreeHost", 1, 999), XSEG_OK);
+    assert_ok(xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_HOST, NULL, BYTES));
+    assert_ok(xseg_sim_fail("cuMemFreeHost", 1, 999));
     xseg_contents_close(&contents);
     assert_int_equal(f.unreleased.count, 1);
-    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0); /* not the device's */
+    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0); /* not memory of the device */
     tear_down(&f);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Counts: peaks of a device that are exact although every arena counts for itself. */
+/* Counters of a device: its peaks are exact although every arena counts separately. */
 #include "src/core/stats/counts.h"
 #include "src/base/align.h"
 #include "tests/support/test.h"
@@ -11,7 +11,7 @@
 #define MEMBERS 5u
 #define WHAT    XSEG_COUNT_RESERVED_BYTES
 
-/* The plain model of the counts. */
+/* The model of the counters. */
 struct model {
     uint64_t value[MEMBERS], up[XSEG_STAT_GROUPS], down[XSEG_STAT_GROUPS];
     uint64_t peak[XSEG_STAT_GROUPS];
@@ -90,7 +90,7 @@ TEST(peaks_are_exact)
                 joined++;
             }
             step(counts, &model, (unsigned)random() % joined, (unsigned)random());
-            /* Reading now and then only, since a read must not be what keeps them exact. */
+            /* Read rarely, because reads must not be what makes the peaks exact. */
             if (i % 97 == 0)
                 expect_equal(&totals, &model);
         }
@@ -99,7 +99,7 @@ TEST(peaks_are_exact)
     }
 }
 
-/* What the five quantities of allocations come to, done plainly. */
+/* Reference values of the five quantities of allocations. */
 struct blocks {
     uint64_t value[XSEG_COUNTS], peak[XSEG_COUNTS];
     uint64_t live, pending; /* of 10 bytes each, 7 of them requested */
@@ -156,7 +156,7 @@ TEST(peaks_of_pending_blocks_are_exact)
             xseg_counts_init(&counts[i], &totals, i == 0);
         for (unsigned i = 0; i < 4000; i++) {
             const unsigned member = (unsigned)random() % 2;
-            /* In every other run nothing is pending for a long time. */
+            /* In every other run no block is pending for a long time. */
             const unsigned bits = seed % 2 == 0 && i < 1000 ? 2 : 0;
 
             step_blocks(&counts[member], &mine[member], (unsigned)random() | bits);
@@ -173,8 +173,7 @@ TEST(peaks_of_pending_blocks_are_exact)
     }
 }
 
-/* Where an arena finds no headroom, headroom is distributed anew: arenas that exchange blocks in
- * turn seldom reconcile. */
+/* An arena without headroom redistributes it: arenas that exchange blocks in turn seldom reconcile. */
 TEST(counters_are_divided_among_devices)
 {
     enum { LIVE = 100, ROUNDS = 2000 };
@@ -239,7 +238,8 @@ static void *count_up_and_down(void *counts)
     return NULL;
 }
 
-/* Threads at once: values and totals are exact, and a peak misses at most the others' last calls. */
+/* With concurrent threads values and totals are exact, and a peak misses at most the last calls of the other
+ * threads. */
 TEST(concurrent_updates_lose_nothing)
 {
     struct xseg_counts counts[2];
@@ -273,7 +273,7 @@ static void *count_until_over(void *counts)
     return NULL;
 }
 
-/* A thread that reads while an arena counts gets what the arena had at some moment. */
+/* A thread that reads while an arena counts gets a value that the arena had at some time. */
 TEST(values_are_consistent)
 {
     struct xseg_counts counts;
@@ -304,7 +304,7 @@ TEST(values_are_consistent)
 
 enum { ARENAS = 300 };
 
-/* What counts have of an arena. */
+/* The part of an arena that counters use. */
 struct owner {
     struct xseg_counts counts;
     struct xseg_biased_lock lock;
@@ -320,7 +320,7 @@ static void open_owner(struct owner *owner, struct xseg_totals *totals, bool is_
     xseg_counts_allow_suspend(&owner->counts, &owner->lock, &owner->notes);
 }
 
-/* Count one block more, or one less, as an arena does it. */
+/* Count one block more or less, as an arena does. */
 static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
 {
     xseg_biased_lock_lock(&owner->lock);
@@ -363,7 +363,7 @@ TEST(peaks_are_exact_with_suspended_counts)
         for (unsigned i = 0; i < ARENAS; i++)
             open_owner(&owners[i], &totals, i % 2 == 0);
         for (unsigned i = 0; i < 60000; i++) {
-            /* A few at a time are busy; now and then any of them frees. */
+            /* A few arenas at a time are busy; occasionally any of them frees. */
             const unsigned at = random() % 8 == 0 ? (unsigned)random() % ARENAS
                                                   : (i / 300 + (unsigned)random() % 4) % ARENAS;
             const bool frees = random() % 16 < 7 || (random() % 4 != 0 && live > 2000);
@@ -394,7 +394,7 @@ TEST(peaks_are_exact_with_suspended_counts)
     }
 }
 
-/* As another thread would, so that the ranks of this one's locks are as they were. */
+/* From another thread, so that the lock ranks of this thread do not change. */
 static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 {
 #if XSEG_BIASED_LOCK_IS_ATOMIC
@@ -442,7 +442,7 @@ static void *change_on(void *argument)
     for (unsigned i = 0; i < 20000; i++) {
         const unsigned at = (unsigned)rand_r(&seed) % ARENAS;
 
-        /* Every owner has one thread; others only ever look. */
+        /* Each owner has one thread; the others only read. */
         add_block(&shared_owners[at / 3 * 3 + *(unsigned *)argument % 3], rand_r(&seed) % 2 == 0);
     }
     return NULL;

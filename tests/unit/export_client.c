@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The client of exports, at an exporter that does not follow the protocol: each way ends with a status, and no descriptor
- * stays open. */
+/* The client of exports against an exporter that violates the protocol: each violation ends with a status, and no
+ * descriptor remains open. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ uint64_t __real_xseg_clock_system(void);
 uint64_t __wrap_xseg_clock_system(void);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-static uint64_t step, skipped; /* nanoseconds that each look at the clock skips */
+static uint64_t step, skipped; /* nanoseconds that each read of the clock skips */
 
 uint64_t __wrap_xseg_clock_system(void)
 {
@@ -26,13 +26,13 @@ uint64_t __wrap_xseg_clock_system(void)
     return __real_xseg_clock_system() + skipped;
 }
 
-/* What the exporter sends: a reply, of which each column spoils something. */
+/* The replies of the exporter; each column breaks one part of a reply. */
 struct script {
-    const char *word; /* of the client's error */
+    const char *word; /* in the client's error message */
     xseg_status status;
     uint64_t page_count, page_size;
     uint32_t count, files, reply_status, replies;
-    size_t size; /* of the message; 0: a whole reply */
+    size_t size; /* of the message; 0: a complete reply */
     bool is_silent;
 };
 
@@ -81,7 +81,7 @@ static void *serve(void *self)
     (void)recv(client, &token, sizeof(token), 0);
     for (uint32_t i = 0; i < exporter->script->replies; i++)
         send_reply(client, exporter->script);
-    if (exporter->script->is_silent) /* until the client gives up */
+    if (exporter->script->is_silent) /* until the client times out */
         (void)recv(client, &token, sizeof(token), 0);
     (void)close(client);
     return NULL;
@@ -100,7 +100,7 @@ static struct xseg_export_token make_token(uint64_t exporter)
     return token;
 }
 
-/* Run the client against an exporter of a script. */
+/* Run the client against an exporter with this script. */
 static xseg_status fetch(const struct script *script, struct xseg_export_pages *pages)
 {
     struct exporter exporter = {.script = script};
@@ -168,7 +168,7 @@ TEST(run_arrives_in_any_number_of_replies)
         const unsigned files = env_open_fds();
         struct xseg_export_pages pages = {.count = 0};
 
-        assert_int_equal(fetch(&scripts[i], &pages), XSEG_OK);
+        assert_ok(fetch(&scripts[i], &pages));
         assert_int_equal(pages.count, 3);
         for (size_t page = 0; page < 3; page++) {
             assert_int_equal(pages.handle[page].offset, page * PAGE);
@@ -203,7 +203,7 @@ TEST(silent_exporter_times_out)
     }
 }
 
-/* Any 64 bytes: what is taken for a token is within bounds. */
+/* Any 64 bytes: a token that is accepted is within its bounds. */
 TEST(arbitrary_tokens_are_handled)
 {
     struct xseg_export_token token = make_token(1);

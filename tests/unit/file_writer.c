@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Files that are written front to back, and taken back from their end. */
+/* Files that are written sequentially, and from whose end bytes can be withdrawn. */
 #include "src/base/file_writer.h"
 #include "tests/support/test.h"
 
@@ -24,13 +24,13 @@ static int make_file(void)
     return file;
 }
 
-/* The byte that belongs at a place. */
+/* The byte that belongs at an offset. */
 static unsigned char byte_at(uint64_t place)
 {
     return (unsigned char)(place * 7 + place / 251);
 }
 
-/* Go on to a place, in pieces of many sizes. */
+/* Write up to an offset, in pieces of many sizes. */
 static void write_up_to(uint64_t end)
 {
     static unsigned char bytes[2 * XSEG_FILE_WRITER_BUFFER];
@@ -52,7 +52,7 @@ static void write_up_to(uint64_t end)
     }
 }
 
-/* The file has exactly these bytes from a place on. */
+/* The file has exactly these bytes from an offset on. */
 static void expect(int file, uint64_t origin, uint64_t count)
 {
     static unsigned char bytes[BIG + 100];
@@ -81,7 +81,8 @@ TEST(all_bytes_arrive_in_order)
     }
 }
 
-/* Back to places in the buffer, at its edge, and in what was sent; then other bytes, and on. */
+/* Withdraw to offsets in the buffer, at its edge, and in bytes that were written; then write other bytes and
+ * continue. */
 TEST(withdrawn_bytes_are_not_written)
 {
     static const uint64_t places[] = {BIG,
@@ -112,7 +113,7 @@ TEST(withdrawn_bytes_are_not_written)
     }
 }
 
-/* A pipe: what is still in the buffer can be taken back, what was sent cannot. */
+/* A pipe: buffered bytes can be withdrawn, written bytes cannot. */
 TEST(unseekable_file_keeps_its_bytes)
 {
     static unsigned char bytes[200];
@@ -148,6 +149,6 @@ TEST(first_error_is_kept)
         xseg_file_writer_write(&output, "wrong", 5);
     assert_false(xseg_file_writer_flush(&output));
     assert_int_equal(output.error, ENOSPC);
-    /* Places do not go back, so a writer may compare them. */
+    /* Offsets never decrease, so a caller may compare them. */
     assert_int_equal(xseg_file_writer_offset(&output), 10 + 30000 * 5);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The free index against an array that is searched from end to end. */
+/* The free index, compared with a linear search of an array. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 #define BLOCKS 600u
 
-/* Extents, which were registered in another order than that of their addresses. */
+/* Extents, registered in an order other than that of their addresses. */
 #define EXTENTS 7u
 
 struct fixture {
@@ -21,7 +21,7 @@ struct fixture {
     bool there[BLOCKS];
 };
 
-/* Where handles count from: the first block has the handle 1. */
+/* The base of handles: the first block has handle 1. */
 static char *records_of(struct fixture *f)
 {
     return (char *)f->block - XSEG_BUMP_UNIT;
@@ -32,7 +32,7 @@ static bool comes_before(const struct xseg_block *block, uint64_t bytes, uint64_
     return block->bytes < bytes || (block->bytes == bytes && xseg_block_position(block) < position);
 }
 
-/* The smallest block that is not below (bytes, position), found the slow way. */
+/* The smallest block not below (bytes, position), found by a linear search. */
 static struct xseg_block *slow_from(struct fixture *f, uint64_t bytes, uint64_t position)
 {
     struct xseg_block *best = NULL;
@@ -44,7 +44,7 @@ static struct xseg_block *slow_from(struct fixture *f, uint64_t bytes, uint64_t 
     return best;
 }
 
-/* Extents of so many bytes at rising addresses. */
+/* Place extents of this size at ascending addresses. */
 static void lay_extents(struct fixture *f, uint64_t bytes)
 {
     for (unsigned i = 0; i < EXTENTS; i++) {
@@ -80,7 +80,7 @@ static uint64_t random_bytes(void)
     }
 }
 
-/* Mostly one size, and two more of the same bin. */
+/* Mostly one size, and two other sizes of the same bin. */
 static uint64_t like_bytes(void)
 {
     const uint64_t odd = (uint64_t)random() % 10;
@@ -100,7 +100,7 @@ static void toggle(struct fixture *f, unsigned i, uint64_t bytes)
     f->there[i] = !f->there[i];
 }
 
-/* Random changes, with sizes from a function and blocks so far apart. */
+/* Random changes, with sizes from a function and blocks at this distance. */
 static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -167,8 +167,7 @@ TEST(a_bin_can_be_a_stack)
     free(f);
 }
 
-/* The longest run of priorities that rise among 4096 records at a regular distance: long runs make
- * deep trees. */
+/* The longest run of ascending priorities among 4096 records at a regular distance: long runs make deep trees. */
 static unsigned longest_rise(uint32_t distance)
 {
     unsigned run = 0, longest = 0;
@@ -192,7 +191,7 @@ TEST(no_regular_distance_has_priorities_in_order)
         assert_in_range(longest_rise(distance), 2, 60);
 }
 
-/* Requests may ask for more than any device has. */
+/* Requests may exceed the memory of any device. */
 TEST(no_block_fits_a_size_above_the_maximum)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -238,14 +237,14 @@ TEST(the_audit_can_fail)
     f->block[0].state = XSEG_BLOCK_ALLOCATED;
     expect(f, "INDEX-2");
     f->block[0].state = XSEG_BLOCK_CACHED;
-    /* The first block names its parent, which is above it. */
+    /* The first block names a parent with a higher address. */
     f->block[1].base -= 1024;
     f->block[0].base += 1024;
     expect(f, "INDEX-3");
     f->block[1].base += 1024;
     f->block[0].base -= 1024;
     assert_true(xseg_free_index_audit(&f->free_index, &violation));
-    /* A list in order is no treap. */
+    /* A sorted list is no treap. */
     const uint32_t first = f->free_index.bin[2];
     for (unsigned i = 0; i < 64; i++) {
         f->block[i].left = i < 63 ? xseg_block_handle(records_of(f), &f->block[i + 1]) : 0;

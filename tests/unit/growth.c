@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Growth where addresses run short: ranges that hold nothing are given back for those that would. */
+/* Growth when virtual addresses run out: empty ranges are released for new segments. */
 #include "src/core/grow/growth.h"
 #include "src/core/device/allocator.h"
 #include "tests/support/env.h"
 
-/* Addresses for one segment, not for two: the first reserves a little more than the device's memory,
- * in whole GiB, and the shortest range is one GiB. */
+/* Addresses for one segment only: a range reserves the device's memory rounded up to the next GiB, and at least 1
+ * GiB. */
 static struct xseg_allocator *open_with_few_addresses(void)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
@@ -39,7 +39,7 @@ TEST(range_in_use_is_kept)
     const xseg_stream other = env_stream();
     void *block = env_alloc(allocator, 64 * MIB, NULL), *beside, *refused = NULL;
 
-    /* A classic segment needs few addresses; for a large one there are none either. */
+    /* A classic segment needs few addresses; there are none for a large one either. */
     beside = env_alloc(allocator, 64 * MIB, other);
     assert_false(env_block(allocator, beside).is_expandable);
     assert_true(env_block(allocator, block).is_expandable);
@@ -47,9 +47,8 @@ TEST(range_in_use_is_kept)
                      "cuMem");
     assert_null(refused);
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
-    env_free(allocator, beside);
-    env_free(allocator, block);
-    /* What is cached goes with its range. */
+    env_free(allocator, beside, block);
+    /* Cached memory is released with its range. */
     env_free(allocator, env_alloc(allocator, 64 * MIB, other));
     env_empty_cache(allocator);
     env_stream_destroy(other);
@@ -64,7 +63,7 @@ static void pick_small(void *self, struct xseg_arena *arena)
         *picked = arena;
 }
 
-/* Between a miss and its growth another thread may free enough: a narrow cell before the hole. */
+/* Between a miss and the growth another thread may free enough memory: a small block below the unmapped block. */
 TEST(memory_freed_concurrently_satisfies_the_request)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
@@ -84,7 +83,7 @@ TEST(memory_freed_concurrently_satisfies_the_request)
     xseg_mutex_lock(&device->memory_lock);
     xseg_device_visit_arenas(device, pick_small, &arena);
     assert_non_null(arena);
-    assert_int_equal(xseg_growth_run(arena, &need, &grant), XSEG_OK);
+    assert_ok(xseg_growth_run(arena, &need, &grant));
     xseg_mutex_unlock(&device->memory_lock);
     assert_int_equal(grant.base, (uintptr_t)held[0] + MIB + 960 * 1024);
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);

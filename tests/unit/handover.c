@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Hand-overs between threads: one thread is parked where the other one has to wait for it, or has to
- * look again because of it.
+ * Interactions of two threads: one thread is parked where another must wait for it or retry because of it.
  *
- * A thread is parked in a callback or at a mutex (the linker's --wrap leads pthread_mutex_lock() here).
- * That the other thread waits is seen by the call it waits in.  unit/stopped parks one at any instruction.
+ * A thread is parked in a callback or in pthread_mutex_lock(), which the linker redirects (--wrap). The wait of the
+ * other thread is detected by the system call in which it waits. unit/instruction_steps parks a thread at any instruction.
  */
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -21,12 +20,12 @@
 
 static atomic_uint yields;     /* calls of sched_yield() by the library */
 static atomic_uint cond_waits; /* calls of pthread_cond_wait() */
-static atomic_uint barriers;   /* membarrier(), private and expedited */
+static atomic_uint barriers;   /* membarrier(), private expedited */
 static atomic_uint sleeps;     /* futex waits */
-static atomic_bool opens_gate; /* a yield lets a parked callback go on */
+static atomic_bool opens_gate; /* a yield opens the gate of the parked callback */
 
-/* The mutex at which the calling thread parks, once, after it has taken it so often; and whether it has come
- * there, and may go on. */
+/* The mutex at which the calling thread parks once, after it has locked the mutex this many times; whether it is
+ * parked, and whether it may continue. */
 static _Thread_local const pthread_mutex_t *parks_at;
 static _Thread_local unsigned parks_after;
 static atomic_bool is_parked, may_go;
@@ -139,7 +138,7 @@ static void *end_route(void *self)
 {
     struct ending *ending = self;
 
-    assert_int_equal(xseg_route_end(ending->pool), XSEG_OK);
+    assert_ok(xseg_route_end(ending->pool));
     atomic_store(&ending->has_returned, true);
     return NULL;
 }
@@ -152,7 +151,7 @@ TEST(route_removal_waits_for_its_predicate)
     pthread_t asks, ends;
 
     reset();
-    assert_int_equal(xseg_route_begin(ending.pool, park_and_accept, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(ending.pool, park_and_accept, NULL));
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
     const unsigned before = atomic_load(&yields);
@@ -164,11 +163,11 @@ TEST(route_removal_waits_for_its_predicate)
     assert_int_equal(pthread_join(asks, NULL), 0);
     assert_int_equal(pthread_join(ends, NULL), 0);
     env_free(allocator, request.ptr);
-    assert_int_equal(xseg_pool_release(ending.pool), XSEG_OK);
+    assert_ok(xseg_pool_release(ending.pool));
     env_close(allocator);
 }
 
-/* A plain request is about to take its shortcut when a route begins: the shortcut would lead past it. */
+/* A request is about to use its cached stream lookup when a route begins: the lookup would bypass the route. */
 TEST(cached_stream_lookup_respects_a_new_route)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -177,20 +176,19 @@ TEST(cached_stream_lookup_respects_a_new_route)
     pthread_t asks;
 
     reset();
-    /* The first request makes the arena; from then on a request may take the shortcut. */
+    /* The first request creates the arena; later requests may use the cached lookup. */
     env_free(allocator, env_alloc(allocator, KIB, NULL));
     xseg_stream_cache_drop_all(&allocator->stream_cache, -1);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
     void *ptr = env_alloc(allocator, KIB, NULL);
     assert_ptr_equal(env_block(allocator, ptr).pool, pool);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    env_free(allocator, ptr);
-    env_free(allocator, request.ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
+    env_free(allocator, ptr, request.ptr);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
@@ -202,7 +200,7 @@ static void *annotate(void *self)
 
     parks_at = &xseg_allocator_open_device(allocator, 0)->memory_lock.os;
     parks_after = 0;
-    assert_int_equal(xseg_history_annotate(allocator, 0, "an annotation"), XSEG_OK);
+    assert_ok(xseg_history_annotate(allocator, 0, "an annotation"));
     return NULL;
 }
 
@@ -213,7 +211,7 @@ static bool note_text(void *context, const struct xseg_history_entry *entry)
     return true;
 }
 
-/* A text that is about to be noted is in no event yet, and no sweep may drop it. */
+/* A label that is about to be recorded is in no event yet, and no sweep may drop it. */
 TEST(label_is_kept_until_it_is_recorded)
 {
     struct xseg_allocator *allocator = env_open("history:all");
@@ -225,24 +223,24 @@ TEST(label_is_kept_until_it_is_recorded)
     assert_int_equal(pthread_create(&annotates, NULL, annotate, allocator), 0);
     wait_until(&is_parked);
     xseg_history_sweep(allocator);
-    /* A record that was free is taken by the next text. */
-    assert_int_equal(xseg_history_label(allocator, "another", NULL), XSEG_OK);
+    /* The next label reuses a free record. */
+    assert_ok(xseg_history_label(allocator, "another", NULL));
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(annotates, NULL), 0);
-    assert_int_equal(xseg_for_each_event(allocator, 0, note_text, text, NULL), XSEG_OK);
+    assert_ok(xseg_for_each_event(allocator, 0, note_text, text, NULL));
     assert_string_equal(text, "an annotation");
     env_close(allocator);
 }
 
 /* --- Streams. --- */
 
-/* Two threads meet a stream at once: the one that comes later to the table finds what the other has made. */
+/* Two threads look up a new stream concurrently: the later one finds the entry that the first has created. */
 TEST(concurrent_lookups_create_one_stream_entry)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator); /* opens the device */
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    /* The table is looked at twice before an entry is made, the second time together with that. */
+    /* The table is searched twice before an entry is created, the second time under the same lock. */
     struct request request = {allocator, &device->table_lock.os, NULL, KIB, 1};
     pthread_t asks;
 
@@ -254,15 +252,14 @@ TEST(concurrent_lookups_create_one_stream_entry)
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
     assert_int_equal(atomic_load(&device->streams.count), count + 1);
-    env_free(allocator, ptr);
-    env_free(allocator, request.ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    env_free(allocator, ptr, request.ptr);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
 /* --- Observers. --- */
 
-/* An observer of what is traced, whose first call parks. */
+/* An observer of trace events whose first call parks. */
 struct watched {
     struct xseg_allocator *allocator;
     uint64_t id;
@@ -283,7 +280,7 @@ static void *unobserve(void *self)
 {
     struct watched *watched = self;
 
-    assert_int_equal(xseg_observer_remove(watched->allocator, watched->id), XSEG_OK);
+    assert_ok(xseg_observer_remove(watched->allocator, watched->id));
     atomic_store(&watched->has_ended, true);
     return NULL;
 }
@@ -299,7 +296,7 @@ TEST(observer_removal_waits_for_active_callbacks)
     reset();
     observer.context = &watched;
     observer.on_trace = park_first;
-    assert_int_equal(xseg_observer_add(allocator, &observer, &watched.id), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &watched.id));
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
     const unsigned before = atomic_load(&cond_waits), calls = atomic_load(&watched.calls);
@@ -310,7 +307,7 @@ TEST(observer_removal_waits_for_active_callbacks)
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
     assert_int_equal(pthread_join(ends, NULL), 0);
-    /* What the same request had still to tell comes after the end: nobody is told. */
+    /* Events of the same request after the removal are not reported. */
     assert_int_equal(atomic_load(&watched.calls), calls);
     env_free(allocator, request.ptr);
     env_close(allocator);
@@ -318,10 +315,11 @@ TEST(observer_removal_waits_for_active_callbacks)
 
 /* --- A miss. --- */
 
-/* A thread has missed and is about to wait for the device memory lock; what fits is freed before it gets there. */
+/* A thread has missed and is about to wait for the device memory lock; a fitting block is freed before it gets the
+ * lock. */
 TEST(miss_retries_after_a_concurrent_free)
 {
-    /* A growth of an expandable segment would begin with what is cached all the same. */
+    /* Growth of an expandable segment would start with the cached memory anyway. */
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
     pthread_t asks;
 
@@ -379,7 +377,7 @@ TEST(biased_lock_is_revoked_after_a_barrier)
     assert_int_equal(pthread_create(&owner, NULL, own_and_leave, &owned), 0);
     assert_int_equal(pthread_join(owner, NULL), 0);
     const unsigned before = atomic_load(&barriers);
-    atomic_store(&owned.lock.owner, xseg_biased_lock_self() ^ 64); /* surely another thread's */
+    atomic_store(&owned.lock.owner, xseg_biased_lock_self() ^ 64); /* certainly another thread's */
     use(&owned);
     assert_int_equal(atomic_load(&barriers), before + 1);
     use(&owned);
@@ -414,7 +412,7 @@ TEST(thread_sleeps_on_a_revoked_biased_lock)
     xseg_biased_lock_fini(&owned.lock);
 }
 
-/* The owner parks inside until the other thread, which waits for it, lets it go on. */
+/* The owner parks inside the lock until the waiting thread releases it. */
 static void *own_and_stay(void *self)
 {
     struct owned *owned = self;

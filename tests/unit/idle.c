@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which ages go: the oldest, as far as bytes and pages allow. */
+/* The choice of idle memory to release: the oldest first, limited by bytes and pages. */
 #include "src/core/reclaim/idle.h"
 
 #include "tests/support/env.h"
@@ -26,21 +26,21 @@ TEST(oldest_memory_is_chosen_first)
     ages.pages[40] = 2;
     ages.bytes[XSEG_IDLE_ALL - 1] = 20;
     ages.pages[XSEG_IDLE_ALL - 1] = 1;
-    /* Everything that is older than step `step`, and of that one a part. */
+    /* All memory older than `step`, and a part of the memory of that step. */
     expect_choice(&ages, 0, 0, 9, XSEG_IDLE_ALL - 1, 0, 9);
     expect_choice(&ages, 19, 0, 9, XSEG_IDLE_ALL - 1, 19, 9);
     expect_choice(&ages, 20, 0, 9, 40, 0, 8);
     expect_choice(&ages, 50, 0, 9, 40, 30, 8);
     expect_choice(&ages, 61, 0, 9, 10, 1, 6);
     expect_choice(&ages, 1000, 0, 9, 0, 880, 3);
-    /* No more pages than that. */
+    /* At most this many pages. */
     expect_choice(&ages, 1000, 0, 2, 40, 980, 1);
     expect_choice(&ages, 1000, 0, 4, 10, 940, 1);
-    /* And none that is younger. */
+    /* No younger memory. */
     expect_choice(&ages, 1000, 20, 9, 20, 940, 6);
 }
 
-/* While observers are told of what one look takes, another look may give memory a later time. */
+/* While observers are notified by one pass, another thread may record a later time. */
 TEST(memory_that_became_idle_during_the_pass_has_age_0)
 {
     const struct xseg_idle_ages ages = {.now = 5000, .span = 1000};

@@ -103,7 +103,7 @@ TEST_WITH(each_text_is_kept_once, set_up, tear_down)
         assert_string_equal(xseg_history_labels_text(labels, label), text);
         assert_int_equal(add_number(labels, i), label);
     }
-    /* A text stays where it is. */
+    /* The string does not move. */
     assert_ptr_equal(xseg_history_labels_text(labels, first), kept);
     assert_string_equal(kept, "first");
     assert_int_equal(labels->count, 1001);
@@ -119,22 +119,22 @@ TEST_WITH(long_texts_are_truncated, set_up, tear_down)
     text[sizeof(text) - 1] = '\0';
     const uint32_t label = add(labels, text);
     assert_int_equal(strlen(xseg_history_labels_text(labels, label)), XSEG_HISTORY_LABEL_BYTES - 1);
-    /* What is kept of both is equal, and so is the number. */
+    /* The truncated strings are equal, and so are the IDs. */
     text[XSEG_HISTORY_LABEL_BYTES - 1] = 'b';
     assert_int_equal(add(labels, text), label);
     text[XSEG_HISTORY_LABEL_BYTES - 1] = '\0';
     assert_int_equal(add(labels, text), label);
     text[XSEG_HISTORY_LABEL_BYTES - 2] = '\0';
     assert_int_not_equal(add(labels, text), label);
-    /* A text that begins like another is not the other. */
+    /* A prefix is another string. */
     assert_int_not_equal(add(labels, "aaaaaaaa"), add(labels, "aaaaaaaaa"));
     assert_int_not_equal(add(labels, "aaaaaaa"), add(labels, "aaaaaaaa"));
-    /* An empty text is a label, too. */
+    /* An empty string is a label. */
     assert_string_equal(xseg_history_labels_text(labels, add(labels, "")), "");
     expect_audit(labels, NULL);
 }
 
-/* Records of dropped labels are used again; the other labels keep their records. */
+/* Records of dropped labels are reused; the other labels keep their records. */
 TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
@@ -155,7 +155,7 @@ TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
         (void)add_number(labels, i);
     assert_int_equal(labels->memory.used, used);
     expect_audit(labels, NULL);
-    /* 0 is no label, and a label that has been dropped is not marked. */
+    /* 0 is no label, and a dropped label is not marked. */
     sweep(labels, kept, 1);
     xseg_mutex_lock(&labels->lock);
     xseg_history_labels_mark(labels, 0);
@@ -166,7 +166,7 @@ TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
     expect_audit(labels, NULL);
 }
 
-/* A sweep does not drop labels that are added or found after it has begun. */
+/* A sweep does not drop labels that are added or found after its start. */
 TEST_WITH(labels_created_during_a_sweep_are_kept, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
@@ -188,7 +188,7 @@ TEST_WITH(labels_created_during_a_sweep_are_kept, set_up, tear_down)
     expect_audit(labels, NULL);
 }
 
-/* What a sweep with readers has marked is no mark in the next one. */
+/* Marks of a sweep with readers do not count in the next sweep. */
 TEST_WITH(readers_keep_all_labels, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
@@ -209,7 +209,7 @@ TEST_WITH(readers_keep_all_labels, set_up, tear_down)
     assert_int_equal(labels->count, 0);
 }
 
-/* The numbers of sweeps start over. */
+/* The sweep counter wraps. */
 TEST_WITH(a_label_that_is_always_in_use_outlives_all_sweeps, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
@@ -246,8 +246,8 @@ TEST_WITH(a_sweep_is_due_after_many_new_labels, set_up, tear_down)
     assert_int_equal(count, XSEG_HISTORY_LABELS_FRESH + 1000);
 }
 
-/* The limit is one of bytes, twice as high while there are readers.  Labels in the table are found in any case, and
- * XSEG_HISTORY_LABELS_OTHER has room. */
+/* The limit is in bytes, and twice as high while there are readers. Labels in the table are found in any case, and
+ * XSEG_HISTORY_LABELS_OTHER has a reserved record. */
 TEST_WITH(full_table_returns_the_overflow_label_only, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;

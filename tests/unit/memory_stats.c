@@ -11,7 +11,7 @@
 #include "src/core/report/memory_stats.h"
 #include "src/core/report/metrics.h"
 
-/* More pools than have a row each in either format. */
+/* More pools than either format has rows. */
 #define POOLS 140u
 
 static struct xseg_published_sample sample;
@@ -21,7 +21,7 @@ static void read_both(struct xseg_allocator *allocator)
 {
     memset(&sample, 0, sizeof(sample));
     xseg_publisher_sample(allocator, &sample);
-    assert_int_equal(xseg_metrics(allocator, metrics, sizeof(metrics), NULL), XSEG_OK);
+    assert_ok(xseg_metrics(allocator, metrics, sizeof(metrics), NULL));
     assert_true(metrics[0] == '#');
 }
 
@@ -158,7 +158,7 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned at
     options.name = at == 0 ? "kv cache" : at < 3 ? "twin" : NULL;
     options.limit_bytes = at == 0 ? 200 * MIB : 0;
     options.use_on_oom = at == 1;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 
@@ -175,7 +175,7 @@ TEST(device_without_private_pools_has_shared_rows_only)
     struct xseg_pool *pool = env_pool(allocator);
     assert_int_equal(expect_agreement(allocator), 1);
     env_free(allocator, env_alloc_in(allocator, pool, 30 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     assert_int_equal(expect_agreement(allocator), 0);
     assert_int_equal(find_kind(XSEG_PUBLISHED_ENDED)->cached, 40 * MIB);
     env_empty_cache(allocator);
@@ -199,17 +199,15 @@ TEST(fallback_and_paused_memory_is_equal_in_both)
     assert_int_equal(sample.pools[2].live, 70 * MIB);
     assert_int_equal(sample.pools[2].cached, 10 * MIB);
     assert_int_equal(sample.pools[0].reserved, 0);
-    assert_int_equal(xseg_pool_pause(pool[0], XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool[0], XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(expect_agreement(allocator), 2);
     assert_int_equal(sample.pools[1].live, 20 * MIB);
     assert_int_equal(sample.pools[1].reserved, 0);
-    assert_int_equal(xseg_pool_resume(pool[0]), XSEG_OK);
-    env_free(allocator, lent);
-    env_free(allocator, kept);
-    env_free(allocator, paused);
+    assert_ok(xseg_pool_resume(pool[0]));
+    env_free(allocator, lent, kept, paused);
     assert_int_equal(expect_agreement(allocator), 2);
     for (unsigned i = 0; i < COUNT_OF(pool); i++)
-        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+        assert_ok(xseg_pool_release(pool[i]));
     env_close(allocator);
 }
 
@@ -222,21 +220,20 @@ TEST(pools_without_a_row_share_one)
     void *kept[POOLS];
 
     void *const guarded = env_alloc(allocator, 3 * MIB, NULL);
-    assert_int_equal(xseg_config_set(allocator, "unmap_on_free:False,expandable_segments:True"),
-                     XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "unmap_on_free:False,expandable_segments:True"));
     for (unsigned i = 0; i < POOLS; i++) {
         pool[i] = make_pool(allocator, i);
         kept[i] = env_alloc_in(allocator, pool[i], (i + 1) * 1024, NULL);
         void *const freed = env_alloc_in(allocator, pool[i], (i + 2) * MIB / 4, NULL);
         if (i % 3 != 0) {
             env_launch(allocator, stream, freed);
-            assert_int_equal(xseg_record_stream(allocator, freed, stream), XSEG_OK);
+            assert_ok(xseg_record_stream(allocator, freed, stream));
         }
         env_free(allocator, freed);
     }
     over = env_pool(allocator);
     env_free(allocator, env_alloc_in(allocator, over, 7 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(over), XSEG_OK);
+    assert_ok(xseg_pool_release(over));
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(expect_agreement(allocator), XSEG_PUBLISHED_POOLS - 4);
     assert_int_equal(sample.pool_count, XSEG_PUBLISHED_POOLS);
@@ -247,7 +244,7 @@ TEST(pools_without_a_row_share_one)
     assert_true(sample.pools[3].pending > 0);
     /* Without the oldest pool, the other pools move up by one row. */
     env_free(allocator, kept[0]);
-    assert_int_equal(xseg_pool_release(pool[0]), XSEG_OK);
+    assert_ok(xseg_pool_release(pool[0]));
     read_both(allocator);
     assert_int_equal(find_kind(XSEG_PUBLISHED_PRIVATE)->number, 2);
     assert_int_equal(find_kind(XSEG_PUBLISHED_OTHERS)->count, POOLS - XSEG_PUBLISHED_POOLS + 3);
@@ -255,9 +252,9 @@ TEST(pools_without_a_row_share_one)
     env_free(allocator, guarded);
     for (unsigned i = 1; i < POOLS; i++) {
         env_free(allocator, kept[i]);
-        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+        assert_ok(xseg_pool_release(pool[i]));
     }
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
     env_close(allocator);
 }
@@ -273,7 +270,7 @@ TEST(rows_are_shared_by_devices)
     settings.devices = XSEG_PUBLISHED_DEVICES;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (int i = 0; i < (int)XSEG_PUBLISHED_DEVICES; i++)
-        assert_int_equal(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]), XSEG_OK);
+        assert_ok(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]));
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         pool[i] = env_pool(allocator);
         kept[i] = env_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
@@ -292,7 +289,7 @@ TEST(rows_are_shared_by_devices)
     assert_int_equal(sample.pools[2].ordinal, 1);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         env_free(allocator, kept[i]);
-        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+        assert_ok(xseg_pool_release(pool[i]));
     }
     for (unsigned i = 0; i < XSEG_PUBLISHED_DEVICES; i++)
         env_free(allocator, ptr[i]);
@@ -322,8 +319,7 @@ TEST(reading_takes_no_lock_of_an_allocation) XSEG_UNCHECKED
         struct xseg_arena *held = i == 0 ? large : small;
 
         xseg_arena_lock(held);
-        assert_int_equal(xseg_metrics_write_text(allocator, metrics, sizeof(metrics), &needed),
-                         XSEG_OK);
+        assert_ok(xseg_metrics_write_text(allocator, metrics, sizeof(metrics), &needed));
         xseg_publisher_sample(allocator, &sample);
         for (unsigned k = 0; k < COUNT_OF(pool_stats); k++)
             xseg_counters_read_pool(k == 0 ? &device->pool : pool, &pool_stats[k]);
@@ -342,8 +338,7 @@ TEST(reading_takes_no_lock_of_an_allocation) XSEG_UNCHECKED
     xseg_mutex_unlock(&device->memory_lock);
     xseg_mutex_unlock(&allocator->open_lock);
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    env_free(allocator, a);
-    env_free(allocator, b);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    env_free(allocator, a, b);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Lock ranks: the order is kept, and breaking it ends the process with a sentence. */
+/* Lock ranks: ascending order is accepted, and a violation ends the process with a message. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/mutex.h"
 #include "tests/support/child.h"
 
-/* Note locks of two ranks as taken, one after the other. */
+/* Record locks of two ranks as acquired, one after the other. */
 static void take_both(enum xseg_lock_rank first, enum xseg_lock_rank second)
 {
     struct xseg_mutex lock[2];
@@ -60,7 +60,7 @@ TEST(a_rank_below_or_the_same_is_fatal)
     assert_string_equal(said, "");
 }
 
-/* Two arenas' locks at once, and then one that a third rank is before. */
+/* Locks of two arenas, nested, and one of a third rank. */
 static void take_beside(const void *of_stats)
 {
     xseg_lock_rank_acquired(XSEG_RANK_DEVICE_MEMORY);

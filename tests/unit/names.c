@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Names of code by libdw: this programme asks about itself. */
+/* Source positions by libdw: this program resolves its own code. */
 #include <limits.h>
 #include <link.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "src/tools/reading/names.h"
 #include "tests/support/test.h"
 
-/* This programme as the library records a module. */
+/* This program as the library records a module. */
 static struct {
     char path[PATH_MAX], build_id[2 * 64 + 1];
     uintptr_t base;
@@ -40,7 +40,7 @@ static int find_self(struct dl_phdr_info *info, size_t bytes, void *unused)
         if (info->dlpi_phdr[i].p_type == PT_NOTE)
             read_build_id(info, &info->dlpi_phdr[i]);
     self.base = info->dlpi_addr;
-    return 1; /* the programme comes first */
+    return 1; /* the program comes first */
 }
 
 static int set_up(void **state)
@@ -74,7 +74,7 @@ static __attribute__((noinline)) uint64_t call_here(int *line)
 {
     *line = __LINE__ + 1;
     const uint64_t offset = return_offset();
-    __asm__ volatile(""); /* the call is no jump */
+    __asm__ volatile(""); /* prevents a tail call */
     return offset;
 }
 

@@ -216,7 +216,7 @@ TEST(no_user_value_is_recorded_without_the_option)
     assert_int_equal(
         xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)), 0);
     assert_int_equal(xseg_origins_host_bytes(extent), 0);
-    assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history:state"));
     assert_true(xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)) >
                 0);
     const uint64_t before = env_stats(allocator).host_bytes;
@@ -238,10 +238,9 @@ TEST(user_values_take_no_memory_without_the_option)
 
     request.bytes = 3000;
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(xseg_config_set(allocator, i < 2 ? "block_user:False" : "block_user:True"),
-                         XSEG_OK);
+        assert_ok(xseg_config_set(allocator, i < 2 ? "block_user:False" : "block_user:True"));
         request.user = i == 0 ? NULL : &request;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+        assert_ok(xseg_alloc_with(allocator, &request, &ptr));
         const struct xseg_extent *extent =
             xseg_page_map_find(&allocator->page_map, (uint64_t)(uintptr_t)ptr);
         assert_true(i == 0 || xseg_origins_host_bytes(extent) - host_bytes ==

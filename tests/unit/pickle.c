@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The reader of pickles: every kind of value, and what is wrong where. */
+/* The pickle reader: every kind of value, and errors with their offsets. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #define BYTES(literal) (literal), sizeof(literal) - 1
 #define HEAD           "\x80\x02"
 
-/* Read bytes as a file, with a taker or NULL. */
+/* Read bytes as a file, with a consumer or NULL. */
 static bool read_with(const void *bytes, size_t size, const struct pickle_taker *taker,
                       struct pickle *pickle, struct pickle_fault *fault)
 {
@@ -305,13 +305,13 @@ TEST(memory_is_bounded)
 
 /* --- Taking. --- */
 
-/* Takes dictionaries with a key `k`, and sums up its numbers; stops at 99. */
+/* Consumes dictionaries with a key `k` and sums up its numbers; stops at 99. */
 struct sum {
     struct pickle pickle;
     struct pickle_fault fault;
     uint64_t taken, sum;
-    uint32_t list;      /* the last that something was taken of */
-    uint32_t lists[16]; /* [taken]: those of which it was taken, the first ones */
+    uint32_t list;      /* of the last consumed item */
+    uint32_t lists[16]; /* [taken]: the lists of the first consumed items */
 };
 
 static enum pickle_taking take(void *self, uint32_t list, uint32_t item)
@@ -361,7 +361,7 @@ TEST(consumed_items_are_in_no_list)
     pickle_fini(&sum.pickle);
 }
 
-/* Notes lists and dictionaries with a key `j`, and empties the lists; takes nothing. */
+/* Annotates lists and dictionaries with a key `j`, and empties the lists; consumes nothing. */
 static enum pickle_taking note(void *self, uint32_t list, uint32_t item)
 {
     struct sum *sum = self;
@@ -422,7 +422,8 @@ TEST(a_list_that_was_emptied_may_be_filled_again)
     pickle_fini(&sum.pickle);
 }
 
-/* One dictionary that stands several times in a list is taken as often; once taken it cannot come again. */
+/* A dictionary that occurs several times in a list is consumed each time; once consumed it cannot be referenced
+ * again. */
 TEST(repeated_dictionary_is_consumed_again_or_rejected)
 {
     struct sum sum;
@@ -438,7 +439,7 @@ TEST(repeated_dictionary_is_consumed_again_or_rejected)
     assert_false(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "ah\0a."), &sum));
     assert_int_equal(sum.fault.byte, 13);
     assert_non_null(strstr(sum.fault.text, "a dictionary of its own"));
-    /* Its number in the memo was given to another value before it is taken. */
+    /* Its memo ID was assigned to another value before it is consumed. */
     assert_true(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "]q\0"
                                                             "0ah\0a."),
                             &sum));
@@ -447,7 +448,7 @@ TEST(repeated_dictionary_is_consumed_again_or_rejected)
     pickle_fini(&sum.pickle);
 }
 
-/* The first list is in a dictionary that is taken, so nothing refers to it when the others come. */
+/* The first list is in a dictionary that is consumed, so nothing refers to it when the others follow. */
 TEST(id_of_a_freed_list_is_not_reused)
 {
     struct sum sum;
@@ -471,7 +472,7 @@ TEST(consumer_can_stop_the_reading)
     assert_string_equal(sum.fault.text, "");
 }
 
-/* What a taken dictionary had, its own lists included, is not held; equal texts and numbers are one. */
+/* The contents of a consumed dictionary are freed, including its lists; equal strings and numbers are shared. */
 TEST(consumed_items_use_no_memory)
 {
     enum { COUNT = 50000 };

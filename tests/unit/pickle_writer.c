@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Documents, as Python's pickle module reads them.
+ * Documents as Python's pickle module reads them.
  *
- * Each case writes one document, and its value as a Python expression; Python compares both at the end.  Which opcodes come is counted by Python's pickletools.
+ * Each case writes one document and its value as a Python expression; Python compares both at the end. pickletools
+ * counts the opcodes.
  */
 #include "src/base/pickle_writer.h"
 
@@ -123,7 +124,7 @@ static void write_text(const char *text, size_t length)
     say("])),");
 }
 
-/* All pairs of bytes, many triples, and what RFC 3629 has at the edges; the expression decodes them by itself. */
+/* All pairs of bytes, many triples, and the edge cases of RFC 3629; the expression decodes them independently. */
 static void write_texts(void)
 {
     static const char *const edges[] = {
@@ -203,7 +204,7 @@ static void write_lists(void)
     say("]");
 }
 
-/* Of the keys of a dictionary the last value counts. */
+/* The last value of equal keys counts. */
 static void write_dicts(void)
 {
     xseg_pickle_open_list(&pickle);
@@ -224,7 +225,7 @@ static void write_dicts(void)
     say("]");
 }
 
-/* More memos than one byte counts. */
+/* More memos than one byte can number. */
 static void write_memos(void)
 {
     uint32_t memo[600];
@@ -249,7 +250,7 @@ static void write_memos(void)
 
 /* --- Marks. --- */
 
-/* Something that is going to be taken back: it opens lists, sends much, and names words. */
+/* Content that is withdrawn later: it opens lists, sends many bytes, and memoizes words. */
 static void write_wrong(unsigned items)
 {
     for (unsigned depth = 0; depth < 3; depth++) {
@@ -263,7 +264,7 @@ static void write_wrong(unsigned items)
     xseg_pickle_close(&pickle);
 }
 
-/* Marks before and behind the edges of a batch, with and without the buffer sent meanwhile. */
+/* Marks before and after the edges of a batch, with and without a flush of the buffer in between. */
 static void write_marked(void)
 {
     static const unsigned items[] = {1, 2000, 100000};
@@ -287,7 +288,7 @@ static void write_marked(void)
     xseg_pickle_close(&pickle);
 }
 
-/* A mark that is taken of a document without an open list, and a word that was new behind it. */
+/* A mark in a document without an open list, and a word that was new after it. */
 static void write_anew(void)
 {
     const struct xseg_pickle_savepoint mark = xseg_pickle_savepoint(&pickle);
@@ -404,7 +405,8 @@ TEST(full_disk_is_reported)
     assert_int_equal(close(file), 0);
 }
 
-/* What is read equals what was said.  A name may come again, a batch has at most 1000 items, and each opcode came. */
+/* The document equals the expression. A name may be repeated, a batch has at most 1000 items, and each opcode
+ * occurs. */
 static const char check[] =
     "import glob,pickle,pickletools,sys\n"
     "def text(some):\n"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Profiles of small programmes, their sums, and comparisons of both. */
+/* Profiles of small programs, their sums, and comparisons. */
 #include <stdlib.h>
 
 #include "src/tools/ranks/compare.h"
@@ -69,7 +69,7 @@ TEST(averages_are_over_events_or_time)
     }
 }
 
-/* Frames that differ in what their names do not say, such as the module, are one site. */
+/* Frames that differ in attributes outside their names, such as the module, are one site. */
 TEST(sites_of_one_name_are_one)
 {
     const struct profile_rules rules = {.depth = 1};
@@ -152,7 +152,7 @@ TEST(sums_saturate)
     profile_fini(&small);
 }
 
-/* How many rows two profiles with these names are. */
+/* The number of rows of two profiles with these names. */
 static size_t rows_of(const char *const *a, const char *const *b, bool may_move)
 {
     struct profile left = {0}, right = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Messages in the wire format of Protocol Buffers: the bytes that its description gives, and lengths of all sizes. */
+/* The wire format of Protocol Buffers: examples of its specification, and lengths of all sizes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Files of published figures: what is taken, what is refused, and random damage. */
+/* Files of published statistics: accepted and rejected files, and random damage. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@ static struct xseg_published file, head;
 static struct xseg_published_sample frame;
 static const char *why;
 
-/* A file with two devices and three pools, in the frame of sequence 6. */
+/* A file with two devices and three pools, in the sample of sequence number 6. */
 static void fill(void)
 {
     struct xseg_published_sample *now = &file.samples[0];
@@ -64,7 +64,7 @@ TEST(well_formed_files_are_accepted)
     assert_int_equal(frame.device_count, 2);
     assert_int_equal(frame.devices[1].live, 5);
     assert_string_equal(frame.pools[2].label, "\"kv\"");
-    /* The other frame is the current one after the next change. */
+    /* The other sample is current after the next change. */
     file.samples[1].device_count = 1;
     file.samples[1].devices[0].live = 11;
     file.sequence++;
@@ -127,7 +127,7 @@ TEST(rows_are_in_order)
     one.frame = frame;
     other.problem = "it is too short";
     assert_true(top_table_init(&table, &publishers, TOP_BY_RESERVED, true));
-    /* Device 1 with two pools; the process with a problem and device 0, which have nothing. */
+    /* Device 1 with two pools; the process with a problem and device 0 have none. */
     assert_int_equal(table.count, 5);
     assert_int_equal(table.rows[0].device->ordinal, 1);
     assert_string_equal(table.rows[1].pool->label, "\"kv\"");
@@ -175,7 +175,7 @@ TEST(files_are_read)
         assert_non_null(strstr(why, "too short"));
         assert_int_equal(close(made), 0);
     }
-    /* What follows is not looked at. */
+    /* The remainder is not read. */
     made = make_file(sizeof(file));
     assert_int_equal(ftruncate(made, (off_t)1 << 40), 0);
     assert_true(published_read(made, &head, &frame, &why));
@@ -190,7 +190,7 @@ TEST(files_are_read)
 
 static atomic_bool ends_now;
 
-/* Writes frames as a publisher does: all figures of a frame are its number. */
+/* Writes samples as a publisher does: all statistics of a sample equal its number. */
 static void *write_frames(void *self)
 {
     struct xseg_published *memory = self;
@@ -231,7 +231,7 @@ TEST(samples_are_consistent)
             continue;
         }
         if (frame.device_count != 1)
-            continue; /* that from before the thread */
+            continue; /* the sample from before the thread */
         taken++;
         assert_int_equal(frame.devices[0].live, head.sequence);
         assert_int_equal(frame.devices[0].reserved, head.sequence);
@@ -251,7 +251,7 @@ static uint32_t next_random(uint64_t *state)
     return (uint32_t)(*state >> 33);
 }
 
-/* Any bytes of the file are anything: the reader stays within bounds, which a sanitizer sees. */
+/* Random bytes anywhere in the file: the reader stays within bounds, which a sanitizer checks. */
 TEST(damaged_files_are_tolerated)
 {
     struct publisher publisher = {.pid = 1, .command = "any"};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a replay measures: the allocator, and not its own accounting.
+ * The time that a replay measures: calls of the allocator, without the replay's own accounting.
  *
- * Time is this test's: only calls of the library take any, each so much (the linker leads them here), so
+ * The test replaces the clock: only library calls take time, a fixed amount each (the linker redirects the calls), so
  * that every sum is exact.
  */
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "src/tools/trace/xtrace_read.h"
 #include "tests/support/test.h"
 
-#define CALL       100     /* nanoseconds: an allocation, a free, ... */
+#define CALL       100     /* nanoseconds per allocation, free or use */
 #define TRIM       7000    /* xseg_trim() */
 #define ACCOUNTING 9999999 /* statistics, counts of driver calls */
 
@@ -55,7 +55,7 @@ WRAP(xseg_driver_calls, ACCOUNTING,
       size_t *count),
      (allocator, calls, room, count))
 
-/* Nanoseconds that a replay of a programme says it spent, in all. */
+/* Nanoseconds that a replay of a trace reports in total. */
 static double measured(const char *text, uint64_t tick_ms, FILE *timeline)
 {
     const struct replay_settings settings = {.file = "test",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Rings of events: what is kept and what is lost, against a plain list; and readers beside a writer. */
+/* Rings of events, compared with a list; and readers concurrent with a writer. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "tests/support/rng.h"
 #include "tests/support/test.h"
 
-/* An event whose every word tells its number. */
+/* An event in which every word depends on its number. */
 static struct xseg_history_event event_of(uint64_t number)
 {
     const uint64_t spread = number * UINT64_C(0x9E3779B97F4A7C15) + 1;
@@ -36,7 +36,7 @@ static uint64_t user_of(uint64_t number)
     return event_of(number).base * 3;
 }
 
-/* Whether an event is that of a number; its `user` is 0 in a ring that has no users. */
+/* Whether an event has a number; its `user` is 0 in a ring without user values. */
 static bool is_event(const struct xseg_history_event *event, uint64_t user, uint64_t number,
                      bool has_users)
 {
@@ -52,7 +52,7 @@ static bool is_event(const struct xseg_history_event *event, uint64_t user, uint
            event->action == wanted.action;
 }
 
-/* Each member has bits of its own among the words. */
+/* Each member has separate bits among the words. */
 TEST(event_is_decoded_from_its_words)
 {
     static const struct xseg_history_event full = {
@@ -113,7 +113,7 @@ TEST(event_is_decoded_from_its_words)
     }
 }
 
-/* Note events of the next numbers. */
+/* Record events with the next numbers. */
 static void note(struct xseg_history_ring *ring, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++) {
@@ -124,7 +124,7 @@ static void note(struct xseg_history_ring *ring, uint64_t count)
     }
 }
 
-/* Expect that a reader can have exactly the events from `first` up to `end`. */
+/* Expect that a reader can read exactly the events from `first` up to `end`. */
 static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, uint64_t end,
                         uint64_t lost)
 {
@@ -144,7 +144,7 @@ static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, ui
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
-/* A ring, with users or not. */
+/* A ring, with or without user values. */
 static struct xseg_history_ring *make(uint64_t capacity, bool has_users)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(capacity);
@@ -170,7 +170,7 @@ TEST(the_newest_are_kept)
         }
 }
 
-/* An event that was overwritten is not read; the one in the place that is written next is not, either. */
+/* An overwritten event is not read, and neither is the one in the slot that is written next. */
 TEST(the_overwritten_are_not_read)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(4);
@@ -197,7 +197,7 @@ TEST(cleared_events_are_not_counted_as_lost)
     expect_kept(ring, 15, 25, 15);
     xseg_history_ring_clear(ring, 20);
     expect_kept(ring, 20, 25, 0);
-    /* A clear of less changes nothing. */
+    /* A clear of fewer events changes nothing. */
     xseg_history_ring_clear(ring, 3);
     expect_kept(ring, 20, 25, 0);
     note(ring, 5);
@@ -223,12 +223,12 @@ static void grow_and_shrink(bool has_users)
     expect_kept(ring, 12, 112, 12);
     note(ring, 1);
     expect_kept(ring, 13, 113, 13);
-    /* What a smaller ring has no room for is lost, and stays so when the ring grows again. */
+    /* Events that do not fit into a smaller ring are lost, and remain lost when the ring grows again. */
     assert_true(xseg_history_ring_resize(ring, 3));
     expect_kept(ring, 110, 113, 110);
     assert_true(xseg_history_ring_resize(ring, 50));
     expect_kept(ring, 110, 113, 110);
-    /* A reader may still have a number of before. */
+    /* A reader may still have an earlier number. */
     struct xseg_history_event event;
     assert_false(xseg_history_ring_read(ring, 109, &event));
     assert_true(xseg_history_ring_read(ring, 110, &event));
@@ -246,7 +246,7 @@ TEST(a_ring_grows_and_shrinks)
     grow_and_shrink(true);
 }
 
-/* Events from before have no `user`; events without one do not keep that of an earlier event in their place. */
+/* Earlier events have no `user`; events without one do not inherit that of an earlier event in their slot. */
 TEST(readers_start_at_the_next_event)
 {
     struct xseg_history_ring *ring = make(9, false);
@@ -277,7 +277,7 @@ TEST(readers_start_at_the_next_event)
     xseg_history_ring_destroy(ring);
 }
 
-/* Whatever happens to a ring, it keeps the newest events that it had room for all the time. */
+/* In any sequence a ring keeps the newest events that fit at all times. */
 TEST(random_sequences_keep_the_newest_events)
 {
     uint64_t random = 20261;
@@ -308,7 +308,7 @@ TEST(random_sequences_keep_the_newest_events)
     }
 }
 
-/* A large ring takes memory as it fills. */
+/* A large ring allocates memory as it fills. */
 TEST(memory_is_allocated_as_events_are_recorded)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(UINT64_C(1) << 24);
@@ -331,7 +331,7 @@ TEST(memory_is_allocated_as_events_are_recorded)
 
 struct together {
     struct xseg_history_ring *ring;
-    pthread_mutex_t history; /* in the place of HISTORY */
+    pthread_mutex_t history; /* as the lock HISTORY */
     bool resizes;
     atomic_bool over;
     uint64_t reads, misses, torn, early, moments;
@@ -356,7 +356,7 @@ static void *write_on(void *self)
     return NULL;
 }
 
-/* Read everything that there is to read, once. */
+/* Read all available events once. */
 static void look(struct together *t)
 {
     struct xseg_history_event event;
@@ -370,7 +370,7 @@ static void look(struct together *t)
             t->torn += !is_event(&event, user, number, t->ring->users != NULL);
         } else {
             t->misses++;
-            /* It was not to be had only if so many came after it. */
+            /* An event may be missing only if this many followed it. */
             t->early += atomic_load(&t->ring->recorded) - number <= t->ring->capacity;
         }
     }
@@ -385,7 +385,7 @@ static void read_together(uint64_t capacity, bool resizes, bool has_users)
 
     (void)pthread_mutex_init(&t.history, NULL);
     assert_int_equal(pthread_create(&writer, NULL, write_on, &t), 0);
-    /* The writer may come round as often as it likes: then nothing is read, and all is missed. */
+    /* The writer may overtake the readers: then nothing is read, and all events are missed. */
     while (t.reads + t.misses < 100000 || atomic_load(&t.ring->recorded) < 500000)
         look(&t);
     atomic_store(&t.over, true);
@@ -445,7 +445,7 @@ TEST(the_audit_names_the_broken_invariant)
     atomic_store(&ring->dropped, 0);
     xseg_history_ring_append(ring, &early);
     expect(ring, "RING-2");
-    /* Behind a clear nothing is left to be wrong. */
+    /* After a clear nothing is left to check. */
     xseg_history_ring_clear(ring, 7);
     expect_kept(ring, 7, 7, 0);
     xseg_history_ring_destroy(ring);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Routes: read without a lock while they come and go. */
+/* Routes: lock-free lookup while routes begin and end. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 static struct xseg_mutex table_lock;
 static struct xseg_routes routes;
-static struct xseg_known_stream stream; /* the legacy one: no driver is asked */
+static struct xseg_known_stream stream; /* the legacy stream: no driver query */
 
 static void set_up(void)
 {
@@ -78,7 +78,7 @@ static struct xseg_pool pool_of_the_rounds = {.holders = 1};
 static atomic_bool stop, is_routed;
 static atomic_uint late_calls;
 
-/* The user's state is only good while the route lasts. */
+/* The user's state is valid only until the route ends. */
 static bool count_late(void *self, xseg_stream handle)
 {
     (void)handle;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Ledgers whose processes are killed or stopped at each system call, or have it refused; that open at once; that meet any
- * bytes, or a file that another program overwrites between any two system calls. */
+/* Shared budget files whose processes are killed or stopped at each system call, or whose system calls fail;
+ * concurrent opens; random bytes; and another program that overwrites the file between any two system calls. */
 #include <errno.h>
 #include <time.h>
 
 #include "tests/support/rng.h"
 #include "tests/support/shared_budgets.h"
+#include "tests/support/test.h"
 
 int __real_open(const char *path, int flags, ...);
 int __real_close(int file);
@@ -29,20 +30,20 @@ ssize_t __wrap_pread64(int file, void *bytes, size_t count, off_t at);
 ssize_t __wrap_pwrite(int file, const void *bytes, size_t count, off_t at);
 ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at);
 
-static unsigned until;      /* calls until something happens to one; 0: nothing does */
-static int with_signal;     /* what happens: the process gets that signal before the call */
-static bool is_torn;        /* and a write of a record has been done by half */
-static int with_error;      /* or the call is refused; 0: it is not */
-static bool is_no_room;     /* posix_fallocate() finds no room */
+static unsigned until;      /* calls before the fault; 0: no fault */
+static int with_signal;     /* the fault: the process gets this signal before the call */
+static bool is_torn;        /* and half of a record is written */
+static int with_error;      /* or the call fails; 0: it does not */
+static bool is_no_room;     /* posix_fallocate() finds no space */
 static bool is_short;       /* waits take no time */
 static unsigned wait_count; /* so far */
 
-static bool is_overwritten;  /* what happens: another program overwrites the file before the call */
-static bool has_overwritten; /* that the file was there */
+static bool is_overwritten;  /* the fault: another program overwrites the file before the call */
+static bool has_overwritten; /* while the file existed */
 
 static const struct peer *leaving; /* closes its shared budget file before its slot is read */
 
-/* Fill the whole file with bytes that are no shared budget file's. */
+/* Fill the file with bytes of another format. */
 static void overwrite(void)
 {
     static unsigned char bytes[BUDGET_FILE_BYTES];
@@ -79,7 +80,7 @@ int __wrap_open64(const char *path, int flags, mode_t mode)
     return __wrap_open(path, flags, mode);
 }
 
-/* Linux closes a file whatever it answers. */
+/* Linux closes a file even if close() fails. */
 int __wrap_close(int file)
 {
     const bool is_refused = is_due();
@@ -158,7 +159,7 @@ static int without_a_file(void **state)
     return 0;
 }
 
-/* All that a process does with a shared budget file. */
+/* All uses of a shared budget file by a process. */
 static void live(void)
 {
     if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
@@ -185,7 +186,7 @@ static pid_t start(unsigned nth, int number)
     return child;
 }
 
-/* Whoever comes after it has the shared budget file to itself, one bystander aside, and finds nothing of it. */
+/* The next process has the shared budget file to itself, except for one bystander, and finds no trace of the child. */
 static void assert_usable(unsigned others)
 {
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
@@ -198,7 +199,7 @@ static void assert_usable(unsigned others)
     xseg_shared_budget_close(&budget);
 }
 
-/* Kill a process at each call; returns how many there were. */
+/* Kill a process at each call; returns the number of calls. */
 static unsigned kill_at_each_call(unsigned others)
 {
     for (unsigned nth = 1;; nth++) {
@@ -233,7 +234,8 @@ TEST_WITH(a_kill_next_to_another_process_is_harmless, NULL, without_a_file)
     peer_end(&peer);
 }
 
-/* While the process is stopped, another one can use the shared budget file, or is told that the header is being made. */
+/* While the process is stopped, another process can use the shared budget file, or is told that the header is being
+ * written. */
 TEST_WITH(stop_at_each_call_blocks_no_process, NULL, without_a_file)
 {
     unsigned busy = 0;
@@ -272,8 +274,8 @@ TEST_WITH(stop_at_each_call_blocks_no_process, NULL, without_a_file)
     assert_in_range(busy, 3, 10 + BUDGET_FILE_BYTES / 4096);
 }
 
-/* Whenever another program overwrites the file, its bytes stay.  The moment between a check and the write that follows it
- * cannot be closed (shared budget file.h), so the calls that write are left out. */
+/* Whenever another program overwrites the file, its bytes remain. The window between a check and the following write
+ * cannot be closed, so the calls that write are excluded. */
 TEST_WITH(a_file_that_is_overwritten_at_any_call_is_not_written, NULL, without_a_file)
 {
     unsigned overwritten = 0;
@@ -308,7 +310,7 @@ TEST_WITH(a_file_that_is_overwritten_at_any_call_is_not_written, NULL, without_a
     assert_true(overwritten > 20);
 }
 
-/* Whatever is refused, no descriptor stays open, and the sentence names the path. */
+/* Whichever call fails, no descriptor remains open, and the message names the path. */
 TEST_WITH(each_call_may_fail, NULL, without_a_file)
 {
     bool is_at_end = false;
@@ -331,7 +333,7 @@ TEST_WITH(each_call_may_fail, NULL, without_a_file)
                 assert_said("Input/output error");
             if (xseg_shared_budget_read(&other) != XSEG_OK)
                 assert_said("Input/output error");
-            /* What has not been written is written by the next call. */
+            /* A record that could not be written is written by the next call. */
             const unsigned left = until;
             until = 0;
             assert_int_equal(budget_file_write(&other, 1), XSEG_OK);
@@ -360,7 +362,7 @@ TEST_WITH(full_file_system_is_reported, NULL, without_a_file)
     assert_usable(0);
 }
 
-/* Open it with the other processes that begin at the same moment; stay until all have. */
+/* Open the file together with the other processes; stay until all have opened it. */
 static _Noreturn void open_at_once(int begin, int opened, int end)
 {
     char byte = 0;
@@ -411,7 +413,7 @@ TEST_WITH(processes_that_open_concurrently_share_one_file, NULL, without_a_file)
     }
 }
 
-/* A reader sees whole records, however fast another process writes. */
+/* A reader sees complete records, however fast another process writes. */
 TEST_WITH(no_record_is_torn, NULL, without_a_file)
 {
     uint64_t last = 0;
@@ -452,7 +454,7 @@ TEST_WITH(a_process_may_leave_while_others_read, NULL, without_a_file)
     assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FREE);
 }
 
-/* Put random bytes somewhere, at times in the whole file, and change its size at times. */
+/* Put random bytes anywhere, sometimes in the whole file, and sometimes change its size. */
 static void spoil(int file, uint64_t *random)
 {
     static unsigned char bytes[BUDGET_FILE_BYTES];
@@ -499,7 +501,7 @@ TEST_WITH(any_bytes_may_be_in_the_file, NULL, without_a_file)
             assert_int_equal(budget_file_count(&other), 3);
             xseg_shared_budget_close(&other);
         }
-        /* Now and then all is well again. */
+        /* Occasionally the file is restored. */
         if (round % 10 == 9) {
             assert_int_equal(ftruncate(file, BUDGET_FILE_BYTES), 0);
             assert_int_equal(__real_pwrite(file, header, sizeof(header), 0), sizeof(header));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Shortcuts: who has one, what drops it, and that a forked child finds none. */
+/* The stream lookup cache: which requests fill it, what invalidates it, and forked children. */
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ static bool has(struct xseg_allocator *allocator, xseg_stream stream)
     return xseg_stream_cache_find(&allocator->stream_cache, 0, stream) != NULL;
 }
 
-/* Plain requests: the first one grows, the second one is a hit, by which the stream gets a shortcut. */
+/* The first request grows, the second is a hit, which caches the lookup of the stream. */
 static void warm(struct xseg_allocator *allocator, xseg_stream stream)
 {
     for (unsigned i = 0; i < 2; i++)
@@ -31,7 +31,7 @@ TEST(first_hit_fills_the_cache)
     env_free(allocator, env_alloc(allocator, BYTES, NULL));
     assert_true(has(allocator, NULL));
     assert_null(xseg_stream_cache_find(&allocator->stream_cache, 1, NULL));
-    /* Handles of which the driver has to be asked. */
+    /* Handles for which the driver is queried. */
     warm(allocator, (xseg_stream)1);
     warm(allocator, (xseg_stream)2);
     assert_false(has(allocator, (xseg_stream)1));
@@ -74,10 +74,10 @@ TEST(changes_of_lookup_results_invalidate_the_cache)
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
 
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     warm(allocator, NULL);
     assert_false(has(allocator, NULL) || has(allocator, stream));
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     warm(allocator, NULL);
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
@@ -90,25 +90,25 @@ TEST(changes_of_lookup_results_invalidate_the_cache)
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
 
-    assert_int_equal(xseg_config_set(allocator, "max_split_size_mb:30"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "max_split_size_mb:30"));
     assert_false(has(allocator, NULL) || has(allocator, stream));
     warm(allocator, NULL);
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
 
-    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
     warm(allocator, NULL);
     assert_false(has(allocator, NULL));
     assert_true(traced > 0);
-    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
+    assert_ok(xseg_observer_remove(allocator, id));
     warm(allocator, NULL);
     warm(allocator, stream);
 
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
     assert_false(has(allocator, stream));
     assert_true(has(allocator, NULL));
     env_stream_destroy(stream);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
@@ -123,15 +123,15 @@ TEST(each_device_has_its_own_cache)
     for (unsigned i = 0; i < 8; i++) {
         void *ptr = NULL;
 
-        assert_int_equal(xseg_alloc(allocator, (int)i % 4, BYTES, NULL, &ptr), XSEG_OK);
-        assert_int_equal(xseg_free(allocator, ptr), XSEG_OK);
+        assert_ok(xseg_alloc(allocator, (int)i % 4, BYTES, NULL, &ptr));
+        assert_ok(xseg_free(allocator, ptr));
     }
     for (int i = 0; i < 4; i++)
         assert_non_null(xseg_stream_cache_find(&allocator->stream_cache, i, NULL));
     env_close(allocator);
 }
 
-/* More streams than there are places: some share one. */
+/* More streams than entries: some share an entry. */
 TEST(streams_may_share_a_cache_entry)
 {
     enum { MANY = 700 };
@@ -152,7 +152,7 @@ TEST(streams_may_share_a_cache_entry)
         assert_true(with > 100 && with <= XSEG_STREAM_CACHE_ENTRIES);
     }
     for (unsigned i = 0; i < MANY; i++) {
-        assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
+        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
         assert_false(has(allocator, stream[i]));
         env_stream_destroy(stream[i]);
     }
@@ -203,7 +203,7 @@ TEST(forked_child_finds_an_empty_cache)
     env_close(allocator);
 }
 
-/* As on a kernel that wipes no memory: the entry points ask. */
+/* As on a kernel without MADV_WIPEONFORK: the entry points query the process ID. */
 TEST(cache_is_disabled_without_wipe_on_fork)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
@@ -211,7 +211,7 @@ TEST(cache_is_disabled_without_wipe_on_fork)
     allocator->stream_cache.is_wiped_on_fork = false;
     allocator->fast_frees_are_wiped = false;
     xseg_fork_guard_fini(&allocator->fork);
-    assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
     warm(allocator, NULL);
     assert_false(has(allocator, NULL));
     void *live = env_alloc(allocator, BYTES, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Stream capture: who takes part, what is refused, what spoils it. */
+/* Stream capture: participants, rejected calls, invalidation. */
 #include <pthread.h>
 
 #include "tests/unit/sim_setup.h"
@@ -65,19 +65,11 @@ static void end_with(CUstream stream, CUresult expected)
     assert_int_equal(status_of(stream), NONE);
 }
 
-/* The stream's capture was spoilt; end it. */
+/* The stream's capture was invalidated; end it. */
 static void expect_spoilt(CUstream stream)
 {
     assert_int_equal(status_of(stream), INVALID);
     end_with(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-}
-
-static CUevent record(CUstream stream)
-{
-    CUevent event = new_event();
-
-    ASSERT_OK(cuEventRecord(event, stream));
-    return event;
 }
 
 SIM_TEST(a_capture_has_a_beginning_an_id_and_an_end)
@@ -280,7 +272,7 @@ static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
     return mode;
 }
 
-/* An unsafe call made by another thread in some mode. */
+/* An unsafe call by another thread in some mode. */
 struct attempt {
     CUstreamCaptureMode mode;
     CUresult (*call)(void);
@@ -306,7 +298,7 @@ static CUgraph graph_of(CUstream stream)
     return graph;
 }
 
-/* The only node that the stream's next one needs. */
+/* The only node on which the stream's next node depends. */
 static CUgraphNode last_of(CUstream stream)
 {
     const CUgraphNode *nodes = NULL;
@@ -453,7 +445,7 @@ SIM_TEST(a_fork_has_to_be_joined)
     end_with(stream, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
     assert_int_equal(status_of(side), NONE);
 
-    /* Through another stream is fine, and work after the join is not. */
+    /* A join through another stream is valid, and work after the join is not. */
     for (int late = 0; late < 2; late++) {
         ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
         ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
@@ -517,7 +509,7 @@ SIM_TEST(an_event_keeps_what_it_saw)
     (void)captured(stream);
     ASSERT_OK(cuStreamWaitEvent(side, event, 0));
     assert_ptr_equal(last_of(side), first);
-    /* A graph that has a hundred nodes on as many streams. */
+    /* A graph with a hundred nodes on as many streams. */
     for (int i = 0; i < 100; i++) {
         CUstream next = new_stream();
 
@@ -627,7 +619,7 @@ SIM_TEST(destroyed_context_ends_its_captures)
     assert_string_equal(text, "");
     (void)enter(0);
     ASSERT_OK(try_alloc());
-    /* So does a machine. */
+    /* The end of a machine does as well. */
     (void)begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     assert_int_equal(fresh(state), 0);
     ASSERT_OK(try_alloc());

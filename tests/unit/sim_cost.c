@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What each preset charges. */
+/* The costs that each preset charges. */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "tests/unit/sim_setup.h"
 
-/* What the clock has moved by since the last question. */
+/* The time by which the clock has advanced since the last call. */
 static uint64_t spent(void)
 {
     static uint64_t last;
@@ -110,7 +110,7 @@ TEST(each_preset_charges_its_table)
     }
 }
 
-/* A file of these lines, which the caller removes. */
+/* Create a file of these lines; the caller removes it. */
 static void write_costs(char path[], const char *text)
 {
     const int file = mkstemp(path);
@@ -120,14 +120,14 @@ static void write_costs(char path[], const char *text)
     assert_int_equal(close(file), 0);
 }
 
-/* Every number is another one, so that none is charged in place of another. */
+/* All numbers differ, so that none is charged in place of another. */
 TEST(file_charges_its_table)
 {
     static const struct expected row = {
         .reserve = 1,
         .create_2 = 3 + 2 * 5,
         .create_20 = 3 + 20 * 5,
-        .map = 900, /* its least */
+        .map = 900, /* the minimum */
         .access_2 = 31000 + 32000 + 2 * 37,
         .access_22_two_devices = 31000 + 2 * (32000 + 2 * 37) + 2 * (32000 + 20 * 37),
         .unmap_1 = 17000 + 19000 + 2 * 23,
@@ -154,7 +154,7 @@ TEST(file_charges_its_table)
     write_costs(path, text);
     settings.costs = path;
     start(&settings);
-    assert_int_equal(unlink(path), 0); /* it has been read */
+    assert_int_equal(unlink(path), 0); /* already read */
     (void)enter(0);
     (void)spent();
     virtual_memory_costs(&row);
@@ -179,7 +179,7 @@ TEST(file_charges_its_table)
     assert_int_equal(spent(), 89);
 }
 
-/* A file's numbers may be large, and so may a size that is refused: their product has an end. */
+/* The numbers of a file may be large, and so may the size of a rejected request: their product saturates. */
 TEST(the_largest_costs_do_not_overflow)
 {
     static const char *const keys[] = {
@@ -240,7 +240,7 @@ TEST(failed_calls_and_waits_are_not_driver_time)
     assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, 2), XSEG_OK);
     ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 0);
-    /* Finding out that memory is short takes the driver as long as giving it. */
+    /* Detecting that memory is exhausted takes the driver as long as allocating. */
     ASSERT_CU(cuMemAlloc(&address, 2048 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 40000 + 2048 * 180);
 
@@ -264,7 +264,7 @@ static int rising(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* What so many calls of 2000 ns each were charged. */
+/* The charges of this many calls of 2000 ns each. */
 static void draw(uint64_t seed, uint64_t *charge)
 {
     struct xseg_sim_settings settings = small_machine();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Faults, and the counters of calls. */
+/* Injected faults, and counters of calls. */
 #include "tests/unit/sim_setup.h"
 
 #include <stdio.h>
@@ -57,7 +57,7 @@ SIM_TEST(a_later_fault_replaces_an_earlier_one)
 
 SIM_TEST(fault_matches_calls_that_another_fault_skips)
 {
-    /* A fault strikes even a call that would have been refused, and cuInit. */
+    /* A fault also applies to a call that would fail anyway, and to cuInit. */
     const struct xseg_sim_settings settings = small_machine();
 
     assert_int_equal(xseg_sim_fail("cuMemUnmap", 1, 719), XSEG_OK);
@@ -191,7 +191,7 @@ SIM_TEST(a_batch_fails_half_way)
     assert_int_equal(access_of(base + 2 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     assert_int_equal(access_of(base + 3 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
     ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
-    /* Arguments come first. */
+    /* Arguments are checked first. */
     set(0, &fault);
     ASSERT_CU(cuMemSetAccess(base, 0, &desc, 1), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
@@ -210,7 +210,7 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
     assert_int_equal(total, 1024 * MIB);
     ASSERT_CU(cuMemCreate(&other, 3 * GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemAlloc(&out, 3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
-    /* More than is free leaves nothing. */
+    /* More than the free memory leaves none. */
     assert_int_equal(xseg_sim_set_external_memory(0, UINT64_MAX), XSEG_OK);
     ASSERT_OK(cuMemGetInfo(&left, &total));
     assert_int_equal(left, 0);
@@ -255,7 +255,7 @@ static void bad_faults_in_full_are_refused(void)
     expect_refused(xseg_sim_fault_set(0, &fault), "struct_size");
 }
 
-/* A driver does not survive a fork; a fresh machine does not mind. */
+/* A driver does not survive a fork; a fresh machine works in the child. */
 SIM_TEST(calls_of_a_forked_child_fail)
 {
     const pid_t child = fork();
@@ -294,7 +294,7 @@ SIM_TEST(bad_faults_are_refused)
     (void)create(GRANULE);
 }
 
-/* A round of everything that memory is used for; every step undoes itself when one fails. */
+/* All uses of memory in one round; a failed step undoes itself. */
 static CUresult round_trip(void)
 {
     const CUmemAllocationProp prop = on_device(0);
@@ -378,7 +378,7 @@ SIM_TEST(calls_of_any_signature_count_as_one_name)
     ASSERT_CU(get_device(&device, NULL), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* What a call writes to standard error. */
+/* The text that a call writes to standard error. */
 static void expect_said(const char *call, uint64_t count, const char *want)
 {
     char text[1024] = "";
@@ -399,7 +399,7 @@ static void expect_said(const char *call, uint64_t count, const char *want)
 
 #define ADVICE "; use a name without version suffix, such as cuMemCreate\n"
 
-/* A name that is mistyped counts nothing for ever, which looks like a test that passes. */
+/* A fault with a mistyped name would never apply, and the test would pass. */
 SIM_TEST(unknown_call_names_are_reported)
 {
     ASSERT_OK(try_reserve());

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Graphs that are made executable and launched, conditional nodes, captures into a graph, user objects. */
+/* Instantiation and launch of graphs, conditional nodes, captures into a graph, user objects. */
 #include "tests/unit/sim_setup.h"
 
-/* By the names of the driver's entry points, which other versions of the header declare or map to others. */
+/* The names of the driver's entry points, which other versions of the header declare differently or map to others. */
 #undef cuStreamUpdateCaptureDependencies
 
 CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes,
@@ -60,7 +60,7 @@ static void count_call(void *argument)
     ++*(int *)argument;
 }
 
-/* What was captured happens at each launch, and not before; the graph itself may be gone. */
+/* Captured work runs at each launch, not before; the graph may be destroyed. */
 SIM_TEST_BYTES(launch_runs_the_captured_work)
 {
     const CUdeviceptr base = device_memory();
@@ -118,7 +118,7 @@ SIM_TEST(wrong_arguments_are_refused)
     ASSERT_OK(cuGraphExecDestroy(executable));
 }
 
-/* The second launch begins when the first has ended, on whatever streams they are. */
+/* The second launch starts after the first has ended, on any streams. */
 SIM_TEST(launches_of_one_graph_follow_each_other)
 {
     const CUstream first = new_stream(), second = new_stream();
@@ -140,7 +140,7 @@ SIM_TEST(launches_of_one_graph_follow_each_other)
     ASSERT_OK(cuGraphDestroy(graph));
 }
 
-/* Events that are recorded and waited for by the graph, not by its capture. */
+/* Events that the graph records and waits for, not its capture. */
 SIM_TEST(launches_record_and_wait)
 {
     const CUstream stream = new_stream(), side = new_stream();
@@ -233,10 +233,10 @@ SIM_TEST(capture_extends_an_existing_graph)
     ASSERT_OK(cuGraphGetRootNodes(graph, other, &count));
     assert_int_equal(count, 1);
     assert_ptr_equal(other[0], first);
-    /* The program knows the graph. */
+    /* The graph belongs to the program. */
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, another, NULL, NULL, 0, 0));
     ASSERT_OK(cuStreamEndCapture(stream, NULL));
-    /* A capture that fails leaves the graph to the program. */
+    /* A failed capture leaves the graph to the program. */
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, 0));
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     ASSERT_CU(cuStreamEndCapture(stream, &same), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -268,7 +268,7 @@ static CUgraphNodeParams conditional(CUgraphConditionalHandle handle, int type, 
     return wanted;
 }
 
-/* A body that fills one byte, behind `base`. */
+/* A body that fills one byte at an offset from `base`. */
 static void fill_in(CUgraph body, CUstream stream, CUdeviceptr address)
 {
     CUgraph same = NULL;
@@ -279,7 +279,7 @@ static void fill_in(CUgraph body, CUstream stream, CUdeviceptr address)
     ASSERT_OK(cuStreamEndCapture(stream, &same));
 }
 
-/* Which of the bodies of a conditional node have run, a bit for each. */
+/* Which bodies of a conditional node have run, one bit for each. */
 static unsigned bodies_that_run(int type, unsigned size, unsigned value)
 {
     const CUdeviceptr base = device_memory();
@@ -344,7 +344,7 @@ SIM_TEST(wrong_conditions_are_refused)
     ASSERT_OK(cuGraphDestroy(other));
 }
 
-/* The graph goes under the capture of a body, which is spoilt and can still be ended. */
+/* The graph is destroyed during the capture of a body, which is invalidated and can still be ended. */
 SIM_TEST(graph_can_be_destroyed_during_the_capture_of_its_body)
 {
     const CUstream stream = new_stream();
@@ -366,7 +366,7 @@ SIM_TEST(graph_can_be_destroyed_during_the_capture_of_its_body)
 
 #if CUDA_VERSION >= 12040
 
-/* A graph is not instantiable while a body of it is captured into, however deep. */
+/* A graph cannot be instantiated while one of its bodies is being captured, at any depth. */
 SIM_TEST(graph_is_complete_at_instantiation)
 {
     const CUstream stream = new_stream();
@@ -416,7 +416,7 @@ SIM_TEST(executable_retains_objects_of_its_bodies)
 
 #endif
 
-/* A launch that is refused has queued nothing. */
+/* A failed launch has queued nothing. */
 SIM_TEST_BYTES(a_launch_is_all_or_nothing)
 {
     const CUdeviceptr base = device_memory(), other = device_memory();
@@ -448,7 +448,7 @@ static void begin_with_object(CUstream stream, int *gone)
     ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
 }
 
-/* The graph of a capture that fails goes with it, and what it referred to is told before the call returns. */
+/* The graph of a failed capture is destroyed with it, and its objects are notified before the call returns. */
 SIM_TEST(objects_are_released_with_a_failed_capture)
 {
     const CUstream stream = new_stream();
@@ -462,7 +462,7 @@ SIM_TEST(objects_are_released_with_a_failed_capture)
     assert_int_equal(gone, 1);
 }
 
-/* As with a context that ends under the capture. */
+/* The same if the context is destroyed during the capture. */
 SIM_TEST(objects_are_released_with_the_context_of_a_capture)
 {
     const CUstream stream = new_stream();
@@ -473,7 +473,7 @@ SIM_TEST(objects_are_released_with_the_context_of_a_capture)
     assert_int_equal(gone, 1);
 }
 
-/* What a capture hands out as its needs can be given back to it, all or a part: nothing is added. */
+/* The dependencies that a capture returns can be set again, all or some: nothing is added. */
 SIM_TEST(dependencies_are_released)
 {
     enum { SIDES = 3 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Pinned host memory, and copies that leave holes alone. */
+/* Pinned host memory, and copies that skip unmapped memory. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -28,11 +28,6 @@ static CUdeviceptr device_memory(size_t bytes)
     return base;
 }
 
-static unsigned char *bytes_at(CUdeviceptr address)
-{
-    return (unsigned char *)(uintptr_t)address;
-}
-
 SIM_TEST(wrong_arguments_are_refused)
 {
     unsigned char *host = NULL;
@@ -48,7 +43,7 @@ SIM_TEST(wrong_arguments_are_refused)
     ASSERT_CU(cuMemFreeHost(host), CUDA_ERROR_INVALID_VALUE);
 }
 
-/* Registered memory is pinned as given memory is, and stays the program's. */
+/* Registered memory is pinned like allocated memory, and still belongs to the program. */
 SIM_TEST(program_memory_can_be_pinned)
 {
     unsigned char *own = malloc(8192), *given = pinned(4096);
@@ -104,7 +99,7 @@ SIM_TEST(pinned_memory_is_known_by_its_address)
               CUDA_ERROR_INVALID_VALUE);
 }
 
-/* A stream writes a word in its turn. */
+/* A stream writes a word in stream order. */
 SIM_TEST_BYTES(a_stream_writes_a_value)
 {
     const CUdeviceptr base = device_memory(GRANULE);
@@ -152,10 +147,10 @@ SIM_TEST(unfreed_host_memory_is_a_leak)
     assert_non_null(strstr(text, "pinned host memory: 1, first: 12345 bytes"));
     ASSERT_OK(cuMemFreeHost(host));
     assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
-    (void)pinned(100); /* ends with the machine */
+    (void)pinned(100); /* freed with the machine */
 }
 
-/* Between pinned and device memory an asynchronous copy happens in its turn, not in the call. */
+/* Between pinned and device memory an asynchronous copy runs in stream order, not in the call. */
 SIM_TEST_BYTES(copies_run_in_stream_order)
 {
     const CUdeviceptr base = device_memory(GRANULE);
@@ -210,8 +205,8 @@ static size_t resident(const unsigned char *from, size_t bytes)
     return count;
 }
 
-/* Little in a lot of memory: what the copies make has as little, and the rest is zero. */
-/* What a free waits for happens before the memory goes. */
+/* Few bytes in a large range: the target of a copy has as few resident pages, and the rest is zero. */
+/* Work that a free waits for runs before the memory is unmapped. */
 SIM_TEST_BYTES(free_waits_for_earlier_work)
 {
     const CUstream stream = new_stream();
@@ -237,7 +232,7 @@ SIM_TEST_BYTES(copies_skip_unmapped_memory)
 
     bytes_at(base)[5000] = 7;
     bytes_at(base)[LARGE - 1] = 8;
-    memset(host, 9, 3 * MIB); /* of which nothing may be left */
+    memset(host, 9, 3 * MIB); /* all of it must be overwritten */
     memset(bytes_at(second), 9, 3 * MIB);
     ASSERT_OK(cuMemcpyDtoH(host, base, LARGE));
     assert_true(resident(host, LARGE) <= 16);
@@ -247,7 +242,7 @@ SIM_TEST_BYTES(copies_skip_unmapped_memory)
         assert_int_equal(bytes_at(second)[at], at == 5000 ? 7 : 0);
     }
     assert_int_equal(bytes_at(second)[LARGE - 1], 8);
-    /* A part that starts and ends inside of pages. */
+    /* A part that starts and ends inside pages. */
     ASSERT_OK(cuMemcpyDtoD(base + 100, second + 4096, LARGE / 2));
     assert_int_equal(bytes_at(base)[100 + 5000 - 4096], 7);
     ASSERT_OK(cuMemsetD8(base + 50, 0, LARGE - 51));
@@ -255,7 +250,7 @@ SIM_TEST_BYTES(copies_skip_unmapped_memory)
     assert_int_equal(bytes_at(base)[LARGE - 1], 8);
 }
 
-/* The flags of the mapping that an address lies in, as the kernel lists them; "" if it does not. */
+/* The flags of the mapping at an address from /proc/self/smaps; "" if there is none. */
 static void read_flags(const void *at, char *flags, size_t bytes)
 {
     FILE *maps = fopen("/proc/self/smaps", "r");
@@ -274,7 +269,7 @@ static void read_flags(const void *at, char *flags, size_t bytes)
         (void)fclose(maps);
 }
 
-/* Where the system gives huge pages unless a mapping refuses them, a byte would take 2 MiB. */
+/* Where transparent huge pages are always on, one byte would take 2 MiB. */
 SIM_TEST_BYTES(no_memory_uses_huge_pages)
 {
     const void *const memory[] = {pinned(LARGE), bytes_at(device_memory(LARGE))};

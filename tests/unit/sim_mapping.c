@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reservations, physical memory, mappings and access rights: what is refused, and what is counted. */
+/* Reservations, physical memory, mappings and access rights: rejected calls, and accounting. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -8,7 +8,7 @@
 #include "tests/support/rng.h"
 #include "tests/unit/sim_setup.h"
 
-/* The scene of the refusals: a reservation of eight granules with mappings of 1, 2, none, 1, ... */
+/* The state for rejected calls: a reservation of eight granules with mappings of 1, 2, none, 1, ... */
 struct scene {
     CUdeviceptr base;
     CUmemGenericAllocationHandle one, two, released;
@@ -147,7 +147,7 @@ static const struct {
 #undef ROW
 };
 
-/* Everything that a refused call could have changed. */
+/* All state that a rejected call could change. */
 struct count {
     uint64_t used, peak;
     size_t leaks;
@@ -250,7 +250,7 @@ SIM_TEST(ranges_are_found_after_many_releases)
     }
 }
 
-/* 128 TiB, but for what lies below the first address. */
+/* 128 TiB, except for the range below the first address. */
 #define TIB ((uint64_t)1 << 40)
 
 SIM_TEST(addresses_are_reused_once_all_were_used)
@@ -269,7 +269,7 @@ SIM_TEST(addresses_are_reused_once_all_were_used)
         if (base < last && fell++ == 0)
             assert_int_equal(base, first);
         last = base;
-        /* What lies there by now is found there. */
+        /* Memory that is mapped there now is found there. */
         back(base + TIB - GRANULE, GRANULE);
         ASSERT_OK(cuMemUnmap(base + TIB - GRANULE, GRANULE));
         ASSERT_OK(cuMemAddressFree(base, TIB));
@@ -280,7 +280,7 @@ SIM_TEST(addresses_are_reused_once_all_were_used)
     ASSERT_OK(cuMemAddressFree(kept, 4 * GRANULE));
 }
 
-/* Many that live, of all sizes and alignments, while the space is used up again and again. */
+/* Many live ranges of all sizes and alignments, while the address space is used up repeatedly. */
 SIM_TEST(reused_addresses_belong_to_one_range)
 {
     enum { RANGES = 40 };
@@ -310,7 +310,7 @@ SIM_TEST(reused_addresses_belong_to_one_range)
         ASSERT_OK(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside));
         assert_int_equal(start, base[i]);
     }
-    assert_true(refused < 200); /* for want of a gap that is long enough */
+    assert_true(refused < 200); /* without a gap that is long enough */
     for (unsigned i = 0; i < RANGES; i++)
         if (base[i] != 0)
             ASSERT_OK(cuMemAddressFree(base[i], bytes[i]));
@@ -444,7 +444,7 @@ TEST(one_call_may_unmap_several_mappings)
     }
 }
 
-/* cuda-python #2882: without that release the memory is lost. */
+/* cuda-python #2882: without that release the memory leaks. */
 SIM_TEST(a_retained_handle_is_the_same_and_needs_its_own_release)
 {
     CUmemGenericAllocationHandle handle = create(2 * GRANULE), again = 0;
@@ -651,7 +651,7 @@ SIM_TEST(memory_can_be_unmapped_after_its_work)
         back(base, GRANULE);
         back(base + GRANULE, GRANULE);
         ASSERT_OK(cuMemSetAccess(base, 2 * GRANULE, &desc, 1));
-        /* Work elsewhere, and open work, is no matter. */
+        /* Work elsewhere, and open-ended work, does not matter. */
         assert_int_equal(xseg_sim_launch_on(other, UINT64_MAX, base + GRANULE, 8), XSEG_OK);
         assert_int_equal(xseg_sim_launch_on(stream, 1000, base, GRANULE), XSEG_OK);
         ASSERT_OK(cuEventRecord(event, stream));
@@ -675,7 +675,7 @@ SIM_TEST(memory_can_be_unmapped_after_its_work)
     ASSERT_OK(cuMemAlloc(&address, 100));
     assert_int_equal(xseg_sim_launch_on(stream, 100, address, 100), XSEG_OK);
     ASSERT_OK(cuMemFree(address));
-    /* Streams that are gone, and contexts that end, leave no work behind. */
+    /* Destroyed streams and contexts leave no work. */
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
     assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, base, 1), XSEG_OK);
@@ -720,12 +720,6 @@ SIM_TEST(old_accesses_are_forgotten)
 
 /* --- Real bytes. --- */
 
-/* Bytes of a device, as a kernel would see them. */
-static unsigned char *seen(CUdeviceptr address)
-{
-    return (unsigned char *)(uintptr_t)address;
-}
-
 static CUdeviceptr usable(size_t bytes)
 {
     const CUmemAccessDesc desc = read_write(0);
@@ -744,12 +738,12 @@ SIM_TEST_BYTES(copies_and_fills_move_bytes)
     ASSERT_OK(cuMemAlloc(&allocated, 64));
     for (size_t i = 0; i < sizeof(in); i++)
         in[i] = (unsigned char)(i * 3 + 1);
-    assert_int_equal(seen(mapped)[0], 0);
+    assert_int_equal(bytes_at(mapped)[0], 0);
     ASSERT_OK(cuMemcpyHtoD(mapped + GRANULE - 32, in, sizeof(in)));
     ASSERT_OK(cuMemcpyDtoD(allocated, mapped + GRANULE - 32, sizeof(in)));
     ASSERT_OK(cuMemcpyDtoH(out, allocated, sizeof(out)));
     assert_memory_equal(in, out, sizeof(in));
-    assert_memory_equal(seen(mapped + GRANULE - 32), in, sizeof(in));
+    assert_memory_equal(bytes_at(mapped + GRANULE - 32), in, sizeof(in));
 
     ASSERT_OK(cuMemsetD8(mapped, 0xa5, 7));
     ASSERT_OK(cuMemsetD16(mapped + 8, 0x1234, 3));
@@ -759,10 +753,10 @@ SIM_TEST_BYTES(copies_and_fills_move_bytes)
                         "\xa5\xa5\xa5\xa5\xa5\xa5\xa5\0\x34\x12\x34\x12\x34\x12\0\0"
                         "\xef\xcd\xab\x89\xef\xcd\xab\x89\0",
                         26);
-    /* Either side may be the host's. */
+    /* Either side may be host memory. */
     ASSERT_OK(cuMemcpy((CUdeviceptr)(uintptr_t)out, mapped, 8));
     ASSERT_OK(cuMemcpy(allocated, (CUdeviceptr)(uintptr_t)in, 8));
-    assert_memory_equal(seen(allocated), in, 8);
+    assert_memory_equal(bytes_at(allocated), in, 8);
     assert_int_equal(out[6], 0xa5);
 }
 
@@ -777,18 +771,18 @@ SIM_TEST_BYTES(aliases_share_bytes)
     ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
     ASSERT_OK(cuMemSetAccess(second, GRANULE, &desc, 1));
     ASSERT_OK(cuMemsetD8(first, 1, 2 * GRANULE));
-    assert_int_equal(seen(second)[GRANULE - 1], 1);
+    assert_int_equal(bytes_at(second)[GRANULE - 1], 1);
     ASSERT_OK(cuMemUnmap(first, 2 * GRANULE));
     ASSERT_OK(cuMemsetD8(second, 2, 1));
     ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
-    /* Unmapped memory keeps what it contains; fresh memory is zero. */
-    assert_int_equal(seen(first)[0], 2);
-    assert_int_equal(seen(first)[2 * GRANULE - 1], 1);
+    /* Unmapped memory keeps its contents; fresh memory is zero. */
+    assert_int_equal(bytes_at(first)[0], 2);
+    assert_int_equal(bytes_at(first)[2 * GRANULE - 1], 1);
     ASSERT_OK(cuMemUnmap(second, GRANULE));
     back(second, GRANULE);
     ASSERT_OK(cuMemSetAccess(second, GRANULE, &desc, 1));
-    assert_int_equal(seen(second)[0], 0);
+    assert_int_equal(bytes_at(second)[0], 0);
 }
 
 SIM_TEST_BYTES(asynchronous_copies_run_in_stream_order)
@@ -804,24 +798,24 @@ SIM_TEST_BYTES(asynchronous_copies_run_in_stream_order)
     ASSERT_OK(cuMemsetD8Async(base + 2, 9, 1, other));
     ASSERT_OK(cuMemsetD16Async(base + 4, 0x0b0a, 1, stream));
     ASSERT_OK(cuMemsetD32Async(base + 8, 0x0f0e0d0c, 1, stream));
-    assert_memory_equal(seen(base), "\0\0\x09", 3);
+    assert_memory_equal(bytes_at(base), "\0\0\x09", 3);
     xseg_sim_advance(99);
-    assert_int_equal(seen(base)[0], 0);
+    assert_int_equal(bytes_at(base)[0], 0);
     xseg_sim_advance(1);
-    assert_memory_equal(seen(base), "\7\7\x09\0\x0a\x0b\0\0\x0c\x0d\x0e\x0f", 12);
+    assert_memory_equal(bytes_at(base), "\7\7\x09\0\x0a\x0b\0\0\x0c\x0d\x0e\x0f", 12);
     launch(stream, 100);
     ASSERT_OK(cuMemsetD8Async(base, 4, 1, stream));
-    /* To host memory it waits. */
+    /* A copy to host memory waits. */
     ASSERT_OK(cuMemcpyDtoHAsync(&out, base, 1, stream));
     assert_int_equal(out, 4);
     launch(stream, UINT64_MAX);
     ASSERT_OK(cuMemcpyAsync(base, base + 2, 1, stream));
-    assert_int_equal(seen(base)[0], 4);
+    assert_int_equal(bytes_at(base)[0], 4);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
-    assert_int_equal(seen(base)[0], 9);
+    assert_int_equal(bytes_at(base)[0], 9);
 }
 
-/* Whether the process survives writing there. */
+/* Whether the process survives a write to the address. */
 static bool can_write(CUdeviceptr address)
 {
     const pid_t child = fork();
@@ -830,7 +824,7 @@ static bool can_write(CUdeviceptr address)
     if (child == 0) {
         (void)signal(SIGSEGV, SIG_DFL);
         (void)signal(SIGBUS, SIG_DFL);
-        *(volatile unsigned char *)seen(address) = 1;
+        *(volatile unsigned char *)bytes_at(address) = 1;
         _exit(0);
     }
     assert_int_equal(waitpid(child, &result, 0), child);
@@ -866,7 +860,7 @@ SIM_TEST_BYTES(forked_child_keeps_the_memory_of_its_parent)
         _exit(with_bytes(state));
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
-    assert_int_equal(seen(base)[GRANULE - 1], 5);
+    assert_int_equal(bytes_at(base)[GRANULE - 1], 5);
 }
 
 SIM_TEST_BYTES(occupied_addresses_are_skipped)
@@ -883,7 +877,7 @@ SIM_TEST_BYTES(occupied_addresses_are_skipped)
     assert_int_equal(munmap(mine, GRANULE), 0);
 }
 
-/* A copy goes to whichever stream it is given; a fill is a kernel, which needs its own device. */
+/* A copy may use any stream; a fill is a kernel, which needs its own device. */
 SIM_TEST_BYTES(copy_may_run_on_a_stream_of_another_device)
 {
     const char letter = 'x';
@@ -1053,7 +1047,7 @@ TEST(peers_access_each_others_allocations)
     ASSERT_CU(cuMemSetAccess(far, GRANULE, &desc, 1), CUDA_ERROR_INVALID_DEVICE);
 }
 
-/* XLA #40852: enabling a peer does not do. */
+/* XLA #40852: enabling peer access is not sufficient. */
 SIM_TEST(mapped_memory_needs_access_rights_of_its_own)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
@@ -1071,7 +1065,7 @@ SIM_TEST(mapped_memory_needs_access_rights_of_its_own)
     assert_int_equal(xseg_sim_launch_on(NULL, 1, base, GRANULE), XSEG_OK);
 }
 
-/* The right of one device may be taken away under work of another. */
+/* The access of one device may be revoked during work of another. */
 SIM_TEST(access_of_an_idle_device_can_be_revoked)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
@@ -1087,15 +1081,6 @@ SIM_TEST(access_of_an_idle_device_can_be_revoked)
     ASSERT_OK(cuCtxSynchronize());
 }
 
-/* An attribute's value, whatever its size: the rest of the room stays zero. */
-static uint64_t ask(CUdeviceptr address, int attribute)
-{
-    uint64_t value = 0;
-
-    ASSERT_OK(cuPointerGetAttribute(&value, (CUpointer_attribute)attribute, address));
-    return value;
-}
-
 SIM_TEST(pointer_attributes_describe_addresses)
 {
     enum { GPU_DIRECT = 15, MAPPING_SIZE = 18, MAPPING_BASE = 19, BLOCK_ID = 20 };
@@ -1109,32 +1094,35 @@ SIM_TEST(pointer_attributes_describe_addresses)
     ASSERT_OK(cuCtxGetCurrent(&context));
     back(base + GRANULE, 2 * GRANULE);
     ASSERT_OK(cuMemAlloc(&allocated, 100));
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), base);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_MAPPED), 1);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE), 0);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES), 0);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_MEMORY_TYPE), CU_MEMORYTYPE_DEVICE);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_DEVICE_POINTER), inside);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), 0);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_CONTEXT), 0);
-    assert_int_equal(ask(inside, GPU_DIRECT), 0);
-    assert_int_equal(ask(inside, MAPPING_SIZE), 2 * GRANULE);
-    assert_int_equal(ask(inside, MAPPING_BASE), base + GRANULE);
-    assert_true(ask(inside, BLOCK_ID) != ask(allocated, BLOCK_ID));
-    assert_true(ask(inside, CU_POINTER_ATTRIBUTE_BUFFER_ID) !=
-                ask(allocated, CU_POINTER_ATTRIBUTE_BUFFER_ID));
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 0);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), base);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_MAPPED), 1);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE), 0);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES), 0);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_MEMORY_TYPE),
+                     CU_MEMORYTYPE_DEVICE);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_DEVICE_POINTER), inside);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), 0);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_CONTEXT), 0);
+    assert_int_equal(pointer_attribute(inside, GPU_DIRECT), 0);
+    assert_int_equal(pointer_attribute(inside, MAPPING_SIZE), 2 * GRANULE);
+    assert_int_equal(pointer_attribute(inside, MAPPING_BASE), base + GRANULE);
+    assert_true(pointer_attribute(inside, BLOCK_ID) != pointer_attribute(allocated, BLOCK_ID));
+    assert_true(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_BUFFER_ID) !=
+                pointer_attribute(allocated, CU_POINTER_ATTRIBUTE_BUFFER_ID));
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 0);
     ASSERT_OK(cuMemSetAccess(base + GRANULE, 2 * GRANULE, &desc, 1));
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 3);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 3);
 
-    assert_int_equal(ask(base, CU_POINTER_ATTRIBUTE_MAPPED), 0);
-    assert_int_equal(ask(base, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
+    assert_int_equal(pointer_attribute(base, CU_POINTER_ATTRIBUTE_MAPPED), 0);
+    assert_int_equal(pointer_attribute(base, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
     ASSERT_CU(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base),
               CUDA_ERROR_INVALID_VALUE);
-    assert_int_equal(ask(allocated, CU_POINTER_ATTRIBUTE_CONTEXT), (uintptr_t)context);
-    assert_int_equal(ask(allocated, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE), 1);
-    assert_int_equal(ask(allocated + 99, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 3);
+    assert_int_equal(pointer_attribute(allocated, CU_POINTER_ATTRIBUTE_CONTEXT),
+                     (uintptr_t)context);
+    assert_int_equal(pointer_attribute(allocated, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE),
+                     1);
+    assert_int_equal(pointer_attribute(allocated + 99, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 3);
     ASSERT_CU(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MAPPED, allocated + 100),
               CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_MAPPED, base),
@@ -1167,7 +1155,7 @@ SIM_TEST(several_attributes_are_returned_by_one_call)
     assert_int_equal(type, CU_MEMORYTYPE_DEVICE);
     assert_int_equal(device, 0);
     assert_int_equal(size, 100);
-    /* Of an address that the driver does not know, it says nothing, and succeeds. */
+    /* For an unknown address the driver returns empty values and succeeds. */
     ASSERT_OK(cuPointerGetAttributes(3, attributes, data, (CUdeviceptr)(uintptr_t)&size));
     assert_int_equal(type, 0);
     assert_int_equal(device, CU_DEVICE_INVALID);
@@ -1214,468 +1202,4 @@ SIM_TEST(handle_returns_its_properties)
     assert_memory_equal(&found, &prop, sizeof(prop));
     ASSERT_CU(cuMemGetAllocationPropertiesFromHandle(NULL, handle), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuMemGetAllocationPropertiesFromHandle(&found, 12), CUDA_ERROR_INVALID_VALUE);
-}
-
-/* --- Export and import. --- */
-
-static CUmemGenericAllocationHandle create_exportable(size_t bytes)
-{
-    CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle = 0;
-
-    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    ASSERT_OK(cuMemCreate(&handle, bytes, &prop, 0));
-    return handle;
-}
-
-static int export_of(CUmemGenericAllocationHandle handle)
-{
-    int file = -1;
-
-    ASSERT_OK(
-        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    assert_true(file >= 0);
-    return file;
-}
-
-static CUresult import_from(int file, CUmemGenericAllocationHandle *handle)
-{
-    return cuMemImportFromShareableHandle(handle, (void *)(uintptr_t)file,
-                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-}
-
-SIM_TEST_BYTES(an_import_is_the_same_memory)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE), again = 0;
-    const CUmemAccessDesc desc = read_write(0);
-    CUdeviceptr first = reserve(2 * GRANULE), second = reserve(2 * GRANULE);
-    CUmemAllocationProp prop;
-    int file = export_of(handle);
-
-    ASSERT_OK(import_from(file, &again));
-    assert_int_equal(close(file), 0);
-    assert_true(again != handle);
-    assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
-    ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
-    ASSERT_OK(cuMemMap(second, 2 * GRANULE, 0, again, 0));
-    ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
-    /* The importer has access rights of its own. */
-    assert_int_equal(access_of(second, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    ASSERT_OK(cuMemSetAccess(second, 2 * GRANULE, &desc, 1));
-    ASSERT_OK(cuMemsetD8(first, 6, 2 * GRANULE));
-    assert_int_equal(seen(second)[2 * GRANULE - 1], 6);
-    assert_int_equal(ask(second, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES), 1);
-    ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&prop, again));
-    assert_int_equal(prop.requestedHandleTypes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-
-    ASSERT_OK(cuMemUnmap(first, 2 * GRANULE));
-    ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
-    assert_int_equal(seen(second)[0], 6);
-    ASSERT_OK(cuMemUnmap(second, 2 * GRANULE));
-    ASSERT_OK(cuMemRelease(again));
-    assert_int_equal(xseg_sim_used(0), 0);
-}
-
-/* smolvm #650 leaked memory in this way. */
-SIM_TEST(an_open_file_holds_memory)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
-    int first = export_of(handle), second = export_of(handle), copy = dup(second);
-    size_t left = 0, total = 0;
-
-    assert_true(first != second);
-    ASSERT_OK(cuMemRelease(handle));
-    ASSERT_CU(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
-    assert_int_equal(close(first), 0);
-    assert_int_equal(close(second), 0);
-    assert_int_equal(xseg_sim_used(0), GRANULE);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 2);
-    assert_int_equal(close(copy), 0);
-    ASSERT_OK(cuMemGetInfo(&left, &total));
-    assert_int_equal(left, total);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
-}
-
-/* No call asks for memory between the end of the last holder and the count. */
-SIM_TEST(released_memory_is_no_leak)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
-    const size_t usual = xseg_sim_leaks(NULL, 0);
-    int file = export_of(handle);
-
-    ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(xseg_sim_leaks(NULL, 0), usual);
-    assert_int_equal(close(file), 0);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), usual - 1);
-}
-
-/* Let the process open at most that many descriptors more; returns the limits before. */
-static struct rlimit leave_descriptors(rlim_t count)
-{
-    struct rlimit before, low;
-    const int lowest = dup(STDERR_FILENO);
-
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    low = before;
-    low.rlim_cur = (rlim_t)lowest + count;
-    (void)close(lowest);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    return before;
-}
-
-enum { MANY = 200, FEW = 8 };
-
-/* The number of allocations and of imports is not limited by `ulimit -n`, and neither are exports that are closed. */
-SIM_TEST_BYTES(exportable_memory_takes_no_descriptor_of_its_own)
-{
-    CUmemGenericAllocationHandle handle[MANY], again[MANY];
-    CUdeviceptr base = reserve(MANY * GRANULE), other = reserve(MANY * GRANULE);
-    const CUmemAccessDesc desc = read_write(0);
-    const struct rlimit before = leave_descriptors(FEW);
-
-    for (size_t i = 0; i < MANY; i++) {
-        handle[i] = create_exportable(GRANULE);
-        ASSERT_OK(cuMemMap(base + i * GRANULE, GRANULE, 0, handle[i], 0));
-    }
-    ASSERT_OK(cuMemSetAccess(base, MANY * GRANULE, &desc, 1));
-    for (size_t i = 0; i < MANY; i++)
-        seen(base)[i * GRANULE] = (unsigned char)(i + 1);
-    for (size_t i = 0; i < MANY; i++) {
-        const int file = export_of(handle[i]);
-
-        ASSERT_OK(import_from(file, &again[i]));
-        assert_int_equal(close(file), 0);
-        ASSERT_OK(cuMemMap(other + i * GRANULE, GRANULE, 0, again[i], 0));
-    }
-    ASSERT_OK(cuMemSetAccess(other, MANY * GRANULE, &desc, 1));
-
-    /* Each of them goes by itself: the odd ones at the exporter first, the even ones at the importer. */
-    ASSERT_OK(cuMemUnmap(base, MANY * GRANULE));
-    for (size_t i = 1; i < MANY; i += 2)
-        ASSERT_OK(cuMemRelease(handle[i]));
-    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
-    for (size_t i = 0; i < MANY; i++)
-        assert_int_equal(seen(other)[i * GRANULE], (unsigned char)(i + 1));
-    ASSERT_OK(cuMemUnmap(other, MANY * GRANULE));
-    for (size_t i = 0; i < MANY; i++)
-        ASSERT_OK(cuMemRelease(again[i]));
-    assert_int_equal(xseg_sim_used(0), MANY / 2 * GRANULE);
-    for (size_t i = 0; i < MANY; i += 2)
-        ASSERT_OK(cuMemRelease(handle[i]));
-    assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-}
-
-/* Where the host has no descriptor left, only the call that needs one fails. */
-SIM_TEST(an_export_without_a_descriptor_is_out_of_memory)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0, other = 0;
-    const struct rlimit before = leave_descriptors(FEW);
-    int file[FEW + 1] = {-1};
-    CUresult result;
-    size_t count = 0;
-
-    while ((result = cuMemExportToShareableHandle(
-                &file[count], handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)) == CUDA_SUCCESS)
-        assert_true(++count <= FEW);
-    ASSERT_CU(result, CUDA_ERROR_OUT_OF_MEMORY);
-    assert_true(count >= 2);
-    again = create_exportable(GRANULE);
-    ASSERT_OK(cuMemRelease(again));
-    /* The first import from a device opens its file; further ones need no descriptor. */
-    ASSERT_CU(import_from(file[1], &again), CUDA_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(close(file[0]), 0);
-    ASSERT_OK(import_from(file[1], &again));
-    ASSERT_OK(import_from(file[1], &other));
-    ASSERT_OK(cuMemRelease(again));
-    ASSERT_OK(cuMemRelease(other));
-    file[0] = export_of(handle);
-    while (count-- != 0)
-        assert_int_equal(close(file[count]), 0);
-    ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-}
-
-/* Importing the same memory several times: each handle holds it. */
-SIM_TEST(each_import_of_one_export_holds_it)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again[3];
-    const int file = export_of(handle);
-
-    for (size_t i = 0; i < 3; i++)
-        ASSERT_OK(import_from(file, &again[i]));
-    assert_int_equal(close(file), 0);
-    ASSERT_OK(cuMemRelease(handle));
-    for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(xseg_sim_used(0), GRANULE);
-        ASSERT_OK(cuMemRelease(again[i]));
-    }
-    assert_int_equal(xseg_sim_used(0), 0);
-}
-
-/* The kernel searches the locks of a file one by one, and each creation of memory looks for locks of released memory.  So
- * imports of adjacent memory are one lock, which is divided when memory between others is released. */
-SIM_TEST(imports_of_adjacent_memory_share_a_lock)
-{
-    CUmemGenericAllocationHandle handle[MANY], again[MANY], twice = 0;
-    struct flock lock;
-    int first = -1;
-
-    memset(&lock, 0, sizeof(lock));
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
-    for (size_t i = 0; i < MANY; i++)
-        handle[i] = create_exportable(GRANULE);
-    for (size_t i = 0; i < MANY; i++) {
-        const int file = export_of(handle[i]);
-
-        ASSERT_OK(import_from(file, &again[i]));
-        if (i == MANY / 2)
-            ASSERT_OK(import_from(file, &twice));
-        if (i == 0)
-            first = file;
-        else
-            assert_int_equal(close(file), 0);
-        ASSERT_OK(cuMemRelease(handle[i]));
-    }
-    assert_int_equal(fcntl(first, F_OFD_GETLK, &lock), 0);
-    assert_int_equal(lock.l_type, F_RDLCK);
-    assert_true((uint64_t)lock.l_len >= MANY * GRANULE);
-    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
-    ASSERT_OK(cuMemRelease(again[MANY / 2]));
-    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
-    ASSERT_OK(cuMemRelease(twice));
-    assert_int_equal(xseg_sim_used(0), (MANY - 1) * GRANULE);
-    for (size_t i = 0; i < MANY; i++)
-        if (i != MANY / 2)
-            ASSERT_OK(cuMemRelease(again[i]));
-    assert_int_equal(xseg_sim_used(0), GRANULE);
-    assert_int_equal(close(first), 0);
-    assert_int_equal(xseg_sim_used(0), 0);
-}
-
-/* Memory of another machine, which has ended: a descriptor keeps its contents. */
-SIM_TEST_BYTES(a_descriptor_outlives_its_machine)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0;
-    const CUmemAccessDesc desc = read_write(0);
-    CUdeviceptr base = reserve(GRANULE);
-    const int file = export_of(handle);
-
-    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
-    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
-    seen(base)[5] = 7;
-    assert_int_equal(with_bytes(state), 0);
-    base = reserve(GRANULE);
-    ASSERT_OK(import_from(file, &again));
-    assert_int_equal(close(file), 0);
-    ASSERT_OK(cuMemMap(base, GRANULE, 0, again, 0));
-    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
-    assert_int_equal(seen(base)[5], 7);
-    ASSERT_OK(cuMemUnmap(base, GRANULE));
-    ASSERT_OK(cuMemRelease(again));
-}
-
-SIM_TEST(exports_and_imports_are_checked)
-{
-    CUmemGenericAllocationHandle plain = create(GRANULE), handle = create_exportable(GRANULE),
-                                 out = 0;
-    const struct xseg_sim_settings settings = {sizeof(settings)};
-    int file = -1, ends[2];
-
-    ASSERT_CU(
-        cuMemExportToShareableHandle(&file, plain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_WIN32, 0),
-              CUDA_ERROR_NOT_SUPPORTED);
-    ASSERT_CU(
-        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1),
-        CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(
-        cuMemExportToShareableHandle(NULL, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        CUDA_ERROR_INVALID_VALUE);
-    assert_int_equal(file, -1);
-    assert_int_equal(pipe(ends), 0);
-    ASSERT_CU(import_from(ends[0], &out), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(import_from(-1, &out), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(import_from(1000000, &out), CUDA_ERROR_INVALID_VALUE);
-    file = memfd_create("empty", 0);
-    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_VALUE);
-    assert_int_equal(ftruncate(file, 8192), 0);
-    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_VALUE);
-    (void)close(file);
-    (void)close(ends[0]);
-    (void)close(ends[1]);
-    {
-        CUmemAllocationProp prop = on_device(1);
-
-        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
-    }
-    file = export_of(handle);
-    ASSERT_CU(
-        cuMemImportFromShareableHandle(&out, (void *)(uintptr_t)file, CU_MEM_HANDLE_TYPE_WIN32),
-        CUDA_ERROR_NOT_SUPPORTED);
-    ASSERT_CU(import_from(file, NULL), CUDA_ERROR_INVALID_VALUE);
-    /* A machine that lacks the device. */
-    start(&settings);
-    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_DEVICE);
-    (void)close(file);
-    assert_int_equal(out, 0);
-}
-
-static void send_file(int socket, int file)
-{
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
-    char byte = 1;
-    struct iovec data = {&byte, 1};
-    struct msghdr message;
-    struct cmsghdr *header;
-
-    memset(&message, 0, sizeof(message));
-    memset(&control, 0, sizeof(control));
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof(control);
-    header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &file, sizeof(file));
-    assert_int_equal(sendmsg(socket, &message, 0), 1);
-}
-
-static int receive_file(int socket)
-{
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
-    char byte;
-    struct iovec data = {&byte, 1};
-    struct msghdr message;
-    int file = -1;
-
-    memset(&message, 0, sizeof(message));
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof(control);
-    if (recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message) != NULL)
-        memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(file));
-    return file;
-}
-
-/* Another process: reads what the first wrote, answers, and waits to be ended. */
-static int import_elsewhere(int socket)
-{
-    const CUmemAccessDesc desc = read_write(0);
-    CUmemGenericAllocationHandle handle = 0;
-    CUdeviceptr base = 0;
-    char byte;
-    int file;
-
-    if (with_bytes(NULL) != 0)
-        return 1;
-    file = receive_file(socket);
-    if (file < 0 || import_from(file, &handle) != CUDA_SUCCESS || close(file) != 0 ||
-        cuMemAddressReserve(&base, GRANULE, 0, 0, 0) != CUDA_SUCCESS ||
-        cuMemMap(base, GRANULE, 0, handle, 0) != CUDA_SUCCESS ||
-        cuMemSetAccess(base, GRANULE, &desc, 1) != CUDA_SUCCESS)
-        return 2;
-    if (seen(base)[100] != 42)
-        return 3;
-    seen(base)[101] = 43;
-    if (write(socket, "x", 1) != 1 || read(socket, &byte, 1) != 1)
-        return 4;
-    return 0;
-}
-
-/* CU_MEM_HANDLE_TYPE_FABRIC, which older headers do not have. */
-#define FABRIC ((CUmemAllocationHandleType)8)
-
-SIM_TEST(memory_has_fabric_handles_if_requested)
-{
-    struct xseg_sim_settings settings = small_machine();
-    CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle = 0, plain = 0, again = 0;
-    const CUmemAccessDesc desc = read_write(0);
-    unsigned char named[64] = {0};
-    CUdeviceptr base, other;
-    int file = -1;
-
-    prop.requestedHandleTypes =
-        (CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | 8);
-    ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
-    settings.fabric = true;
-    settings.real_bytes = true;
-    start(&settings);
-    (void)enter(0);
-    ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
-    ASSERT_OK(
-        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    (void)close(file);
-    ASSERT_OK(cuMemExportToShareableHandle(named, handle, FABRIC, 0));
-    ASSERT_OK(cuMemImportFromShareableHandle(&again, named, FABRIC));
-    base = reserve(2 * GRANULE);
-    other = base + GRANULE;
-    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
-    ASSERT_OK(cuMemMap(other, GRANULE, 0, again, 0));
-    ASSERT_OK(cuMemSetAccess(base, 2 * GRANULE, &desc, 1));
-    *(volatile char *)(uintptr_t)base = 33;
-    assert_int_equal(*(volatile char *)(uintptr_t)other, 33);
-    /* Memory without, a handle that is none, and one of memory that is gone. */
-    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    ASSERT_OK(cuMemCreate(&plain, GRANULE, &prop, 0));
-    ASSERT_CU(cuMemExportToShareableHandle(named, plain, FABRIC, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemImportFromShareableHandle(&again, NULL, FABRIC), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_OK(cuMemRelease(again));
-    ASSERT_OK(cuMemRelease(handle));
-    ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
-    assert_int_equal(xseg_sim_used(0), GRANULE);
-    ASSERT_CU(cuMemImportFromShareableHandle(&again, named, FABRIC), CUDA_ERROR_INVALID_VALUE);
-    named[0] ^= 1;
-    ASSERT_CU(cuMemImportFromShareableHandle(&again, named, FABRIC), CUDA_ERROR_INVALID_VALUE);
-}
-
-SIM_TEST_BYTES(memory_is_shared_with_another_process)
-{
-    const CUmemAccessDesc desc = read_write(0);
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr base = reserve(GRANULE);
-    int sockets[2], file, result = 0;
-    pid_t child;
-    char byte;
-
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    child = fork();
-    if (child == 0) {
-        (void)close(sockets[0]);
-        _exit(import_elsewhere(sockets[1]));
-    }
-    (void)close(sockets[1]);
-    handle = create_exportable(GRANULE);
-    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
-    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
-    seen(base)[100] = 42;
-    file = export_of(handle);
-    send_file(sockets[0], file);
-    (void)close(file);
-    assert_int_equal(read(sockets[0], &byte, 1), 1);
-    assert_int_equal(seen(base)[101], 43);
-    /* The memory is held as long as the other process has it, however that process ends. */
-    ASSERT_OK(cuMemUnmap(base, GRANULE));
-    ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(xseg_sim_used(0), GRANULE);
-    assert_int_equal(write(sockets[0], "x", 1), 1);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
-    assert_int_equal(xseg_sim_used(0), 0);
-    (void)close(sockets[0]);
 }

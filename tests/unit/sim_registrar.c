@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory that others register: dma-bufs, registrars, and what a machine may lack for that. */
+/* Registration of memory by other components: dma-bufs, registrars, and missing support. */
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -38,7 +38,8 @@ static void back_for_rdma(CUdeviceptr address, size_t bytes)
     back_with(address, bytes, &prop);
 }
 
-/* Eight granules: mappings of 2, 1 and 1, a hole, one without the flag, one of the second device, one without access. */
+/* Eight granules: mappings of 2, 1 and 1, an unmapped one, one without the flag, one of the second device, one
+ * without access. */
 static CUdeviceptr set_scene(void)
 {
     const CUdeviceptr base = reserve(8 * GRANULE);
@@ -68,14 +69,6 @@ static int new_handle(CUdeviceptr address, size_t bytes)
     ASSERT_OK(handle_of(address, bytes, &file));
     assert_true(file >= 0);
     return file;
-}
-
-static int attribute(int which)
-{
-    int value = -1;
-
-    ASSERT_OK(cuDeviceGetAttribute(&value, (CUdevice_attribute)which, 0));
-    return value;
 }
 
 static unsigned is_capable(CUdeviceptr address)
@@ -198,13 +191,13 @@ SIM_TEST(an_open_handle_keeps_the_memory)
     ASSERT_OK(cuMemGetInfo(&left, &total));
     assert_int_equal(left, total);
     assert_int_equal(xseg_sim_used(0), 0);
-    /* The other way round: the memory outlives its handle. */
+    /* Vice versa: the memory outlives its handle. */
     back_for_rdma(base, GRANULE);
     (void)close(new_handle(base, GRANULE));
     assert_int_equal(xseg_sim_used(0), GRANULE);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     assert_int_equal(xseg_sim_used(0), 0);
-    /* The end of a machine ends what its handles hold. */
+    /* The end of a machine releases the memory that its handles hold. */
     back_for_rdma(base, GRANULE);
     file = new_handle(base, GRANULE);
     (void)fresh(NULL);
@@ -278,7 +271,7 @@ SIM_TEST(registrations_are_counted)
     expect_refused(xseg_sim_unregister(first), "xseg_sim_unregister: unknown registration, ID ");
 }
 
-/* What every registrar refuses, with the page that is the reason. */
+/* Every registrar rejects the range, and names the page that is the reason. */
 static void no_registrar_takes(CUdeviceptr address, uint64_t bytes, CUdeviceptr page,
                                const char *why)
 {
@@ -494,7 +487,7 @@ SIM_TEST(memory_next_to_a_registration_can_be_released)
     ASSERT_OK(cuMemUnmap(base + 3 * GRANULE, GRANULE));
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
-    /* In fast mode nobody looks. */
+    /* Fast mode does not check. */
     settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
@@ -518,9 +511,9 @@ static void machine_with(enum xseg_sim_rdma rdma, bool dma_buf, bool address_ran
 
 static void expect_attributes(int rdma, int rdma_of_mapped, int dma_buf)
 {
-    assert_int_equal(attribute(116), rdma);
-    assert_int_equal(attribute(110), rdma_of_mapped);
-    assert_int_equal(attribute(124), dma_buf);
+    assert_int_equal(device_attribute(116), rdma);
+    assert_int_equal(device_attribute(110), rdma_of_mapped);
+    assert_int_equal(device_attribute(124), dma_buf);
 }
 
 SIM_TEST(memory_for_rdma_can_be_refused)

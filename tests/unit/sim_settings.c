@@ -40,7 +40,7 @@ static int count_of_devices(void)
     return count;
 }
 
-/* Has to be the first test: main() has set the variables, and nothing was called yet. */
+/* Has to be the first test: main() has set the variables, and no call was made before. */
 TEST_WITH(the_first_call_reads_the_environment, NULL, clear)
 {
     assert_int_equal(count_of_devices(), 3);
@@ -61,7 +61,7 @@ TEST_WITH(defaults_apply_without_variables, NULL, clear)
     assert_int_equal(value, 1);
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 2000);
-    /* Settings that say nothing mean the same. */
+    /* Settings with default values are equivalent to none. */
     {
         const struct xseg_sim_settings settings = {sizeof(settings)};
 
@@ -100,15 +100,6 @@ TEST_WITH(every_variable_is_read, NULL, clear)
     ASSERT_CU(cuMemAddressReserve(&out, GRANULE, 0, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
-/* Attributes by number, since older versions of cuda.h do not name the later ones. */
-static int attribute(int which)
-{
-    int value = -1;
-
-    ASSERT_OK(cuDeviceGetAttribute(&value, (CUdevice_attribute)which, 0));
-    return value;
-}
-
 TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
 {
     enum { OF_MAPPED = 110, SUPPORTED = 116, DMA_BUF = 124 };
@@ -131,9 +122,9 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
         set("XSEG_SIM_RDMA", kind[i].word);
         assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
         ASSERT_OK(cuInit(0));
-        assert_int_equal(attribute(SUPPORTED), kind[i].attribute);
-        assert_int_equal(attribute(OF_MAPPED), kind[i].attribute);
-        assert_int_equal(attribute(DMA_BUF), 1);
+        assert_int_equal(device_attribute(SUPPORTED), kind[i].attribute);
+        assert_int_equal(device_attribute(OF_MAPPED), kind[i].attribute);
+        assert_int_equal(device_attribute(DMA_BUF), 1);
         ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), kind[i].create);
     }
     set("XSEG_SIM_DMA_BUF", "0");
@@ -141,7 +132,7 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     ASSERT_OK(cuInit(0));
     (void)enter(0);
-    assert_int_equal(attribute(DMA_BUF), 0);
+    assert_int_equal(device_attribute(DMA_BUF), 0);
     {
         CUdeviceptr base = reserve(GRANULE), start_of = 0;
 
@@ -159,7 +150,7 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
 #define PLACES 64u
 #define RANGES 6u
 
-/* Allocations and reservations of several sizes in turn, of which some are freed again: where they were placed. */
+/* Allocations and reservations of several sizes, some of which are freed again; returns their addresses. */
 static void place_some(CUdeviceptr *place)
 {
     for (unsigned i = 0; i < PLACES; i++) {
@@ -206,7 +197,7 @@ TEST_WITH(addresses_rise_fall_or_are_shuffled, NULL, clear)
     }
 }
 
-/* Ranges do not overlap, and every range is found at its address, when addresses come again. */
+/* With reused addresses, ranges do not overlap, and every range is found at its address. */
 TEST_WITH(freed_addresses_are_reused_in_the_chosen_order, NULL, clear)
 {
     const size_t bytes = (size_t)7 << 40;
@@ -315,7 +306,7 @@ TEST_WITH(invalid_values_are_rejected, NULL, clear)
         set(bad[i][0], bad[i][1]);
         expect_refused(xseg_sim_reset(NULL), bad[i][0]);
     }
-    /* The refused settings change nothing: the machine is started still. */
+    /* Rejected settings change nothing: the machine is still running. */
     (void)reserve(GRANULE);
     (void)clear(NULL);
     set("XSEG_SIM_DEVICES", "");
@@ -390,7 +381,7 @@ TEST_WITH(costs_are_read_from_a_file, NULL, clear)
     assert_int_equal(unlink(path), 0);
     set("XSEG_SIM_COSTS", "/");
     expect_refused(xseg_sim_reset(NULL), "not a regular file");
-    /* Nothing has changed: the costs of the file are charged still. */
+    /* Nothing has changed: the costs of the file still apply. */
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 22);
     {
@@ -425,7 +416,7 @@ TEST_WITH(machine_is_strict_by_default, NULL, clear)
     use_destroyed_event();
 }
 
-/* A machine to be shared; one that has no name where that is not possible. */
+/* Settings of a shared machine; without a name where sharing is not possible. */
 static struct xseg_sim_settings shared_machine(void)
 {
     static char name[64];
@@ -444,7 +435,7 @@ static size_t left_of_first_device(void)
     return left;
 }
 
-/* Another process of the machine, told what to do byte by byte: take, give back, die. */
+/* Another process of the machine, controlled byte by byte: allocate, free, die. */
 static void obey(int socket, const struct xseg_sim_settings *settings)
 {
     const CUmemAllocationProp prop = on_device(0);
@@ -463,7 +454,7 @@ static void obey(int socket, const struct xseg_sim_settings *settings)
         if (write(socket, &order, 1) != 1)
             _exit(2);
     }
-    /* The process that leaves last removes the machine; after a failure that is this one. */
+    /* The last process removes the machine; after a failure that is this one. */
     (void)xseg_sim_reset(NULL);
     _exit(3);
 }
@@ -492,7 +483,7 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
     child = fork();
     if (child == 0) {
-        /* The process that comes first decides about the machine. */
+        /* The first process determines the settings of the machine. */
         settings.memory_bytes = 512 * MIB;
         settings.devices = 1;
         (void)close(sockets[0]);
@@ -509,7 +500,7 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
     ASSERT_OK(cuMemRelease(handle));
     assert_int_equal(order(sockets[0], 't'), 'y');
     assert_int_equal(left_of_first_device(), 424 * MIB);
-    /* What a process had is free when it has died. */
+    /* The memory of a dead process is free. */
     assert_int_equal(write(sockets[0], "d", 1), 1);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFSIGNALED(result));
@@ -519,7 +510,7 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
     (void)close(sockets[0]);
 }
 
-/* Not even time to take its name away. */
+/* A killed process cannot remove its name. */
 TEST_WITH(shared_machine_is_destroyed_when_its_processes_are_killed, NULL, clear)
 {
     struct xseg_sim_settings settings = shared_machine();
@@ -555,7 +546,7 @@ TEST_WITH(a_shared_machine_ends_with_its_last_process, NULL, clear)
         return;
     (void)snprintf(path, sizeof(path), "/xseg-sim-%s", settings.shared);
     start(&settings);
-    start(&settings); /* joins before it leaves */
+    start(&settings); /* joins before the other leaves */
     file = shm_open(path, O_RDONLY, 0);
     assert_true(file >= 0);
     (void)close(file);
@@ -587,7 +578,7 @@ int main(void)
 {
     (void)clear(NULL);
     set("XSEG_SIM_DEVICES", "3");
-    /* A variable that makes no sense is reported, and the others count all the same. */
+    /* An invalid variable is reported, and the others apply. */
     set("XSEG_SIM_MEMORY_MB", "much");
     return test_run();
 }

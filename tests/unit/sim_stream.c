@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Streams, events, and when work ends. */
+/* Streams, events, and completion of work. */
 #include <pthread.h>
 
 #include "tests/unit/sim_setup.h"
 
 #define OPEN UINT64_MAX
-
-static CUevent record(CUstream stream)
-{
-    CUevent event = new_event();
-
-    ASSERT_OK(cuEventRecord(event, stream));
-    return event;
-}
 
 static unsigned long long id_of(CUstream stream)
 {
@@ -46,7 +38,7 @@ SIM_TEST(an_event_covers_what_was_queued_so_far)
     ASSERT_OK(cuStreamQuery(stream));
 }
 
-/* As milliseconds; fails unless both events can be asked. */
+/* In milliseconds; fails unless both events have times. */
 static float elapsed(CUevent from, CUevent to)
 {
     float milliseconds = -1;
@@ -74,7 +66,7 @@ SIM_TEST(events_know_when_they_happened)
     xseg_sim_advance(1000000);
     late = record_timed(idle);
     assert_true(elapsed(first, late) == 1.0f);
-    /* Asked long after the work has ended. */
+    /* Queried long after the work has ended. */
     xseg_sim_advance(50000000);
     assert_true(elapsed(first, second) == 2.5f);
     assert_true(elapsed(second, first) == -2.5f);
@@ -425,7 +417,7 @@ static CUstream new_blocking_stream(void)
     return stream;
 }
 
-/* What is queued on the legacy stream waits for all blocking streams, and they for it. */
+/* Work on the legacy stream waits for all blocking streams, and their later work waits for it. */
 SIM_TEST(the_legacy_stream_is_in_order_with_blocking_ones)
 {
     CUstream blocking = new_blocking_stream(), other = new_blocking_stream(), beside = new_stream();
@@ -453,7 +445,7 @@ SIM_TEST(the_legacy_stream_is_in_order_with_blocking_ones)
     ASSERT_OK(cuStreamQuery(NULL));
 }
 
-/* The order holds for times, for the work of streams that are gone, and in turns. */
+/* The order applies to times, to work of destroyed streams, and in alternation. */
 SIM_TEST(times_propagate_through_the_legacy_stream)
 {
     CUstream first = new_blocking_stream(), second = new_blocking_stream();
@@ -473,7 +465,7 @@ SIM_TEST(times_propagate_through_the_legacy_stream)
     assert_true(elapsed(middle, stop) > 0.9 && elapsed(middle, stop) < 1.1);
 }
 
-/* Each thread's own default stream is a blocking one. */
+/* Each thread's own default stream is a blocking stream. */
 static void *launch_on_own_default_stream(void *unused)
 {
     (void)enter(0);
@@ -539,7 +531,7 @@ static CUstream destroyed_stream(void)
     (void)fresh(NULL);
     stream = new_stream();
     (void)cuStreamDestroy(stream);
-    /* The slot is used again. */
+    /* The slot is reused. */
     (void)new_stream();
     return stream;
 }
@@ -619,7 +611,7 @@ SIM_TEST(objects_of_a_destroyed_context_are_rejected)
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
 }
 
-/* After the reset another stream has the handle that the per-thread default stream had. */
+/* After the reset another stream has the handle of the per-thread default stream. */
 SIM_TEST(a_per_thread_stream_ends_with_its_context)
 {
     struct xseg_sim_settings settings = small_machine();
@@ -680,7 +672,7 @@ SIM_TEST(streams_reject_events_of_another_context)
     event = new_event();
     ASSERT_CU(cuEventRecord(far, here), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventRecord(event, there), CUDA_ERROR_INVALID_CONTEXT);
-    /* Waiting for, and looking at, an event of another device is fine. */
+    /* Waiting for an event of another device, and querying it, is valid. */
     ASSERT_CU(cuEventQuery(far), CUDA_ERROR_NOT_READY);
     ASSERT_OK(cuStreamWaitEvent(here, far, 0));
     ASSERT_CU(cuStreamQuery(here), CUDA_ERROR_NOT_READY);
@@ -688,7 +680,7 @@ SIM_TEST(streams_reject_events_of_another_context)
     assert_ptr_equal(of, second);
     ASSERT_OK(cuStreamGetCtx(NULL, &of));
     assert_ptr_equal(of, first);
-    /* The far context ends, and its work with it. */
+    /* The other device's context is destroyed with its work. */
     ASSERT_OK(cuDevicePrimaryCtxReset(1));
     ASSERT_OK(cuStreamQuery(here));
     ASSERT_CU(cuEventQuery(far), CUDA_ERROR_INVALID_HANDLE);
@@ -716,7 +708,7 @@ SIM_TEST(destroyed_streams_are_forgotten_in_time)
 struct note {
     char text[16];
     unsigned length;
-    CUresult inside; /* what a driver call in there returned */
+    CUresult inside; /* result of a driver call in the function */
     uint64_t clock;
 };
 
@@ -755,7 +747,7 @@ SIM_TEST(host_functions_run_in_stream_order)
     assert_string_equal(note.text, "acdb");
     ASSERT_OK(cuStreamSynchronize(a));
     assert_string_equal(note.text, "acdbe");
-    /* What is queued when its context ends never runs. */
+    /* Work that is queued when its context is destroyed never runs. */
     launch(a, OPEN);
     ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[5]));
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
@@ -835,7 +827,7 @@ static void *run_errand(void *argument)
     return NULL;
 }
 
-/* A record does not wait, either: what stands before it is under way. */
+/* A record does not wait either, because earlier work is active. */
 SIM_TEST(a_query_does_not_wait_for_a_host_function)
 {
     struct errand errand = {
@@ -864,7 +856,7 @@ SIM_TEST(a_query_does_not_wait_for_a_host_function)
     ASSERT_OK(cuStreamDestroy(errand.stream));
 }
 
-/* Random operations on three streams against a model that only knows timed work. */
+/* Random operations on three streams, compared with a model of timed work. */
 SIM_TEST(random_timed_work_completes_on_time)
 {
     enum { STREAMS = 3, EVENTS = 8 };

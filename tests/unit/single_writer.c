@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Words that are added to and compared where they lie: the same as in C, for what fits an instruction and what does not. */
+/* Addition to and comparison with words in memory: the result equals that of C, for values that fit an immediate
+ * operand and others. */
 #include "src/base/single_writer.h"
 #include "tests/support/test.h"
 
@@ -32,7 +33,7 @@ TEST(a_word_is_added_to_and_wraps)
     }
 }
 
-/* As numbers in the instruction: what gcc may put there, it must put there with its sign. */
+/* gcc may place constants in the instruction only if their sign extension has the same value. */
 TEST(immediate_operands_are_not_sign_extended)
 {
     atomic_uint_fast64_t word = UINT64_MAX;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a memory snapshot becomes as a trace, written here as the lines that would give the same. */
+/* Conversion of a memory snapshot to a trace, compared with an equivalent trace in text form. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,7 +179,7 @@ static void print_op(FILE *out, const struct xtrace *trace, const struct xtrace_
     (void)fputc('\n', out);
 }
 
-/* Slots stand for blocks, and are used again. */
+/* Slots represent blocks, and are reused. */
 static void expect_from(const struct pen *pen, int device, const char *lines, const char *note)
 {
     struct xtrace_fault fault = {0, ""};
@@ -267,7 +267,7 @@ TEST(without_completed_frees_requested_ones_count)
     expect(&pen, "a 0 1000 0\nf 0\na 0 2000 0\n", "device 0, 3 entries");
 }
 
-/* The history is a ring: what it has lost is allocated first, in the order of addresses. */
+/* The history is a ring: blocks of overwritten events are allocated first, in order of addresses. */
 TEST(blocks_allocated_before_the_history_come_first)
 {
     struct pen pen;
@@ -285,7 +285,7 @@ TEST(blocks_allocated_before_the_history_come_first)
     block(&pen, 8192, 512, "active_allocated");
     block(&pen, 16384, 2048, "active_pending_free");
     op(&pen, "eu");
-    /* Of another device. */
+    /* of another device */
     open_segment(&pen, 1, 1 << 30, 2 << 20);
     text(&pen, "blocks");
     op(&pen, "](");
@@ -323,7 +323,7 @@ TEST(failed_request_is_replayed)
     entry(&pen, "oom", 5 << 20, 1 << 30);
     begin_segments(&pen);
     end(&pen);
-    /* The flush before it was the allocator's own. */
+    /* The earlier flush was the allocator's own. */
     expect(&pen, "a 0 1000 0\na 1 1073741824 0!\n", "device 0, 3 entries");
 }
 
@@ -345,7 +345,7 @@ TEST(released_memory_becomes_one_empty_cache)
     expect(&pen, "e\na 0 1000 0\nf 0\ne\n", "device 0, 9 entries");
 }
 
-/* A growth that needs more than there was when a request failed shows what the flush was for. */
+/* Growth that exceeds the free memory at a failed request reveals the purpose of the flush. */
 TEST(flush_under_memory_pressure_is_skipped)
 {
     for (uint64_t more = 0; more < 2; more++) {
@@ -368,7 +368,7 @@ TEST(flush_under_memory_pressure_is_skipped)
     }
 }
 
-/* With garbage collection any growth may have given old memory back first. */
+/* With garbage collection any growth may have released old memory first. */
 TEST(garbage_collection_is_skipped)
 {
     static const char *const configs[] = {"garbage_collection_threshold:0.8",
@@ -432,7 +432,7 @@ TEST(private_pools_are_released_with_their_memory)
            "device 0, 6 entries");
 }
 
-/* Older releases do not name the pool of an entry; the segment does, for as long as it was there. */
+/* Older releases do not name the pool of an entry; the segment does while it exists. */
 TEST(segments_identify_the_pool_of_older_entries)
 {
     struct pen pen;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The depot of call stacks: each of them once, with names that outlive the code. */
+/* The depot of call stacks: each stack is stored once, with names that outlive the code. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 
 /* --- The host, as the test has it. --- */
 
-static int calls_left = -1; /* of mmap() and mprotect() before one fails; below 0: none does */
+static int calls_left = -1; /* of mmap() and mprotect() before one fails; negative: none fails */
 
 void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
 void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
@@ -26,7 +26,7 @@ static bool is_refused(void)
 {
     if (calls_left < 0 || calls_left-- > 0)
         return false;
-    calls_left = 0; /* and all that follow */
+    calls_left = 0; /* and all later ones */
     errno = ENOMEM;
     return true;
 }
@@ -36,7 +36,7 @@ void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int fi
     return is_refused() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
 }
 
-/* As the C library names it where sizes of files have 64 bits. */
+/* The name in the C library with 64-bit file offsets. */
 void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
 {
     return __wrap_mmap(address, bytes, protection, flags, file, offset);
@@ -51,7 +51,7 @@ int __wrap_mprotect(void *address, size_t bytes, int protection)
 
 #define MADE_UP_FRAMES 12u
 
-/* Stack n of a family: the innermost two frames are its own, the others common. */
+/* Stack n of a family: the innermost two frames are its own, the others are shared. */
 static void make_up(void **frames, uint32_t n)
 {
     for (uintptr_t i = 0; i < MADE_UP_FRAMES; i++)
@@ -97,7 +97,7 @@ static void end(struct xseg_stack_depot *depot)
     xseg_stack_depot_fini(depot);
 }
 
-/* So many that some have the same hash. */
+/* Enough stacks that some have equal hashes. */
 TEST(each_stack_is_stored_once)
 {
     enum { STACKS = 200000, ADDS = 1000000 };
@@ -124,7 +124,7 @@ TEST(each_stack_is_stored_once)
     end(&depot);
 }
 
-/* A stack and its beginning, and the same cut and whole, are different stacks. */
+/* A stack and its prefix, and the same stack truncated and complete, are different stacks. */
 TEST(stacks_of_different_lengths_differ)
 {
     void *frames[XSEG_STACK_FRAMES_MAX + 1];
@@ -152,7 +152,7 @@ TEST(stacks_of_different_lengths_differ)
         assert_true(view.is_truncated);
         assert_memory_equal(view.frames, frames, count * sizeof(*frames));
     }
-    /* More than is kept. */
+    /* Deeper than the depot stores. */
     const uint32_t id = xseg_stack_depot_add(&depot, frames, XSEG_STACK_FRAMES_MAX + 1);
     assert_true(xseg_stack_depot_get(&depot, id, &view));
     assert_int_equal(view.count, XSEG_STACK_FRAMES_MAX);
@@ -188,7 +188,7 @@ TEST(an_unknown_id_is_refused)
 
 /* --- Frames of libraries. --- */
 
-/* Takes the stack that it is called on. */
+/* Captures the stack on which it is called. */
 struct taking {
     struct xseg_stack_depot *depot;
     void *frames[XSEG_STACK_FRAMES];
@@ -262,13 +262,13 @@ TEST(modules_outlive_the_code)
     for (unsigned i = 0; i < 2; i++) {
         assert_module(&taking, &plugin, PLUGIN_ONE_ID);
         assert_text(&taking, "libplugin-one.so");
-        assert_int_not_equal(add_made_up(&depot, i), 0); /* and modules are looked at */
+        assert_int_not_equal(add_made_up(&depot, i), 0); /* and modules are scanned */
         assert_audit(&depot);
     }
     end(&depot);
 }
 
-/* The same code at the same place again: the same stack.  It is called from the same place of the test. */
+/* The same code at the same address: the same stack, called from the same place of the test. */
 TEST(reloaded_library_keeps_its_stacks)
 {
     struct xseg_stack_depot depot;
@@ -292,7 +292,7 @@ TEST(reloaded_library_keeps_its_stacks)
     end(&depot);
 }
 
-/* The loader puts a library of the same size to the addresses that have just become free. */
+/* The loader maps a library of the same size to the addresses that have just become free. */
 TEST(another_library_in_its_place_has_its_own_names)
 {
     static const char *const name[] = {"plugin-one", "plugin-two"};
@@ -305,7 +305,7 @@ TEST(another_library_in_its_place_has_its_own_names)
     begin(&depot);
     for (unsigned i = 0; i < 6; i++) {
         plugin_open(&plugin[i], name[i % 2]);
-        /* In between a new stack is seen, as in any programme that goes on. */
+        /* In between, the depot gets a new stack, as in a running program. */
         assert_int_not_equal(add_made_up(&depot, i), 0);
         taking[i] = take_in(&depot, &plugin[i]);
         plugin_close(&plugin[i]);
@@ -320,7 +320,7 @@ TEST(another_library_in_its_place_has_its_own_names)
     end(&depot);
 }
 
-/* A return address behind the last byte of a module comes from a call in it; one at its first byte does not. */
+/* A return address past the last byte of a module belongs to a call in it; one at its first byte does not. */
 TEST(frame_is_located_by_its_call)
 {
     struct xseg_stack_depot depot;
@@ -375,7 +375,7 @@ static __attribute__((noinline)) void descend(unsigned depth, struct taking *tak
     __asm__ volatile("" : : : "memory");
 }
 
-/* Real stacks, all of them different in depth alone. */
+/* Real stacks that differ in depth only. */
 TEST(deep_stacks_are_truncated)
 {
     struct xseg_stack_depot depot;
@@ -393,7 +393,7 @@ TEST(deep_stacks_are_truncated)
         if (depth <= XSEG_STACK_FRAMES)
             continue;
         assert_true(view.is_truncated);
-        assert_true(cut == 0 || taking.id == cut); /* their innermost frames are the same */
+        assert_true(cut == 0 || taking.id == cut); /* with the same innermost frames */
         cut = taking.id;
     }
     assert_int_not_equal(cut, 0);
@@ -407,7 +407,7 @@ TEST(full_depot_counts_lost_stacks)
     struct xseg_stack_depot depot;
     uint32_t count = 0;
 
-    assert_true(xseg_stack_depot_init(&depot, 1)); /* becomes the least */
+    assert_true(xseg_stack_depot_init(&depot, 1)); /* becomes the minimum */
     while (add_made_up(&depot, count) != 0)
         assert_int_equal(xseg_stack_depot_count(&depot), ++count);
     assert_true(count > 100);
@@ -425,7 +425,7 @@ TEST(full_depot_counts_lost_stacks)
     end(&depot);
 }
 
-/* Wherever the depot is full: in a stack, a set, a name or a table. */
+/* The depot may be full at a stack, a set, a name or a table. */
 TEST(depot_may_be_full_at_any_step)
 {
     struct plugin plugin;
@@ -448,7 +448,7 @@ TEST(depot_may_be_full_at_any_step)
     plugin_close(&plugin);
 }
 
-/* The n-th call of the host and all that follow are refused: the depot cannot begin, or loses what it cannot keep. */
+/* The n-th host call and all later ones fail: initialization fails, or stacks are lost. */
 TEST(without_host_memory_stacks_are_lost)
 {
     bool has_lost = false, is_served = false;
@@ -469,7 +469,7 @@ TEST(without_host_memory_stacks_are_lost)
         has_lost = has_lost || !is_served;
         assert_int_equal(xseg_stack_depot_lost(&depot), !is_served);
         assert_audit(&depot);
-        /* With memory again it goes on. */
+        /* With memory available it continues. */
         assert_int_equal(add_made_up(&depot, count), count + 1);
         end(&depot);
     }
@@ -494,7 +494,7 @@ static void *add_many(void *self)
 
     adder->has_read = true;
     for (uint32_t i = 0; i < COMMON; i++) {
-        /* Each thread begins elsewhere, so that all of them are the first for some. */
+        /* Each thread starts elsewhere, so that each is the first for some stacks. */
         const uint32_t n = (i + adder->number * (COMMON / THREADS)) % COMMON;
 
         adder->common[n] = add_made_up(adder->depot, n);
@@ -531,7 +531,7 @@ TEST(threads_share_a_depot)
         for (uint32_t own = 0; own < OWN; own++)
             assert_true(is_made_up(&depot, adder[i].own[own], COMMON + i * OWN + own));
     }
-    /* And the one that all of them took in the same place. */
+    /* The stack that all threads captured in the same place. */
     const uint32_t made_up = COMMON + THREADS * OWN;
     assert_true(xseg_stack_depot_count(&depot) > made_up);
     assert_true(xseg_stack_depot_count(&depot) <= made_up + THREADS);
@@ -590,7 +590,7 @@ static void use_in_a_child(const void *context)
         _exit(1);
 }
 
-/* Another thread holds the lock at the moment of the fork, as it were, and is not in the child to give it. */
+/* Another thread holds the lock at the fork, and does not exist in the child to unlock it. */
 TEST(a_child_reads_and_adds_nothing)
 {
     struct xseg_stack_depot depot;
@@ -667,7 +667,7 @@ TEST(the_audit_names_the_broken_invariant)
     assert_finds(&depot, "DEPOT-3");
     depot.frames.frames = kept;
     assert_audit(&depot);
-    /* A mapping that its set takes for loaded. */
+    /* A mapping that its set considers loaded. */
     struct taking taking = {.depot = &depot};
     take(&taking);
     struct xseg_module_mapping *mapping = depot.modules.mappings;

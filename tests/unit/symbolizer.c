@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Names of frames, by libdw where it is installed. */
+/* Names of frames by libdw, where it is installed. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 /* --- The loader, as the test has it. --- */
 
-static bool is_refused; /* libdw is not installed, as it were */
+static bool is_refused; /* simulates that libdw is not installed */
 
 void *__real_dlopen(const char *name, int mode);
 void *__wrap_dlopen(const char *name, int mode);
@@ -23,7 +23,7 @@ void *__wrap_dlopen(const char *name, int mode)
 
 /* --- The cases. --- */
 
-/* Frame 1 lies in the plugin's hidden function, 2 in its exported one. */
+/* Frame 1 is in the plugin's hidden function, 2 in its exported one. */
 struct taking {
     struct xseg_stack_depot *depot;
     uint32_t id;
@@ -84,6 +84,44 @@ static bool has_libdw(void)
     return false;
 }
 
+static void refuse(void)
+{
+    struct xseg_stack_depot depot;
+    struct xseg_symbolizer namer;
+
+    is_refused = true;
+    if (xseg_symbolizer_prepare() || !xseg_stack_depot_init(&depot, 0) ||
+        xseg_symbolizer_init(&namer, &depot))
+        _exit(1);
+}
+
+static void *prepare(void *self)
+{
+    *(bool *)self = xseg_symbolizer_prepare();
+    return NULL;
+}
+
+static void prepare_in_threads(void)
+{
+    pthread_t thread[4];
+    bool is_there[4];
+
+    for (unsigned i = 0; i < 4; i++)
+        if (pthread_create(&thread[i], NULL, prepare, &is_there[i]) != 0)
+            _exit(1);
+    for (unsigned i = 0; i < 4; i++)
+        if (pthread_join(thread[i], NULL) != 0 || is_there[i] != xseg_symbolizer_prepare())
+            _exit(1);
+}
+
+TEST(symbolizer_is_prepared_completely_or_not_at_all)
+{
+    char said[1024];
+
+    assert_int_equal(child_run_part(refuse, said, sizeof(said)), 0);
+    assert_int_equal(child_run_part(prepare_in_threads, said, sizeof(said)), 0);
+}
+
 TEST(frames_have_sources_after_the_code_was_unloaded)
 {
     static const char *const name[] = {"plugin-one", "plugin-two"};
@@ -133,14 +171,14 @@ TEST(each_frame_is_resolved_once)
     const size_t used = depot.memory.used;
     assert_true(xseg_symbolizer_init(&namer, &depot));
     xseg_symbolizer_resolve(&namer, id);
-    assert_null(namer.files); /* none had to be opened */
+    assert_null(namer.files); /* no file had to be opened */
     assert_int_equal(depot.memory.used, used);
     xseg_symbolizer_fini(&namer);
     plugin_close(&plugin);
     xseg_stack_depot_fini(&depot);
 }
 
-/* After the deadline no stack is begun; a later call goes on with the stacks that are left. */
+/* After the deadline no further stack is resolved; a later call continues with the remaining stacks. */
 TEST(all_stacks_are_named_until_the_deadline)
 {
     struct xseg_stack_depot depot;
@@ -166,7 +204,7 @@ TEST(all_stacks_are_named_until_the_deadline)
     xseg_stack_depot_fini(&depot);
 }
 
-/* Of a stripped library the exported functions are known; this one exports none. */
+/* For a stripped library the exported functions are known; this one exports none. */
 TEST(a_stripped_library_has_no_sources)
 {
     struct xseg_stack_depot depot;
@@ -186,7 +224,7 @@ TEST(a_stripped_library_has_no_sources)
     xseg_stack_depot_fini(&depot);
 }
 
-/* The file is gone, is no module, or is another build by now. */
+/* The file was removed, is no module, or is another build. */
 TEST(changed_file_is_not_used)
 {
     char path[1024], from[1024];
@@ -224,42 +262,4 @@ TEST(changed_file_is_not_used)
             assert_int_equal(unlink(path), 0);
         xseg_stack_depot_fini(&depot);
     }
-}
-
-static void refuse(void)
-{
-    struct xseg_stack_depot depot;
-    struct xseg_symbolizer namer;
-
-    is_refused = true;
-    if (xseg_symbolizer_prepare() || !xseg_stack_depot_init(&depot, 0) ||
-        xseg_symbolizer_init(&namer, &depot))
-        _exit(1);
-}
-
-static void *prepare(void *self)
-{
-    *(bool *)self = xseg_symbolizer_prepare();
-    return NULL;
-}
-
-static void prepare_in_threads(void)
-{
-    pthread_t thread[4];
-    bool is_there[4];
-
-    for (unsigned i = 0; i < 4; i++)
-        if (pthread_create(&thread[i], NULL, prepare, &is_there[i]) != 0)
-            _exit(1);
-    for (unsigned i = 0; i < 4; i++)
-        if (pthread_join(thread[i], NULL) != 0 || is_there[i] != xseg_symbolizer_prepare())
-            _exit(1);
-}
-
-TEST(symbolizer_is_prepared_completely_or_not_at_all)
-{
-    char said[1024];
-
-    assert_int_equal(child_run_part(refuse, said, sizeof(said)), 0);
-    assert_int_equal(child_run_part(prepare_in_threads, said, sizeof(said)), 0);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a stream of a capture comes after, on graphs that are really captured. */
+/* The order of captured streams, in graphs from real captures. */
 #include <string.h>
 
 #include "src/core/stream/topology.h"
@@ -30,16 +30,14 @@ static void set_up(struct fixture *f)
     char why[128];
 
     memset(f, 0, sizeof(*f));
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    assert_int_equal(xseg_driver_open(env_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
-    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
-                     XSEG_OK);
+    assert_ok(xseg_sim_reset(NULL));
+    assert_ok(xseg_driver_open(env_driver(), &f->driver));
+    assert_ok(xseg_unreleased_init(&f->leftovers, &f->context));
+    assert_ok(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)));
     xseg_mutex_init(&f->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&f->streams, &f->context, &f->table_lock);
     for (unsigned i = 0; i < STREAMS; i++)
-        assert_int_equal(xseg_streams_find_or_add(&f->streams, env_stream(), &f->stream[i]),
-                         XSEG_OK);
+        assert_ok(xseg_streams_find_or_add(&f->streams, env_stream(), &f->stream[i]));
     xseg_topology_init(&f->topology);
     assert_int_equal(cuCtxPushCurrent_v2(f->context.primary), 0);
     assert_int_equal(cuStreamBeginCapture_v2(f->stream[0]->handle, RELAXED), 0);
@@ -58,7 +56,7 @@ static void tear_down(struct fixture *f)
         env_stream_destroy(f->stream[i]->handle);
     xseg_streams_fini(&f->streams);
     xseg_mutex_fini(&f->table_lock);
-    assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
+    assert_ok(xseg_driver_release_context(&f->context));
     xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -67,27 +65,25 @@ static void tear_down(struct fixture *f)
 /* Capture one node on a stream. */
 static void launch(struct fixture *f, unsigned stream)
 {
-    assert_int_equal(xseg_sim_launch(f->stream[stream]->handle, 10), XSEG_OK);
+    assert_ok(xseg_sim_launch(f->stream[stream]->handle, 10));
 }
 
-/* Stream `to` comes after what stream `from` has so far. */
+/* Order stream `to` after the current work of stream `from`. */
 static void join(struct fixture *f, unsigned to, unsigned from)
 {
     xseg_event event = NULL;
 
-    assert_int_equal(xseg_driver_event_create(&f->context, &event), XSEG_OK);
-    assert_int_equal(xseg_driver_event_record(&f->context, event, f->stream[from]->handle),
-                     XSEG_OK);
+    assert_ok(xseg_driver_event_create(&f->context, &event));
+    assert_ok(xseg_driver_event_record(&f->context, event, f->stream[from]->handle));
     assert_int_equal(cuStreamWaitEvent(f->stream[to]->handle, event, 0), 0);
-    assert_int_equal(xseg_driver_event_destroy(&f->context, event), XSEG_OK);
+    assert_ok(xseg_driver_event_destroy(&f->context, event));
 }
 
 static struct xseg_capture_info info_of(struct fixture *f, unsigned stream)
 {
     struct xseg_capture_info info;
 
-    assert_int_equal(xseg_driver_capture_info(&f->context, f->stream[stream]->handle, &info),
-                     XSEG_OK);
+    assert_ok(xseg_driver_capture_info(&f->context, f->stream[stream]->handle, &info));
     return info;
 }
 
@@ -100,7 +96,7 @@ static struct xseg_topology_view *view_of(struct fixture *f, unsigned stream)
     return view;
 }
 
-/* Wait in a stream's view for the last nodes of another one. */
+/* In the view of a stream, wait for the last nodes of another stream. */
 static void wait_for(struct fixture *f, unsigned stream, unsigned other,
                      struct xseg_topology_waiter *waiter, struct xseg_topology_mark *mark)
 {
@@ -125,7 +121,7 @@ static bool is_ready(const struct xseg_topology_waiter *waiter)
     return !xseg_list_is_empty(&waiter->link);
 }
 
-/* Two branches: nothing before the join, everything right after it. */
+/* Two branches: unordered before the join, ordered after it. */
 TEST(branch_is_ordered_after_the_join)
 {
     struct fixture f;
@@ -149,7 +145,7 @@ TEST(branch_is_ordered_after_the_join)
     tear_down(&f);
 }
 
-/* Marks that are behind the stream already make a waiter ready at once. */
+/* Markers that already precede the stream make a waiter ready immediately. */
 TEST(ordered_streams_need_no_wait)
 {
     struct fixture f;
@@ -164,7 +160,7 @@ TEST(ordered_streams_need_no_wait)
     tear_down(&f);
 }
 
-/* All marks count: two of three branches are not enough. */
+/* All markers count: two of three branches are not enough. */
 TEST(every_marker_must_be_ordered_before)
 {
     struct fixture f;
@@ -190,7 +186,7 @@ TEST(every_marker_must_be_ordered_before)
     tear_down(&f);
 }
 
-/* A view belongs to one stream: what is behind one is not behind the other. */
+/* A view belongs to one stream: a marker that precedes one stream may not precede another. */
 TEST(views_are_independent)
 {
     struct fixture f;
@@ -212,7 +208,7 @@ TEST(views_are_independent)
     tear_down(&f);
 }
 
-/* A look costs the new nodes only, however many came before; nodes with many needs are read whole. */
+/* A query reads the new nodes only, however many precede them; nodes with many dependencies are read completely. */
 TEST(query_reads_new_nodes_only)
 {
     struct fixture f;
@@ -232,7 +228,7 @@ TEST(query_reads_new_nodes_only)
     tear_down(&f);
 }
 
-/* A node that needs more nodes than fit into one answer. */
+/* A node with more dependencies than one query returns. */
 TEST(nodes_with_many_dependencies_are_read_completely)
 {
     enum { BRANCHES = 40 };
@@ -249,15 +245,15 @@ TEST(nodes_with_many_dependencies_are_read_completely)
         struct xseg_capture_info info;
 
         branch[i] = env_stream();
-        assert_int_equal(xseg_driver_event_create(&f.context, &event), XSEG_OK);
-        assert_int_equal(xseg_driver_event_record(&f.context, event, f.stream[0]->handle), XSEG_OK);
+        assert_ok(xseg_driver_event_create(&f.context, &event));
+        assert_ok(xseg_driver_event_record(&f.context, event, f.stream[0]->handle));
         assert_int_equal(cuStreamWaitEvent(branch[i], event, 0), 0);
-        assert_int_equal(xseg_sim_launch(branch[i], 10), XSEG_OK);
-        assert_int_equal(xseg_driver_capture_info(&f.context, branch[i], &info), XSEG_OK);
+        assert_ok(xseg_sim_launch(branch[i], 10));
+        assert_ok(xseg_driver_capture_info(&f.context, branch[i], &info));
         marks[i].node = info.nodes[0];
-        assert_int_equal(xseg_driver_event_record(&f.context, event, branch[i]), XSEG_OK);
+        assert_ok(xseg_driver_event_record(&f.context, event, branch[i]));
         assert_int_equal(cuStreamWaitEvent(f.stream[0]->handle, event, 0), 0);
-        assert_int_equal(xseg_driver_event_destroy(&f.context, event), XSEG_OK);
+        assert_ok(xseg_driver_event_destroy(&f.context, event));
     }
     assert_true(xseg_topology_wait(view_of(&f, 0), &waiter, marks, BRANCHES));
     launch(&f, 0);
@@ -271,7 +267,7 @@ TEST(nodes_with_many_dependencies_are_read_completely)
     tear_down(&f);
 }
 
-/* A driver that refuses an answer only makes the wait longer. */
+/* A failed driver query only prolongs the wait. */
 TEST(failed_query_counts_as_unordered)
 {
     struct fixture f;
@@ -282,7 +278,7 @@ TEST(failed_query_counts_as_unordered)
     launch(&f, 0);
     wait_for(&f, 0, 0, &waiter, &mark);
     launch(&f, 0);
-    assert_int_equal(xseg_sim_fail("cuGraphNodeGetDependencies", 1, 1), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuGraphNodeGetDependencies", 1, 1));
     advance(&f, 0);
     assert_true(xseg_sim_failed());
     assert_false(is_ready(&waiter));

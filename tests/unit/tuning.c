@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Configurations that differ from one: their strings, and the values that are tried. */
+/* Configurations that differ from a given one: their strings, and the values to try. */
 #include <stdlib.h>
 
 #include "src/tools/commands/advise/tuning.h"
 #include "tests/support/test.h"
 
-#define EXPANDABLE_TRUE 1 /* the place of the word */
+#define EXPANDABLE_TRUE 1 /* index of the keyword */
 
 static struct tuning_base base_of(const char *config, bool has_clock, bool only_pytorch)
 {

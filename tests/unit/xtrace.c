@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The reader of traces: what it makes of good files, and what it says about bad ones. */
+/* The reader of traces: valid files, and errors of invalid ones. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -220,7 +220,7 @@ TEST(long_lines_are_refused)
     memset(text, 'x', size);
     memcpy(text, HEAD "#", sizeof(HEAD));
     expect_bad(text, size, 2, "longer than 16384");
-    /* The longest that is allowed. */
+    /* The maximum length. */
     text[9 + LINES_LONGEST] = '\n';
     text[10 + LINES_LONGEST] = '\0';
     struct xtrace trace = read_good(text);
@@ -240,7 +240,7 @@ TEST(too_many_streams_are_refused)
     free(text);
 }
 
-/* Many operations, so that the text is longer than every buffer between it and the reader. */
+/* Enough operations that the text exceeds every buffer on the way to the reader. */
 static char *long_text(size_t *length)
 {
     char *text = malloc(40 * 100000);
@@ -261,7 +261,7 @@ TEST(compressed_files_are_equal_to_plain_ones)
 
     room = ZSTD_compressBound(length);
     char *small = malloc(2 * room);
-    /* Two frames, one after the other, are one text. */
+    /* Two frames, one after the other, form one text. */
     size_t first = ZSTD_compress(small, room, text, length / 3, 1);
     size_t size =
         first + ZSTD_compress(small + first, room, text + length / 3, length - length / 3, 19);

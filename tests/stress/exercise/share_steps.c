@@ -43,7 +43,7 @@ void step_unpin(struct worker *worker)
 
 /* --- Shares. --- */
 
-/* What was imported has what was exported, as long as the block lives and is not written anew. */
+/* The imported memory has the exported contents until the block is freed or rewritten. */
 static void read_import(struct share *share, const struct block *block)
 {
     const unsigned epoch = block->tag == NULL ? 0 : atomic_load(&block->tag->epoch);
@@ -57,7 +57,7 @@ static void read_import(struct share *share, const struct block *block)
     share->stream = block->last;
 }
 
-/* Export by raw handles, or by a token.  On XSEG_OK, the caller drops the handles. */
+/* Export by raw handles, or by a token. On XSEG_OK, the caller releases the handles. */
 static xseg_status export_block(struct xseg_allocator *allocator, void *ptr,
                                 struct exported_handles *exported, struct xseg_export_token *token)
 {
@@ -71,10 +71,9 @@ static xseg_status export_block(struct xseg_allocator *allocator, void *ptr,
     return status;
 }
 
-/* Import what was exported by a token, or by raw handles. */
-static void import_share(struct worker *worker, struct share *mine,
-                         struct exported_handles *exported, const struct xseg_export_token *token,
-                         struct block *block)
+/* Import by a token, or by raw handles. */
+static void import_share(struct worker *worker, struct share *mine, struct exported_handles *exported,
+                         const struct xseg_export_token *token, struct block *block)
 {
     const uint64_t epoch = fault_epoch();
     const xseg_status status =
@@ -88,7 +87,7 @@ static void import_share(struct worker *worker, struct share *mine,
                  mine->imported);
     note_features(worker->world, FEATURE(IMPORT) | FEATURE(EXPORT), block->device, block->tag,
                   block, status == XSEG_OK);
-    /* A device that faults have taken for one without pages maps no pages of others, either. */
+    /* A device that faults have made appear without pages does not map pages of other devices either. */
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_UNSUPPORTED && fault_count() != 0));
     export_handles_close(exported);
@@ -158,7 +157,7 @@ static void end_import(struct worker *worker, struct share *share)
         read_import(share, block);
         block_leave(block);
     }
-    /* Work from before a capture began cannot be waited for during it. */
+    /* Work from before a capture cannot be waited for during it. */
     if (share->stream != NULL && share->stream->is_captured)
         return;
     if (share->stream != NULL)
@@ -182,7 +181,7 @@ void end_share(struct worker *worker, struct share *share)
     share->exported = NULL;
 }
 
-/* Either side is done with it first. */
+/* Either side releases the memory first. */
 void step_share_end(struct worker *worker)
 {
     struct share *share = &worker->share[below(worker, WORLD_SHARES)];
@@ -197,7 +196,7 @@ void step_share_end(struct worker *worker)
 
 /* --- Peers. --- */
 
-/* Work of a peer on a block, which ends before the block can go. */
+/* Work of a peer on a block, which ends before the block may be freed. */
 static void work_of_peer(struct worker *worker, const struct block *block, int peer)
 {
     const struct stream *stream = &worker->own[peer][below(worker, WORLD_OWN)];

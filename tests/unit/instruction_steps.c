@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A thread is stopped behind each of its instructions in turn, and another one goes by meanwhile: what
- * may happen between two instructions that no lock guards.
+ * Interleavings of two threads without a lock: a thread is stopped after each of its instructions in turn, and another
+ * thread runs.
  *
- * The processor's trap flag makes a signal of each instruction, and the thread waits in the handler of the
- * one that is wanted.  Each run stops it one instruction later, STRIDE under AddressSanitizer, until it comes to
- * its end.
+ * The trap flag of the CPU raises a signal after each instruction, and the thread waits in the handler at the selected
+ * one. Each run stops it one instruction later (STRIDE with AddressSanitizer), until it completes.
  */
 #include "src/core/device/allocator.h"
 #include "src/core/reclaim/pool_release.h"
 #include "tests/support/env.h"
 
-/* ThreadSanitizer delivers no signal in between, and locks are mutexes there. */
+/* ThreadSanitizer delivers no signal between instructions, and replaces locks by mutexes. */
 #if defined(__x86_64__) && !XSEG_BIASED_LOCK_IS_ATOMIC
 
 #include <pthread.h>
@@ -20,7 +19,7 @@
 #include <time.h>
 #include <ucontext.h>
 
-/* A sanitizer makes many instructions of one, in whose midst nothing of the code's own happens. */
+/* A sanitizer expands one instruction to many, without effects of the program between them. */
 #if defined(__SANITIZE_ADDRESS__)
 #define STRIDE 16
 #else
@@ -31,7 +30,7 @@
 
 #define TRAP_FLAG ((greg_t)0x100)
 
-/* Of the thread that is stopped: instructions that it still makes. */
+/* Of the stopped thread: instructions until the stop. */
 static _Thread_local volatile bool is_counting;
 static _Thread_local volatile unsigned to_go;
 
@@ -62,7 +61,7 @@ static void count(int signal, siginfo_t *info, void *context)
 
 struct run {
     void (*prepare)(void *self); /* before the thread begins */
-    void (*work)(void *self);    /* by the thread: once before, and once to be stopped in */
+    void (*work)(void *self);    /* of the thread: once before, and once to be stopped in */
     void (*other)(void *self);   /* while it is stopped */
     void *self;
     unsigned instructions;
@@ -83,7 +82,7 @@ static void *work_stopped(void *self)
     return NULL;
 }
 
-/* Begin a run; false if the thread came to its end. */
+/* Begin a run; false if the thread completed. */
 static bool run_to_stop(struct run *run)
 {
     atomic_store(&may_go_on, false);
@@ -122,7 +121,7 @@ struct guarded {
     atomic_bool is_other_inside, has_collided;
 };
 
-/* The next thread that takes it is its owner. */
+/* The next thread that locks becomes the owner. */
 static void disown(void *self)
 {
     struct guarded *guarded = self;
@@ -140,7 +139,7 @@ static void enter_and_leave(void *self)
     xseg_biased_lock_unlock(&guarded->lock);
 }
 
-/* Take the lock from its owner, who then comes to it, and sleeps there or gets in; or has left it. */
+/* Revoke the lock from its owner, which then reaches it and sleeps or enters; or has passed it. */
 static void take_from_owner(void *self)
 {
     struct guarded *guarded = self;
@@ -159,7 +158,7 @@ static void take_from_owner(void *self)
 
 TEST(owner_rechecks_the_ownership_of_the_biased_lock)
 {
-    /* Static, for the owner that goes on when the test has failed. */
+    /* Static, because the owner may continue after the test has failed. */
     static struct guarded guarded;
     struct run run = {disown, enter_and_leave, take_from_owner, &guarded, 0, 0};
 
@@ -179,7 +178,7 @@ struct reader {
     atomic_bool is_inside, may_leave;
 };
 
-static atomic_bool *opened_by_yield; /* what a yield of the library sets; or NULL */
+static atomic_bool *opened_by_yield; /* set by a yield of the library; or NULL */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
 int __real_sched_yield(void);
@@ -198,7 +197,7 @@ static void begin_first(void *self)
     struct reader *reader = self;
     const xseg_status status = xseg_route_begin(reader->first, NULL, NULL);
 
-    /* The route goes on from the last run, unless that run ended it. */
+    /* The route remains from the last run, unless that run ended it. */
     assert_true(status == XSEG_OK || status == XSEG_ERR_BUSY);
 }
 
@@ -207,7 +206,7 @@ static void find_route(void *self)
     struct reader *reader = self;
     struct xseg_pool *pool = NULL;
 
-    assert_int_equal(xseg_routes_find(reader->routes, reader->stream, &pool), XSEG_OK);
+    assert_ok(xseg_routes_find(reader->routes, reader->stream, &pool));
     if (pool != NULL)
         (void)xseg_release_pool(pool);
 }
@@ -224,8 +223,8 @@ static bool stay_inside(void *context, xseg_stream stream)
     return true;
 }
 
-/* A route ends and another begins while the reader has not registered yet.  The second one ends while
- * the reader is in it: the end waits, and so yields. */
+/* A route ends and another begins before the reader registers. The second route ends while the reader is in it: the
+ * end waits, so it yields. */
 static void change_routes(void *self)
 {
     struct reader *reader = self;
@@ -233,13 +232,13 @@ static void change_routes(void *self)
     if (atomic_load(&reader->routes->readers[0]) + atomic_load(&reader->routes->readers[1]) != 0)
         return;
     atomic_store(&reader->may_leave, false);
-    assert_int_equal(xseg_route_end(reader->first), XSEG_OK);
-    assert_int_equal(xseg_route_begin(reader->second, stay_inside, reader), XSEG_OK);
+    assert_ok(xseg_route_end(reader->first));
+    assert_ok(xseg_route_begin(reader->second, stay_inside, reader));
     go_on();
     while (!atomic_load(&reader->is_inside) && !atomic_load(&has_ended))
         (void)__real_sched_yield();
     opened_by_yield = &reader->may_leave;
-    assert_int_equal(xseg_route_end(reader->second), XSEG_OK);
+    assert_ok(xseg_route_end(reader->second));
     opened_by_yield = NULL;
     const bool is_inside = atomic_load(&reader->is_inside);
     atomic_store(&reader->may_leave, true);
@@ -257,17 +256,17 @@ TEST(late_reader_of_routes_retries)
     reader.second = env_pool(allocator);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     reader.routes = &device->routes;
-    assert_int_equal(xseg_streams_find_or_add(&device->streams, NULL, &reader.stream), XSEG_OK);
+    assert_ok(xseg_streams_find_or_add(&device->streams, NULL, &reader.stream));
     stop_everywhere(&run);
-    assert_int_equal(xseg_route_end(reader.first), XSEG_OK);
-    assert_int_equal(xseg_pool_release(reader.first), XSEG_OK);
-    assert_int_equal(xseg_pool_release(reader.second), XSEG_OK);
+    assert_ok(xseg_route_end(reader.first));
+    assert_ok(xseg_pool_release(reader.first));
+    assert_ok(xseg_pool_release(reader.second));
     env_close(allocator);
 }
 
 #else
 
-/* The linker sends the sanitizer's own calls here, too. */
+/* The linker redirects the sanitizer's calls as well. */
 int __real_sched_yield(void);
 int __wrap_sched_yield(void);
 

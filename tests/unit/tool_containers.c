@@ -1,11 +1,57 @@
 /* SPDX-License-Identifier: MIT */
-/* The index, and arrays that grow by one item: numbers are found by what they stand for, however many there are. */
+/* Containers of the tool: arrays, heap, index. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/tools/containers/array.h"
+#include "src/tools/containers/heap.h"
 #include "src/tools/containers/index.h"
 #include "tests/support/test.h"
+
+#define ITEMS 2000u
+
+static int compare(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+
+    return (a > b) - (a < b);
+}
+
+TEST(items_are_removed_in_order_of_their_keys)
+{
+    double keys[ITEMS], sorted[ITEMS];
+    struct heap heap = {0};
+
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        keys[i] = sorted[i] = (double)(i * 7919u % 977u);
+        assert_true(heap_add(&heap, keys[i], i));
+    }
+    qsort(sorted, ITEMS, sizeof(sorted[0]), compare);
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        const struct heap_item item = heap_take(&heap);
+
+        assert_true(item.key >= sorted[i] && item.key <= sorted[i]);
+        assert_true(keys[item.number] >= item.key && keys[item.number] <= item.key);
+        keys[item.number] = -1; /* each is removed once */
+    }
+    assert_int_equal(heap.count, 0);
+    heap_fini(&heap);
+}
+
+TEST(the_first_is_replaced_by_another)
+{
+    struct heap heap = {0};
+
+    for (uint32_t i = 0; i < 100; i++)
+        assert_true(heap_add(&heap, i, i));
+    for (uint32_t i = 100; i < 1000; i++)
+        heap_replace(&heap, i, i);
+    for (uint32_t i = 900; i < 1000; i++)
+        assert_int_equal(heap_take(&heap).number, i);
+    heap_fini(&heap);
+}
+
+/* --- The index, and arrays that grow by one item. --- */
 
 #define COUNT 5000u
 
@@ -19,7 +65,7 @@ static bool is_word(const void *owner, uint32_t number, const void *what, size_t
     return memcmp(&((const struct words *)owner)->words[number], what, bytes) == 0;
 }
 
-/* Sums of `bits` bits: with few of them, many words have the same one. */
+/* Hashes of `bits` bits: with few bits many words share a hash. */
 static void fill(struct index *index, struct words *words, unsigned bits)
 {
     for (uint64_t i = 0; i < COUNT; i++) {
@@ -64,7 +110,7 @@ TEST(an_array_keeps_its_items)
     }
     for (uint32_t i = 0; i < COUNT; i++)
         assert_int_equal(items[i], i);
-    /* What was taken away may be added again. */
+    /* Removed words may be added again. */
     for (uint32_t i = 64; i < COUNT; i++) {
         assert_true(array_room((void **)&items, i, sizeof(*items)));
         items[i] = 2 * i;

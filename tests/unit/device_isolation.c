@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Eight devices in one process, each with a range and a thread: one whose lock another thread holds, or whose observer
- * does not return; one that is full; one whose work does not end; one whose context is reset underneath.  The others
- * go on, each with rights of the device next to it or without, and nothing of one waits for another: a test in which
- * something did would not end.
- */
+/* Eight devices in one process, each with a range and a thread. On one device another thread holds the lock or an
+ * observer does not return; one is full, one has work that does not end, one loses its context. The other devices
+ * continue, with and without peer access, and never wait for another device: otherwise the test would not end. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -19,7 +16,7 @@
 #define PAGE     (2 * MIB)
 #define ROUNDS   60u
 
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
+/* CUmemLocation in plain C types: a type (1: device) and an ID. */
 struct location {
     int kind, number;
 };
@@ -33,7 +30,7 @@ int cuCtxSetCurrent(struct CUctx_st *context);
 int cuStreamCreate(xseg_stream *stream, unsigned flags);
 int cuStreamDestroy_v2(xseg_stream stream);
 
-/* What is the matter with a device. */
+/* The fault of a device. */
 enum fate { USUAL, STOPPED, FULL, SLOW, LOST };
 
 static const enum fate fates[DEVICES] = {STOPPED, FULL, SLOW, LOST, USUAL, USUAL, USUAL, USUAL};
@@ -43,8 +40,8 @@ struct machine {
     struct xseg_range *range[DEVICES];
     bool has_peers;
     atomic_bool is_stopped; /* the observer of a device does not return */
-    atomic_bool may_go;     /* it may, now */
-    atomic_uint done;       /* threads that have come to their end */
+    atomic_bool may_go;     /* permission to return */
+    atomic_uint done;       /* threads that have finished */
 };
 
 struct worker {
@@ -69,7 +66,7 @@ static uint64_t address_of(struct xseg_range *range, unsigned at)
     return (uint64_t)(uintptr_t)info.base + at * PAGE;
 }
 
-/* The device itself reaches its memory, and of the others the next one, if it was allowed to. */
+/* A device has access to its own memory, and the next device has if peer access was granted. */
 static void expect_rights(const struct worker *worker, uint64_t address)
 {
     const int next = (worker->device + 1) % DEVICES;
@@ -86,7 +83,7 @@ static void expect_rights(const struct worker *worker, uint64_t address)
 
 /* --- The threads. --- */
 
-/* Commit, work, decommit, take back, share: a round of a device. */
+/* One round of a device: commit, work, decommit, trim, alias. */
 static void play_round(struct worker *worker, unsigned round)
 {
     struct xseg_range *range = worker->machine->range[worker->device];
@@ -111,7 +108,7 @@ static void play_round(struct worker *worker, unsigned round)
     expect(xseg_range_decommit(range, 0, 0, worker->stream) == XSEG_OK);
 }
 
-/* Work that does not end, and memory that waits for it, as far as the device has room. */
+/* Work that does not end, and memory that waits for it, until the device is full. */
 static void play_slow(struct worker *worker)
 {
     struct xseg_range *range = worker->machine->range[worker->device];
@@ -125,7 +122,7 @@ static void play_slow(struct worker *worker)
     }
 }
 
-/* The context is reset by somebody else. */
+/* Another user of the context resets it. */
 static void play_lost(struct worker *worker)
 {
     struct xseg_range *range = worker->machine->range[worker->device];
@@ -134,7 +131,7 @@ static void play_lost(struct worker *worker)
         play_round(worker, round);
     expect(xseg_range_commit(range, 4 * PAGE, PAGE, NULL) == XSEG_OK);
     expect(cuDevicePrimaryCtxReset_v2(worker->device) == 0);
-    /* The first call that needs the context finds out. */
+    /* The first call that needs the context detects the loss. */
     expect(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL) == XSEG_ERR_DEVICE_LOST);
     expect(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL) == XSEG_OK);
     for (unsigned round = 0; round < ROUNDS; round++) {
@@ -199,32 +196,29 @@ static void open_machine(struct machine *machine, bool has_peers)
     *machine = (struct machine){.has_peers = has_peers};
     machine->allocator = env_open_on(&settings, NULL);
     for (int device = 0; device < DEVICES; device++) {
-        assert_int_equal(xseg_range_reserve(machine->allocator, device, GRANULES * PAGE, NULL,
-                                            &machine->range[device]),
-                         XSEG_OK);
+        assert_ok(xseg_range_reserve(machine->allocator, device, GRANULES * PAGE, NULL,
+                                     &machine->range[device]));
         if (fates[device] == FULL)
-            assert_int_equal(xseg_sim_set_external_memory((unsigned)device, UINT64_MAX / 2),
-                             XSEG_OK);
+            assert_ok(xseg_sim_set_external_memory((unsigned)device, UINT64_MAX / 2));
     }
     for (int device = 0; has_peers && device < DEVICES; device++)
-        assert_int_equal(xseg_peer_allow(machine->allocator, device, (device + 1) % DEVICES),
-                         XSEG_OK);
+        assert_ok(xseg_peer_allow(machine->allocator, device, (device + 1) % DEVICES));
 }
 
 static void close_machine(struct machine *machine, struct worker *worker)
 {
-    /* The work of the slow device has not been waited for by anybody. */
+    /* No thread has waited for the work of the slow device. */
     for (int device = 0; device < DEVICES; device++) {
         struct xseg_range_info info = {sizeof(info)};
 
-        assert_int_equal(xseg_range_query(machine->range[device], &info), XSEG_OK);
+        assert_ok(xseg_range_query(machine->range[device], &info));
         if (fates[device] == SLOW)
             assert_int_equal(info.pending_unmap_bytes, GRANULES / 2 * PAGE);
         else if (fates[device] == USUAL)
             assert_int_equal(info.pending_unmap_bytes + info.committed_bytes, 0);
-        assert_int_equal(xseg_range_release(machine->range[device]), XSEG_OK);
+        assert_ok(xseg_range_release(machine->range[device]));
     }
-    assert_int_equal(xseg_close(machine->allocator), XSEG_OK);
+    assert_ok(xseg_close(machine->allocator));
     for (int device = 0; device < DEVICES; device++) {
         if (fates[device] == LOST)
             continue;
@@ -265,7 +259,7 @@ static void expect_progress(const struct worker *worker)
 
 /* --- The tests. --- */
 
-/* Somebody holds the lock of a device for as long as the others work. */
+/* A thread holds the lock of one device while the other devices work. */
 static void a_device_that_is_locked(bool has_peers)
 {
     struct machine machine;
@@ -295,7 +289,7 @@ TEST(locked_with_peers)
     a_device_that_is_locked(true);
 }
 
-/* An observer that does not return when a device that is stopped has new memory, until it may. */
+/* An observer that does not return on new memory of the stopped device until it is allowed to. */
 static void came(void *context, const struct xseg_mapping *mapping)
 {
     struct machine *machine = context;
@@ -306,7 +300,7 @@ static void came(void *context, const struct xseg_mapping *mapping)
         (void)sched_yield();
 }
 
-/* A commit of a device does not come back, as an observer of it does not. */
+/* A commit on one device does not return, because its observer does not. */
 TEST(observed)
 {
     struct machine machine;
@@ -318,7 +312,7 @@ TEST(observed)
     open_machine(&machine, true);
     observer.context = &machine;
     observer.on_map = came;
-    assert_int_equal(xseg_observer_add(machine.allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(machine.allocator, &observer, &id));
     start(&machine, worker, thread, true);
     while (!atomic_load(&machine.is_stopped))
         (void)sched_yield();
@@ -329,6 +323,6 @@ TEST(observed)
     atomic_store(&machine.may_go, true);
     join(thread, true);
     assert_int_equal(worker[0].commits, ROUNDS);
-    assert_int_equal(xseg_observer_remove(machine.allocator, id), XSEG_OK);
+    assert_ok(xseg_observer_remove(machine.allocator, id));
     close_machine(&machine, worker);
 }

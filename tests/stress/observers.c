@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Threads that allocate, free, pin, pause and trim while memory is short, and observers that keep a
- * record of what is mapped: no granule comes twice, or goes twice, and none goes that is pinned.  Meant
- * for ThreadSanitizer.
- */
+/* Threads allocate, free, pin, pause and trim under memory pressure, and observers track the mappings: no granule is
+ * mapped or unmapped twice, and no pinned granule is unmapped. Meant for ThreadSanitizer. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -103,7 +100,7 @@ static void alloc_or_free(struct worker *worker, void **slot)
         abort();
 }
 
-/* A block's first byte: its page stays until the pin is gone, whatever happens to the block. */
+/* The page of the block's first byte remains mapped until the pin is released, even if the block is freed. */
 static void pin(struct worker *worker, void **slot)
 {
     struct shared *shared = worker->shared;
@@ -173,7 +170,7 @@ static void set_up(struct shared *shared, const char *config)
     settings.memory_bytes = GIB;
     shared->allocator = env_open_on(&settings, config);
     shared->pool = env_pool(shared->allocator);
-    /* No memory lies below the first block. */
+    /* No memory is mapped below the first block. */
     void *first = env_alloc(shared->allocator, 1, NULL);
     shared->origin = (uintptr_t)first / GIB * GIB;
     env_free(shared->allocator, first);
@@ -181,7 +178,7 @@ static void set_up(struct shared *shared, const char *config)
     observer.context = shared;
     observer.on_unmap = leaving;
     observer.on_map = came;
-    assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
 }
 
 static void play(const char *config, unsigned rounds)
@@ -207,14 +204,14 @@ static void play(const char *config, unsigned rounds)
             if (worker[i].slot[k] != NULL)
                 env_free(shared->allocator, worker[i].slot[k]);
     (void)!xseg_pool_resume(shared->pool);
-    /* What is noted is what is there. */
-    assert_int_equal(xseg_for_each_mapping(shared->allocator, NULL, is_noted, shared), XSEG_OK);
+    /* The recorded mappings equal the actual ones. */
+    assert_ok(xseg_for_each_mapping(shared->allocator, NULL, is_noted, shared));
     for (size_t i = 0; i < GRANULES; i++)
         assert_int_equal(shared->mapped[i], 0);
     assert_true(shared->told > 100);
     print_message("# %u notices, %u pauses\n", shared->told, shared->paused);
-    /* The record was taken apart by the comparison. */
-    assert_int_equal(xseg_observer_remove(shared->allocator, 1), XSEG_OK);
+    /* The comparison has consumed the records. */
+    assert_ok(xseg_observer_remove(shared->allocator, 1));
     env_close(shared->allocator);
     free(worker);
     free(shared);

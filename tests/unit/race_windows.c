@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What another thread does meanwhile: a thread is parked between a look and what it does by that, where
- * it holds no lock, and another one goes by.  The linker's --wrap leads the second step here.
- */
+/* Races between a check and the action that follows: a thread that holds no lock is parked between the two, and
+ * another thread changes the state. The linker redirects the second step to this file (--wrap). */
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
@@ -15,7 +13,7 @@
 
 /* --- Where threads park. --- */
 
-/* A place where the first thread that comes by waits, if it is wanted. */
+/* A gate at which the first thread waits, if it is closed. */
 struct gate {
     atomic_bool wanted, reached, open;
 };
@@ -127,11 +125,11 @@ static void count_end(void *context, const struct xseg_statistics *last)
     ++*times;
 }
 
-/* A request that a route has sent to a pool retains the pool: the route ends and the holder releases the pool before the
- * request takes the lock of its arena. */
+/* A routed request retains its pool: the route ends and the holder releases the pool before the request locks its
+ * arena. */
 TEST(a_routed_request_retains_its_pool)
 {
-    /* Where sizes are rounded so a request is no plain hit, which would take the arena's lock at once. */
+    /* A request with rounding is no plain hit, which would lock the arena immediately. */
     static const char *const configs[] = {"roundup_power2_divisions:2,expandable_segments:True",
                                           "roundup_power2_divisions:2,expandable_segments:False"};
 
@@ -146,19 +144,19 @@ TEST(a_routed_request_retains_its_pool)
 
         options.on_destroy = count_end;
         options.on_destroy_context = &times;
-        assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
         if (has_cached)
             env_free(allocator, env_alloc_in(allocator, pool, taking.bytes, NULL));
-        assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+        assert_ok(xseg_route_begin(pool, NULL, NULL));
         want(&at_arena);
         begin(&thread, make_request, &taking);
         wait_for(&at_arena);
-        assert_int_equal(xseg_route_end(pool), XSEG_OK);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_route_end(pool));
+        assert_ok(xseg_pool_release(pool));
         env_empty_cache(allocator);
         assert_int_equal(times, 0);
         finish(thread, &at_arena);
-        assert_int_equal(taking.status, XSEG_OK);
+        assert_ok(taking.status);
         assert_ptr_equal(env_block(allocator, taking.ptr).pool, pool);
         assert_int_equal(env_block(allocator, taking.ptr).requested, taking.bytes);
         assert_int_equal(times, 0);
@@ -172,8 +170,8 @@ TEST(a_routed_request_retains_its_pool)
 
 /* --- A pool is paused. --- */
 
-/* The block is there, and is to be zeroed next: with the pool its memory has gone, so the request is
- * refused as one that comes later. */
+/* The block exists and is about to be zeroed: the memory is unmapped with the pool, so the request is rejected like
+ * a later one. */
 TEST(block_of_a_concurrently_paused_pool_is_not_zeroed)
 {
     for (unsigned i = 0; i < 4; i++) {
@@ -188,22 +186,21 @@ TEST(block_of_a_concurrently_paused_pool_is_not_zeroed)
         want(&at_hand_out);
         begin(&thread, make_request, &request);
         wait_for(&at_hand_out);
-        assert_int_equal(xseg_pool_pause(pool, i < 2 ? XSEG_KEEP_NOTHING : XSEG_KEEP_HOST, NULL),
-                         XSEG_OK);
+        assert_ok(xseg_pool_pause(pool, i < 2 ? XSEG_KEEP_NOTHING : XSEG_KEEP_HOST, NULL));
         finish(thread, &at_hand_out);
         assert_int_equal(request.status, XSEG_ERR_PAUSED);
         assert_null(request.ptr);
         assert_int_equal(env_stats(allocator).allocation[0].current, 0);
-        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        assert_ok(xseg_pool_resume(pool));
         (void)make_request(&request);
-        assert_int_equal(request.status, XSEG_OK);
+        assert_ok(request.status);
         env_free(allocator, request.ptr);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }
 
-/* As above, but the pool is resumed before the second try: that has the context of the first. */
+/* As above, but the pool is resumed before the retry, which has the context of the first try. */
 TEST(retry_keeps_the_user_value_of_the_request)
 {
     int word;
@@ -221,21 +218,21 @@ TEST(retry_keeps_the_user_value_of_the_request)
         want(&at_hand_out);
         begin(&thread, make_request, &request);
         wait_for(&at_hand_out);
-        assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+        assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
         want(&at_arena);
         atomic_store(&at_hand_out.open, true);
         wait_for(&at_arena);
-        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        assert_ok(xseg_pool_resume(pool));
         finish(thread, &at_arena);
-        assert_int_equal(request.status, XSEG_OK);
+        assert_ok(request.status);
         assert_ptr_equal(env_block(allocator, request.ptr).user, &word);
         env_free(allocator, request.ptr);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }
 
-/* The block is being zeroed: the memory of its pool stays until then. */
+/* The block is being zeroed: its pool keeps the memory until then. */
 TEST(a_pool_is_not_paused_while_a_block_is_zeroed)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -253,12 +250,12 @@ TEST(a_pool_is_not_paused_while_a_block_is_zeroed)
         env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
                          "in use by a call of another thread");
         finish(thread, &at_fill);
-        assert_int_equal(request.status, XSEG_OK);
+        assert_ok(request.status);
         env_stream_wait(NULL, NULL);
-        assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+        assert_ok(xseg_pool_resume(pool));
         env_free(allocator, request.ptr);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps that ask, and steps about allocators as a whole. */
+/* Steps that query state, and steps about whole allocators. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "tests/stress/exercise/world.h"
 #include "tests/support/env.h"
 
-/* Of each device what belongs together fits, whatever the other threads do meanwhile. */
+/* Related statistics of each device are consistent, whatever other threads do concurrently. */
 static void see_devices(const struct world *world)
 {
     struct xseg_device_stats devices[64];
@@ -76,7 +76,7 @@ static bool see_mapping(void *context, const struct xseg_mapping *mapping)
     return --*left > 0;
 }
 
-/* Beside other threads nothing need add up but a summary in itself. */
+/* With other threads only a summary is consistent in itself. */
 void step_explain(struct worker *worker)
 {
     struct world *world = worker->world;
@@ -125,7 +125,7 @@ static bool see_key(void *context, const struct xseg_config_key *key)
     return true;
 }
 
-/* The configuration in force reads as one again. */
+/* The current configuration parses to itself. */
 static void read_keys(const char *config)
 {
     const char *source = NULL;
@@ -136,7 +136,7 @@ static void read_keys(const char *config)
     CHECK(CALL(xseg_config_keys, "no_such_key:1", NULL, NULL, NULL) == XSEG_ERR_CONFIG);
 }
 
-/* What answers with words. */
+/* Functions that return text. */
 void step_texts(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
@@ -174,7 +174,8 @@ static bool see_share(void *context, const struct xseg_budget_entry *entry)
     return true;
 }
 
-/* Have the second allocator share its devices with nobody, by a ledger of its own; its name, for the caller to remove. */
+/* Let the second allocator share its devices with no other process, by its own shared budget file; the caller
+ * removes the file. */
 static void name_ledger(const struct worker *worker, char *config, size_t bytes, char *name,
                         size_t name_bytes)
 {
@@ -185,7 +186,7 @@ static void name_ledger(const struct worker *worker, char *config, size_t bytes,
                    name);
 }
 
-/* Another one beside the first, which shares nothing with it but the machine. */
+/* A second allocator that shares only the machine with the first. */
 void step_second(struct worker *worker)
 {
     struct world *world = worker->world;
@@ -226,7 +227,7 @@ void step_second(struct worker *worker)
     (void)unlink(ledger);
 }
 
-/* With live blocks it does not close, and goes on as it was. */
+/* With allocated blocks it does not close, and remains usable. */
 void step_close(struct worker *worker)
 {
     if (any_block(worker) != NULL)
@@ -253,7 +254,7 @@ void step_fork(struct worker *worker)
 {
     int result = 0;
 
-    /* A process of several threads forks with whatever locks the others hold. */
+    /* A process with several threads forks with any locks that the others hold. */
     if (worker->world->options.threads > 1 || worker->world->options.has_background_thread)
         return;
     const pid_t child = fork();
@@ -281,7 +282,7 @@ void step_lift(struct worker *worker)
     failure_note(worker->number, "no faults");
 }
 
-/* A page that fits is whole, whatever the other threads do meanwhile. */
+/* A page that fits is complete, whatever other threads do concurrently. */
 void step_metrics(struct worker *worker)
 {
     struct world *world = worker->world;

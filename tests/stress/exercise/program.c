@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/stress/exercise/programme.h"
+#include "tests/stress/exercise/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "tests/support/rng.h"
 #include "xseg/sim.h"
 
-/* What an operation may be, how often of all, and whether no other may run beside it. */
+/* The kinds of operations, their weights, and whether an operation must run alone. */
 static const struct kind {
     const char *name;
     step *run;
@@ -74,12 +74,12 @@ static const struct kind {
 
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
-const char *programme_name(unsigned kind)
+const char *program_name(unsigned kind)
 {
     return kinds[kind].name;
 }
 
-struct operation *programme_list(uint64_t seed, unsigned thread, unsigned count)
+struct operation *program_list(uint64_t seed, unsigned thread, unsigned count)
 {
     struct operation *list = calloc(count + 1, sizeof(*list));
     uint64_t state = (seed * 64 + thread + 1) * UINT64_C(0x9E3779B97F4A7C15) | 1, sum = 0;
@@ -98,7 +98,7 @@ struct operation *programme_list(uint64_t seed, unsigned thread, unsigned count)
     return list;
 }
 
-/* Whichever context is current stays so; unless a fault struck where the library puts it back. */
+/* The current context does not change, unless a fault occurred where the library restores it. */
 static void operate(struct worker *worker, const struct operation *operation)
 {
     struct world *world = worker->world;
@@ -115,7 +115,7 @@ static void operate(struct worker *worker, const struct operation *operation)
     (void)pthread_rwlock_unlock(&world->lock);
 }
 
-/* Faults come and go beside the operations, as the programme's own numbers say. */
+/* Set and lift faults between operations, as the program's random numbers determine. */
 static void disturb(struct worker *worker, uint64_t number)
 {
     const unsigned faults = worker->world->options.faults;
@@ -187,32 +187,32 @@ static void announce(const struct world_options *options, unsigned count)
     char command[512];
 
     (void)snprintf(command, sizeof(command),
-                   "tests/test-stress-exercise --programme %llu --operations %u --threads %u "
+                   "tests/test-stress-exercise --program %llu --operations %u --threads %u "
                    "--devices %u --faults %u%s",
                    (unsigned long long)options->seed, count, options->threads, options->devices,
                    options->faults, options->has_background_thread ? " --background" : "");
-    failure_set_programme(command);
+    failure_set_program(command);
 }
 
-void programme_play_list(const struct world_options *options, const struct operation *list,
-                         unsigned count)
+void program_play_list(const struct world_options *options, const struct operation *list,
+                       unsigned count)
 {
     struct operation *lists[1] = {(struct operation *)(uintptr_t)list};
 
     play_lists(options, lists, count);
 }
 
-void programme_play(const struct world_options *options, unsigned count)
+void program_play(const struct world_options *options, unsigned count)
 {
     struct operation *lists[WORLD_WORKERS];
 
     announce(options, count);
     for (unsigned i = 0; i < options->threads; i++)
-        lists[i] = programme_list(options->seed, i, count);
+        lists[i] = program_list(options->seed, i, count);
     play_lists(options, lists, count);
     for (unsigned i = 0; i < options->threads; i++)
         free(lists[i]);
-    failure_set_programme("");
+    failure_set_program("");
 }
 
 /* --- Shrinking. --- */
@@ -227,14 +227,14 @@ static bool fails(const struct world_options *options, const struct operation *l
     if (child == 0) {
         CHECK(freopen("/dev/null", "w", stderr) != NULL);
         (void)alarm(60);
-        programme_play_list(options, list, count);
+        program_play_list(options, list, count);
         _exit(0);
     }
     CHECK(waitpid(child, &result, 0) == child);
     return result != 0;
 }
 
-/* Without pieces of each length, from half of it down to one operation. */
+/* Leave out sublists of each length, from half of the list down to one operation. */
 static unsigned shrink(const struct world_options *options, struct operation *list, unsigned count)
 {
     struct operation *shorter = calloc(count + 1, sizeof(*shorter));
@@ -257,12 +257,12 @@ static unsigned shrink(const struct world_options *options, struct operation *li
     return count;
 }
 
-void programme_shrink(const struct world_options *options, unsigned count)
+void program_shrink(const struct world_options *options, unsigned count)
 {
-    struct operation *list = programme_list(options->seed, 0, count);
+    struct operation *list = program_list(options->seed, 0, count);
 
     if (!fails(options, list, count)) {
-        (void)printf("# the programme does not fail\n");
+        (void)printf("# the program does not fail\n");
     } else {
         const unsigned left = shrink(options, list, count);
 
@@ -272,7 +272,7 @@ void programme_shrink(const struct world_options *options, unsigned count)
                          (unsigned long long)list[i].number);
         (void)fflush(stdout);
         announce(options, count);
-        programme_play_list(options, list, left);
+        program_play_list(options, list, left);
     }
     free(list);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Idle pages: by size, by owner, by age. */
+/* The cache of idle pages: by size, by owner, by age. */
 #include "vmm/page_cache.h"
 
 #include <string.h>
@@ -27,11 +27,10 @@ static void set_up(struct fixture *f)
     char why[128];
 
     memset(f, 0, sizeof(*f));
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_driver_open(env_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_unreleased_init(&f->unreleased, &f->context), XSEG_OK);
-    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)),
-                     XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
+    assert_ok(xseg_driver_open(env_driver(), &f->driver));
+    assert_ok(xseg_unreleased_init(&f->unreleased, &f->context));
+    assert_ok(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)));
     xseg_page_cache_init(&f->pages, &f->context, &f->unreleased);
 }
 
@@ -48,21 +47,20 @@ static void tear_down(struct fixture *f)
     audit(f);
     (void)xseg_page_cache_shrink(&f->pages, 0, UINT64_MAX);
     xseg_page_cache_fini(&f->pages);
-    assert_int_equal(xseg_unreleased_retry(&f->unreleased), XSEG_OK);
-    assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
+    assert_ok(xseg_unreleased_retry(&f->unreleased));
+    assert_ok(xseg_driver_release_context(&f->context));
     xseg_unreleased_fini(&f->unreleased);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-/* A new page that has an owner. */
+/* Add a new page with an owner. */
 static uint64_t put_kind(struct fixture *f, struct xseg_page_kind kind, const void *owner)
 {
     uint64_t handle = 0;
 
-    assert_int_equal(xseg_driver_create(&f->context, kind.bytes, kind.properties, &handle),
-                     XSEG_OK);
-    assert_int_equal(xseg_page_cache_put(&f->pages, kind, handle, owner, true), XSEG_OK);
+    assert_ok(xseg_driver_create(&f->context, kind.bytes, kind.properties, &handle));
+    assert_ok(xseg_page_cache_put(&f->pages, kind, handle, owner, true));
     return handle;
 }
 
@@ -79,7 +77,7 @@ static void expect_take(struct fixture *f, uint64_t bytes, const void *only_of, 
     assert_int_equal(xseg_page_cache_acquire(&f->pages, bytes, &taker, &page), handle != 0);
     assert_int_equal(page.handle, handle);
     if (handle != 0)
-        assert_int_equal(xseg_driver_release(&f->context, handle), XSEG_OK);
+        assert_ok(xseg_driver_release(&f->context, handle));
     audit(f);
 }
 
@@ -117,13 +115,13 @@ TEST(exportable_pages_are_another_kind)
     assert_true(xseg_page_cache_acquire(&f.pages, SMALL, &exporter, &page));
     assert_int_equal(page.handle, handle);
     assert_false(xseg_page_cache_acquire(&f.pages, SMALL, &exporter, &page));
-    assert_int_equal(xseg_driver_export(&f.context, page.handle, &file), XSEG_OK);
+    assert_ok(xseg_driver_export(&f.context, page.handle, &file));
     (void)close(file);
-    assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
-    assert_int_equal(xseg_page_cache_create(&f.pages, kind), XSEG_OK);
+    assert_ok(xseg_driver_release(&f.context, page.handle));
+    assert_ok(xseg_page_cache_create(&f.pages, kind));
     assert_true(xseg_page_cache_acquire(&f.pages, SMALL, &plain, &page));
     assert_int_equal(xseg_driver_export(&f.context, page.handle, &file), XSEG_ERR_DRIVER);
-    assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
+    assert_ok(xseg_driver_release(&f.context, page.handle));
     assert_false(
         xseg_page_cache_release_one(&f.pages, (struct xseg_page_kind){SMALL, false, NULL}));
     assert_true(xseg_page_cache_release_one(&f.pages, kind));
@@ -172,7 +170,7 @@ TEST(release_may_be_limited_to_old_pages)
     struct fixture f;
 
     set_up(&f);
-    put(&f, SMALL, NULL); /* before there is a time: since the first one */
+    put(&f, SMALL, NULL); /* without a time: counts as put at the first time */
     for (uint64_t now = 100; now <= 300; now += 100) {
         xseg_page_cache_set_time(&f.pages, now);
         put(&f, SMALL, NULL);
@@ -184,7 +182,7 @@ TEST(release_may_be_limited_to_old_pages)
     tear_down(&f);
 }
 
-/* A page that the driver does not release becomes unreleased, and is no longer idle. */
+/* A page whose release fails in the driver becomes unreleased, and is no longer idle. */
 TEST(failed_releases_become_unreleased)
 {
     struct fixture f;
@@ -192,11 +190,11 @@ TEST(failed_releases_become_unreleased)
     set_up(&f);
     put(&f, SMALL, NULL);
     put(&f, SMALL, NULL);
-    assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
     assert_int_equal(xseg_page_cache_shrink(&f.pages, 0, UINT64_MAX), 2);
     assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
     assert_int_equal(xseg_unreleased_bytes(&f.unreleased), SMALL);
-    assert_int_equal(xseg_unreleased_retry(&f.unreleased), XSEG_OK);
+    assert_ok(xseg_unreleased_retry(&f.unreleased));
     tear_down(&f);
 }
 
@@ -208,15 +206,15 @@ TEST(prepared_pages_are_kept_for_their_caller)
     struct fixture f;
 
     set_up(&f);
-    assert_int_equal(xseg_page_cache_create(&f.pages, kind), XSEG_OK);
-    assert_int_equal(xseg_page_cache_create(&f.pages, kind), XSEG_OK);
+    assert_ok(xseg_page_cache_create(&f.pages, kind));
+    assert_ok(xseg_page_cache_create(&f.pages, kind));
     put(&f, FULL, &first);
     assert_int_equal(xseg_page_cache_prepared_bytes(&f.pages), 2 * SMALL);
     assert_int_equal(xseg_page_cache_kind_bytes(&f.pages, kind), 2 * SMALL);
     assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &anyone), 0);
     assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &taker), 2 * SMALL);
     assert_false(xseg_page_cache_acquire(&f.pages, SMALL, &anyone, &page));
-    xseg_page_cache_shrink_unprepared(&f.pages, 0); /* the page cache alone is bounded */
+    xseg_page_cache_shrink_unprepared(&f.pages, 0); /* only the page cache is bounded */
     assert_int_equal(xseg_page_cache_bytes(&f.pages), 2 * SMALL);
     assert_true(xseg_page_cache_unprepare(&f.pages, kind));
     assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &anyone), SMALL);
@@ -225,7 +223,7 @@ TEST(prepared_pages_are_kept_for_their_caller)
     assert_true(xseg_page_cache_acquire(&f.pages, SMALL, &taker, &page));
     assert_int_not_equal(page.handle, common);
     assert_int_equal(xseg_page_cache_prepared_bytes(&f.pages), 0);
-    assert_int_equal(xseg_driver_release(&f.context, page.handle), XSEG_OK);
+    assert_ok(xseg_driver_release(&f.context, page.handle));
     assert_false(xseg_page_cache_unprepare(&f.pages, kind));
     tear_down(&f);
 }

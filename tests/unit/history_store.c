@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the histories of an allocator share: settings by configuration, time, labels of threads, hooks, the depot. */
+/* The state that histories of an allocator share: settings, time, labels of threads, hooks, the depot. */
 #include "src/core/history/store.h"
 
 #include <inttypes.h>
@@ -22,7 +22,7 @@ static bool takes_memory(enum xseg_history_action action)
            action == XSEG_HISTORY_RESUME || action == XSEG_HISTORY_BUDGET_REQUEST;
 }
 
-/* Whether an event is noted, and whether its stack is taken, word by word as the headers say it. */
+/* Whether an event is recorded, and whether its stack is captured, as the headers specify. */
 static bool is_noted(const struct xseg_config *config, enum xseg_history_action action)
 {
     return config->history == XSEG_HISTORY_ALL && (config->history_skip >> action & 1) == 0;
@@ -59,7 +59,7 @@ static void expect_settings(struct xseg_history_store *store, const struct xseg_
     assert_int_equal(xseg_history_settings_capture(settings), takes);
     assert_int_equal((settings & XSEG_HISTORY_GATHERS) != 0, takes || config->block_user);
     assert_int_equal(settings != 0, is_any);
-    /* A note that finds itself wanted must find room, too. */
+    /* A recorded event needs capacity. */
     const uint64_t capacity = atomic_load(&store->capacity);
     assert_true(capacity > 0);
     if (config->history == XSEG_HISTORY_ALL)
@@ -93,7 +93,7 @@ TEST(settings_follow_the_configuration)
     xseg_history_store_fini(&store);
 }
 
-/* A call that began under other settings must not take its old stack for that of a new event. */
+/* A call that began with other settings must not use its earlier stack for a new event. */
 TEST(settings_are_distinguished)
 {
     struct xseg_history_store store, other;
@@ -127,7 +127,7 @@ TEST(settings_are_distinguished)
     xseg_history_store_fini(&other);
 }
 
-/* Each call has the word of its own request, and only while the settings are those under which it came. */
+/* Each call has the user value of its own request, and only with the settings in effect at its start. */
 TEST(each_call_has_its_own_user_value)
 {
     const struct xseg_history_context *context = xseg_history_context();
@@ -142,7 +142,7 @@ TEST(each_call_has_its_own_user_value)
     const uint64_t settings = xseg_history_store_settings(&store);
     assert_false(xseg_history_gather(&store, &word));
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
-    /* Words alone take no stacks. */
+    /* User values alone capture no stacks. */
     assert_null(xseg_history_store_depot(&store));
     assert_int_equal(context->gathered.stack, 0);
     const struct xseg_history_gathered gathered = xseg_history_context_save();
@@ -195,7 +195,7 @@ TEST(ticks_are_nanoseconds_that_do_not_fall)
         assert_true(ns >= before);
         before = ns;
     }
-    /* What the two clocks say lies as far apart as the calls that read them, and a preemption. */
+    /* The two clocks differ by the time between the calls that read them, and a preemption. */
     const uint64_t slack = 20000000;
     assert_true(xseg_history_store_ns(&store, &moment, ticks[0]) + slack >= began);
     assert_true(before <= xseg_history_store_ns(&store, &moment, late));
@@ -207,7 +207,7 @@ TEST(ticks_are_nanoseconds_that_do_not_fall)
     xseg_history_store_fini(&store);
 }
 
-/* A counter at 4 GHz that has run for twenty years. */
+/* A counter at 4 GHz after twenty years. */
 TEST(ticks_of_years_fit)
 {
     static const uint64_t years = UINT64_C(20) * 365 * 24 * 3600;
@@ -224,7 +224,7 @@ TEST(ticks_of_years_fit)
     assert_int_equal(xseg_history_store_ns(&store, &moment, 1000 + years / 2 * 4000000000u),
                      500 + years / 2 * 1000000000u);
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks), moment.ns);
-    /* Another processor's counter may be a little behind, or ahead. */
+    /* The counter of another CPU may be slightly behind or ahead. */
     assert_int_equal(xseg_history_store_ns(&store, &moment, 990), 500);
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks + 40), moment.ns + 10);
     const struct xseg_history_moment at_once = {1000, 500};
@@ -265,7 +265,7 @@ static uint32_t set_label(struct xseg_history_store *store, uint32_t label)
     return last;
 }
 
-/* Labels of several stores do not touch each other; of too many the one that was set first goes. */
+/* Labels of several stores are independent; with too many stores the oldest label is dropped. */
 TEST(a_thread_has_a_label_of_each_store)
 {
     struct xseg_history_store store[XSEG_HISTORY_LABELS + 1];
@@ -278,7 +278,7 @@ TEST(a_thread_has_a_label_of_each_store)
         for (uint32_t k = 0; k < COUNT_OF(store); k++)
             assert_int_equal(xseg_history_label_of(context, &store[k]), k <= i ? 10 + k : 0);
     }
-    /* Nested: each store has its own label before. */
+    /* Nested: each store has its own previous label. */
     assert_int_equal(set_label(&store[1], 21), 11);
     assert_int_equal(set_label(&store[2], 22), 12);
     assert_int_equal(set_label(&store[2], 12), 22);
@@ -291,7 +291,7 @@ TEST(a_thread_has_a_label_of_each_store)
     assert_int_equal(xseg_history_label_of(context, &store[1]), 11);
     for (unsigned i = 0; i < COUNT_OF(store); i++)
         xseg_history_store_fini(&store[i]);
-    /* A new store in the same place is another one. */
+    /* A new store at the same address is another store. */
     xseg_history_store_init(&store[1], &system_clock);
     assert_int_equal(xseg_history_label_of(context, &store[1]), 0);
     assert_int_equal(set_label(&store[1], 5), 0);
@@ -300,7 +300,7 @@ TEST(a_thread_has_a_label_of_each_store)
 
 /* --- Names of pools. --- */
 
-/* Numbers come late where pools are made at the same time. */
+/* Pools that are created concurrently may be added out of order. */
 TEST(pools_are_found_in_any_insertion_order)
 {
     static const uint32_t numbers[] = {9, 4, 12, 2, 11};
@@ -344,7 +344,7 @@ TEST(replaced_hook_remains_valid)
     hook.context = NULL;
     assert_true(xseg_history_store_set_hook(&store, &hook));
     assert_null(xseg_history_store_hook(&store)->context);
-    /* A thread may be in it still. */
+    /* A thread may still be in it. */
     assert_ptr_equal(first->context, &store);
     assert_int_equal(first->gather(NULL), 7);
     assert_true(xseg_history_store_set_hook(&store, NULL));
@@ -364,7 +364,7 @@ static void note_frames(void *self, uint32_t frames, uint32_t label)
         *(uint32_t *)self |= 1u << frames;
 }
 
-/* What a call has gathered is in use while an observer makes other calls. */
+/* The frames of a call remain in use while an observer makes other calls. */
 TEST(frames_of_each_depth_are_shown)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
@@ -396,7 +396,7 @@ static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
     (void)count;
 }
 
-/* Every call that gathers reports a due sweep, because the first may find another thread in one. */
+/* Every call that gathers reports a due sweep, because the first one may meet a sweep of another thread. */
 TEST(sweep_is_due_until_one_completes)
 {
     struct xseg_history_hook hook = {sizeof(hook)};

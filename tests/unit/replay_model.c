@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* A recording played forward from its first event: the state is found from the end, whatever is missing. */
+/* The replay model of a recording, and the memory that sites strand in it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/tools/replay_model/model_ranges.h"
+#include "src/tools/replay_model/stranded.h"
 #include "tests/support/recording_builder.h"
 #include "tests/support/rng.h"
 #include "tests/support/test.h"
+
+/* --- Blocks and memory over time; events may be missing. --- */
 
 #define BASE UINT64_C(0x7f0000000000)
 
@@ -74,7 +77,7 @@ TEST(the_state_before_the_first_event_is_found)
     builder_alloc(builder, BASE, MIB, 1);
     builder_alloc(builder, BASE + MIB, MIB, 2);
     builder_request_free(builder, BASE);
-    builder->device.event_count = 0; /* a ring has lost these */
+    builder->device.event_count = 0; /* lost by the ring */
     builder_complete_free(builder, BASE);
     builder_alloc(builder, BASE, MIB, 3);
     builder_request_free(builder, BASE);
@@ -92,7 +95,7 @@ TEST(the_state_before_the_first_event_is_found)
     free(builder);
 }
 
-/* With history_skip:[free_requested], or skip_actions of PyTorch. */
+/* With history_skip:[free_requested], or skip_actions in PyTorch. */
 TEST(without_requests_a_block_is_live_until_its_free_is_complete)
 {
     struct builder *builder = builder_new();
@@ -127,7 +130,7 @@ TEST(a_block_at_the_end_has_its_real_size)
 
     builder_map(builder, BASE, 20 * MIB, false);
     builder_alloc(builder, BASE, 19 * MIB + 1, 1);
-    builder->block[0].bytes = 20 * MIB; /* what was left was too little to split */
+    builder->block[0].bytes = 20 * MIB; /* the remainder was too small to split */
     course = begin(builder);
     assert_int_equal(play(&course), 2);
     assert_int_equal(course.live, 20 * MIB);
@@ -141,11 +144,12 @@ TEST(events_that_do_not_fit_are_left_out)
     struct course course;
 
     builder_map(builder, BASE, 4 * MIB, true);
-    (void)builder_event(builder, RECORDING_ALLOC, BASE + MIB, 512);          /* nothing is there */
-    (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE - MIB, 512); /* in no memory */
+    (void)builder_event(builder, RECORDING_ALLOC, BASE + MIB, 512);          /* not a block */
+    (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE - MIB, 512); /* not in a segment */
     (void)builder_event(builder, RECORDING_SEGMENT_MAP, BASE + 64 * MIB, MIB);
-    (void)builder_event(builder, RECORDING_SEGMENT_ALLOC, BASE, 4 * MIB);   /* it is expandable */
-    (void)builder_event(builder, RECORDING_SEGMENT_UNMAP, BASE + MIB, MIB); /* it is still there */
+    (void)builder_event(builder, RECORDING_SEGMENT_ALLOC, BASE,
+                        4 * MIB); /* the segment is expandable */
+    (void)builder_event(builder, RECORDING_SEGMENT_UNMAP, BASE + MIB, MIB); /* still mapped */
     (void)builder_event(builder, RECORDING_SEGMENT_FREE, BASE + 1, 7);
     (void)builder_event(builder, RECORDING_OOM, 0, MIB);
     (void)builder_event(builder, RECORDING_OTHER, 0, 0);
@@ -159,7 +163,7 @@ TEST(events_that_do_not_fit_are_left_out)
     free(builder);
 }
 
-/* A block that a free tells of ends where the next one begins, whatever size the event has. */
+/* A block that only a free records ends where the next block begins, whatever the size in the event. */
 TEST(restored_block_ends_at_the_next_block)
 {
     struct builder *builder = builder_new();
@@ -167,7 +171,7 @@ TEST(restored_block_ends_at_the_next_block)
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE + 1024, 512, 1);
-    builder->device.event_count = 0; /* a ring has lost these */
+    builder->device.event_count = 0; /* lost by the ring */
     (void)builder_event(builder, RECORDING_FREE_REQUESTED, BASE, 4096);
     (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE, 4096);
     course = begin(builder);
@@ -243,7 +247,7 @@ TEST(segments_that_overlap_are_left_out)
     builder->segments[1] = builder->segments[0];
     builder->segments[1].address += MIB;
     builder->device.segment_count = 2;
-    builder->blocks[0].bytes = 5 * MIB; /* more than the segment has */
+    builder->blocks[0].bytes = 5 * MIB; /* larger than the segment */
     assert_true(course_init(&course, &builder->recording, &builder->device));
     assert_int_equal(course.left_out, 2);
     assert_int_equal(course.reserved, 4 * MIB);
@@ -274,21 +278,21 @@ TEST(time_never_decreases)
     course = begin(builder);
     (void)play(&course);
     assert_false(course.has_times);
-    /* An event is a microsecond, a free and its completion right behind it are one. */
+    /* Each event takes 1 us; a free and its completion count as one. */
     assert_int_equal(course.now_us, 2);
     assert_int_equal(course.ticks, 3);
     course_fini(&course);
     free(builder);
 }
 
-/* --- Random programmes. --- */
+/* --- Random programs. --- */
 
 static uint32_t draw_below(uint64_t *draw, uint32_t limit)
 {
     return (uint32_t)(rng_next(draw) >> 33) % limit;
 }
 
-#define AREA (64 * MIB) /* of addresses; the upper half is for classic segments */
+#define AREA (64 * MIB) /* of addresses; the upper half contains classic segments */
 
 static bool is_free(const struct builder *builder, uint64_t start, uint64_t end)
 {
@@ -361,7 +365,7 @@ static void step(struct builder *builder, uint64_t *draw)
         change_block(builder, draw, address);
 }
 
-/* That a course has the blocks and the memory of a builder. */
+/* The model has the blocks and the memory of the program. */
 static void compare_blocks(const struct course *course, const struct builder *builder)
 {
     uint64_t reserved = 0;
@@ -380,7 +384,7 @@ static void compare_blocks(const struct course *course, const struct builder *bu
     }
 }
 
-/* That memory is there, as ranges of one kind of whole pages.  Returns how many. */
+/* The memory is mapped, as ranges of one kind with whole pages. Returns the number of ranges. */
 static size_t compare_range(const struct course *course, const struct builder_range *range)
 {
     size_t count = 0;
@@ -400,7 +404,7 @@ static size_t compare_range(const struct course *course, const struct builder_ra
     return count;
 }
 
-/* That its state is the same. */
+/* The states are equal. */
 static void compare(const struct course *course, const struct builder *builder)
 {
     size_t count = 0;
@@ -429,7 +433,7 @@ TEST(random_programs_keep_lifetimes_of_blocks)
         before = builder->device.event_count;
         for (int i = 0; i < 1200; i++)
             step(builder, &draw);
-        builder->device.event_count -= before; /* a ring has lost these */
+        builder->device.event_count -= before; /* lost by the ring */
         memmove(builder->events, builder->events + before,
                 builder->device.event_count * sizeof(builder->events[0]));
         course = begin(builder);
@@ -443,7 +447,7 @@ TEST(random_programs_keep_lifetimes_of_blocks)
     }
 }
 
-/* Whatever is missing or wrong, an event that is played finds what it changes. */
+/* Whatever is missing or wrong, an event that is applied finds the state it changes. */
 TEST(missing_events_are_tolerated)
 {
     for (uint32_t seed = 1; seed <= 200; seed++) {
@@ -474,4 +478,292 @@ TEST(missing_events_are_tolerated)
         course_fini(&course);
         free(builder);
     }
+}
+
+/* --- Memory that sites strand, in small programs computed by hand; in MiB times microseconds. --- */
+
+#define SITES 4u
+
+static uint32_t by_stack(const void *context, const struct course_block *block)
+{
+    assert_null(context);
+    return block->stack;
+}
+
+/* What each test begins with: a builder without events. */
+struct stranded_scene {
+    struct builder *builder;
+    struct course course;
+    struct stranded stranded;
+    bool is_played;
+};
+
+static int set_up(void **state)
+{
+    struct stranded_scene *stranded_scene = calloc(1, sizeof(*stranded_scene));
+
+    assert_non_null(stranded_scene);
+    stranded_scene->builder = builder_new();
+    *state = stranded_scene;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct stranded_scene *stranded_scene = *state;
+
+    if (stranded_scene->is_played) {
+        stranded_fini(&stranded_scene->stranded);
+        course_fini(&stranded_scene->course);
+    }
+    free(stranded_scene->builder);
+    free(stranded_scene);
+    return 0;
+}
+
+/* Play the program to its end, the current time; its sums are complete then. */
+static struct stranded play_stranded(struct stranded_scene *stranded_scene)
+{
+    struct builder *builder = stranded_scene->builder;
+    struct stranded *stranded = &stranded_scene->stranded;
+    stranded_sum sum = 0;
+
+    builder_end(builder);
+    assert_true(course_init(&stranded_scene->course, &builder->recording, &builder->device));
+    assert_true(stranded_init(stranded, &stranded_scene->course, SITES, by_stack, NULL));
+    stranded_scene->is_played = true;
+    while (stranded_step(stranded))
+        ;
+    stranded_finish(stranded, builder->now_us);
+    assert_false(stranded->lacks_memory);
+    for (uint32_t i = 0; i < SITES; i++)
+        sum += stranded->sites[i].stranded;
+    assert_true(sum == stranded->stranded);
+    assert_true(stranded->reserved - stranded->live ==
+                stranded->pending + stranded->beside + stranded->idle + stranded->stranded);
+    return *stranded;
+}
+
+static void assert_sum(stranded_sum sum, uint64_t expected)
+{
+    assert_true(sum >> 64 == 0);
+    assert_int_equal((uint64_t)sum, expected);
+}
+
+TEST_WITH(a_block_strands_its_page, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB / 2, 1);
+    builder->now_us += 10;
+    builder_free(builder, BASE);
+    builder->now_us += 5;
+    stranded = play_stranded(*state);
+    assert_sum(stranded.reserved, 4 * MIB * 15);
+    assert_sum(stranded.live, MIB / 2 * 10);
+    assert_sum(stranded.sites[1].stranded, 3 * MIB / 2 * 10);
+    assert_sum(stranded.sites[1].live, MIB / 2 * 10);
+    assert_sum(stranded.idle, 2 * MIB * 10 + 4 * MIB * 5);
+    assert_sum(stranded.pending + stranded.beside, 0);
+}
+
+TEST_WITH(blocks_on_a_page_share_it_equally, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE, 2 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder->now_us += 2;
+    builder_alloc(builder, BASE + MIB, 512, 2);
+    builder->now_us += 4;
+    builder_free(builder, BASE);
+    builder->now_us += 1;
+    stranded = play_stranded(*state);
+    assert_sum(stranded.sites[1].stranded, MIB * 2 + (MIB - 512) * 4 / 2);
+    assert_sum(stranded.sites[2].stranded, (MIB - 512) * 4 / 2 + (2 * MIB - 512) * 1);
+    assert_sum(stranded.idle, 0);
+}
+
+TEST_WITH(remainder_of_a_division_is_not_lost, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE, 2 * MIB, true);
+    for (uint32_t i = 0; i < 3; i++)
+        builder_alloc(builder, BASE + 512 * i, 512, i);
+    builder->now_us += 1; /* 2 MiB - 1536 is not divisible by 3 */
+    for (uint32_t i = 0; i < 3; i++)
+        builder_free(builder, BASE + 512 * i);
+    stranded = play_stranded(*state);
+    assert_true((2 * MIB - 1536) % 3 == 2);
+    assert_sum(stranded.stranded, 2 * MIB - 1536);
+    assert_sum(stranded.sites[0].stranded, (2 * MIB - 1536) / 3);
+    assert_sum(stranded.sites[1].stranded, (2 * MIB - 1536) / 3);
+    assert_sum(stranded.sites[2].stranded, (2 * MIB - 1536) / 3 + 2);
+}
+
+TEST_WITH(a_block_over_pages_strands_the_outer_ones, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE, 10 * MIB, true);
+    builder_alloc(builder, BASE + MIB, 6 * MIB, 1);     /* half of 0, 1, 2, half of 3 */
+    builder_alloc(builder, BASE + 7 * MIB, MIB / 2, 2); /* on 3 as well */
+    builder->now_us += 8;
+    stranded = play_stranded(*state);
+    assert_sum(stranded.sites[1].stranded, MIB * 8 + MIB / 2 * 8 / 2);
+    assert_sum(stranded.sites[2].stranded, MIB / 2 * 8 / 2);
+    assert_sum(stranded.idle, 2 * MIB * 8);
+}
+
+TEST_WITH(pages_start_at_the_mapped_address, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE + 6 * MIB, 40 * MIB, true);
+    builder_map(builder, BASE + 46 * MIB, 2 * MIB, true);
+    builder_map(builder, BASE + 48 * MIB, 22 * MIB, true); /* not divisible by 20: 2 for each */
+    builder_alloc(builder, BASE + 26 * MIB, MIB, 1);       /* 26 to 46 */
+    builder_alloc(builder, BASE + 49 * MIB, MIB / 2, 2);   /* 48 to 50 */
+    builder->now_us += 10;
+    stranded = play_stranded(*state);
+    assert_sum(stranded.sites[1].stranded, 19 * MIB * 10);
+    assert_sum(stranded.sites[2].stranded, 3 * MIB / 2 * 10);
+    assert_sum(stranded.idle, (20 + 2 + 20) * MIB * 10);
+}
+
+TEST_WITH(a_block_over_large_pages_strands_the_outer_ones, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE, 80 * MIB, true);
+    builder_alloc(builder, BASE + 15 * MIB, 30 * MIB, 1); /* 5 of the first, 5 of the third */
+    builder_alloc(builder, BASE + 59 * MIB, MIB, 2);      /* on the third as well */
+    builder->now_us += 2;
+    stranded = play_stranded(*state);
+    assert_sum(stranded.sites[1].stranded, 15 * MIB * 2 + 14 * MIB * 2 / 2);
+    assert_sum(stranded.sites[2].stranded, 14 * MIB * 2 / 2);
+    assert_sum(stranded.idle, 20 * MIB * 2);
+}
+
+TEST_WITH(partially_unmapped_memory_has_small_pages, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE, 20 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder->now_us += 3;
+    builder_unmap(builder, BASE + 8 * MIB, 2 * MIB);
+    builder->now_us += 1;
+    stranded = play_stranded(*state);
+    assert_sum(stranded.sites[1].stranded, MIB * 4);
+    assert_sum(stranded.idle, 18 * MIB * 3 + 16 * MIB);
+}
+
+/* No allocator does that, but a file may contain it. */
+TEST_WITH(page_with_a_block_survives_remapping, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE, 40 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_unmap(builder, BASE + 10 * MIB, 20 * MIB);
+    builder_alloc(builder, BASE + 8 * MIB, MIB, 2);
+    builder->now_us += 2; /* 8 MiB are cached on the remainder of the page, 10 elsewhere */
+    builder_map(builder, BASE + 10 * MIB, 20 * MIB, true);
+    builder_alloc(builder, BASE + 12 * MIB, MIB, 3);
+    builder_alloc(builder, BASE + 22 * MIB, MIB, 0);
+    builder->now_us += 3; /* 17 MiB on the page, 9 from there to 30 MiB, 10 elsewhere */
+    stranded = play_stranded(*state);
+    assert_sum(stranded.stranded, 8 * MIB * 2 + (17 + 9) * MIB * 3);
+    assert_sum(stranded.sites[3].stranded, 17 * MIB);
+    assert_sum(stranded.sites[0].stranded, 9 * MIB * 3);
+    assert_sum(stranded.idle, 10 * MIB * 5);
+}
+
+TEST_WITH(classic_segment_is_one_page, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE + MIB, 20 * MIB, false);
+    builder_map(builder, BASE + 21 * MIB, 20 * MIB, false); /* separate from the first */
+    builder_alloc(builder, BASE + 9 * MIB, MIB, 3);
+    builder->now_us += 3;
+    builder_free(builder, BASE + 9 * MIB);
+    builder_unmap(builder, BASE + MIB, 20 * MIB);
+    builder->now_us += 1;
+    stranded = play_stranded(*state);
+    assert_sum(stranded.sites[3].stranded, 19 * MIB * 3);
+    assert_sum(stranded.idle, 20 * MIB * 4);
+}
+
+TEST_WITH(pending_blocks_have_a_row_of_their_own, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_alloc(builder, BASE + MIB, MIB / 2, 2);
+    builder_alloc(builder, BASE + 2 * MIB, MIB, 1);
+    builder_request_free(builder, BASE);
+    builder_request_free(builder, BASE + 2 * MIB);
+    builder->now_us += 4;
+    builder_complete_free(builder, BASE);
+    builder_complete_free(builder, BASE + 2 * MIB);
+    stranded = play_stranded(*state);
+    assert_sum(stranded.pending, 2 * MIB * 4);
+    assert_sum(stranded.beside, MIB * 4);                /* on the second page */
+    assert_sum(stranded.sites[2].stranded, MIB / 2 * 4); /* on the first */
+    assert_sum(stranded.sites[1].stranded, 0);
+    assert_sum(stranded.idle, 0);
+}
+
+TEST_WITH(peak_is_at_the_maximum_of_reserved_memory, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_alloc(builder, BASE + MIB, MIB, 3);
+    builder_free(builder, BASE + MIB);
+    builder_map(builder, BASE + 4 * MIB, 4 * MIB, true);
+    builder_alloc(builder, BASE + 4 * MIB, 3 * MIB, 2); /* here: 8 MiB, 4 of them allocated */
+    builder_free(builder, BASE);
+    builder_alloc(builder, BASE, MIB / 2, 1);
+    builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
+    builder_alloc(builder, BASE + MIB, MIB, 1); /* more allocated, but less reserved */
+    builder->now_us += 1;
+    stranded = play_stranded(*state);
+    assert_int_equal(stranded.peak.reserved, 8 * MIB);
+    assert_int_equal(stranded.peak.live, 4 * MIB);
+    assert_int_equal(stranded.peak.event, 7);
+    assert_int_equal(stranded.sites[1].peak_bytes, MIB);
+    assert_int_equal(stranded.sites[2].peak_bytes, 3 * MIB);
+    assert_int_equal(stranded.sites[3].peak_bytes, 0);
+    assert_int_equal(stranded.sites[1].blocks, 3);
+}
+
+TEST_WITH(sums_may_need_more_than_64_bits, set_up, tear_down)
+{
+    struct builder *builder = ((struct stranded_scene *)*state)->builder;
+    struct stranded stranded;
+    const uint64_t bytes = (uint64_t)1 << 40, passed = (uint64_t)1 << 45;
+
+    builder_map(builder, BASE, bytes, false);
+    builder_alloc(builder, BASE, 512, 1);
+    builder->now_us += passed;
+    stranded = play_stranded(*state);
+    assert_true(stranded.sites[1].stranded == (stranded_sum)(bytes - 512) * passed);
 }

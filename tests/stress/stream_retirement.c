@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Streams go, and what they had is handed over to the next ones, while other threads free blocks of
- * it, take it away and look at it.  Meant for ThreadSanitizer.
+ * Streams are retired, and later streams reuse their memory, while other threads free, trim and query that memory.
+ * Meant for ThreadSanitizer.
  *
- * Two cases park a thread where it has let go of all locks, and hand over meanwhile.  What tells the
- * threads of it is relaxed, so that nothing but the library orders what they do.
+ * Two cases park a thread where it holds no lock, and retire the stream meanwhile. The signals between the threads are
+ * relaxed, so that only the library orders their accesses.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -28,7 +28,7 @@ static void close_gate(void)
     atomic_store(&gate.wanted, true);
 }
 
-/* The first thread that comes by waits here, once. */
+/* The first thread that arrives waits here once. */
 static void stop_at_gate(void)
 {
     if (!atomic_load_explicit(&gate.wanted, memory_order_relaxed) ||
@@ -50,7 +50,7 @@ static void open_gate(void)
     atomic_store_explicit(&gate.left, true, memory_order_relaxed);
 }
 
-/* A free that fills its block has let go of the block's arena, and has not cached the block yet. */
+/* A free with a debug fill has released the lock of the arena, and has not cached the block yet. */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
 void __real_xseg_debug_fill_claimed(struct xseg_block *block);
 void __wrap_xseg_debug_fill_claimed(struct xseg_block *block);
@@ -69,7 +69,7 @@ struct party {
     void *ptr;
 };
 
-/* A stream whose arenas have a live block each, and cached blocks that other threads leave alone. */
+/* A stream whose arenas have one allocated block each, and cached blocks that other threads do not use. */
 static xseg_stream settle(struct xseg_allocator *allocator, void *live[2])
 {
     const xseg_stream stream = env_stream();
@@ -78,17 +78,16 @@ static xseg_stream settle(struct xseg_allocator *allocator, void *live[2])
 
     live[0] = env_alloc(allocator, 1000, stream);
     live[1] = env_alloc(allocator, 3 * MIB, stream);
-    env_free(allocator, small);
-    env_free(allocator, large);
+    env_free(allocator, small, large);
     return stream;
 }
 
-/* The stream goes, and the next one gets what it had and `first` of that.  Nothing in it is a free, so
- * that it does not take the lock that the parked thread takes next. */
+/* The stream is retired, and the next one gets its memory, starting with `first`. No call is a free, so that it does
+ * not acquire the lock that the parked thread acquires next. */
 static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream, const void *live,
                            void **first)
 {
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
     const xseg_stream heir = env_stream();
     *first = env_alloc(allocator, 1000, heir);
@@ -98,7 +97,7 @@ static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream,
 
 static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
 }
 
@@ -133,7 +132,7 @@ TEST(free_completes_while_its_stream_is_retired)
         pthread_t thread;
 
         if (round == 10)
-            assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
+            assert_ok(xseg_observer_add(allocator, &observer, &id));
         close_gate();
         assert_int_equal(pthread_create(&thread, NULL, free_one, &party), 0);
         wait_for_gate();
@@ -145,7 +144,7 @@ TEST(free_completes_while_its_stream_is_retired)
         end_stream(allocator, stream);
     }
     assert_true(entries > 20);
-    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
+    assert_ok(xseg_observer_remove(allocator, id));
     env_close(allocator);
 }
 
@@ -166,7 +165,7 @@ static void *trim_all(void *self)
     return NULL;
 }
 
-/* Several pages with a generation each go at once, and observers are told of one after the other. */
+/* Several pages with a generation each are released together, and observers are notified of one after the other. */
 TEST(memory_is_reported_while_its_stream_is_retired)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -177,7 +176,7 @@ TEST(memory_is_reported_while_its_stream_is_retired)
 
     observer.context = &told;
     observer.on_unmap = stop;
-    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
     for (unsigned round = 0; round < 20; round++) {
         void *live[2], *more[4], *first;
         xseg_stream stream = settle(allocator, live);
@@ -195,12 +194,10 @@ TEST(memory_is_reported_while_its_stream_is_retired)
         open_gate();
         assert_int_equal(pthread_join(thread, NULL), 0);
         assert_true(told > before + 2);
-        env_free(allocator, live[0]);
-        env_free(allocator, live[1]);
-        env_free(allocator, first);
+        env_free(allocator, live[0], live[1], first);
         end_stream(allocator, stream);
     }
-    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
+    assert_ok(xseg_observer_remove(allocator, id));
     env_close(allocator);
 }
 
@@ -213,12 +210,12 @@ struct shared {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     xseg_stream side;
-    _Atomic(void *) slot[SLOTS]; /* blocks that anybody may free */
-    atomic_uint comers;          /* threads that still come with streams */
+    _Atomic(void *) slot[SLOTS]; /* blocks that any thread may free */
+    atomic_uint comers;          /* threads that still create streams */
     atomic_uint entries, told;
 };
 
-/* In a thread a test cannot fail: the process ends. */
+/* A thread cannot fail a cmocka test: the process ends. */
 static void expect(xseg_status status, const char *what)
 {
     char text[512] = "";
@@ -235,7 +232,7 @@ struct comer {
     uint64_t random;
 };
 
-/* Free a block, perhaps the long way. */
+/* Free a block, sometimes on the slow path. */
 static void free_block(struct shared *shared, void *ptr, bool is_used)
 {
     if (ptr == NULL)
@@ -259,7 +256,7 @@ static void *make_block(struct comer *comer, xseg_stream stream)
     return ptr;
 }
 
-/* Streams come and go; their blocks stay. */
+/* Streams are created and retired; their blocks remain. */
 static void *come_and_go(void *self)
 {
     struct comer *comer = self;
@@ -331,7 +328,7 @@ static void *reconcile(void *self)
 
         where.pool = i % 2 == 0 ? NULL : shared->pool;
         look_at_all(shared, &where);
-        /* Somebody may have freed and trimmed it. */
+        /* Another thread may have freed and trimmed it. */
         if (ptr != NULL && xseg_block_query(shared->allocator, ptr, &info) != XSEG_OK)
             info.state = XSEG_BLOCK_UNMAPPED;
         if (i % 8 == 0)
@@ -353,14 +350,14 @@ static void observe(struct shared *shared)
 
     observer.context = &shared->entries;
     observer.on_trace = trace;
-    assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
     observer.on_trace = NULL;
     observer.context = &shared->told;
     observer.on_unmap = observer.on_map = count_notice;
-    assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
 }
 
-/* Two threads come with streams, one frees, one looks. */
+/* Two threads create streams, one frees, one queries. */
 static void run_threads(struct shared *shared)
 {
     struct comer comer[2] = {{shared, 7}, {shared, 8}};
@@ -391,9 +388,9 @@ static void play(const char *config, bool is_observed)
     const struct xseg_statistics stats = env_stats(shared->allocator);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
-    /* How many are told of memory depends on how often the thread that trims comes to run. */
+    /* The number of notifications depends on how often the trimming thread runs. */
     assert_true(!is_observed || (shared->entries > 1000 && shared->told > 0));
-    assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
+    assert_ok(xseg_close(shared->allocator));
     env_stream_destroy(shared->side);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     free(shared);

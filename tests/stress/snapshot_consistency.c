@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Snapshots while threads run: the state is of one moment, also across arenas, and the trace ends there.
+ * Snapshots with concurrent threads: the state is consistent across arenas, and the trace ends at that state.
  *
- * Each worker has one block at the most, in turn on two streams.  Between these lies the arena of a third stream, whose
- * blocks take their time to be copied.
+ * Each worker has at most one block, on two streams in turn. Between their arenas is the arena of a third stream, whose
+ * many blocks take time to copy.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,13 +19,13 @@
 #define WORKERS   2u
 #define BETWEEN   5000u
 #define SNAPSHOTS (ENV_IS_SANITIZED ? 10u : 30u) /* with sanitizers each takes two seconds */
-#define EVENTS    4000u                          /* in a snapshot: the newest */
+#define EVENTS    4000u                          /* in a snapshot: the newest events */
 
 struct worker {
     struct xseg_allocator *allocator;
     atomic_bool *over;
     xseg_stream stream[2];
-    size_t bytes; /* that only this one asks for */
+    size_t bytes; /* a size that only this worker requests */
     unsigned failures;
 };
 
@@ -52,7 +52,7 @@ static void take_snapshot(struct xseg_allocator *allocator, struct pickle *out)
     struct pickle_fault fault;
 
     options.host_bytes = (uint64_t)EVENTS * 64;
-    assert_int_equal(xseg_snapshot(allocator, path, &options), XSEG_OK);
+    assert_ok(xseg_snapshot(allocator, path, &options));
     FILE *file = fopen(path, "rb");
     struct input *input = file == NULL ? NULL : input_open(file);
     assert_non_null(input);
@@ -134,7 +134,7 @@ static uint64_t live_in_pages(const struct pickle *pickle)
     for (size_t i = 0; i < pickle_count(pages); i++) {
         uint64_t live = 0;
 
-        /* Address, bytes, reason, live bytes, cached bytes. */
+        /* Address, bytes, reason, allocated bytes, cached bytes. */
         assert_true(pickle_number(pickle_item(pickle, pickle_item(pickle, pages, i), 3), &live));
         sum += live;
     }
@@ -166,7 +166,7 @@ TEST(snapshot_is_consistent)
         worker[i].failures = 0;
         assert_int_equal(pthread_create(&thread[i], NULL, take_turns, &worker[i]), 0);
     }
-    /* On a machine that is busy all of them may find the workers between two turns: then more are taken. */
+    /* On a busy machine all snapshots may find the workers between two rounds: then more are taken. */
     for (; taken < SNAPSHOTS || (taken < 30 * SNAPSHOTS && (live == 0 || traces <= SNAPSHOTS));
          taken++) {
         struct pickle pickle;
@@ -196,7 +196,7 @@ TEST(snapshot_is_consistent)
     for (unsigned i = 0; i < 2 * WORKERS; i++)
         for (unsigned k = 0; k <= BETWEEN; k++)
             env_free(allocator, held[i][k]);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
     for (unsigned i = 0; i < 2 * WORKERS; i++) {
         env_stream_destroy(between[i]);
         env_stream_destroy(worker[i / 2].stream[i % 2]);

@@ -1,14 +1,146 @@
 /* SPDX-License-Identifier: MIT */
-/* A table of handles: what was added is found, while it grows and while others read. */
+/* Interned records: a bump allocator in one reserved range, and a table of its handles. */
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "src/base/hash_table.h"
 #include "src/base/intern.h"
 #include "tests/support/test.h"
 
-/* How many handles `table` has under a hash, and whether one of them is `handle`. */
+/* --- The host, as the test has it. --- */
+
+static int mappings_left = -1,
+           openings_left = -1; /* successful calls before one fails; negative: none fails */
+
+void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+int __real_mprotect(void *address, size_t bytes, int protection);
+int __wrap_mprotect(void *address, size_t bytes, int protection);
+
+void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    if (mappings_left >= 0 && mappings_left-- == 0) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    return __real_mmap(address, bytes, protection, flags, file, offset);
+}
+
+/* The name in the C library with 64-bit file offsets. */
+void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    return __wrap_mmap(address, bytes, protection, flags, file, offset);
+}
+
+int __wrap_mprotect(void *address, size_t bytes, int protection)
+{
+    if (openings_left >= 0 && openings_left-- == 0) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return __real_mprotect(address, bytes, protection);
+}
+
+/* --- The cases. --- */
+
+static void assert_bump_audit(const struct xseg_bump *bump)
+{
+    struct xseg_violation violation = {0};
+
+    if (!xseg_bump_audit(bump, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
+}
+
+/* Records of many sizes, over several commits of memory. */
+TEST(records_are_apart_and_zero)
+{
+    struct xseg_bump bump;
+    unsigned char *before = NULL;
+    size_t before_bytes = 0;
+
+    assert_true(xseg_bump_init(&bump, (size_t)8 << 20));
+    for (size_t bytes = 1; bytes < 3000; bytes++) {
+        unsigned char *record = xseg_bump_alloc(&bump, bytes);
+
+        assert_non_null(record);
+        assert_int_equal((uintptr_t)record % XSEG_BUMP_UNIT, 0);
+        assert_true(before == NULL || record >= before + before_bytes);
+        for (size_t i = 0; i < bytes; i++)
+            assert_int_equal(record[i], 0);
+        memset(record, 0xff, bytes);
+        assert_ptr_equal(xseg_bump_at(&bump, xseg_bump_handle(&bump, record)), record);
+        assert_int_not_equal(xseg_bump_handle(&bump, record), 0);
+        before = record;
+        before_bytes = bytes;
+    }
+    assert_bump_audit(&bump);
+    assert_true(xseg_bump_resident(&bump) >= (size_t)2999 * 3000 / 2);
+    assert_true(xseg_bump_resident(&bump) < (size_t)6 << 20);
+    xseg_bump_fini(&bump);
+}
+
+TEST(records_that_do_not_fit_are_rejected)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct xseg_bump bump;
+
+    assert_true(xseg_bump_init(&bump, 1));
+    assert_int_equal(bump.reserved, page);
+    assert_int_equal(xseg_bump_remaining(&bump), page - XSEG_BUMP_UNIT);
+    assert_null(xseg_bump_alloc(&bump, page));
+    assert_null(xseg_bump_alloc(&bump, SIZE_MAX));
+    assert_true(bump.was_full);
+    assert_non_null(xseg_bump_alloc(&bump, page - 2 * XSEG_BUMP_UNIT));
+    assert_non_null(xseg_bump_alloc(&bump, XSEG_BUMP_UNIT - 1));
+    assert_int_equal(xseg_bump_remaining(&bump), 0);
+    assert_null(xseg_bump_alloc(&bump, 1));
+    assert_bump_audit(&bump);
+    xseg_bump_fini(&bump);
+}
+
+/* The allocator is not full: a later call may succeed. */
+TEST(allocation_fails_cleanly_on_host_allocation_failure)
+{
+    struct xseg_bump bump;
+
+    mappings_left = 0;
+    assert_false(xseg_bump_init(&bump, 1 << 20));
+    mappings_left = -1;
+    assert_true(xseg_bump_init(&bump, (size_t)4 << 20));
+    openings_left = 0;
+    assert_null(xseg_bump_alloc(&bump, 100));
+    openings_left = -1;
+    assert_false(bump.was_full);
+    assert_bump_audit(&bump);
+    assert_non_null(xseg_bump_alloc(&bump, 100));
+    assert_bump_audit(&bump);
+    xseg_bump_fini(&bump);
+}
+
+TEST(bump_audit_names_the_broken_invariant)
+{
+    struct xseg_violation violation = {0};
+    struct xseg_bump bump;
+
+    assert_true(xseg_bump_init(&bump, 1 << 20));
+    assert_non_null(xseg_bump_alloc(&bump, 100));
+    bump.used = bump.committed + XSEG_BUMP_UNIT;
+    assert_false(xseg_bump_audit(&bump, &violation));
+    assert_string_equal(violation.tag, "BUMP-1");
+    bump.used = 12;
+    assert_false(xseg_bump_audit(&bump, &violation));
+    xseg_bump_fini(&bump);
+}
+
+/* --- The table of handles. --- */
+
+/* The number of handles with a hash in `table`, and whether `handle` is one of them. */
 static bool finds(const struct xseg_intern_table *table, uint32_t hash, uint32_t handle)
 {
     struct xseg_intern_search search = xseg_intern_table_search(table, hash);
@@ -20,7 +152,7 @@ static bool finds(const struct xseg_intern_table *table, uint32_t hash, uint32_t
     return false;
 }
 
-static void assert_audit(const struct xseg_intern_table *table)
+static void assert_table_audit(const struct xseg_intern_table *table)
 {
     struct xseg_violation violation = {0};
 
@@ -28,7 +160,7 @@ static void assert_audit(const struct xseg_intern_table *table)
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
-/* Hashes that spread, all the same one, and ones that begin at the last slot. */
+/* Hashes that are spread, equal, or start at the last slot. */
 static uint32_t hash_of(unsigned kind, uint32_t handle)
 {
     return kind == 0   ? (uint32_t)xseg_hash_word(handle, 0)
@@ -55,7 +187,7 @@ TEST(added_handles_are_found)
             assert_true(finds(&table, hash_of(kind, handle), handle));
         assert_false(finds(&table, hash_of(kind, 1), counts[kind] + 1));
         assert_int_equal(table.used, counts[kind]);
-        assert_audit(&table);
+        assert_table_audit(&table);
         xseg_bump_fini(&memory);
     }
 }
@@ -90,18 +222,21 @@ TEST(table_is_unchanged_on_host_allocation_failure)
     uint32_t added = 0;
 
     assert_true(xseg_bump_init(&memory, 4096));
+    /* Leave 4 KiB where a page of the host is larger. */
+    const size_t rest = xseg_bump_remaining(&memory) - (4096 - XSEG_BUMP_UNIT);
+    assert_true(rest == 0 || xseg_bump_alloc(&memory, rest) != NULL);
     assert_true(xseg_intern_table_init(&table, &memory));
     while (xseg_intern_table_add(&table, &memory, hash_of(0, added + 1), added + 1))
         added++;
     assert_int_equal(added, XSEG_INTERN_TABLE_FIRST / 2);
     for (uint32_t handle = 1; handle <= added; handle++)
         assert_true(finds(&table, hash_of(0, handle), handle));
-    assert_audit(&table);
+    assert_table_audit(&table);
     assert_false(xseg_intern_table_init(&table, &memory));
     xseg_bump_fini(&memory);
 }
 
-/* A reader sees all handles up to the number that was announced to it, and what their records say. */
+/* A reader sees all handles up to the announced number, with the contents of their records. */
 struct shared {
     struct xseg_intern_table table;
     struct xseg_bump memory;
@@ -156,7 +291,7 @@ TEST(readers_find_while_it_grows)
     free(shared);
 }
 
-/* Of words that differ in one bit, in their order or in their number, no two have the same hash. */
+/* Words that differ in one bit, in their order or in their number have different hashes. */
 TEST(hashes_distinguish_words)
 {
     enum { WORDS = 9, HASHES = WORDS * 64 + WORDS + 2 };
@@ -179,7 +314,7 @@ TEST(hashes_distinguish_words)
             assert_int_not_equal((uint32_t)hash[i], (uint32_t)hash[j]);
 }
 
-TEST(the_audit_names_the_broken_invariant)
+TEST(table_audit_names_the_broken_invariant)
 {
     struct xseg_violation violation = {0};
     struct xseg_intern_table table;
@@ -193,7 +328,7 @@ TEST(the_audit_names_the_broken_invariant)
     assert_false(xseg_intern_table_audit(&table, &violation));
     assert_string_equal(violation.tag, "TABLE-1");
     table.used--;
-    assert_audit(&table);
+    assert_table_audit(&table);
     table.slots->slot[8] = 0;
     assert_false(xseg_intern_table_audit(&table, &violation));
     assert_string_equal(violation.tag, "TABLE-2");
