@@ -86,7 +86,7 @@ static void *exchange_large(void *allocator)
     return NULL;
 }
 
-/* An allocator on the timed simulator; then what the simulator itself has counted, into a file of its own. */
+/* An allocator on the timed simulator; then write the simulator's own counts into a file. */
 static void work(bool has_two_threads, const char *counts)
 {
     struct xseg_options options = {sizeof(options)};
@@ -128,7 +128,7 @@ static void work(bool has_two_threads, const char *counts)
     exit(0);
 }
 
-/* Work in a process of its own, which writes the figures as it ends; then compare. */
+/* Run the work in a process, which writes the statistics at exit; then compare. */
 static uint64_t time_and_compare(bool has_two_threads)
 {
     char out[] = P_tmpdir "/gpu-timed-XXXXXX", counts[] = P_tmpdir "/gpu-timed-XXXXXX", name[64];
@@ -179,7 +179,7 @@ TEST(calls_of_several_threads_are_all_counted)
     assert_true(find_row("cuMemCreate", "all")->calls > 100);
 }
 
-/* Each size has its row, and cuMemRelease(), which is told none, has that of what it releases. */
+/* Each size has its row, and cuMemRelease(), which has no size, has the row of the memory that it releases. */
 TEST(calls_with_a_size_are_told_apart)
 {
     (void)time_and_compare(false);
