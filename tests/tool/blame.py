@@ -7,8 +7,9 @@ import pickle
 import random
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 ROOT = pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
@@ -139,12 +140,7 @@ class Expected:
                 self.site.setdefault(name_of(block), [0, 0])[1] += block[0] * passed
 
 
-class BlameTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class BlameTest(FolderCase):
     def file(self, contents, name="job.pickle"):
         """A pickle of a snapshot, or these bytes."""
         path = self.folder / name

@@ -13,6 +13,7 @@ import tempfile
 import unittest
 
 from blame import BASE, MIB, Programme, frames, json_keys
+from folder_case import FolderCase
 
 SIZE = 64 * MIB
 ROOT = pathlib.Path(sys.argv[2])
@@ -69,12 +70,7 @@ def one_site(line, blocks=1):
     return programme.snapshot() | {"device_traces": [[]]}
 
 
-class CompareTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class CompareTest(FolderCase):
     def file(self, contents, name="job.pickle"):
         """A pickle of a programme or a snapshot, or these bytes."""
         path = self.folder / name

@@ -14,8 +14,9 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 KIB, MIB = 1 << 10, 1 << 20
 LARGE = 20 * MIB
@@ -128,12 +129,7 @@ def rewrite(path, by_stack):
     path.write_bytes(pickle.dumps(snapshot, 4))
 
 
-class Culprit(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Culprit(FolderCase):
     def blamed(self, path, *arguments):
         done = subprocess.run([sys.argv[1], "blame", "--json", *arguments, path], capture_output=True,
                               check=False)

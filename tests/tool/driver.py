@@ -8,19 +8,18 @@ import pathlib
 import pty
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 
 
-class DriverTest(unittest.TestCase):
+class DriverTest(FolderCase):
     """Everything below runs the tool in a folder of its own that has a libcuda.so.1."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         (self.folder / "libcuda.so.1").symlink_to(os.environ["XSEG_DRIVER"])
 
     def file(self, text):

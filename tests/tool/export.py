@@ -12,8 +12,9 @@ import pickle
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
@@ -118,13 +119,8 @@ def integral(values, end):
     return sum(value * (after - time) for (time, value), (after, _) in zip(values, [*values[1:], (end, 0)]))
 
 
-class ExportTest(unittest.TestCase):
+class ExportTest(FolderCase):
     """Each in a folder of its own."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def run_tool(self, *arguments, status=0, **more):
         """Run the tool; what it says on standard error."""

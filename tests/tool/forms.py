@@ -12,9 +12,10 @@ import re
 import subprocess
 import sys
 import tarfile
-import tempfile
 import unittest
 import zipfile
+
+from folder_case import FolderCase
 
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
@@ -31,12 +32,7 @@ def unpacked(path):
     return {**said, "xseg": {"format": 1, "devices": []}}
 
 
-class Forms(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Forms(FolderCase):
     def run_tool(self, command, contents, status=0):
         """What a command writes and says of a file with these bytes."""
         (self.folder / "file").write_bytes(contents)

@@ -13,6 +13,8 @@ import sys
 import tempfile
 import unittest
 
+from folder_case import FolderCase
+
 TRACE = "xtrace 1\na 0 30000000 0\nf 0\n"
 
 
@@ -166,13 +168,11 @@ class Colours(unittest.TestCase):
         self.assertIn("--color takes auto, always or never", done.stderr)
 
 
-class Output(unittest.TestCase):
+class Output(FolderCase):
     """Whatever cannot be written is an exit status and a sentence."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.trace = self.folder / "trace"
         self.trace.write_text(TRACE)
 

@@ -7,8 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 KEYS = ["number", "line", "action", "device", "stream", "pool", "lent", "base", "bytes",
@@ -61,13 +62,8 @@ def version():
     return subprocess.run([TOOL, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-class HistoryTest(unittest.TestCase):
+class HistoryTest(FolderCase):
     """Everything below replays small traces in a folder of its own."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def file(self, text, name="t.xtrace"):
         path = self.folder / name

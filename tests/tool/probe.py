@@ -13,6 +13,8 @@ import tempfile
 import time
 import unittest
 
+from folder_case import FolderCase
+
 MIB = 1 << 20
 # Every call that the probe makes, cuGetErrorName aside.
 CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",

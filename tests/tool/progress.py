@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Commands that read large snapshots: what a terminal shows meanwhile, and what an interrupt leaves."""
 import os
-import pathlib
 import pickle
 import pty
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
+
+from folder_case import FolderCase
 
 TOOL = ""
 BASE = 0x7f0000000000
@@ -28,17 +28,12 @@ def snapshot(blocks):
     return pickle.dumps({"segments": [segment], "device_traces": [entries]}, 4)
 
 
-class ProgressTest(unittest.TestCase):
+class ProgressTest(FolderCase):
     data = b""
 
     @classmethod
     def setUpClass(cls):
         cls.data = snapshot(100000)
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def start(self, command, *paths, **more):
         return subprocess.Popen([TOOL, command, *COMMANDS[command][0], *paths], cwd=self.folder, **more)

@@ -9,8 +9,9 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 RANKS, ODD = 4, 2
@@ -41,12 +42,7 @@ with xseg.Allocator("expandable_segments:True,history:all,oom_snapshot:" + sys.a
 LAUNCHERS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
 
 
-class RanksTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class RanksTest(FolderCase):
     def run_job(self, variable):
         """Each rank writes its snapshot into the folder."""
         clean = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}

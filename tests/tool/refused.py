@@ -6,19 +6,15 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 DEVICE_MIB = 450
 
 
-class Refused(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Refused(FolderCase):
     def refuse(self, request, config):
         """Ten classic segments, of which a part is cached in pieces, and a request that fails: the snapshot."""
         with xseg.Allocator(f"{config},oom_snapshot:{self.folder}") as allocator:

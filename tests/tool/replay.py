@@ -7,8 +7,9 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 # What a build with self-checks says first.
@@ -21,13 +22,8 @@ CLOCK_KEYS = ["live_time_avg", "reserved_time_avg", "request_path_syncs", "max_c
 EXPANDABLE = "c expandable_segments:True\n"
 
 
-class ReplayTest(unittest.TestCase):
+class ReplayTest(FolderCase):
     """Everything below runs the tool on files in a folder of its own."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def file(self, text, name="t.xtrace"):
         """A file with these contents; the format's first line is put before text."""

@@ -7,8 +7,9 @@ import pickle
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 # What a build with self-checks says first.
@@ -42,13 +43,8 @@ def snapshot(*traces, segments=(), config="expandable_segments:True"):
             "external_annotations": []}
 
 
-class SnapshotTest(unittest.TestCase):
+class SnapshotTest(FolderCase):
     """Everything below runs the tool on files in a folder of its own."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def file(self, contents, protocol=4):
         """A pickle of a snapshot, or these bytes."""

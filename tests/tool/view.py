@@ -7,8 +7,9 @@ import pickle
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
@@ -19,13 +20,11 @@ CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
 
 
-class ViewTest(unittest.TestCase):
+class ViewTest(FolderCase):
     """Each in a folder of its own."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.said = ""  # by the last page()
 
     def view(self, *arguments, status=0, **more):

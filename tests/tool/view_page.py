@@ -11,9 +11,10 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
+
+from folder_case import FolderCase
 
 SKIPPED = 77
 SYSTEM = "/usr/bin/python3"  # Debian's packages are this one's
@@ -69,7 +70,7 @@ return Array.from({length: width}, (_, c) => ({moment: edges[c], mapped: total(g
 """
 
 
-class PageTest(unittest.TestCase):
+class PageTest(FolderCase):
     """One browser for all; a folder for each."""
 
     @classmethod
@@ -82,11 +83,6 @@ class PageTest(unittest.TestCase):
         options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
         cls.browser = webdriver.Chrome(service=Service(DRIVER), options=options)
         cls.addClassCleanup(cls.browser.quit)
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def requests(self):
         """What the browser asked for since the last call."""
