@@ -246,7 +246,7 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak reserve
         programme.event("snapshot", 0, 0)
         return [site["site"] for site in self.blamed(*how, self.file(programme.snapshot()))["sites"]]
 
-    def test_which_frame_is_the_site(self):
+    def test_site_is_the_chosen_frame(self):
         python = {"name": "run", "filename": "/lib/python3.11/threading.py", "line": 3}
         torch = {"name": "linear", "filename": "/v/lib/python3.11/site-packages/torch/f.py", "line": 4}
         mine = {"name": "f", "filename": "/v/lib/python3.11/site-packages/other/g.py", "line": 5}
@@ -383,7 +383,7 @@ class Pages(BlameTest):
         for wrong in ("13", "0", "-1", "x", "99999999999999999999", ""):
             self.assertIn(self.keep(200, settings={text: f"large_segment_size_mb:{wrong}"}), ((160, 0), (0, 160)), wrong)
 
-    def test_what_is_no_multiple_of_them_has_small_ones(self):
+    def test_odd_multiple_has_small_pages(self):
         self.assertEqual(self.keep(206)[0], 0)
 
     def test_a_part_that_was_unmapped_was_a_page(self):
@@ -421,7 +421,7 @@ class Limits(BlameTest):
         found = self.blamed(self.file(programme.snapshot()))
         self.assertEqual((found["duration_us"], found["fragmented"]), (0, MIB))
 
-    def test_events_that_are_missing_are_said(self):
+    def test_missing_events_are_reported(self):
         snapshot = small().snapshot()
         snapshot["device_traces"][0].insert(1, {**snapshot["device_traces"][0][1], "addr": 64})
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
@@ -454,7 +454,7 @@ class Limits(BlameTest):
         programme.map(BASE, 2 * MIB)
         self.assertIn(", device 0: 1 event; this is the state at the end\n", self.said(self.file(programme.snapshot())))
 
-    def test_blocks_that_no_segment_contains_are_said_with_exit_status_1(self):
+    def test_blocks_outside_segments_exit_with_1(self):
         outside, overlapping = small().snapshot(), small().snapshot()
         next(block for block in outside["segments"][0]["blocks"] if block["state"] != "inactive")["address"] -= 64 * MIB
         overlapping["segments"].append(dict(overlapping["segments"][0]))
@@ -469,12 +469,12 @@ class Limits(BlameTest):
                                               r"file is inconsistent, or entries are missing\n")
                 self.assertTrue(done.stdout)
 
-    def test_an_entry_that_comes_again_is_refused(self):
+    def test_repeated_entry_is_rejected(self):
         snapshot = small().snapshot()
         snapshot["device_traces"].append(list(snapshot["device_traces"][0]))
         self.refused("each has to be a dictionary of its own", self.file(snapshot))
 
-    def test_an_entry_that_is_wrong_is_named(self):
+    def test_invalid_entry_is_named(self):
         for at, entry, words in ((4, {"action": "alloc", "addr": 1 << 40, "size": -1}, "entry 5: `size` is missing, or no number"),
                                  (0, {"addr": 5}, "entry 1: it has no `action`"), (7, 17, "entry 8: it has no `action`")):
             snapshot = small().snapshot()
@@ -484,7 +484,7 @@ class Limits(BlameTest):
         snapshot["device_traces"].append(snapshot["device_traces"][0])
         self.refused("its entries are those of another list", self.file(snapshot))
 
-    def test_what_is_older_than_the_recording(self):
+    def test_blocks_older_than_the_history(self):
         found = self.blamed(self.file(small().snapshot(skip=3)))
         self.assertEqual({site["site"] for site in found["sites"]},
                          {"model.py:7 cache", "model.py:300 backward", "(allocated before the recording began)"})
@@ -590,7 +590,7 @@ class Malformed(BlameTest):
         if where is not None:
             where[key] = draw.choice((0, 1, 3, 512, BASE, BASE + MIB, 2**63, 2**64 - 1, -1, None, "alloc", "inactive", []))
 
-    def test_whatever_is_in_it_the_sums_add_up(self):
+    def test_sums_are_consistent_for_any_input(self):
         refused = 0
         for seed in range(60):
             draw = random.Random(seed)
@@ -609,7 +609,7 @@ class Malformed(BlameTest):
 class Sums(BlameTest):
     """Random programmes, compared with sums that are made the long way."""
 
-    def test_random_programmes(self):
+    def test_random_programs(self):
         for seed in range(30):
             programme = play(seed)
             skip = seed % 3 * 20

@@ -111,7 +111,7 @@ class CompareTest(FolderCase):
 
 
 class TwoFiles(CompareTest):
-    def test_one_programme_at_other_addresses_differs_by_nothing(self):
+    def test_same_program_at_other_addresses_has_no_difference(self):
         for base, pace in ((BASE + (1 << 40), 1000), (4 * MIB, 7777), (BASE, 3)):
             found = self.compared(job(), job(base=base, pace=pace), status=0)
             self.assertEqual(found["verdict"], "A and B differ by nothing")
@@ -159,7 +159,7 @@ rows that do not differ: 3
         self.assertRegex(self.compared(job(), job("stranded"), status=1)["verdict"], r"^B has \d.\d\d MiB more fragmented on average")
         self.assertRegex(self.compared(job(), job("lives longer"), status=1)["verdict"], r"^B has \d+.\d\d MiB more allocated on average")
 
-    def test_memory_that_is_given_back_later(self):
+    def test_memory_that_is_released_later(self):
         def shrinking(late):
             programme = job()
             programme.map(BASE + 4 * SIZE, SIZE)
@@ -172,7 +172,7 @@ rows that do not differ: 3
         verdict = self.compared(shrinking(False), shrinking(True), status=1)["verdict"]
         self.assertRegex(verdict, r"^B reserves \d+.\d\d MiB more on average, all of it in idle pages$")
 
-    def test_what_is_in_another_site_now(self):
+    def test_memory_moved_to_another_site(self):
         verdict = self.compared(job(), job("another site"), status=1)["verdict"]
         self.assertEqual(verdict, "B reserves as much as A at the peak, but 16.00 MiB more at model.py:400 attention, where A "
                                   "allocates nothing, and 16.00 MiB less at model.py:112 forward")
@@ -183,7 +183,7 @@ rows that do not differ: 3
         self.assertGreater(rows["(pending)"]["b"]["cached"], 0)
         self.assertEqual(rows["(pending)"]["a"]["cached"], 0)
 
-    def test_little_is_no_difference(self):
+    def test_small_change_is_no_difference(self):
         found = self.compared(job(), job("one more"), status=0)
         self.assertEqual(found["verdict"], "A and B differ by less than 1 % of what is reserved")
         self.assertIn("model.py:9 tiny", [row["site_b"] for row in found["rows"] if row["differs"]])
@@ -248,7 +248,7 @@ rows that do not differ: 3
         text = self.said(SNAPSHOTS / "early.pickle.zst", SNAPSHOTS / "late.pickle.zst", status=1)
         self.assertRegex(text, r"\AB reserves 120.00 MiB more at the peak, all of it at leak.py:16 <module>\n")
 
-    def test_what_pytorch_has_written_at_other_addresses_and_with_more(self):
+    def test_pytorch_snapshots_with_other_addresses_and_more_memory(self):
         for path in sorted(SNAPSHOTS.glob("*.pickle.zst")):
             with self.subTest(path=path.name):
                 data = subprocess.run(["zstd", "-dcq", path], stdout=subprocess.PIPE, check=True).stdout
@@ -281,7 +281,7 @@ rows that do not differ: 3
 
 
 class Documents(CompareTest):
-    def test_what_the_documents_print_is_printed(self):
+    def test_documents_show_the_output(self):
         self.file(job("reserved"), "before.pickle")
         self.file(job(), "after.pickle")
         for rank in range(8):
@@ -336,7 +336,7 @@ class Ranks(CompareTest):
             self.file(programme, f"{folder}/{name.format(rank, 4711 + rank)}")
         return self.folder / folder
 
-    def test_the_odd_rank_is_named_with_its_site(self):
+    def test_outlier_is_named_with_its_site(self):
         for plant, why in (("reserved", "it reserves 64.00 MiB more at the peak, all of it at model.py:212 cache"),
                            ("live", "it has 4.00 MiB more allocated at the peak, all of it at model.py:112 forward"),
                            ("stranded", "MiB more fragmented on average, all of it at model.py:300 scratch"),
@@ -353,7 +353,7 @@ class Ranks(CompareTest):
                     blamed = json.loads(self.said("--json", folder, command="blame", status=0))
                     self.assertEqual(blamed["odd"], f"rank {odd}")
 
-    def test_ranks_that_are_alike(self):
+    def test_equal_ranks(self):
         folder = self.ranks()
         self.assertTrue(self.said(folder, status=0).startswith(
             f"no rank of 8 is the odd one: they differ by nothing\n{folder}, 8 files; rank 0 is the most like all\n"))
@@ -384,7 +384,7 @@ class Ranks(CompareTest):
         self.assertEqual(found["ranks"][0]["distance"], 0)
         self.assertEqual(found["verdict"], "no rank of 3 is the odd one: they differ by less than 1 % of what is reserved")
 
-    def test_when_several_differ_none_is_the_odd_one(self):
+    def test_several_different_ranks_have_no_outlier(self):
         folder = self.ranks()
         for rank in (2, 6):
             self.file(job("reserved"), f"job/oom-rank{rank}-pid{4711 + rank}-1.pickle")
@@ -541,7 +541,7 @@ class Ranks(CompareTest):
         self.ranks(count=1, folder="none", name="x{}-{}.pickle")
         self.refused("it has no rank that the other folder has, too", before, self.folder / "none")
 
-    def test_a_bad_file_is_named_and_the_others_go_on(self):
+    def test_bad_file_is_named_and_the_others_are_compared(self):
         folder = self.ranks(5)
         bad = self.file(b"\x80\x04no", "job/oom-rank3-pid4714-1.pickle")
         for command in ("compare", "blame"):

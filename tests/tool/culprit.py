@@ -136,7 +136,7 @@ class Culprit(FolderCase):
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         return json.loads(done.stdout)
 
-    def test_it_is_first(self):
+    def test_culprit_is_listed_first(self):
         wrong, found = [], 0
         for seed in range(1, PROGRAMMES + 1):
             by_stack = seed % 2 == 0
@@ -159,7 +159,7 @@ class Culprit(FolderCase):
         blame = self.blamed(snapshot_of(2, self.folder), "--label")
         self.assertIn("policy", blame["idle_at_end"])
 
-    def test_at_the_end_it_says_what_a_trim_finds(self):
+    def test_report_at_the_end_equals_the_trim_result(self):
         path = self.folder / "end.pickle"
         for seed, pages in enumerate(("", "large_segment_size_mb:32", "large_segment_size_mb:12", "page_size:small") * 3):
             done = trimmed(f"expandable_segments:True,history:all,{pages}", seed, path)

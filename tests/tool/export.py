@@ -156,7 +156,7 @@ class ExportTest(FolderCase):
 class Counters(ExportTest):
     """What is there over time."""
 
-    def test_counters_are_the_programme_at_every_event(self):
+    def test_counters_match_the_program_at_every_event(self):
         for seed, early in ((1, 0), (2, 150), (3, 400)):
             programme = view_program.Programme(seed, 600, early)
             # Each event has a time of its own, so that each state can be looked up.
@@ -220,7 +220,7 @@ class Counters(ExportTest):
         self.assertEqual(trace.counter("device 0", "pool (0, 3)", "cached")[-1], (1_000_011, 0))
         self.assertEqual({event[2]["pool"] for event in trace.instants("device 0", "segments")}, {"(0, 3)"})
 
-    def test_what_was_in_a_segment_that_is_gone_is_the_default_pools(self):
+    def test_block_of_an_unmapped_segment_counts_for_the_default_pool(self):
         snapshot = older()
         snapshot["device_traces"][0][:0] = [
             older_entry(action, BASE + (2 << 30), size, time) for action, size, time in (
@@ -266,7 +266,7 @@ class Counters(ExportTest):
         times = [time for time, _ in self.trace(snapshot).counter("device 0", "cached")]
         self.assertLessEqual(max(times), 50)
 
-    def test_what_is_missing_is_said(self):
+    def test_missing_data_is_reported(self):
         snapshot = view_program.Programme(8, 60).snapshot()
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
         trace = self.trace(snapshot)
@@ -336,7 +336,7 @@ class Events(ExportTest):
         causes = [[1, "pause"], [2, "pause"], [3, "resume"], [4, "resume"], [5, "remap"], [6, "what comes later"]]
         return {"segments": [], "device_traces": [trace], "xseg": {"devices": [{"device": 0, "causes": causes}]}}
 
-    def test_what_happens_to_segments_has_its_cause(self):
+    def test_segment_events_have_a_cause(self):
         found = self.trace(self.own()).instants("device 0", "segments")
         self.assertEqual([(time, name) for time, name, _ in found],
                          [(10, "segment_map"), (20, "segment_unmap: pause"), (21, "segment_unmap: pause"),
@@ -381,7 +381,7 @@ class Events(ExportTest):
             self.assertTrue(all(re.fullmatch(r"model\d\.py:\d+ layer\d|\(allocated before the recording began\)", name)
                                 for name in names), names)
 
-    def test_of_many_blocks_those_that_held_most_are_there(self):
+    def test_largest_blocks_are_exported(self):
         programme = view_program.Programme(11, 500)
         whole = self.trace(programme.snapshot(), "--blocks", "100000").slices("device 0", "blocks")
         end = programme.trace[-1]["time_us"]
@@ -395,7 +395,7 @@ class Events(ExportTest):
                 self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks that held most bytes for longest; "
                                  f"{len(whole) - count} others are left out")
 
-    def test_a_block_that_waited_for_a_stream_says_how_long(self):
+    def test_block_shows_its_wait_for_a_stream(self):
         snapshot = two_pools()
         snapshot["device_traces"][0] += [entry("free_requested", BASE + 2 * MIB, MIB, 1_000_010, (0, 3)),
                                          entry("free_completed", BASE + 2 * MIB, MIB, 1_000_015, (0, 3))]
@@ -403,7 +403,7 @@ class Events(ExportTest):
         (begin, end, name, values), = self.trace(snapshot).slices("device 0", "blocks")
         self.assertEqual((begin, end, name, values["waited_us"], values["pool"]), (1_000_007, 1_000_015, "(no stack)", 5, "(0, 3)"))
 
-    def test_a_free_that_is_complete_at_once_is_never_pending(self):
+    def test_immediate_free_is_never_pending(self):
         for between, pending in ((0, [0]), (1, [0, MIB, 0])):
             snapshot = two_pools()
             snapshot["device_traces"][0] += [entry("free_requested", BASE + 2 * MIB, MIB, 1_000_010, (0, 3)),
@@ -413,7 +413,7 @@ class Events(ExportTest):
             self.assertEqual([value for _, value in trace.counter("device 0", "pending")], pending)
             self.assertEqual([value for _, value in trace.counter("device 0", "allocated")], [0, MIB, 0])
 
-    def test_names_are_utf_8_whatever_the_file_has(self):
+    def test_names_are_valid_utf_8_for_any_file(self):
         snapshot = self.own()
         snapshot["device_traces"][0][6]["frames"] = [{"name": "f\ud800ü", "filename": "m\n.py", "line": 1}]
         path = self.file(pickle.dumps(snapshot, 4).replace(b"m\n.py", b"m\xff.py"))
@@ -458,14 +458,14 @@ class Files(ExportTest):
         self.assertIn("needs --perfetto", self.run_tool("export", path, "-o", "out", status=2)[1])
         self.assertEqual(os.listdir(self.folder), [path.name])
 
-    def test_a_full_disk_is_said_and_devices_stay(self):
+    def test_full_disk_is_reported_and_device_files_are_kept(self):
         path = self.file(view_program.Programme(15, 4000).snapshot())
         self.assertIn("/dev/full cannot be written: No space left", self.export(path, "-o", "/dev/full", status=2))
         self.assertTrue(pathlib.Path("/dev/full").is_char_device())
         with open("/dev/full", "wb") as full:
             self.assertIn("cannot be written: No space left", self.export(path, "-o", "-", status=2, stdout=full))
 
-    def test_the_output_takes_the_place_of_nothing_else(self):
+    def test_output_replaces_only_its_own_file(self):
         path = self.file(view_program.Programme(15, 400).snapshot())
         before = path.read_bytes()
         (self.folder / "same").hardlink_to(path)
@@ -480,7 +480,7 @@ class Files(ExportTest):
         self.assertGreater((self.folder / "elsewhere").stat().st_size, 1000)
         self.assertEqual((self.folder / "out.part").read_text(), "the user's")
 
-    def test_what_was_there_stays_when_a_write_fails(self):
+    def test_existing_file_is_kept_on_a_failed_write(self):
         """The size of files is limited, which is a disk that fills up."""
         path = self.file(view_program.Programme(16, 4000).snapshot())
         (self.folder / "out").write_text("before", encoding="utf-8")

@@ -142,7 +142,7 @@ class Others(Forms):
                                 (b"%PDF-1.7\n", "it is a PDF document")):
             self.every(contents, words)
 
-    def test_what_the_tool_writes_is_named(self):
+    def test_files_of_the_tool_are_named(self):
         snapshot = SNAPSHOTS[0].read_bytes()
         for command, words in (("view", "a page that `xseg view` wrote, which a browser opens"), ("export", "a trace of Perfetto")):
             self.every(self.run_tool(command, snapshot)[2], "file: it is " + words)

@@ -66,7 +66,7 @@ class Terminal(ProgressTest):
             os.close(end)
             return self.shown(process, terminal)
 
-    def test_a_bar_is_drawn_and_taken_away(self):
+    def test_bar_is_drawn_and_removed(self):
         (self.folder / "job.pickle").write_bytes(self.data)
         for command in COMMANDS:
             said = self.on_terminal(command, "job.pickle")
@@ -128,7 +128,7 @@ class Interrupt(ProgressTest):
             if status == 0:
                 (self.folder / "out").unlink()
 
-    def test_what_was_in_its_place_stays(self):
+    def test_text_in_its_place_is_kept(self):
         os.mkfifo(self.folder / "pipe")
         (self.folder / "out").write_text("before", encoding="utf-8")
         with self.start("view", "pipe") as process, open(self.folder / "pipe", "wb"):

@@ -51,7 +51,7 @@ class RanksTest(FolderCase):
                                   env=clean | {variable: str(rank)}, capture_output=True)
             self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_the_odd_rank_is_found_by_the_names_that_processes_give(self):
+    def test_outlier_is_found_by_the_names_of_processes(self):
         for variable in LAUNCHERS:
             with self.subTest(variable=variable):
                 self.run_job(variable)
@@ -69,7 +69,7 @@ class RanksTest(FolderCase):
                 for name in names:
                     (self.folder / name).unlink()
 
-    def test_a_second_run_stands_for_the_first(self):
+    def test_second_run_equals_the_first(self):
         self.run_job("RANK")
         self.run_job("RANK")
         done = subprocess.run([sys.argv[1], "compare", "--label", self.folder], capture_output=True, check=False)

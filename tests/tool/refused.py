@@ -33,7 +33,7 @@ class Refused(FolderCase):
         self.assertEqual(done.returncode, status, done.stderr)
         return json.loads(done.stdout) if status == 0 else done.stderr.decode()
 
-    def test_it_would_have_completed(self):
+    def test_completing_configuration_is_advised(self):
         found = self.advise(self.refuse(100 * MIB, "expandable_segments:False,history:all"))
         short = found["out_of_memory"]
         self.assertEqual((short["device_bytes"], short["failed"], short["completes"]), (DEVICE_MIB * MIB, 1, True))
@@ -41,7 +41,7 @@ class Refused(FolderCase):
         self.assertTrue(short["least_change"].startswith("expandable_segments:True"), short)
         self.assertFalse(found["in_force"]["completes"])
 
-    def test_it_would_not(self):
+    def test_impossible_request_is_reported(self):
         found = self.advise(self.refuse(300 * MIB, "expandable_segments:False,history:all"))
         short = found["out_of_memory"]
         self.assertEqual((short["completes"], short["least_change"]), (False, None))

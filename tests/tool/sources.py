@@ -50,7 +50,7 @@ class Sources(FolderCase):
         ran = subprocess.run([TOOL, "blame", "--json", self.snapshot(*stacks)], stdout=subprocess.PIPE, check=True)
         return [site["site"] for site in json.loads(ran.stdout)["sites"]]
 
-    def test_by_its_symbols_and_lines(self):
+    def test_module_is_resolved_by_its_symbols_and_lines(self):
         """Two places of one line are one site; without lines they are two of one function."""
         named = self.sites([(TOOL, self.address + 1, self.build_id)])
         if self.has_lines:

@@ -41,7 +41,7 @@ class ViewTest(FolderCase):
         self.said = self.view(path, "-o", "page.html", *options, status=status)
         return (self.folder / "page.html").read_text(encoding="utf-8")
 
-    def test_lives_are_those_of_the_programme_at_every_event(self):
+    def test_lifetimes_match_the_program_at_every_event(self):
         for seed, early in ((1, 0), (2, 150), (3, 400)):
             with self.subTest(seed=seed):
                 programme = view_program.Programme(seed, 600, early)
@@ -186,7 +186,7 @@ class ViewTest(FolderCase):
         self.view("bad", "-o", "page.html", status=2)
         self.assertEqual((self.folder / "page.html").read_text(encoding="utf-8"), "before")
 
-    def test_a_full_disk_is_said(self):
+    def test_full_disk_is_reported(self):
         (self.folder / "a.pickle").write_bytes(pickle.dumps(view_program.Programme(13, 20).snapshot(), 4))
         with open("/dev/full", "wb") as full:
             ran = subprocess.run([TOOL, "view", self.folder / "a.pickle", "-o", "-"], stdout=full, stderr=subprocess.PIPE,

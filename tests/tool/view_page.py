@@ -133,13 +133,13 @@ class PageTest(FolderCase):
         """The moment that a pane shows."""
         return self.run_script("return Main.panes[arguments[0]].cursor", pane)
 
-    def test_the_state_at_every_event_is_that_of_the_programme(self):
+    def test_state_matches_the_program_at_every_event(self):
         for seed, early in ((1, 0), (2, 200)):
             programme = view_program.Programme(seed, 700, early)
             self.open(programme.snapshot())
             self.assertEqual(self.run_script(STATES), programme.states)
 
-    def test_the_series_are_those_of_the_programme(self):
+    def test_series_match_the_program(self):
         programme = view_program.Programme(3, 1500, 300)
         self.open(programme.snapshot())
         expected = [[state["live"] + state["pending"], state["pending"], state["reserved"]] for state in programme.states]
@@ -215,7 +215,7 @@ class PageTest(FolderCase):
         self.press(Keys.ESCAPE)
         self.assertEqual(self.element("#found").text, "")
 
-    def test_keys_move_the_cursor_and_the_picture(self):
+    def test_keys_move_the_cursor_and_the_view(self):
         programme = view_program.Programme(9, 400)
         end = len(programme.trace)
         self.open(programme.snapshot())
@@ -235,7 +235,7 @@ class PageTest(FolderCase):
         last = self.run_script("const v = Main.panes[0].view; return [v.moment(0), v.moment(1)]")
         self.assertEqual(last[1], end)
 
-    def test_the_mouse_zooms_and_moves_the_picture(self):
+    def test_mouse_zooms_and_moves_the_view(self):
         self.open(view_program.Programme(17, 600).snapshot())
         view = "const v = Main.panes[0].view; return [v.from, v.to]"
         timeline = self.element(".timeline")
