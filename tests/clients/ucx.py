@@ -48,7 +48,7 @@ def main():
         print("UCX is not there; .ci/setup --ucx fetches it")
         sys.exit(SKIPPED)
     if re.search(rb"__[at]san_init", SIMULATOR.read_bytes()):
-        print("UCX's programmes cannot load a library that is built with a sanitizer")
+        print("UCX's programs cannot load a library that is built with a sanitizer")
         sys.exit(SKIPPED)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

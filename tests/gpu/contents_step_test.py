@@ -27,7 +27,7 @@ class Contents(gpu_pack.Packed):
             self.assertRegex(report, rf"\n\| {section} (\| [1-9]\d* ){{5}}\| 0 \|.*\| right \|\n")
         self.assertEqual([path.name for path in (self.out / "contents").glob("paused-*")], [])
 
-    def test_a_card_without_virtual_memory_management(self):
+    def test_device_without_virtual_memory_management(self):
         lines = self.only_contents(XSEG_SIM_VMM="0")
         self.assertEqual([line[0] for line in lines if line[1:4] == ["end", "0", "ok"]],
                          ["selftest", "random", "capture"])
@@ -37,7 +37,7 @@ class Contents(gpu_pack.Packed):
         self.assertIn("skipped: 48 MiB of the device's memory are free, and the patterns need 64",
                       self.run_sim("--only", "contents", status=2, XSEG_SIM_MEMORY_MB="48"))
 
-    def test_what_is_wrong_is_told_and_the_other_sections_are_there(self):
+    def test_error_is_reported_and_the_other_sections_run(self):
         program = self.folder / "bin/gpu-contents"
         program.rename(program.with_name("right"))
         program.write_text('#!/usr/bin/env bash\ncase $1 in\n'

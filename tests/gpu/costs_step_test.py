@@ -26,7 +26,7 @@ class Costs(gpu_pack.Packed):
         lines = [line.partition(" = ") for line in file.read_text().splitlines() if line[0] != "#"]
         return file, {key: value for key, _, value in lines}
 
-    def test_a_preset_comes_out_as_itself(self):
+    def test_measured_preset_equals_itself(self):
         self.run_sim("--only", "costs", *gpu_pack.QUICK, XSEG_SIM_COSTS="consumer")
         file, costs = self.costs()
         self.assertEqual(file.name, "simulated-device-0.costs")
@@ -47,7 +47,7 @@ class Costs(gpu_pack.Packed):
                               capture_output=True, env={"LD_LIBRARY_PATH": str(self.folder / "lib")})
         self.assertIn(f"modelled ({file})", done.stdout)
 
-    def test_what_there_is_no_memory_for_and_what_fails_is_named(self):
+    def test_missing_memory_and_failures_are_named(self):
         said = self.run_sim("--only", "costs", *gpu_pack.QUICK, status=1, XSEG_SIM_MEMORY_MB="64",
                             XSEG_SIM_FAIL="cuMemAlloc:2+1:2")
         self.assertIn("done, with failures", said)
@@ -71,7 +71,7 @@ class Costs(gpu_pack.Packed):
         self.assertRegex(report.partition("## Steps")[0],
                          r"- cuMemAlloc of 512 MiB takes \d+\.\d us, and 132.2 us by the preset `a100`")
 
-    def test_without_a_driver_it_says_why(self):
+    def test_missing_driver_is_reported(self):
         self.run_all("--driver", self.no_driver(), "--only", "costs", *gpu_pack.QUICK, "--out", str(self.out),
                      status=2)
         self.assertIn("skipped: xseg probe: the driver cannot be loaded: ", self.report())

@@ -100,7 +100,7 @@ class Facts(gpu_pack.Packed):
         self.assertEqual(same, asked)
         self.assertIn("export XSEG_SIM_", self.read("report.md"))
 
-    def test_a_card_without_virtual_memory_management(self):
+    def test_device_without_virtual_memory_management(self):
         answers = self.ask(status=0, XSEG_SIM_VMM="0")
         self.assertEqual(answers["FACT-MAP-1"], ("skipped", "the device has no virtual memory management"))
         for fact in ("FACT-OPEN-6", "FACT-ALC-1", "FACT-STR-10", "FACT-EVT-6", "FACT-CAP-18"):
@@ -116,7 +116,7 @@ class Facts(gpu_pack.Packed):
         self.assertEqual(answers["FACT-MAP-5"][0], "holds")
         self.assertIn("XSEG_SIM_MEMORY_MB=2\t", self.read("settings.tsv"))
 
-    def test_an_error_spoils_nothing_behind_it(self):
+    def test_error_does_not_affect_later_facts(self):
         # FACT-CTX-5 fails while no context is current: in the same process, all behind it would.
         answers = self.ask(status=1, XSEG_SIM_FAIL="cuEventCreate:1:700")
         failed = [fact for fact, (_, said) in answers.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The steps that replay and measure programmes."""
+"""The steps that replay and measure programs."""
 import json
 import pathlib
 import subprocess
@@ -58,7 +58,7 @@ class Replays(gpu_pack.Packed):
                 self.assertLessEqual(counted[call], timed[call])
                 self.assertLessEqual(timed[call], counted[call] + most)
 
-    def test_a_driver_that_differs_is_told_by_its_calls(self):
+    def test_different_driver_is_detected_by_its_calls(self):
         self.run_sim("--only", "traces", *gpu_pack.QUICK, status=1, XSEG_SIM_BATCH="0")
         found = self.differences("traces")
         self.assertRegex(found, r"(?m)^- cuMemSetAccess: \d+ calls on the driver, \d+ on the simulator, in "
@@ -66,7 +66,7 @@ class Replays(gpu_pack.Packed):
         self.assertNotIn("peak of", found)
         self.assertIn(found, self.report())
 
-    def test_a_driver_that_runs_out_of_memory_is_told_by_its_peaks(self):
+    def test_driver_out_of_memory_is_detected_by_its_peaks(self):
         # If only pages were short, segments would be classic.
         self.run_sim("--only", "traces", *gpu_pack.QUICK, status=1, XSEG_SIM_FAIL="cuMemCreate:40+1,cuMemAlloc:1+1")
         found = self.differences("traces")
@@ -74,7 +74,7 @@ class Replays(gpu_pack.Packed):
                                 r"driver, -1 on the simulator$")
         self.assertRegex(found, r"moe_train-expandable: peak of the reserved bytes \d+ on the driver")
 
-    def test_what_a_small_device_has_no_memory_for_is_left_out(self):
+    def test_traces_that_exceed_a_small_device_are_omitted(self):
         self.leave_out("replay", "cross", "churn", "streams")
         self.run_sim("--only", "traces", "--only", "service", "--only", "speed", *gpu_pack.QUICK, XSEG_SIM_MEMORY_MB="2048")
         report = self.report()
@@ -89,7 +89,7 @@ class Replays(gpu_pack.Packed):
         self.assertIn("skipped: no memory to replay in: 2 MiB are free on the device", said)
         self.assertIn("skipped: no memory to measure in: 2 MiB are free on the device", said)
 
-    def test_a_driver_that_refuses_is_asked_once(self):
+    def test_failing_driver_is_tried_once(self):
         self.run_sim("--only", "traces", *gpu_pack.QUICK, status=1, XSEG_SIM_FAIL="cuDeviceTotalMem:1+1:999")
         found = self.differences("traces")
         self.assertEqual(found.count("\n"), 1, found)
@@ -102,7 +102,7 @@ class Replays(gpu_pack.Packed):
         self.assertIn("- not reached in 100 s: decode_graphs-expandable moe_train-expandable ", self.report())
         self.assertIn("Not reached in 45 s: kept.", self.report())
 
-    def test_a_card_without_virtual_memory_has_classic_segments(self):
+    def test_device_without_virtual_memory_has_classic_segments(self):
         self.run_sim("--only", "traces", *gpu_pack.QUICK, XSEG_SIM_VMM="0")
         self.assertNotIn("| expandable |", self.report())
         self.assertIn("- left out: expandable segments, because", self.report())
@@ -141,11 +141,11 @@ class Replays(gpu_pack.Packed):
         self.assertIn("Instructions are counted by perf", self.report())
 
     def leave_out(self, *questions):
-        """Programmes of the step `speed` that say nothing here, since they take long."""
+        """Programs of the step `speed` that say nothing here, since they take long."""
         for question in questions:
             self.replace(f"bin/bench-{question}", "#!/bin/bash\n")
 
-    def test_a_programme_that_fails_is_named(self):
+    def test_a_program_that_fails_is_named(self):
         self.leave_out("replay", "cross", "churn", "streams", "large")
         self.replace("bin/bench-hit", "#!/bin/bash\necho 'no such thing' >&2\nexit 3\n")
         self.run_sim("--only", "speed", *gpu_pack.QUICK, status=1)

@@ -72,7 +72,7 @@ class Steps(gpu_pack.Packed):
         self.assertIn("## The step first\n\nfine\n", seen)
         self.assertIn("| last | The step last | not begun |", seen.replace("| | not", "| not"))
 
-    def test_what_disagrees_comes_first_and_shows_in_the_exit_status(self):
+    def test_disagreement_comes_first_and_sets_the_exit_status(self):
         self.steps(first=(45, "echo '- water is wet' >$GPU_OUT/differs.md"), last=self.GOOD)
         self.run_sim(status=1)
         self.assertRegex(self.report(), r"(?s)disagrees with the simulator\n\n\*\*first\*\*\n\n- water is wet\n.*## Steps")
@@ -82,7 +82,7 @@ class Steps(gpu_pack.Packed):
         self.run_sim()
         self.assertIn("skipped: no kernels here", self.report())
 
-    def test_a_step_finds_what_the_page_promises(self):
+    def test_step_gets_the_documented_environment(self):
         self.steps(first=(90, "env | grep ^GPU_ >$GPU_OUT/env.tsv; ls $GPU_ROOT >>$GPU_OUT/env.tsv; "
                               "[ -f $XSEG_DRIVER ] && [ -z \"$XSEG_ALLOC_CONF\" ] && [ -f $GPU_SIMULATOR ]"))
         self.run_sim("--quick", "--minutes", "3", XSEG_ALLOC_CONF="x", XSEG_SIM_MEMORY_MB="64")
@@ -99,7 +99,7 @@ class Options(gpu_pack.Packed):
                          "first              15 s  The step first\n"
                          "last               30 s  The step last\n")
 
-    def test_only_runs_what_is_named(self):
+    def test_option_only_runs_the_named_steps(self):
         self.steps(first=(45, "false"), last=(45, "true"))
         said = self.run_sim("--only", "last")
         self.assertNotIn("The step first", said + self.report())
@@ -138,7 +138,7 @@ class Machines(gpu_pack.Packed):
         self.assertRegex(said, "older than CUDA 11.0|CUDA 11.8, and the library needs 12.0")
         self.assertIn("\nfine\n", self.report())
 
-    def test_a_card_without_virtual_memory_management(self):
+    def test_device_without_virtual_memory_management(self):
         self.run_sim(XSEG_SIM_VMM="0")
         self.assertIn("| virtual memory management | no |", self.report())
 
@@ -156,19 +156,19 @@ class Machines(gpu_pack.Packed):
         said = self.run_all("--driver", "sim", "--out", str(self.folder / "out"), status=2, before=read_only)
         self.assertIn("give another folder with --out", said)
 
-    def test_an_instance_of_a_card_is_named(self):
+    def test_instance_of_a_gpu_is_named(self):
         self.run_all("--driver", gpu_pack.PLACES.bad_driver, "--out", str(self.out), BAD_DRIVER="mig")
         self.assertIn("# xseg on NVIDIA H100 80GB HBM3 MIG 1g.10gb\n", self.report())
         self.assertIn("| MIG | an instance: it shares its card with others |", self.report())
         self.assertIn("\nfine\n", self.report())
 
-    def test_programmes_that_are_missing_are_named(self):
+    def test_programs_that_are_missing_are_named(self):
         shutil.rmtree(self.folder / "bin")
         self.assertIn("make the folder anew with tests/gpu/pack", self.run_all(status=2))
 
 
 class Pack(gpu_pack.Packed):
-    def test_a_folder_of_somebody_else_is_left_alone(self):
+    def test_folder_of_another_user_is_not_changed(self):
         folder = self.folder.parent / "mine"
         folder.mkdir()
         (folder / "thesis").write_text("the only copy")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A driver that passes every call on to another one, and notes how often each was made and how long it took:
- * libgpu-timed.so, for any programme that takes a driver's library by name.
+ * libgpu-timed.so, for any program that takes a driver's library by name.
  *
  *     GPU_TIMED_DRIVER=FILE    the driver that answers; otherwise libcuda.so.1
  *     GPU_TIMED_OUT=FILE       where the figures go when the process ends; otherwise nowhere

@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import gpu_pack  # pylint: disable=wrong-import-position
 
-# In place of PyTorch's Python: says what a programme would, by its name and by the allocator.
+# In place of PyTorch's Python: says what a program would, by its name and by the allocator.
 PYTHON = """#!{python}
 import json, os, sys
 backend = "xseg" if "import xseg.torch" in sys.argv[2] else "native"
@@ -29,7 +29,7 @@ class Pretended(gpu_pack.Packed):
     """What the step makes of the answers; a script stands for the Python that has PyTorch."""
 
     def answer(self, code="", start="", status=0):
-        """What the step leaves when some code changes each programme's report, and some runs at each start."""
+        """What the step leaves when some code changes each program's report, and some runs at each start."""
         folder = self.folder.parent / "environment/bin"
         folder.mkdir(parents=True)
         path = folder / "python"
@@ -64,15 +64,15 @@ class Pretended(gpu_pack.Packed):
         _, differs = self.answer("if backend == 'native': report['steps'][0]['blocks'] = 4")
         self.assertIn("- training: steps/first/blocks: 4 on PyTorch's own allocator, 3 on xseg\n", differs)
 
-    def test_a_programme_that_fails_does_not_stop_the_others(self):
+    def test_a_program_that_fails_does_not_stop_the_others(self):
         code = "if name == 'training.py': sys.exit('no memory for it')"
         report, differs = self.answer(code, status=1)
         self.assertIn("- training: status 1, no memory for it\n", differs)
-        programmes = list((self.folder / "torch/tests/torch/programmes").glob("*_step.py"))
-        for programme in programmes:
-            self.assertRegex(report, rf"\| {programme.stem} \| .* the same \|")
+        programs = list((self.folder / "torch/tests/torch/programs").glob("*_step.py"))
+        for program in programs:
+            self.assertRegex(report, rf"\| {program.stem} \| .* the same \|")
 
-    def test_what_the_adapter_lacks_is_said_and_the_step_skipped(self):
+    def test_missing_adapter_feature_skips_the_step_with_a_message(self):
         self.answer(start="if backend == 'xseg': sys.exit('xseg.torch._build.Refused: xseg.torch: no C++ compiler')", status=77)
         self.assertIn("no C++ compiler", self.said.splitlines()[-1])
 

@@ -18,7 +18,7 @@ CAUSES = {"remap", "decay", "trim", "pause", "resume"}
 
 
 def play(program, folder, seed, seeds):
-    """Let the programmes of some seeds write their snapshots."""
+    """Let the programs of some seeds write their snapshots."""
     done = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=500,
                           env={**os.environ, "XSEG_TEST_SNAPSHOTS": folder, "XSEG_TEST_SEED": str(seed),
                                "XSEG_TEST_SEEDS": str(seeds)})

@@ -184,7 +184,7 @@ class Contents(Case):
         self.assertIs(state["frames"], event["frames"])
         block.free()
 
-    def test_memory_that_goes_has_a_cause(self):
+    def test_unmapped_memory_has_a_cause(self):
         allocator = self.open()
         allocator.allocate(30 * MIB).free()
         allocator.trim(wait=True)
@@ -213,7 +213,7 @@ class Contents(Case):
         written.unlink()
         return snapshot
 
-    def test_a_refused_request_is_the_last_event(self):
+    def test_failed_request_is_the_last_event(self):
         allocator = self.open(f"{ALL},oom_snapshot:{self.folder}")
         block = allocator.allocate(30 * MIB)
         snapshot = self.refuse(allocator)
@@ -256,7 +256,7 @@ def peaks_of(said):
 
 
 class Replayed(Case):
-    """`xseg replay` of what was written comes to the peaks that the programme had."""
+    """`xseg replay` of what was written comes to the peaks that the program had."""
 
     def replayed(self, path):
         tool = pathlib.Path(os.environ["XSEG_LIBRARY"]).parent / "xseg"

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""Compare with PyTorch's own allocator on fresh random programmes, by hand.
+"""Compare with PyTorch's own allocator on fresh random programs, by hand.
 
 fresh.py XSEG MAKER [SEED [ROUNDS]]
 
 XSEG is the command line tool.  MAKER makes tapes: `MAKER tape SEED OPERATIONS KIND` prints the random
-programme of a seed with PyTorch's statistics after each step, under the configuration in
+program of a seed with PyTorch's statistics after each step, under the configuration in
 PYTORCH_CUDA_ALLOC_CONF, on a device with as many MiB as FAKECUDA_MEM_MB says; KIND is letters: m mixed
 sizes, s small, b big, x several streams, g graph captures, p private pools, e empty_cache often.
 
-In programmes that run short of memory xseg may do better: it is to serve what PyTorch serves, and what
+In programs that run short of memory xseg may do better: it is to serve what PyTorch serves, and what
 it does not is counted apart and fails nothing here.
 
-PyTorch's answer to one programme is not always the same: the order in which it takes back the blocks
+PyTorch's answer to one program is not always the same: the order in which it takes back the blocks
 that a capture deferred hangs on where its heap put their records, which shows in the totals and peaks of
-inactive_split.  So a programme that disagrees is answered up to 60 times: xseg agrees if it gives one of
-the answers, and these programmes are counted.  Where none of them is xseg's, the lines in which the
+inactive_split.  So a program that disagrees is answered up to 60 times: xseg agrees if it gives one of
+the answers, and these programs are counted.  Where none of them is xseg's, the lines in which the
 answers differ from each other are left out of the comparison, which is counted, too.
 """
 import os
@@ -71,9 +71,9 @@ PROGRAMMES = [
 ]
 
 
-def answer(maker, seed, programme):
-    """The programme of a seed with the reference's answers, by lines."""
-    kind, memory, config = programme
+def answer(maker, seed, program):
+    """The program of a seed with the reference's answers, by lines."""
+    kind, memory, config = program
     return subprocess.run([maker, "tape", str(seed), str(OPERATIONS), kind], check=True,
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                           env=dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=config,
@@ -103,27 +103,27 @@ def repeated(answers):
     return [line for line in lines if line is not None]
 
 
-def judge(xseg, maker, seed, programme, tape):
+def judge(xseg, maker, seed, program, tape):
     """One of the keys of the tally, and a complaint or None."""
-    answers = [answer(maker, seed, programme)]
+    answers = [answer(maker, seed, program)]
     if ran_short(answers[0]):
         return "short" if complaint(xseg, answers[0], tape, "floor") else "served", None
     first = complaint(xseg, answers[0], tape)
     if first is None:
         return "agree", None
     for _ in range(ANSWERS - 1):
-        lines = answer(maker, seed, programme)
+        lines = answer(maker, seed, program)
         if lines not in answers:
             answers.append(lines)
             if complaint(xseg, lines, tape) is None:
                 return "another", None
     if len(answers) > 1 and complaint(xseg, repeated(answers), tape) is None:
         return "repeated", None
-    return "bad", f"seed {seed}, {', '.join(map(str, programme))}: {first}"
+    return "bad", f"seed {seed}, {', '.join(map(str, program))}: {first}"
 
 
 def main(xseg, maker, seed="1", rounds="12"):
-    """Every programme under every configuration, with a seed of its own."""
+    """Every program under every configuration, with a seed of its own."""
     tally = dict.fromkeys(("agree", "another", "repeated", "bad", "served", "short"), 0)
     bad = []
     with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +135,7 @@ def main(xseg, maker, seed="1", rounds="12"):
             bad += [problem] if problem else []
     agree = tally["agree"] + tally["another"] + tally["repeated"]
     short = tally["served"] + tally["short"]
-    print(f"{sum(tally.values())} programmes of {OPERATIONS} operations\n"
+    print(f"{sum(tally.values())} programs of {OPERATIONS} operations\n"
           f"{agree} of {agree + tally['bad']} without shortage agree, {tally['another']} of them "
           f"with an answer that the reference gives in other runs, {tally['repeated']} but for "
           f"lines in which it differs from itself\n"

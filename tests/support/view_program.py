@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What tests of `xseg view` share: random snapshots with the state after each event, and the model of a page.
 
-The states are had by playing the programme that makes the snapshot, not by reading it.
+The states are had by playing the program that makes the snapshot, not by reading it.
 """
 import base64
 import copy
@@ -21,8 +21,8 @@ def rounded(size):
     return max(1, -(-size // GRAIN)) * GRAIN
 
 
-class Programme:
-    """A random programme on one device: classic segments, expandable segments with small and large pages, frees that wait."""
+class Program:
+    """A random program on one device: classic segments, expandable segments with small and large pages, frees that wait."""
 
     def __init__(self, seed, events, early=0):
         self.random = random.Random(seed)

@@ -99,7 +99,7 @@ def keys_of(config):
 
 
 class Planted(AdviseTest):
-    """Programmes that one string cures, or none."""
+    """Programs that one string cures, or none."""
 
     def test_expandable_segments_help_growing_blocks(self):
         found = self.advice(self.file(growing()))
@@ -143,7 +143,7 @@ class Planted(AdviseTest):
         self.assertIsNone(found["advised"])
         self.assertIsNone(found["runner_up"])
         self.assertIsNone(found["out_of_memory"])
-        self.assertIn("1.17 GiB of it are what the programme itself asks for", found["why"])
+        self.assertIn("1.17 GiB of it are what the program itself asks for", found["why"])
         self.assertIn("\nnothing helps\n", self.run_tool("advise", path).stdout)
 
     def test_a_lower_peak_that_needs_a_larger_device(self):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The benchmark programmes run, and their rows are what the table is made of.
+"""The benchmark programs run, and their rows are what the table is made of.
 
-bench.py FOLDER SOURCE_ROOT, where FOLDER has the programmes.  No figure that was timed is looked at.
+bench.py FOLDER SOURCE_ROOT, where FOLDER has the programs.  No figure that was timed is looked at.
 """
 import os
 import pathlib
@@ -26,7 +26,7 @@ def run(*command, exit_status=0):
 
 
 def rows(name, *arguments):
-    """The figures of a programme by case and unit."""
+    """The figures of a program by case and unit."""
     said = run(FOLDER / f"bench-{name}", "--seconds", "0.01", "--warm", "100",
                *arguments)
     fields = [line.split("\t") for line in said.splitlines()]

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-from blame import BASE, MIB, Programme, frames, json_keys
+from blame import BASE, MIB, Program, frames, json_keys
 from folder_case import FolderCase
 
 SIZE = 64 * MIB
@@ -23,59 +23,59 @@ PAGE = ROOT / "docs/compare.md"
 
 def job(plant="", base=BASE, pace=1000, line=0, steps=10):
     """A training job; `plant` is what is different in it, `line` by how much its lines have moved."""
-    programme = Programme(start=1_000_000 + 17 * pace)
+    program = Program(start=1_000_000 + 17 * pace)
     draw = {"weights": frames("__init__", 31 + line), "activations": frames("forward", 112 + line),
             "cache": frames("cache", 212 + line), "scratch": frames("scratch", 300 + line)}
     if plant == "another site":
         draw["activations"] = frames("attention", 400)
-    programme.map(base, SIZE)
+    program.map(base, SIZE)
     if plant == "reserved":
-        programme.map(base + SIZE, SIZE)
-        programme.alloc(base + SIZE, SIZE, draw["cache"])
+        program.map(base + SIZE, SIZE)
+        program.alloc(base + SIZE, SIZE, draw["cache"])
     if plant == "idle":
-        programme.map(base + 4 * SIZE, SIZE // 2)
-    programme.alloc(base, 8 * MIB, draw["weights"], "setup")
+        program.map(base + 4 * SIZE, SIZE // 2)
+    program.alloc(base, 8 * MIB, draw["weights"], "setup")
     activations = (20 if plant == "live" else 16) * MIB
     for step in range(steps):
-        programme.time += pace
-        programme.alloc(base + 8 * MIB, activations, draw["activations"], "step")
-        programme.time += pace
+        program.time += pace
+        program.alloc(base + 8 * MIB, activations, draw["activations"], "step")
+        program.time += pace
         if plant != "lives longer":
-            programme.free(base + 8 * MIB, pending=plant == "pending")
+            program.free(base + 8 * MIB, pending=plant == "pending")
         for at in range(4):
             place = base + 30 * MIB + 2 * at * MIB
-            programme.time += pace // 10
-            if place not in programme.blocks:
-                programme.alloc(place, 512, draw["scratch"], "step")
+            program.time += pace // 10
+            if place not in program.blocks:
+                program.alloc(place, 512, draw["scratch"], "step")
             if plant == "one more" and step == at == 0:
-                programme.alloc(place + 512, 512, frames("tiny", 9))
-                programme.free(place + 512)
-            programme.time += pace // 10
+                program.alloc(place + 512, 512, frames("tiny", 9))
+                program.free(place + 512)
+            program.time += pace // 10
             if plant != "stranded":
-                programme.free(place)
+                program.free(place)
         if plant == "lives longer":
-            programme.free(base + 8 * MIB)
+            program.free(base + 8 * MIB)
         if plant == "pending":
-            programme.free(base + 8 * MIB)
-    programme.event("snapshot", 0, 0)
-    return programme
+            program.free(base + 8 * MIB)
+    program.event("snapshot", 0, 0)
+    return program
 
 
 def one_site(line, blocks=1):
     """Blocks of a line, 8 MiB together, and no history."""
-    programme = Programme()
-    programme.map(BASE, SIZE)
+    program = Program()
+    program.map(BASE, SIZE)
     for block in range(blocks):
-        programme.alloc(BASE + 8 * MIB // blocks * block, 8 * MIB // blocks, frames("model", line))
-    return programme.snapshot() | {"device_traces": [[]]}
+        program.alloc(BASE + 8 * MIB // blocks * block, 8 * MIB // blocks, frames("model", line))
+    return program.snapshot() | {"device_traces": [[]]}
 
 
 class CompareTest(FolderCase):
     def file(self, contents, name="job.pickle"):
-        """A pickle of a programme or a snapshot, or these bytes."""
+        """A pickle of a program or a snapshot, or these bytes."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
-        contents = contents.snapshot() if isinstance(contents, Programme) else contents
+        contents = contents.snapshot() if isinstance(contents, Program) else contents
         path.write_bytes(contents if isinstance(contents, bytes) else pickle.dumps(contents, 4))
         return path
 
@@ -161,14 +161,14 @@ rows that do not differ: 3
 
     def test_memory_that_is_released_later(self):
         def shrinking(late):
-            programme = job()
-            programme.map(BASE + 4 * SIZE, SIZE)
+            program = job()
+            program.map(BASE + 4 * SIZE, SIZE)
             for back in (False, True):
                 if back == late:
-                    programme.unmap(BASE + 4 * SIZE)
+                    program.unmap(BASE + 4 * SIZE)
                 for _ in range(50):
-                    programme.event("snapshot", 0, 0)
-            return programme
+                    program.event("snapshot", 0, 0)
+            return program
         verdict = self.compared(shrinking(False), shrinking(True), status=1)["verdict"]
         self.assertRegex(verdict, r"^B reserves \d+.\d\d MiB more on average, all of it in idle pages$")
 
@@ -225,16 +225,16 @@ rows that do not differ: 3
         self.refused("one of the files alone", "-", "-")
 
     def test_names_are_untrusted(self):
-        programme = job()
-        programme.map(BASE + SIZE, SIZE)
-        programme.alloc(BASE + SIZE, SIZE, frames("f\x1b[31m\n"))
-        files = (self.file(job()), self.file(programme, "b\x1b\n.pickle"))
+        program = job()
+        program.map(BASE + SIZE, SIZE)
+        program.alloc(BASE + SIZE, SIZE, frames("f\x1b[31m\n"))
+        files = (self.file(job()), self.file(program, "b\x1b\n.pickle"))
         for how in ((), ("--json",)):
             text = self.said(*how, *files, status=1)
             self.assertTrue(all(byte == "\n" or " " <= byte <= "~" for byte in text), text)
 
     def test_snapshots_that_pytorch_has_written(self):
-        """tests/data/snapshots: one random programme on classic and on expandable segments."""
+        """tests/data/snapshots: one random program on classic and on expandable segments."""
         peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
         classic, expandable = (SNAPSHOTS / f"{name}.pickle.zst" for name in ("classic", "expandable"))
         for path in (classic, expandable, SNAPSHOTS / "ring.pickle.zst"):
@@ -332,8 +332,8 @@ class Ranks(CompareTest):
 
     def ranks(self, odd=None, count=8, plant="reserved", folder="job", name="oom-rank{}-pid{}-1.pickle"):
         for rank in range(count):
-            programme = job(plant if rank == odd else "", base=BASE + (rank << 32), pace=1000 + rank)
-            self.file(programme, f"{folder}/{name.format(rank, 4711 + rank)}")
+            program = job(plant if rank == odd else "", base=BASE + (rank << 32), pace=1000 + rank)
+            self.file(program, f"{folder}/{name.format(rank, 4711 + rank)}")
         return self.folder / folder
 
     def test_outlier_is_named_with_its_site(self):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`xseg blame` finds the call site that fragments memory: culprit.py TOOL SOURCE_ROOT LIBRARY.
 
-Twenty programmes run on the library and the simulated driver, in steps with a pause behind each, as a service has between
+Twenty programs run on the library and the simulated driver, in steps with a pause behind each, as a service has between
 requests.  Each has sites that allocate much and fragment little, and one that keeps small blocks among large temporary ones.
 Half of them are told apart by label, half by call stack.
 """
@@ -20,10 +20,10 @@ from folder_case import FolderCase
 
 KIB, MIB = 1 << 10, 1 << 20
 LARGE = 20 * MIB
-PROGRAMMES, FOUND = 20, 19
+PROGRAMS, FOUND = 20, 19
 
 
-class Programme:
+class Program:
     """Steps of a training or a service; `kept` are blocks of the culprit."""
 
     def __init__(self, allocator, seed):
@@ -74,14 +74,14 @@ class Programme:
 
 
 def snapshot_of(seed, folder):
-    """Run a programme; the snapshot that the library writes."""
+    """Run a program; the snapshot that the library writes."""
     path = folder / f"{seed}.pickle"
     config = "expandable_segments:" + ("False" if seed % 3 == 0 else "True") + ",history:all"
     with xseg.Allocator(config) as allocator:
-        programme = Programme(allocator, seed)
-        programme.run()
+        program = Program(allocator, seed)
+        program.run()
         write_snapshot(allocator, path)
-        programme.end()
+        program.end()
     return path
 
 
@@ -138,7 +138,7 @@ class Culprit(FolderCase):
 
     def test_culprit_is_listed_first(self):
         wrong, found = [], 0
-        for seed in range(1, PROGRAMMES + 1):
+        for seed in range(1, PROGRAMS + 1):
             by_stack = seed % 2 == 0
             path = snapshot_of(seed, self.folder)
             rewrite(path, by_stack)
@@ -153,7 +153,7 @@ class Culprit(FolderCase):
             # By allocated bytes it is not: that is another question.
             self.assertNotIn("culprit", max(blame["sites"], key=lambda site: int(site["allocated"]))["site"])
         self.assertGreaterEqual(found, FOUND, wrong)
-        print(f"the culprit is first in {found} of {PROGRAMMES}")
+        print(f"the culprit is first in {found} of {PROGRAMS}")
 
     def test_idle_pages_have_the_reasons_of_the_library(self):
         blame = self.blamed(snapshot_of(2, self.folder), "--label")

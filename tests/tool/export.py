@@ -158,22 +158,22 @@ class Counters(ExportTest):
 
     def test_counters_match_the_program_at_every_event(self):
         for seed, early in ((1, 0), (2, 150), (3, 400)):
-            programme = view_program.Programme(seed, 600, early)
+            program = view_program.Program(seed, 600, early)
             # Each event has a time of its own, so that each state can be looked up.
-            for number, entry in enumerate(programme.trace):
+            for number, entry in enumerate(program.trace):
                 entry["time_us"] = 10 ** 15 + 10 * number
-            trace = self.trace(programme.snapshot())
+            trace = self.trace(program.snapshot())
             told = {name: dict(trace.counter("device 0", name)) for name in COUNTERS}
             now = {}
-            for number, state in enumerate(programme.states[1:]):
+            for number, state in enumerate(program.states[1:]):
                 now.update({name: values[10 ** 15 + 10 * number] for name, values in told.items()
                             if 10 ** 15 + 10 * number in values})
                 self.assertEqual((now["reserved"], now["cached"]), (state["reserved"], state["cached"]))
                 self.assertEqual(now["reserved"], now["allocated"] + now["pending"] + now["cached"])
 
     def test_totals_are_those_of_blame_and_replay(self):
-        programme, compared = view_program.Programme(4, 900, 100), set()
-        for path in [*SNAPSHOTS, self.file(programme.snapshot())]:
+        program, compared = view_program.Program(4, 900, 100), set()
+        for path in [*SNAPSHOTS, self.file(program.snapshot())]:
             with self.subTest(path=path.name):
                 blame, trace = self.blamed(path), self.trace(path)
                 device = f"device {blame['device']}"
@@ -201,7 +201,7 @@ class Counters(ExportTest):
         self.assertEqual(compared, {False, True})
 
     def test_pools_have_counters_where_there_are_several(self):
-        self.assertEqual(self.trace(view_program.Programme(5, 80).snapshot()).find("device 0", "pool default"), [])
+        self.assertEqual(self.trace(view_program.Program(5, 80).snapshot()).find("device 0", "pool default"), [])
         trace = self.trace(two_pools())
         for name in COUNTERS:
             end = [trace.counter("device 0", pool, name)[-1][1] for pool in ("pool default", "pool (0, 3)")]
@@ -248,7 +248,7 @@ class Counters(ExportTest):
                 self.assertEqual(reserved, allocated + pending + cached)
 
     def test_each_device_has_its_tracks(self):
-        snapshot = view_program.Programme(6, 100).snapshot()
+        snapshot = view_program.Program(6, 100).snapshot()
         snapshot["device_traces"].append([dict(snapshot["device_traces"][0][0])])
         trace = self.trace(snapshot)
         self.assertEqual([trace.tracks[uuid].name for uuid in trace.children[0]],
@@ -256,7 +256,7 @@ class Counters(ExportTest):
         self.assertEqual(len(self.trace(snapshot, "--device", "1").children[0]), 1)
 
     def test_the_clock_is_stated(self):
-        snapshot = view_program.Programme(7, 50).snapshot()
+        snapshot = view_program.Program(7, 50).snapshot()
         self.assertEqual(self.trace(snapshot).clock, protos.BUILTIN_CLOCK_REALTIME)
         for entry in snapshot["device_traces"][0]:
             entry["time_us"] -= 10 ** 15 - 5
@@ -267,7 +267,7 @@ class Counters(ExportTest):
         self.assertLessEqual(max(times), 50)
 
     def test_missing_data_is_reported(self):
-        snapshot = view_program.Programme(8, 60).snapshot()
+        snapshot = view_program.Program(8, 60).snapshot()
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
         trace = self.trace(snapshot)
         self.assertEqual(trace.tracks[1].description,
@@ -361,16 +361,16 @@ class Events(ExportTest):
 
     def test_blocks_are_slices(self):
         for seed, early in ((9, 0), (10, 120)):
-            programme = view_program.Programme(seed, 500, early)
-            trace = self.trace(programme.snapshot(), "--blocks", "100000")
-            expected, there, began = [], {}, programme.trace[0]["time_us"]
-            for one in programme.trace:
+            program = view_program.Program(seed, 500, early)
+            trace = self.trace(program.snapshot(), "--blocks", "100000")
+            expected, there, began = [], {}, program.trace[0]["time_us"]
+            for one in program.trace:
                 if one["action"] == "alloc":
                     there[one["addr"]] = (one["time_us"], view_program.rounded(one["size"]))
                 elif one["action"] == "free_completed":
                     begin, size = there.pop(one["addr"], (began, view_program.rounded(one["size"])))
                     expected.append((begin, one["time_us"], size, one["addr"]))
-            for address, (size, _, _) in programme.blocks.items():
+            for address, (size, _, _) in program.blocks.items():
                 begin, _ = there.get(address, (began, 0))
                 expected.append((begin, None, view_program.rounded(size), address))
             found = [(begin, end, values["bytes"], values["address"])
@@ -382,12 +382,12 @@ class Events(ExportTest):
                                 for name in names), names)
 
     def test_largest_blocks_are_exported(self):
-        programme = view_program.Programme(11, 500)
-        whole = self.trace(programme.snapshot(), "--blocks", "100000").slices("device 0", "blocks")
-        end = programme.trace[-1]["time_us"]
+        program = view_program.Program(11, 500)
+        whole = self.trace(program.snapshot(), "--blocks", "100000").slices("device 0", "blocks")
+        end = program.trace[-1]["time_us"]
         weights = sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in whole), reverse=True)
         for count in (0, 1, 7):
-            trace = self.trace(programme.snapshot(), "--blocks", count)
+            trace = self.trace(program.snapshot(), "--blocks", count)
             some = trace.slices("device 0", "blocks")
             self.assertEqual(sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in some),
                                     reverse=True), weights[:count])
@@ -425,7 +425,7 @@ class Files(ExportTest):
     """Files in and out."""
 
     def test_standard_input_and_output(self):
-        path = self.file(view_program.Programme(12, 40).snapshot())
+        path = self.file(view_program.Program(12, 40).snapshot())
         path.rename(self.folder / "standard input")
         self.export("standard input", "-o", "out.perfetto")
         with open(self.folder / "standard input", "rb") as file:
@@ -434,14 +434,14 @@ class Files(ExportTest):
         self.assertEqual(out, (self.folder / "out.perfetto").read_bytes())
 
     def test_bad_files_are_refused_and_leave_nothing(self):
-        whole = pickle.dumps(view_program.Programme(13, 60).snapshot(), 4)
+        whole = pickle.dumps(view_program.Program(13, 60).snapshot(), 4)
         for contents, says in ((whole[:len(whole) // 2], "ends too early"), (b"hello", "it is a text file"),
                                (b"\x80\x09" + whole[2:], "protocol 9 of pickles is not known; 2 to 5 are"),
                                (pickle.dumps({"a": 1}), "it is no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "_record_memory_history()"),
-                               (pickle.dumps(view_program.Programme(13, 60).snapshot() | {"device_traces": []}),
+                               (pickle.dumps(view_program.Program(13, 60).snapshot() | {"device_traces": []}),
                                 "_record_memory_history()"),
-                               (pickle.dumps(view_program.Programme(13, 60).snapshot() | {"xseg": {"devices": [
+                               (pickle.dumps(view_program.Program(13, 60).snapshot() | {"xseg": {"devices": [
                                    {"device": 0, "causes": [[60, "steal"]]}]}}), "a cause is no list of an entry and a word")):
             said = self.export(self.file(contents, "bad"), "-o", "out.perfetto", status=2)
             self.assertIn(says, said)
@@ -449,7 +449,7 @@ class Files(ExportTest):
             self.assertEqual(os.listdir(self.folder), ["bad"])
 
     def test_bad_arguments_are_refused(self):
-        path = self.file(view_program.Programme(14, 30).snapshot())
+        path = self.file(view_program.Program(14, 30).snapshot())
         for arguments, says in ((["missing", "-o", "out"], "missing: cannot be opened: No such file"),
                                 ([path, "--device", "7", "-o", "out"], "device 7 has neither a segment nor an event"),
                                 ([path, "-o", "missing/out"], "missing/out cannot be written: No such file or directory"),
@@ -459,14 +459,14 @@ class Files(ExportTest):
         self.assertEqual(os.listdir(self.folder), [path.name])
 
     def test_full_disk_is_reported_and_device_files_are_kept(self):
-        path = self.file(view_program.Programme(15, 4000).snapshot())
+        path = self.file(view_program.Program(15, 4000).snapshot())
         self.assertIn("/dev/full cannot be written: No space left", self.export(path, "-o", "/dev/full", status=2))
         self.assertTrue(pathlib.Path("/dev/full").is_char_device())
         with open("/dev/full", "wb") as full:
             self.assertIn("cannot be written: No space left", self.export(path, "-o", "-", status=2, stdout=full))
 
     def test_output_replaces_only_its_own_file(self):
-        path = self.file(view_program.Programme(15, 400).snapshot())
+        path = self.file(view_program.Program(15, 400).snapshot())
         before = path.read_bytes()
         (self.folder / "same").hardlink_to(path)
         for output in (path.name, "same"):
@@ -482,7 +482,7 @@ class Files(ExportTest):
 
     def test_existing_file_is_kept_on_a_failed_write(self):
         """The size of files is limited, which is a disk that fills up."""
-        path = self.file(view_program.Programme(16, 4000).snapshot())
+        path = self.file(view_program.Program(16, 4000).snapshot())
         (self.folder / "out").write_text("before", encoding="utf-8")
         said = self.run_tool("export", "--perfetto", path, "-o", "out", status=2, preexec_fn=limit)[1]
         self.assertIn("out cannot be written: File too large", said)

@@ -41,7 +41,7 @@ class ReplayTest(FolderCase):
         return done
 
     def figures(self, text, *options, exit_status=0):
-        """The JSON that a programme gives."""
+        """The JSON that a program gives."""
         done = self.replay("--json", *options, self.file(text), exit_status=exit_status)
         return json.loads(done.stdout)
 
@@ -370,7 +370,7 @@ class OutOfMemory(ReplayTest):
         self.assertEqual((one["failed"], one["failed_served"]), (1, 0))
 
     def test_only_in_the_file(self):
-        # The block is served and freed at once: the programme never had it.
+        # The block is served and freed at once: the program never had it.
         text = "d 100\na 1 900 0\n! oom\na 2 60000000 0\nf 2\n"
         one = self.figures(text, "--config", "expandable_segments:False")
         self.assertEqual((one["oom_at"], one["peak_requested"]), (-1, 60000000))

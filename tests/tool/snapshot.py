@@ -70,7 +70,7 @@ class SnapshotTest(FolderCase):
 
 
 class FromPyTorch(SnapshotTest):
-    """Snapshots that PyTorch wrote, beside its own counts and the same programmes as traces."""
+    """Snapshots that PyTorch wrote, beside its own counts and the same programs as traces."""
 
     DATA = "tests/data/snapshots"
 

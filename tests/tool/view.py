@@ -44,29 +44,29 @@ class ViewTest(FolderCase):
     def test_lifetimes_match_the_program_at_every_event(self):
         for seed, early in ((1, 0), (2, 150), (3, 400)):
             with self.subTest(seed=seed):
-                programme = view_program.Programme(seed, 600, early)
-                model = view_program.Model(self.page(programme.snapshot()))
+                program = view_program.Program(seed, 600, early)
+                model = view_program.Model(self.page(program.snapshot()))
                 self.assertTrue(model.whole)
                 self.assertEqual(model.facts["unmatched"], 0)
-                self.assertEqual(model.times, [entry["time_us"] for entry in programme.trace])
+                self.assertEqual(model.times, [entry["time_us"] for entry in program.trace])
                 for span in model.spans:
                     page = view_program.PAGE if span["address"] < view_program.LARGE_BASE else view_program.LARGE
                     self.assertEqual(span["page"], 0 if span["address"] >= view_program.BASE + (1 << 40) else page)
-                for moment, state in enumerate(programme.states):
+                for moment, state in enumerate(program.states):
                     expected = {key: state[key] for key in ("live", "pending", "reserved", "blocks")}
                     self.assertEqual(model.figures(moment), expected, f"moment {moment}")
 
     def test_of_too_many_blocks_the_smaller_are_summed(self):
         for seed, early in ((20, 0), (21, 200)):
-            programme = view_program.Programme(seed, 900, early)
-            whole = view_program.Model(self.page(programme.snapshot()))
-            small = view_program.Model(self.page(programme.snapshot(), "--blocks", 30))
+            program = view_program.Program(seed, 900, early)
+            whole = view_program.Model(self.page(program.snapshot()))
+            small = view_program.Model(self.page(program.snapshot(), "--blocks", 30))
             self.assertIn(f"snapshot.pickle: the page is aggregated: it has the 30 blocks with most bytes x events, and of "
                           f"{len(whole.lives) - 30} others the sum", self.said)
             self.assertTrue(small.whole)
             self.assertEqual(len(small.lives), 30)
             self.assertEqual(small.facts["summed"], len(whole.lives) - 30)
-            self.assertEqual(small.facts["recorded"], len(programme.trace))
+            self.assertEqual(small.facts["recorded"], len(program.trace))
             weights = sorted((life["bytes"] * (life["died"] - life["born"]) for life in whole.lives), reverse=True)
             stays = {(life["address"], life["bytes"], life["stack"]) for life in small.lives}
             self.assertLessEqual(stays, {(life["address"], life["bytes"], life["stack"]) for life in whole.lives
@@ -74,7 +74,7 @@ class ViewTest(FolderCase):
             # Between two events that stay, what stays does not change: each state of the whole is at most what is said.
             used = [small.figures(moment)["live"] + small.figures(moment)["pending"] + small.summed[moment]
                     for moment in range(small.end)]
-            states = programme.states
+            states = program.states
             self.assertEqual(max(used), max(state["live"] + state["pending"] for state in states))
             self.assertEqual(max(small.figures(moment)["reserved"] for moment in range(small.end)),
                              max(state["reserved"] for state in states))
@@ -82,13 +82,13 @@ class ViewTest(FolderCase):
                              [states[at]["reserved"] for at in (0, -1)])
 
     def test_the_stack_of_a_block_is_its_own(self):
-        programme = view_program.Programme(4, 300)
-        model = view_program.Model(self.page(programme.snapshot()))
+        program = view_program.Program(4, 300)
+        model = view_program.Model(self.page(program.snapshot()))
         texts = model.facts["texts"]
         for life in model.lives:
             frames = [{"name": texts[model.frames[0][f]], "filename": texts[model.frames[1][f]], "line": model.frames[2][f]}
                       for f in model.stacks[life["stack"]]]
-            self.assertEqual(frames, programme.trace[life["born"] - 1]["frames"])
+            self.assertEqual(frames, program.trace[life["born"] - 1]["frames"])
 
     def test_the_site_of_a_block_is_the_one_that_blame_names(self):
         python = {"name": "run", "filename": "/lib/python3.11/threading.py", "line": 3}
@@ -98,7 +98,7 @@ class ViewTest(FolderCase):
         theirs = {"name": "decode", "filename": "/v/libdecode.so", "line": 512}
         node = {"name": "torch::autograd::generated::MmBackward0::apply(int)", "filename": "/v/libtorch_cpu.so", "line": 8}
         for stack in ([ours, torch, mine, python], [ours, torch, python], [ours, theirs, ours], [ours], [ours, node, ours]):
-            snapshot = view_program.Programme(4, 5).snapshot()
+            snapshot = view_program.Program(4, 5).snapshot()
             snapshot["device_traces"][0] = [entry | {"frames": stack} for entry in snapshot["device_traces"][0]]
             model = view_program.Model(self.page(snapshot))
             self.assertTrue(model.whole)
@@ -118,12 +118,12 @@ class ViewTest(FolderCase):
         self.assertGreater(len(SNAPSHOTS), 0)
 
     def test_a_page_asks_for_nothing(self):
-        page = self.page(view_program.Programme(5, 50).snapshot())
+        page = self.page(view_program.Program(5, 50).snapshot())
         self.assertNotRegex(page, r"https?:|//[a-z]+\.|<link[^>]*href=\"(?!data:)|\bsrc=|@import|url\(|fetch\(|XMLHttp")
         self.assertIn("default-src 'none'", page)
 
     def test_texts_of_a_snapshot_are_no_markup(self):
-        snapshot = view_program.Programme(6, 50).snapshot()
+        snapshot = view_program.Program(6, 50).snapshot()
         snapshot["device_traces"][0][0]["user_metadata"] = "</script><script>alert(1)</script><!--"
         page = self.page(snapshot)
         self.assertNotIn("alert(1)</script", page)
@@ -131,29 +131,29 @@ class ViewTest(FolderCase):
 
     def test_two_files_are_on_one_page(self):
         for number in (7, 8):
-            (self.folder / f"{number}.pickle").write_bytes(pickle.dumps(view_program.Programme(number, 80).snapshot(), 4))
+            (self.folder / f"{number}.pickle").write_bytes(pickle.dumps(view_program.Program(number, 80).snapshot(), 4))
         self.view("7.pickle", "8.pickle", "-o", "page.html")
         page = (self.folder / "page.html").read_text(encoding="utf-8")
         self.assertEqual([view_program.Model(page, number).facts["name"] for number in (0, 1)], ["7.pickle", "8.pickle"])
 
     def test_a_page_goes_to_standard_output(self):
-        (self.folder / "a.pickle").write_bytes(pickle.dumps(view_program.Programme(9, 20).snapshot(), 4))
+        (self.folder / "a.pickle").write_bytes(pickle.dumps(view_program.Program(9, 20).snapshot(), 4))
         with open(self.folder / "a.pickle", "rb") as file:
             ran = subprocess.run([TOOL, "view", "-", "-o", "-"], stdin=file, capture_output=True, check=True)
         self.assertEqual(view_program.Model(ran.stdout.decode()).facts["name"], "standard input")
 
     def test_without_a_history_it_shows_the_end(self):
-        programme = view_program.Programme(10, 200)
-        snapshot = programme.snapshot() | {"device_traces": [[]]}
+        program = view_program.Program(10, 200)
+        snapshot = program.snapshot() | {"device_traces": [[]]}
         (self.folder / "a.pickle").write_bytes(pickle.dumps(snapshot, 4))
         said = self.view("a.pickle", "-o", "page.html")
         self.assertIn("_record_memory_history", said)
         model = view_program.Model((self.folder / "page.html").read_text(encoding="utf-8"))
-        end = programme.states[-1]
+        end = program.states[-1]
         self.assertEqual(model.figures(0), {key: end[key] for key in ("live", "pending", "reserved", "blocks")})
 
     def test_a_history_that_contradicts_its_segments_opens(self):
-        snapshot = view_program.Programme(11, 300).snapshot()
+        snapshot = view_program.Program(11, 300).snapshot()
         trace = snapshot["device_traces"][0]
         alloc = next(i for i, entry in enumerate(trace) if entry["action"] == "alloc")
         trace.insert(alloc + 1, dict(trace[alloc]))
@@ -165,7 +165,7 @@ class ViewTest(FolderCase):
         self.assertRegex(self.said, "snapshot.pickle: no segment of the file contains 1 allocated block of .*, which the report leaves out")
 
     def test_bad_files_are_refused_and_leave_no_page(self):
-        whole, huge = pickle.dumps(view_program.Programme(12, 50).snapshot(), 4), view_program.Programme(12, 50).snapshot()
+        whole, huge = pickle.dumps(view_program.Program(12, 50).snapshot(), 4), view_program.Program(12, 50).snapshot()
         huge["device_traces"][0][-1]["size"] = 1 << 50
         for contents, says in ((whole[:len(whole) // 2], "byte"), (b"hello", "text file"), (pickle.dumps({"a": 1}), "no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "neither events nor segments"),
@@ -187,7 +187,7 @@ class ViewTest(FolderCase):
         self.assertEqual((self.folder / "page.html").read_text(encoding="utf-8"), "before")
 
     def test_full_disk_is_reported(self):
-        (self.folder / "a.pickle").write_bytes(pickle.dumps(view_program.Programme(13, 20).snapshot(), 4))
+        (self.folder / "a.pickle").write_bytes(pickle.dumps(view_program.Program(13, 20).snapshot(), 4))
         with open("/dev/full", "wb") as full:
             ran = subprocess.run([TOOL, "view", self.folder / "a.pickle", "-o", "-"], stdout=full, stderr=subprocess.PIPE,
                                  text=True, check=False)

@@ -54,7 +54,7 @@ class Written(unittest.TestCase):
         self.trace = pathlib.Path(folder.name, "t.xtrace")
         self.trace.write_text(TRACE, encoding="utf-8")
         self.snapshot = pathlib.Path(folder.name, "job.pickle")
-        self.snapshot.write_bytes(pickle.dumps(view_program.Programme(13, 800).snapshot(), 4))
+        self.snapshot.write_bytes(pickle.dumps(view_program.Program(13, 800).snapshot(), 4))
         self.pipe = pathlib.Path(folder.name, "pipe")
 
     def writers(self, out="out"):

@@ -41,7 +41,7 @@
 
 static const struct section sections[] = {
     {"selftest", "the checks find what is wrong, and nothing else", play_selftest, false, false},
-    {"random", "blocks of random programmes on several streams and threads", play_random, false,
+    {"random", "blocks of random programs on several streams and threads", play_random, false,
      false},
     {"pause", "a pool that is paused and resumed, in each keep mode", play_pause, true, false},
     {"capture", "captures that are replayed, also after a pause", play_capture, false, false},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programmes: two threads allocate, write, check, hand over and free blocks on four streams, while
+ * Random programs: two threads allocate, write, check, hand over and free blocks on four streams, while
  * memory is trimmed, decays, and is taken from other streams and pools because of a hard limit.
  *
  * A block is written as soon as it is allocated and checked before it is freed, always by kernels that are

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a programme prints for the comparison: the counts of memory, step by step, as one object of JSON."""
+"""What a program prints for the comparison: the counts of memory, step by step, as one object of JSON."""
 import json
 
 import torch
@@ -20,7 +20,7 @@ def statistics(device=None):
 
 
 class Figures:
-    """Steps of a programme and what was counted after each."""
+    """Steps of a program and what was counted after each."""
 
     def __init__(self):
         self.steps = []
@@ -40,5 +40,5 @@ class Figures:
         return {"backend": torch.cuda.get_allocator_backend(), "steps": self.steps, "notes": self.notes}
 
     def print(self):
-        """The last thing that a programme does."""
+        """The last thing that a program does."""
         print(json.dumps(self.report()), flush=True)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""A programme of tests/torch/programmes on PyTorch's own allocator and on xseg: both count the same.
+"""A program of tests/torch/programs on PyTorch's own allocator and on xseg: both count the same.
 
-programmes_test.py DRIVER NAME [MODE...]; libxseg.so lies beside the driver.  Prints TAP: one line for each mode.
+programs_test.py DRIVER NAME [MODE...]; libxseg.so lies beside the driver.  Prints TAP: one line for each mode.
 Is skipped where PyTorch is not installed, see tests/support/torch_environment.py.
 
-Kernels compute nothing there, so what is compared is what programmes/figures.py prints: counts and shapes.
+Kernels compute nothing there, so what is compared is what programs/figures.py prints: counts and shapes.
 """
 import json
 import os
@@ -15,12 +15,12 @@ import sys
 
 import backends
 
-PROGRAMMES = backends.HERE / "programmes"
+PROGRAMS = backends.HERE / "programs"
 MODES = ("expandable_segments:True", "expandable_segments:False")
 # Only what was allocated with expandable segments can be paused.
 MODES_OF = {"rl_round": MODES[:1]}
 SECONDS = 400
-# What starts a programme, where that is not Python alone; and the machine that it needs.
+# What starts a program, where that is not Python alone; and the machine that it needs.
 STARTED_BY = {"ranks": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]}
 MACHINES = {"ranks": {"XSEG_SIM_DEVICES": "2", "OMP_NUM_THREADS": "1"}}
 # To restore a checkpoint, PyTorch's allocator allocates the cached blocks, too, and frees them again.
@@ -46,11 +46,11 @@ IGNORED = {
 
 
 class Failed(Exception):
-    """A programme did not come to its end."""
+    """A program did not come to its end."""
 
 
 def reference(driver):
-    """PyTorch's Python, and what the environment of its programmes needs."""
+    """PyTorch's Python, and what the environment of its programs needs."""
     command = [sys.executable, backends.ENVIRONMENT, "--offline", "--driver", driver]
     said = [subprocess.run([*command, what], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
             for what in ("python", "print")]
@@ -63,12 +63,12 @@ def reference(driver):
 
 
 def run(name, mode, python, variables):
-    """What a programme printed, in a process of its own."""
+    """What a program printed, in a process of its own."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTORCH_", "XSEG_"))}
     environment |= {"XSEG_SIM_BYTES": "1", "XSEG_SIM_MEMORY_MB": "8192",
                     "PYTHONDONTWRITEBYTECODE": "1", "PYTORCH_ALLOC_CONF": mode}
     environment |= MACHINES.get(name, {}) | variables
-    done = subprocess.run([python, *STARTED_BY.get(name, []), PROGRAMMES / f"{name}.py"], env=environment,
+    done = subprocess.run([python, *STARTED_BY.get(name, []), PROGRAMS / f"{name}.py"], env=environment,
                           check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=SECONDS)
     if done.returncode != 0:
         raise Failed(f"it ended with {done.returncode}:\n{done.stderr[-4000:]}")
@@ -98,10 +98,10 @@ def served_by(report):
 
 
 def figures_of(name, mode, python, variables, seen):
-    """Run a programme once on each allocator, and add its figures to those that were seen."""
+    """Run a program once on each allocator, and add its figures to those that were seen."""
     ignored = re.compile(IGNORED.get(name, "(?!)"))
     for backend, switch in backends.BACKENDS.items():
-        report = run(name, mode, python, {**variables, **switch, "PYTHONPATH": str(PROGRAMMES)})
+        report = run(name, mode, python, {**variables, **switch, "PYTHONPATH": str(PROGRAMS)})
         served = served_by(report)
         if served != {backend}:
             raise Failed(f"its allocator was to be {backend}, and was {', '.join(sorted(served))}")

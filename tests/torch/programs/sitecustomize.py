@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What the programmes here find in place of an installation, and how they end.
+"""What the programs here find in place of an installation, and how they end.
 
 Python imports this file first.  It reads xseg's .pth file, as Python does by itself once the wheel is installed.
 
 It lets the threads of PyTorch's autograd come to rest before Python ends.  Such a thread drops what it holds after backward() has returned, and takes Python's lock for that.  Up to 3.13
 Python ends a thread that asks for its lock while it finalizes, by unwinding the stack, and the thread is in
-a destructor: the process aborts.  A short programme meets that in one run of three, whatever its allocator.
+a destructor: the process aborts.  A short program meets that in one run of three, whatever its allocator.
 """
 import atexit
 import pathlib
