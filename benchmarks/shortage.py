@@ -7,7 +7,7 @@ shortage.py TOOL --stranded          stranded memory at the first refusal, the c
                                      minimum driver time
 shortage.py TOOL --fresh MAKER [N]   N (200) new random traces, on which xseg must serve what PyTorch served; run manually
 
-TOOL is the tool of a release build.  MAKER makes tapes, as for tests/support/fresh.py: `MAKER tape SEED OPERATIONS KIND`.
+TOOL is the tool of a release build.  MAKER makes tapes, as for tests/support/compare_with_pytorch.py: `MAKER tape SEED OPERATIONS KIND`.
 """
 import collections
 import json

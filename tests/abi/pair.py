@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A programme runs on a library whose structures are longer than those of its headers, and on one whose are shorter.
+"""A program runs on a library whose structures are longer than those of its headers, and on one whose are shorter.
 
 pair.py ROOT LIBRARY CC...   prints TAP
 
@@ -31,7 +31,7 @@ def grow(root, folder):
         shutil.copytree(root / part, folder / part, ignore=shutil.ignore_patterns("tools", "adapters", "package", "sim"))
     grown = []
     for header in sorted((folder / "include/xseg").glob("*.h")):
-        if header.name != "sim.h":  # the simulator's, which is of the programme's own version
+        if header.name != "sim.h":  # the simulator's, which is of the program's own version
             text = header.read_text()
             grown += [name for _, name in STRUCT.findall(text)]
             header.write_text(STRUCT.sub(r"\1    size_t one_more;\n};", text))
@@ -57,26 +57,26 @@ def build(folder, compiler):
 def main(root, library, *compiler):
     """Print TAP; returns the exit status."""
     root, library = pathlib.Path(root), pathlib.Path(library)
-    programme = pathlib.Path(__file__).with_name("pair.c")
+    program = pathlib.Path(__file__).with_name("pair.c")
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         grown = grow(root, folder)
-        source = programme.read_text()
+        source = program.read_text()
         (folder / "today").mkdir()
         (folder / "today/libxseg.so.0").symlink_to(library.resolve())
 
         def play(headers, libraries):
             made = folder / f"pair-{headers.parent.name}-{libraries.name}"
-            return run(*compiler, *FLAGS, f"-I{headers}", "-o", made, programme, libraries / "libxseg.so.0") or \
+            return run(*compiler, *FLAGS, f"-I{headers}", "-o", made, program, libraries / "libxseg.so.0") or \
                 run(made, folder / "snapshot.pickle", env={**os.environ, "LD_LIBRARY_PATH": str(libraries)})
 
         unnamed = [name for name in grown if not re.search(rf"\b{name}\b", source)]
         cases = [
             ("pair.c names every structure that can grow", lambda: "\n".join(unnamed) or ("" if grown else "there is none")),
             ("a library with longer structures can be built", lambda: build(folder, compiler)),
-            ("a programme of today runs on a library with longer structures", lambda: play(root / "include", folder)),
-            ("a programme of longer structures runs on the library of today",
+            ("a program of today runs on a library with longer structures", lambda: play(root / "include", folder)),
+            ("a program of longer structures runs on the library of today",
              lambda: play(folder / "include", folder / "today")),
         ]
         print(f"1..{len(cases)}")

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-/* Processes that share a card by a ledger: what is lent, what comes back, who waits how long, and what is no ledger. */
+/* Processes that share a device by a budget file: requests, releases, waits, and invalid files. */
+#include "tests/support/history_list.h"
 #include "tests/support/members.h"
+#include "tests/support/trim_due.h"
 
-static void idle_memory_is_lent_and_comes_back(void **state)
+TEST_WITH(idle_memory_moves_to_another_member_and_back, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_ok(member_call(one, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
     /* 400 MiB are within its share; 124 are free. */
-    struct member_answer answer = member_ask(other, 'a', 0, 400 * MIB);
+    struct member_answer answer = member_call(other, 'a', 0, 400 * MIB);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
     assert_true(answer.ns < BOUND);
     assert_int_equal(answer.taken, 400 * MIB);
-    answer = member_ask(one, ' ', 0, 0);
+    answer = member_call(one, ' ', 0, 0);
     assert_in_range(answer.taken, 500 * MIB, 624 * MIB);
-    /* Back: the other one keeps what it uses, and lends what it does not. */
-    assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
-    answer = member_ask(one, 'a', 0, 900 * MIB);
+    /* Back: the other one keeps what it uses, and releases the rest. */
+    assert_ok(member_call(other, 'f', 0, 0).status);
+    answer = member_call(one, 'a', 0, 900 * MIB);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
-    assert_true(member_ask(other, ' ', 0, 0).taken <= 124 * MIB);
+    assert_true(member_call(other, ' ', 0, 0).taken <= 124 * MIB);
 }
 
 /* Have a member refused 400 MiB, since another one uses 900; *one: that one. */
@@ -32,152 +33,138 @@ static struct member_answer ask_in_vain(unsigned *one)
     *one = member_start("");
     const unsigned other = member_start("");
 
-    assert_int_equal(member_ask(*one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 20 * MIB).status, XSEG_OK);
-    const struct member_answer answer = member_ask(other, 'a', 1, 400 * MIB);
+    assert_ok(member_call(*one, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(other, 'a', 0, 20 * MIB).status);
+    const struct member_answer answer = member_call(other, 'a', 1, 400 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     return answer;
 }
 
-/* What is in use is not taken: the request is refused within its time, and the text says where the memory is. */
-static void live_memory_stays(void **state)
+TEST_WITH(allocated_memory_is_not_reclaimed, members_begin, members_end)
 {
     unsigned one;
     const struct member_answer answer = ask_in_vain(&one);
 
-    (void)state;
     assert_true(answer.ns < BOUND);
     assert_non_null(strstr(answer.text, "used by others"));
-    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
     assert_int_equal(answer.lines, 0);
 }
 
-/* A request that waits makes no pages before there is room: the others would see them as memory that is missing. */
-static void who_waits_makes_no_pages(void **state)
+/* Pages created while waiting would count as missing memory for the others. */
+TEST_WITH(waiting_member_creates_no_pages, members_begin, members_end)
 {
     unsigned one;
     const struct member_answer answer = ask_in_vain(&one);
 
-    (void)state;
-    /* What is free has 52 small pages; some steps before and after the wait try them once each. */
+    /* The free memory holds 52 small pages; some steps before and after the wait try to create each once. */
     assert_true(answer.creates < 10 * 52);
 }
 
-/* Beyond a share, too, what others leave idle is lent, down to their floors. */
-static void floors_are_kept(void **state)
+TEST_WITH(floors_are_kept, members_begin, members_end)
 {
     const unsigned one = member_start("budget_share:0.25,budget_min_mb:300"),
                    other = member_start("budget_share:0.75");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 700 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 700 * MIB).status, XSEG_OK);
-    assert_in_range(member_ask(one, ' ', 0, 0).taken, 300 * MIB, 324 * MIB);
-    const struct member_answer answer = member_ask(other, 'a', 1, 100 * MIB);
+    assert_ok(member_call(one, 'a', 0, 700 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    assert_ok(member_call(other, 'a', 0, 700 * MIB).status);
+    assert_in_range(member_call(one, ' ', 0, 0).taken, 300 * MIB, 324 * MIB);
+    const struct member_answer answer = member_call(other, 'a', 1, 100 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
-    assert_true(member_ask(one, ' ', 0, 0).taken >= 300 * MIB);
+    assert_true(member_call(one, ' ', 0, 0).taken >= 300 * MIB);
 }
 
-/* Ranges ask as allocations do; classic segments are given back as pages are. */
-static void ranges_and_classic_segments_take_part(void **state)
+TEST_WITH(ranges_and_classic_segments_take_part, members_begin, members_end)
 {
     const unsigned one = member_start("expandable_segments:False"), other = member_start("");
 
-    (void)state;
     for (unsigned i = 0; i < 9; i++)
-        assert_int_equal(member_ask(one, 'a', i, 100 * MIB).status, XSEG_OK);
+        assert_ok(member_call(one, 'a', i, 100 * MIB).status);
     for (unsigned i = 0; i < 9; i++)
-        assert_int_equal(member_ask(one, 'f', i, 0).status, XSEG_OK);
-    struct member_answer answer = member_ask(other, 'c', 0, 512 * MIB);
+        assert_ok(member_call(one, 'f', i, 0).status);
+    struct member_answer answer = member_call(other, 'c', 0, 512 * MIB);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
     assert_int_equal(answer.allocated, 512 * MIB);
-    EXPECT_OK(member_ask(one, 'a', 0, 400 * MIB));
+    EXPECT_OK(member_call(one, 'a', 0, 400 * MIB));
 }
 
-/* A pool that is resumed asks as well: one engine wakes up while another one leaves its memory idle. */
-static void pools_wake_up(void **state)
+/* The resumed pool requests memory while another member is idle. */
+TEST_WITH(resumed_pool_requests_memory, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'p', 0, 500 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 's', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 900 * MIB).status, XSEG_OK);
-    struct member_answer answer = member_ask(one, 'w', 0, 0);
+    assert_ok(member_call(one, 'p', 0, 500 * MIB).status);
+    assert_ok(member_call(one, 's', 0, 0).status);
+    assert_ok(member_call(other, 'a', 0, 900 * MIB).status);
+    struct member_answer answer = member_call(one, 'w', 0, 0);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_ask(other, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(other, 'f', 0, 0).status);
     (void)usleep(200000);
-    answer = member_ask(one, 'w', 0, 0);
+    answer = member_call(one, 'w', 0, 0);
     if (answer.status != XSEG_OK)
         fail_msg("%s", answer.text);
     assert_int_equal(answer.taken, 500 * MIB);
 }
 
-/* What looks idle and cannot be given, as in a pool that somebody holds, is not waited for again and again. */
-static void what_cannot_be_given_is_known(void **state)
+/* Idle memory that cannot be released, as in a retained pool, is not awaited repeatedly. */
+TEST_WITH(memory_of_a_retained_pool_is_not_awaited, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'p', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    struct member_answer answer = member_ask(other, 'a', 0, 400 * MIB);
+    assert_ok(member_call(one, 'p', 0, 900 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    struct member_answer answer = member_call(other, 'a', 0, 400 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     assert_true(answer.ns < BOUND);
-    assert_int_equal(member_ask(one, ' ', 0, 0).idle, 900 * MIB);
-    assert_int_equal(member_ask(one, 'p', 1, 600 * MIB).status, XSEG_OK);
+    assert_int_equal(member_call(one, ' ', 0, 0).idle, 900 * MIB);
+    assert_ok(member_call(one, 'p', 1, 600 * MIB).status);
 }
 
-/* In a capture nobody is asked, nor waited for, and nothing is given back. */
-static void captures_ask_nobody(void **state)
+TEST_WITH(captures_send_no_request, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 1, 2 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'm', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_ask(other, 'u', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
-    assert_int_equal(member_ask(one, 'm', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 900 * MIB);
-    assert_int_equal(member_ask(one, 'u', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
+    assert_ok(member_call(other, 'm', 0, 0).status);
+    assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+    assert_ok(member_call(other, 'u', 0, 0).status);
+    assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_ok(member_call(one, 'm', 0, 0).status);
+    assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
+    assert_ok(member_call(one, 'u', 0, 0).status);
+    assert_ok(member_call(other, 'a', 0, 400 * MIB).status);
 }
 
-/* One that is killed leaves its memory to the others; one that is stopped keeps it, and the others go on. */
-static void processes_die_and_stop(void **state)
+TEST_WITH(killed_and_stopped_members_block_no_others, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start(""), third = member_start("");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 600 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(third, 'a', 0, 300 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(third, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 600 * MIB).status);
+    assert_ok(member_call(third, 'a', 0, 300 * MIB).status);
+    assert_ok(member_call(third, 'f', 0, 0).status);
     (void)kill(members.process[third].pid, SIGSTOP);
-    struct member_answer answer = member_ask(other, 'a', 0, 300 * MIB);
+    struct member_answer answer = member_call(other, 'a', 0, 300 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     assert_true(answer.ns < BOUND);
     member_kill(one);
-    assert_int_equal(member_ask(other, 'a', 0, 600 * MIB).status, XSEG_OK);
+    assert_ok(member_call(other, 'a', 0, 600 * MIB).status);
     (void)kill(members.process[third].pid, SIGCONT);
-    EXPECT_OK(member_ask(other, 'a', 1, 200 * MIB));
+    EXPECT_OK(member_call(other, 'a', 1, 200 * MIB));
 }
 
-/* One that wants what is its own comes before one that has its share: it gets what is given back. */
-static void who_has_its_share_waits_behind(void **state)
+/* A member below its share is served with released memory before a member above its share. */
+TEST_WITH(members_below_their_share_are_served_first, members_begin, members_end)
 {
     const unsigned one = member_start(""), greedy = member_start(""), poor = member_start("");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 400 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(greedy, 'a', 0, 600 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 400 * MIB).status);
+    assert_ok(member_call(greedy, 'a', 0, 600 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
     member_send(greedy, 'a', 1, 380 * MIB);
     member_send(poor, 'a', 0, 300 * MIB);
     const struct member_answer refused = member_receive(greedy), served = member_receive(poor);
@@ -186,37 +173,36 @@ static void who_has_its_share_waits_behind(void **state)
     assert_true(served.ns < BOUND && refused.ns < BOUND);
 }
 
-/* Two that are below their shares and want more than these wait for a third one, not for each other. */
-static void who_cross_their_shares_do_not_block_each_other(void **state)
+/* Two members below their shares that request more than their shares wait for a third one, not for each other. */
+TEST_WITH(members_above_their_share_do_not_deadlock, members_begin, members_end)
 {
     const unsigned one = member_start("page_size:small"), two = member_start("page_size:small"),
                    third = member_start("page_size:small");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 250 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(two, 'a', 0, 250 * MIB).status, XSEG_OK);
+    assert_ok(member_call(one, 'a', 0, 250 * MIB).status);
+    assert_ok(member_call(two, 'a', 0, 250 * MIB).status);
     for (unsigned i = 0; i < 6; i++) {
-        assert_int_equal(member_ask(third, 'a', 0, 500 * MIB).status, XSEG_OK);
-        assert_int_equal(member_ask(third, 'f', 0, 0).status, XSEG_OK);
-        /* Turns that saw the last round's wants are over. */
+        assert_ok(member_call(third, 'a', 0, 500 * MIB).status);
+        assert_ok(member_call(third, 'f', 0, 0).status);
+        /* Rounds that read the previous demands have ended. */
         (void)usleep(50000);
         member_send(one, 'a', 1, 120 * MIB);
         member_send(two, 'a', 1, 120 * MIB);
         const struct member_answer first = member_receive(one), second = member_receive(two);
         EXPECT_OK(first);
         EXPECT_OK(second);
-        assert_int_equal(member_ask(one, 'f', 1, 0).status, XSEG_OK);
-        assert_int_equal(member_ask(two, 'f', 1, 0).status, XSEG_OK);
-        assert_int_equal(member_ask(one, 't', 0, 0).status, XSEG_OK);
-        assert_int_equal(member_ask(two, 't', 0, 0).status, XSEG_OK);
+        assert_ok(member_call(one, 'f', 1, 0).status);
+        assert_ok(member_call(two, 'f', 1, 0).status);
+        assert_ok(member_call(one, 't', 0, 0).status);
+        assert_ok(member_call(two, 't', 0, 0).status);
     }
 }
 
-/* --- What is no ledger. --- */
+/* --- Invalid budget files. --- */
 
 static void write_file(const char *text, mode_t mode)
 {
-    const int file = open(members.ledger, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
+    const int file = open(members.budget_file, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
 
     assert_true(file >= 0);
     assert_int_equal(write(file, text, strlen(text)), strlen(text));
@@ -224,111 +210,502 @@ static void write_file(const char *text, mode_t mode)
     (void)close(file);
 }
 
-/* The allocator goes on without, and says so once. */
-static void what_is_no_ledger_is_said_once(void **state)
+TEST_WITH(invalid_budget_file_is_logged_once, members_begin, members_end)
 {
     struct stat before, after;
 
-    (void)state;
     write_file("somebody's notes\n", 0600);
-    assert_int_equal(stat(members.ledger, &before), 0);
+    assert_int_equal(stat(members.budget_file, &before), 0);
     const unsigned one = member_start("");
-    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    struct member_answer answer = member_ask(one, 'a', 1, 300 * MIB);
+    assert_ok(member_call(one, 'a', 0, 900 * MIB).status);
+    struct member_answer answer = member_call(one, 'a', 1, 300 * MIB);
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     (void)usleep(1200000);
-    answer = member_ask(one, ' ', 0, 0);
+    answer = member_call(one, ' ', 0, 0);
     assert_int_equal(answer.lines, 1);
     assert_non_null(strstr(answer.text, "(not in effect"));
-    assert_non_null(strstr(answer.text, members.ledger));
-    assert_int_equal(stat(members.ledger, &after), 0);
+    assert_non_null(strstr(answer.text, members.budget_file));
+    assert_int_equal(stat(members.budget_file, &after), 0);
     assert_int_equal(after.st_size, before.st_size);
-    /* Once the file has gone there is one. */
-    assert_int_equal(unlink(members.ledger), 0);
+    /* After the file is removed, a new one is created. */
+    assert_int_equal(unlink(members.budget_file), 0);
     const unsigned other = member_start("");
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
+    assert_ok(member_call(one, 'f', 0, 0).status);
     (void)usleep(1200000);
-    EXPECT_OK(member_ask(other, 'a', 0, 400 * MIB));
+    EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
 }
 
-/* A ledger that is removed under way is made anew by those who have it. */
-static void a_ledger_that_was_removed_comes_again(void **state)
+TEST_WITH(removed_budget_file_is_recreated, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 900 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 1, 2 * MIB).status, XSEG_OK);
-    assert_int_equal(unlink(members.ledger), 0);
-    MEMBER_COMES_TO(one, answer.lines == 1);
-    MEMBER_COMES_TO(other, answer.lines == 1);
+    assert_ok(member_call(one, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
+    assert_int_equal(unlink(members.budget_file), 0);
+    MEMBER_EVENTUALLY(one, answer.lines == 1);
+    MEMBER_EVENTUALLY(other, answer.lines == 1);
     (void)usleep(1500000);
-    EXPECT_OK(member_ask(other, 'a', 0, 400 * MIB));
+    EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
 }
 
-static void shares_of_more_than_all_are_said_once(void **state)
+TEST_WITH(excess_shares_are_logged_once, members_begin, members_end)
 {
     const unsigned one = member_start("budget_share:0.8"), other = member_start("budget_share:0.8");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 2 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, 2 * MIB).status, XSEG_OK);
-    MEMBER_COMES_TO(one, answer.lines == 1 && strstr(answer.text, "exceeds 1") != NULL);
-    MEMBER_COMES_TO(other, answer.lines == 1);
+    assert_ok(member_call(one, 'a', 0, 2 * MIB).status);
+    assert_ok(member_call(other, 'a', 0, 2 * MIB).status);
+    MEMBER_EVENTUALLY(one, answer.lines == 1 && strstr(answer.text, "exceeds 1") != NULL);
+    MEMBER_EVENTUALLY(other, answer.lines == 1);
     (void)usleep(300000);
-    assert_int_equal(member_ask(one, ' ', 0, 0).lines, 1);
+    assert_int_equal(member_call(one, ' ', 0, 0).lines, 1);
 }
 
-/* Numbers that are too large for a ledger do no harm. */
-static void large_numbers_are_bounded(void **state)
+TEST_WITH(large_numbers_are_bounded, members_begin, members_end)
 {
     const unsigned one = member_start("budget_min_mb:18446744073709"), other = member_start("");
 
-    (void)state;
-    assert_int_equal(member_ask(one, 'a', 0, 800 * MIB).status, XSEG_OK);
-    assert_int_equal(member_ask(one, 'f', 0, 0).status, XSEG_OK);
-    assert_int_equal(member_ask(other, 'a', 0, UINT64_C(1) << 52).status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_ask(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(member_ask(one, ' ', 0, 0).taken, 800 * MIB);
+    assert_ok(member_call(one, 'a', 0, 800 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    assert_int_equal(member_call(other, 'a', 0, UINT64_C(1) << 52).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_call(other, 'a', 0, 400 * MIB).status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(member_call(one, ' ', 0, 0).taken, 800 * MIB);
 }
 
-static void keys_are_checked(void **state)
+TEST(keys_are_checked)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
 
-    (void)state;
-    scene_expect_error(xseg_config_set(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
-                       "budget_share");
-    scene_expect_error(xseg_config_set(allocator, "budget_wait_ms:0"), XSEG_ERR_CONFIG,
-                       "budget_wait_ms");
-    assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
-    scene_close(allocator);
+    env_expect_error(xseg_config_set(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
+                     "budget_share");
+    env_expect_error(xseg_config_set(allocator, "budget_wait_ms:0"), XSEG_ERR_CONFIG,
+                     "budget_wait_ms");
+    assert_ok(xseg_config_set(allocator, "budget_file:none"));
+    env_close(allocator);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, members_begin, members_end)
+/* --- Observability: reasons for idle memory, events, statistics, and the budget file. --- */
 
-int main(void)
+/* So long a wait that a machine which is busy with other tests does not matter. */
+#define PATIENT "budget_wait_ms:4000"
+
+/* Whether something is so within a time: what other threads and processes do takes some. */
+#define COMES_TO(condition)                                             \
+    do {                                                                \
+        for (unsigned tries = 0; !(condition) && tries < 3000; tries++) \
+            (void)usleep(10000);                                        \
+        assert_true(condition);                                         \
+    } while (0)
+
+/* An allocator in the test's own process, which is one of those that share; members are started before. */
+static struct xseg_allocator *join(const char *config)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(idle_memory_is_lent_and_comes_back),
-        TEST(live_memory_stays),
-        TEST(who_waits_makes_no_pages),
-        TEST(floors_are_kept),
-        TEST(ranges_and_classic_segments_take_part),
-        TEST(pools_wake_up),
-        TEST(what_cannot_be_given_is_known),
-        TEST(captures_ask_nobody),
-        TEST(processes_die_and_stop),
-        TEST(who_has_its_share_waits_behind),
-        TEST(who_cross_their_shares_do_not_block_each_other),
-        TEST(what_is_no_ledger_is_said_once),
-        TEST(a_ledger_that_was_removed_comes_again),
-        TEST(shares_of_more_than_all_are_said_once),
-        TEST(large_numbers_are_bounded),
-        cmocka_unit_test(keys_are_checked),
-    };
+    struct xseg_allocator *allocator = NULL;
+    char whole[512];
 
-    (void)signal(SIGPIPE, SIG_IGN);
-    return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
+    (void)snprintf(whole, sizeof(whole), "budget_file:%s," PATIENT "%s%s", members.budget_file,
+                   config[0] != '\0' ? "," : "", config);
+    assert_ok(xseg_sim_reset(&members.sim_settings));
+    assert_ok(env_try_open(whole, &allocator));
+    return allocator;
+}
+
+/* Close, and leave the shared machine. */
+static void leave(struct xseg_allocator *allocator)
+{
+    const struct xseg_sim_settings alone = {sizeof(alone)};
+
+    env_close(allocator);
+    assert_ok(xseg_sim_reset(&alone));
+}
+
+/* --- Why memory is idle. --- */
+
+struct notified {
+    uint64_t lowest_above_share, highest_other; /* addresses */
+    uint64_t youngest_borrowed, oldest_other;
+};
+
+static bool note_reason(void *context, const struct xseg_reason *reason)
+{
+    struct notified *notified = context;
+    const uint64_t base = (uint64_t)(uintptr_t)reason->base;
+
+    assert_int_equal(reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
+                         reason->cached_bytes,
+                     reason->bytes);
+    if (reason->kind == XSEG_REASON_ABOVE_SHARE) {
+        notified->lowest_above_share =
+            base < notified->lowest_above_share ? base : notified->lowest_above_share;
+        if (reason->age_ms < notified->youngest_borrowed)
+            notified->youngest_borrowed = reason->age_ms;
+    } else {
+        notified->highest_other = base > notified->highest_other ? base : notified->highest_other;
+        if (reason->age_ms > notified->oldest_other)
+            notified->oldest_other = reason->age_ms;
+    }
+    return true;
+}
+
+static struct xseg_explain_result explain(struct xseg_allocator *allocator,
+                                          struct notified *notified)
+{
+    struct xseg_explain_result sums = {sizeof(sums)};
+
+    *notified = (struct notified){UINT64_MAX, 0, UINT64_MAX, 0};
+    assert_ok(xseg_explain(allocator, NULL, note_reason, notified, &sums));
+    assert_int_equal(sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
+                         sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
+                         sums.exported + sums.registered + sums.above_share,
+                     sums.reserved);
+    return sums;
+}
+
+/* Explain, once the first turn has found out what the share is. */
+static struct xseg_explain_result explain_share(struct xseg_allocator *allocator,
+                                                struct notified *notified)
+{
+    struct xseg_explain_result sums = explain(allocator, notified);
+
+    for (unsigned tries = 0; sums.above_share == 0 && tries < 3000; tries++) {
+        (void)usleep(10000);
+        sums = explain(allocator, notified);
+    }
+    return sums;
+}
+
+/* A quarter of 1 GiB is the share; the rest of 700 MiB is above the share, in whole pages. */
+TEST_WITH(idle_memory_above_the_share_is_explained, members_begin, members_end)
+{
+    struct xseg_allocator *allocator = join("budget_share:0.25");
+    void *block = env_alloc(allocator, 700 * MIB, NULL);
+    struct notified notified;
+
+    struct xseg_explain_result sums = explain(allocator, &notified);
+    assert_int_equal(sums.above_share, 0);
+    env_free(allocator, block);
+    sums = explain_share(allocator, &notified);
+    assert_int_equal(sums.reserved, 700 * MIB);
+    assert_int_equal(sums.above_share, 460 * MIB);
+    assert_int_equal(sums.policy, 240 * MIB);
+    assert_true(notified.lowest_above_share > notified.highest_other);
+    /* Allocated memory is not reclaimable. */
+    block = env_alloc(allocator, 690 * MIB, NULL);
+    assert_int_equal(explain(allocator, &notified).above_share, 0);
+    env_free(allocator, block);
+    assert_ok(xseg_config_set(allocator, "budget_min_mb:500"));
+    assert_int_equal(explain_share(allocator, &notified).above_share, 200 * MIB);
+    assert_ok(xseg_config_set(allocator, "budget_file:none"));
+    assert_int_equal(explain(allocator, &notified).policy, 700 * MIB);
+    leave(allocator);
+}
+
+/* The oldest goes first, and the floor keeps of the rest. */
+TEST_WITH(oldest_memory_is_released_first, members_begin, members_end)
+{
+    struct xseg_allocator *allocator =
+        join("budget_share:0.5,idle_ms:100000,keep_mb:1000,background_thread:True");
+    struct notified notified;
+    void *block[3];
+
+    for (unsigned i = 0; i < 3; i++)
+        block[i] = env_alloc(allocator, 200 * MIB, NULL);
+    for (unsigned i = 0; i < 3; i++) {
+        env_free(allocator, block[i]);
+        (void)usleep(20000);
+        assert_ok(trim_due(allocator, UINT64_MAX));
+    }
+    const struct xseg_explain_result sums = explain_share(allocator, &notified);
+    assert_int_equal(sums.above_share, 100 * MIB);
+    assert_int_equal(sums.keep, 500 * MIB);
+    assert_true(notified.youngest_borrowed >= notified.oldest_other);
+    leave(allocator);
+}
+
+/* Without decay the age of idle memory is measured from the first release on. */
+TEST_WITH(oldest_memory_is_released_first_without_decay, members_begin, members_end)
+{
+    const unsigned other = member_start(PATIENT);
+    struct xseg_allocator *allocator = join("budget_share:0.5");
+    struct notified notified;
+    void *block[3];
+
+    for (unsigned i = 0; i < 3; i++)
+        block[i] = env_alloc(allocator, (i == 1 ? 600 : 150) * MIB, NULL);
+    env_free(allocator, block[1]);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_ok(member_call(other, 'a', i, (200 - 100 * i) * MIB).status);
+        (void)usleep(20000);
+    }
+    member_end(other);
+    env_free(allocator, block[0], block[2]);
+    const struct xseg_explain_result sums = explain_share(allocator, &notified);
+    assert_in_range(sums.above_share, 20 * MIB, 400 * MIB);
+    /* By its address, that of the last block would be borrowed. */
+    assert_true(notified.lowest_above_share < notified.highest_other);
+    assert_true(notified.youngest_borrowed >= notified.oldest_other);
+    leave(allocator);
+}
+
+/* Pages of the page cache go first, so less of what is reserved would go. */
+TEST_WITH(page_cache_is_released_first, members_begin, members_end)
+{
+    struct xseg_allocator *allocator = join("budget_share:0.25,page_cache_mb:1024");
+    void *block = env_alloc(allocator, 300 * MIB, NULL);
+    struct notified notified;
+
+    assert_ok(xseg_config_set(allocator, "unmap_on_free:True"));
+    env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
+    assert_ok(xseg_config_set(allocator, "unmap_on_free:False"));
+    env_free(allocator, block);
+    const struct xseg_explain_result sums = explain_share(allocator, &notified);
+    assert_int_equal(sums.page_cache, 400 * MIB);
+    assert_int_equal(sums.above_share, 60 * MIB);
+    leave(allocator);
+}
+
+/* --- What happened. --- */
+
+TEST_WITH(a_request_that_waits_is_noted, members_begin, members_end)
+{
+    const unsigned other = member_start(PATIENT);
+
+    struct xseg_allocator *allocator = join("history:all,history_stacks:alloc");
+    const xseg_stream stream = env_stream();
+    assert_ok(member_call(other, 'a', 0, 900 * MIB).status);
+    assert_ok(member_call(other, 'f', 0, 0).status);
+    void *block = env_alloc(allocator, 400 * MIB, stream);
+    struct history_list recorded = history_read(allocator, 0);
+    const struct xseg_history_entry ask = history_only(&recorded, XSEG_HISTORY_BUDGET_REQUEST);
+    const struct xseg_history_entry alloc = history_only(&recorded, XSEG_HISTORY_ALLOC);
+    assert_null(ask.base);
+    assert_int_equal(ask.order, 0);
+    /* A growth may end with a page of 20 MiB of which it needs 2. */
+    assert_int_equal(ask.bytes, 418 * MIB);
+    assert_int_equal(ask.requested, 418 * MIB);
+    assert_ptr_equal(ask.stream, stream);
+    assert_int_equal(ask.thread, alloc.thread);
+    assert_int_not_equal(ask.stack, 0);
+    assert_true(ask.time_ns <= alloc.time_ns);
+    assert_int_equal(recorded.entry[0].action, XSEG_HISTORY_BUDGET_REQUEST);
+    free(recorded.entry);
+    env_free(allocator, block);
+    env_close(allocator, stream);
+    member_end(other);
+}
+
+TEST_WITH(single_member_sends_no_request, members_begin, members_end)
+{
+    struct xseg_allocator *allocator = join("history:all");
+    void *ptr = NULL;
+
+    void *block = env_alloc(allocator, 700 * MIB, NULL);
+    assert_int_equal(xseg_alloc(allocator, 0, 600 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    struct history_list recorded = history_read(allocator, 0);
+    for (size_t i = 0; i < recorded.count; i++)
+        assert_int_not_equal(recorded.entry[i].action, XSEG_HISTORY_BUDGET_REQUEST);
+    (void)history_only(&recorded, XSEG_HISTORY_OOM);
+    free(recorded.entry);
+    env_free(allocator, block);
+    leave(allocator);
+}
+
+/* The released bytes in the history; each event is followed by its unmap. */
+static uint64_t noted_as_given(struct xseg_allocator *allocator)
+{
+    const struct history_list recorded = history_read(allocator, 0);
+    uint64_t given = 0, unmapped = 0;
+
+    for (size_t i = 0; i < recorded.count; i++) {
+        const struct xseg_history_entry *entry = &recorded.entry[i];
+
+        assert_int_not_equal(entry->action, XSEG_HISTORY_DECAY);
+        unmapped += entry->action == XSEG_HISTORY_SEGMENT_UNMAP ? entry->bytes : 0;
+        if (entry->action != XSEG_HISTORY_BUDGET_RELEASE)
+            continue;
+        given += entry->bytes;
+        assert_true(i + 1 < recorded.count);
+        assert_int_equal(entry[1].action, XSEG_HISTORY_SEGMENT_UNMAP);
+        assert_ptr_equal(entry[1].base, entry->base);
+        assert_int_equal(entry[1].bytes, entry->bytes);
+    }
+    assert_int_equal(given, unmapped);
+    free(recorded.entry);
+    return given;
+}
+
+static uint64_t taken(struct xseg_allocator *allocator)
+{
+    return env_stats(allocator).physical_bytes;
+}
+
+/* The cause is recorded once for each block of memory. */
+TEST_WITH(budget_releases_are_recorded, members_begin, members_end)
+{
+    const unsigned other = member_start(PATIENT);
+
+    struct xseg_allocator *allocator = join("history:all");
+    env_free(allocator, env_alloc(allocator, 900 * MIB, NULL));
+    const struct member_answer answer = member_call(other, 'a', 0, 400 * MIB);
+    if (answer.status != XSEG_OK)
+        fail_msg("%s", answer.text);
+    /* It may still be giving. */
+    COMES_TO(noted_as_given(allocator) == 900 * MIB - taken(allocator));
+    assert_true(noted_as_given(allocator) >= 276 * MIB);
+    leave(allocator);
+}
+
+/* --- Figures. --- */
+
+/* The value of a metric of device 0; -1 if there is none. */
+static double metric(struct xseg_allocator *allocator, const char *name)
+{
+    static char page[1 << 16];
+    char line[96];
+
+    assert_ok(xseg_metrics(allocator, page, sizeof(page), NULL));
+    (void)snprintf(line, sizeof(line), "\n%s{device=\"0\"} ", name);
+    const char *found = strstr(page, line);
+    return found == NULL ? -1 : strtod(found + strlen(line), NULL);
+}
+
+TEST_WITH(metrics_include_the_budget, members_begin, members_end)
+{
+    const unsigned other = member_start(PATIENT);
+
+    struct xseg_allocator *allocator = join("budget_share:0.25");
+    void *block = env_alloc(allocator, 700 * MIB, NULL);
+    assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
+    COMES_TO(metric(allocator, "xseg_budget_other_members") == 1);
+    assert_true(metric(allocator, "xseg_budget_share_bytes") == 256.0 * (double)MIB);
+    assert_true(metric(allocator, "xseg_budget_above_share_bytes") == 444.0 * (double)MIB);
+    assert_true(metric(allocator, "xseg_budget_demand_bytes") == 0);
+    assert_true(metric(allocator, "xseg_budget_requests_total") == 0);
+    assert_true(metric(allocator, "xseg_budget_released_bytes_total") == 0);
+    env_free(allocator, block);
+    assert_ok(member_call(other, 'a', 0, 600 * MIB).status);
+    COMES_TO(metric(allocator, "xseg_budget_released_bytes_total") ==
+             (double)(700 * MIB - taken(allocator)));
+    assert_ok(member_call(other, 'f', 0, 0).status);
+    block = env_alloc(allocator, 600 * MIB, NULL);
+    assert_true(metric(allocator, "xseg_budget_requests_total") == 1);
+    assert_true(metric(allocator, "xseg_budget_requests_served_total") == 1);
+    env_free(allocator, block);
+    assert_ok(xseg_config_set(allocator, "budget_file:none"));
+    assert_true(metric(allocator, "xseg_budget_share_bytes") < 0);
+    assert_true(metric(allocator, "xseg_budget_demand_bytes") < 0);
+    assert_true(metric(allocator, "xseg_budget_requests_total") < 0);
+    leave(allocator);
+}
+
+/* --- The budget file. --- */
+
+struct seen {
+    struct xseg_budget_entry entry[8];
+    char program[8][32], uuid[8][64];
+    unsigned count, most;
+};
+
+static bool see(void *context, const struct xseg_budget_entry *entry)
+{
+    struct seen *seen = context;
+
+    assert_int_equal(entry->struct_size, sizeof(*entry));
+    assert_true(seen->count < COUNT_OF(seen->entry));
+    (void)snprintf(seen->program[seen->count], 32, "%s", entry->program ? entry->program : "");
+    (void)snprintf(seen->uuid[seen->count], 64, "%s", entry->uuid ? entry->uuid : "");
+    seen->entry[seen->count++] = *entry;
+    return seen->count < seen->most;
+}
+
+static struct seen look(void)
+{
+    struct seen seen = {.most = COUNT_OF(seen.entry)};
+
+    assert_ok(xseg_budget_members(members.budget_file, see, &seen));
+    return seen;
+}
+
+static bool has_taken(uint64_t bytes)
+{
+    const struct seen seen = look();
+
+    return seen.count > 0 && seen.entry[0].physical_bytes == bytes;
+}
+
+/* A reader needs no slot in the file. */
+TEST_WITH(budget_members_are_listed, members_begin, members_end)
+{
+    const unsigned one = member_start("budget_share:0.7,budget_min_mb:10");
+    assert_ok(member_call(one, 'a', 0, 60 * MIB).status);
+    assert_ok(member_call(one, 'a', 1, 40 * MIB).status);
+    assert_ok(member_call(one, 'f', 0, 0).status);
+    const unsigned other = member_start("");
+    /* The other one has opened no device. */
+    assert_ok(member_call(other, ' ', 0, 0).status);
+    COMES_TO(has_taken(100 * MIB) && look().entry[0].idle_bytes == 60 * MIB);
+    struct seen seen = look();
+    assert_int_equal(seen.count, 2);
+    assert_int_equal(seen.entry[0].slot, 0);
+    assert_int_equal(seen.entry[1].slot, 1);
+    assert_int_equal(seen.entry[0].pid, members.process[one].pid);
+    assert_true(seen.entry[0].is_readable && seen.entry[1].is_readable);
+    assert_non_null(strstr(seen.program[0], "test-api"));
+    assert_int_equal(strlen(seen.uuid[0]), 36);
+    assert_int_equal(seen.uuid[0][8], '-');
+    assert_int_equal(seen.entry[0].share_millionths, 700000);
+    assert_int_equal(seen.entry[0].min_bytes, 10 * MIB);
+    assert_int_equal(seen.entry[0].demand_bytes, 0);
+    assert_int_equal(seen.entry[0].released_bytes, 0);
+    seen = (struct seen){.most = 1};
+    assert_ok(xseg_budget_members(members.budget_file, see, &seen));
+    assert_int_equal(seen.count, 1);
+    member_end(one);
+    assert_int_equal(look().count, 1);
+    member_end(other);
+    assert_int_equal(look().count, 0);
+}
+
+/* A member with an invalid record is listed without further statistics. */
+TEST_WITH(unreadable_member_is_listed, members_begin, members_end)
+{
+    static const unsigned char nonsense[] = {1, 2, 3};
+    const unsigned one = member_start("");
+    int status = 0;
+
+    assert_ok(member_call(one, 'a', 0, 60 * MIB).status);
+    COMES_TO(has_taken(60 * MIB));
+    /* Else it would write its figures again. */
+    assert_int_equal(kill(members.process[one].pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(members.process[one].pid, &status, WUNTRACED),
+                     members.process[one].pid);
+    const int file = open(members.budget_file, O_WRONLY | O_CLOEXEC);
+    assert_true(file >= 0);
+    assert_int_equal(pwrite(file, nonsense, sizeof(nonsense), 4096), sizeof(nonsense));
+    (void)close(file);
+    const struct seen seen = look();
+    assert_int_equal(kill(members.process[one].pid, SIGCONT), 0);
+    assert_int_equal(seen.count, 1);
+    assert_false(seen.entry[0].is_readable);
+    assert_int_equal(seen.entry[0].slot, 0);
+    assert_int_equal(seen.entry[0].pid, 0);
+    assert_int_equal(seen.entry[0].physical_bytes, 0);
+    assert_null(seen.entry[0].program);
+    assert_null(seen.entry[0].uuid);
+    COMES_TO(has_taken(60 * MIB));
+    member_end(one);
+}
+
+TEST_WITH(invalid_budget_file_names_are_rejected, members_begin, members_end)
+{
+    struct seen seen = {.most = 1};
+
+    env_expect_error(xseg_budget_members(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
+    env_expect_error(xseg_budget_members("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
+    env_expect_error(xseg_budget_members("a b", see, &seen), XSEG_ERR_ARGUMENT,
+                     "is invalid, \"a b\"; ");
+    env_expect_error(xseg_budget_members(members.budget_file, see, &seen), XSEG_ERR_FILE,
+                     members.budget_file);
+    assert_int_equal(access(members.budget_file, F_OK), -1);
+    assert_int_equal(seen.count, 0);
 }

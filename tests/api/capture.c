@@ -1,153 +1,130 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Captures, and what they must leave alone: events, uses, released pools, other devices.  Most of it
- * goes wrong in PyTorch's own allocator, as was found by running it.
+ * Captures, and what the library must not do during one: events, uses, released pools, other devices.  Most tests
+ * reproduce defects that were found in PyTorch's own allocator.
  */
-#include "tests/support/capture.h"
-
 #include <pthread.h>
 
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
-}
+#include "tests/support/env.h"
 
 static uint64_t active(struct xseg_allocator *allocator)
 {
-    return scene_stats(allocator).active[XSEG_STAT_ALL].current;
-}
-
-static struct xseg_trim_result trim(struct xseg_allocator *allocator)
-{
-    struct xseg_trim_result done = {sizeof(done)};
-
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
-    return done;
+    return env_stats(allocator).active[XSEG_STAT_ALL].current;
 }
 
 static void *alloc_in_thread(void *allocator)
 {
-    return scene_alloc(allocator, 3 * MIB, NULL);
+    return env_alloc(allocator, 3 * MIB, NULL);
 }
 
 /* While the thread's current stream is another than the captured one, events are polled there. */
-static void nothing_is_asked_in_a_capture(void **state)
+TEST(capture_makes_no_unsafe_calls)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *before = scene_alloc(allocator, 5 * MIB, NULL);
-    void *across = scene_alloc(allocator, 5 * MIB, NULL), *inside, *other = NULL;
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *before = env_alloc(allocator, 5 * MIB, NULL);
+    void *across = env_alloc(allocator, 5 * MIB, NULL), *other = NULL;
     pthread_t thread;
-    uint64_t calls;
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, side));
-    assert_int_equal(xseg_record_stream(allocator, before, side), XSEG_OK);
-    scene_free(allocator, before);
-    capture_begin(pool, stream);
-    calls = capture_disturbances();
-    inside = scene_alloc(allocator, 5 * MIB, stream);
-    assert_int_equal(xseg_record_stream(allocator, across, stream), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, inside, side), XSEG_OK);
-    scene_free(allocator, across);
-    scene_free(allocator, inside);
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, side));
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, side));
+    assert_ok(xseg_record_stream(allocator, before, side));
+    env_free(allocator, before);
+    env_capture_begin(pool, stream);
+    uint64_t calls = env_unsafe_calls();
+    void *inside = env_alloc(allocator, 5 * MIB, stream);
+    assert_ok(xseg_record_stream(allocator, across, stream));
+    assert_ok(xseg_record_stream(allocator, inside, side));
+    env_free(allocator, across, inside);
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, side));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
     assert_int_equal(pthread_create(&thread, NULL, alloc_in_thread, allocator), 0);
     assert_int_equal(pthread_join(thread, &other), 0);
-    scene_free(allocator, other);
+    env_free(allocator, other);
     assert_int_equal(active(allocator), 3);
-    assert_int_equal(capture_disturbances(), calls);
-    capture_end(pool, stream);
+    assert_int_equal(env_unsafe_calls(), calls);
+    env_capture_end(pool, stream);
 
     /* The first look after it finds that all streams have passed. */
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(active(allocator), 0);
-    capture_close(allocator, stream, side);
+    env_close(allocator, stream, side);
 }
 
 /* A graph's output outlives the graph, whose pool was destroyed under it: 3 pages of one growth are
  * given back in two pieces, around a live block. */
-static void a_released_pool_keeps_its_live_blocks(void **state)
+TEST(released_pool_keeps_its_allocated_blocks)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *first, *output, *last;
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
-    capture_begin(pool, stream);
-    first = scene_alloc(allocator, 25 * MIB, stream);
-    output = scene_alloc(allocator, 2 * MIB, stream);
-    last = scene_alloc(allocator, 33 * MIB, stream);
-    capture_end(pool, stream);
-    scene_free(allocator, first);
-    scene_free(allocator, last);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    env_capture_begin(pool, stream);
+    void *first = env_alloc(allocator, 25 * MIB, stream);
+    void *output = env_alloc(allocator, 2 * MIB, stream);
+    void *last = env_alloc(allocator, 33 * MIB, stream);
+    env_capture_end(pool, stream);
+    env_free(allocator, first, last);
+    assert_ok(xseg_pool_release(pool));
     for (unsigned i = 0; i < 2; i++) {
-        scene_empty_cache(allocator);
-        assert_int_equal(reserved(allocator), 20 * MIB);
-        assert_int_equal(scene_block(allocator, output).state, XSEG_BLOCK_ALLOCATED);
-        capture_launch_on(stream, output, 2 * MIB);
+        env_empty_cache(allocator);
+        assert_int_equal(env_reserved(allocator), 20 * MIB);
+        assert_int_equal(env_block(allocator, output).state, XSEG_BLOCK_ALLOCATED);
+        env_launch_at(stream, output, 2 * MIB);
     }
-    scene_free(allocator, output);
-    scene_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
-    assert_int_equal(scene_stats(allocator).address_bytes, 0);
-    capture_close(allocator, stream, NULL);
+    env_free(allocator, output);
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_stats(allocator).address_bytes, 0);
+    env_close(allocator, stream);
 }
 
 /* Uses in a capture were remembered for the next block at the same place, whose real use was then
  * taken for one of the capture's. */
-static void uses_in_a_capture_end_with_the_block(void **state)
+TEST(uses_in_a_capture_end_with_the_block)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *other;
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
-    (void)state;
-    capture_begin(pool, side);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    capture_end(pool, side);
-    scene_free(allocator, ptr);
-    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
+    env_capture_begin(pool, side);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_capture_end(pool, side);
+    env_free(allocator, ptr);
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
 
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    capture_launch_on(side, ptr, 20 * MIB);
-    capture_begin(pool, stream);
-    scene_free(allocator, ptr);
-    capture_end(pool, stream);
-    other = scene_alloc(allocator, 20 * MIB, NULL);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_launch_at(side, ptr, 20 * MIB);
+    env_capture_begin(pool, stream);
+    env_free(allocator, ptr);
+    env_capture_end(pool, stream);
+    void *other = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_not_equal(other, ptr);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
-    scene_free(allocator, ptr);
-    scene_free(allocator, other);
-    capture_close(allocator, stream, side);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ok(xseg_sim_finish(side));
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
+    env_free(allocator, ptr, other);
+    env_close(allocator, stream, side);
 }
 
-/* What a capture used waits for nobody after it: the capture ran nothing. */
-static void uses_in_a_capture_end_with_it(void **state)
+TEST(uses_in_a_capture_end_with_it)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    capture_begin(pool, stream);
-    assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
-    scene_free(allocator, ptr);
-    capture_end(pool, stream);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
-    scene_free(allocator, ptr);
-    capture_close(allocator, stream, NULL);
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
+    env_capture_begin(pool, stream);
+    assert_ok(xseg_record_stream(allocator, ptr, stream));
+    env_free(allocator, ptr);
+    env_capture_end(pool, stream);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
+    env_free(allocator, ptr);
+    env_close(allocator, stream);
 }
 
 static const char *const reuse_or_not[] = {
@@ -155,30 +132,27 @@ static const char *const reuse_or_not[] = {
     "graph_capture_record_stream_reuse:True",
 };
 
-/* A use by a stream before its capture was forgotten together with the one in it. */
-static void a_use_before_a_capture_outlives_it(void **state)
+TEST(use_before_a_capture_is_awaited_after_it)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
-        struct xseg_allocator *allocator = scene_open(reuse_or_not[i]);
-        const xseg_stream side = scene_stream();
-        struct xseg_pool *pool = scene_pool(allocator);
-        void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *other;
+        struct xseg_allocator *allocator = env_open(reuse_or_not[i]);
+        const xseg_stream side = env_stream();
+        struct xseg_pool *pool = env_pool(allocator);
+        void *ptr = env_alloc(allocator, 20 * MIB, NULL), *other;
 
-        assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-        capture_launch_on(side, ptr, 20 * MIB);
-        capture_begin(pool, side);
-        assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-        scene_free(allocator, ptr);
-        capture_end(pool, side);
-        other = scene_alloc(allocator, 20 * MIB, NULL);
+        assert_ok(xseg_record_stream(allocator, ptr, side));
+        env_launch_at(side, ptr, 20 * MIB);
+        env_capture_begin(pool, side);
+        assert_ok(xseg_record_stream(allocator, ptr, side));
+        env_free(allocator, ptr);
+        env_capture_end(pool, side);
+        other = env_alloc(allocator, 20 * MIB, NULL);
         assert_ptr_not_equal(other, ptr);
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-        assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-        assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), ptr);
-        scene_free(allocator, ptr);
-        scene_free(allocator, other);
-        capture_close(allocator, side, NULL);
+        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+        assert_ok(xseg_sim_finish(side));
+        assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
+        env_free(allocator, ptr, other);
+        env_close(allocator, side);
     }
 }
 
@@ -186,267 +160,245 @@ static void a_use_before_a_capture_outlives_it(void **state)
  * block serve the same capture again, once the streams are joined? */
 static void expect_reuse_after_join(bool used_before)
 {
-    struct xseg_allocator *allocator = scene_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, stream), *next;
+    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, stream);
 
     if (used_before) {
-        assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-        capture_launch_on(side, ptr, 20 * MIB);
+        assert_ok(xseg_record_stream(allocator, ptr, side));
+        env_launch_at(side, ptr, 20 * MIB);
     }
-    capture_begin(pool, stream);
-    capture_wait(side, stream);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(side, 1000), XSEG_OK);
-    scene_free(allocator, ptr);
-    capture_wait(stream, side);
-    next = scene_alloc(allocator, 20 * MIB, stream);
+    env_capture_begin(pool, stream);
+    env_stream_wait(side, stream);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    assert_ok(xseg_sim_launch(side, 1000));
+    env_free(allocator, ptr);
+    env_stream_wait(stream, side);
+    void *next = env_alloc(allocator, 20 * MIB, stream);
     assert_int_equal(next == ptr, !used_before);
-    capture_end(pool, stream);
+    env_capture_end(pool, stream);
 
     if (used_before) {
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-        assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-        assert_ptr_equal(scene_alloc_in(allocator, pool, 20 * MIB, stream), ptr);
-        scene_free(allocator, ptr);
+        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+        assert_ok(xseg_sim_finish(side));
+        assert_ptr_equal(env_alloc_in(allocator, pool, 20 * MIB, stream), ptr);
+        env_free(allocator, ptr);
     }
-    scene_free(allocator, next);
-    capture_close(allocator, stream, side);
+    env_free(allocator, next);
+    env_close(allocator, stream, side);
 }
 
 /* Reuse by the graph's order forgot uses from before the capture, whose work still ran. */
-static void reuse_in_a_capture_minds_uses_before_it(void **state)
+TEST(reuse_in_a_capture_minds_uses_before_it)
 {
-    (void)state;
     expect_reuse_after_join(false);
     expect_reuse_after_join(true);
 }
 
-/* Streams of two captures have used a block.  No graph orders both uses, so the block waits until both
- * captures are over, even when a stream has come from one capture into the other, behind all that the
- * other did. */
-static void a_block_of_two_captures_waits_for_both(void **state)
+/* Two captures have used the block.  No graph orders both uses, so the block waits until both captures have ended,
+ * even if a stream of one capture has joined the other. */
+TEST(a_block_of_two_captures_waits_for_both)
 {
-    struct xseg_allocator *allocator = scene_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator), *other = scene_pool(allocator);
-    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
+    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 20 * MIB, stream);
 
-    (void)state;
-    capture_begin(pool, stream);
-    capture_begin(other, side);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(side, 1000), XSEG_OK);
-    scene_free(allocator, ptr);
-    capture_end(pool, stream);
-    capture_wait(stream, side);
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    capture_wait(side, stream);
-    capture_end(other, side);
-    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, stream), ptr);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(other), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    capture_close(allocator, stream, side);
+    env_capture_begin(pool, stream);
+    env_capture_begin(other, side);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    assert_ok(xseg_sim_launch(side, 1000));
+    env_free(allocator, ptr);
+    env_capture_end(pool, stream);
+    env_stream_wait(stream, side);
+    env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    env_stream_wait(side, stream);
+    env_capture_end(other, side);
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, stream), ptr);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(other));
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator, stream, side);
 }
 
 /* The first allocation on a stream that joined a capture threw with the reuse option on. */
-static void joined_streams_allocate_from_the_graphs_pool(void **state)
+TEST(joined_streams_allocate_from_the_graphs_pool)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
-        struct xseg_allocator *allocator = scene_open(reuse_or_not[i]);
-        const xseg_stream stream = scene_stream(), side = scene_stream();
-        struct xseg_pool *pool = scene_pool(allocator);
-        void *waiting = scene_alloc(allocator, 20 * MIB, stream), *ptr, *outside;
+        struct xseg_allocator *allocator = env_open(reuse_or_not[i]);
+        const xseg_stream stream = env_stream(), side = env_stream();
+        struct xseg_pool *pool = env_pool(allocator);
+        void *waiting = env_alloc(allocator, 20 * MIB, stream), *ptr, *outside;
 
-        capture_begin(pool, stream);
-        capture_wait(side, stream);
-        assert_int_equal(xseg_record_stream(allocator, waiting, side), XSEG_OK);
-        scene_free(allocator, waiting);
-        ptr = scene_alloc(allocator, 20 * MIB, side);
-        assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
-        assert_ptr_equal(scene_block(allocator, ptr).stream, side);
-        capture_wait(stream, side);
-        capture_end(pool, stream);
-        outside = scene_alloc(allocator, 20 * MIB, side);
-        assert_null(scene_block(allocator, outside).pool);
-        scene_free(allocator, ptr);
-        scene_free(allocator, outside);
-        capture_close(allocator, stream, side);
+        env_capture_begin(pool, stream);
+        env_stream_wait(side, stream);
+        assert_ok(xseg_record_stream(allocator, waiting, side));
+        env_free(allocator, waiting);
+        ptr = env_alloc(allocator, 20 * MIB, side);
+        assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+        assert_ptr_equal(env_block(allocator, ptr).stream, side);
+        env_stream_wait(stream, side);
+        env_capture_end(pool, stream);
+        outside = env_alloc(allocator, 20 * MIB, side);
+        assert_null(env_block(allocator, outside).pool);
+        env_free(allocator, ptr, outside);
+        env_close(allocator, stream, side);
     }
 }
 
-/* empty_cache in a capture unmapped what pools had that nobody holds any more. */
-static void empty_cache_waits_for_the_end_of_a_capture(void **state)
+TEST(empty_cache_waits_for_the_end_of_a_capture)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        const xseg_stream stream = scene_stream();
-        struct xseg_pool *old = scene_pool(allocator), *pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        const xseg_stream stream = env_stream();
+        struct xseg_pool *old = env_pool(allocator), *pool = env_pool(allocator);
         uint64_t calls;
 
-        void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
+        void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
-        scene_free(allocator, scene_alloc_in(allocator, old, 40 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(old), XSEG_OK);
-        scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
-        assert_int_equal(xseg_record_stream(allocator, ptr, stream), XSEG_OK);
-        scene_free(allocator, ptr);
-        capture_begin(pool, stream);
-        calls = capture_disturbances();
-        scene_empty_cache(allocator);
-        assert_int_equal(trim(allocator).kept_capture, 60 * MIB);
-        assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
-        assert_int_equal(capture_disturbances(), calls);
-        assert_int_equal(scene_stats(allocator).num_sync_all_streams, 0);
-        assert_int_equal(reserved(allocator), 80 * MIB);
-        capture_end(pool, stream);
-        scene_empty_cache(allocator);
-        assert_int_equal(reserved(allocator), 0);
-        capture_close(allocator, stream, NULL);
+        env_free(allocator, env_alloc_in(allocator, old, 40 * MIB, NULL));
+        assert_ok(xseg_pool_release(old));
+        env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
+        assert_ok(xseg_record_stream(allocator, ptr, stream));
+        env_free(allocator, ptr);
+        env_capture_begin(pool, stream);
+        calls = env_unsafe_calls();
+        env_empty_cache(allocator);
+        assert_int_equal(env_trim(allocator).kept_capture, 60 * MIB);
+        assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
+        assert_int_equal(env_unsafe_calls(), calls);
+        assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
+        assert_int_equal(env_reserved(allocator), 80 * MIB);
+        env_capture_end(pool, stream);
+        env_empty_cache(allocator);
+        assert_int_equal(env_reserved(allocator), 0);
+        env_close(allocator, stream);
     }
 }
 
-/* What is asked, waited for and freed on one device spoiled a capture on another. */
+/* Queries, waits and frees on one device invalidated a capture on another. */
 static void expect_undisturbed(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_pool *pool = NULL;
-    xseg_stream stream, side, leaving;
-    void *ptr, *other;
 
-    settings.devices = 2;
-    allocator = scene_open_on(&settings, config);
-    side = scene_stream();
-    leaving = scene_stream();
-    stream = capture_stream(1);
-    ptr = scene_alloc(allocator, 40 * MIB, NULL);
-    other = scene_alloc(allocator, 20 * MIB, leaving);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 60 * MIB, side));
-    assert_int_equal(xseg_pool_create(allocator, 1, NULL, &pool), XSEG_OK);
-    capture_begin(pool, stream);
-    capture_launch_on(side, ptr, 40 * MIB);
-    capture_launch_on(leaving, other, 20 * MIB);
-    scene_free(allocator, ptr);
-    scene_free(allocator, other);
-    assert_int_equal(xseg_stream_retire(allocator, 0, leaving), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    assert_int_equal(trim(allocator).kept_busy, 80 * MIB);
-    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    scene_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
-    capture_end(pool, stream);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    capture_stream_destroy(1, stream);
-    scene_stream_destroy(leaving);
-    scene_stream_destroy(side);
+    struct xseg_allocator *allocator = env_open_on(&settings, config);
+    xseg_stream side = env_stream();
+    xseg_stream leaving = env_stream();
+    xseg_stream stream = env_stream_on(1);
+    void *ptr = env_alloc(allocator, 40 * MIB, NULL);
+    void *other = env_alloc(allocator, 20 * MIB, leaving);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_free(allocator, env_alloc(allocator, 60 * MIB, side));
+    assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
+    env_capture_begin(pool, stream);
+    env_launch_at(side, ptr, 40 * MIB);
+    env_launch_at(leaving, other, 20 * MIB);
+    env_free(allocator, ptr, other);
+    assert_ok(xseg_stream_retire(allocator, 0, leaving));
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_int_equal(env_trim(allocator).kept_busy, 80 * MIB);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_close(allocator));
+    env_stream_destroy_on(1, stream);
+    env_stream_destroy(leaving, side);
 }
 
-static void a_capture_on_another_device_goes_on(void **state)
+TEST(capture_on_another_device_stays_valid)
 {
-    (void)state;
     expect_undisturbed("expandable_segments:True");
     expect_undisturbed("expandable_segments:False");
 }
 
 /* A graph may have work of several devices: each has a pool for it, and is left alone. */
-static void a_capture_of_two_devices_is_begun_on_both(void **state)
+TEST(a_capture_of_two_devices_is_begun_on_both)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
-    struct xseg_pool *pool, *second = NULL;
-    xseg_stream stream, joined;
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    struct xseg_pool *second = NULL;
     void *used = NULL, *ptr = NULL;
-    uint64_t calls;
 
-    (void)state;
-    settings.devices = 2;
-    allocator = scene_open_on(&settings, NULL);
-    stream = scene_stream();
-    joined = capture_stream(1);
-    pool = scene_pool(allocator);
-    assert_int_equal(xseg_pool_create(allocator, 1, NULL, &second), XSEG_OK);
-    assert_int_equal(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used), XSEG_OK);
-    assert_int_equal(xseg_capture_begin(second, joined), XSEG_OK);
-    capture_begin(pool, stream);
-    capture_wait(joined, stream);
-    calls = capture_disturbances();
-    assert_int_equal(xseg_record_stream(allocator, used, joined), XSEG_OK);
-    scene_free(allocator, used);
-    assert_int_equal(xseg_alloc(allocator, 1, 20 * MIB, joined, &ptr), XSEG_OK);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, second);
-    assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
-    assert_int_equal(capture_disturbances(), calls);
-    capture_wait(stream, joined);
-    capture_end(pool, stream);
-    assert_int_equal(xseg_capture_end(second), XSEG_OK);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    capture_stream_destroy(1, joined);
-    scene_stream_destroy(stream);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    xseg_stream stream = env_stream();
+    xseg_stream joined = env_stream_on(1);
+    struct xseg_pool *pool = env_pool(allocator);
+    assert_ok(xseg_pool_create(allocator, 1, NULL, &second));
+    assert_ok(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used));
+    assert_ok(xseg_capture_begin(second, joined));
+    env_capture_begin(pool, stream);
+    env_stream_wait(joined, stream);
+    uint64_t calls = env_unsafe_calls();
+    assert_ok(xseg_record_stream(allocator, used, joined));
+    env_free(allocator, used);
+    assert_ok(xseg_alloc(allocator, 1, 20 * MIB, joined, &ptr));
+    assert_ptr_equal(env_block(allocator, ptr).pool, second);
+    assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
+    assert_int_equal(env_unsafe_calls(), calls);
+    env_stream_wait(stream, joined);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_capture_end(second));
+    env_free(allocator, ptr);
+    assert_ok(xseg_close(allocator));
+    env_stream_destroy_on(1, joined);
+    env_stream_destroy(stream);
 }
 
-/* An event that a capture records never completes, and whatever waited for it never came back (PyTorch
- * #193982). */
-static void a_capture_that_was_not_told_holds_nothing_up(void **state)
+/* An event recorded in a capture never completes, so memory that waited for it was never reused (PyTorch #193982). */
+TEST(unannounced_capture_does_not_block_reuse)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream side = scene_stream();
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *next = scene_alloc(allocator, MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream();
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL), *next = env_alloc(allocator, MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, next, side), XSEG_OK);
-    capture_launch_on(side, ptr, 20 * MIB);
-    capture_start(side);
-    scene_free(allocator, ptr);
-    scene_expect_error(xseg_stream_retire(allocator, 0, side), XSEG_ERR_BUSY, "being captured");
-    assert_true(capture_stop(side));
-    scene_free(allocator, next);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    assert_ok(xseg_record_stream(allocator, next, side));
+    env_launch_at(side, ptr, 20 * MIB);
+    env_driver_capture_begin(side);
+    env_free(allocator, ptr);
+    env_expect_error(xseg_stream_retire(allocator, 0, side), XSEG_ERR_BUSY, "being captured");
+    assert_true(env_driver_capture_end(side));
+    env_free(allocator, next);
 
-    /* What ran before the capture is waited for all the same. */
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    /* Work from before the capture is still awaited. */
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ok(xseg_sim_finish(side));
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
     assert_int_equal(active(allocator), 0);
-    capture_close(allocator, side, NULL);
+    env_close(allocator, side);
 }
 
-/* After a capture that was not told, the next thing to happen is a trim that waits, or a close. */
-static void a_wait_ends_after_a_capture_that_was_not_told(void **state)
+/* The next call is a trim that waits, or a close. */
+TEST(wait_ends_after_an_unannounced_capture)
 {
-    (void)state;
     for (unsigned closes = 0; closes < 2; closes++) {
-        struct xseg_allocator *allocator = scene_open(NULL);
-        const xseg_stream side = scene_stream();
+        struct xseg_allocator *allocator = env_open(NULL);
+        const xseg_stream side = env_stream();
         void *ptr[4];
 
         for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
-            ptr[i] = scene_alloc(allocator, 20 * MIB, NULL);
-            assert_int_equal(xseg_record_stream(allocator, ptr[i], side), XSEG_OK);
-            capture_launch_on(side, ptr[i], 20 * MIB);
+            ptr[i] = env_alloc(allocator, 20 * MIB, NULL);
+            assert_ok(xseg_record_stream(allocator, ptr[i], side));
+            env_launch_at(side, ptr[i], 20 * MIB);
         }
-        scene_free(allocator, ptr[0]);
-        capture_start(side);
+        env_free(allocator, ptr[0]);
+        env_driver_capture_begin(side);
         for (unsigned i = 1; i < COUNT_OF(ptr); i++)
-            scene_free(allocator, ptr[i]);
-        assert_true(capture_stop(side));
+            env_free(allocator, ptr[i]);
+        assert_true(env_driver_capture_end(side));
         if (closes == 0)
-            scene_empty_cache(allocator);
+            env_empty_cache(allocator);
         if (closes == 0)
-            assert_int_equal(reserved(allocator), 0);
-        capture_close(allocator, side, NULL);
+            assert_int_equal(env_reserved(allocator), 0);
+        env_close(allocator, side);
     }
 }
 
@@ -456,156 +408,251 @@ static bool is_context(void *context, xseg_stream stream)
 }
 
 /* PyTorch marks after the driver's begin, and its routes end before the capture does. */
-static void a_marked_device_is_left_alone(void **state)
+TEST(a_marked_device_is_left_alone)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL), *inside;
-    uint64_t calls;
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL), *inside;
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, side));
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    capture_start(stream);
-    calls = capture_disturbances();
-    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
-    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, env_alloc(allocator, 20 * MIB, side));
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_driver_capture_begin(stream);
+    uint64_t calls = env_unsafe_calls();
+    assert_ok(xseg_capture_mark(allocator, 0));
+    assert_ok(xseg_capture_mark(allocator, 0));
+    env_free(allocator, ptr);
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(xseg_route_begin(pool, is_context, stream), XSEG_OK);
-        inside = scene_alloc(allocator, 3 * MIB, stream);
-        assert_ptr_equal(scene_block(allocator, inside).pool, pool);
-        scene_free(allocator, inside);
-        assert_int_equal(xseg_route_end(pool), XSEG_OK);
-        inside = scene_alloc(allocator, 512, stream);
-        assert_null(scene_block(allocator, inside).pool);
-        scene_free(allocator, inside);
-        scene_empty_cache(allocator);
-        assert_int_equal(trim(allocator).kept_pending, 20 * MIB);
-        assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+        assert_ok(xseg_route_begin(pool, is_context, stream));
+        inside = env_alloc(allocator, 3 * MIB, stream);
+        assert_ptr_equal(env_block(allocator, inside).pool, pool);
+        env_free(allocator, inside);
+        assert_ok(xseg_route_end(pool));
+        inside = env_alloc(allocator, 512, stream);
+        assert_null(env_block(allocator, inside).pool);
+        env_free(allocator, inside);
+        env_empty_cache(allocator);
+        assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
+        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         /* The first of two marks that are taken back changes nothing. */
-        assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+        assert_ok(xseg_capture_unmark(allocator, 0));
         if (i == 0)
-            assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+            assert_ok(xseg_capture_mark(allocator, 0));
     }
-    assert_int_equal(capture_disturbances(), calls);
-    assert_true(capture_stop(stream));
-    assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
-    scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
-                       "no capture is marked on device");
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
-    capture_close(allocator, stream, side);
+    assert_int_equal(env_unsafe_calls(), calls);
+    assert_true(env_driver_capture_end(stream));
+    assert_ok(xseg_capture_unmark(allocator, 0));
+    env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
+                     "no capture is marked on device");
+    env_empty_cache(allocator);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
+    env_close(allocator, stream, side);
 }
 
 /* A graph may write to what a pool that was routed to meanwhile has cached. */
-static void a_route_in_a_marked_time_makes_a_pool_the_graphs(void **state)
+TEST(a_route_in_a_marked_time_makes_a_pool_the_graphs)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
 
-    (void)state;
     for (unsigned when = 0; when < 4; when++) {
-        struct xseg_allocator *allocator = scene_open(NULL);
-        struct xseg_pool *pool = where.pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open(NULL);
+        struct xseg_pool *pool = where.pool = env_pool(allocator);
         const bool is_inside = when == 1 || when == 2;
 
-        scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
         if (when == 1)
-            assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-        assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
+            assert_ok(xseg_route_begin(pool, NULL, NULL));
+        assert_ok(xseg_capture_mark(allocator, 0));
         if (when == 2)
-            assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-        assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+            assert_ok(xseg_route_begin(pool, NULL, NULL));
+        assert_ok(xseg_capture_unmark(allocator, 0));
         if (when == 3)
-            assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+            assert_ok(xseg_route_begin(pool, NULL, NULL));
         if (when != 0)
-            assert_int_equal(xseg_route_end(pool), XSEG_OK);
-        assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+            assert_ok(xseg_route_end(pool));
+        assert_ok(xseg_trim(allocator, &where, NULL, &done));
         assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
         assert_int_equal(done.released, is_inside ? 0 : 20 * MIB);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
 /* With the reuse option PyTorch records events when the route ends, as the marks do not say which pool. */
-static void the_end_of_a_route_settles_its_blocks(void **state)
+TEST(the_end_of_a_route_settles_its_blocks)
 {
-    struct xseg_allocator *allocator = scene_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = scene_stream(), side = scene_stream();
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *mine, *other = scene_alloc(allocator, 3 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *other = env_alloc(allocator, 3 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_route_begin(pool, is_context, stream), XSEG_OK);
-    capture_start(stream);
-    assert_int_equal(xseg_capture_mark(allocator, 0), XSEG_OK);
-    mine = scene_alloc(allocator, 3 * MIB, stream);
-    assert_int_equal(xseg_record_stream(allocator, mine, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, other, side), XSEG_OK);
-    scene_free(allocator, mine);
-    scene_free(allocator, other);
-    assert_true(capture_stop(stream));
+    assert_ok(xseg_route_begin(pool, is_context, stream));
+    env_driver_capture_begin(stream);
+    assert_ok(xseg_capture_mark(allocator, 0));
+    void *mine = env_alloc(allocator, 3 * MIB, stream);
+    assert_ok(xseg_record_stream(allocator, mine, side));
+    assert_ok(xseg_record_stream(allocator, other, side));
+    env_free(allocator, mine, other);
+    assert_true(env_driver_capture_end(stream));
     const uint64_t records = xseg_sim_calls("cuEventRecord");
-    assert_int_equal(xseg_capture_unmark(allocator, 0), XSEG_OK);
+    assert_ok(xseg_capture_unmark(allocator, 0));
     assert_int_equal(xseg_sim_calls("cuEventRecord"), records);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     assert_int_equal(xseg_sim_calls("cuEventRecord"), records + 1);
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
+    env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(active(allocator), 0);
-    capture_close(allocator, stream, side);
+    env_close(allocator, stream, side);
 }
 
-static void marks_are_refused_in_words(void **state)
+TEST(invalid_marks_are_rejected)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
 
-    (void)state;
-    settings.devices = 2;
-    allocator = scene_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
-    scene_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT,
-                       "device 2 does not exist");
-    scene_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
-    scene_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
-                       "no capture is marked on device");
+    env_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT, "device 2 does not exist");
+    env_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
+    env_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
+                     "no capture is marked on device");
     /* A capture that was begun is no mark. */
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
-    assert_int_equal(xseg_capture_begin(pool, stream), XSEG_OK);
-    scene_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
-                       "no capture is marked on device");
-    assert_int_equal(xseg_capture_end(pool), XSEG_OK);
-    assert_int_equal(xseg_capture_mark(allocator, 1), XSEG_OK);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "capture is active on device 1");
-    assert_int_equal(xseg_capture_unmark(allocator, 1), XSEG_OK);
-    capture_close(allocator, stream, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
+    assert_ok(xseg_capture_begin(pool, stream));
+    env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
+                     "no capture is marked on device");
+    assert_ok(xseg_capture_end(pool));
+    assert_ok(xseg_capture_mark(allocator, 1));
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "capture is active on device 1");
+    assert_ok(xseg_capture_unmark(allocator, 1));
+    env_close(allocator, stream);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_asked_in_a_capture),
-        cmocka_unit_test(a_released_pool_keeps_its_live_blocks),
-        cmocka_unit_test(uses_in_a_capture_end_with_the_block),
-        cmocka_unit_test(uses_in_a_capture_end_with_it),
-        cmocka_unit_test(a_use_before_a_capture_outlives_it),
-        cmocka_unit_test(reuse_in_a_capture_minds_uses_before_it),
-        cmocka_unit_test(a_block_of_two_captures_waits_for_both),
-        cmocka_unit_test(joined_streams_allocate_from_the_graphs_pool),
-        cmocka_unit_test(empty_cache_waits_for_the_end_of_a_capture),
-        cmocka_unit_test(a_capture_on_another_device_goes_on),
-        cmocka_unit_test(a_capture_of_two_devices_is_begun_on_both),
-        cmocka_unit_test(a_capture_that_was_not_told_holds_nothing_up),
-        cmocka_unit_test(a_wait_ends_after_a_capture_that_was_not_told),
-        cmocka_unit_test(a_marked_device_is_left_alone),
-        cmocka_unit_test(a_route_in_a_marked_time_makes_a_pool_the_graphs),
-        cmocka_unit_test(the_end_of_a_route_settles_its_blocks),
-        cmocka_unit_test(marks_are_refused_in_words),
-    };
+/* --- * Whatever the calling thread has current, and whatever it captures on another device, stays as it
+ * is, and what the library does to a device happens in that device's context. --- */
 
-    return cmocka_run_group_tests_name("capture", tests, NULL, NULL);
+/* Entry points of the driver, by their plain C types. */
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxSetCurrent(void *context);
+int cuCtxGetCurrent(void **context);
+int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
+int cuStreamEndCapture(xseg_stream stream, void **graph);
+int cuGraphDestroy(void *graph);
+
+static void *context[2];
+
+static struct xseg_allocator *open_two(const char *config)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+
+    struct xseg_allocator *allocator = env_open_on(&settings, config);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(cuDevicePrimaryCtxRetain(&context[i], i), 0);
+    return allocator;
+}
+
+static void close_two(struct xseg_allocator *allocator)
+{
+    assert_int_equal(cuCtxSetCurrent(NULL), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(cuDevicePrimaryCtxRelease_v2(i), 0);
+    env_close(allocator);
+}
+
+static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
+{
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_scope where = {sizeof(where), .device = device};
+    struct xseg_trim_options how = {sizeof(how), .wait = wait};
+
+    assert_ok(xseg_trim(allocator, &where, &how, &done));
+    return done.released;
+}
+
+/* Device 0 has work queued that says nothing of what it touches: the simulator ends the process if
+ * its pages go while another device's context is current. */
+TEST(pages_are_unmapped_in_their_own_context)
+{
+    struct xseg_allocator *allocator = open_two("expandable_segments:True");
+    const xseg_stream busy = env_stream();
+    void *current = NULL;
+
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    assert_int_equal(cuCtxSetCurrent(context[0]), 0);
+    assert_ok(xseg_sim_launch(busy, UINT64_MAX));
+    assert_int_equal(cuCtxSetCurrent(context[1]), 0);
+    assert_int_equal(trim(allocator, 0, false), 40 * MIB);
+    assert_int_equal(cuCtxGetCurrent(&current), 0);
+    assert_ptr_equal(current, context[1]);
+    assert_int_equal(cuCtxSetCurrent(NULL), 0);
+    xseg_sim_finish_all();
+    env_stream_destroy(busy);
+    close_two(allocator);
+}
+
+/* Pending and cached memory of device 1. */
+static void leave_memory(struct xseg_allocator *allocator, xseg_stream per_thread)
+{
+    void *ptr = NULL, *cached = NULL;
+
+    assert_ok(xseg_alloc(allocator, 1, 3 * MIB, NULL, &ptr));
+    assert_ok(xseg_alloc(allocator, 1, 90 * MIB, NULL, &cached));
+    env_free(allocator, cached);
+    assert_int_equal(cuCtxSetCurrent(context[1]), 0);
+    assert_ok(xseg_sim_launch(per_thread, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, ptr, per_thread));
+    env_free(allocator, ptr);
+    assert_int_equal(cuCtxSetCurrent(context[0]), 0);
+}
+
+/* In the strictest mode a query or a wait by the capturing thread spoils its capture. */
+TEST(trim_keeps_the_capture_of_another_device_valid)
+{
+    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+    const xseg_stream per_thread = (xseg_stream)(uintptr_t)2;
+
+    for (unsigned i = 0; i < 2 * COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = open_two(configs[i / 2]);
+        const xseg_stream captured = env_stream();
+        void *graph = NULL;
+
+        leave_memory(allocator, per_thread);
+        assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
+        assert_true(trim(allocator, 1, i % 2 == 0) > 0);
+        assert_int_equal(cuStreamEndCapture(captured, &graph), 0);
+        assert_int_equal(cuGraphDestroy(graph), 0);
+        assert_int_equal(cuCtxSetCurrent(NULL), 0);
+        xseg_sim_finish_all();
+        env_stream_destroy(captured);
+        close_two(allocator);
+    }
+}
+
+/* A pool at its own limit waits for its pending blocks without a trim. */
+TEST(full_pool_keeps_the_capture_of_another_device_valid)
+{
+    struct xseg_allocator *allocator = open_two("expandable_segments:True");
+    struct xseg_pool_options options = {sizeof(options), .limit_bytes = 20 * MIB};
+    struct xseg_request request = {sizeof(request)};
+    const xseg_stream captured = env_stream(), per_thread = (xseg_stream)(uintptr_t)2;
+    void *ptr = NULL, *again = NULL, *graph = NULL;
+
+    assert_ok(xseg_pool_create(allocator, 1, &options, &request.pool));
+    request.bytes = 15 * MIB;
+    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
+    assert_int_equal(cuCtxSetCurrent(context[1]), 0);
+    assert_ok(xseg_sim_launch(per_thread, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, ptr, per_thread));
+    env_free(allocator, ptr);
+    assert_int_equal(cuCtxSetCurrent(context[0]), 0);
+    assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
+    assert_ok(xseg_alloc_with(allocator, &request, &again));
+    assert_ptr_equal(again, ptr);
+    assert_int_equal(cuStreamEndCapture(captured, &graph), 0);
+    assert_int_equal(cuGraphDestroy(graph), 0);
+    env_free(allocator, again);
+    assert_int_equal(cuCtxSetCurrent(NULL), 0);
+    env_stream_destroy(captured);
+    close_two(allocator);
 }

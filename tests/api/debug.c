@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The helpers for finding errors: a pattern in freed memory, blocks that fault when they are used too
- * late or past their end, frees that are remembered; and memory that is zeroed on request.
- *
- * With real bytes the test's own reads and writes stand for those of kernels.
+ * Debugging features: a pattern in freed memory, guarded blocks that fault on use after free and overruns, double
+ * free reports; and zeroed requests.  With real contents, the reads and writes of the test stand in for kernels.
  */
 #include "tests/support/child.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,42 +20,43 @@ int cuGraphGetNodes(void *graph, void **nodes, size_t *count);
 int cuGraphDestroy(void *graph);
 
 /* Error and warning lines of the log. */
-struct heard {
+struct logged {
     unsigned errors, warnings;
     char last[1024];
 };
 
-static void hear(void *context, enum xseg_log_level level, const char *line)
+static void log_line(void *context, enum xseg_log_level level, const char *line)
 {
-    struct heard *heard = context;
+    struct logged *logged = context;
 
-    heard->errors += level == XSEG_LOG_ERROR;
-    heard->warnings += level == XSEG_LOG_WARNING;
+    logged->errors += level == XSEG_LOG_ERROR;
+    logged->warnings += level == XSEG_LOG_WARNING;
     if (level != XSEG_LOG_INFO)
-        (void)snprintf(heard->last, sizeof(heard->last), "%s", line);
+        (void)snprintf(logged->last, sizeof(logged->last), "%s", line);
 }
 
-static struct xseg_allocator *open_hearing(struct heard *heard, const char *config, bool real_bytes)
+static struct xseg_allocator *open_hearing(struct logged *logged, const char *config,
+                                           bool real_bytes)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
-    memset(heard, 0, sizeof(*heard));
+    memset(logged, 0, sizeof(*logged));
     settings.memory_bytes = 256 * MIB;
     settings.real_bytes = real_bytes;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    options.driver = scene_driver();
-    options.log = hear;
-    options.log_context = heard;
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
+    options.driver = env_driver();
+    options.log = log_line;
+    options.log_context = logged;
+    assert_ok(xseg_open(config, &options, &allocator));
     return allocator;
 }
 
-static void expect_heard(const struct heard *heard, const char *word)
+static void expect_heard(const struct logged *logged, const char *word)
 {
-    if (strstr(heard->last, word) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", heard->last, word);
+    if (strstr(logged->last, word) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", logged->last, word);
 }
 
 static bool is_pattern(const unsigned char *bytes, size_t count)
@@ -79,263 +78,248 @@ static void let_work_end(void)
 
 /* --- debug_fill. --- */
 
-static void a_write_after_the_free_is_reported(void **state)
+TEST(a_write_after_the_free_is_reported)
 {
     static const char *const config[] = {"debug_fill:True,history:all,history_stacks:all",
                                          "debug_fill:True,expandable_segments:False"};
 
     static const char late[] = {'l', 'a', 't', 'e'};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct heard heard;
-        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
-        unsigned char *ptr = scene_alloc(allocator, 3 * MIB, NULL);
+        struct logged logged;
+        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
+        unsigned char *ptr = env_alloc(allocator, 3 * MIB, NULL);
         char want[128];
 
         memset(ptr, 7, 3 * MIB);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         let_work_end();
         assert_true(is_pattern(ptr, 3 * MIB));
         memcpy(ptr + 2 * MIB + 104, late, sizeof(late));
-        assert_ptr_equal(scene_alloc(allocator, 3 * MIB, NULL), ptr);
-        assert_int_equal(heard.errors, 1);
-        expect_heard(&heard, "freed memory was overwritten, 4 of 3145728 bytes");
+        assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
+        assert_int_equal(logged.errors, 1);
+        expect_heard(&logged, "freed memory was overwritten, 4 of 3145728 bytes");
         (void)snprintf(want, sizeof(want), "first at %p, offset %zu, found 6c 61 74 65 fd",
                        (void *)(ptr + 2 * MIB + 104), 2 * MIB + 104);
-        expect_heard(&heard, want);
+        expect_heard(&logged, want);
         if (mode == 0)
-            expect_heard(&heard, " ms ago by thread ");
-        assert_int_equal(scene_stats(allocator).overwrites, 1);
+            expect_heard(&logged, " ms ago by thread ");
+        assert_int_equal(env_stats(allocator).overwrites, 1);
 
         /* Once: it has been overwritten again since. */
-        scene_free(allocator, ptr);
-        assert_ptr_equal(scene_alloc(allocator, 3 * MIB, NULL), ptr);
-        assert_int_equal(heard.errors, 1);
-        scene_free(allocator, ptr);
-        scene_close(allocator);
+        env_free(allocator, ptr);
+        assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
+        assert_int_equal(logged.errors, 1);
+        env_free(allocator, ptr);
+        env_close(allocator);
     }
 }
 
-/* All of a block is looked at, in pieces: its first byte, its last, and where pieces meet. */
-static void every_byte_of_a_block_is_looked_at(void **state)
+/* A block is checked in pieces: its first byte, its last, and the borders of the pieces. */
+TEST(every_byte_of_a_block_is_checked)
 {
     static const size_t offset[] = {0, 256 * KIB - 1, 256 * KIB, 2 * MIB + 511};
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
-    unsigned char *ptr = scene_alloc(allocator, 2 * MIB + 512, NULL);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", true);
+    unsigned char *ptr = env_alloc(allocator, 2 * MIB + 512, NULL);
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(offset); i++) {
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         let_work_end();
         ptr[offset[i]] ^= 1;
-        assert_ptr_equal(scene_alloc(allocator, 2 * MIB + 512, NULL), ptr);
-        assert_int_equal(scene_stats(allocator).overwrites, i + 1);
-        expect_heard(&heard, "1 of 2097664 bytes");
+        assert_ptr_equal(env_alloc(allocator, 2 * MIB + 512, NULL), ptr);
+        assert_int_equal(env_stats(allocator).overwrites, i + 1);
+        expect_heard(&logged, "1 of 2097664 bytes");
     }
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
-/* A programme without errors: cuts, merges, growth, trims and pending blocks raise no alarm. */
-static void memory_that_nobody_wrote_to_is_no_alarm(void **state)
+/* Splits, coalescing, growth, trims and pending blocks cause no report. */
+TEST(memory_that_nobody_wrote_to_is_no_alarm)
 {
     static const char *const config[] = {"debug_fill:True",
                                          "debug_fill:True,expandable_segments:False"};
     static const size_t bytes[] = {700, 5000, 300 * KIB, 2 * MIB, 5 * MIB, 1};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct heard heard;
-        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
-        const xseg_stream side = scene_stream();
+        struct logged logged;
+        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
+        const xseg_stream side = env_stream();
         void *held[7] = {NULL};
 
         for (unsigned i = 0; i < 200; i++) {
             const size_t size = bytes[i % COUNT_OF(bytes)];
             void **slot = &held[(size_t)i * 5 % COUNT_OF(held)];
 
-            scene_free(allocator, *slot);
-            *slot = scene_alloc(allocator, size, i % 3 == 0 ? side : NULL);
+            env_free(allocator, *slot);
+            *slot = env_alloc(allocator, size, i % 3 == 0 ? side : NULL);
             memset(*slot, (int)i, size);
             if (i % 4 == 0) {
-                assert_int_equal(xseg_sim_launch(side, 100), XSEG_OK);
-                assert_int_equal(xseg_record_stream(allocator, *slot, side), XSEG_OK);
+                assert_ok(xseg_sim_launch(side, 100));
+                assert_ok(xseg_record_stream(allocator, *slot, side));
             }
             if (i % 40 == 39)
-                scene_empty_cache(allocator);
+                env_empty_cache(allocator);
         }
         for (unsigned i = 0; i < COUNT_OF(held); i++)
-            scene_free(allocator, held[i]);
-        assert_int_equal(scene_stats(allocator).overwrites, 0);
-        assert_int_equal(heard.errors, 0);
+            env_free(allocator, held[i]);
+        assert_int_equal(env_stats(allocator).overwrites, 0);
+        assert_int_equal(logged.errors, 0);
         assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
-        scene_stream_destroy(side);
+        env_close(allocator, side);
     }
 }
 
-static void fresh_memory_holds_the_pattern(void **state)
+TEST(new_memory_has_the_debug_pattern)
 {
     static const char *const config[] = {"debug_fill:True",
                                          "debug_fill:True,expandable_segments:False"};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct heard heard;
-        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
-        unsigned char *small = scene_alloc(allocator, 1000, NULL);
-        unsigned char *large = scene_alloc(allocator, 25 * MIB, NULL);
+        struct logged logged;
+        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
+        unsigned char *small = env_alloc(allocator, 1000, NULL);
+        unsigned char *large = env_alloc(allocator, 25 * MIB, NULL);
 
         let_work_end();
         assert_true(is_pattern(small, 1000));
         assert_true(is_pattern(large, 25 * MIB));
-        scene_free(allocator, small);
-        scene_free(allocator, large);
-        scene_close(allocator);
+        env_free(allocator, small, large);
+        env_close(allocator);
     }
 }
 
-/* While another stream may still read a freed block, it keeps what it holds. */
-static void a_block_in_use_elsewhere_is_filled_later(void **state)
+TEST(a_block_in_use_elsewhere_is_filled_later)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
-    const xseg_stream side = scene_stream();
-    unsigned char *ptr = scene_alloc(allocator, 4 * KIB, NULL);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", true);
+    const xseg_stream side = env_stream();
+    unsigned char *ptr = env_alloc(allocator, 4 * KIB, NULL);
 
-    (void)state;
     memset(ptr, 7, 4 * KIB);
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    scene_free(allocator, ptr);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_free(allocator, ptr);
     xseg_sim_advance(1);
     assert_int_equal(ptr[0], 7);
     assert_int_equal(ptr[4 * KIB - 1], 7);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 100, NULL));
+    assert_ok(xseg_sim_finish(side));
+    env_free(allocator, env_alloc(allocator, 100, NULL));
     let_work_end();
     assert_true(is_pattern(ptr, 4 * KIB));
     ptr[5] = 1;
-    assert_ptr_equal(scene_alloc(allocator, 4 * KIB, NULL), ptr);
-    assert_int_equal(scene_stats(allocator).overwrites, 1);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    assert_ptr_equal(env_alloc(allocator, 4 * KIB, NULL), ptr);
+    assert_int_equal(env_stats(allocator).overwrites, 1);
+    env_free(allocator, ptr);
+    env_close(allocator, side);
 }
 
 /* A fill that fails is no check; a neighbour that is not filled takes the check from both. */
-static void a_failed_fill_loses_nothing(void **state)
+TEST(a_failed_fill_loses_nothing)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", true);
-    unsigned char *ptr = scene_alloc(allocator, 2 * MIB, NULL);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", true);
+    unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
-    (void)state;
     memset(ptr, 7, 2 * MIB);
-    assert_int_equal(xseg_sim_fail("cuMemsetD32Async", 1, 999), XSEG_OK);
-    scene_free(allocator, ptr);
+    assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
+    env_free(allocator, ptr);
     assert_true(xseg_sim_failed());
     assert_int_equal(ptr[0], 7);
-    assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
 
     /* A copy that fails is no check, either. */
-    scene_free(allocator, ptr);
-    scene_empty_cache(allocator);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
+    env_free(allocator, ptr);
     let_work_end();
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[9] = 0;
-    assert_int_equal(xseg_sim_fail("cuMemcpyDtoHAsync", 2, 999), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
+    assert_ok(xseg_sim_fail("cuMemcpyDtoHAsync", 2, 999));
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     assert_true(xseg_sim_failed());
-    assert_int_equal(heard.errors, 0);
-    assert_int_equal(scene_stats(allocator).overwrites, 0);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    assert_int_equal(logged.errors, 0);
+    assert_int_equal(env_stats(allocator).overwrites, 0);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
-/* A driver that keeps no contents: found out once, and then nothing is read any more. */
-static void nothing_is_read_where_nothing_is_kept(void **state)
+/* After the first check fails, no memory is read any more. */
+TEST(pattern_is_not_read_if_the_driver_keeps_no_contents)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:True", false);
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", false);
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 5000, NULL));
+    env_free(allocator, env_alloc(allocator, 5000, NULL));
     const uint64_t reads = xseg_sim_calls("cuMemcpyDtoHAsync");
     const uint64_t fills = xseg_sim_calls("cuMemsetD32Async");
     assert_int_equal(reads, 2);
     for (unsigned i = 0; i < 50; i++)
-        scene_free(allocator, scene_alloc(allocator, 5000, NULL));
+        env_free(allocator, env_alloc(allocator, 5000, NULL));
     assert_int_equal(xseg_sim_calls("cuMemcpyDtoHAsync"), reads);
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), fills + 50);
-    assert_int_equal(heard.errors, 0);
-    scene_close(allocator);
+    assert_int_equal(logged.errors, 0);
+    env_close(allocator);
 }
 
 /* The key can be changed at any time: what is not filled is not checked. */
-static void the_key_can_be_switched(void **state)
+TEST(the_key_can_be_switched)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "debug_fill:False", true);
-    unsigned char *ptr = scene_alloc(allocator, 2 * MIB, NULL);
-    uint64_t calls;
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:False", true);
+    unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
-    (void)state;
     memset(ptr, 7, 2 * MIB);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
+    assert_ok(xseg_config_set(allocator, "debug_fill:True"));
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
+    env_free(allocator, ptr);
     let_work_end();
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[0] = 0;
-    assert_int_equal(xseg_config_set(allocator, "debug_fill:False"), XSEG_OK);
-    calls = xseg_sim_calls(NULL);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
-    scene_free(allocator, ptr);
+    assert_ok(xseg_config_set(allocator, "debug_fill:False"));
+    uint64_t calls = xseg_sim_calls(NULL);
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_sim_calls(NULL), calls);
 
     /* Freed while it was off, among memory that is filled. */
-    scene_empty_cache(allocator);
-    assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
-    ptr = scene_alloc(allocator, 2 * MIB, NULL);
+    env_empty_cache(allocator);
+    assert_ok(xseg_config_set(allocator, "debug_fill:True"));
+    ptr = env_alloc(allocator, 2 * MIB, NULL);
     memset(ptr, 7, 2 * MIB);
-    assert_int_equal(xseg_config_set(allocator, "debug_fill:False"), XSEG_OK);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_config_set(allocator, "debug_fill:True"), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, 2 * MIB, NULL), ptr);
-    assert_int_equal(heard.errors, 0);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    assert_ok(xseg_config_set(allocator, "debug_fill:False"));
+    env_free(allocator, ptr);
+    assert_ok(xseg_config_set(allocator, "debug_fill:True"));
+    assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
+    assert_int_equal(logged.errors, 0);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* Graphs write to what is free in their pool, so the pattern keeps out of private pools. */
-static void private_pools_are_left_alone(void **state)
+TEST(private_pools_are_left_alone)
 {
-    struct heard heard;
+    struct logged logged;
     struct xseg_allocator *allocator =
-        open_hearing(&heard, "debug_fill:True,unmap_on_free:True,guard_page:True", true);
-    struct xseg_pool *pool = NULL;
+        open_hearing(&logged, "debug_fill:True,unmap_on_free:True,guard_page:True", true);
     void *ptr = NULL, *again = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    ptr = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     memset(ptr, 7, 3 * MIB);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), 0);
     assert_int_equal(xseg_sim_calls("cuMemcpyDtoHAsync"), 0);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    again = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    again = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     assert_ptr_equal(again, ptr);
-    scene_free(allocator, again);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, again);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
 /* --- Captures. --- */
@@ -371,38 +355,33 @@ static size_t end_capture(xseg_stream stream)
 
 /* The debugging keys queue nothing on the stream that is captured, and make no call that would spoil
  * a capture elsewhere. */
-static void nothing_of_this_gets_into_a_capture(void **state)
+TEST(debug_fills_stay_out_of_a_capture)
 {
     static const char *const config[] = {"debug_fill:True", "unmap_on_free:True",
                                          "guard_page:True,debug_fill:True"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct heard heard;
-        struct xseg_allocator *allocator = open_hearing(&heard, config[i], true);
-        const xseg_stream captured = scene_stream(), other = scene_stream();
-        void *before = scene_alloc(allocator, 5000, captured), *during;
+        struct logged logged;
+        struct xseg_allocator *allocator = open_hearing(&logged, config[i], true);
+        const xseg_stream captured = env_stream(), other = env_stream();
+        void *before = env_alloc(allocator, 5000, captured), *during;
 
         /* Mode 0 is global: what is unsafe for a capture spoils it, whichever stream it is about. */
         enter();
         assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
-        during = scene_alloc(allocator, 3 * MIB, captured);
-        scene_free(allocator, before);
-        scene_free(allocator, during);
-        during = scene_alloc(allocator, 3 * MIB, captured);
+        during = env_alloc(allocator, 3 * MIB, captured);
+        env_free(allocator, before, during);
+        during = env_alloc(allocator, 3 * MIB, captured);
         for (unsigned round = 0; round < 2; round++)
-            scene_free(allocator, scene_alloc(allocator, 2 * MIB, other));
-        scene_free(allocator, during);
+            env_free(allocator, env_alloc(allocator, 2 * MIB, other));
+        env_free(allocator, during);
         assert_int_equal(end_capture(captured), 0);
         leave();
-        assert_int_equal(heard.errors, 0);
+        assert_int_equal(logged.errors, 0);
 
-        /* What could not go meanwhile goes at the next trim. */
-        scene_empty_cache(allocator);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
-        scene_stream_destroy(captured);
-        scene_stream_destroy(other);
+        env_empty_cache(allocator);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        env_close(allocator, captured, other);
     }
 }
 
@@ -425,52 +404,50 @@ static uint64_t address_of(const void *ptr)
 
 static void read_late(void)
 {
-    struct xseg_allocator *allocator = scene_open("unmap_on_free:True");
-    void *ptr = scene_alloc(allocator, 5000, NULL);
+    struct xseg_allocator *allocator = env_open("unmap_on_free:True");
+    void *ptr = env_alloc(allocator, 5000, NULL);
 
     enter();
     (void)xseg_sim_launch_on(NULL, 1000, address_of(ptr), 5000);
-    scene_free(allocator, ptr);
-    (void)scene_alloc(allocator, 5000, NULL);
+    env_free(allocator, ptr);
+    (void)env_alloc(allocator, 5000, NULL);
     (void)xseg_sim_launch_on(NULL, 1000, address_of(ptr), 16);
 }
 
 static void write_past_the_end(void)
 {
-    struct xseg_allocator *allocator = scene_open("guard_page:True");
-    const uint64_t address = address_of(scene_alloc(allocator, 5 * MIB + 512, NULL));
+    struct xseg_allocator *allocator = env_open("guard_page:True");
+    const uint64_t address = address_of(env_alloc(allocator, 5 * MIB + 512, NULL));
 
     enter();
-    (void)scene_alloc(allocator, 5 * MIB + 512, NULL);
+    (void)env_alloc(allocator, 5 * MIB + 512, NULL);
     (void)xseg_sim_launch_on(NULL, 1000, address, 5 * MIB + 512);
     (void)xseg_sim_launch_on(NULL, 1000, address + 5 * MIB + 500, 16);
 }
 
-static void late_and_wide_accesses_fault(void **state)
+TEST(late_and_wide_accesses_fault)
 {
-    (void)state;
     expect_report(read_late, "access to an unmapped address");
     expect_report(write_past_the_end, "access to an unmapped address");
 }
 
 /* Where blocks lie in their pages, and what is counted. */
-static void alone_blocks_have_pages_of_their_own(void **state)
+TEST(alone_blocks_have_pages_of_their_own)
 {
     static const size_t bytes[] = {1, 512, 5000, MIB, 2 * MIB, 5 * MIB + 1};
     static const char *const config[] = {"unmap_on_free:True", "guard_page:True",
                                          "unmap_on_free:True,guard_page:True"};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct xseg_allocator *allocator = scene_open(config[mode]);
+        struct xseg_allocator *allocator = env_open(config[mode]);
         void *ptr[COUNT_OF(bytes)];
 
         for (unsigned i = 0; i < COUNT_OF(bytes); i++) {
             const size_t size = (bytes[i] + 511) / 512 * 512;
             const size_t pages = (size + 2 * MIB - 1) / (2 * MIB) * 2 * MIB;
 
-            ptr[i] = scene_alloc(allocator, bytes[i], NULL);
-            const struct xseg_block_info info = scene_block(allocator, ptr[i]);
+            ptr[i] = env_alloc(allocator, bytes[i], NULL);
+            const struct xseg_block_info info = env_block(allocator, ptr[i]);
             assert_int_equal(info.bytes, size);
             assert_int_equal(info.requested, bytes[i]);
             assert_int_equal(info.segment_bytes, pages);
@@ -482,351 +459,292 @@ static void alone_blocks_have_pages_of_their_own(void **state)
             assert_int_equal(xseg_free(allocator, (char *)info.segment_base + pages),
                              XSEG_ERR_NOT_ALLOCATED);
         }
-        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current,
+        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current,
                          xseg_sim_used(0));
         for (unsigned i = 0; i < COUNT_OF(bytes); i++)
-            scene_free(allocator, ptr[i]);
+            env_free(allocator, ptr[i]);
         assert_int_equal(xseg_sim_used(0), 0);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
-        scene_close(allocator);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
+        env_close(allocator);
     }
 }
 
-static void alone_blocks_are_aligned_as_asked(void **state)
+TEST(guarded_blocks_have_the_requested_alignment)
 {
-    struct xseg_allocator *allocator = scene_open("guard_page:True");
+    struct xseg_allocator *allocator = env_open("guard_page:True");
     struct xseg_request request = {sizeof(request)};
 
-    (void)state;
     for (size_t alignment = 1; alignment <= 64 * MIB; alignment *= 4)
         for (size_t bytes = 700; bytes < 8 * MIB; bytes *= 40) {
             void *ptr = NULL;
 
             request.bytes = bytes;
             request.alignment = alignment;
-            assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+            assert_ok(xseg_alloc_with(allocator, &request, &ptr));
             assert_int_equal(address_of(ptr) % alignment, 0);
-            assert_true(scene_block(allocator, ptr).bytes >= bytes);
-            scene_free(allocator, ptr);
+            assert_true(env_block(allocator, ptr).bytes >= bytes);
+            env_free(allocator, ptr);
         }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The addresses come again only when many others have been freed after them. */
-static void freed_addresses_stay_in_quarantine(void **state)
+TEST(freed_addresses_are_quarantined)
 {
-    struct xseg_allocator *allocator = scene_open("unmap_on_free:True,history:all");
-    char *first = scene_alloc(allocator, 5000, NULL), *last = NULL;
+    struct xseg_allocator *allocator = env_open("unmap_on_free:True,history:all");
+    char *first = env_alloc(allocator, 5000, NULL), *last = NULL;
 
-    (void)state;
-    scene_free(allocator, first);
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
-                       "has been freed and unmapped");
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
-    assert_int_equal(scene_block(allocator, first).state, XSEG_BLOCK_UNMAPPED);
-    scene_empty_cache(allocator);
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
-                       "has been freed and unmapped");
+    env_free(allocator, first);
+    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
+                     "has been freed and unmapped");
+    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
+    assert_int_equal(env_block(allocator, first).state, XSEG_BLOCK_UNMAPPED);
+    env_empty_cache(allocator);
+    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
+                     "has been freed and unmapped");
     for (unsigned i = 0; i < 4200; i++) {
-        last = scene_alloc(allocator, 5000, NULL);
-        scene_free(allocator, last);
+        last = env_alloc(allocator, 5000, NULL);
+        env_free(allocator, last);
     }
-    scene_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
-                       "not in memory of this");
-    scene_expect_error(xseg_free(allocator, last), XSEG_ERR_NOT_ALLOCATED,
-                       "has been freed and unmapped");
-    assert_true(scene_stats(allocator).address_bytes <= 4097ul * 4 * MIB);
-    assert_true(scene_stats(allocator).address_bytes >= 2048ul * 4 * MIB);
-    scene_close(allocator);
+    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "not in memory of this");
+    env_expect_error(xseg_free(allocator, last), XSEG_ERR_NOT_ALLOCATED,
+                     "has been freed and unmapped");
+    assert_true(env_stats(allocator).address_bytes <= 4097ul * 4 * MIB);
+    assert_true(env_stats(allocator).address_bytes >= 2048ul * 4 * MIB);
+    env_close(allocator);
 }
 
 /* Without addresses the quarantine ends before a request fails. */
-static void quarantine_ends_where_addresses_run_short(void **state)
+TEST(quarantine_ends_where_addresses_run_short)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
+                                         .address_bytes = GIB};
 
-    (void)state;
-    settings.memory_bytes = GIB;
-    settings.address_bytes = GIB;
-    allocator = scene_open_on(&settings, "unmap_on_free:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "unmap_on_free:True");
     for (unsigned i = 0; i < 300; i++)
-        scene_free(allocator, scene_alloc(allocator, 8 * MIB, NULL));
-    assert_int_equal(scene_stats(allocator).num_ooms, 0);
-    scene_close(allocator);
+        env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
+    env_close(allocator);
 }
 
 /* The free waits for the block's own stream, and for those that use it. */
-static void a_free_waits_for_every_stream(void **state)
+TEST(a_free_waits_for_every_stream)
 {
-    struct xseg_allocator *allocator = scene_open("unmap_on_free:True");
-    const xseg_stream own = scene_stream(), side = scene_stream();
-    void *ptr = scene_alloc(allocator, 5000, own);
+    struct xseg_allocator *allocator = env_open("unmap_on_free:True");
+    const xseg_stream own = env_stream(), side = env_stream();
+    void *ptr = env_alloc(allocator, 5000, own);
 
-    (void)state;
     enter();
-    assert_int_equal(xseg_sim_launch_on(own, UINT64_MAX, address_of(ptr), 5000), XSEG_OK);
-    assert_int_equal(xseg_sim_launch_on(side, UINT64_MAX, address_of(ptr), 5000), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    scene_free(allocator, ptr); /* else the simulator reports memory that is still in use */
+    assert_ok(xseg_sim_launch_on(own, UINT64_MAX, address_of(ptr), 5000));
+    assert_ok(xseg_sim_launch_on(side, UINT64_MAX, address_of(ptr), 5000));
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_free(allocator, ptr); /* else the simulator reports memory that is still in use */
     leave();
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(own);
-    scene_stream_destroy(side);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator, own, side);
 }
 
-static void without_expandable_segments_there_is_a_warning(void **state)
+TEST(guarded_blocks_without_expandable_segments_are_logged)
 {
-    struct heard heard;
+    struct logged logged;
     struct xseg_allocator *allocator =
-        open_hearing(&heard, "expandable_segments:False,guard_page:True", false);
+        open_hearing(&logged, "expandable_segments:False,guard_page:True", false);
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_options options = {sizeof(options)};
 
-    (void)state;
-    assert_int_equal(heard.warnings, 1);
-    expect_heard(&heard, "guard_page");
-    scene_free(allocator, scene_alloc(allocator, 5000, NULL));
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
-    scene_close(allocator);
+    assert_int_equal(logged.warnings, 1);
+    expect_heard(&logged, "guard_page");
+    env_free(allocator, env_alloc(allocator, 5000, NULL));
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
+    env_close(allocator);
 
     settings.without_vmm = true;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    memset(&heard, 0, sizeof(heard));
-    options.driver = scene_driver();
-    options.log = hear;
-    options.log_context = &heard;
-    assert_int_equal(xseg_open("guard_page:True", &options, &allocator), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 5000, NULL));
-    assert_int_equal(heard.warnings, 1);
-    expect_heard(&heard, "segments are classic, unmap_on_free and guard_page have no effect, ");
-    scene_close(allocator);
+    assert_ok(xseg_sim_reset(&settings));
+    memset(&logged, 0, sizeof(logged));
+    options.driver = env_driver();
+    options.log = log_line;
+    options.log_context = &logged;
+    assert_ok(xseg_open("guard_page:True", &options, &allocator));
+    env_free(allocator, env_alloc(allocator, 5000, NULL));
+    assert_int_equal(logged.warnings, 1);
+    expect_heard(&logged, "segments are classic, unmap_on_free and guard_page have no effect, ");
+    env_close(allocator);
 }
 
 /* --- Freeing twice. --- */
 
-static void a_second_free_is_told_about_the_first(void **state)
+TEST(double_free_reports_the_first_free)
 {
-    struct xseg_allocator *allocator =
-        scene_open("history:all,history_stacks:all,history_events:16");
-    void *ptr = scene_alloc(allocator, 8 * MIB, NULL), *other[3];
+    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all,history_events:16");
+    void *ptr = env_alloc(allocator, 8 * MIB, NULL), *other[3];
     char thread[64];
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
-        other[i] = scene_alloc(allocator, 2 * MIB, NULL);
-    scene_free(allocator, ptr);
-    scene_free(allocator, other[0]);
-    scene_free(allocator, other[1]);
+        other[i] = env_alloc(allocator, 2 * MIB, NULL);
+    env_free(allocator, ptr, other[0], other[1]);
     (void)snprintf(thread, sizeof(thread), " ms ago by thread %d with", (int)gettid());
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, " in cached memory; ");
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, thread);
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
-                       "with the block of 8388608 bytes at ");
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "test-api-debug+0x");
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, " in cached memory; ");
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, thread);
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
+                     "with the block of 8388608 bytes at ");
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "test-api-debug+0x");
     /* From inside the block, and in a use. */
-    scene_expect_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL),
-                       XSEG_ERR_NOT_ALLOCATED, "with the block of 8388608 bytes at ");
+    env_expect_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL),
+                     XSEG_ERR_NOT_ALLOCATED, "with the block of 8388608 bytes at ");
     /* 16 later events overwrite that of the free. */
     for (unsigned i = 0; i < 16; i++)
-        scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
-                       "; check for a double free");
+        env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
+                     "; check for a double free");
     assert_int_equal(
         xseg_error_message(NULL, 0),
         strlen(
             "xseg_free: block is not allocated, 0x000000000 in cached memory; check for a double "
             "free or an invalid pointer"));
-    scene_free(allocator, other[2]);
-    scene_close(allocator);
+    env_free(allocator, other[2]);
+    env_close(allocator);
 }
 
 /* A free that failed was none. */
-static void a_free_that_failed_is_not_remembered(void **state)
+TEST(a_free_that_failed_is_not_remembered)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
-    const xseg_stream side = scene_stream();
-    void *ptr = scene_alloc(allocator, 5000, NULL);
+    struct xseg_allocator *allocator = env_open("history:all");
+    const xseg_stream side = env_stream();
+    void *ptr = env_alloc(allocator, 5000, NULL);
     char text[1024];
 
-    (void)state;
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    assert_int_equal(xseg_sim_fail("cuEventRecord", 1, 999), XSEG_OK);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    assert_ok(xseg_sim_fail("cuEventRecord", 1, 999));
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_DRIVER);
-    scene_free(allocator, scene_alloc(allocator, 3000, NULL));
-    /* The free that succeeds is not noted: were the other one remembered, it would be told. */
-    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_free(allocator, env_alloc(allocator, 3000, NULL));
+    /* The second free succeeds and is not recorded. */
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
+    env_free(allocator, ptr);
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
     (void)xseg_error_message(text, sizeof(text));
     assert_null(strstr(text, "ms ago"));
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    env_close(allocator, side);
 }
 
 /* --- Zeroed requests. --- */
 
-static void zeroed_memory_is_zero(void **state)
+TEST(zeroed_memory_is_zero)
 {
     static const char *const config[] = {"expandable_segments:True", "debug_fill:True",
                                          "guard_page:True"};
 
-    (void)state;
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct heard heard;
-        struct xseg_allocator *allocator = open_hearing(&heard, config[mode], true);
+        struct logged logged;
+        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
         struct xseg_request request = {sizeof(request)};
         static const unsigned char zeros[3000];
-        unsigned char *ptr = scene_alloc(allocator, 3000, NULL);
+        unsigned char *ptr = env_alloc(allocator, 3000, NULL);
         void *again = NULL;
 
         memset(ptr, 7, 3000);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
         request.bytes = 2999;
         request.zeroed = true;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &again), XSEG_OK);
+        assert_ok(xseg_alloc_with(allocator, &request, &again));
         if (mode < 2)
             assert_ptr_equal(again, ptr);
         let_work_end();
         assert_memory_equal(again, zeros, 2999);
-        scene_free(allocator, again);
+        env_free(allocator, again);
 
         /* When that fails the block is free again. */
-        assert_int_equal(xseg_sim_fail("cuMemsetD32Async", 1, 999), XSEG_OK);
+        assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
         again = NULL;
-        scene_expect_error(xseg_alloc_with(allocator, &request, &again), XSEG_ERR_DRIVER,
-                           "cuMemsetD32Async");
+        env_expect_error(xseg_alloc_with(allocator, &request, &again), XSEG_ERR_DRIVER,
+                         "cuMemsetD32Async");
         assert_null(again);
-        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(scene_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
-        scene_close(allocator);
+        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(env_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
+        env_close(allocator);
     }
 }
 
 /* In the order of the stream: behind the work that is queued there already. */
-static void zeroing_waits_its_turn(void **state)
+TEST(zeroing_waits_its_turn)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
-    const xseg_stream stream = scene_stream();
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "expandable_segments:True", true);
+    const xseg_stream stream = env_stream();
     struct xseg_request request = {sizeof(request)};
-    unsigned char *ptr = scene_alloc(allocator, 3000, stream);
+    unsigned char *ptr = env_alloc(allocator, 3000, stream);
     void *again = NULL;
 
-    (void)state;
     memset(ptr, 7, 3000);
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    scene_free(allocator, ptr);
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
+    env_free(allocator, ptr);
     request.bytes = 3000;
     request.stream = stream;
     request.zeroed = true;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &again), XSEG_OK);
+    assert_ok(xseg_alloc_with(allocator, &request, &again));
     assert_ptr_equal(again, ptr);
     assert_int_equal(ptr[0], 7);
     let_work_end();
     assert_int_equal(ptr[0], 0);
     assert_int_equal(ptr[2999], 0);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_free(allocator, ptr);
+    env_close(allocator, stream);
 }
 
-static void zeroing_in_a_capture_is_a_node_of_the_graph(void **state)
+TEST(zeroing_in_a_capture_is_a_node_of_the_graph)
 {
-    struct heard heard;
-    struct xseg_allocator *allocator = open_hearing(&heard, "expandable_segments:True", true);
-    const xseg_stream stream = scene_stream();
-    struct xseg_request request = {sizeof(request)};
+    struct logged logged;
+    struct xseg_allocator *allocator = open_hearing(&logged, "expandable_segments:True", true);
+    const xseg_stream stream = env_stream();
+    struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
+                                   .zeroed = true};
     void *ptr = NULL;
 
-    (void)state;
-    request.bytes = 3000;
-    request.stream = stream;
-    request.zeroed = true;
     enter();
     assert_int_equal(cuStreamBeginCapture_v2(stream, 0), 0);
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
     assert_int_equal(end_capture(stream), 1);
     leave();
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_free(allocator, ptr);
+    env_close(allocator, stream);
 }
 
 /* A caller whose header ends before `zeroed` is served as before; what it has behind is not read. */
-static void older_callers_go_on_working(void **state)
+TEST(older_callers_are_compatible)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_request request = {sizeof(request), .bytes = 3000, .zeroed = true};
     void *ptr = NULL;
 
-    (void)state;
     request.struct_size = offsetof(struct xseg_request, zeroed);
-    request.bytes = 3000;
-    request.zeroed = true;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), 0);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     request.struct_size = offsetof(struct xseg_request, alignment);
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-/* What a caller of a newer header asks for beyond what is known is refused, and zero there asks for nothing. */
-static void newer_callers_are_served_as_far_as_they_are_known(void **state)
+/* Unknown members must be zero. */
+TEST(newer_callers_are_accepted_if_new_members_are_zero)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct {
         struct xseg_request known;
         uint64_t more;
     } newer = {{sizeof(struct xseg_request)}, 1};
     void *ptr = NULL;
 
-    (void)state;
     newer.known.struct_size = sizeof(newer);
     newer.known.bytes = 3000;
     assert_int_equal(xseg_alloc_with(allocator, &newer.known, &ptr), XSEG_ERR_ARGUMENT);
     assert_null(ptr);
     newer.more = 0;
-    assert_int_equal(xseg_alloc_with(allocator, &newer.known, &ptr), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(late_and_wide_accesses_fault),
-        cmocka_unit_test(a_write_after_the_free_is_reported),
-        cmocka_unit_test(every_byte_of_a_block_is_looked_at),
-        cmocka_unit_test(memory_that_nobody_wrote_to_is_no_alarm),
-        cmocka_unit_test(fresh_memory_holds_the_pattern),
-        cmocka_unit_test(a_block_in_use_elsewhere_is_filled_later),
-        cmocka_unit_test(a_failed_fill_loses_nothing),
-        cmocka_unit_test(nothing_is_read_where_nothing_is_kept),
-        cmocka_unit_test(the_key_can_be_switched),
-        cmocka_unit_test(private_pools_are_left_alone),
-        cmocka_unit_test(nothing_of_this_gets_into_a_capture),
-        cmocka_unit_test(alone_blocks_have_pages_of_their_own),
-        cmocka_unit_test(alone_blocks_are_aligned_as_asked),
-        cmocka_unit_test(freed_addresses_stay_in_quarantine),
-        cmocka_unit_test(quarantine_ends_where_addresses_run_short),
-        cmocka_unit_test(a_free_waits_for_every_stream),
-        cmocka_unit_test(without_expandable_segments_there_is_a_warning),
-        cmocka_unit_test(a_second_free_is_told_about_the_first),
-        cmocka_unit_test(a_free_that_failed_is_not_remembered),
-        cmocka_unit_test(zeroed_memory_is_zero),
-        cmocka_unit_test(zeroing_waits_its_turn),
-        cmocka_unit_test(zeroing_in_a_capture_is_a_node_of_the_graph),
-        cmocka_unit_test(older_callers_go_on_working),
-        cmocka_unit_test(newer_callers_are_served_as_far_as_they_are_known),
-    };
-
-    return cmocka_run_group_tests_name("debug", tests, NULL, NULL);
+    assert_ok(xseg_alloc_with(allocator, &newer.known, &ptr));
+    env_free(allocator, ptr);
+    env_close(allocator);
 }

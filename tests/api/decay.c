@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Idle memory goes back by itself: along a curve, above a floor, below limits, and never waiting. */
+/* Decay: idle memory is released along a curve, above a floor, below limits, and without waits. */
 #include <dirent.h>
 #include <stdio.h>
 #include <time.h>
 
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 #define MS UINT64_C(1000000)
 
@@ -18,33 +18,27 @@ static uint64_t virtual_clock(void *context)
     return xseg_sim_clock();
 }
 
-/* A machine with so much memory, and an allocator that goes by the virtual clock. */
+/* A device of `mib` MiB, and an allocator with the virtual clock. */
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
-    settings.memory_bytes = mib * MIB;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    options.driver = scene_driver();
+    assert_ok(xseg_sim_reset(&settings));
+    options.driver = env_driver();
     options.clock = virtual_clock;
     clock_reads = 0;
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    assert_ok(xseg_open(config, &options, &allocator));
     return allocator;
-}
-
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
 static void tick(struct xseg_allocator *allocator)
 {
-    assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
+    assert_ok(trim_due(allocator, UINT64_MAX));
 }
 
-/* So much time passes, and the allocator looks from time to time. */
+/* Advance the clock in steps, each with a due trim. */
 static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
 {
     for (unsigned i = 0; i < milliseconds; i += 10) {
@@ -53,11 +47,11 @@ static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
     }
 }
 
-/* So many bytes become idle now. */
+/* Make memory idle now. */
 static void idle(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
 {
     tick(allocator);
-    scene_free(allocator, scene_alloc(allocator, bytes, stream));
+    env_free(allocator, env_alloc(allocator, bytes, stream));
 }
 
 static uint64_t waits(void)
@@ -66,18 +60,17 @@ static uint64_t waits(void)
            xseg_sim_calls("cuEventSynchronize");
 }
 
-static void idle_memory_goes_along_a_curve(void **state)
+TEST(idle_memory_decays_along_a_curve)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
-    uint64_t before, most = 0;
+    uint64_t most = 0;
 
-    (void)state;
     idle(allocator, 2000 * MIB, NULL);
-    before = reserved(allocator);
+    uint64_t before = env_reserved(allocator);
     assert_int_equal(before, 2000 * MIB);
     for (unsigned i = 1; i <= 105; i++) {
         pass(allocator, 10);
-        const uint64_t now = reserved(allocator);
+        const uint64_t now = env_reserved(allocator);
         /* The curve is steepest in the middle: twice the mean. */
         most = before - now > most ? before - now : most;
         before = now;
@@ -93,82 +86,78 @@ static void idle_memory_goes_along_a_curve(void **state)
     assert_int_equal(before, 0);
     assert_in_range(most, 20 * MIB, 80 * MIB);
     assert_int_equal(waits(), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void calls_of_the_user_are_enough(void **state)
+TEST(calls_of_the_user_are_enough)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    scene_free(allocator, scene_alloc(allocator, 2000 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    env_free(allocator, env_alloc(allocator, 2000 * MIB, NULL));
     for (unsigned i = 0; i < 300; i++) {
         xseg_sim_advance(5 * MS);
-        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+        env_free(allocator, env_alloc(allocator, 1, NULL));
     }
     /* The page of the small blocks is in use. */
-    assert_int_equal(reserved(allocator), 2 * MIB);
+    assert_int_equal(env_reserved(allocator), 2 * MIB);
     assert_int_equal(waits(), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void without_a_key_nothing_reads_the_clock(void **state)
+TEST(clock_is_not_read_without_decay)
 {
     struct xseg_allocator *allocator = open_on(4096, "keep_mb:10,keep_window_s:5");
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     xseg_sim_advance(100000 * MS);
     tick(allocator);
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(reserved(allocator), 102 * MIB);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_reserved(allocator), 102 * MIB);
     assert_int_equal(clock_reads, 0);
     for (unsigned i = 0; i < 100; i++)
-        scene_free(allocator, scene_alloc(allocator, i % 2 == 0 ? 1 : 100 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, i % 2 == 0 ? 1 : 100 * MIB, NULL));
     tick(allocator);
     assert_int_equal(clock_reads, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void what_is_used_again_stays(void **state)
+TEST(reused_memory_does_not_decay)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
 
-    (void)state;
     idle(allocator, 400 * MIB, NULL);
     const uint64_t made = xseg_sim_calls("cuMemCreate"), mapped = xseg_sim_calls("cuMemMap");
     for (unsigned i = 0; i < 20; i++) {
         pass(allocator, 100);
-        scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     }
-    assert_int_equal(reserved(allocator), 200 * MIB);
+    assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), made);
     assert_int_equal(xseg_sim_calls("cuMemMap"), mapped);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Never, by a change at run time: what has not gone by then stays. */
-static void never_means_never(void **state)
+TEST(negative_idle_time_disables_decay)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
 
-    (void)state;
     idle(allocator, 400 * MIB, NULL);
     pass(allocator, 620);
-    const uint64_t left = reserved(allocator);
+    const uint64_t left = env_reserved(allocator);
     assert_in_range(left, 100 * MIB, 300 * MIB);
-    assert_int_equal(xseg_config_set(allocator, "idle_ms:-1"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "idle_ms:-1"));
     clock_reads = 0;
     pass(allocator, 5000);
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, NULL));
-    assert_int_equal(reserved(allocator), left);
+    env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
+    assert_int_equal(env_reserved(allocator), left);
     assert_int_equal(clock_reads, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A budget for a few pages at a time: those that have been idle for longest, whosever they are. */
-static void the_oldest_go_first(void **state)
+TEST(oldest_memory_decays_first)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,reclaim_us_per_s:1");
     xseg_stream stream[4];
@@ -176,313 +165,296 @@ static void the_oldest_go_first(void **state)
     /* The order in which the streams become idle: neither their own nor the reverse. */
     static const unsigned order[] = {2, 0, 3, 1};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
-        stream[i] = scene_stream();
+        stream[i] = env_stream();
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
-        ptr[i] = scene_alloc(allocator, 100 * MIB, stream[i]);
+        ptr[i] = env_alloc(allocator, 100 * MIB, stream[i]);
     tick(allocator);
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-        scene_free(allocator, ptr[order[i]]);
+        env_free(allocator, ptr[order[i]]);
         xseg_sim_advance(1000 * MS);
-        assert_int_equal(xseg_config_set(allocator, "keep_mb:1000"), XSEG_OK);
+        assert_ok(xseg_config_set(allocator, "keep_mb:1000"));
         tick(allocator);
     }
-    assert_int_equal(xseg_config_set(allocator, "keep_mb:0"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "keep_mb:0"));
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         for (unsigned at = i; at < COUNT_OF(stream); at++)
-            assert_int_equal(scene_block(allocator, ptr[order[at]]).state, XSEG_BLOCK_CACHED);
-        while (reserved(allocator) > (COUNT_OF(stream) - 1 - i) * 100 * MIB) {
+            assert_int_equal(env_block(allocator, ptr[order[at]]).state, XSEG_BLOCK_CACHED);
+        while (env_reserved(allocator) > (COUNT_OF(stream) - 1 - i) * 100 * MIB) {
             xseg_sim_advance(MS);
-            assert_int_equal(trim_due(allocator, 1), XSEG_OK);
+            assert_ok(trim_due(allocator, 1));
         }
-        assert_int_equal(scene_block(allocator, ptr[order[i]]).state, XSEG_BLOCK_UNMAPPED);
+        assert_int_equal(env_block(allocator, ptr[order[i]]).state, XSEG_BLOCK_UNMAPPED);
     }
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_close(allocator));
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
 }
 
 /* Behind an event, on their way out, and wanted again: they never left. */
-static void what_waits_for_an_event_comes_back(void **state)
+TEST(pending_memory_is_reclaimed_after_its_event)
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap",     "cuMemSetAccess",
                                         "cuMemUnmap",  "cuMemRelease", "cuMemAddressReserve"};
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     uint64_t before[COUNT_OF(calls)];
-    void *ptr;
 
-    (void)state;
     tick(allocator);
-    ptr = scene_alloc(allocator, 400 * MIB, stream);
-    assert_int_equal(xseg_sim_launch_on(stream, 1000 * MS, (uintptr_t)ptr, 400 * MIB), XSEG_OK);
-    scene_free(allocator, ptr);
+    void *ptr = env_alloc(allocator, 400 * MIB, stream);
+    assert_ok(xseg_sim_launch_on(stream, 1000 * MS, (uintptr_t)ptr, 400 * MIB));
+    env_free(allocator, ptr);
     pass(allocator, 500);
-    /* All of it is due, and an event stands between. */
+    /* All of it has expired, but an event is pending. */
     assert_true(xseg_sim_calls("cuEventRecord") > 0);
-    assert_int_equal(reserved(allocator), 400 * MIB);
+    assert_int_equal(env_reserved(allocator), 400 * MIB);
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         before[i] = xseg_sim_calls(calls[i]);
     const uint64_t all = xseg_sim_calls(NULL);
-    ptr = scene_alloc(allocator, 400 * MIB, stream);
+    ptr = env_alloc(allocator, 400 * MIB, stream);
     assert_int_equal(xseg_sim_calls(NULL), all);
     pass(allocator, 1000);
-    assert_int_equal(reserved(allocator), 400 * MIB);
+    assert_int_equal(env_reserved(allocator), 400 * MIB);
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         assert_int_equal(xseg_sim_calls(calls[i]), before[i]);
     assert_int_equal(waits(), 0);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     pass(allocator, 300);
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(waits(), 0);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
 /* Work is always queued on the stream, and yet what was freed before goes. */
-static void a_stream_that_never_rests_holds_up_nothing(void **state)
+TEST(busy_stream_does_not_block_decay)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
-    const xseg_stream stream = scene_stream();
-    void *live = scene_alloc(allocator, 4 * MIB, stream);
+    const xseg_stream stream = env_stream();
+    void *live = env_alloc(allocator, 4 * MIB, stream);
 
-    (void)state;
     tick(allocator);
-    void *ptr = scene_alloc(allocator, 400 * MIB, stream);
-    assert_int_equal(xseg_sim_launch_on(stream, 300 * MS, (uintptr_t)ptr, 400 * MIB), XSEG_OK);
-    scene_free(allocator, ptr);
+    void *ptr = env_alloc(allocator, 400 * MIB, stream);
+    assert_ok(xseg_sim_launch_on(stream, 300 * MS, (uintptr_t)ptr, 400 * MIB));
+    env_free(allocator, ptr);
     for (unsigned i = 0; i < 60; i++) {
-        assert_int_equal(xseg_sim_launch_on(stream, 10 * MS, (uintptr_t)live, 4 * MIB), XSEG_OK);
+        assert_ok(xseg_sim_launch_on(stream, 10 * MS, (uintptr_t)live, 4 * MIB));
         pass(allocator, 10);
         /* Not before the work on it has ended. */
         if (i < 29)
-            assert_int_equal(reserved(allocator), 420 * MIB);
+            assert_int_equal(env_reserved(allocator), 420 * MIB);
     }
-    assert_int_equal(reserved(allocator), 20 * MIB);
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
     assert_int_equal(waits(), 0);
     xseg_sim_finish_all();
-    scene_free(allocator, live);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_free(allocator, live);
+    env_close(allocator, stream);
 }
 
-static void a_floor_is_kept(void **state)
+TEST(a_floor_is_kept)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,keep_mb:500");
 
-    (void)state;
     idle(allocator, 1000 * MIB, NULL);
     pass(allocator, 500);
-    assert_int_equal(reserved(allocator), 500 * MIB);
-    assert_int_equal(xseg_config_set(allocator, "keep_mb:0"), XSEG_OK);
+    assert_int_equal(env_reserved(allocator), 500 * MIB);
+    assert_ok(xseg_config_set(allocator, "keep_mb:0"));
     pass(allocator, 500);
-    assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
+    env_close(allocator);
 }
 
-static void what_the_last_seconds_needed_is_kept(void **state)
+TEST(recent_peak_demand_is_retained)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,keep_window_s:8");
 
-    (void)state;
     idle(allocator, 1000 * MIB, NULL);
     for (unsigned i = 0; i < 40; i++) {
         pass(allocator, 100);
-        scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     }
-    assert_int_equal(reserved(allocator), 1000 * MIB);
+    assert_int_equal(env_reserved(allocator), 1000 * MIB);
     for (unsigned i = 0; i < 50; i++) {
         pass(allocator, 100);
-        scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     }
-    assert_int_equal(reserved(allocator), 300 * MIB);
+    assert_int_equal(env_reserved(allocator), 300 * MIB);
     pass(allocator, 9000);
-    assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
+    env_close(allocator);
 }
 
-static void a_soft_limit_draws_and_never_refuses(void **state)
+TEST(soft_limit_reclaims_and_never_denies)
 {
     struct xseg_allocator *allocator = open_on(4096, "soft_limit_mb:300");
 
-    (void)state;
     idle(allocator, 1000 * MIB, NULL);
     pass(allocator, 10);
-    assert_int_equal(reserved(allocator), 300 * MIB);
+    assert_int_equal(env_reserved(allocator), 300 * MIB);
     pass(allocator, 100000);
-    assert_int_equal(reserved(allocator), 300 * MIB);
-    void *ptr = scene_alloc(allocator, 2000 * MIB, NULL);
+    assert_int_equal(env_reserved(allocator), 300 * MIB);
+    void *ptr = env_alloc(allocator, 2000 * MIB, NULL);
     pass(allocator, 100);
-    assert_int_equal(reserved(allocator), 2000 * MIB);
-    scene_free(allocator, ptr);
+    assert_int_equal(env_reserved(allocator), 2000 * MIB);
+    env_free(allocator, ptr);
     pass(allocator, 10);
-    assert_int_equal(reserved(allocator), 300 * MIB);
-    scene_close(allocator);
+    assert_int_equal(env_reserved(allocator), 300 * MIB);
+    env_close(allocator);
 }
 
 /* Another process wants the memory. */
-static void the_need_of_others_counts(void **state)
+TEST(decay_keeps_device_free_min_mb_free)
 {
     struct xseg_allocator *allocator = open_on(4096, "device_free_min_mb:1000");
 
-    (void)state;
     idle(allocator, 2000 * MIB, NULL);
     pass(allocator, 1000);
-    assert_int_equal(reserved(allocator), 2000 * MIB);
-    assert_int_equal(xseg_sim_set_external_memory(0, 2000 * MIB), XSEG_OK);
+    assert_int_equal(env_reserved(allocator), 2000 * MIB);
+    assert_ok(xseg_sim_set_external_memory(0, 2000 * MIB));
     pass(allocator, 10);
-    assert_in_range(reserved(allocator), 1076 * MIB, 1096 * MIB);
-    scene_close(allocator);
+    assert_in_range(env_reserved(allocator), 1076 * MIB, 1096 * MIB);
+    env_close(allocator);
 }
 
-static void the_driver_is_kept_busy_no_longer_than_that(void **state)
+TEST(the_driver_is_kept_busy_no_longer_than_that)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,reclaim_us_per_s:500");
-    uint64_t start;
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    scene_free(allocator, scene_alloc(allocator, 2000 * MIB, NULL));
-    start = xseg_sim_driver_time();
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    env_free(allocator, env_alloc(allocator, 2000 * MIB, NULL));
+    uint64_t start = xseg_sim_driver_time();
     for (unsigned i = 0; i < 5000; i++) {
         xseg_sim_advance(1 * MS);
-        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+        env_free(allocator, env_alloc(allocator, 1, NULL));
     }
     assert_in_range(xseg_sim_driver_time() - start, 1500 * 1000, 4000 * 1000);
-    assert_in_range(reserved(allocator), 1000 * MIB, 1900 * MIB);
-    /* A tick has a budget of its own. */
-    const uint64_t before = reserved(allocator);
+    assert_in_range(env_reserved(allocator), 1000 * MIB, 1900 * MIB);
+    /* The due trim has a separate time budget. */
+    const uint64_t before = env_reserved(allocator);
     start = xseg_sim_driver_time();
     xseg_sim_advance(MS);
-    assert_int_equal(trim_due(allocator, 1000), XSEG_OK);
+    assert_ok(trim_due(allocator, 1000));
     assert_in_range(xseg_sim_driver_time() - start, 300 * 1000, 1600 * 1000);
-    assert_true(reserved(allocator) < before);
+    assert_true(env_reserved(allocator) < before);
     pass(allocator, 200);
-    assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
+    env_close(allocator);
 }
 
-static void at_once_means_at_the_next_call(void **state)
+TEST(zero_decay_releases_at_the_next_call)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:0,reclaim_us_per_s:1000000");
 
-    (void)state;
-    void *ptr = scene_alloc(allocator, 60 * MIB, NULL);
-    void *small = scene_alloc(allocator, 1, NULL);
+    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
+    void *small = env_alloc(allocator, 1, NULL);
     xseg_sim_advance(MS);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     for (unsigned i = 0; i < 3; i++) {
         xseg_sim_advance(MS);
-        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+        env_free(allocator, env_alloc(allocator, 1, NULL));
     }
-    assert_int_equal(reserved(allocator), 2 * MIB);
-    scene_free(allocator, small);
-    scene_close(allocator);
+    assert_int_equal(env_reserved(allocator), 2 * MIB);
+    env_free(allocator, small);
+    env_close(allocator);
 }
 
-static void classic_segments_go_too(void **state)
+TEST(classic_segments_decay)
 {
     struct xseg_allocator *allocator = open_on(4096, "expandable_segments:False,idle_ms:100");
     void *ptr[4];
 
-    (void)state;
     tick(allocator);
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        ptr[i] = scene_alloc(allocator, 100 * MIB, NULL);
+        ptr[i] = env_alloc(allocator, 100 * MIB, NULL);
     for (unsigned i = 1; i < COUNT_OF(ptr); i++)
-        scene_free(allocator, ptr[i]);
+        env_free(allocator, ptr[i]);
     pass(allocator, 200);
-    assert_int_equal(reserved(allocator), 100 * MIB);
-    scene_free(allocator, ptr[0]);
-    scene_close(allocator);
+    assert_int_equal(env_reserved(allocator), 100 * MIB);
+    env_free(allocator, ptr[0]);
+    env_close(allocator);
 }
 
-static void held_pools_and_captures_are_left_alone(void **state)
+TEST(held_pools_and_captures_are_left_alone)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
     void *ptr = NULL;
 
-    (void)state;
     tick(allocator);
-    ptr = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
-    scene_free(allocator, ptr);
+    ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    env_free(allocator, ptr);
     pass(allocator, 500);
-    assert_int_equal(reserved(allocator), 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
     idle(allocator, 60 * MIB, NULL);
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     pass(allocator, 500);
-    assert_int_equal(reserved(allocator), 100 * MIB);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_int_equal(env_reserved(allocator), 100 * MIB);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_pool_release(pool));
     pass(allocator, 500);
-    assert_true(reserved(allocator) <= 40 * MIB);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    assert_true(env_reserved(allocator) <= 40 * MIB);
+    env_close(allocator, stream);
 }
 
 /*
  * Memory of a pool that is released comes to an arena whose stream has passed an event.  That event is newer than the
  * time that the memory was freed by, but the work on the memory is newer than the event.
  */
-static void a_released_pools_memory_waits_for_its_own_work(void **state)
+TEST(a_released_pools_memory_waits_for_its_own_work)
 {
     struct xseg_allocator *allocator = open_on(200, "expandable_segments:True,idle_ms:50");
-    const xseg_stream stream = scene_stream();
-    struct xseg_pool *before = scene_pool(allocator), *pool = scene_pool(allocator);
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *before = env_pool(allocator), *pool = env_pool(allocator);
     struct xseg_trim_options options = {sizeof(options)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    (void)state;
     xseg_sim_advance(1000 * MS);
     /* The pool's arena learns the time from a trim that names the pool, and keeps that time. */
-    scene_free(allocator, scene_alloc_in(allocator, pool, 8 * MIB, stream));
+    env_free(allocator, env_alloc_in(allocator, pool, 8 * MIB, stream));
     where.device = 0;
     where.pool = pool;
     options.idle_ms = 100000;
-    assert_int_equal(xseg_trim(allocator, &where, &options, NULL), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, &options, NULL));
     /* Released memory on the stream: an event is recorded there while the stream works, and passes. */
-    scene_free(allocator, scene_alloc_in(allocator, before, 8 * MIB, stream));
-    assert_int_equal(xseg_pool_release(before), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    env_free(allocator, env_alloc_in(allocator, before, 8 * MIB, stream));
+    assert_ok(xseg_pool_release(before));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     pass(allocator, 100);
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
+    assert_ok(xseg_sim_finish(stream));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     tick(allocator);
     /* Memory of the pool with work queued on it, which is freed, and the pool released. */
-    void *ptr = scene_alloc_in(allocator, pool, 8 * MIB, stream);
-    assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)ptr, 8 * MIB),
-                     XSEG_OK);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    void *ptr = env_alloc_in(allocator, pool, 8 * MIB, stream);
+    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)ptr, 8 * MIB));
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
     /* The simulator ends the process if a page with queued work is unmapped. */
     pass(allocator, 1000);
-    assert_true(reserved(allocator) >= 8 * MIB);
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_true(env_reserved(allocator) >= 8 * MIB);
+    assert_ok(xseg_sim_finish(stream));
     pass(allocator, 1000);
-    assert_int_equal(reserved(allocator), 0);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    assert_int_equal(env_reserved(allocator), 0);
+    env_close(allocator, stream);
 }
 
-static void refused_pages_stay_and_go_later(void **state)
+TEST(failed_unmap_is_retried)
 {
     struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
-    const struct xseg_sim_fault refusal = {
-        .struct_size = sizeof(refusal), .call = "cuMemUnmap", .nth = 1, .every = 1, .error = 999};
+    const struct xseg_sim_fault error_message = {.struct_size = sizeof(error_message),
+                                                 .call = "cuMemUnmap",
+                                                 .nth = 1,
+                                                 .every = 1,
+                                                 .error = 999};
 
-    (void)state;
     idle(allocator, 200 * MIB, NULL);
-    assert_int_equal(xseg_sim_fault_set(0, &refusal), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &error_message));
     pass(allocator, 200);
-    assert_int_equal(reserved(allocator), 200 * MIB);
+    assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_true(xseg_sim_fault_count(0) > 0);
-    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, NULL));
     pass(allocator, 200);
-    assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
+    env_close(allocator);
 }
 
 static unsigned threads(void)
@@ -512,31 +484,30 @@ static void expect_threads(unsigned want)
     assert_int_equal(threads(), want);
 }
 
-/* With the machine's own clock, and nobody calling. */
-static void a_thread_gives_back_in_a_lull(void **state)
+/* With the system clock, and without calls. */
+TEST(background_thread_releases_idle_memory)
 {
     const unsigned before = threads();
-    struct xseg_allocator *allocator = scene_open("idle_ms:20,background_thread:True");
+    struct xseg_allocator *allocator = env_open("idle_ms:20,background_thread:True");
     unsigned naps = 0;
 
-    (void)state;
     assert_int_equal(threads(), before + 1);
-    scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
-    while (reserved(allocator) != 0 && naps++ < 10000)
+    env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
+    while (env_reserved(allocator) != 0 && naps++ < 10000)
         take_a_nap();
-    assert_int_equal(reserved(allocator), 0);
+    assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(waits(), 0);
-    assert_int_equal(xseg_config_set(allocator, "background_thread:False"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "background_thread:False"));
     expect_threads(before);
-    assert_int_equal(xseg_config_set(allocator, "background_thread:True"), XSEG_OK);
-    assert_int_equal(xseg_config_set(allocator, "background_thread:True,idle_ms:30"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "background_thread:True"));
+    assert_ok(xseg_config_set(allocator, "background_thread:True,idle_ms:30"));
     assert_int_equal(threads(), before + 1);
     /* A close that is refused leaves it at work. */
-    void *ptr = scene_alloc(allocator, 1, NULL);
+    void *ptr = env_alloc(allocator, 1, NULL);
     assert_int_equal(xseg_close(allocator), XSEG_ERR_BUSY);
     assert_int_equal(threads(), before + 1);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
     expect_threads(before);
 }
 
@@ -544,27 +515,23 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator, uint64_t l
                                     uint64_t idle_ms)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options how = {sizeof(how), .target_bytes = leave, .idle_ms = idle_ms};
 
-    how.target_bytes = leave;
-    how.idle_ms = idle_ms;
-    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, &how, &done));
     return done;
 }
 
 /* "Please shrink to N": the answer says what was achieved. */
-static void a_trim_goes_down_to_what_is_wanted(void **state)
+TEST(trim_stops_at_its_target)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
-    const xseg_stream stream = scene_stream();
-    void *live = scene_alloc(allocator, 205 * MIB, NULL);
-    struct xseg_trim_result done;
+    const xseg_stream stream = env_stream();
+    void *live = env_alloc(allocator, 205 * MIB, NULL);
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 400 * MIB, stream));
-    scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
-    done = trim(allocator, 500 * MIB, 0);
-    assert_int_equal(reserved(allocator), 500 * MIB);
+    env_free(allocator, env_alloc(allocator, 400 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
+    struct xseg_trim_result done = trim(allocator, 500 * MIB, 0);
+    assert_int_equal(env_reserved(allocator), 500 * MIB);
     assert_int_equal(done.released, 320 * MIB);
     assert_int_equal(done.kept_by_options, 280 * MIB);
     assert_int_equal(done.kept_fragmented, 15 * MIB);
@@ -574,28 +541,25 @@ static void a_trim_goes_down_to_what_is_wanted(void **state)
     done = trim(allocator, 1, 0);
     assert_int_equal(done.released, 280 * MIB);
     assert_int_equal(done.kept_by_options, 0);
-    scene_free(allocator, live);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_free(allocator, live);
+    env_close(allocator, stream);
 }
 
-static void a_trim_takes_what_has_been_idle_for_long(void **state)
+TEST(trim_by_age_releases_old_memory)
 {
     struct xseg_allocator *allocator = open_on(4096, NULL);
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     void *ptr[3];
-    struct xseg_trim_result done;
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        ptr[i] = scene_alloc(allocator, 100 * MIB, stream);
+        ptr[i] = env_alloc(allocator, 100 * MIB, stream);
     assert_int_equal(trim(allocator, 0, 1000).released, 0);
     for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
-        scene_free(allocator, ptr[i]);
+        env_free(allocator, ptr[i]);
         xseg_sim_advance(1000 * MS);
         assert_int_equal(trim(allocator, 0, 10000).released, 0);
     }
-    done = trim(allocator, 0, 2500);
+    struct xseg_trim_result done = trim(allocator, 0, 2500);
     assert_int_equal(done.released, 100 * MIB);
     assert_int_equal(done.kept_by_options, 200 * MIB);
     /* Both conditions at once. */
@@ -603,58 +567,26 @@ static void a_trim_takes_what_has_been_idle_for_long(void **state)
     assert_int_equal(done.released, 20 * MIB);
     assert_int_equal(done.kept_by_options, 180 * MIB);
     /* A busy stream's memory stays until the stream has passed. */
-    assert_int_equal(xseg_sim_launch_on(stream, 50 * MS, (uintptr_t)ptr[2], 20 * MIB), XSEG_OK);
+    assert_ok(xseg_sim_launch_on(stream, 50 * MS, (uintptr_t)ptr[2], 20 * MIB));
     assert_int_equal(trim(allocator, 0, 1).kept_busy, 180 * MIB);
     xseg_sim_advance(100 * MS);
     assert_int_equal(trim(allocator, 0, 1).released, 180 * MIB);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
-static void contradictions_are_refused(void **state)
+TEST(contradictory_options_are_rejected)
 {
     struct xseg_allocator *allocator = open_on(64, "keep_mb:100,soft_limit_mb:200");
 
-    (void)state;
-    scene_expect_error(xseg_config_set(allocator, "keep_mb:201"), XSEG_ERR_CONFIG,
-                       "at most soft_limit_mb, which is 200");
-    scene_expect_error(xseg_config_set(allocator, "soft_limit_mb:99"), XSEG_ERR_CONFIG,
-                       "at least keep_mb, which is 100");
-    scene_expect_error(xseg_config_set(allocator, "idle_ms:-2"), XSEG_ERR_CONFIG, "or -1 (never)");
-    scene_expect_error(xseg_config_set(allocator, "keep_window_s:-1"), XSEG_ERR_CONFIG, "-1");
-    scene_expect_error(xseg_config_set(allocator, "reclaim_us_per_s:0"), XSEG_ERR_CONFIG,
-                       "from 1 to 1000000");
-    assert_int_equal(xseg_config_set(allocator, "soft_limit_mb:300,keep_mb:300"), XSEG_OK);
-    scene_expect_error(trim_due(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
-    scene_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(idle_memory_goes_along_a_curve),
-        cmocka_unit_test(calls_of_the_user_are_enough),
-        cmocka_unit_test(without_a_key_nothing_reads_the_clock),
-        cmocka_unit_test(what_is_used_again_stays),
-        cmocka_unit_test(never_means_never),
-        cmocka_unit_test(the_oldest_go_first),
-        cmocka_unit_test(what_waits_for_an_event_comes_back),
-        cmocka_unit_test(a_stream_that_never_rests_holds_up_nothing),
-        cmocka_unit_test(a_floor_is_kept),
-        cmocka_unit_test(what_the_last_seconds_needed_is_kept),
-        cmocka_unit_test(a_soft_limit_draws_and_never_refuses),
-        cmocka_unit_test(the_need_of_others_counts),
-        cmocka_unit_test(the_driver_is_kept_busy_no_longer_than_that),
-        cmocka_unit_test(at_once_means_at_the_next_call),
-        cmocka_unit_test(classic_segments_go_too),
-        cmocka_unit_test(held_pools_and_captures_are_left_alone),
-        cmocka_unit_test(a_released_pools_memory_waits_for_its_own_work),
-        cmocka_unit_test(refused_pages_stay_and_go_later),
-        cmocka_unit_test(a_thread_gives_back_in_a_lull),
-        cmocka_unit_test(a_trim_goes_down_to_what_is_wanted),
-        cmocka_unit_test(a_trim_takes_what_has_been_idle_for_long),
-        cmocka_unit_test(contradictions_are_refused),
-    };
-
-    return cmocka_run_group_tests_name("decay", tests, NULL, NULL);
+    env_expect_error(xseg_config_set(allocator, "keep_mb:201"), XSEG_ERR_CONFIG,
+                     "at most soft_limit_mb, which is 200");
+    env_expect_error(xseg_config_set(allocator, "soft_limit_mb:99"), XSEG_ERR_CONFIG,
+                     "at least keep_mb, which is 100");
+    env_expect_error(xseg_config_set(allocator, "idle_ms:-2"), XSEG_ERR_CONFIG, "or -1 (never)");
+    env_expect_error(xseg_config_set(allocator, "keep_window_s:-1"), XSEG_ERR_CONFIG, "-1");
+    env_expect_error(xseg_config_set(allocator, "reclaim_us_per_s:0"), XSEG_ERR_CONFIG,
+                     "from 1 to 1000000");
+    assert_ok(xseg_config_set(allocator, "soft_limit_mb:300,keep_mb:300"));
+    env_expect_error(trim_due(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
+    env_close(allocator);
 }

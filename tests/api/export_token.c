@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Export tokens: two processes on one simulated device, which share nothing but the bytes of the token; tokens that are not
- * valid; exporters that have ended or are out of reach; and clients of the socket that do not follow the protocol.
+ * Export tokens: two processes that exchange only the bytes of the token; invalid tokens; exporters that have exited
+ * or cannot be reached; and clients that violate the protocol.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support/exported.h"
+#include "tests/support/exported_handles.h"
 #include "tests/support/process.h"
 
 #define STRIDE  (64 * KIB)
@@ -28,20 +28,19 @@
 /* Offsets in a token. */
 enum { VERSION_AT = 4, EXPORTER_AT = 8, SIZE_AT = 40, RESERVED_AT = 60 };
 
-static struct xseg_sim_settings machine(void)
+static struct xseg_sim_settings sim_settings(void)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB,
+                                         .real_bytes = true};
 
-    settings.memory_bytes = 1 * GIB;
-    settings.real_bytes = true;
     return settings;
 }
 
 static struct xseg_allocator *open_exporter(const char *config)
 {
-    const struct xseg_sim_settings settings = machine();
+    const struct xseg_sim_settings settings = sim_settings();
 
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 static void fill(void *ptr, unsigned char value)
@@ -63,7 +62,7 @@ static struct xseg_export_token export_block(struct xseg_allocator *allocator, v
 {
     struct xseg_export_token token;
 
-    assert_int_equal(xseg_export(allocator, ptr, &token, offset), XSEG_OK);
+    assert_ok(xseg_export(allocator, ptr, &token, offset));
     return token;
 }
 
@@ -77,24 +76,24 @@ static void expect_valid(struct xseg_allocator *allocator, const struct xseg_exp
 {
     void *base = NULL;
 
-    assert_int_equal(xseg_import(allocator, 0, token, &base), XSEG_OK);
-    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_ok(xseg_import(allocator, 0, token, &base));
+    assert_ok(xseg_import_close(allocator, base));
 }
 
-/* Whether no more than so many descriptors are open, once the server of this process has closed its connection. */
+/* Wait until the server has closed its connection, and expect no additional descriptors. */
 static bool files_are_closed(unsigned files)
 {
     const struct timespec nap = {0, 10000000};
 
-    for (unsigned i = 0; i < 500 && scene_open_files() > files; i++)
+    for (unsigned i = 0; i < 500 && env_open_fds() > files; i++)
         (void)nanosleep(&nap, NULL);
-    return scene_open_files() <= files;
+    return env_open_fds() <= files;
 }
 
 static bool import_fails(struct xseg_allocator *allocator, const struct xseg_export_token *token,
                          xseg_status status, const char *word)
 {
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     char said[1024] = "";
     void *base = NULL;
     const xseg_status got = xseg_import(allocator, 0, token, &base);
@@ -106,7 +105,7 @@ static bool import_fails(struct xseg_allocator *allocator, const struct xseg_exp
     return false;
 }
 
-/* How many threads this process has. */
+/* Threads of this process. */
 static unsigned threads(void)
 {
     char line[256];
@@ -121,15 +120,15 @@ static unsigned threads(void)
     return count;
 }
 
-/* From here on the process may open so many descriptors more. */
+/* Limit the process to this many additional descriptors. */
 static struct rlimit allow_files(unsigned count)
 {
     const int lowest = dup(STDOUT_FILENO);
-    struct rlimit limit, before;
+    struct rlimit before;
 
     assert_true(lowest >= 0 && close(lowest) == 0);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    limit = before;
+    struct rlimit limit = before;
     limit.rlim_cur = (rlim_t)lowest + count;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     return before;
@@ -186,12 +185,12 @@ static bool obey_order(struct importer *importer, const struct order *order)
     }
 }
 
-static void obey(int socket, const struct xseg_sim_settings *settings)
+static void run(int socket, const struct xseg_sim_settings *settings)
 {
     struct importer importer = {0};
     struct order order;
 
-    if (xseg_sim_reset(settings) != XSEG_OK || scene_try_open(NULL, &importer.allocator) != XSEG_OK)
+    if (xseg_sim_reset(settings) != XSEG_OK || env_try_open(NULL, &importer.allocator) != XSEG_OK)
         _exit(1);
     while (read(socket, &order, sizeof(order)) == (ssize_t)sizeof(order)) {
         const bool is_fine = obey_order(&importer, &order);
@@ -208,7 +207,7 @@ static bool send_order(const struct process *process, const struct order *order)
     return process_answer(process);
 }
 
-static bool tell(const struct process *process, char what, unsigned char value)
+static bool notify(const struct process *process, char what, unsigned char value)
 {
     return send_order(process, &(struct order){.what = what, .value = value});
 }
@@ -216,54 +215,53 @@ static bool tell(const struct process *process, char what, unsigned char value)
 /* NULL where processes cannot share a machine. */
 static struct xseg_allocator *start_process(struct process *process)
 {
-    const struct xseg_sim_settings settings = machine();
+    const struct xseg_sim_settings settings = sim_settings();
     struct xseg_allocator *own = NULL;
 
-    if (!process_start(process, &settings, obey))
+    if (!process_start(process, &settings, run))
         return NULL;
-    assert_int_equal(scene_try_open("exportable:True", &own), XSEG_OK);
+    assert_ok(env_try_open("exportable:True", &own));
     return own;
 }
 
 static void end_process(const struct process *process, struct xseg_allocator *own)
 {
-    struct xseg_sim_settings alone = machine();
+    struct xseg_sim_settings alone = sim_settings();
 
     alone.real_bytes = false;
-    assert_true(tell(process, 'e', 0));
+    assert_true(notify(process, 'e', 0));
     process_end(process, own, &alone);
 }
 
-static void a_token_is_all_that_is_needed(void **state)
+TEST(a_token_is_all_that_is_needed)
 {
     struct process process = {0};
     struct order order = {0};
     struct xseg_allocator *own = start_process(&process);
 
-    (void)state;
     if (own == NULL)
         return;
-    void *before = scene_alloc(own, 3 * MIB, NULL);
-    unsigned char *block = scene_alloc(own, BLOCK, NULL);
+    void *before = env_alloc(own, 3 * MIB, NULL);
+    unsigned char *block = env_alloc(own, BLOCK, NULL);
     fill(block, 11);
     order.token = export_block(own, block, &order.offset);
     assert_true(order.offset != 0);
     order.what = 'i';
     assert_true(send_order(&process, &order));
-    assert_true(tell(&process, 'r', 11));
-    assert_true(tell(&process, 'w', 12));
+    assert_true(notify(&process, 'r', 11));
+    assert_true(notify(&process, 'w', 12));
     assert_true(holds(block, 12));
-    assert_true(tell(&process, 'c', 0));
+    assert_true(notify(&process, 'c', 0));
     /* It may be imported again until it is closed. */
     assert_true(send_order(&process, &order));
-    assert_int_equal(xseg_export_close(own, block), XSEG_OK);
-    scene_free(own, block);
-    scene_empty_cache(own);
-    assert_true(tell(&process, 'r', 12));
-    assert_true(tell(&process, 'c', 0));
+    assert_ok(xseg_export_close(own, block));
+    env_free(own, block);
+    env_empty_cache(own);
+    assert_true(notify(&process, 'r', 12));
+    assert_true(notify(&process, 'c', 0));
     order.what = 'g';
     assert_true(send_order(&process, &order));
-    scene_free(own, before);
+    env_free(own, before);
     end_process(&process, own);
 }
 
@@ -276,41 +274,38 @@ static void refuse_after(char prepare, char check)
 
     if (own == NULL)
         return;
-    void *block = scene_alloc(own, BLOCK, NULL);
+    void *block = env_alloc(own, BLOCK, NULL);
     order.token = export_block(own, block, NULL);
     /* The machine opens its files with the first import. */
     order.what = 'i';
-    assert_true(send_order(&process, &order) && tell(&process, 'c', 0));
+    assert_true(send_order(&process, &order) && notify(&process, 'c', 0));
     order.what = check;
-    if (prepare == 0 || tell(&process, prepare, 0))
+    if (prepare == 0 || notify(&process, prepare, 0))
         assert_true(send_order(&process, &order));
     else
         print_message("# this system has no network namespaces for the test: nothing was tried\n");
     /* The exporter serves others. */
     expect_valid(own, &order.token);
-    assert_int_equal(xseg_export_close(own, block), XSEG_OK);
-    scene_free(own, block);
+    assert_ok(xseg_export_close(own, block));
+    env_free(own, block);
     end_process(&process, own);
 }
 
-static void another_user_gets_nothing(void **state)
+TEST(another_user_gets_nothing)
 {
-    (void)state;
     if (geteuid() == 0)
         refuse_after(0, 'u');
     else
         print_message("# only root can be another user: nothing was tried\n");
 }
 
-static void another_network_namespace_is_named(void **state)
+TEST(another_network_namespace_is_named)
 {
-    (void)state;
     refuse_after('N', 'n');
 }
 
-static void an_importer_without_descriptors_is_told(void **state)
+TEST(importer_without_descriptors_gets_an_error)
 {
-    (void)state;
     refuse_after(0, 'l');
 }
 
@@ -324,11 +319,11 @@ static void wait_to_be_killed(void)
         (void)pause();
 }
 
-/* An exporter, with its export open, which ends at once; a child of its own lives on if there is to be one. */
+/* An exporter that exits with its export open, after it has forked a child if requested. */
 static void export_and_die(int socket, bool has_child)
 {
     struct xseg_allocator *own = open_exporter("exportable:True");
-    const struct xseg_export_token token = export_block(own, scene_alloc(own, 3 * MIB, NULL), NULL);
+    const struct xseg_export_token token = export_block(own, env_alloc(own, 3 * MIB, NULL), NULL);
     pid_t child = 0;
 
     if (has_child && (child = fork()) == 0)
@@ -339,9 +334,8 @@ static void export_and_die(int socket, bool has_child)
               : 1);
 }
 
-static void a_dead_exporter_is_named(void **state)
+TEST(a_dead_exporter_is_named)
 {
-    (void)state;
     for (int has_child = 0; has_child < 2; has_child++) {
         struct xseg_export_token token;
         int ends[2], result = 0;
@@ -357,11 +351,11 @@ static void a_dead_exporter_is_named(void **state)
         assert_int_equal(read(ends[0], &token, sizeof(token)), sizeof(token));
         assert_int_equal(read(ends[0], &grandchild, sizeof(grandchild)), sizeof(grandchild));
         struct xseg_allocator *allocator = open_exporter(NULL);
-        scene_free(allocator, scene_alloc(allocator, 1000, NULL)); /* the machine opens its files */
+        env_free(allocator, env_alloc(allocator, 1000, NULL)); /* the machine opens its files */
         assert_true(
             import_fails(allocator, &token, XSEG_ERR_FILE,
                          has_child != 0 ? "exporter has ended" : "exporter cannot be reached"));
-        scene_close(allocator);
+        env_close(allocator);
         if (has_child != 0)
             (void)kill(grandchild, SIGKILL);
         (void)close(ends[0]);
@@ -371,129 +365,123 @@ static void a_dead_exporter_is_named(void **state)
 
 /* --- One process on both sides. --- */
 
-static void the_same_process_can_import(void **state)
+TEST(the_same_process_can_import)
 {
     const unsigned before = threads();
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    unsigned char *block = scene_alloc(allocator, BLOCK, NULL);
+    unsigned char *block = env_alloc(allocator, BLOCK, NULL);
     void *base = NULL;
     uint64_t offset = 0;
 
-    (void)state;
     /* Raw handles start no thread, and a query exports nothing. */
-    assert_int_equal(exported_hold(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(export_and_close_handles(allocator, block));
+    assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(threads(), before);
     /* One thread serves all exports of a device.  No descriptor of a page stays open. */
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     const struct xseg_export_token token = export_block(allocator, block, &offset);
     assert_int_equal(threads(), before + 1);
-    assert_int_equal(scene_open_files(), files + 2);
+    assert_int_equal(env_open_fds(), files + 2);
     assert_true(is_equal(token, export_block(allocator, block, NULL)));
-    assert_int_equal(scene_open_files(), files + 2);
+    assert_int_equal(env_open_fds(), files + 2);
     assert_int_equal(threads(), before + 1);
-    assert_int_equal(xseg_import(allocator, 0, &token, &base), XSEG_OK);
+    assert_ok(xseg_import(allocator, 0, &token, &base));
     fill((char *)base + offset, 5);
     assert_true(holds(block, 5));
     /* Exports are counted. */
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
+    assert_ok(xseg_import_close(allocator, base));
     expect_valid(allocator, &token);
-    scene_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
+    assert_ok(xseg_export_close(allocator, block));
     assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_ALLOCATED, "closed"));
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
     assert_int_equal(threads(), before);
 }
 
 /* A cache of an importer can use the token as its key. */
-static void a_token_names_the_run_and_its_generation(void **state)
+TEST(a_token_names_the_run_and_its_generation)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    char *first = scene_alloc(allocator, 2 * MIB, NULL),
-         *second = scene_alloc(allocator, 3 * MIB, NULL),
-         *other = scene_alloc(allocator, 20 * MIB, NULL);
+    char *first = env_alloc(allocator, 2 * MIB, NULL),
+         *second = env_alloc(allocator, 3 * MIB, NULL),
+         *other = env_alloc(allocator, 20 * MIB, NULL);
     uint64_t offset[2];
 
-    (void)state;
     /* Two blocks on one page. */
     const struct xseg_export_token token = export_block(allocator, first, &offset[0]);
     assert_true(is_equal(token, export_block(allocator, second, &offset[1])));
     assert_int_equal(offset[1] - offset[0], second - first);
-    assert_int_equal(xseg_export_close(allocator, first), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, first));
     expect_valid(allocator, &token);
     /* Another run; and the same one after its export was closed. */
     const struct xseg_export_token elsewhere = export_block(allocator, other, NULL);
     assert_false(is_equal(token, elsewhere));
-    assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, other));
     assert_true(is_equal(elsewhere, export_block(allocator, other, NULL)));
-    assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, other));
     /* Other pages at the same place. */
-    scene_free(allocator, other);
-    scene_empty_cache(allocator);
-    assert_ptr_equal(scene_alloc(allocator, 20 * MIB, NULL), other);
+    env_free(allocator, other);
+    env_empty_cache(allocator);
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), other);
     const struct xseg_export_token later = export_block(allocator, other, NULL);
     assert_false(is_equal(elsewhere, later));
     assert_true(import_fails(allocator, &elsewhere, XSEG_ERR_NOT_ALLOCATED, "closed"));
     expect_valid(allocator, &later);
-    assert_int_equal(xseg_export_close(allocator, other), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, second), XSEG_OK);
-    scene_free(allocator, first);
-    scene_free(allocator, second);
-    scene_free(allocator, other);
-    scene_close(allocator);
+    assert_ok(xseg_export_close(allocator, other));
+    assert_ok(xseg_export_close(allocator, second));
+    env_free(allocator, first, second, other);
+    env_close(allocator);
 }
 
 /* Two exports of one address, of blocks of different size: the older one is closed first. */
-static void exports_of_an_address_are_closed_in_order(void **state)
+TEST(exports_of_an_address_are_closed_in_order)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    unsigned char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    unsigned char *block = env_alloc(allocator, 40 * MIB, NULL);
 
-    (void)state;
     const struct xseg_export_token token = export_block(allocator, block, NULL);
-    scene_free(allocator, block);
-    assert_ptr_equal(scene_alloc(allocator, 15 * MIB, NULL), block);
+    env_free(allocator, block);
+    assert_ptr_equal(env_alloc(allocator, 15 * MIB, NULL), block);
     const struct xseg_export_token other = export_block(allocator, block, NULL);
     assert_false(is_equal(token, other));
     expect_valid(allocator, &token);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     assert_true(import_fails(allocator, &token, XSEG_ERR_NOT_ALLOCATED, "closed"));
     expect_valid(allocator, &other);
     /* Raw handles are exports as well, and a token is valid while its run is exported. */
-    assert_int_equal(exported_hold(allocator, block), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(export_and_close_handles(allocator, block));
+    assert_ok(xseg_export_close(allocator, block));
     expect_valid(allocator, &other);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* A run of more pages than a message carries descriptors. */
-static void a_run_may_have_many_pages(void **state)
+TEST(a_run_may_have_many_pages)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True,page_size:small");
-    void *block = scene_alloc(allocator, 600 * MIB, NULL);
+    void *block = env_alloc(allocator, 600 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, block, NULL);
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     void *base = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_import(allocator, 0, &token, &base), XSEG_OK);
-    assert_int_equal(scene_stats(allocator).imported_bytes, 600 * MIB);
-    assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+    assert_ok(xseg_import(allocator, 0, &token, &base));
+    assert_int_equal(env_stats(allocator).imported_bytes, 600 * MIB);
+    assert_ok(xseg_import_close(allocator, base));
     assert_true(files_are_closed(files));
     /* More pages than the process may have descriptors. */
     struct rlimit before = allow_files(100);
     assert_true(import_fails(allocator, &token, XSEG_ERR_DRIVER, "ulimit -n"));
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     expect_valid(allocator, &token);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    assert_ok(xseg_export_close(allocator, block));
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 struct exporting {
@@ -513,7 +501,7 @@ static void *export_and_close(void *self)
 
     own->is_fine = true;
     for (unsigned i = 0; i < 50 && own->is_fine; i++)
-        own->is_fine = exported_hold(own->allocator, own->block) == XSEG_OK &&
+        own->is_fine = export_and_close_handles(own->allocator, own->block) == XSEG_OK &&
                        xseg_export(own->allocator, own->block, &token, NULL) == XSEG_OK &&
                        xseg_import(own->allocator, 0, &token, &base) == XSEG_OK &&
                        xseg_import_close(own->allocator, base) == XSEG_OK &&
@@ -522,13 +510,12 @@ static void *export_and_close(void *self)
     return NULL;
 }
 
-static void threads_export_one_block_at_once(void **state)
+TEST(threads_export_one_block_at_once)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
     struct exporting exporters[3];
-    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    void *block = env_alloc(allocator, 3 * MIB, NULL);
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(exporters); i++) {
         exporters[i].allocator = allocator;
         exporters[i].block = block;
@@ -540,8 +527,8 @@ static void threads_export_one_block_at_once(void **state)
         assert_true(exporters[i].is_fine);
     }
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* Open and close the export of a block until the other thread is done. */
@@ -559,102 +546,98 @@ static void *open_and_close(void *self)
     return NULL;
 }
 
-static void an_export_may_be_closed_during_an_import(void **state)
+TEST(an_export_may_be_closed_during_an_import)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True,page_size:small");
     struct exporting exporter = {.allocator = allocator};
     void *base = NULL;
 
-    (void)state;
-    exporter.block = scene_alloc(allocator, 600 * MIB, NULL);
+    exporter.block = env_alloc(allocator, 600 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, exporter.block, NULL);
-    assert_int_equal(xseg_export_close(allocator, exporter.block), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, exporter.block));
     assert_int_equal(pthread_create(&exporter.thread, NULL, open_and_close, &exporter), 0);
     for (unsigned i = 0; i < 30; i++) {
         const xseg_status status = xseg_import(allocator, 0, &token, &base);
 
         assert_true(status == XSEG_OK || status == XSEG_ERR_NOT_ALLOCATED);
         if (status == XSEG_OK)
-            assert_int_equal(xseg_import_close(allocator, base), XSEG_OK);
+            assert_ok(xseg_import_close(allocator, base));
     }
     atomic_store(&exporter.ends, true);
     assert_int_equal(pthread_join(exporter.thread, NULL), 0);
     assert_true(exporter.is_fine);
-    scene_free(allocator, exporter.block);
-    scene_close(allocator);
+    env_free(allocator, exporter.block);
+    env_close(allocator);
 }
 
 /* An export that fails takes nothing back but itself: an older one of the same address keeps its pages. */
-static void an_export_without_a_socket_exports_nothing(void **state)
+TEST(an_export_without_a_socket_exports_nothing)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    unsigned char *block = scene_alloc(allocator, 40 * MIB, NULL);
+    unsigned char *block = env_alloc(allocator, 40 * MIB, NULL);
     struct xseg_export_token token;
 
-    (void)state;
-    assert_int_equal(exported_hold(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    assert_ptr_equal(scene_alloc(allocator, 15 * MIB, NULL), block);
+    assert_ok(export_and_close_handles(allocator, block));
+    env_free(allocator, block);
+    assert_ptr_equal(env_alloc(allocator, 15 * MIB, NULL), block);
     for (unsigned count = 0; count < 2; count++) {
         const struct rlimit before = allow_files(count);
         const xseg_status status = xseg_export(allocator, block, &token, NULL);
 
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-        scene_expect_error(status, XSEG_ERR_FILE, "socket for importers failed");
+        env_expect_error(status, XSEG_ERR_FILE, "socket for importers failed");
     }
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_ok(xseg_export_close(allocator, block));
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
 }
 
-static void memory_of_another_device_is_refused(void **state)
+TEST(import_from_another_device_is_rejected)
 {
-    struct xseg_sim_settings settings = machine();
+    struct xseg_sim_settings settings = sim_settings();
     void *base = NULL;
 
-    (void)state;
     settings.devices = 2;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "exportable:True");
-    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, "exportable:True");
+    void *block = env_alloc(allocator, 3 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, block, NULL);
-    scene_expect_error(xseg_import(allocator, 1, &token, &base), XSEG_ERR_ARGUMENT,
-                       "memory is on another device, UUID");
-    scene_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT,
-                       "device 2 does not exist");
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_expect_error(xseg_import(allocator, 1, &token, &base), XSEG_ERR_ARGUMENT,
+                     "memory is on another device, UUID");
+    env_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT,
+                     "device 2 does not exist");
+    assert_ok(xseg_export_close(allocator, block));
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- Tokens that are not valid. --- */
 
-static void expect_refused(struct xseg_allocator *allocator, struct xseg_export_token token,
-                           size_t at, uint64_t value, const char *word)
+static void expect_rejected(struct xseg_allocator *allocator, struct xseg_export_token token,
+                            size_t at, uint64_t value, const char *word)
 {
     memcpy(token.byte + at, &value, at == SIZE_AT ? 8 : 4);
     assert_true(import_fails(allocator, &token, XSEG_ERR_ARGUMENT, word));
 }
 
-static void a_changed_token_is_refused(void **state)
+TEST(modified_token_is_rejected)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    void *block = scene_alloc(allocator, 3 * MIB, NULL), *base = NULL;
+    void *block = env_alloc(allocator, 3 * MIB, NULL), *base = NULL;
     const struct xseg_export_token token = export_block(allocator, block, NULL);
 
-    (void)state;
-    expect_refused(allocator, token, 0, 0, "token is not an export token, first byte 0x00");
-    expect_refused(allocator, token, VERSION_AT, 2,
-                   "version of the export token is not supported, 2 instead of 1");
-    expect_refused(allocator, token, SIZE_AT, 0, "malformed");
-    expect_refused(allocator, token, SIZE_AT, 4097, "malformed");
-    expect_refused(allocator, token, SIZE_AT, UINT64_C(1) << 50, "malformed");
-    expect_refused(allocator, token, RESERVED_AT, 1, "malformed");
-    scene_expect_error(xseg_import(allocator, 0, NULL, &base), XSEG_ERR_ARGUMENT, "token is NULL");
-    scene_expect_error(xseg_import(allocator, 0, &token, NULL), XSEG_ERR_ARGUMENT, "base is NULL");
+    expect_rejected(allocator, token, 0, 0, "token is not an export token, first byte 0x00");
+    expect_rejected(allocator, token, VERSION_AT, 2,
+                    "version of the export token is not supported, 2 instead of 1");
+    expect_rejected(allocator, token, SIZE_AT, 0, "malformed");
+    expect_rejected(allocator, token, SIZE_AT, 4097, "malformed");
+    expect_rejected(allocator, token, SIZE_AT, UINT64_C(1) << 50, "malformed");
+    expect_rejected(allocator, token, RESERVED_AT, 1, "malformed");
+    env_expect_error(xseg_import(allocator, 0, NULL, &base), XSEG_ERR_ARGUMENT, "token is NULL");
+    env_expect_error(xseg_import(allocator, 0, &token, NULL), XSEG_ERR_ARGUMENT, "base is NULL");
     /* Each bit counts. */
     for (size_t bit = 0; bit < 8 * sizeof(token); bit++) {
         struct xseg_export_token wrong = token;
@@ -666,9 +649,9 @@ static void a_changed_token_is_refused(void **state)
         assert_null(base);
     }
     expect_valid(allocator, &token);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    scene_close(allocator);
+    assert_ok(xseg_export_close(allocator, block));
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- The socket. --- */
@@ -692,16 +675,15 @@ static int connect_by(const struct xseg_export_token *token)
 }
 
 /* A client that does not follow the protocol gets no answer, and the server serves those who come after. */
-static void other_clients_get_no_answer(void **state)
+TEST(other_clients_get_no_answer)
 {
     static const size_t sizes[] = {1, XSEG_EXPORT_TOKEN_SIZE - 1, XSEG_EXPORT_TOKEN_SIZE + 1, 5000};
     struct xseg_allocator *allocator = open_exporter("exportable:True");
-    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    void *block = env_alloc(allocator, 3 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, block, NULL);
     char bytes[5000] = "xseg", reply[64];
     struct timespec before = {0}, after = {0};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         const int client = connect_by(&token);
 
@@ -709,7 +691,7 @@ static void other_clients_get_no_answer(void **state)
         assert_int_equal(recv(client, reply, sizeof(reply), 0), 0);
         (void)close(client);
     }
-    /* One that asks, and is gone before the answer. */
+    /* A client that closes the connection before the answer. */
     const int gone = connect_by(&token);
     assert_int_equal(send(gone, &token, sizeof(token), MSG_NOSIGNAL), sizeof(token));
     (void)close(gone);
@@ -718,10 +700,10 @@ static void other_clients_get_no_answer(void **state)
     expect_valid(allocator, &token);
     assert_int_equal(recv(silent, reply, sizeof(reply), 0), 0);
     const int last = connect_by(&token);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
+    assert_ok(xseg_export_close(allocator, block));
+    env_free(allocator, block);
     (void)clock_gettime(CLOCK_MONOTONIC, &before);
-    scene_close(allocator);
+    env_close(allocator);
     (void)clock_gettime(CLOCK_MONOTONIC, &after);
     assert_true(after.tv_sec - before.tv_sec <= 30);
     assert_int_equal(recv(last, reply, sizeof(reply), 0), 0);
@@ -730,17 +712,16 @@ static void other_clients_get_no_answer(void **state)
     (void)close(last);
 }
 
-/* A forked child has the exporter's socket.  After the close a client is refused at once, and does not wait for the child;
- * and the child keeps no memory. */
-static void a_child_does_not_keep_the_socket(void **state)
+/* A forked child has the exporter's socket.  After the close a client is refused at once, and does not wait for the
+ * child; and the child keeps no memory. */
+TEST(a_child_does_not_keep_the_socket)
 {
     struct xseg_allocator *allocator = open_exporter("exportable:True"), *other = NULL;
-    void *block = scene_alloc(allocator, 3 * MIB, NULL);
+    void *block = env_alloc(allocator, 3 * MIB, NULL);
     const struct xseg_export_token token = export_block(allocator, block, NULL);
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     char byte;
 
-    (void)state;
     expect_valid(allocator, &token);
     assert_true(files_are_closed(files)); /* of the request as well, which a child would keep */
     const pid_t child = fork();
@@ -749,41 +730,17 @@ static void a_child_does_not_keep_the_socket(void **state)
         wait_to_be_killed();
     /* The second of them is not accepted by the time of the close. */
     const int silent = connect_by(&token), late = connect_by(&token);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, block));
+    env_free(allocator, block);
+    assert_ok(xseg_close(allocator));
     assert_int_equal(recv(silent, &byte, 1, 0), 0);
     assert_int_equal(recv(late, &byte, 1, 0), 0);
-    assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
+    assert_ok(env_try_open(NULL, &other));
     assert_true(import_fails(other, &token, XSEG_ERR_FILE, "Connection refused"));
     (void)close(silent);
     (void)close(late);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    scene_close(other);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_token_is_all_that_is_needed),
-        cmocka_unit_test(another_user_gets_nothing),
-        cmocka_unit_test(another_network_namespace_is_named),
-        cmocka_unit_test(an_importer_without_descriptors_is_told),
-        cmocka_unit_test(a_dead_exporter_is_named),
-        cmocka_unit_test(the_same_process_can_import),
-        cmocka_unit_test(a_token_names_the_run_and_its_generation),
-        cmocka_unit_test(exports_of_an_address_are_closed_in_order),
-        cmocka_unit_test(a_run_may_have_many_pages),
-        cmocka_unit_test(threads_export_one_block_at_once),
-        cmocka_unit_test(an_export_may_be_closed_during_an_import),
-        cmocka_unit_test(an_export_without_a_socket_exports_nothing),
-        cmocka_unit_test(memory_of_another_device_is_refused),
-        cmocka_unit_test(a_changed_token_is_refused),
-        cmocka_unit_test(other_clients_get_no_answer),
-        cmocka_unit_test(a_child_does_not_keep_the_socket),
-    };
-
-    return cmocka_run_group_tests_name("export_token", tests, NULL, NULL);
+    env_close(other);
 }

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The memory tables of "Memory Issues", in NVIDIA's documentation of CUDA graphs under PyTorch
- * (https://docs.nvidia.com/dl-cuda-graph/latest/troubleshooting/memory-issues.html).  They have
- * PyTorch's statistics of the large pools after each step of its examples, in GB of 2^30 bytes.
- *
- * Each programme makes the requests of the example, on the same streams, and captures what that
- * captures; its kernels are queued work that touches what they touch.  A row stands behind its
- * step, with one text for each table that the programme has: "allocated active inactive-split
- * reserved", as printed there.  Where a table names no kind of segment, PyTorch's are classic.
+ * The memory tables of "Memory Issues" in NVIDIA's documentation of CUDA graphs under PyTorch
+ * (https://docs.nvidia.com/dl-cuda-graph/latest/troubleshooting/memory-issues.html): PyTorch's statistics of the
+ * large pools after each step of its examples, in GB of 2^30 bytes.  Each program makes the requests of the example
+ * on the same streams, with the same captures; queued work stands in for its kernels.  A row follows its step, with
+ * one string for each table: "allocated active inactive-split reserved", as printed there.  Tables that name no kind
+ * of segment are classic.
  */
-#include "tests/support/scene.h"
-
 #include <stdio.h>
 #include <string.h>
 
-/* Which of a programme's tables: the example as it is, captured, and captured with a remedy. */
+#include "tests/support/env.h"
+
+/* The tables of a program: the example, captured, and captured with a remedy. */
 enum { EAGER, GRAPH, GRAPH_REUSE };
 
 struct table {
@@ -36,26 +34,25 @@ static struct table open_table(const char *name, const char *config, unsigned co
 {
     struct table table = {.name = name, .column = column};
 
-    table.allocator = scene_open(config);
-    table.stream = scene_stream();
-    table.side = scene_stream();
+    table.allocator = env_open(config);
+    table.stream = env_stream();
+    table.side = env_stream();
     return table;
 }
 
 static void close_table(struct table *table)
 {
-    assert_int_equal(xseg_stream_retire(table->allocator, 0, table->side), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(table->allocator, 0, table->stream), XSEG_OK);
-    scene_stream_destroy(table->side);
-    scene_stream_destroy(table->stream);
-    scene_close(table->allocator);
+    assert_ok(xseg_stream_retire(table->allocator, 0, table->side));
+    assert_ok(xseg_stream_retire(table->allocator, 0, table->stream));
+    env_stream_destroy(table->side, table->stream);
+    env_close(table->allocator);
     if (table->wrong != 0)
         fail_msg("%s: %u of %u rows are wrong", table->name, table->wrong, table->rows);
 }
 
 static void expect_row(struct table *table, const char *tag, const char *const *texts, size_t count)
 {
-    const struct xseg_statistics stats = scene_stats(table->allocator);
+    const struct xseg_statistics stats = env_stats(table->allocator);
     char text[96];
 
     assert_true(table->column < count);
@@ -72,24 +69,24 @@ static void expect_row(struct table *table, const char *tag, const char *const *
                 texts[table->column]);
 }
 
-/* The figures after a step: one text for each table of the programme. */
+/* The statistics after a step: one string for each table of the program. */
 #define ROW(table, tag, ...)                                  \
     expect_row((table), (tag), (const char *[]){__VA_ARGS__}, \
                sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *))
 
-/* A tensor that nothing fills.  What is captured comes from the graph's pool, and only that. */
+/* An uninitialized tensor.  Only captured tensors are allocated from the graph's pool. */
 static void *allocate(struct table *table, size_t bytes, xseg_stream stream)
 {
-    void *ptr = scene_alloc(table->allocator, bytes, stream);
+    void *ptr = env_alloc(table->allocator, bytes, stream);
 
-    assert_ptr_equal(scene_block(table->allocator, ptr).pool,
+    assert_ptr_equal(env_block(table->allocator, ptr).pool,
                      stream == table->stream ? table->capturing : NULL);
     return ptr;
 }
 
 static void discard(struct table *table, void *ptr)
 {
-    scene_free(table->allocator, ptr);
+    env_free(table->allocator, ptr);
 }
 
 /* A tensor that a kernel fills, from another one or from nothing (randn). */
@@ -98,16 +95,16 @@ static void *compute(struct table *table, const void *input, size_t bytes, xseg_
     void *output = allocate(table, bytes, stream);
 
     if (input != NULL)
-        scene_work(table->allocator, stream, input);
-    scene_work(table->allocator, stream, output);
+        env_launch(table->allocator, stream, input);
+    env_launch(table->allocator, stream, output);
     return output;
 }
 
 /* record_stream(), and a kernel that is the reason for it. */
 static void use(struct table *table, void *ptr, xseg_stream stream)
 {
-    assert_int_equal(xseg_record_stream(table->allocator, ptr, stream), XSEG_OK);
-    scene_work(table->allocator, stream, ptr);
+    assert_ok(xseg_record_stream(table->allocator, ptr, stream));
+    env_launch(table->allocator, stream, ptr);
 }
 
 /* Enter torch.cuda.graph(): empty_cache, then a capture into a new pool, or another graph's. */
@@ -115,86 +112,82 @@ static struct graph begin_graph(struct table *table, struct xseg_pool *shared)
 {
     struct graph graph = {.pool = shared};
 
-    scene_empty_cache(table->allocator);
+    env_empty_cache(table->allocator);
     if (shared == NULL)
-        graph.pool = scene_pool(table->allocator);
+        graph.pool = env_pool(table->allocator);
     else
-        assert_int_equal(xseg_pool_retain(shared), XSEG_OK);
-    scene_capture_begin(graph.pool, table->stream);
+        assert_ok(xseg_pool_retain(shared));
+    env_capture_begin(graph.pool, table->stream);
     table->capturing = graph.pool;
     return graph;
 }
 
 static void end_graph(struct table *table, struct graph *graph)
 {
-    graph->graph = scene_capture_end(graph->pool, table->stream);
+    graph->graph = env_capture_end_graph(graph->pool, table->stream);
     table->capturing = NULL;
 }
 
 static void delete_graph(struct graph *graph)
 {
-    scene_graph_destroy(graph->graph);
-    assert_int_equal(xseg_pool_release(graph->pool), XSEG_OK);
+    env_graph_destroy(graph->graph);
+    assert_ok(xseg_pool_release(graph->pool));
 }
 
 /* "Understanding Caching Allocator Statistics" */
-static void caching_allocator_statistics(void **state)
+TEST(caching_allocator_statistics)
 {
     struct table table = open_table("statistics", "expandable_segments:False", 0), *t = &table;
-    void *x1, *x2, *x3, *t1, *x4, *x5;
 
-    (void)state;
-    x1 = allocate(t, 4 * GIB, NULL);
+    void *x1 = allocate(t, 4 * GIB, NULL);
     ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000");
     discard(t, x1);
     ROW(t, "after del x1", "0.000 0.000 0.000 4.000");
-    x2 = allocate(t, GIB, NULL);
+    void *x2 = allocate(t, GIB, NULL);
     ROW(t, "after alloc x2", "1.000 1.000 3.000 4.000");
     discard(t, x2);
     ROW(t, "after del x2", "0.000 0.000 0.000 4.000");
-    x3 = allocate(t, GIB, NULL);
+    void *x3 = allocate(t, GIB, NULL);
     ROW(t, "after alloc x3", "1.000 1.000 3.000 4.000");
-    scene_stream_wait(t->side, NULL);
+    env_stream_wait(t->side, NULL);
     use(t, x3, t->side);
     discard(t, x3);
     ROW(t, "after del x3", "0.000 1.000 3.000 4.000");
     xseg_sim_finish_all();
-    t1 = allocate(t, 1, t->side);
+    void *t1 = allocate(t, 1, t->side);
     ROW(t, "after alloc t1", "0.000 0.000 0.000 4.000");
     discard(t, t1);
-    x4 = allocate(t, GIB, t->side);
+    void *x4 = allocate(t, GIB, t->side);
     ROW(t, "after alloc x4", "1.000 1.000 0.000 5.000");
-    scene_empty_cache(t->allocator);
+    env_empty_cache(t->allocator);
     ROW(t, "after empty cache", "1.000 1.000 0.000 1.000");
-    x5 = allocate(t, GIB, t->side);
+    void *x5 = allocate(t, GIB, t->side);
     ROW(t, "after alloc x5", "2.000 2.000 0.000 2.000");
-    scene_stream_wait(NULL, t->side);
+    env_stream_wait(NULL, t->side);
     discard(t, x4);
     discard(t, x5);
     close_table(t);
 }
 
 /*
- * "Intermediate Tensors Can't Be Reused Across Memory Pools": two graphs, each with a pool of its
- * own; and as the remedy has it, the second with the first one's.
+ * "Intermediate Tensors Can't Be Reused Across Memory Pools": two graphs with separate pools; with the remedy, the
+ * second graph uses the pool of the first.
  */
 static void run_two_graphs(const char *name, bool shared)
 {
     struct table table = open_table(name, "expandable_segments:False", shared ? 1 : 0), *t = &table;
     void *x1 = compute(t, NULL, 4 * GIB, NULL), *x2 = compute(t, NULL, 4 * GIB, NULL);
-    void *intermediate, *out1, *out2;
-    struct graph first, second;
 
     ROW(t, "after alloc x1, x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
-    first = begin_graph(t, NULL);
-    intermediate = compute(t, x1, 4 * GIB, t->stream);
-    out1 = compute(t, intermediate, 4 * GIB, t->stream);
+    struct graph first = begin_graph(t, NULL);
+    void *intermediate = compute(t, x1, 4 * GIB, t->stream);
+    void *out1 = compute(t, intermediate, 4 * GIB, t->stream);
     discard(t, intermediate);
     ROW(t, "after del intermediate1", "12.000 12.000 0.000 16.000", "12.000 12.000 0.000 16.000");
     end_graph(t, &first);
-    second = begin_graph(t, shared ? first.pool : NULL);
+    struct graph second = begin_graph(t, shared ? first.pool : NULL);
     intermediate = compute(t, x2, 4 * GIB, t->stream);
-    out2 = compute(t, intermediate, 4 * GIB, t->stream);
+    void *out2 = compute(t, intermediate, 4 * GIB, t->stream);
     discard(t, intermediate);
     ROW(t, "after del intermediate2", "16.000 16.000 0.000 24.000", "16.000 16.000 0.000 20.000");
     end_graph(t, &second);
@@ -207,15 +200,13 @@ static void run_two_graphs(const char *name, bool shared)
     close_table(t);
 }
 
-static void intermediates_of_two_pools(void **state)
+TEST(intermediates_of_two_pools)
 {
-    (void)state;
     run_two_graphs("two pools", false);
 }
 
-static void intermediates_of_a_shared_pool(void **state)
+TEST(intermediates_of_a_shared_pool)
 {
-    (void)state;
     run_two_graphs("shared pool", true);
 }
 
@@ -224,7 +215,7 @@ static void run_after_capture(const char *name, unsigned column)
 {
     struct table table = open_table(name, "expandable_segments:False", column), *t = &table;
     const xseg_stream stream = column == GRAPH ? t->stream : NULL;
-    void *x1 = compute(t, NULL, 4 * GIB, NULL), *t2, *out1;
+    void *x1 = compute(t, NULL, 4 * GIB, NULL);
     struct graph graph = {NULL, NULL};
 
     discard(t, allocate(t, 4 * GIB, NULL));
@@ -232,8 +223,8 @@ static void run_after_capture(const char *name, unsigned column)
     if (column == GRAPH)
         graph = begin_graph(t, NULL);
     ROW(t, "after enter context", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 4.000");
-    t2 = compute(t, x1, 4 * GIB, stream);
-    out1 = compute(t, t2, 4 * GIB, stream);
+    void *t2 = compute(t, x1, 4 * GIB, stream);
+    void *out1 = compute(t, t2, 4 * GIB, stream);
     discard(t, t2);
     ROW(t, "after alloc out1, del t2", "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000");
     if (column == GRAPH)
@@ -247,15 +238,13 @@ static void run_after_capture(const char *name, unsigned column)
     close_table(t);
 }
 
-static void temporaries_after_eager_work(void **state)
+TEST(temporaries_after_eager_work)
 {
-    (void)state;
     run_after_capture("after capture, USE_GRAPH=0", EAGER);
 }
 
-static void temporaries_after_a_capture(void **state)
+TEST(temporaries_after_a_capture)
 {
-    (void)state;
     run_after_capture("after capture, USE_GRAPH=1", GRAPH);
 }
 
@@ -263,21 +252,19 @@ static void temporaries_after_a_capture(void **state)
 static void run_fragmentation(const char *name, const char *config, unsigned column)
 {
     struct table table = open_table(name, config, column), *t = &table;
-    void *small, *x, *intermediate, *out;
-    struct graph graph;
 
     discard(t, compute(t, NULL, 8 * GIB, NULL));
     ROW(t, "after del temp", "0.000 0.000 0.000 8.000", "0.000 0.000 0.000 8.008",
         "0.000 0.000 0.000 8.000");
-    small = compute(t, NULL, GIB, NULL);
-    x = compute(t, NULL, GIB, NULL);
+    void *small = compute(t, NULL, GIB, NULL);
+    void *x = compute(t, NULL, GIB, NULL);
     ROW(t, "after alloc x", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 8.008",
         "2.000 2.000 0.000 10.000");
-    graph = begin_graph(t, NULL);
+    struct graph graph = begin_graph(t, NULL);
     ROW(t, "after empty cache", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 2.012",
         "2.000 2.000 0.000 2.000");
-    intermediate = compute(t, x, GIB, t->stream);
-    out = compute(t, intermediate, GIB, t->stream);
+    void *intermediate = compute(t, x, GIB, t->stream);
+    void *out = compute(t, intermediate, GIB, t->stream);
     discard(t, intermediate);
     ROW(t, "after del intermediate", "3.000 3.000 6.000 10.000", "3.000 3.000 0.000 4.023",
         "3.000 3.000 0.000 4.000");
@@ -289,54 +276,49 @@ static void run_fragmentation(const char *name, const char *config, unsigned col
     close_table(t);
 }
 
-static void fragmentation(void **state)
+TEST(fragmentation)
 {
-    (void)state;
     run_fragmentation("fragmentation", "expandable_segments:False", 0);
 }
 
-static void fragmentation_with_expandable_segments(void **state)
+TEST(fragmentation_with_expandable_segments)
 {
-    (void)state;
     run_fragmentation("fragmentation, expandable", "expandable_segments:True", 1);
 }
 
-static void fragmentation_with_max_split_size(void **state)
+TEST(fragmentation_with_max_split_size)
 {
-    (void)state;
     run_fragmentation("fragmentation, max_split_size_mb",
                       "max_split_size_mb:128,expandable_segments:False", 2);
 }
 
 /* "Memory Fragmentation Across Pools": "Expandable segments cannot reclaim memory during CUDA graph
  * capture" */
-static void expandable_segments_during_a_capture(void **state)
+TEST(expandable_segments_during_a_capture)
 {
     struct table table = open_table("expandable in a capture", "expandable_segments:True", 0);
     struct table *t = &table;
     struct graph graph = begin_graph(t, NULL);
-    void *x, *y, *z;
 
-    (void)state;
     discard(t, compute(t, NULL, 8 * GIB, t->stream));
     ROW(t, "after del temp", "0.000 0.000 0.000 8.008");
-    x = compute(t, NULL, 2 * GIB, t->stream);
+    void *x = compute(t, NULL, 2 * GIB, t->stream);
     ROW(t, "after alloc x", "2.000 2.000 0.000 8.008");
-    y = compute(t, NULL, 8 * GIB, t->stream);
+    void *y = compute(t, NULL, 8 * GIB, t->stream);
     ROW(t, "after alloc y", "10.000 10.000 0.000 10.000");
     discard(t, x);
     discard(t, y);
     ROW(t, "after del x, y", "0.000 0.000 0.000 10.000");
-    z = compute(t, NULL, 16 * GIB, t->stream);
+    void *z = compute(t, NULL, 16 * GIB, t->stream);
     ROW(t, "after alloc z", "16.000 16.000 0.000 16.016");
     discard(t, z);
     ROW(t, "after del z", "0.000 0.000 0.000 16.016");
-    scene_empty_cache(t->allocator);
+    env_empty_cache(t->allocator);
     ROW(t, "after empty cache", "0.000 0.000 0.000 16.016");
     end_graph(t, &graph);
     delete_graph(&graph);
     ROW(t, "after del graph", "0.000 0.000 0.000 16.016");
-    scene_empty_cache(t->allocator);
+    env_empty_cache(t->allocator);
     ROW(t, "after empty cache", "0.000 0.000 0.000 0.000");
     close_table(t);
 }
@@ -346,16 +328,15 @@ static void run_deferred(const char *name, const char *config, unsigned column)
 {
     struct table table = open_table(name, config, column), *t = &table;
     struct graph graph = {NULL, NULL};
-    void *x1, *x2, *t2;
 
     if (column != EAGER)
         graph = begin_graph(t, NULL);
-    x1 = allocate(t, 4 * GIB, t->stream);
+    void *x1 = allocate(t, 4 * GIB, t->stream);
     ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000",
         "4.000 4.000 0.000 4.000");
-    scene_stream_wait(t->side, t->stream);
+    env_stream_wait(t->side, t->stream);
     use(t, x1, t->side);
-    scene_stream_wait(t->stream, t->side);
+    env_stream_wait(t->stream, t->side);
     discard(t, x1);
     ROW(t, "after del x1", "0.000 4.000 0.000 4.000", "0.000 4.000 0.000 4.000",
         "0.000 4.000 0.000 4.000");
@@ -363,12 +344,12 @@ static void run_deferred(const char *name, const char *config, unsigned column)
     discard(t, allocate(t, 1, t->stream));
     ROW(t, "after alloc t1", "0.000 0.000 0.000 4.000", "0.000 4.000 0.000 4.000",
         "0.000 0.000 0.000 4.000");
-    x2 = allocate(t, 4 * GIB, t->stream);
+    void *x2 = allocate(t, 4 * GIB, t->stream);
     ROW(t, "after alloc x2", "4.000 4.000 0.000 4.000", "4.000 8.000 0.000 8.000",
         "4.000 4.000 0.000 4.000");
     if (column != EAGER)
         end_graph(t, &graph);
-    t2 = allocate(t, 1, NULL);
+    void *t2 = allocate(t, 1, NULL);
     ROW(t, "after alloc t2", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000",
         "4.000 4.000 0.000 4.000");
     discard(t, x2);
@@ -378,29 +359,26 @@ static void run_deferred(const char *name, const char *config, unsigned column)
     close_table(t);
 }
 
-static void recycling_in_eager_work(void **state)
+TEST(recycling_in_eager_work)
 {
-    (void)state;
     run_deferred("deferred recycling, USE_GRAPH=0", "expandable_segments:False", EAGER);
 }
 
-static void recycling_deferred_by_a_capture(void **state)
+TEST(recycling_deferred_by_a_capture)
 {
-    (void)state;
     run_deferred("deferred recycling, USE_GRAPH=1", "expandable_segments:False", GRAPH);
 }
 
-static void recycling_by_the_graphs_topology(void **state)
+TEST(recycling_by_the_graphs_topology)
 {
-    (void)state;
     run_deferred("deferred recycling, graph_capture_record_stream_reuse",
                  "graph_capture_record_stream_reuse:True,expandable_segments:False", GRAPH_REUSE);
 }
 
 /*
- * step(x): five times y = (x * 2).sum(), whose product is gone before y.backward() makes a
- * gradient.  That is added to x.grad on the stream where the accumulator of gradients was made; if
- * it is another, autograd calls record_stream().
+ * step(x): five times y = (x * 2).sum(), whose product is freed before y.backward() makes a gradient.  The gradient
+ * is added to x.grad on the stream on which its accumulator was created; if that is another stream, autograd calls
+ * record_stream().
  */
 static void accumulate_gradients(struct table *t, void *x, xseg_stream stream,
                                  const char *const rows[5])
@@ -412,9 +390,9 @@ static void accumulate_gradients(struct table *t, void *x, xseg_stream stream,
         discard(t, compute(t, x, 4 * GIB, stream));
         gradient = compute(t, NULL, 4 * GIB, stream);
         if (stream != t->side) {
-            scene_stream_wait(t->side, stream);
+            env_stream_wait(t->side, stream);
             use(t, gradient, t->side);
-            scene_stream_wait(stream, t->side);
+            env_stream_wait(stream, t->side);
         }
         if (sum == NULL)
             sum = gradient;
@@ -427,7 +405,7 @@ static void accumulate_gradients(struct table *t, void *x, xseg_stream stream,
 }
 
 /* "Gradient Accumulator Cross-Stream Memory Growth" */
-static void gradients_accumulated_across_streams(void **state)
+TEST(gradients_accumulated_across_streams)
 {
     static const char *const warmup[] = {
         "8.000 8.000 0.000 8.000",  "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000",
@@ -440,14 +418,12 @@ static void gradients_accumulated_across_streams(void **state)
     struct table table = open_table("gradient accumulator", "expandable_segments:False", 0);
     struct table *t = &table;
     void *x = compute(t, NULL, 4 * GIB, NULL);
-    struct graph graph;
 
-    (void)state;
     ROW(t, "before warmup", "4.000 4.000 0.000 4.000");
     accumulate_gradients(t, x, t->side, warmup);
-    scene_stream_wait(NULL, t->side);
+    env_stream_wait(NULL, t->side);
     ROW(t, "after warmup", "4.000 4.000 0.000 12.000");
-    graph = begin_graph(t, NULL);
+    struct graph graph = begin_graph(t, NULL);
     ROW(t, "before capture", "4.000 4.000 0.000 4.000");
     accumulate_gradients(t, x, t->stream, capture);
     ROW(t, "after capture", "4.000 24.000 0.000 24.000");
@@ -461,19 +437,19 @@ static void gradients_accumulated_across_streams(void **state)
 static void run_suppressed_free(const char *name, unsigned column)
 {
     struct table table = open_table(name, "expandable_segments:False", column), *t = &table;
-    void *x1 = allocate(t, 4 * GIB, NULL), *x2, *x3;
+    void *x1 = allocate(t, 4 * GIB, NULL);
     struct graph graph = {NULL, NULL};
 
     ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000");
     if (column == GRAPH)
         graph = begin_graph(t, NULL);
-    x2 = allocate(t, 4 * GIB, t->stream);
+    void *x2 = allocate(t, 4 * GIB, t->stream);
     ROW(t, "after alloc x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
     discard(t, x1);
     ROW(t, "after del x1", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 8.000");
-    scene_empty_cache(t->allocator);
+    env_empty_cache(t->allocator);
     ROW(t, "after empty cache", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000");
-    x3 = allocate(t, 4 * GIB, t->stream);
+    void *x3 = allocate(t, 4 * GIB, t->stream);
     ROW(t, "after alloc x3", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 12.000");
     if (column == GRAPH)
         end_graph(t, &graph);
@@ -484,37 +460,67 @@ static void run_suppressed_free(const char *name, unsigned column)
     close_table(t);
 }
 
-static void freeing_in_eager_work(void **state)
+TEST(freeing_in_eager_work)
 {
-    (void)state;
     run_suppressed_free("suppressed free, USE_GRAPH=0", EAGER);
 }
 
-static void freeing_is_suppressed_by_a_capture(void **state)
+TEST(freeing_is_suppressed_by_a_capture)
 {
-    (void)state;
     run_suppressed_free("suppressed free, USE_GRAPH=1", GRAPH);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(caching_allocator_statistics),
-        cmocka_unit_test(intermediates_of_two_pools),
-        cmocka_unit_test(intermediates_of_a_shared_pool),
-        cmocka_unit_test(temporaries_after_eager_work),
-        cmocka_unit_test(temporaries_after_a_capture),
-        cmocka_unit_test(fragmentation),
-        cmocka_unit_test(fragmentation_with_expandable_segments),
-        cmocka_unit_test(fragmentation_with_max_split_size),
-        cmocka_unit_test(expandable_segments_during_a_capture),
-        cmocka_unit_test(recycling_in_eager_work),
-        cmocka_unit_test(recycling_deferred_by_a_capture),
-        cmocka_unit_test(recycling_by_the_graphs_topology),
-        cmocka_unit_test(gradients_accumulated_across_streams),
-        cmocka_unit_test(freeing_in_eager_work),
-        cmocka_unit_test(freeing_is_suppressed_by_a_capture),
-    };
+/* --- * What NVIDIA's notes on CUDA graph memory state about expandable segments: addresses without
+ * memory, growth in place, unmapping page by page.  Their tables are in graph_memory.c. --- */
 
-    return cmocka_run_group_tests_name("graph_memory", tests, NULL, NULL);
+/* "Reserves a large virtual address space (up to 1 1/8 x total GPU memory)", without memory. */
+TEST(addresses_are_reserved_without_memory)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *ptr = env_alloc(allocator, 2 * MIB, NULL);
+    const struct xseg_block_info info = env_block(allocator, ptr);
+
+    assert_true(info.is_expandable);
+    assert_in_range(info.segment_bytes, 90 * GIB, 90 * GIB + 20 * MIB);
+    assert_int_equal(info.segment_mapped, 20 * MIB);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+    env_free(allocator, ptr);
+    env_close(allocator);
+}
+
+/* "Mapped in pages (2MB for small pool, 20MB for large pool) only when needed", growing in place. */
+TEST(segments_grow_in_place)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *small = env_alloc(allocator, 1000, NULL);
+    char *first = env_alloc(allocator, 30 * MIB, NULL);
+
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_SMALL].current, 2 * MIB);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 40 * MIB);
+    char *second = env_alloc(allocator, 20 * MIB, NULL);
+    assert_ptr_equal(second, first + 30 * MIB);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 60 * MIB);
+    /* The growth made one run of pages accessible each time, with one call. */
+    assert_int_equal(env_block(allocator, second).segment_mapped, 60 * MIB);
+    env_free(allocator, small, first, second);
+    env_close(allocator);
+}
+
+/* "Individually unmapped": only whole pages go, and the live block's page stays. */
+TEST(empty_cache_unmaps_single_pages)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *before = env_alloc(allocator, 25 * MIB, NULL);
+    void *live = env_alloc(allocator, 2 * MIB, NULL);
+    void *after = env_alloc(allocator, 33 * MIB, NULL);
+
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 60 * MIB);
+    env_free(allocator, before, after);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+    assert_int_equal(env_stats(allocator).num_device_free, 2);
+    assert_int_equal(env_block(allocator, live).free_before, 5 * MIB);
+    assert_int_equal(env_block(allocator, live).free_after, 13 * MIB);
+    env_free(allocator, live);
+    env_close(allocator);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* The functions of history.h: walk, copy, clear, stacks, the hook, texts and labels; and the keys, while running. */
-#include "tests/support/recorded.h"
 #include "xseg/history.h"
+#include "tests/support/history_list.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A function in a section of its own, whose bounds the linker tells: so a frame of it is known. */
+/* A function in a separate section with known bounds, so that its frames can be recognized. */
 #define IN_SECTION(name) __attribute__((noinline, section(#name)))
 
 extern const char __start_code_of_alloc[], __stop_code_of_alloc[];
@@ -16,7 +16,7 @@ extern const char __start_code_of_free[], __stop_code_of_free[];
 /* The calls are not the last thing that these functions do, so that they stay on the stack. */
 static IN_SECTION(code_of_alloc) void *alloc_here(struct xseg_allocator *allocator, size_t bytes)
 {
-    void *ptr = scene_alloc(allocator, bytes, NULL);
+    void *ptr = env_alloc(allocator, bytes, NULL);
 
     __asm__ volatile("" : : "r"(ptr) : "memory");
     return ptr;
@@ -24,7 +24,7 @@ static IN_SECTION(code_of_alloc) void *alloc_here(struct xseg_allocator *allocat
 
 static IN_SECTION(code_of_free) void free_here(struct xseg_allocator *allocator, void *ptr)
 {
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     __asm__ volatile("" : : "r"(ptr) : "memory");
 }
 
@@ -56,14 +56,14 @@ static void expect_stack(struct xseg_allocator *allocator, uint32_t stack, bool 
 {
     struct frames frames = {.count = 0};
 
-    assert_int_equal(xseg_history_stack(allocator, stack, look_at_frame, &frames), XSEG_OK);
+    assert_ok(xseg_history_stack(allocator, stack, look_at_frame, &frames));
     assert_true(frames.count > 3 && frames.of_test > 1);
     assert_int_equal(frames.of_alloc, of_alloc);
     assert_int_equal(frames.of_free, of_free);
 }
 
-/* Which events have a stack, by the key history_stacks; the stack is that of the call. */
-static void stacks_are_taken_where_the_key_says(void **state)
+/* The stack is that of the call. */
+TEST(stacks_are_recorded_for_the_configured_events)
 {
     static const struct {
         const char *config;
@@ -75,16 +75,15 @@ static void stacks_are_taken_where_the_key_says(void **state)
         {"history:all,history_stacks:all", true, true},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = scene_open(rows[i].config);
+        struct xseg_allocator *allocator = env_open(rows[i].config);
 
-        /* A miss, a hit, a large block, one of an arena that has no hit of its own. */
+        /* A miss, a hit, a large block, and a block of an arena without a fast path. */
         for (unsigned round = 0; round < 2; round++) {
             free_here(allocator, alloc_here(allocator, 1000));
             free_here(allocator, alloc_here(allocator, 30 * MIB));
         }
-        struct recorded recorded = recorded_walk(allocator, 0);
+        struct history_list recorded = history_read(allocator, 0);
         assert_int_equal(recorded.count, 2 + 4 * 3);
         for (size_t k = 0; k < recorded.count; k++) {
             const struct xseg_history_entry *entry = &recorded.entry[k];
@@ -98,7 +97,7 @@ static void stacks_are_taken_where_the_key_says(void **state)
         assert_in_range(recorded.summary.stacks, rows[i].other ? 4 : rows[i].taking ? 2 : 0, 12);
         assert_int_equal(recorded.summary.stacks_lost, 0);
         free(recorded.entry);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -109,27 +108,25 @@ static bool end_at_once(void *context, const struct xseg_history_frame *frame)
     return false;
 }
 
-static void a_visit_of_a_stack_ends(void **state)
+TEST(a_visit_of_a_stack_ends)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     unsigned count = 0;
 
-    (void)state;
-    scene_expect_error(xseg_history_stack(allocator, 1, end_at_once, &count), XSEG_ERR_ARGUMENT,
-                       "unknown stack number, 1");
-    assert_int_equal(xseg_config_set(allocator, "history_stacks:all"), XSEG_OK);
+    env_expect_error(xseg_history_stack(allocator, 1, end_at_once, &count), XSEG_ERR_ARGUMENT,
+                     "unknown stack number, 1");
+    assert_ok(xseg_config_set(allocator, "history_stacks:all"));
     free_here(allocator, alloc_here(allocator, 1000));
-    struct recorded recorded = recorded_walk(allocator, 0);
-    assert_int_equal(xseg_history_stack(allocator, recorded.entry[1].stack, end_at_once, &count),
-                     XSEG_OK);
+    struct history_list recorded = history_read(allocator, 0);
+    assert_ok(xseg_history_stack(allocator, recorded.entry[1].stack, end_at_once, &count));
     assert_int_equal(count, 1);
-    scene_expect_error(xseg_history_stack(allocator, 0, end_at_once, &count), XSEG_ERR_ARGUMENT,
-                       "unknown stack number, 0");
-    scene_expect_error(xseg_history_stack(allocator, UINT32_MAX, end_at_once, &count),
-                       XSEG_ERR_ARGUMENT, "unknown stack number, 4294967295");
+    env_expect_error(xseg_history_stack(allocator, 0, end_at_once, &count), XSEG_ERR_ARGUMENT,
+                     "unknown stack number, 0");
+    env_expect_error(xseg_history_stack(allocator, UINT32_MAX, end_at_once, &count),
+                     XSEG_ERR_ARGUMENT, "unknown stack number, 4294967295");
     assert_int_equal(count, 1);
     free(recorded.entry);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Of one frame: this file, and a line. */
@@ -152,79 +149,74 @@ static bool look_at_source(void *context, const struct xseg_history_frame *frame
 }
 
 /* A snapshot looks functions, files and lines up; they are known from then on. */
-static void a_snapshot_finds_sources(void **state)
+TEST(a_snapshot_finds_sources)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     struct sources before = {0}, after = {0};
 
-    (void)state;
     free_here(allocator, alloc_here(allocator, 1000));
-    struct recorded recorded = recorded_walk(allocator, 0);
+    struct history_list recorded = history_read(allocator, 0);
     const uint32_t stack = recorded.entry[0].stack;
     free(recorded.entry);
-    assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &before), XSEG_OK);
+    assert_ok(xseg_history_stack(allocator, stack, look_at_source, &before));
     assert_int_equal(before.count + before.functions, 0);
-    assert_int_equal(xseg_snapshot(allocator, "/dev/null", NULL), XSEG_OK);
-    assert_int_equal(xseg_history_stack(allocator, stack, look_at_source, &after), XSEG_OK);
+    assert_ok(xseg_snapshot(allocator, "/dev/null", NULL));
+    assert_ok(xseg_history_stack(allocator, stack, look_at_source, &after));
     /* None without libdw.  The functions around the call, which a compiler may inline. */
     if (after.count != 0) {
         assert_in_range(after.of_here, 1, 4);
         assert_int_equal(after.functions, 1);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* An observer that frees in the middle of a request does not give the request its own stack. */
-struct sparer {
+struct observer_state {
     struct xseg_allocator *allocator;
-    void *spare;
+    void *free_one;
 };
 
-static bool spare(void *context, const struct xseg_oom_info *shortage)
+static bool free_one(void *context, const struct xseg_oom_info *oom)
 {
-    struct sparer *sparer = context;
+    struct observer_state *observer_state = context;
 
-    (void)shortage;
-    if (sparer->spare == NULL)
+    (void)oom;
+    if (observer_state->free_one == NULL)
         return false;
-    free_here(sparer->allocator, sparer->spare);
-    sparer->spare = NULL;
+    free_here(observer_state->allocator, observer_state->free_one);
+    observer_state->free_one = NULL;
     return true;
 }
 
-static void an_observer_leaves_the_stack_of_the_request(void **state)
+TEST(observer_does_not_replace_the_stack_of_the_request)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_observer observer = {sizeof(observer), .on_low_memory = free_one};
     uint64_t id = 0;
 
-    (void)state;
-    settings.memory_bytes = 100 * MIB;
-    struct sparer sparer = {.allocator =
-                                scene_open_on(&settings, "history:all,history_stacks:all")};
-    observer.context = &sparer;
-    observer.on_low_memory = spare;
-    assert_int_equal(xseg_observer_add(sparer.allocator, &observer, &id), XSEG_OK);
-    sparer.spare = alloc_here(sparer.allocator, 80 * MIB);
-    assert_int_equal(xseg_history_clear(sparer.allocator, -1), XSEG_OK);
-    void *ptr = alloc_here(sparer.allocator, 60 * MIB);
-    struct recorded recorded = recorded_walk(sparer.allocator, 0);
+    struct observer_state observer_state = {
+        .allocator = env_open_mib(100, "history:all,history_stacks:all")};
+    observer.context = &observer_state;
+    assert_ok(xseg_observer_add(observer_state.allocator, &observer, &id));
+    observer_state.free_one = alloc_here(observer_state.allocator, 80 * MIB);
+    assert_ok(xseg_history_clear(observer_state.allocator, -1));
+    void *ptr = alloc_here(observer_state.allocator, 60 * MIB);
+    struct history_list recorded = history_read(observer_state.allocator, 0);
     assert_true(recorded.count >= 3);
     for (size_t i = 0; i < recorded.count; i++) {
         const struct xseg_history_entry *entry = &recorded.entry[i];
         const bool is_free = entry->action == XSEG_HISTORY_FREE_REQUESTED ||
                              entry->action == XSEG_HISTORY_FREE_COMPLETED;
 
-        expect_stack(sparer.allocator, entry->stack, true, is_free);
+        expect_stack(observer_state.allocator, entry->stack, true, is_free);
     }
     free(recorded.entry);
-    scene_free(sparer.allocator, ptr);
-    scene_close(sparer.allocator);
+    env_free(observer_state.allocator, ptr);
+    env_close(observer_state.allocator);
 }
 
 /* --- What is kept. --- */
 
-static void what_is_kept_follows_the_keys(void **state)
+TEST(history_follows_configuration_changes)
 {
     static const struct {
         const char *config, *words;
@@ -242,49 +234,46 @@ static void what_is_kept_follows_the_keys(void **state)
          ""},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = scene_open(rows[i].config);
+        struct xseg_allocator *allocator = env_open(rows[i].config);
 
-        scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
-        scene_empty_cache(allocator);
-        recorded_expect(allocator, rows[i].words);
-        scene_close(allocator);
+        env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+        env_empty_cache(allocator);
+        history_expect(allocator, rows[i].words);
+        env_close(allocator);
     }
 }
 
-static void keys_change_while_running(void **state)
+TEST(keys_change_while_running)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
 
-    (void)state;
-    void *ptr = scene_alloc(allocator, 1000, NULL);
-    recorded_expect(allocator, "");
-    assert_int_equal(xseg_config_set(allocator, "history:all"), XSEG_OK);
-    scene_free(allocator, ptr);
-    ptr = scene_alloc(allocator, 1000, NULL);
-    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
-    scene_free(allocator, ptr);
-    ptr = scene_alloc(allocator, 1000, NULL);
-    assert_int_equal(xseg_config_set(allocator, "history:all,history_skip:[free_completed]"),
-                     XSEG_OK);
-    scene_free(allocator, ptr);
-    /* What was kept stays while it is off. */
-    recorded_expect(allocator, "free done alloc free");
-    assert_int_equal(xseg_config_set(allocator, "history_stacks:all"), XSEG_OK);
+    void *ptr = env_alloc(allocator, 1000, NULL);
+    history_expect(allocator, "");
+    assert_ok(xseg_config_set(allocator, "history:all"));
+    env_free(allocator, ptr);
+    ptr = env_alloc(allocator, 1000, NULL);
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
+    env_free(allocator, ptr);
+    ptr = env_alloc(allocator, 1000, NULL);
+    assert_ok(xseg_config_set(allocator, "history:all,history_skip:[free_completed]"));
+    env_free(allocator, ptr);
+    /* Recorded events remain while recording is off. */
+    history_expect(allocator, "free done alloc free");
+    assert_ok(xseg_config_set(allocator, "history_stacks:all"));
     ptr = alloc_here(allocator, 1000);
-    assert_int_equal(xseg_config_set(allocator, "history_stacks:none"), XSEG_OK);
-    scene_free(allocator, ptr);
-    struct recorded recorded = recorded_walk(allocator, 0);
+    assert_ok(xseg_config_set(allocator, "history_stacks:none"));
+    env_free(allocator, ptr);
+    struct history_list recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 2);
     expect_stack(allocator, recorded.entry[0].stack, true, false);
     assert_int_equal(recorded.entry[1].stack, 0);
     free(recorded.entry);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Also after recording has ended, when live blocks keep their origins. */
-static void a_block_has_no_origin_of_an_earlier_one(void **state)
+TEST(a_block_has_no_origin_of_an_earlier_one)
 {
     static const struct {
         const char *config;
@@ -296,97 +285,92 @@ static void a_block_has_no_origin_of_an_earlier_one(void **state)
         {"expandable_segments:False", 3 * MIB},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(cases); i++) {
         for (unsigned in_pool = 0; in_pool < 2; in_pool++) {
-            struct xseg_allocator *allocator = scene_open(cases[i].config);
-            struct xseg_pool *pool = in_pool == 1 ? scene_pool(allocator) : NULL;
+            struct xseg_allocator *allocator = env_open(cases[i].config);
+            struct xseg_pool *pool = in_pool == 1 ? env_pool(allocator) : NULL;
 
-            assert_int_equal(xseg_config_set(allocator, "history:all,history_stacks:all"), XSEG_OK);
-            void *freed = scene_alloc_in(allocator, pool, cases[i].bytes, NULL);
-            void *block = scene_alloc_in(allocator, pool, cases[i].bytes, NULL);
-            void *kept = scene_alloc_in(allocator, pool, cases[i].bytes, NULL);
-            const uint32_t stack = scene_block(allocator, kept).stack;
+            assert_ok(xseg_config_set(allocator, "history:all,history_stacks:all"));
+            void *freed = env_alloc_in(allocator, pool, cases[i].bytes, NULL);
+            void *block = env_alloc_in(allocator, pool, cases[i].bytes, NULL);
+            void *kept = env_alloc_in(allocator, pool, cases[i].bytes, NULL);
+            const uint32_t stack = env_block(allocator, kept).stack;
             assert_int_not_equal(stack, 0);
-            scene_free(allocator, freed);
-            assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
-            assert_ptr_equal(scene_alloc_in(allocator, pool, cases[i].bytes, NULL), freed);
-            assert_int_equal(scene_block(allocator, freed).stack, 0);
-            assert_int_not_equal(scene_block(allocator, block).stack, 0);
-            scene_free(allocator, block);
-            assert_ptr_equal(scene_alloc_in(allocator, pool, cases[i].bytes, NULL), block);
-            assert_int_equal(scene_block(allocator, block).stack, 0);
-            assert_int_equal(xseg_config_set(allocator, "history:all"), XSEG_OK);
-            assert_int_equal(scene_block(allocator, block).stack, 0);
-            assert_int_equal(scene_block(allocator, kept).stack, stack);
-            assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
-            scene_free(allocator, kept);
-            scene_free(allocator, block);
-            scene_free(allocator, freed);
+            env_free(allocator, freed);
+            assert_ok(xseg_config_set(allocator, "history:nothing"));
+            assert_ptr_equal(env_alloc_in(allocator, pool, cases[i].bytes, NULL), freed);
+            assert_int_equal(env_block(allocator, freed).stack, 0);
+            assert_int_not_equal(env_block(allocator, block).stack, 0);
+            env_free(allocator, block);
+            assert_ptr_equal(env_alloc_in(allocator, pool, cases[i].bytes, NULL), block);
+            assert_int_equal(env_block(allocator, block).stack, 0);
+            assert_ok(xseg_config_set(allocator, "history:all"));
+            assert_int_equal(env_block(allocator, block).stack, 0);
+            assert_int_equal(env_block(allocator, kept).stack, stack);
+            assert_ok(xseg_config_set(allocator, "history:nothing"));
+            env_free(allocator, kept, block, freed);
             if (pool != NULL)
-                assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-            scene_close(allocator);
+                assert_ok(xseg_pool_release(pool));
+            env_close(allocator);
         }
     }
 }
 
 /* A ring that is too small keeps the newest, and counts the rest. */
-static void too_many_events_are_counted(void **state)
+TEST(overwritten_events_are_counted)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,history_events:16");
+    struct xseg_allocator *allocator = env_open("history:all,history_events:16");
     void *ptr = NULL;
 
-    (void)state;
     for (unsigned i = 0; i < 100; i++) {
-        ptr = scene_alloc(allocator, 1000, NULL);
-        scene_free(allocator, ptr);
+        ptr = env_alloc(allocator, 1000, NULL);
+        env_free(allocator, ptr);
     }
-    struct recorded recorded = recorded_walk(allocator, 0);
+    struct history_list recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 16);
     assert_int_equal(recorded.summary.lost, 1 + 300 - 16);
     for (size_t i = 0; i < 16; i++)
         assert_int_equal(recorded.entry[15 - i].action, XSEG_HISTORY_FREE_COMPLETED - i % 3);
     free(recorded.entry);
-    /* More room loses no more, and brings nothing back. */
-    assert_int_equal(xseg_config_set(allocator, "history_events:1000"), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
-    recorded = recorded_walk(allocator, 0);
-    assert_int_equal(recorded.count, 19);
+    /* A larger ring loses no more events, and does not recover lost ones. */
+    assert_ok(xseg_config_set(allocator, "history_events:1000"));
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
+    recorded = history_read(allocator, 0);
+    assert_int_equal(recorded.count, 16 + 3);
     assert_int_equal(recorded.summary.lost, 1 + 300 - 16);
     free(recorded.entry);
-    assert_int_equal(xseg_config_set(allocator, "history_events:16"), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
-    recorded = recorded_walk(allocator, 0);
+    assert_ok(xseg_config_set(allocator, "history_events:16"));
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
+    recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 16);
     assert_int_equal(recorded.summary.lost, 1 + 306 - 16);
     free(recorded.entry);
-    assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
-    recorded_expect(allocator, "");
-    scene_close(allocator);
+    assert_ok(xseg_history_clear(allocator, 0));
+    history_expect(allocator, "");
+    env_close(allocator);
 }
 
 /* As many distinct stacks as lines, however many events. */
-static void the_depot_does_not_grow_with_events(void **state)
+TEST(the_depot_does_not_grow_with_events)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     const unsigned pairs = 1000000 / (XSEG_CHECKS >= 3 ? 20 : 1);
     uint64_t stacks[2], bytes[2];
 
-    (void)state;
     for (unsigned phase = 0; phase < 2; phase++) {
         for (unsigned i = 0; i < (phase == 0 ? 1000 : pairs); i++)
             free_here(allocator, alloc_here(allocator, 1000));
-        struct recorded recorded = recorded_walk(allocator, 0);
+        struct history_list recorded = history_read(allocator, 0);
         stacks[phase] = recorded.summary.stacks;
         assert_int_equal(recorded.summary.stacks_lost, 0);
         free(recorded.entry);
-        bytes[phase] = scene_stats(allocator).host_bytes;
+        bytes[phase] = env_stats(allocator).host_bytes;
     }
     assert_in_range(stacks[0], 2, 8);
     assert_in_range(stacks[1], stacks[0], stacks[0] + 2);
     /* The ring has filled up: 65536 events of 64 bytes. */
     assert_in_range(bytes[1], bytes[0], bytes[0] + 5 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Who freed a block. --- */
@@ -406,7 +390,7 @@ static void *free_elsewhere(void *context)
     return NULL;
 }
 
-static void a_second_free_is_told_about_the_first(void **state)
+TEST(double_free_reports_the_first_free)
 {
     static const struct {
         const char *config;
@@ -418,26 +402,25 @@ static void a_second_free_is_told_about_the_first(void **state)
     };
     char word[64];
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct other_thread other = {.allocator = scene_open(rows[i].config)};
+        struct other_thread other = {.allocator = env_open(rows[i].config)};
         pthread_t thread;
 
-        other.ptr = scene_alloc(other.allocator, 8 * MIB, NULL);
-        void *fence = scene_alloc(other.allocator, 8 * MIB, NULL);
+        other.ptr = env_alloc(other.allocator, 8 * MIB, NULL);
+        void *fence = env_alloc(other.allocator, 8 * MIB, NULL);
         assert_int_equal(pthread_create(&thread, NULL, free_elsewhere, &other), 0);
         assert_int_equal(pthread_join(thread, NULL), 0);
         for (unsigned k = 0; k < 19; k++)
-            scene_free(other.allocator, scene_alloc(other.allocator, 30 * MIB, NULL));
+            env_free(other.allocator, env_alloc(other.allocator, 30 * MIB, NULL));
         const xseg_status status = xseg_free(other.allocator, (char *)other.ptr + MIB);
         (void)snprintf(word, sizeof(word),
                        " ms ago by thread %d with the block of 8388608 bytes at %p%s", other.number,
                        other.ptr, rows[i].has_frames ? ", from " : "");
-        scene_expect_error(status, XSEG_ERR_NOT_ALLOCATED, word);
+        env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, word);
         if (rows[i].has_frames)
-            scene_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "test-api-history");
-        scene_free(other.allocator, fence);
-        scene_close(other.allocator);
+            env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "test-api-history");
+        env_free(other.allocator, fence);
+        env_close(other.allocator);
     }
 }
 
@@ -454,62 +437,59 @@ static bool work_on(void *context, const struct xseg_history_entry *entry)
     struct walker *walker = context;
 
     (void)entry;
-    scene_free(walker->allocator, scene_alloc(walker->allocator, 1000, NULL));
-    scene_empty_cache(walker->allocator);
-    assert_int_equal(xseg_history_clear(walker->allocator, -1), XSEG_OK);
+    env_free(walker->allocator, env_alloc(walker->allocator, 1000, NULL));
+    env_empty_cache(walker->allocator);
+    assert_ok(xseg_history_clear(walker->allocator, -1));
     return ++walker->visits < walker->most;
 }
 
-static void a_walk_is_of_one_moment(void **state)
+TEST(a_walk_is_of_one_moment)
 {
-    struct walker walker = {.allocator = scene_open("history:all"), .most = 1000};
+    struct walker walker = {.allocator = env_open("history:all"), .most = 1000};
     struct xseg_history_summary summary = {sizeof(summary)};
 
-    (void)state;
     for (unsigned i = 0; i < 10; i++)
-        scene_free(walker.allocator, scene_alloc(walker.allocator, 1000, NULL));
-    assert_int_equal(xseg_for_each_event(walker.allocator, 0, work_on, &walker, &summary), XSEG_OK);
-    assert_int_equal(walker.visits, 31);
-    assert_int_equal(summary.events, 31);
+        env_free(walker.allocator, env_alloc(walker.allocator, 1000, NULL));
+    assert_ok(xseg_for_each_event(walker.allocator, 0, work_on, &walker, &summary));
+    assert_int_equal(walker.visits, 1 + 10 * 3); /* a map, then alloc, free, completion */
+    assert_int_equal(summary.events, 1 + 10 * 3);
     assert_int_equal(summary.lost, 0);
-    recorded_expect(walker.allocator, "");
+    history_expect(walker.allocator, "");
     for (unsigned i = 0; i < 10; i++)
-        scene_free(walker.allocator, scene_alloc(walker.allocator, 1000, NULL));
+        env_free(walker.allocator, env_alloc(walker.allocator, 1000, NULL));
     walker = (struct walker){.allocator = walker.allocator, .most = 4};
-    assert_int_equal(xseg_for_each_event(walker.allocator, -1, work_on, &walker, NULL), XSEG_OK);
+    assert_ok(xseg_for_each_event(walker.allocator, -1, work_on, &walker, NULL));
     assert_int_equal(walker.visits, 4);
-    scene_close(walker.allocator);
+    env_close(walker.allocator);
 }
 
-static void devices_are_told_apart(void **state)
+TEST(events_of_devices_are_separate)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 3};
     void *ptr = NULL;
 
-    (void)state;
-    settings.devices = 3;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, "history:all");
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, "history:all");
     /* Device 1 maps often before device 0 does once. */
     for (unsigned i = 0; i < 5; i++) {
         xseg_sim_advance(1000);
-        assert_int_equal(xseg_alloc(allocator, 1, 30 * MIB, NULL, &ptr), XSEG_OK);
-        scene_free(allocator, ptr);
-        scene_empty_cache(allocator);
+        assert_ok(xseg_alloc(allocator, 1, 30 * MIB, NULL, &ptr));
+        env_free(allocator, ptr);
+        env_empty_cache(allocator);
     }
     xseg_sim_advance(1000);
-    assert_int_equal(xseg_history_annotate(allocator, 1, "between"), XSEG_OK);
+    assert_ok(xseg_history_annotate(allocator, 1, "between"));
     for (unsigned i = 0; i < 5; i++) {
         xseg_sim_advance(1000);
-        assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr), XSEG_OK);
-        scene_free(allocator, ptr);
-        scene_empty_cache(allocator);
+        assert_ok(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr));
+        env_free(allocator, ptr);
+        env_empty_cache(allocator);
     }
-    struct recorded both = recorded_walk(allocator, -1), first = recorded_walk(allocator, 0),
-                    second = recorded_walk(allocator, 1), third = recorded_walk(allocator, 2);
-    assert_int_equal(first.count, 30);
-    assert_int_equal(second.count, 31);
+    struct history_list both = history_read(allocator, -1), first = history_read(allocator, 0),
+                        second = history_read(allocator, 1), third = history_read(allocator, 2);
+    assert_int_equal(first.count, 5 * 6); /* map, alloc, free, completion, trim, unmap */
+    assert_int_equal(second.count, 5 * 6 + 1);
     assert_int_equal(third.count, 0);
-    assert_int_equal(both.count, 61);
+    assert_int_equal(both.count, first.count + second.count);
     for (size_t i = 0; i < both.count; i++) {
         const struct xseg_history_entry *same =
             i < second.count ? &second.entry[i] : &first.entry[i - second.count];
@@ -524,32 +504,31 @@ static void devices_are_told_apart(void **state)
     free(both.entry);
     free(first.entry);
     free(second.entry);
-    assert_int_equal(xseg_history_clear(allocator, 1), XSEG_OK);
-    second = recorded_walk(allocator, -1);
+    assert_ok(xseg_history_clear(allocator, 1));
+    second = history_read(allocator, -1);
     assert_int_equal(second.count, 30);
     assert_int_equal(second.entry[0].device, 0);
     free(second.entry);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void times_are_the_users_clocks(void **state)
+TEST(times_are_the_users_clocks)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "history:all");
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:all");
 
-    (void)state;
     for (unsigned i = 0; i < 20; i++) {
         xseg_sim_advance(UINT64_C(1234567));
         const uint64_t now = xseg_sim_clock();
-        void *ptr = scene_alloc(allocator, 1000, NULL);
-        struct recorded recorded = recorded_walk(allocator, 0);
+        void *ptr = env_alloc(allocator, 1000, NULL);
+        struct history_list recorded = history_read(allocator, 0);
         for (size_t k = 0; k < recorded.count; k++)
             assert_in_range(recorded.entry[k].time_ns, now, xseg_sim_clock());
         free(recorded.entry);
-        assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
-        scene_free(allocator, ptr);
-        assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+        assert_ok(xseg_history_clear(allocator, 0));
+        env_free(allocator, ptr);
+        assert_ok(xseg_history_clear(allocator, 0));
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- The hook. --- */
@@ -579,10 +558,10 @@ static uint32_t gather_plainly(void *context)
 
 static void call_some(struct hooked *hooked, unsigned i)
 {
-    scene_free(hooked->allocator, scene_alloc(hooked->allocator, 1000, NULL));
-    scene_free(hooked->allocator, scene_alloc(hooked->allocator, 30 * MIB, NULL));
+    env_free(hooked->allocator, env_alloc(hooked->allocator, 1000, NULL));
+    env_free(hooked->allocator, env_alloc(hooked->allocator, 30 * MIB, NULL));
     if (i % 10 == 0)
-        scene_empty_cache(hooked->allocator);
+        env_empty_cache(hooked->allocator);
 }
 
 static void *call_locked(void *context)
@@ -607,26 +586,23 @@ static void *call_unlocked(void *context)
 static void set_hook(struct xseg_allocator *allocator, struct hooked *hooked,
                      uint32_t (*gather)(void *context))
 {
-    struct xseg_history_hook hook = {sizeof(hook)};
+    struct xseg_history_hook hook = {sizeof(hook), .context = hooked, .gather = gather};
 
-    hook.context = hooked;
-    hook.gather = gather;
-    assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
+    assert_ok(xseg_history_set_hook(allocator, &hook));
 }
 
-static void events_have_the_users_frames(void **state)
+TEST(stacks_begin_with_user_frames)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:alloc");
+    struct xseg_allocator *allocator = env_open("history:all,history_stacks:alloc");
     struct hooked hooked = {.number = 0};
 
-    (void)state;
     set_hook(allocator, &hooked, gather_plainly);
     for (uint32_t i = 1; i < 50; i++) {
         hooked.number = i * 1000;
-        void *ptr = scene_alloc(allocator, i % 2 == 0 ? 1000 : 30 * MIB, NULL);
+        void *ptr = env_alloc(allocator, i % 2 == 0 ? 1000 : 30 * MIB, NULL);
         hooked.number = 7;
-        scene_free(allocator, ptr);
-        struct recorded recorded = recorded_walk(allocator, 0);
+        env_free(allocator, ptr);
+        struct history_list recorded = history_read(allocator, 0);
         for (size_t k = 0; k < recorded.count; k++)
             assert_int_equal(recorded.entry[k].frames,
                              recorded.entry[k].action == XSEG_HISTORY_ALLOC ||
@@ -634,27 +610,26 @@ static void events_have_the_users_frames(void **state)
                                  ? i * 1000
                                  : 0);
         free(recorded.entry);
-        assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+        assert_ok(xseg_history_clear(allocator, 0));
     }
-    assert_int_equal(xseg_history_set_hook(allocator, NULL), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
-    struct recorded recorded = recorded_walk(allocator, 0);
+    assert_ok(xseg_history_set_hook(allocator, NULL));
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
+    struct history_list recorded = history_read(allocator, 0);
     for (size_t k = 0; k < recorded.count; k++)
         assert_int_equal(recorded.entry[k].frames, 0);
     assert_int_not_equal(recorded.entry[0].stack, 0);
     free(recorded.entry);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-/* A thread that calls with the hook's lock held waits for another that waits for it in the hook: so a lock of the
- * library's that is held there would stop both. */
-static void no_lock_is_held_around_the_hook(void **state)
+/* A thread calls with the hook's lock held, and another thread waits for it in the hook: a library lock held during
+ * the hook would deadlock both. */
+TEST(no_lock_is_held_around_the_hook)
 {
-    struct hooked hooked = {.number = 5, .allocator = scene_open("history:all,history_stacks:all")};
+    struct hooked hooked = {.number = 5, .allocator = env_open("history:all,history_stacks:all")};
     pthread_mutexattr_t recursive;
     pthread_t locked, unlocked;
 
-    (void)state;
     (void)pthread_mutexattr_init(&recursive);
     (void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     (void)pthread_mutex_init(&hooked.mutex, &recursive);
@@ -664,7 +639,7 @@ static void no_lock_is_held_around_the_hook(void **state)
     assert_int_equal(pthread_join(locked, NULL), 0);
     assert_int_equal(pthread_join(unlocked, NULL), 0);
     assert_true(hooked.gathers > 4000);
-    scene_close(hooked.allocator);
+    env_close(hooked.allocator);
     (void)pthread_mutex_destroy(&hooked.mutex);
     (void)pthread_mutexattr_destroy(&recursive);
 }
@@ -699,7 +674,7 @@ static bool name_without_text(void *context, uint32_t frames, char *text, size_t
 }
 
 /* A text about a freed block has the user's frames, where the hook knows them. */
-static void a_text_names_the_users_frames(void **state)
+TEST(annotation_has_user_frames)
 {
     static const struct {
         bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
@@ -712,23 +687,22 @@ static void a_text_names_the_users_frames(void **state)
         {NULL, ", from "},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+        struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
         struct xseg_history_hook hook = {sizeof(hook)};
         struct hooked hooked = {.number = 33};
 
         hook.context = &hooked;
         hook.gather = gather_plainly;
         hook.name = rows[i].name;
-        assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
-        void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
-        scene_free(allocator, ptr);
-        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, rows[i].word);
+        assert_ok(xseg_history_set_hook(allocator, &hook));
+        void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+        env_free(allocator, ptr);
+        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, rows[i].word);
         /* Without the hook the event stays, and its number is not named. */
-        assert_int_equal(xseg_history_set_hook(allocator, NULL), XSEG_OK);
-        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, ", from ");
-        scene_close(allocator);
+        assert_ok(xseg_history_set_hook(allocator, NULL));
+        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, ", from ");
+        env_close(allocator);
     }
 }
 
@@ -811,12 +785,12 @@ static bool look_at_block(void *context, const struct xseg_block_info *block)
 /* Every number that an event or a block shows is one that the user still has. */
 static void expect_known(struct xseg_allocator *allocator, struct counting *counting)
 {
-    struct recorded recorded = recorded_walk(allocator, -1);
+    struct history_list recorded = history_read(allocator, -1);
 
     for (size_t i = 0; i < recorded.count; i++)
         assert_true(is_known(counting, recorded.entry[i].frames));
     free(recorded.entry);
-    assert_int_equal(xseg_for_each_block(allocator, NULL, look_at_block, counting), XSEG_OK);
+    assert_ok(xseg_for_each_block(allocator, NULL, look_at_block, counting));
 }
 
 static struct counting *hook_counting(struct xseg_allocator *allocator)
@@ -829,39 +803,38 @@ static struct counting *hook_counting(struct xseg_allocator *allocator)
     hook.context = counting;
     hook.gather = gather_new;
     hook.discard = forget_old;
-    assert_int_equal(xseg_history_set_hook(allocator, &hook), XSEG_OK);
+    assert_ok(xseg_history_set_hook(allocator, &hook));
     return counting;
 }
 
 static void close_counting(struct xseg_allocator *allocator, struct counting *counting)
 {
-    scene_close(allocator);
+    env_close(allocator);
     (void)pthread_mutex_destroy(&counting->mutex);
     free(counting);
 }
 
-/* A clear tells which numbers are left: those of live blocks, and of events that came since. */
-static void numbers_of_cleared_events_are_forgotten(void **state)
+/* A clear keeps the labels of allocated blocks and of later events. */
+TEST(numbers_of_cleared_events_are_forgotten)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     struct counting *counting = hook_counting(allocator);
     void *live[10];
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(live); i++)
-        live[i] = scene_alloc(allocator, i % 2 == 0 ? 1000 : 30 * MIB, NULL);
+        live[i] = env_alloc(allocator, i % 2 == 0 ? 1000 : 30 * MIB, NULL);
     for (unsigned i = 0; i < 100; i++)
-        scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+        env_free(allocator, env_alloc(allocator, 1000, NULL));
     expect_known(allocator, counting);
     const unsigned held = counting->held;
     for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
+        assert_ok(xseg_history_clear(allocator, -1));
     assert_int_equal(counting->forgets, 3);
     assert_in_range(counting->held, COUNT_OF(live), held / 2);
     expect_known(allocator, counting);
     for (size_t i = 0; i < COUNT_OF(live); i++) {
-        assert_int_not_equal(scene_block(allocator, live[i]).frames, 0);
-        scene_free(allocator, live[i]);
+        assert_int_not_equal(env_block(allocator, live[i]).frames, 0);
+        env_free(allocator, live[i]);
     }
     close_counting(allocator, counting);
 }
@@ -886,16 +859,15 @@ static void *call_often(void *context)
     return NULL;
 }
 
-/* Numbers do not pile up, while threads go on and nobody clears anything. */
-static void numbers_are_forgotten_from_time_to_time(void **state)
+/* Labels are collected while threads run and without a clear. */
+TEST(numbers_are_forgotten_from_time_to_time)
 {
     struct xseg_allocator *allocator =
-        scene_open("history:all,history_stacks:all,history_events:1000");
+        env_open("history:all,history_stacks:all,history_events:1000");
     struct counting *counting = hook_counting(allocator);
     pthread_t thread[3];
     void *failed = NULL;
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_create(&thread[i], NULL, call_often, allocator), 0);
     for (unsigned i = 0; i < COUNT_OF(thread); i++) {
@@ -913,21 +885,20 @@ static void numbers_are_forgotten_from_time_to_time(void **state)
 
 /* --- Texts and labels. --- */
 
-static void texts_stand_between_events(void **state)
+TEST(annotations_are_ordered_between_events)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     char text[300];
 
-    (void)state;
-    assert_int_equal(xseg_history_annotate(allocator, 0, "begin"), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    assert_ok(xseg_history_annotate(allocator, 0, "begin"));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     (void)strcpy(text, "overwritten soon");
-    assert_int_equal(xseg_history_annotate(allocator, 0, text), XSEG_OK);
+    assert_ok(xseg_history_annotate(allocator, 0, text));
     memset(text, 'x', sizeof(text));
     text[sizeof(text) - 1] = '\0';
-    assert_int_equal(xseg_history_annotate(allocator, 0, ""), XSEG_OK);
-    assert_int_equal(xseg_history_annotate(allocator, 0, text), XSEG_OK);
-    struct recorded recorded = recorded_walk(allocator, 0);
+    assert_ok(xseg_history_annotate(allocator, 0, ""));
+    assert_ok(xseg_history_annotate(allocator, 0, text));
+    struct history_list recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 8);
     assert_string_equal(recorded.entry[0].label, "begin");
     assert_string_equal(recorded.entry[5].label, "overwritten soon");
@@ -938,29 +909,29 @@ static void texts_stand_between_events(void **state)
     assert_int_equal(recorded.entry[0].thread, gettid());
     assert_int_not_equal(recorded.entry[0].stack, 0);
     free(recorded.entry);
-    recorded_expect(allocator, "text map alloc free done text text text");
+    history_expect(allocator, "text map alloc free done text text text");
     /* Of more texts than there is room for, the newest stay. */
     for (unsigned i = 0; i < 5000; i++)
-        assert_int_equal(xseg_history_annotate(allocator, 0, i < 4990 ? "old" : "new"), XSEG_OK);
-    recorded = recorded_walk(allocator, 0);
+        assert_ok(xseg_history_annotate(allocator, 0, i < 4990 ? "old" : "new"));
+    recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count + recorded.summary.lost, 5000);
     assert_in_range(recorded.count, 1000, 4999);
     assert_string_equal(recorded.entry[recorded.count - 10].label, "new");
     assert_string_equal(recorded.entry[recorded.count - 11].label, "old");
     free(recorded.entry);
-    assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
-    assert_int_equal(xseg_config_set(allocator, "history_skip:[annotation]"), XSEG_OK);
-    assert_int_equal(xseg_history_annotate(allocator, 0, "skipped"), XSEG_OK);
-    assert_int_equal(xseg_config_set(allocator, "history:nothing"), XSEG_OK);
-    assert_int_equal(xseg_history_annotate(allocator, 0, "off"), XSEG_OK);
-    recorded_expect(allocator, "");
-    scene_close(allocator);
+    assert_ok(xseg_history_clear(allocator, -1));
+    assert_ok(xseg_config_set(allocator, "history_skip:[annotation]"));
+    assert_ok(xseg_history_annotate(allocator, 0, "skipped"));
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
+    assert_ok(xseg_history_annotate(allocator, 0, "off"));
+    history_expect(allocator, "");
+    env_close(allocator);
 }
 
 /* The labels of the ALLOC events there are, each in its place, and forget them. */
 static void expect_labels(struct xseg_allocator *allocator, const char *const *labels, size_t count)
 {
-    struct recorded recorded = recorded_walk(allocator, 0);
+    struct history_list recorded = history_read(allocator, 0);
     size_t found = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
@@ -975,12 +946,12 @@ static void expect_labels(struct xseg_allocator *allocator, const char *const *l
     }
     assert_int_equal(found, count);
     free(recorded.entry);
-    assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
+    assert_ok(xseg_history_clear(allocator, -1));
 }
 
 static void touch(struct xseg_allocator *allocator)
 {
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
 }
 
 static void *work_with_a_label(void *context)
@@ -988,68 +959,65 @@ static void *work_with_a_label(void *context)
     const char *before = "not set";
 
     touch(context);
-    assert_int_equal(xseg_history_label(context, "thread", &before), XSEG_OK);
+    assert_ok(xseg_history_label(context, "thread", &before));
     assert_null(before);
     touch(context);
     return NULL;
 }
 
-static void labels_hold_for_a_scope_and_a_thread(void **state)
+TEST(labels_apply_to_a_scope_and_a_thread)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     const char *outer = "not set", *inner = NULL;
     pthread_t thread;
 
-    (void)state;
     touch(allocator);
-    assert_int_equal(xseg_history_label(allocator, "outer", &outer), XSEG_OK);
+    assert_ok(xseg_history_label(allocator, "outer", &outer));
     assert_null(outer);
     touch(allocator);
-    assert_int_equal(xseg_history_label(allocator, "inner", &inner), XSEG_OK);
+    assert_ok(xseg_history_label(allocator, "inner", &inner));
     assert_string_equal(inner, "outer");
     touch(allocator);
     assert_int_equal(pthread_create(&thread, NULL, work_with_a_label, allocator), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     touch(allocator);
-    assert_int_equal(xseg_history_label(allocator, inner, NULL), XSEG_OK);
+    assert_ok(xseg_history_label(allocator, inner, NULL));
     touch(allocator);
-    assert_int_equal(xseg_history_label(allocator, outer, NULL), XSEG_OK);
+    assert_ok(xseg_history_label(allocator, outer, NULL));
     touch(allocator);
     expect_labels(
         allocator,
         (const char *const[]){NULL, "outer", "inner", NULL, "thread", "inner", "outer", NULL}, 8);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void labels_of_two_allocators_do_not_mix(void **state)
+TEST(labels_of_two_allocators_do_not_mix)
 {
-    struct xseg_allocator *first = scene_open("history:all"), *second = NULL;
+    struct xseg_allocator *first = env_open("history:all"), *second = NULL;
     const char *before = "not set";
 
-    (void)state;
-    assert_int_equal(scene_try_open("history:all", &second), XSEG_OK);
-    assert_int_equal(xseg_history_label(first, "one", NULL), XSEG_OK);
+    assert_ok(env_try_open("history:all", &second));
+    assert_ok(xseg_history_label(first, "one", NULL));
     touch(first);
     touch(second);
-    assert_int_equal(xseg_history_label(second, "two", &before), XSEG_OK);
+    assert_ok(xseg_history_label(second, "two", &before));
     assert_null(before);
     touch(first);
     touch(second);
-    assert_int_equal(xseg_history_label(second, before, NULL), XSEG_OK);
+    assert_ok(xseg_history_label(second, before, NULL));
     touch(first);
     touch(second);
     expect_labels(first, (const char *const[]){"one", "one", "one"}, 3);
     expect_labels(second, (const char *const[]){NULL, "two", NULL}, 3);
-    assert_int_equal(xseg_close(second), XSEG_OK);
-    scene_close(first);
+    assert_ok(xseg_close(second));
+    env_close(first);
 }
 
 /* A thread's label ends with the allocator: in the next one, which may lie in the same place, it has none. */
-static void labels_end_with_the_allocator(void **state)
+TEST(labels_end_with_the_allocator)
 {
-    (void)state;
     for (unsigned i = 0; i < 10; i++) {
-        struct xseg_allocator *allocator = scene_open("history:all,history_stacks:alloc");
+        struct xseg_allocator *allocator = env_open("history:all,history_stacks:alloc");
         const char *before = "not set";
         pthread_t thread;
 
@@ -1058,9 +1026,9 @@ static void labels_end_with_the_allocator(void **state)
         assert_int_equal(pthread_join(thread, NULL), 0);
         touch(allocator);
         expect_labels(allocator, (const char *const[]){NULL, "thread", NULL}, 3);
-        assert_int_equal(xseg_history_label(allocator, "mine", &before), XSEG_OK);
+        assert_ok(xseg_history_label(allocator, "mine", &before));
         assert_null(before);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -1082,51 +1050,49 @@ static bool never_frame(void *context, const struct xseg_history_frame *frame)
     return false;
 }
 
-static void bad_input_is_refused(void **state)
+TEST(invalid_input_is_rejected)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_history_summary summary = {.struct_size = 3};
     struct xseg_history_hook hook = {sizeof(hook)};
 
-    (void)state;
-    settings.devices = 2;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "history:all");
-    scene_expect_error(xseg_for_each_event(NULL, 0, never, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "visit");
-    scene_expect_error(xseg_for_each_event(allocator, 0, never, NULL, &summary), XSEG_ERR_ARGUMENT,
-                       "summary->struct_size is unknown, 3");
-    scene_expect_error(xseg_for_each_event(allocator, 2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "device 2 does not exist");
-    scene_expect_error(xseg_for_each_event(allocator, -2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "device -2 does not exist");
-    scene_expect_error(xseg_history_clear(NULL, 0), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_history_clear(allocator, 2), XSEG_ERR_ARGUMENT,
-                       "device 2 does not exist");
-    scene_expect_error(xseg_history_stack(NULL, 1, never_frame, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_history_stack(allocator, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "visit");
-    scene_expect_error(xseg_history_stack(allocator, 1, never_frame, NULL), XSEG_ERR_ARGUMENT,
-                       "unknown stack number, 1");
-    scene_expect_error(xseg_history_set_hook(NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT, "gather");
+    struct xseg_allocator *allocator = env_open_on(&settings, "history:all");
+    env_expect_error(xseg_for_each_event(NULL, 0, never, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "visit");
+    env_expect_error(xseg_for_each_event(allocator, 0, never, NULL, &summary), XSEG_ERR_ARGUMENT,
+                     "summary->struct_size is unknown, 3");
+    env_expect_error(xseg_for_each_event(allocator, 2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "device 2 does not exist");
+    env_expect_error(xseg_for_each_event(allocator, -2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "device -2 does not exist");
+    env_expect_error(xseg_history_clear(NULL, 0), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_history_clear(allocator, 2), XSEG_ERR_ARGUMENT,
+                     "device 2 does not exist");
+    env_expect_error(xseg_history_stack(NULL, 1, never_frame, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_history_stack(allocator, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "visit");
+    env_expect_error(xseg_history_stack(allocator, 1, never_frame, NULL), XSEG_ERR_ARGUMENT,
+                     "unknown stack number, 1");
+    env_expect_error(xseg_history_set_hook(NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT, "gather");
     hook.gather = gather_plainly;
     hook.struct_size--;
-    scene_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT,
-                       "hook->struct_size is unknown");
-    scene_expect_error(xseg_history_annotate(NULL, 0, "text"), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_history_annotate(allocator, 0, NULL), XSEG_ERR_ARGUMENT, "text");
-    scene_expect_error(xseg_history_annotate(allocator, -1, "text"), XSEG_ERR_ARGUMENT, "-1");
-    scene_expect_error(xseg_history_annotate(allocator, 2, "text"), XSEG_ERR_ARGUMENT, "2");
-    scene_expect_error(xseg_history_label(NULL, "text", NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_history_label(allocator, NULL, NULL), XSEG_OK);
-    scene_expect_error(xseg_config_set(allocator, "history_events:15"), XSEG_ERR_CONFIG, "16");
-    scene_expect_error(xseg_config_set(allocator, "history_events:16777217"), XSEG_ERR_CONFIG,
-                       "16777216");
-    scene_expect_error(xseg_config_set(allocator, "history:some"), XSEG_ERR_CONFIG, "some");
-    scene_expect_error(xseg_config_set(allocator, "history_skip:[alloc,nonsense]"), XSEG_ERR_CONFIG,
-                       "nonsense");
-    recorded_expect(allocator, "");
-    scene_close(allocator);
+    env_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT,
+                     "hook->struct_size is unknown");
+    env_expect_error(xseg_history_annotate(NULL, 0, "text"), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_history_annotate(allocator, 0, NULL), XSEG_ERR_ARGUMENT, "text");
+    env_expect_error(xseg_history_annotate(allocator, -1, "text"), XSEG_ERR_ARGUMENT, "-1");
+    env_expect_error(xseg_history_annotate(allocator, 2, "text"), XSEG_ERR_ARGUMENT, "2");
+    env_expect_error(xseg_history_label(NULL, "text", NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_ok(xseg_history_label(allocator, NULL, NULL));
+    env_expect_error(xseg_config_set(allocator, "history_events:15"), XSEG_ERR_CONFIG, "16");
+    env_expect_error(xseg_config_set(allocator, "history_events:16777217"), XSEG_ERR_CONFIG,
+                     "16777216");
+    env_expect_error(xseg_config_set(allocator, "history:some"), XSEG_ERR_CONFIG, "some");
+    env_expect_error(xseg_config_set(allocator, "history_skip:[alloc,nonsense]"), XSEG_ERR_CONFIG,
+                     "nonsense");
+    history_expect(allocator, "");
+    env_close(allocator);
 }
 
 static int child(struct xseg_allocator *allocator)
@@ -1144,12 +1110,11 @@ static int child(struct xseg_allocator *allocator)
     return xseg_history_label(allocator, "child", NULL) == XSEG_ERR_FORKED ? 0 : 8;
 }
 
-static void a_forked_child_is_refused(void **state)
+TEST(calls_of_a_forked_child_fail)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,history_stacks:all");
+    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     int status = -1;
 
-    (void)state;
     touch(allocator);
     const pid_t pid = fork();
     if (pid == 0)
@@ -1157,38 +1122,6 @@ static void a_forked_child_is_refused(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    recorded_expect(allocator, "map alloc free done");
-    scene_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stacks_are_taken_where_the_key_says),
-        cmocka_unit_test(a_visit_of_a_stack_ends),
-        cmocka_unit_test(a_snapshot_finds_sources),
-        cmocka_unit_test(an_observer_leaves_the_stack_of_the_request),
-        cmocka_unit_test(what_is_kept_follows_the_keys),
-        cmocka_unit_test(keys_change_while_running),
-        cmocka_unit_test(a_block_has_no_origin_of_an_earlier_one),
-        cmocka_unit_test(too_many_events_are_counted),
-        cmocka_unit_test(the_depot_does_not_grow_with_events),
-        cmocka_unit_test(a_second_free_is_told_about_the_first),
-        cmocka_unit_test(a_walk_is_of_one_moment),
-        cmocka_unit_test(devices_are_told_apart),
-        cmocka_unit_test(times_are_the_users_clocks),
-        cmocka_unit_test(events_have_the_users_frames),
-        cmocka_unit_test(no_lock_is_held_around_the_hook),
-        cmocka_unit_test(a_text_names_the_users_frames),
-        cmocka_unit_test(numbers_of_cleared_events_are_forgotten),
-        cmocka_unit_test(numbers_are_forgotten_from_time_to_time),
-        cmocka_unit_test(texts_stand_between_events),
-        cmocka_unit_test(labels_hold_for_a_scope_and_a_thread),
-        cmocka_unit_test(labels_of_two_allocators_do_not_mix),
-        cmocka_unit_test(labels_end_with_the_allocator),
-        cmocka_unit_test(bad_input_is_refused),
-        cmocka_unit_test(a_forked_child_is_refused),
-    };
-
-    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
+    history_expect(allocator, "map alloc free done");
+    env_close(allocator);
 }

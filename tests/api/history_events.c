@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* Which events there are of what happens to blocks and segments, and what they say. */
-#include "tests/support/due.h"
-#include "tests/support/recorded.h"
-
+/* The events of blocks and segments, and their members. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "tests/support/env.h"
+#include "tests/support/history_list.h"
+#include "tests/support/trim_due.h"
 
 #define MS UINT64_C(1000000)
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
 
-    settings.memory_bytes = mib * MIB;
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 static uint64_t monotonic_ns(void)
@@ -45,317 +49,1226 @@ static void expect_block(const struct xseg_history_entry *entry,
 }
 
 /* Sizes: a cell, one that ends a chunk map, a large block, one that is longer than the request. */
-static void events_say_what_the_block_was(void **state)
+TEST(events_describe_the_block)
 {
     static const size_t sizes[] = {1, 1000, MIB, MIB + 1, 30 * MIB, 31 * MIB - 100};
     static const char *const configs[] = {"history:all,expandable_segments:True",
                                           "history:all,expandable_segments:False"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i / COUNT_OF(sizes)]);
-        const xseg_stream stream = scene_stream();
+        struct xseg_allocator *allocator = env_open(configs[i / COUNT_OF(sizes)]);
+        const xseg_stream stream = env_stream();
         /* The second of a kind is a hit. */
         for (unsigned round = 0; round < 2; round++) {
             const uint64_t began = monotonic_ns() - 20 * MS;
-            void *ptr = scene_alloc(allocator, sizes[i % COUNT_OF(sizes)], stream);
-            const struct xseg_block_info block = scene_block(allocator, ptr);
-            scene_free(allocator, ptr);
+            void *ptr = env_alloc(allocator, sizes[i % COUNT_OF(sizes)], stream);
+            const struct xseg_block_info block = env_block(allocator, ptr);
+            env_free(allocator, ptr);
             const uint64_t ended = monotonic_ns() + 20 * MS;
-            struct recorded recorded = recorded_walk(allocator, 0);
+            struct history_list recorded = history_read(allocator, 0);
             assert_int_equal(recorded.count, round == 0 ? 4 : 3);
             for (enum xseg_history_action action = XSEG_HISTORY_ALLOC;
                  action <= XSEG_HISTORY_FREE_COMPLETED; action++) {
-                const struct xseg_history_entry entry = recorded_only(&recorded, action);
+                const struct xseg_history_entry entry = history_only(&recorded, action);
 
                 expect_block(&entry, &block, began, ended);
             }
             free(recorded.entry);
-            assert_int_equal(xseg_history_clear(allocator, 0), XSEG_OK);
+            assert_ok(xseg_history_clear(allocator, 0));
         }
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
-        scene_stream_destroy(stream);
+        env_close(allocator, stream);
     }
 }
 
-static void segments_come_and_go(void **state)
+TEST(segment_events_are_recorded)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("history:all,expandable_segments:True");
 
-    (void)state;
-    void *ptr = scene_alloc(allocator, 30 * MIB, NULL);
-    struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry map = recorded_only(&recorded, XSEG_HISTORY_SEGMENT_MAP);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    struct history_list recorded = history_read(allocator, 0);
+    const struct xseg_history_entry map = history_only(&recorded, XSEG_HISTORY_SEGMENT_MAP);
     assert_ptr_equal(map.base, ptr);
     assert_int_equal(map.bytes, 40 * MIB);
     assert_int_equal(map.requested, 40 * MIB);
     assert_int_not_equal(map.order, 0);
     free(recorded.entry);
-    recorded_expect(allocator, "map alloc");
-    scene_free(allocator, ptr);
-    scene_empty_cache(allocator);
-    recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry trim = recorded_only(&recorded, XSEG_HISTORY_TRIM);
-    const struct xseg_history_entry unmap = recorded_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
+    history_expect(allocator, "map alloc");
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
+    recorded = history_read(allocator, 0);
+    const struct xseg_history_entry trim = history_only(&recorded, XSEG_HISTORY_TRIM);
+    const struct xseg_history_entry unmap = history_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
     assert_ptr_equal(trim.base, ptr);
     assert_ptr_equal(unmap.base, ptr);
     assert_int_equal(trim.bytes, 40 * MIB);
     assert_int_equal(unmap.bytes, 40 * MIB);
     assert_true(unmap.order > trim.order && trim.order > map.order);
     free(recorded.entry);
-    recorded_expect(allocator, "free done trim unmap");
-    assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    scene_empty_cache(allocator);
-    recorded_expect(allocator, "segment alloc free done trim end");
-    scene_close(allocator);
+    history_expect(allocator, "free done trim unmap");
+    assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    env_empty_cache(allocator);
+    history_expect(allocator, "segment alloc free done trim end");
+    env_close(allocator);
 }
 
 /* A freed block that another stream uses is pending, and completed when that has passed. */
-static void a_pending_block_is_completed_later(void **state)
+TEST(a_pending_block_is_completed_later)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
-    const xseg_stream side = scene_stream();
-    void *ptr = scene_alloc(allocator, 5 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("history:all");
+    const xseg_stream side = env_stream();
+    void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_record_stream(allocator, ptr, side), XSEG_OK);
-    scene_work(allocator, side, ptr);
-    scene_free(allocator, ptr);
-    recorded_expect(allocator, "map alloc free");
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
-    recorded_expect(allocator, "done alloc free done");
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_launch(allocator, side, ptr);
+    env_free(allocator, ptr);
+    history_expect(allocator, "map alloc free");
+    assert_ok(xseg_sim_finish(side));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+    history_expect(allocator, "done alloc free done");
+    env_close(allocator, side);
 }
 
 /* --- Memory that is short. --- */
 
-static void a_steal_is_followed_by_what_it_takes(void **state)
+TEST(remap_is_followed_by_its_unmaps)
 {
     struct xseg_allocator *allocator = open_on(100, "history:all,expandable_segments:True");
-    const xseg_stream side = scene_stream();
+    const xseg_stream side = env_stream();
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 80 * MIB, NULL));
-    recorded_expect(allocator, "map alloc free done");
-    void *ptr = scene_alloc(allocator, 40 * MIB, side);
-    struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry steal = recorded_only(&recorded, XSEG_HISTORY_REMAP);
-    const struct xseg_history_entry unmap = recorded_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
-    assert_null(steal.stream);
+    env_free(allocator, env_alloc(allocator, 80 * MIB, NULL));
+    history_expect(allocator, "map alloc free done");
+    void *ptr = env_alloc(allocator, 40 * MIB, side);
+    struct history_list recorded = history_read(allocator, 0);
+    const struct xseg_history_entry remap = history_only(&recorded, XSEG_HISTORY_REMAP);
+    const struct xseg_history_entry unmap = history_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
+    assert_null(remap.stream);
     assert_null(unmap.stream);
-    assert_ptr_equal(steal.base, unmap.base);
-    assert_int_equal(steal.bytes, unmap.bytes);
+    assert_ptr_equal(remap.base, unmap.base);
+    assert_int_equal(remap.bytes, unmap.bytes);
     assert_int_equal(unmap.bytes, 20 * MIB);
     free(recorded.entry);
-    recorded_expect(allocator, "remap unmap map alloc");
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    history_expect(allocator, "remap unmap map alloc");
+    env_free(allocator, ptr);
+    env_close(allocator, side);
 }
 
-static void a_refusal_says_what_was_asked_for(void **state)
+TEST(oom_event_has_the_requested_size)
 {
     struct xseg_allocator *allocator = open_on(100, "history:all,history_stacks:all");
-    const xseg_stream side = scene_stream();
+    const xseg_stream side = env_stream();
     void *ptr = NULL;
 
-    (void)state;
     assert_int_equal(xseg_alloc(allocator, 0, 120 * MIB + 1, side, &ptr), XSEG_ERR_NO_MEMORY);
-    struct recorded recorded = recorded_walk(allocator, 0);
-    const struct xseg_history_entry oom = recorded_only(&recorded, XSEG_HISTORY_OOM);
+    struct history_list recorded = history_read(allocator, 0);
+    const struct xseg_history_entry oom = history_only(&recorded, XSEG_HISTORY_OOM);
     assert_null(oom.base);
     assert_int_equal(oom.bytes, 100 * MIB);
     assert_int_equal(oom.requested, 120 * MIB + 1);
     assert_ptr_equal(oom.stream, side);
     assert_int_not_equal(oom.stack, 0);
     free(recorded.entry);
-    recorded_expect(allocator, "oom");
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    history_expect(allocator, "oom");
+    env_close(allocator, side);
 }
 
-static void what_a_pool_lends_is_the_default_pools(void **state)
+TEST(fallback_blocks_belong_to_the_default_pool)
 {
     struct xseg_allocator *allocator = open_on(40, "history:all");
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *other = scene_pool(allocator), *pool = NULL;
+    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
+    struct xseg_pool *other = env_pool(allocator), *pool = NULL;
 
-    (void)state;
-    options.use_on_oom = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-    struct recorded recorded = recorded_walk(allocator, 0);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+    struct history_list recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++) {
         assert_int_equal(recorded.entry[i].pool, 2);
         assert_false(recorded.entry[i].is_fallback);
     }
     free(recorded.entry);
-    recorded_expect(allocator, "map alloc free done");
-    void *large = scene_alloc(allocator, 20 * MIB, NULL);
-    scene_free(allocator, large);
-    recorded = recorded_walk(allocator, 0);
+    history_expect(allocator, "map alloc free done");
+    void *large = env_alloc(allocator, 20 * MIB, NULL);
+    env_free(allocator, large);
+    recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++) {
         assert_int_equal(recorded.entry[i].pool, 2);
         assert_true(recorded.entry[i].is_fallback);
         assert_ptr_equal(recorded.entry[i].base, large);
     }
     free(recorded.entry);
-    recorded_expect(allocator, "alloc free done");
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(other), XSEG_OK);
-    scene_close(allocator);
+    history_expect(allocator, "alloc free done");
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_pool_release(other));
+    env_close(allocator);
 }
 
-/* --- Memory that goes by itself, and pools. --- */
+/* --- Decay and pools. --- */
 
-static void decay_is_followed_by_what_it_takes(void **state)
+TEST(decay_is_followed_by_its_unmaps)
 {
     struct xseg_allocator *allocator = open_on(1000, "history:all,idle_ms:100");
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
-    recorded_expect(allocator, "map alloc free done");
+    env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
+    history_expect(allocator, "map alloc free done");
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(10 * MS);
-        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
+        assert_ok(trim_due(allocator, UINT64_MAX));
     }
-    recorded_expect(allocator, "decay unmap");
-    scene_close(allocator);
+    history_expect(allocator, "decay unmap");
+    env_close(allocator);
 }
 
-static void a_paused_pool_has_no_memory(void **state)
+TEST(a_paused_pool_has_no_memory)
 {
     static const char *const configs[] = {"history:all,expandable_segments:True",
                                           "history:all,expandable_segments:False"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        struct xseg_pool *pool = scene_pool(allocator);
-        void *ptr = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        struct xseg_pool *pool = env_pool(allocator);
+        void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
         const xseg_status status = xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL);
 
-        recorded_expect(allocator, i == 0 ? "map alloc pause" : "segment alloc");
+        history_expect(allocator, i == 0 ? "map alloc pause" : "segment alloc");
         assert_int_equal(status, i == 0 ? XSEG_OK : XSEG_ERR_UNSUPPORTED);
         if (status == XSEG_OK) {
-            assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-            struct recorded recorded = recorded_walk(allocator, 0);
-            const struct xseg_history_entry resume = recorded_only(&recorded, XSEG_HISTORY_RESUME);
+            assert_ok(xseg_pool_resume(pool));
+            struct history_list recorded = history_read(allocator, 0);
+            const struct xseg_history_entry resume = history_only(&recorded, XSEG_HISTORY_RESUME);
             assert_ptr_equal(resume.base, ptr);
             assert_int_equal(resume.bytes, 40 * MIB);
             assert_int_equal(resume.pool, 1);
             free(recorded.entry);
-            recorded_expect(allocator, "resume");
+            history_expect(allocator, "resume");
         }
-        scene_free(allocator, ptr);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_free(allocator, ptr);
+        assert_ok(xseg_pool_release(pool));
+        env_close(allocator);
     }
 }
 
-/* The memory of a pool that is gone goes back under its number. */
-static void a_pool_keeps_its_number(void **state)
+/* The unmap events of a destroyed pool have its ID. */
+TEST(a_pool_keeps_its_number)
 {
     static const char *const configs[] = {"history:all,expandable_segments:True",
                                           "history:all,expandable_segments:False"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        struct xseg_pool *first = scene_pool(allocator), *second = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        struct xseg_pool *first = env_pool(allocator), *second = env_pool(allocator);
 
-        scene_free(allocator, scene_alloc_in(allocator, second, 40 * MIB, NULL));
-        scene_free(allocator, scene_alloc_in(allocator, second, 1000, NULL));
-        assert_int_equal(xseg_pool_release(second), XSEG_OK);
-        /* Pools come and go, so that what is left of the second is looked at. */
+        env_free(allocator, env_alloc_in(allocator, second, 40 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, second, 1000, NULL));
+        assert_ok(xseg_pool_release(second));
+        /* A second pool is destroyed, and its remaining memory is checked. */
         for (unsigned k = 0; k < 10; k++)
-            assert_int_equal(xseg_pool_release(scene_pool(allocator)), XSEG_OK);
-        scene_empty_cache(allocator);
-        struct recorded recorded = recorded_walk(allocator, 0);
+            assert_ok(xseg_pool_release(env_pool(allocator)));
+        env_empty_cache(allocator);
+        struct history_list recorded = history_read(allocator, 0);
         for (size_t k = 0; k < recorded.count; k++)
             assert_int_equal(recorded.entry[k].pool, 2);
         free(recorded.entry);
-        recorded_expect(allocator,
-                        i == 0
-                            ? "map alloc free done map alloc free done trim unmap trim unmap"
-                            : "segment alloc free done segment alloc free done trim end trim end");
-        assert_int_equal(xseg_pool_release(first), XSEG_OK);
-        scene_close(allocator);
+        history_expect(allocator,
+                       i == 0
+                           ? "map alloc free done map alloc free done trim unmap trim unmap"
+                           : "segment alloc free done segment alloc free done trim end trim end");
+        assert_ok(xseg_pool_release(first));
+        env_close(allocator);
     }
 }
 
-static void a_restore_frees_and_revives(void **state)
+TEST(a_restore_frees_and_revives)
 {
     static const size_t sizes[] = {1000, 30 * MIB};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        struct xseg_allocator *allocator = scene_open("history:all");
-        struct xseg_pool *pool = scene_pool(allocator);
+        struct xseg_allocator *allocator = env_open("history:all");
+        struct xseg_pool *pool = env_pool(allocator);
         struct xseg_checkpoint *checkpoint = NULL;
-        void *kept = scene_alloc_in(allocator, pool, sizes[i], NULL);
+        void *kept = env_alloc_in(allocator, pool, sizes[i], NULL);
 
-        assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-        recorded_expect(allocator, "map alloc");
-        assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
-        struct recorded recorded = recorded_walk(allocator, 0);
-        const struct xseg_history_entry again = recorded_only(&recorded, XSEG_HISTORY_ALLOC);
+        assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+        history_expect(allocator, "map alloc");
+        assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
+        struct history_list recorded = history_read(allocator, 0);
+        const struct xseg_history_entry again = history_only(&recorded, XSEG_HISTORY_ALLOC);
         assert_ptr_equal(again.base, kept);
         assert_int_equal(again.requested, sizes[i]);
-        assert_int_equal(again.bytes, scene_block(allocator, kept).bytes);
+        assert_int_equal(again.bytes, env_block(allocator, kept).bytes);
         free(recorded.entry);
-        recorded_expect(allocator, "free done alloc");
+        history_expect(allocator, "free done alloc");
         xseg_checkpoint_destroy(checkpoint);
-        scene_free(allocator, kept);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_close(allocator);
+        env_free(allocator, kept);
+        assert_ok(xseg_pool_release(pool));
+        env_close(allocator);
     }
 }
 
-static void a_guarded_block_has_a_segment_of_its_own(void **state)
+TEST(a_guarded_block_has_a_segment_of_its_own)
 {
-    struct xseg_allocator *allocator = scene_open("history:all,guard_page:True");
+    struct xseg_allocator *allocator = env_open("history:all,guard_page:True");
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
-    recorded_expect(allocator, "map alloc free done unmap");
-    scene_close(allocator);
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
+    history_expect(allocator, "map alloc free done unmap");
+    env_close(allocator);
 }
 
-/* Memory that is made ready is no block; a request that finds it is a hit. */
-static void a_prewarm_maps(void **state)
+TEST(prewarm_records_a_map_event)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_allocator *allocator = env_open("history:all");
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    (void)state;
-    where.device = 0;
-    assert_int_equal(xseg_prewarm(allocator, &where, 30 * MIB), XSEG_OK);
-    recorded_expect(allocator, "map");
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    recorded_expect(allocator, "alloc free done");
-    scene_close(allocator);
+    assert_ok(xseg_prewarm(allocator, &where, 30 * MIB));
+    history_expect(allocator, "map");
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    history_expect(allocator, "alloc free done");
+    env_close(allocator);
 }
 
-int main(void)
+/* --- The user value of a request: with block_user the block and its events report it. --- */
+
+static xseg_status try_take(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                            void *user, void **out)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(events_say_what_the_block_was),
-        cmocka_unit_test(segments_come_and_go),
-        cmocka_unit_test(a_pending_block_is_completed_later),
-        cmocka_unit_test(a_steal_is_followed_by_what_it_takes),
-        cmocka_unit_test(a_refusal_says_what_was_asked_for),
-        cmocka_unit_test(what_a_pool_lends_is_the_default_pools),
-        cmocka_unit_test(decay_is_followed_by_what_it_takes),
-        cmocka_unit_test(a_paused_pool_has_no_memory),
-        cmocka_unit_test(a_pool_keeps_its_number),
-        cmocka_unit_test(a_restore_frees_and_revives),
-        cmocka_unit_test(a_guarded_block_has_a_segment_of_its_own),
-        cmocka_unit_test(a_prewarm_maps),
+    struct xseg_request request = {sizeof(request), .bytes = bytes, .pool = pool, .user = user};
+
+    return xseg_alloc_with(allocator, &request, out);
+}
+
+static void *take(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                  void *user)
+{
+    void *ptr = NULL;
+
+    assert_ok(try_take(allocator, pool, bytes, user, &ptr));
+    return ptr;
+}
+
+static void *user_of(struct xseg_allocator *allocator, const void *address)
+{
+    return env_block(allocator, address).user;
+}
+
+/* Expect the words of all events of an action on a block, or, without one, of all events of the action.  Returns how
+ * many there are. */
+static unsigned expect_events(struct xseg_allocator *allocator, enum xseg_history_action action,
+                              const void *base, const void *user)
+{
+    struct history_list recorded = history_read(allocator, -1);
+    unsigned count = 0;
+
+    for (size_t i = 0; i < recorded.count; i++) {
+        if (recorded.entry[i].action != action || recorded.entry[i].base != base)
+            continue;
+        assert_ptr_equal(recorded.entry[i].user, user);
+        count++;
+    }
+    free(recorded.entry);
+    return count;
+}
+
+static void expect_life(struct xseg_allocator *allocator, const void *base, const void *user)
+{
+    for (enum xseg_history_action action = XSEG_HISTORY_ALLOC;
+         action <= XSEG_HISTORY_FREE_COMPLETED; action++)
+        assert_int_equal(expect_events(allocator, action, base, user), 1);
+    assert_ok(xseg_history_clear(allocator, -1));
+}
+
+/* --- What has a word. --- */
+
+static bool find_words(void *context, const struct xseg_block_info *block)
+{
+    unsigned *found = context;
+
+    *found += block->user != NULL;
+    assert_true(block->user == NULL || block->state == XSEG_BLOCK_ALLOCATED ||
+                block->state == XSEG_BLOCK_PENDING_FREE);
+    return true;
+}
+
+static void expect_word(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+{
+    char word[2];
+    unsigned found = 0;
+
+    /* The second is a hit, where there are any. */
+    for (unsigned i = 0; i < 2; i++) {
+        char *ptr = take(allocator, pool, bytes, &word[i]);
+
+        assert_ptr_equal(user_of(allocator, ptr), &word[i]);
+        assert_ptr_equal(user_of(allocator, ptr + bytes - 1), &word[i]);
+        assert_ok(xseg_for_each_block(allocator, NULL, find_words, &found));
+        assert_int_equal(found, i + 1);
+        env_free(allocator, ptr);
+        expect_life(allocator, ptr, &word[i]);
+    }
+}
+
+TEST(user_value_is_reported_with_block_and_events)
+{
+    static const size_t sizes[] = {1, 1000, MIB, MIB + 1, 30 * MIB, 31 * MIB - 100};
+    static const char *const configs[] = {
+        "expandable_segments:True",
+        "expandable_segments:False",
+        "guard_page:True",
+        "unmap_on_free:True",
+        "debug_fill:True",
+        "roundup_power2_divisions:4",
+        "idle_ms:100000,history_stacks:all",
     };
 
-    return cmocka_run_group_tests_name("history_events", tests, NULL, NULL);
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        struct xseg_pool *pool = env_pool(allocator);
+
+        assert_ok(xseg_config_set(allocator, "history:all,block_user:True"));
+        for (size_t k = 0; k < COUNT_OF(sizes); k++) {
+            expect_word(allocator, NULL, sizes[k]);
+            expect_word(allocator, pool, sizes[k]);
+        }
+        assert_ok(xseg_pool_release(pool));
+        env_close(allocator);
+    }
+}
+
+TEST(memory_without_a_request_has_no_user_value)
+{
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
+    struct xseg_pool *pool = env_pool(allocator);
+    int word;
+    void *first = take(allocator, NULL, 1000, &word), *second = take(allocator, pool, 1000, &word);
+    void *again = NULL;
+
+    history_expect(allocator, "map alloc map alloc");
+    env_free(allocator, first, second);
+    assert_ok(xseg_history_clear(allocator, -1));
+    assert_ptr_equal(env_alloc(allocator, 1000, NULL), first);
+    assert_null(user_of(allocator, first));
+    assert_ok(xseg_alloc_at(pool, 1000, NULL, second, &again));
+    assert_null(user_of(allocator, again));
+    env_free(allocator, first, again);
+    expect_life(allocator, first, NULL);
+    first = take(allocator, NULL, 30 * MIB, &word);
+    env_free(allocator, first);
+    env_empty_cache(allocator);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_SEGMENT_MAP, first, NULL), 1);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_TRIM, first, NULL), 1);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_SEGMENT_UNMAP, first, NULL), 1);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
+}
+
+TEST(pending_block_keeps_its_user_value)
+{
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
+    const xseg_stream side = env_stream();
+    int word, other;
+
+    for (size_t bytes = 1000; bytes <= 30 * MIB; bytes *= 30 * MIB / 1000) {
+        void *ptr = take(allocator, NULL, bytes, &word), *beside;
+
+        assert_ok(xseg_sim_launch(side, UINT64_MAX));
+        assert_ok(xseg_record_stream(allocator, ptr, side));
+        env_free(allocator, ptr);
+        beside = take(allocator, NULL, bytes, &other);
+        assert_ptr_not_equal(beside, ptr);
+        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+        assert_ptr_equal(user_of(allocator, ptr), &word);
+        assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, ptr, NULL), 0);
+        assert_ok(xseg_sim_finish(side));
+        env_empty_cache(allocator);
+        expect_life(allocator, ptr, &word);
+        env_free(allocator, beside);
+    }
+    env_close(allocator, side);
+}
+
+TEST(failed_request_reports_its_user_value)
+{
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True,hard_limit_mb:40");
+    int word;
+    void *ptr = take(allocator, NULL, 1000, &word);
+
+    assert_int_equal(try_take(allocator, NULL, GIB, &allocator, &ptr), XSEG_ERR_LIMIT);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_OOM, NULL, &allocator), 1);
+    assert_ok(xseg_history_clear(allocator, -1));
+    assert_int_equal(xseg_alloc(allocator, 0, GIB, NULL, &ptr), XSEG_ERR_LIMIT);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_OOM, NULL, NULL), 1);
+    env_free(allocator, ptr);
+    env_close(allocator);
+}
+
+/* --- Calls within calls. --- */
+
+struct observer_state {
+    struct xseg_allocator *allocator;
+    void *free_one, *mine;
+    int word;
+};
+
+static bool free_one(void *context, const struct xseg_oom_info *shortage)
+{
+    struct observer_state *observer_state = context;
+
+    (void)shortage;
+    if (observer_state->free_one == NULL)
+        return false;
+    env_free(observer_state->allocator, observer_state->free_one);
+    observer_state->free_one = NULL;
+    observer_state->mine = take(observer_state->allocator, NULL, 1000, &observer_state->word);
+    return true;
+}
+
+TEST(nested_requests_have_separate_user_values)
+{
+    struct observer_state observer_state = {
+        .allocator = env_open("history:all,block_user:True,hard_limit_mb:100")};
+    struct xseg_observer observer = {sizeof(observer), .context = &observer_state,
+                                     .on_low_memory = free_one};
+    uint64_t id = 0;
+    int word;
+
+    assert_ok(xseg_observer_add(observer_state.allocator, &observer, &id));
+    void *first = take(observer_state.allocator, NULL, 1000, NULL);
+    observer_state.free_one = env_alloc(observer_state.allocator, 60 * MIB, NULL);
+    assert_ok(xseg_history_clear(observer_state.allocator, -1));
+    void *ptr = take(observer_state.allocator, NULL, 80 * MIB, &word);
+    assert_null(observer_state.free_one);
+    assert_ptr_equal(user_of(observer_state.allocator, ptr), &word);
+    assert_ptr_equal(user_of(observer_state.allocator, observer_state.mine), &observer_state.word);
+    assert_int_equal(expect_events(observer_state.allocator, XSEG_HISTORY_ALLOC, ptr, &word), 1);
+    assert_ok(xseg_observer_remove(observer_state.allocator, id));
+    env_free(observer_state.allocator, first, ptr, observer_state.mine);
+    env_close(observer_state.allocator);
+}
+
+/* --- Pools. --- */
+
+/* Another block with another value is allocated in its place until the restore. */
+TEST(restored_block_has_its_user_value)
+{
+    static const size_t sizes[] = {1000, 30 * MIB};
+    char word[3];
+
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        struct xseg_allocator *allocator = env_open("history:all,block_user:True");
+        struct xseg_pool *pool = env_pool(allocator);
+        struct xseg_checkpoint *checkpoint = NULL;
+        void *stays = take(allocator, pool, sizes[i], &word[0]),
+             *goes = take(allocator, pool, sizes[i], &word[1]),
+             *plain = take(allocator, pool, sizes[i], NULL);
+
+        assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+        env_free(allocator, goes, plain);
+        assert_ptr_equal(take(allocator, pool, sizes[i], &word[2]), goes);
+        assert_ptr_equal(take(allocator, pool, sizes[i], &word[2]), plain);
+        assert_ok(xseg_history_clear(allocator, -1));
+        assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
+        assert_ptr_equal(user_of(allocator, stays), &word[0]);
+        assert_ptr_equal(user_of(allocator, goes), &word[1]);
+        assert_null(user_of(allocator, plain));
+        assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, goes, &word[2]), 1);
+        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &word[1]), 1);
+        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, plain, NULL), 1);
+        xseg_checkpoint_destroy(checkpoint);
+        env_free(allocator, stays, goes, plain);
+        assert_ok(xseg_pool_release(pool));
+        env_close(allocator);
+    }
+}
+
+TEST(event_capacity_is_configurable_with_user_values)
+{
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True,history_events:16");
+    int word;
+
+    for (unsigned most = 16; most <= 64; most += 48) {
+        char key[32];
+
+        (void)snprintf(key, sizeof(key), "history_events:%u", most);
+        assert_ok(xseg_config_set(allocator, key));
+        for (unsigned i = 0; i < 30; i++)
+            env_free(allocator, take(allocator, NULL, 1000, &word));
+        struct history_list recorded = history_read(allocator, -1);
+        assert_int_equal(recorded.count, most);
+        free(recorded.entry);
+    }
+    env_close(allocator);
+}
+
+/* User values recorded after the checkpoint, or only before it. */
+TEST(checkpoint_restores_its_own_user_values)
+{
+    struct xseg_allocator *allocator = env_open("history:all");
+    struct xseg_pool *pool = env_pool(allocator);
+    struct xseg_checkpoint *checkpoint = NULL;
+    int word, other;
+
+    for (unsigned i = 0; i < 2; i++) {
+        assert_ok(xseg_config_set(allocator, i == 0 ? "block_user:False" : "block_user:True"));
+        void *ptr = take(allocator, pool, 1000, &word);
+        assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+        env_free(allocator, ptr);
+        assert_ok(xseg_config_set(allocator, i == 0 ? "block_user:True" : "block_user:False"));
+        assert_ptr_equal(take(allocator, pool, 1000, &other), ptr);
+        assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
+        assert_null(user_of(allocator, ptr));
+        xseg_checkpoint_destroy(checkpoint);
+        env_free(allocator, ptr);
+    }
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
+}
+
+TEST(fallback_block_has_its_user_value)
+{
+    static const size_t sizes[] = {20 * MIB, 512 * KIB};
+
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        struct xseg_sim_settings settings = {sizeof(settings)};
+        struct xseg_pool_options options = {sizeof(options)};
+        struct xseg_pool *pool = NULL;
+        int word, other;
+
+        settings.memory_bytes = sizes[i] > MIB ? 2 * sizes[i] : 2 * MIB;
+        struct xseg_allocator *allocator =
+            env_open_on(&settings, "expandable_segments:True,history:all,block_user:True");
+        options.use_on_oom = true;
+        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+        void *kept = take(allocator, pool, sizes[i], &other),
+             *inside = take(allocator, pool, sizes[i], &other);
+        env_free(allocator, inside);
+        assert_ok(xseg_history_clear(allocator, -1));
+        assert_ptr_equal(take(allocator, NULL, sizes[i], &word), inside);
+        assert_ptr_equal(env_block(allocator, inside).fallback_pool, pool);
+        assert_ptr_equal(user_of(allocator, inside), &word);
+        env_free(allocator, inside);
+        expect_life(allocator, inside, &word);
+        env_free(allocator, kept);
+        assert_ok(xseg_pool_release(pool));
+        env_close(allocator);
+    }
+}
+
+/* --- The key. --- */
+
+TEST(user_value_is_ignored_without_the_key)
+{
+    struct xseg_allocator *allocator = env_open("history:all");
+    int word;
+    uint64_t host[2];
+
+    for (unsigned i = 0; i < 2; i++) {
+        void *ptr[100];
+
+        for (size_t k = 0; k < COUNT_OF(ptr); k++)
+            ptr[k] = take(allocator, NULL, 1000, i == 0 ? NULL : &word);
+        host[i] = env_stats(allocator).host_bytes;
+        assert_null(user_of(allocator, ptr[0]));
+        for (size_t k = 0; k < COUNT_OF(ptr); k++)
+            env_free(allocator, ptr[k]);
+        expect_life(allocator, ptr[0], NULL);
+    }
+    /* The ring has the same pages the second time: the events of both fit on them. */
+    assert_in_range(host[1], host[0], host[0] + 32 * KIB);
+    env_close(allocator);
+}
+
+TEST(user_value_needs_the_key_at_the_request)
+{
+    struct xseg_allocator *allocator = env_open("history:all,history_events:16");
+    int word;
+
+    for (size_t bytes = 1000; bytes <= 30 * MIB; bytes *= 30 * MIB / 1000) {
+        void *before = take(allocator, NULL, bytes, &word);
+
+        assert_ok(xseg_config_set(allocator, "block_user:True"));
+        assert_null(user_of(allocator, before));
+        void *with = take(allocator, NULL, bytes, &word);
+        assert_ptr_equal(user_of(allocator, with), &word);
+        /* In the same ring some events have words and some not. */
+        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, before, NULL), 1);
+        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, with, &word), 1);
+        assert_ok(xseg_config_set(allocator, "history_events:100"));
+        env_free(allocator, before);
+        expect_life(allocator, before, NULL);
+        assert_ok(xseg_config_set(allocator, "block_user:False"));
+        assert_null(user_of(allocator, with));
+        env_free(allocator, with);
+        assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, with, NULL), 1);
+        /* The block with a value is replaced by one whose request has none. */
+        assert_ptr_equal(take(allocator, NULL, bytes, &word), before);
+        assert_ptr_equal(take(allocator, NULL, bytes, &word), with);
+        assert_ok(xseg_config_set(allocator, "block_user:True,history_events:16"));
+        assert_null(user_of(allocator, with));
+        env_free(allocator, before, with);
+        assert_ok(xseg_config_set(allocator, "block_user:False"));
+        assert_ok(xseg_history_clear(allocator, -1));
+    }
+    env_close(allocator);
+}
+
+TEST(other_keys_do_not_change_user_values)
+{
+    static const char *const configs[] = {"history:state",       "history:nothing",
+                                          "history_stacks:none", "expandable_segments:False",
+                                          "block_user:True",     "history:all"};
+    struct xseg_allocator *allocator = env_open("block_user:True");
+    int word;
+    void *ptr = take(allocator, NULL, 1000, &word);
+
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        assert_ok(xseg_config_set(allocator, configs[i]));
+        assert_ptr_equal(user_of(allocator, ptr), &word);
+    }
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
+    /* A word alone tells no age. */
+    void *young = take(allocator, NULL, 2000, &word);
+    assert_true(env_block(allocator, young).age_ms == UINT64_MAX);
+    assert_ptr_equal(user_of(allocator, young), &word);
+    env_free(allocator, young, ptr);
+    env_close(allocator);
+}
+
+/* --- Callers of older headers. --- */
+
+TEST(older_callers_have_no_user_value)
+{
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
+    struct xseg_request request = {sizeof(request), .bytes = 1000, .zeroed = true};
+    struct xseg_block_info info = {sizeof(info)};
+    void *ptr = NULL;
+    int word;
+
+    request.struct_size = offsetof(struct xseg_request, user);
+    memset(&request.user, 0xA5, sizeof(request.user));
+    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
+    assert_null(user_of(allocator, ptr));
+    env_free(allocator, ptr);
+    request.struct_size = offsetof(struct xseg_request, user) + 1;
+    env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "is unknown");
+    ptr = take(allocator, NULL, 1000, &word);
+    info.struct_size = offsetof(struct xseg_block_info, user);
+    info.user = &info;
+    assert_ok(xseg_block_query(allocator, ptr, &info));
+    assert_ptr_equal(info.base, ptr);
+    assert_ptr_equal(info.user, &info);
+    env_free(allocator, ptr);
+    env_close(allocator);
+}
+
+/* --- Ages: with history:state each allocated block has an age. --- */
+
+#define SECOND UINT64_C(1000000000)
+
+static void expect_age(struct xseg_allocator *allocator, const void *block, uint64_t ms)
+{
+    const uint64_t age = env_block(allocator, block).age_ms;
+
+    assert_in_range(age, ms < 20 ? 0 : ms - 20, ms + 20);
+}
+
+static void expect_no_age(struct xseg_allocator *allocator, const void *block)
+{
+    assert_true(env_block(allocator, block).age_ms == UINT64_MAX);
+}
+
+static const size_t sizes[] = {1, 512, 3000, 200 * KIB, MIB, MIB + 1, 9 * MIB, 50 * MIB};
+
+/* Every size, in every kind of segment. */
+TEST(blocks_have_ages)
+{
+    static const char *const config[] = {
+        "history:state",
+        "history:state,expandable_segments:False",
+        "history:state,guard_page:True",
+        "history:state,idle_ms:100000",
+        "history:state,roundup_power2_divisions:4",
+    };
+
+    for (size_t i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
+        void *block[2 * COUNT_OF(sizes)];
+
+        for (size_t at = 0; at < COUNT_OF(block); at++) {
+            block[at] = env_alloc(allocator, sizes[at % COUNT_OF(sizes)], NULL);
+            xseg_sim_advance(SECOND);
+        }
+        for (size_t at = 0; at < COUNT_OF(block); at++)
+            expect_age(allocator, block[at], (COUNT_OF(block) - at) * 1000);
+        for (size_t at = 0; at < COUNT_OF(block); at++)
+            env_free(allocator, block[at]);
+        env_close(allocator);
+    }
+}
+
+/* Also on the fast path. */
+TEST(reused_address_has_a_new_age)
+{
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
+
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        void *old = env_alloc(allocator, sizes[i], NULL);
+
+        xseg_sim_advance(5 * SECOND);
+        expect_age(allocator, old, 5000);
+        env_free(allocator, old);
+        assert_ptr_equal(env_alloc(allocator, sizes[i], NULL), old);
+        expect_age(allocator, old, 0);
+        xseg_sim_advance(SECOND);
+        expect_age(allocator, old, 1000);
+        env_free(allocator, old);
+        expect_no_age(allocator, old);
+    }
+    env_close(allocator);
+}
+
+TEST(blocks_of_pools_have_ages)
+{
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
+    struct xseg_pool *pool = env_pool(allocator);
+    void *block[2];
+
+    for (size_t i = 0; i < 2; i++) {
+        block[i] = env_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
+        xseg_sim_advance(3 * SECOND);
+    }
+    expect_age(allocator, block[0], 6000);
+    expect_age(allocator, block[1], 3000);
+    /* Through a pause, too. */
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    expect_age(allocator, block[0], 6000);
+    assert_ok(xseg_pool_resume(pool));
+    expect_age(allocator, block[1], 3000);
+    env_free(allocator, block[0], block[1]);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
+}
+
+TEST(restored_block_keeps_its_age)
+{
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
+    struct xseg_pool *pool = env_pool(allocator);
+    struct xseg_checkpoint *checkpoint = NULL;
+    void *block[2];
+
+    for (size_t i = 0; i < 2; i++) {
+        block[i] = env_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
+    }
+    xseg_sim_advance(3 * SECOND);
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    env_free(allocator, block[0], block[1]);
+    xseg_sim_advance(3 * SECOND);
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
+    xseg_sim_advance(SECOND);
+    for (size_t i = 0; i < 2; i++) {
+        expect_age(allocator, block[i], 1000);
+        env_free(allocator, block[i]);
+    }
+    xseg_checkpoint_destroy(checkpoint);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
+}
+
+/* A block allocated before the key was set has no age. */
+TEST(ages_follow_configuration_changes)
+{
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
+    void *before[COUNT_OF(sizes)], *since[COUNT_OF(sizes)];
+
+    for (size_t i = 0; i < COUNT_OF(sizes); i++)
+        before[i] = env_alloc(allocator, sizes[i], NULL);
+    assert_ok(xseg_config_set(allocator, "history:state"));
+    for (size_t i = 0; i < COUNT_OF(sizes); i++)
+        since[i] = env_alloc(allocator, sizes[i], NULL);
+    xseg_sim_advance(SECOND);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        expect_no_age(allocator, before[i]);
+        expect_age(allocator, since[i], 1000);
+    }
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        expect_no_age(allocator, since[i]);
+        env_free(allocator, since[i]);
+        assert_ptr_equal(env_alloc(allocator, sizes[i], NULL), since[i]);
+    }
+    assert_ok(xseg_config_set(allocator, "history:state"));
+    xseg_sim_advance(SECOND);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        expect_no_age(allocator, since[i]);
+        env_free(allocator, since[i], before[i]);
+    }
+    env_close(allocator);
+}
+
+/* Events of the history use a separate clock. */
+TEST(ages_are_ordered_by_allocation)
+{
+    struct xseg_allocator *allocator = env_open("history:all");
+    void *old = env_alloc(allocator, 1000, NULL);
+
+    while (env_block(allocator, old).age_ms < 60)
+        continue;
+    void *young = env_alloc(allocator, 1000, NULL);
+    const uint64_t age = env_block(allocator, young).age_ms;
+    assert_true(age + 30 <= env_block(allocator, old).age_ms);
+    env_free(allocator, young, old);
+    env_close(allocator);
+}
+
+/* --- Reports of ages. --- */
+
+TEST(a_pending_block_has_its_age)
+{
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
+    const xseg_stream stream = env_stream();
+    void *block = env_alloc(allocator, 5 * MIB, NULL);
+
+    xseg_sim_advance(2 * SECOND);
+    env_launch(allocator, stream, block);
+    assert_ok(xseg_record_stream(allocator, block, stream));
+    env_free(allocator, block);
+    assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_PENDING_FREE);
+    expect_age(allocator, block, 2000);
+    xseg_sim_finish_all();
+    env_close(allocator, stream);
+}
+
+struct sum {
+    unsigned known, unknown;
+    uint64_t ms;
+};
+
+static bool add_block(void *context, const struct xseg_block_info *block)
+{
+    struct sum *sum = context;
+
+    assert_true(block->state == XSEG_BLOCK_ALLOCATED || block->age_ms == UINT64_MAX);
+    sum->known += block->age_ms != UINT64_MAX;
+    sum->unknown += block->state == XSEG_BLOCK_ALLOCATED && block->age_ms == UINT64_MAX;
+    sum->ms += block->age_ms != UINT64_MAX ? block->age_ms : 0;
+    return true;
+}
+
+static bool add_reason(void *context, const struct xseg_reason *reason)
+{
+    struct sum *sum = context;
+
+    assert_true(reason->block != NULL || reason->block_age_ms == UINT64_MAX);
+    sum->known += reason->block_age_ms != UINT64_MAX;
+    sum->unknown += reason->block != NULL && reason->block_age_ms == UINT64_MAX;
+    sum->ms += reason->block_age_ms != UINT64_MAX ? reason->block_age_ms : 0;
+    /* The page age is unknown without decay. */
+    assert_true(reason->age_ms == UINT64_MAX);
+    return true;
+}
+
+/* One old block among many new ones determines the age of its page. */
+TEST(iteration_and_explain_report_ages)
+{
+    static const char *const config[] = {"history:state", "expandable_segments:True"};
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
+        void *old = env_alloc(allocator, 3000, NULL), *young[100];
+        struct sum blocks = {0, 0, 0}, reasons = {0, 0, 0};
+
+        xseg_sim_advance(60 * SECOND);
+        for (unsigned at = 0; at < COUNT_OF(young); at++)
+            young[at] = env_alloc(allocator, 2000, NULL);
+        xseg_sim_advance(SECOND);
+        assert_ok(xseg_for_each_block(allocator, NULL, add_block, &blocks));
+        assert_int_equal(blocks.known, i == 0 ? 101 : 0);
+        assert_int_equal(blocks.unknown, i == 0 ? 0 : 101);
+        assert_in_range(blocks.ms, i == 0 ? 161000 - 101 * 20 : 0, i == 0 ? 161000 + 101 * 20 : 0);
+        assert_ok(xseg_explain(allocator, NULL, add_reason, &reasons, NULL));
+        assert_int_equal(reasons.known, i == 0);
+        assert_int_equal(reasons.unknown, i != 0);
+        assert_in_range(reasons.ms, i == 0 ? 60980 : 0, i == 0 ? 61020 : 0);
+        for (unsigned at = 0; at < COUNT_OF(young); at++)
+            env_free(allocator, young[at]);
+        env_free(allocator, old);
+        env_close(allocator);
+    }
+}
+
+TEST(older_callers_receive_known_members_only)
+{
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
+    struct xseg_block_info info = {sizeof(info), .age_ms = 77};
+    void *block = env_alloc(allocator, 3000, NULL);
+
+    info.struct_size = offsetof(struct xseg_block_info, age_ms);
+    assert_ok(xseg_block_query(allocator, block, &info));
+    assert_ptr_equal(info.base, block);
+    assert_int_equal(info.age_ms, 77);
+    env_free(allocator, block);
+    env_close(allocator);
+}
+
+/* By the system's clock: the age is real. */
+TEST(the_clock_of_the_system_does)
+{
+    struct xseg_allocator *allocator = env_open("history:state");
+    void *block = env_alloc(allocator, 3000, NULL);
+
+    assert_true(env_block(allocator, block).age_ms < 60000);
+    env_free(allocator, block);
+    env_close(allocator);
+}
+
+/* --- Collection of labels: unused labels are collected, labels in use keep their text. --- */
+
+#define MANY 100000u /* labels: enough for several sweeps */
+
+/* The text of a request: 119 bytes with `is_long`. */
+static const char *text_of(unsigned number, bool is_long)
+{
+    static _Thread_local char text[120];
+
+    (void)snprintf(text, sizeof(text), "request %08u%103s", number, "");
+    text[is_long ? 119 : 16] = '\0';
+    return text;
+}
+
+static void label(struct xseg_allocator *allocator, const char *text)
+{
+    assert_ok(xseg_history_label(allocator, text, NULL));
+}
+
+/* Requests that come and go, each with a label, a block, and nested scopes. */
+static void serve(struct xseg_allocator *allocator, unsigned first, unsigned count)
+{
+    for (unsigned i = first; i < first + count; i++) {
+        const char *outer = "not set", *inner = NULL;
+
+        assert_ok(xseg_history_label(allocator, text_of(i, false), &outer));
+        void *ptr = env_alloc(allocator, 1000, NULL);
+        assert_ok(xseg_history_label(allocator, "phase", &inner));
+        assert_string_equal(inner, text_of(i, false));
+        env_free(allocator, ptr);
+        label(allocator, inner);
+        label(allocator, outer);
+    }
+}
+
+static size_t resident_bytes(void)
+{
+    FILE *file = fopen("/proc/self/statm", "r");
+    unsigned long pages = 0;
+
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*u %lu", &pages), 1);
+    (void)fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+TEST(million_labels_use_bounded_memory)
+{
+    const unsigned count = ENV_IS_SANITIZED ? 300000 : 1000000;
+    struct xseg_allocator *allocator = env_open("history:all,history_events:1000");
+
+    serve(allocator, 0, MANY);
+    const size_t before = resident_bytes();
+    serve(allocator, MANY, count - MANY);
+    const size_t after = resident_bytes();
+    assert_true(ENV_IS_SANITIZED || after < before + 16 * MIB);
+    env_close(allocator);
+}
+
+static const char *label_of(struct xseg_allocator *allocator, void *ptr)
+{
+    struct xseg_block_info info = {sizeof(info)};
+
+    assert_ok(xseg_block_query(allocator, ptr, &info));
+    return info.label;
+}
+
+/* Labels of live blocks, of kept events, of threads and of scopes, while others come and go. */
+static void keep_labels(const char *config)
+{
+    enum { BLOCKS = 3000, DEPTH = 31 };
+    static void *small[BLOCKS], *large[8];
+    struct xseg_allocator *allocator = env_open(config);
+    const char *before[DEPTH];
+    xseg_stream side = env_stream();
+    char text[32];
+
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        label(allocator, text_of(i, false));
+        small[i] = env_alloc(allocator, 600, NULL);
+        if (i < COUNT_OF(large))
+            large[i] = env_alloc(allocator, 3 * MIB, side);
+    }
+    assert_ok(xseg_history_annotate(allocator, 0, "an annotation"));
+    label(allocator, "scope 0");
+    for (unsigned i = 0; i < DEPTH; i++) {
+        (void)snprintf(text, sizeof(text), "scope %u", i + 1);
+        assert_ok(xseg_history_label(allocator, text, &before[i]));
+    }
+    for (unsigned i = 0; i < MANY; i++) {
+        const char *inner = NULL;
+
+        assert_ok(xseg_history_label(allocator, text_of(BLOCKS + i, false), &inner));
+        label(allocator, inner);
+        if (i % 1000 == 0)
+            env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    }
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        assert_string_equal(label_of(allocator, small[i]), text_of(i, false));
+        if (i < COUNT_OF(large))
+            assert_string_equal(label_of(allocator, large[i]), text_of(i, false));
+    }
+    for (unsigned i = DEPTH; i-- > 0;) {
+        (void)snprintf(text, sizeof(text), "scope %u", i);
+        assert_string_equal(before[i], text);
+        label(allocator, before[i]);
+    }
+    struct history_list recorded = history_read(allocator, 0);
+    unsigned found = 0, texts = 0;
+    for (size_t i = 0; i < recorded.count; i++) {
+        if (recorded.entry[i].requested == 600)
+            assert_string_equal(recorded.entry[i].label, text_of(found++, false));
+        texts += recorded.entry[i].action == XSEG_HISTORY_ANNOTATION &&
+                 strcmp(recorded.entry[i].label, "an annotation") == 0;
+    }
+    free(recorded.entry);
+    assert_int_equal(found, BLOCKS);
+    assert_int_equal(texts, 1);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        env_free(allocator, small[i]);
+    for (unsigned i = 0; i < COUNT_OF(large); i++)
+        env_free(allocator, large[i]);
+    env_close(allocator, side);
+}
+
+TEST(labels_in_use_stay)
+{
+    keep_labels("history:all,history_events:20000");
+    keep_labels("history:all,history_events:20000,expandable_segments:False");
+}
+
+/* Nearly 16 MiB of labels of allocated blocks, and unused ones in addition; then more than that.  New labels fit as
+ * soon as the blocks are freed. */
+TEST(labels_become_other_only_while_all_are_in_use)
+{
+    enum { FIT = (16 << 20) / 120 };
+    struct xseg_allocator *allocator = env_open("history:state");
+    void **ptr = calloc(FIT + 1, sizeof(*ptr));
+    unsigned count = 0;
+
+    assert_non_null(ptr);
+    for (unsigned round = 0; round < 2; round++) {
+        for (count = 0; count < FIT - 100; count++) {
+            label(allocator, text_of(round * MANY * 10 + count, true));
+            ptr[count] = env_alloc(allocator, 512, NULL);
+        }
+        for (unsigned i = 0; i < 300; i++)
+            label(allocator, text_of(MANY * 100 + i, true));
+        for (; count <= FIT; count++) {
+            label(allocator, text_of(round * MANY * 10 + count, true));
+            ptr[count] = env_alloc(allocator, 512, NULL);
+            if (strcmp(label_of(allocator, ptr[count]), "(other)") == 0)
+                break;
+        }
+        assert_in_range(count, FIT - 1, FIT);
+        for (unsigned i = 0; i < count; i += 997)
+            assert_string_equal(label_of(allocator, ptr[i]), text_of(round * MANY * 10 + i, true));
+        for (unsigned i = 0; i <= count; i++)
+            env_free(allocator, ptr[i]);
+        label(allocator, text_of(MANY * 200 + round, true));
+        ptr[0] = env_alloc(allocator, 512, NULL);
+        assert_string_equal(label_of(allocator, ptr[0]), text_of(MANY * 200 + round, true));
+        env_free(allocator, ptr[0]);
+    }
+    free(ptr);
+    env_close(allocator);
+}
+
+/* A walk keeps the texts of its entries, also while its own visits give labels without end. */
+struct visit {
+    struct xseg_allocator *allocator;
+    unsigned seen;
+    char first[32];
+    const char *text;
+};
+
+static bool visit_one(void *context, const struct xseg_history_entry *entry)
+{
+    struct visit *visit = context;
+
+    if (entry->action != XSEG_HISTORY_ALLOC)
+        return true;
+    if (visit->seen++ == 0) {
+        (void)strcpy(visit->first, entry->label);
+        visit->text = entry->label;
+        assert_ok(xseg_history_clear(visit->allocator, -1));
+        for (unsigned i = 0; i < MANY; i++)
+            label(visit->allocator, text_of(MANY + i, false));
+    }
+    assert_string_equal(visit->text, visit->first);
+    return visit->seen < 100;
+}
+
+TEST(a_walk_keeps_the_texts_of_its_entries)
+{
+    struct xseg_allocator *allocator = env_open("history:all");
+    struct visit visit = {.allocator = allocator};
+
+    serve(allocator, 0, 200);
+    assert_ok(xseg_for_each_event(allocator, -1, visit_one, &visit, NULL));
+    assert_int_equal(visit.seen, 100);
+    serve(allocator, 5 * MANY, MANY);
+    env_close(allocator);
+}
+
+/* Threads that end leave no label behind, and may have had any number of scopes. */
+static void *label_and_end(void *context)
+{
+    const char *before = NULL;
+
+    for (unsigned i = 0; i < 100; i++)
+        assert_ok(xseg_history_label(context, text_of(i, true), &before));
+    return NULL;
+}
+
+static pthread_key_t key;
+
+/* Runs behind the library's own destructor in one order of keys, and before it in the other. */
+static void label_at_the_end(void *context)
+{
+    const xseg_status status = xseg_history_label(context, "the end", NULL);
+    void *ptr = env_alloc(context, 1000, NULL);
+    const char *label = label_of(context, ptr);
+
+    assert_true(status == XSEG_OK || status == XSEG_ERR_HOST_MEMORY);
+    assert_true(label == NULL ? status != XSEG_OK : strcmp(label, "the end") == 0);
+    env_free(context, ptr);
+    assert_ok(xseg_history_label(context, NULL, NULL));
+}
+
+static void *label_until_the_end(void *context)
+{
+    assert_int_equal(pthread_setspecific(key, context), 0);
+    return label_and_end(context);
+}
+
+TEST(labels_of_ended_threads_are_collected)
+{
+    struct xseg_allocator *allocator = env_open("history:all,history_events:100");
+
+    assert_int_equal(pthread_key_create(&key, label_at_the_end), 0);
+    for (unsigned i = 0; i < 50; i++) {
+        pthread_t thread;
+
+        assert_int_equal(pthread_create(&thread, NULL,
+                                        i % 2 == 0 ? label_and_end : label_until_the_end,
+                                        allocator),
+                         0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+    }
+    serve(allocator, 0, MANY);
+    assert_int_equal(pthread_key_delete(key), 0);
+    env_close(allocator);
 }

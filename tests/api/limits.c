@@ -1,32 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* How much of a device may be taken: the hard limit, and what xseg_limits_set() reads and sets. */
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+/* Limits of a device: the hard limit, and xseg_limits_get() and xseg_limits_set(). */
+#include "tests/support/env.h"
+#include "tests/support/process.h"
+#include "tests/support/trim_due.h"
 
 #define MS UINT64_C(1000000)
 
 static struct xseg_allocator *open_on(unsigned devices, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * GIB,
+                                         .devices = devices};
 
-    settings.memory_bytes = 4 * GIB;
-    settings.devices = devices;
-    return scene_open_with_clock(&settings, config);
-}
-
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    return env_open_with_clock(&settings, config);
 }
 
 /* The limits of a device, as they are. */
 static struct xseg_limits limits_of(struct xseg_allocator *allocator, int device)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = device};
     struct xseg_limits limits = {sizeof(limits), 1, 1, 1, 0, false, 0, false};
 
-    where.device = device;
-    assert_int_equal(xseg_limits_get(allocator, &where, &limits), XSEG_OK);
+    assert_ok(xseg_limits_get(allocator, &where, &limits));
     return limits;
 }
 
@@ -44,9 +38,8 @@ static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint
                               uint64_t soft, uint64_t keep)
 {
     const struct xseg_limits set = {sizeof(set), hard, soft, keep, 1, false, 1, false};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = device};
 
-    where.device = device;
     return xseg_limits_set(allocator, &where, &set);
 }
 
@@ -54,131 +47,120 @@ static void pass(struct xseg_allocator *allocator)
 {
     for (unsigned i = 0; i < 3; i++) {
         xseg_sim_advance(200 * MS);
-        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
+        assert_ok(trim_due(allocator, UINT64_MAX));
     }
 }
 
 /* --- The hard limit. --- */
 
-static void a_hard_limit_counts_pages(void **state)
+TEST(a_hard_limit_counts_pages)
 {
     static const char *const config[] = {"hard_limit_mb:120",
                                          "hard_limit_mb:120,expandable_segments:False"};
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = open_on(1, config[i]);
-        void *a = scene_alloc(allocator, 100 * MIB, NULL), *b = NULL, *c;
+        void *a = env_alloc(allocator, 100 * MIB, NULL), *b = NULL, *c;
 
-        assert_int_equal(scene_stats(allocator).limit_bytes, 120 * MIB);
-        scene_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &b), XSEG_ERR_LIMIT,
-                           "hard_limit_mb");
-        assert_int_equal(scene_stats(allocator).num_ooms, 1);
-        b = scene_alloc(allocator, 20 * MIB, NULL);
+        assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
+        env_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &b), XSEG_ERR_LIMIT,
+                         "hard_limit_mb");
+        assert_int_equal(env_stats(allocator).num_ooms, 1);
+        b = env_alloc(allocator, 20 * MIB, NULL);
         c = NULL;
-        scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &c), XSEG_ERR_LIMIT, "limit");
+        env_expect_error(xseg_alloc(allocator, 0, 1, NULL, &c), XSEG_ERR_LIMIT, "limit");
         assert_int_equal(xseg_sim_used(0), 120 * MIB);
         /* Changed while it runs. */
-        assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:122"), XSEG_OK);
-        c = scene_alloc(allocator, 1, NULL);
+        assert_ok(xseg_config_set(allocator, "hard_limit_mb:122"));
+        c = env_alloc(allocator, 1, NULL);
         assert_int_equal(xseg_sim_used(0), 122 * MIB);
-        scene_free(allocator, a);
-        scene_free(allocator, b);
-        scene_free(allocator, c);
-        scene_close(allocator);
+        env_free(allocator, a, b, c);
+        env_close(allocator);
     }
 }
 
-/* Like the end of memory: idle pages of another stream first, without a flush. */
-static void a_hard_limit_is_climbed(void **state)
+/* Idle pages of another stream are remapped first, without a flush. */
+TEST(a_hard_limit_is_climbed)
 {
     struct xseg_allocator *allocator = open_on(1, "hard_limit_mb:200");
-    const xseg_stream stream = scene_stream();
-    void *ptr;
+    const xseg_stream stream = env_stream();
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 200 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 200 * MIB, stream));
     const uint64_t created = xseg_sim_calls("cuMemCreate");
-    ptr = scene_alloc(allocator, 60 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
-    assert_int_equal(reserved(allocator), 200 * MIB);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 0);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    assert_int_equal(env_reserved(allocator), 200 * MIB);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    env_free(allocator, ptr);
+    env_close(allocator, stream);
 }
 
-/* Below what is taken: idle memory goes at once, live memory stays, what is cached serves. */
-static void a_hard_limit_may_fall(void **state)
+/* Idle memory is released immediately, allocated memory stays, cached memory serves. */
+TEST(a_hard_limit_may_fall)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
-    const xseg_stream stream = scene_stream();
-    void *live = scene_alloc(allocator, 100 * MIB, NULL), *ptr = NULL, *busy;
+    const xseg_stream stream = env_stream();
+    void *live = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
 
-    (void)state;
-    busy = scene_alloc(allocator, 40 * MIB, stream);
-    scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
-    assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)busy, 40 * MIB), XSEG_OK);
-    scene_free(allocator, busy);
-    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:260"), XSEG_OK);
-    assert_int_equal(reserved(allocator), 260 * MIB);
-    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:50"), XSEG_OK);
+    void *busy = env_alloc(allocator, 40 * MIB, stream);
+    env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
+    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)busy, 40 * MIB));
+    env_free(allocator, busy);
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:260"));
+    assert_int_equal(env_reserved(allocator), 260 * MIB);
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:50"));
     /* The stream that works keeps its memory. */
-    assert_int_equal(reserved(allocator), 140 * MIB);
+    assert_int_equal(env_reserved(allocator), 140 * MIB);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize") + xseg_sim_calls("cuCtxSynchronize"), 0);
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
-    assert_int_equal(reserved(allocator), 140 * MIB);
-    scene_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT, "limit");
-    scene_free(allocator, live);
-    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:0"), XSEG_OK);
-    assert_int_equal(reserved(allocator), 0);
-    scene_expect_error(
+    env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
+    assert_int_equal(env_reserved(allocator), 140 * MIB);
+    env_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT, "limit");
+    env_free(allocator, live);
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:0"));
+    assert_int_equal(env_reserved(allocator), 0);
+    env_expect_error(
         xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT,
         "hard_limit_mb rejects the request on device 0, 1 byte requested, limit 0.00 MiB");
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
-/* In a capture nothing goes, and the limit holds all the same. */
-static void a_capture_is_left_alone(void **state)
+/* A capture releases nothing, and the limit still holds. */
+TEST(a_capture_is_left_alone)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
     void *ptr = NULL;
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
-    scene_capture_begin(pool, stream);
-    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:60"), XSEG_OK);
-    assert_int_equal(reserved(allocator), 100 * MIB);
-    scene_expect_error(xseg_alloc(allocator, 0, 40 * MIB, stream, &ptr), XSEG_ERR_LIMIT,
-                       "end the capture");
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:60"), XSEG_OK);
-    assert_int_equal(reserved(allocator), 60 * MIB);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
+    env_capture_begin(pool, stream);
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:60"));
+    assert_int_equal(env_reserved(allocator), 100 * MIB);
+    env_expect_error(xseg_alloc(allocator, 0, 40 * MIB, stream, &ptr), XSEG_ERR_LIMIT,
+                     "end the capture");
+    env_capture_end(pool, stream);
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:60"));
+    assert_int_equal(env_reserved(allocator), 60 * MIB);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator, stream);
 }
 
 /* The lower of the two counts. */
-static void a_fraction_stands_beside_it(void **state)
+TEST(fraction_and_hard_limit_combine)
 {
     struct xseg_allocator *allocator =
         open_on(1, "hard_limit_mb:1024,per_process_memory_fraction:0.5");
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 1, NULL));
-    assert_int_equal(scene_stats(allocator).limit_bytes, GIB);
-    assert_int_equal(xseg_config_set(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
-    assert_int_equal(scene_stats(allocator).limit_bytes, GIB / 2);
-    scene_close(allocator);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_stats(allocator).limit_bytes, GIB);
+    assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.125"));
+    assert_int_equal(env_stats(allocator).limit_bytes, GIB / 2);
+    env_close(allocator);
 }
 
 /* --- xseg_limits_set(). --- */
 
-static void a_device_has_limits_of_its_own(void **state)
+TEST(a_device_has_limits_of_its_own)
 {
     struct xseg_allocator *allocator = open_on(2, "hard_limit_mb:1000,keep_mb:10");
     struct xseg_scope where = XSEG_SCOPE_ALL;
@@ -186,28 +168,27 @@ static void a_device_has_limits_of_its_own(void **state)
     struct xseg_limits was = XSEG_LIMITS_INIT;
     void *ptr = NULL;
 
-    (void)state;
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
     where.device = 1;
-    assert_int_equal(xseg_limits_get(allocator, &where, &was), XSEG_OK);
-    assert_int_equal(xseg_limits_set(allocator, &where, &set), XSEG_OK);
+    assert_ok(xseg_limits_get(allocator, &where, &was));
+    assert_ok(xseg_limits_set(allocator, &where, &set));
     assert_int_equal(was.hard_bytes, 1000 * MIB);
     assert_int_equal(was.keep_bytes, 10 * MIB);
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 0);
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
     assert_int_equal(xseg_alloc(allocator, 1, 700 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
-    scene_free(allocator, scene_alloc(allocator, 700 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 700 * MIB, NULL));
     /* A key that is named holds for all again, and the others do not move. */
-    assert_int_equal(xseg_config_set(allocator, "keep_mb:20"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "keep_mb:20"));
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 20 * MIB);
-    assert_int_equal(xseg_config_set(allocator, "hard_limit_mb:500"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:500"));
     expect_limits(allocator, 0, 500 * MIB, UINT64_MAX, 20 * MIB);
     expect_limits(allocator, 1, 500 * MIB, UINT64_MAX, 20 * MIB);
     /* A limit that is lowered by hand gives back at once, too. */
-    assert_int_equal(reserved(allocator), 500 * MIB);
-    assert_int_equal(set_limits(allocator, 0, 100 * MIB, UINT64_MAX, 0), XSEG_OK);
-    assert_int_equal(reserved(allocator), 100 * MIB);
-    scene_close(allocator);
+    assert_int_equal(env_reserved(allocator), 500 * MIB);
+    assert_ok(set_limits(allocator, 0, 100 * MIB, UINT64_MAX, 0));
+    assert_int_equal(env_reserved(allocator), 100 * MIB);
+    env_close(allocator);
 }
 
 static xseg_status set_fraction(struct xseg_allocator *allocator, int device, double fraction)
@@ -222,275 +203,509 @@ static xseg_status set_fraction(struct xseg_allocator *allocator, int device, do
 }
 
 /* The fraction of one device may fall and rise, whatever the configuration says; keys that are named count again. */
-static void a_device_has_a_fraction_of_its_own(void **state)
+TEST(a_device_has_a_fraction_of_its_own)
 {
     struct xseg_allocator *allocator = open_on(2, "per_process_memory_fraction:0.5");
     void *ptr = NULL;
 
-    (void)state;
     assert_true(limits_of(allocator, 0).has_fraction && limits_of(allocator, 0).fraction == 0.5);
-    assert_int_equal(set_fraction(allocator, 1, 0.75), XSEG_OK);
-    assert_int_equal(xseg_alloc(allocator, 1, 3 * GIB, NULL, &ptr), XSEG_OK);
-    scene_free(allocator, ptr);
+    assert_ok(set_fraction(allocator, 1, 0.75));
+    assert_ok(xseg_alloc(allocator, 1, 3 * GIB, NULL, &ptr));
+    env_free(allocator, ptr);
     ptr = NULL;
-    scene_expect_error(xseg_alloc(allocator, 0, 3 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                       "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
-                       "requested, limit 2048.00 MiB (0.5 of the device)");
+    env_expect_error(xseg_alloc(allocator, 0, 3 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                     "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
+                     "requested, limit 2048.00 MiB (0.5 of the device)");
     /* Below what is taken: idle memory goes at once. */
-    assert_int_equal(set_fraction(allocator, 1, 0.25), XSEG_OK);
+    assert_ok(set_fraction(allocator, 1, 0.25));
     assert_true(xseg_sim_used(1) <= GIB);
-    scene_expect_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                       "raise per_process_memory_fraction to 0.5");
+    env_expect_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
+                     "raise per_process_memory_fraction to 0.5");
     /* Other limits leave the fraction as it is. */
-    assert_int_equal(set_limits(allocator, 1, 2 * GIB, UINT64_MAX, 0), XSEG_OK);
+    assert_ok(set_limits(allocator, 1, 2 * GIB, UINT64_MAX, 0));
     assert_true(limits_of(allocator, 1).fraction == 0.25);
-    scene_expect_error(set_fraction(allocator, 1, 1.5), XSEG_ERR_ARGUMENT,
-                       "fraction is out of range, 1.5; ");
-    scene_expect_error(set_fraction(allocator, 1, -1), XSEG_ERR_ARGUMENT,
-                       "-1; use a number from 0 to 1");
+    env_expect_error(set_fraction(allocator, 1, 1.5), XSEG_ERR_ARGUMENT,
+                     "fraction is out of range, 1.5; ");
+    env_expect_error(set_fraction(allocator, 1, -1), XSEG_ERR_ARGUMENT,
+                     "-1; use a number from 0 to 1");
     assert_true(limits_of(allocator, 1).fraction == 0.25);
-    assert_int_equal(xseg_config_set(allocator, "per_process_memory_fraction:0.125"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.125"));
     assert_true(limits_of(allocator, 0).fraction == 0.125);
     assert_true(limits_of(allocator, 1).fraction == 0.125);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-/* What is reserved after an idle block of 600 MiB was passed over by a larger request. */
+/* Reserved bytes after a larger request has passed over an idle block of 600 MiB. */
 static uint64_t reserved_after_growth(struct xseg_allocator *allocator)
 {
-    scene_free(allocator, scene_alloc(allocator, 600 * MIB, NULL));
-    scene_free(allocator, scene_alloc(allocator, 700 * MIB, NULL));
-    const uint64_t after = reserved(allocator);
+    env_free(allocator, env_alloc(allocator, 600 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 700 * MIB, NULL));
+    const uint64_t after = env_reserved(allocator);
 
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, NULL, NULL));
     return after;
 }
 
 /* Garbage is collected by the fraction that is set for the device, and not without one. */
-static void garbage_counts_by_the_fraction_of_the_device(void **state)
+TEST(garbage_counts_by_the_fraction_of_the_device)
 {
     struct xseg_allocator *allocator =
         open_on(1, "garbage_collection_threshold:0.5,expandable_segments:False");
 
-    (void)state;
     assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
     /* 1 GiB is allowed, and above 0.5 GiB old memory goes. */
-    assert_int_equal(set_fraction(allocator, 0, 0.25), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 300 * MIB, NULL));
+    assert_ok(set_fraction(allocator, 0, 0.25));
+    env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     assert_int_equal(reserved_after_growth(allocator), 700 * MIB);
-    assert_int_equal(set_fraction(allocator, 0, 1), XSEG_OK);
+    assert_ok(set_fraction(allocator, 0, 1));
     assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
-    assert_int_equal(set_fraction(allocator, 0, 0.25), XSEG_OK);
-    assert_int_equal(xseg_config_set(allocator, "garbage_collection_threshold:off"), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 200 * MIB, NULL));
-    scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
-    assert_int_equal(reserved(allocator), 600 * MIB);
-    scene_close(allocator);
+    assert_ok(set_fraction(allocator, 0, 0.25));
+    assert_ok(xseg_config_set(allocator, "garbage_collection_threshold:off"));
+    env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
+    assert_int_equal(env_reserved(allocator), 600 * MIB);
+    env_close(allocator);
 }
 
 /* A soft limit takes effect on that device alone, without a key of the configuration. */
-static void a_device_has_a_soft_limit_of_its_own(void **state)
+TEST(a_device_has_a_soft_limit_of_its_own)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 500 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     pass(allocator);
-    assert_int_equal(reserved(allocator), 500 * MIB);
-    assert_int_equal(set_limits(allocator, 0, UINT64_MAX, 200 * MIB, 0), XSEG_OK);
+    assert_int_equal(env_reserved(allocator), 500 * MIB);
+    assert_ok(set_limits(allocator, 0, UINT64_MAX, 200 * MIB, 0));
     pass(allocator);
-    assert_int_equal(reserved(allocator), 200 * MIB);
+    assert_int_equal(env_reserved(allocator), 200 * MIB);
     /* Calls of the user are enough. */
-    scene_free(allocator, scene_alloc(allocator, 500 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     for (unsigned i = 0; i < 200; i++) {
         xseg_sim_advance(200 * MS);
-        scene_free(allocator, scene_alloc(allocator, 1, NULL));
+        env_free(allocator, env_alloc(allocator, 1, NULL));
     }
     /* Full pages, and one small page that is in use. */
-    assert_int_equal(reserved(allocator), 182 * MIB);
-    assert_int_equal(set_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 500 * MIB, NULL));
+    assert_int_equal(env_reserved(allocator), 182 * MIB);
+    assert_ok(set_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0));
+    env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     pass(allocator);
-    assert_int_equal(reserved(allocator), 502 * MIB);
-    scene_close(allocator);
+    assert_int_equal(env_reserved(allocator), 502 * MIB);
+    env_close(allocator);
 }
 
-static void a_pool_has_a_hard_limit(void **state)
+TEST(a_pool_has_a_hard_limit)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_pool_options options = {sizeof(options), .limit_bytes = 40 * MIB};
+    struct xseg_request request = {sizeof(request), .bytes = 40 * MIB};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits set = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
-    struct xseg_pool *pool = NULL;
     void *ptr = NULL, *more = NULL, *third = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    (void)state;
-    options.limit_bytes = 40 * MIB;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     request.pool = where.pool = pool;
-    request.bytes = 40 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
     assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_ERR_LIMIT);
     set.hard_bytes = 80 * MIB;
-    assert_int_equal(xseg_limits_get(allocator, &where, &was), XSEG_OK);
-    assert_int_equal(xseg_limits_set(allocator, &where, &set), XSEG_OK);
+    assert_ok(xseg_limits_get(allocator, &where, &was));
+    assert_ok(xseg_limits_set(allocator, &where, &set));
     assert_int_equal(was.hard_bytes, 40 * MIB);
-    assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_OK);
+    assert_ok(xseg_alloc_with(allocator, &request, &more));
     set.soft_bytes = MIB;
-    scene_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
-                       "no soft_bytes");
+    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
+                     "no soft_bytes");
     set.soft_bytes = UINT64_MAX;
     set.keep_bytes = MIB;
-    scene_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
-                       "no keep_bytes");
+    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
+                     "no keep_bytes");
     set.keep_bytes = 0;
     set.has_fraction = true;
-    scene_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
-                       "no fraction");
+    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED, "no fraction");
     set.has_fraction = false;
     /* Below what it has: it keeps that, and gets no more. */
     set.keep_bytes = 0;
     set.hard_bytes = 20 * MIB;
-    assert_int_equal(xseg_limits_get(allocator, &where, &was), XSEG_OK);
-    assert_int_equal(xseg_limits_set(allocator, &where, &set), XSEG_OK);
+    assert_ok(xseg_limits_get(allocator, &where, &was));
+    assert_ok(xseg_limits_set(allocator, &where, &set));
     assert_int_equal(was.hard_bytes, 80 * MIB);
-    scene_free(allocator, more);
-    assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_OK);
+    env_free(allocator, more);
+    assert_ok(xseg_alloc_with(allocator, &request, &more));
     request.bytes = 2 * MIB;
     assert_int_equal(xseg_alloc_with(allocator, &request, &third), XSEG_ERR_LIMIT);
-    scene_free(allocator, ptr);
-    scene_free(allocator, more);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, ptr, more);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
 /* --- "Please shrink to N". --- */
 
-static void the_answer_says_what_was_achieved(void **state)
+TEST(trim_to_a_target_reports_the_remainder)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
-    void *live = scene_alloc(allocator, 95 * MIB, NULL);
+    void *live = env_alloc(allocator, 95 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_trim_options how = {sizeof(how)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 400 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
     how.target_bytes = 300 * MIB;
-    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, &how, &done));
     assert_int_equal(done.remaining, 300 * MIB);
     assert_int_equal(done.remaining, xseg_sim_used(0));
     /* Less than what is live: as far as it goes, with the reason. */
     how.target_bytes = 50 * MIB;
-    assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
     where.device = 0;
-    assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, &how, &done));
     assert_int_equal(done.remaining, 120 * MIB);
     assert_int_equal(done.remaining, xseg_sim_used(0));
     assert_int_equal(done.kept_failed, 20 * MIB);
     assert_int_equal(done.kept_fragmented, 5 * MIB);
-    assert_int_equal(xseg_trim(allocator, &where, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, &how, &done));
     assert_int_equal(done.remaining, 100 * MIB);
-    scene_free(allocator, live);
-    scene_close(allocator);
+    env_free(allocator, live);
+    env_close(allocator);
 }
 
 /* --- Bad input. --- */
 
 /* A change that is refused, with a sentence, and nothing is changed. */
-static void expect_refused(struct xseg_allocator *allocator, const char *config, const char *word)
+static void expect_rejected(struct xseg_allocator *allocator, const char *config, const char *word)
 {
     char before[2048], after[2048];
     const struct xseg_limits limits = limits_of(allocator, 0);
 
-    assert_int_equal(xseg_config_get(allocator, before, sizeof(before), NULL), XSEG_OK);
-    scene_expect_error(xseg_config_set(allocator, config), XSEG_ERR_CONFIG, word);
-    assert_int_equal(xseg_config_get(allocator, after, sizeof(after), NULL), XSEG_OK);
+    assert_ok(xseg_config_get(allocator, before, sizeof(before), NULL));
+    env_expect_error(xseg_config_set(allocator, config), XSEG_ERR_CONFIG, word);
+    assert_ok(xseg_config_get(allocator, after, sizeof(after), NULL));
     assert_string_equal(before, after);
     expect_limits(allocator, 0, limits.hard_bytes, limits.soft_bytes, limits.keep_bytes);
 }
 
-static void contradictory_keys_are_refused(void **state)
+TEST(contradictory_keys_are_rejected)
 {
     struct xseg_allocator *allocator =
         open_on(1, "keep_mb:100,soft_limit_mb:200,hard_limit_mb:300");
 
-    (void)state;
-    expect_refused(allocator, "soft_limit_mb:301", "at most hard_limit_mb, which is 300");
-    expect_refused(allocator, "hard_limit_mb:199", "at least soft_limit_mb, which is 200");
-    expect_refused(allocator, "keep_mb:250,soft_limit_mb:240", "at most soft_limit_mb");
-    expect_refused(allocator, "hard_limit_mb:-1", "a whole number of MiB");
-    expect_refused(allocator, "soft_limit_mb:-1", "a whole number of MiB");
-    expect_refused(allocator, "keep_mb:-1", "a whole number of MiB");
-    expect_refused(allocator, "device_free_min_mb:-1", "a whole number of MiB");
-    expect_refused(allocator, "idle_ms:-5,hard_limit_mb:400", "or -1 (never)");
-    expect_refused(allocator, "keep_window_s:-1", "a whole number of seconds");
-    expect_refused(allocator, "hard_limit_mb:400,soft_limit_mb:x", "whole number");
+    expect_rejected(allocator, "soft_limit_mb:301", "at most hard_limit_mb, which is 300");
+    expect_rejected(allocator, "hard_limit_mb:199", "at least soft_limit_mb, which is 200");
+    expect_rejected(allocator, "keep_mb:250,soft_limit_mb:240", "at most soft_limit_mb");
+    expect_rejected(allocator, "hard_limit_mb:-1", "a whole number of MiB");
+    expect_rejected(allocator, "soft_limit_mb:-1", "a whole number of MiB");
+    expect_rejected(allocator, "keep_mb:-1", "a whole number of MiB");
+    expect_rejected(allocator, "device_free_min_mb:-1", "a whole number of MiB");
+    expect_rejected(allocator, "idle_ms:-5,hard_limit_mb:400", "or -1 (never)");
+    expect_rejected(allocator, "keep_window_s:-1", "a whole number of seconds");
+    expect_rejected(allocator, "hard_limit_mb:400,soft_limit_mb:x", "whole number");
     /* With what has been set for one device. */
-    assert_int_equal(set_limits(allocator, 0, 900 * MIB, 800 * MIB, 700 * MIB), XSEG_OK);
-    expect_refused(allocator, "hard_limit_mb:600", "device 0, soft_bytes exceeds hard_bytes");
-    expect_refused(allocator, "soft_limit_mb:250", "device 0, keep_bytes exceeds soft_bytes");
-    assert_int_equal(xseg_config_set(allocator, "keep_mb:1,soft_limit_mb:2,hard_limit_mb:3"),
-                     XSEG_OK);
+    assert_ok(set_limits(allocator, 0, 900 * MIB, 800 * MIB, 700 * MIB));
+    expect_rejected(allocator, "hard_limit_mb:600", "device 0, soft_bytes exceeds hard_bytes");
+    expect_rejected(allocator, "soft_limit_mb:250", "device 0, keep_bytes exceeds soft_bytes");
+    assert_ok(xseg_config_set(allocator, "keep_mb:1,soft_limit_mb:2,hard_limit_mb:3"));
     expect_limits(allocator, 0, 3 * MIB, 2 * MIB, MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void contradictory_limits_are_refused(void **state)
+TEST(contradictory_limits_are_rejected)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits odd = XSEG_LIMITS_INIT;
 
-    (void)state;
-    scene_expect_error(set_limits(allocator, 0, 2, 3, 1), XSEG_ERR_ARGUMENT,
-                       "soft_bytes exceeds hard_bytes");
-    scene_expect_error(set_limits(allocator, 0, 9, 3, 4), XSEG_ERR_ARGUMENT,
-                       "keep_bytes exceeds soft_bytes");
-    scene_expect_error(set_limits(allocator, 0, 3, UINT64_MAX, 4), XSEG_ERR_ARGUMENT,
-                       "keep_bytes exceeds hard_bytes");
-    scene_expect_error(set_limits(allocator, -1, 3, 2, 1), XSEG_ERR_ARGUMENT,
-                       "device -1 does not exist");
-    scene_expect_error(set_limits(allocator, 7, 3, 2, 1), XSEG_ERR_ARGUMENT,
-                       "device 7 does not exist");
+    env_expect_error(set_limits(allocator, 0, 2, 3, 1), XSEG_ERR_ARGUMENT,
+                     "soft_bytes exceeds hard_bytes");
+    env_expect_error(set_limits(allocator, 0, 9, 3, 4), XSEG_ERR_ARGUMENT,
+                     "keep_bytes exceeds soft_bytes");
+    env_expect_error(set_limits(allocator, 0, 3, UINT64_MAX, 4), XSEG_ERR_ARGUMENT,
+                     "keep_bytes exceeds hard_bytes");
+    env_expect_error(set_limits(allocator, -1, 3, 2, 1), XSEG_ERR_ARGUMENT,
+                     "device -1 does not exist");
+    env_expect_error(set_limits(allocator, 7, 3, 2, 1), XSEG_ERR_ARGUMENT,
+                     "device 7 does not exist");
     expect_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0);
-    scene_expect_error(xseg_limits_get(NULL, &where, &odd), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_limits_get(allocator, NULL, &odd), XSEG_ERR_ARGUMENT, "scope is NULL");
-    scene_expect_error(xseg_limits_set(allocator, &where, NULL), XSEG_ERR_ARGUMENT,
-                       "limits is NULL");
+    env_expect_error(xseg_limits_get(NULL, &where, &odd), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_limits_get(allocator, NULL, &odd), XSEG_ERR_ARGUMENT, "scope is NULL");
+    env_expect_error(xseg_limits_set(allocator, &where, NULL), XSEG_ERR_ARGUMENT, "limits is NULL");
     where.device = 0;
     odd.struct_size = 3;
-    scene_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
-                       "struct_size is unknown, 3");
-    scene_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
-                       "struct_size is unknown, 3");
+    env_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
+                     "struct_size is unknown, 3");
+    env_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
+                     "struct_size is unknown, 3");
     odd.struct_size = sizeof(odd);
     where.one_stream = true;
-    scene_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
-                       "scope selects a stream");
-    scene_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
-                       "scope selects a stream");
-    scene_close(allocator);
+    env_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
+                     "scope selects a stream");
+    env_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
+                     "scope selects a stream");
+    env_close(allocator);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_hard_limit_counts_pages),
-        cmocka_unit_test(a_hard_limit_is_climbed),
-        cmocka_unit_test(a_hard_limit_may_fall),
-        cmocka_unit_test(a_capture_is_left_alone),
-        cmocka_unit_test(a_fraction_stands_beside_it),
-        cmocka_unit_test(a_device_has_limits_of_its_own),
-        cmocka_unit_test(a_device_has_a_soft_limit_of_its_own),
-        cmocka_unit_test(a_device_has_a_fraction_of_its_own),
-        cmocka_unit_test(garbage_counts_by_the_fraction_of_the_device),
-        cmocka_unit_test(a_pool_has_a_hard_limit),
-        cmocka_unit_test(the_answer_says_what_was_achieved),
-        cmocka_unit_test(contradictory_keys_are_refused),
-        cmocka_unit_test(contradictory_limits_are_refused),
-    };
+/* --- * Neighbours on one device: what one has idle serves the other's burst, through its soft limit or
+ * because it is asked to shrink; two allocators of a process, and two processes. --- */
 
-    return cmocka_run_group_tests_name("limits", tests, NULL, NULL);
+#define SECOND UINT64_C(1000000000)
+
+/* Peak and remaining use of a neighbor. */
+#define PEAK (700 * MIB)
+#define KEPT (100 * MIB)
+/* Demand of the other one: more than is free, less than with the idle memory. */
+#define BURST (600 * MIB)
+/* Target of the neighbor. */
+#define SHARE (200 * MIB)
+
+static struct xseg_sim_settings gib_machine(void)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB};
+
+    return settings;
+}
+
+static struct xseg_allocator *open_neighbour(const char *config)
+{
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .clock = env_clock};
+    struct xseg_allocator *allocator = NULL;
+
+    return xseg_open(config, &options, &allocator) == XSEG_OK ? allocator : NULL;
+}
+
+/* --- The neighbor; it also runs in a second process, so it has no assertions. --- */
+
+struct neighbor {
+    struct xseg_allocator *allocator;
+    void *kept;
+};
+
+/* A burst that ends with KEPT of PEAK in use. */
+static bool have_burst(struct neighbor *neighbor)
+{
+    void *rest = NULL;
+
+    return xseg_alloc(neighbor->allocator, 0, KEPT, NULL, &neighbor->kept) == XSEG_OK &&
+           xseg_alloc(neighbor->allocator, 0, PEAK - KEPT, NULL, &rest) == XSEG_OK &&
+           xseg_free(neighbor->allocator, rest) == XSEG_OK;
+}
+
+/* The timer of a service with the allocator's clock. */
+static bool pass_second(struct xseg_allocator *allocator)
+{
+    xseg_sim_advance(SECOND);
+    return trim_due(allocator, 1000000) == XSEG_OK;
+}
+
+/* Set the soft limit while it runs, and let a timer do the rest. */
+static bool limit_to_share(struct neighbor *neighbor)
+{
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_scope where = {sizeof(where), .device = 0};
+
+    limits.soft_bytes = SHARE;
+    return xseg_limits_set(neighbor->allocator, &where, &limits) == XSEG_OK &&
+           pass_second(neighbor->allocator);
+}
+
+/* Please shrink to SHARE: whether it has. */
+static bool shrink_to_share(struct neighbor *neighbor)
+{
+    struct xseg_trim_options how = {sizeof(how), .target_bytes = SHARE};
+    struct xseg_trim_result done = {sizeof(done)};
+
+    return xseg_trim(neighbor->allocator, NULL, &how, &done) == XSEG_OK &&
+           done.remaining <= SHARE && done.released >= PEAK - SHARE - 20 * MIB;
+}
+
+static bool end_neighbour(struct neighbor *neighbor)
+{
+    return xseg_free(neighbor->allocator, neighbor->kept) == XSEG_OK &&
+           xseg_close(neighbor->allocator) == XSEG_OK;
+}
+
+/* --- Two allocators in one process. --- */
+
+static void set_scene(struct neighbor *idle, struct xseg_allocator **other, const char *config)
+{
+    const struct xseg_sim_settings settings = gib_machine();
+
+    assert_ok(xseg_sim_reset(&settings));
+    idle->allocator = open_neighbour(config);
+    *other = open_neighbour(NULL);
+    assert_non_null(idle->allocator);
+    assert_non_null(*other);
+    assert_true(have_burst(idle));
+}
+
+/* The other's burst, which is served or not. */
+static void try_burst(struct xseg_allocator *other, bool is_served)
+{
+    void *burst = NULL;
+    const xseg_status status = xseg_alloc(other, 0, BURST, NULL, &burst);
+
+    assert_int_equal(status, is_served ? XSEG_OK : XSEG_ERR_NO_MEMORY);
+    assert_ok(xseg_free(other, burst));
+}
+
+static void close_scene(struct neighbor *idle, struct xseg_allocator *other)
+{
+    assert_true(end_neighbour(idle));
+    env_close(other);
+}
+
+TEST(idle_memory_is_not_shared_by_itself)
+{
+    struct neighbor idle = {0};
+    struct xseg_allocator *other = NULL;
+
+    set_scene(&idle, &other, NULL);
+    assert_true(pass_second(idle.allocator));
+    try_burst(other, false);
+    assert_int_equal(env_reserved(idle.allocator), PEAK);
+    close_scene(&idle, other);
+}
+
+TEST(a_soft_limit_makes_room_for_the_other)
+{
+    struct neighbor idle = {0};
+    struct xseg_allocator *other = NULL;
+
+    set_scene(&idle, &other, "soft_limit_mb:200");
+    assert_true(pass_second(idle.allocator));
+    assert_true(env_reserved(idle.allocator) <= SHARE);
+    try_burst(other, true);
+    close_scene(&idle, other);
+}
+
+TEST(a_soft_limit_can_be_set_when_the_other_needs_it)
+{
+    struct neighbor idle = {0};
+    struct xseg_allocator *other = NULL;
+
+    set_scene(&idle, &other, NULL);
+    try_burst(other, false);
+    assert_true(limit_to_share(&idle));
+    try_burst(other, true);
+    /* A soft limit never denies a request, so the neighbor may have another burst. */
+    env_empty_cache(other);
+    env_free(idle.allocator, env_alloc(idle.allocator, PEAK - KEPT, NULL));
+    close_scene(&idle, other);
+}
+
+TEST(the_other_s_need_counts)
+{
+    struct neighbor idle = {0};
+    struct xseg_allocator *other = NULL;
+
+    set_scene(&idle, &other, "device_free_min_mb:400");
+    void *block = env_alloc(other, 200 * MIB, NULL);
+    assert_true(pass_second(idle.allocator));
+    assert_true(env_reserved(idle.allocator) <= 424 * MIB);
+    env_free(other, block);
+    close_scene(&idle, other);
+}
+
+static bool ask_neighbour(void *context, const struct xseg_oom_info *oom)
+{
+    return oom->attempt == 0 && shrink_to_share(context);
+}
+
+TEST(neighbor_shrinks_on_request)
+{
+    struct xseg_observer observer = {sizeof(observer)};
+    struct neighbor idle = {0};
+    struct xseg_allocator *other = NULL;
+    uint64_t id = 0;
+
+    set_scene(&idle, &other, NULL);
+    observer.context = &idle;
+    observer.on_low_memory = ask_neighbour;
+    assert_ok(xseg_observer_add(other, &observer, &id));
+    try_burst(other, true);
+    assert_int_equal(env_stats(other).num_ooms, 0);
+    assert_true(env_reserved(idle.allocator) <= SHARE);
+    assert_ok(xseg_observer_remove(other, id));
+    close_scene(&idle, other);
+}
+
+/* --- Two processes. --- */
+
+/* A second process that executes commands of one byte and answers y or n. */
+static void run(int socket, const struct xseg_sim_settings *settings)
+{
+    struct neighbor neighbor = {0};
+    char order;
+
+    if (xseg_sim_reset(settings) != XSEG_OK || !(neighbor.allocator = open_neighbour(NULL)))
+        _exit(1);
+    while (read(socket, &order, 1) == 1) {
+        const bool is_fine = order == 'b'   ? have_burst(&neighbor)
+                             : order == 'l' ? limit_to_share(&neighbor)
+                             : order == 's' ? shrink_to_share(&neighbor)
+                                            : end_neighbour(&neighbor);
+
+        if (write(socket, is_fine ? "y" : "n", 1) != 1)
+            _exit(2);
+    }
+    /* The process that leaves last removes the machine; after a failure that is this one. */
+    _exit(xseg_sim_reset(NULL) == XSEG_OK ? 0 : 3);
+}
+
+static bool notify(const struct process *process, char order)
+{
+    return write(process->socket, &order, 1) == 1 && process_answer(process);
+}
+
+/* Another process and an allocator of our own, both on a machine with 1 GiB; NULL where that cannot be. */
+static struct xseg_allocator *start_process(struct process *process)
+{
+    const struct xseg_sim_settings settings = gib_machine();
+
+    if (!process_start(process, &settings, run))
+        return NULL;
+    struct xseg_allocator *own = open_neighbour(NULL);
+    assert_non_null(own);
+    assert_true(notify(process, 'b'));
+    return own;
+}
+
+static void end_process(const struct process *process, struct xseg_allocator *own)
+{
+    const struct xseg_sim_settings alone = gib_machine();
+
+    assert_true(notify(process, 'e'));
+    process_end(process, own, &alone);
+}
+
+TEST(a_process_makes_room_by_its_soft_limit)
+{
+    struct process process = {0};
+    struct xseg_allocator *own = start_process(&process);
+
+    if (own == NULL)
+        return;
+    try_burst(own, false);
+    assert_true(notify(&process, 'l'));
+    try_burst(own, true);
+    end_process(&process, own);
+}
+
+static bool ask_process(void *context, const struct xseg_oom_info *oom)
+{
+    return oom->attempt == 0 && notify(context, 's');
+}
+
+TEST(other_process_shrinks_on_request)
+{
+    struct xseg_observer observer = {sizeof(observer)};
+    struct process process = {0};
+    struct xseg_allocator *own = start_process(&process);
+    uint64_t id = 0;
+
+    if (own == NULL)
+        return;
+    try_burst(own, false);
+    observer.context = &process;
+    observer.on_low_memory = ask_process;
+    assert_ok(xseg_observer_add(own, &observer, &id));
+    try_burst(own, true);
+    assert_int_equal(env_stats(own).num_ooms, 1);
+    end_process(&process, own);
 }

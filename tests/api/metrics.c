@@ -3,9 +3,9 @@
  * Metrics: what they say is what the other reports say, a page is whole or not there, and reading changes nothing.
  * tests/python/metrics.py reads them with the parsers of others.
  */
-#include "tests/support/due.h"
-#include "tests/support/registrar.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/null_registrar.h"
+#include "tests/support/trim_due.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,13 +36,12 @@ static int remove_folder(void **state)
 static char *read_page(struct xseg_allocator *allocator)
 {
     size_t needed = 0;
-    char *text;
 
-    assert_int_equal(xseg_metrics(allocator, NULL, 0, &needed), XSEG_OK);
+    assert_ok(xseg_metrics(allocator, NULL, 0, &needed));
     needed += 4096;
-    text = malloc(needed);
+    char *text = malloc(needed);
     assert_non_null(text);
-    assert_int_equal(xseg_metrics(allocator, text, needed, NULL), XSEG_OK);
+    assert_ok(xseg_metrics(allocator, text, needed, NULL));
     assert_true(text[0] == '#');
     return text;
 }
@@ -93,81 +92,75 @@ static void expect_metric(struct xseg_allocator *allocator, const char *what, ui
 
 /* --- Arguments, and room. --- */
 
-static void arguments_are_checked(void **state)
+TEST(arguments_are_checked)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
 
-    (void)state;
-    scene_expect_error(xseg_metrics(NULL, NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator");
-    scene_expect_error(xseg_metrics(allocator, NULL, 1, NULL), XSEG_ERR_ARGUMENT, "text is NULL");
-    scene_expect_error(xseg_metrics_write(allocator, NULL), XSEG_ERR_ARGUMENT,
-                       "path is NULL or empty");
-    scene_expect_error(xseg_metrics_write(allocator, ""), XSEG_ERR_ARGUMENT,
-                       "path is NULL or empty");
-    scene_expect_error(xseg_metrics_write(NULL, "file"), XSEG_ERR_ARGUMENT, "allocator");
-    scene_close(allocator);
+    env_expect_error(xseg_metrics(NULL, NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator");
+    env_expect_error(xseg_metrics(allocator, NULL, 1, NULL), XSEG_ERR_ARGUMENT, "text is NULL");
+    env_expect_error(xseg_metrics_write(allocator, NULL), XSEG_ERR_ARGUMENT,
+                     "path is NULL or empty");
+    env_expect_error(xseg_metrics_write(allocator, ""), XSEG_ERR_ARGUMENT, "path is NULL or empty");
+    env_expect_error(xseg_metrics_write(NULL, "file"), XSEG_ERR_ARGUMENT, "allocator");
+    env_close(allocator);
 }
 
-static void what_is_registered_is_told_by_pool(void **state)
+TEST(registered_bytes_are_reported_by_pool)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const struct xseg_registrar registrar = registrar_of_nothing(false);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const struct xseg_registrar registrar = null_registrar(false);
+    struct xseg_pool *pool = env_pool(allocator);
     uint64_t id = 0;
 
-    (void)state;
-    char *const own = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    assert_int_equal(xseg_register(allocator, own, 30 * MIB, &registrar, &id), XSEG_OK);
+    char *const own = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    assert_ok(xseg_register(allocator, own, 30 * MIB, &registrar, &id));
     char *const page = read_page(allocator);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"default\",name=\"\"}") ==
                 0.0);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"1\",name=\"\"}") ==
                 (double)(30 * MIB));
     free(page);
-    assert_int_equal(xseg_unregister(allocator, id), XSEG_OK);
-    scene_free(allocator, own);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    assert_ok(xseg_unregister(allocator, id));
+    env_free(allocator, own);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
-static void a_page_is_whole_or_not_there(void **state)
+TEST(a_page_is_whole_or_not_there)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     size_t needed = 0, again = 0;
-    char *text;
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
-    assert_int_equal(xseg_metrics(allocator, NULL, 0, &needed), XSEG_OK);
-    text = malloc(needed);
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+    assert_ok(xseg_metrics(allocator, NULL, 0, &needed));
+    char *text = malloc(needed);
     assert_non_null(text);
     for (size_t bytes = 1; bytes < needed; bytes++) {
         memset(text, 'x', needed);
-        assert_int_equal(xseg_metrics(allocator, text, bytes, &again), XSEG_OK);
+        assert_ok(xseg_metrics(allocator, text, bytes, &again));
         assert_int_equal(again, needed);
         assert_int_equal(text[0], '\0');
         assert_int_equal(text[bytes], 'x');
     }
-    assert_int_equal(xseg_metrics(allocator, text, needed, NULL), XSEG_OK);
+    assert_ok(xseg_metrics(allocator, text, needed, NULL));
     assert_int_equal(strlen(text), needed - 1);
     assert_int_equal(text[needed - 2], '\n');
     free(text);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Of devices that have not been opened nothing is known, and asking opens none. */
-static void before_the_first_block(void **state)
+TEST(metrics_exist_before_the_first_block)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     const uint64_t calls = xseg_sim_calls(NULL);
     char *page = read_page(allocator);
 
-    (void)state;
     assert_null(strstr(page, "xseg_allocated_bytes"));
     assert_true(value_of(page, "xseg_driver_calls_total{call=\"cuInit\"}") == 1);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     free(page);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- What they say. --- */
@@ -175,7 +168,7 @@ static void before_the_first_block(void **state)
 static void expect_sums(struct xseg_allocator *allocator)
 {
     char *page = read_page(allocator);
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
 
     assert_int_equal(sum_of(page, "xseg_allocated_bytes"),
                      stats.allocated_bytes[XSEG_STAT_ALL].current);
@@ -193,7 +186,7 @@ static void expect_sums(struct xseg_allocator *allocator)
     free(page);
 }
 
-static void pools_add_up_to_the_statistics(void **state)
+TEST(pools_add_up_to_the_statistics)
 {
     static const char *const config[] = {
         "expandable_segments:True,page_cache_mb:64",
@@ -201,59 +194,54 @@ static void pools_add_up_to_the_statistics(void **state)
         "expandable_segments:True,unmap_on_free:True",
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = scene_open(config[i]);
-        struct xseg_pool *pool = scene_pool(allocator), *over = scene_pool(allocator);
-        xseg_stream stream = scene_stream();
-        void *kept[] = {scene_alloc(allocator, 100, NULL), scene_alloc(allocator, 30 * MIB, NULL),
-                        scene_alloc_in(allocator, pool, 3 * MIB, NULL)};
-        void *waits = scene_alloc(allocator, 9 * MIB, NULL);
+        struct xseg_allocator *allocator = env_open(config[i]);
+        struct xseg_pool *pool = env_pool(allocator), *over = env_pool(allocator);
+        xseg_stream stream = env_stream();
+        void *kept[] = {env_alloc(allocator, 100, NULL), env_alloc(allocator, 30 * MIB, NULL),
+                        env_alloc_in(allocator, pool, 3 * MIB, NULL)};
+        void *waits = env_alloc(allocator, 9 * MIB, NULL);
 
         expect_sums(allocator);
-        scene_work(allocator, stream, waits);
-        assert_int_equal(xseg_record_stream(allocator, waits, stream), XSEG_OK);
-        scene_free(allocator, waits);
-        scene_free(allocator, scene_alloc_in(allocator, over, 50 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(over), XSEG_OK);
+        env_launch(allocator, stream, waits);
+        assert_ok(xseg_record_stream(allocator, waits, stream));
+        env_free(allocator, waits);
+        env_free(allocator, env_alloc_in(allocator, over, 50 * MIB, NULL));
+        assert_ok(xseg_pool_release(over));
         expect_sums(allocator);
-        scene_empty_cache(allocator);
+        env_empty_cache(allocator);
         expect_sums(allocator);
         for (unsigned k = 0; k < COUNT_OF(kept); k++)
-            scene_free(allocator, kept[k]);
+            env_free(allocator, kept[k]);
         expect_sums(allocator);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-        scene_stream_destroy(stream);
-        scene_close(allocator);
+        assert_ok(xseg_pool_release(pool));
+        assert_ok(xseg_stream_retire(allocator, 0, stream));
+        env_stream_destroy(stream);
+        env_close(allocator);
     }
 }
 
 static struct xseg_pool *named_pool(struct xseg_allocator *allocator, const char *name,
                                     uint64_t limit)
 {
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool_options options = {sizeof(options), .name = name, .limit_bytes = limit};
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    options.name = name;
-    options.limit_bytes = limit;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     return pool;
 }
 
-static void pools_have_numbers_names_and_limits(void **state)
+TEST(pools_have_numbers_names_and_limits)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool[] = {
         named_pool(allocator, "kv cache", 64 * MIB),
         named_pool(allocator, "kv cache", 0),
         named_pool(allocator, "a\"b\\c\nd\te\xff\xc3\xa9", 0),
     };
-    void *block = scene_alloc_in(allocator, pool[1], 3 * MIB, NULL);
+    void *block = env_alloc_in(allocator, pool[1], 3 * MIB, NULL);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    (void)state;
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"default\",name=\"\"}", 0);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"kv cache\"}", 0);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}",
@@ -268,13 +256,13 @@ static void pools_have_numbers_names_and_limits(void **state)
     assert_true(now(allocator, "xseg_limit_bytes{device=\"0\"}") < 0);
     limits.hard_bytes = 1 * GIB;
     where.device = 0;
-    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
     expect_metric(allocator, "xseg_limit_bytes{device=\"0\"}", 1 * GIB);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 3);
-    scene_free(allocator, block);
+    env_free(allocator, block);
     for (unsigned i = 0; i < COUNT_OF(pool); i++)
-        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
-    scene_close(allocator);
+        assert_ok(xseg_pool_release(pool[i]));
+    env_close(allocator);
 }
 
 static size_t count_lines(const char *page, const char *what)
@@ -287,16 +275,15 @@ static size_t count_lines(const char *page, const char *what)
 }
 
 /* The oldest 128 have figures of their own, and nothing is missing from the sums. */
-static void the_number_of_labels_is_bounded(void **state)
+TEST(the_number_of_labels_is_bounded)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool[150];
     void *block[COUNT_OF(pool)];
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        pool[i] = scene_pool(allocator);
-        block[i] = scene_alloc_in(allocator, pool[i], 512, NULL);
+        pool[i] = env_pool(allocator);
+        block[i] = env_alloc_in(allocator, pool[i], 512, NULL);
     }
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"\"}", 512);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"128\",name=\"\"}", 512);
@@ -305,61 +292,58 @@ static void the_number_of_labels_is_bounded(void **state)
                   22 * 512);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 150);
     char *page = read_page(allocator);
-    assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"), 130);
+    assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"),
+                     1 + 128 + 1); /* default, named, other */
     free(page);
     expect_sums(allocator);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        scene_free(allocator, block[i]);
-        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+        env_free(allocator, block[i]);
+        assert_ok(xseg_pool_release(pool[i]));
     }
     page = read_page(allocator);
     assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"), 2);
     assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"ended\",name=\"\"}") > 0);
     free(page);
     expect_sums(allocator);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void paused_memory_is_told_apart(void **state)
+TEST(paused_memory_is_reported_separately)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *block = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     expect_metric(allocator, "xseg_paused_bytes{device=\"0\"}", 20 * MIB);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"\"}", 20 * MIB);
     expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
     expect_metric(allocator, "xseg_cached_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     expect_metric(allocator, "xseg_paused_bytes{device=\"0\"}", 0);
-    scene_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
-static void refusals_and_calls_are_counted(void **state)
+TEST(errors_and_driver_calls_are_counted)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_driver_call calls[64];
     size_t count = 0;
     void *block = NULL;
 
-    (void)state;
-    settings.memory_bytes = 100 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    void *kept = scene_alloc(allocator, 60 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_mib(100, NULL);
+    void *kept = env_alloc(allocator, 60 * MIB, NULL);
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 999), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL)); /* by another try */
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, 999));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL)); /* by another try */
     assert_true(xseg_sim_failed());
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
     expect_metric(allocator, "xseg_out_of_memory_total{device=\"0\"}", 1);
     expect_metric(allocator, "xseg_rejections_total{device=\"0\"}", 0);
     expect_metric(allocator, "xseg_retries_total{device=\"0\"}", stats.num_alloc_retries);
     assert_true(stats.num_alloc_retries > 0);
-    assert_int_equal(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count), XSEG_OK);
+    assert_ok(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count));
     assert_in_range(count, 40, COUNT_OF(calls));
     unsigned timed = 0, failed = 0;
     char *page = read_page(allocator);
@@ -383,8 +367,8 @@ static void refusals_and_calls_are_counted(void **state)
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuMemCreate\"}") > 0);
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuEventQuery\"}") < 0);
     free(page);
-    scene_free(allocator, kept);
-    scene_close(allocator);
+    env_free(allocator, kept);
+    env_close(allocator);
 }
 
 /* --- What is learned now and then. --- */
@@ -402,94 +386,88 @@ static void expect_nanoseconds(struct xseg_allocator *allocator, const char *wha
 }
 
 /* Half of a page is stranded beside a live block; a page that is idle is not. */
-static void stranded_memory_is_as_of_the_last_look(void **state)
+TEST(stranded_memory_is_that_of_the_last_scan)
 {
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_allocator *allocator =
-        scene_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000");
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *whole = scene_alloc(allocator, 40 * MIB, NULL);
-    void *live = scene_alloc(allocator, 15 * MIB, NULL);
-    void *held = scene_alloc_in(allocator, pool, 5 * MIB, NULL);
+        env_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000");
+    struct xseg_pool *pool = env_pool(allocator);
+    void *whole = env_alloc(allocator, 40 * MIB, NULL);
+    void *live = env_alloc(allocator, 15 * MIB, NULL);
+    void *held = env_alloc_in(allocator, pool, 5 * MIB, NULL);
 
-    (void)state;
-    scene_free(allocator, whole);
-    assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
+    env_free(allocator, whole);
+    assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     /* A pool that is held keeps its memory, so nothing of it is stranded. */
     expect_metric(allocator, "xseg_fragmented_bytes{device=\"0\"}", 5 * MIB);
     xseg_sim_advance(UINT64_C(7000000000));
     const double age = now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}");
     assert_true(age >= 7 && age < 7.1);
     expect_nanoseconds(allocator, "xseg_fragmented_age_seconds{device=\"0\"} 7.");
-    scene_free(allocator, live);
-    assert_int_equal(trim_due(allocator, 1), XSEG_OK);
+    env_free(allocator, live);
+    assert_ok(trim_due(allocator, 1));
     expect_metric(allocator, "xseg_fragmented_bytes{device=\"0\"}", 0);
     assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0.1);
-    live = scene_alloc(allocator, 15 * MIB, NULL);
+    live = env_alloc(allocator, 15 * MIB, NULL);
     xseg_sim_advance(UINT64_C(1000000000));
-    assert_int_equal(trim_due(allocator, 1), XSEG_OK);
+    assert_ok(trim_due(allocator, 1));
     const double by_tick = now(allocator, "xseg_fragmented_bytes{device=\"0\"}");
-    assert_int_equal(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_OK);
+    assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     assert_true(by_tick == now(allocator, "xseg_fragmented_bytes{device=\"0\"}"));
-    scene_free(allocator, live);
-    scene_free(allocator, held);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, live, held);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
-static void what_others_take_is_as_the_driver_said(void **state)
+TEST(external_memory_is_that_of_the_last_driver_query)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *other = NULL, *allocator;
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
+    struct xseg_allocator *other = NULL;
     void *block = NULL;
 
-    (void)state;
-    settings.memory_bytes = 100 * MIB;
-    allocator = scene_open_with_clock(&settings, NULL);
-    assert_int_equal(scene_try_open("expandable_segments:False", &other), XSEG_OK);
-    void *theirs = scene_alloc(other, 40 * MIB, NULL);
-    void *ours = scene_alloc(allocator, 20 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
+    assert_ok(env_try_open("expandable_segments:False", &other));
+    void *theirs = env_alloc(other, 40 * MIB, NULL);
+    void *ours = env_alloc(allocator, 20 * MIB, NULL);
     assert_true(now(allocator, "xseg_used_by_others_bytes{device=\"0\"}") < 0);
     assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
     expect_metric(allocator, "xseg_used_by_others_bytes{device=\"0\"}", 40 * MIB);
     xseg_sim_advance(UINT64_C(3000000000));
     const double age = now(allocator, "xseg_used_by_others_age_seconds{device=\"0\"}");
     assert_true(age >= 3 && age < 3.1);
-    scene_free(allocator, ours);
-    scene_free(other, theirs);
-    assert_int_equal(xseg_close(other), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, ours);
+    env_free(other, theirs);
+    assert_ok(xseg_close(other));
+    env_close(allocator);
 }
 
-static void a_peak_lasts_until_it_is_reset(void **state)
+TEST(a_peak_lasts_until_it_is_reset)
 {
     static const char peak[] = "xseg_device_reserved_peak_bytes{device=\"0\"}";
     static const char of_pool[] = "xseg_reserved_peak_bytes{device=\"0\",pool=\"1\",name=\"\"}";
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *block = scene_alloc_in(allocator, pool, 100 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
-    (void)state;
-    where.pool = pool;
     assert_true(now(allocator, "xseg_fragmented_bytes{device=\"0\"}") < 0);
     assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0);
-    scene_free(allocator, block);
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    env_free(allocator, block);
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 100 * MIB);
     expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
     expect_metric(allocator, peak, 100 * MIB);
     expect_metric(allocator, of_pool, 100 * MIB);
-    assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_OK);
+    assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
     expect_metric(allocator, of_pool, 0);
     expect_metric(allocator, peak, 100 * MIB);
     where.pool = NULL;
     where.device = 0;
-    assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_OK);
+    assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
     expect_metric(allocator, peak, 0);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
 /* --- The file. --- */
@@ -500,19 +478,18 @@ static void path_of(char *path, size_t bytes, const char *name)
 }
 
 /* The file has the page that was there, whole, and nothing lies beside it. */
-static void the_file_has_the_page(void **state)
+TEST(the_file_has_the_page)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const unsigned files = scene_open_files();
+    struct xseg_allocator *allocator = env_open(NULL);
+    const unsigned files = env_open_fds();
     char path[128], text[16 << 10] = "";
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     path_of(path, sizeof(path), "xseg.prom");
     for (unsigned i = 0; i < 2; i++) {
         char *page = read_page(allocator);
 
-        assert_int_equal(xseg_metrics_write(allocator, path), XSEG_OK);
+        assert_ok(xseg_metrics_write(allocator, path));
         const int file = open(path, O_RDONLY | O_CLOEXEC);
         assert_true(file >= 0);
         const ssize_t length = read(file, text, sizeof(text) - 1);
@@ -523,22 +500,21 @@ static void the_file_has_the_page(void **state)
         free(page);
     }
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(scene_open_files(), files);
-    scene_close(allocator);
+    assert_int_equal(env_open_fds(), files);
+    env_close(allocator);
 }
 
 static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
 {
-    scene_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, strerror(error));
-    scene_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, path);
+    env_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, strerror(error));
+    env_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, path);
 }
 
-static void a_place_that_cannot_be_written(void **state)
+TEST(a_place_that_cannot_be_written)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     char path[128], longest[9000];
 
-    (void)state;
     path_of(path, sizeof(path), "none/xseg.prom");
     expect_refusal(allocator, path, ENOENT);
     expect_refusal(allocator, folder, EISDIR);
@@ -546,27 +522,26 @@ static void a_place_that_cannot_be_written(void **state)
     memset(longest, 'x', sizeof(longest) - 1);
     longest[sizeof(longest) - 1] = '\0';
     assert_int_equal(xseg_metrics_write(allocator, longest), XSEG_ERR_FILE);
-    assert_int_equal(xseg_metrics_write(allocator, "/dev/null"), XSEG_OK);
-    scene_close(allocator);
+    assert_ok(xseg_metrics_write(allocator, "/dev/null"));
+    env_close(allocator);
 }
 
-/* In a child, which a limit of the system lets write no more than 512 bytes a file. */
-static void a_file_stays_until_the_new_one_is_complete(void **state)
+/* The child can write at most 512 bytes to a file (RLIMIT_FSIZE). */
+TEST(metrics_file_is_replaced_atomically)
 {
     const struct rlimit low = {512, 512};
     struct stat before, after;
     char path[128];
     int result = 0;
 
-    (void)state;
     path_of(path, sizeof(path), "xseg.prom");
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct xseg_allocator *allocator = scene_open(NULL);
+        struct xseg_allocator *allocator = env_open(NULL);
 
         (void)signal(SIGXFSZ, SIG_IGN);
-        scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
         bool fine = xseg_metrics_write(allocator, path) == XSEG_OK && stat(path, &before) == 0 &&
                     before.st_size > 512 && setrlimit(RLIMIT_FSIZE, &low) == 0;
         fine = fine && xseg_metrics_write(allocator, path) == XSEG_ERR_FILE;
@@ -580,13 +555,12 @@ static void a_file_stays_until_the_new_one_is_complete(void **state)
 }
 
 /* A link stays, and the file that it leads to is replaced, with its mode. */
-static void a_link_leads_to_the_file(void **state)
+TEST(a_link_leads_to_the_file)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     char path[128], target[128];
     struct stat status;
 
-    (void)state;
     path_of(path, sizeof(path), "link.prom");
     path_of(target, sizeof(target), "target.prom");
     const int file = open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -594,37 +568,36 @@ static void a_link_leads_to_the_file(void **state)
     assert_int_equal(fchmod(file, 0640), 0);
     assert_int_equal(close(file), 0);
     assert_int_equal(symlink(target, path), 0);
-    assert_int_equal(xseg_metrics_write(allocator, path), XSEG_OK);
+    assert_ok(xseg_metrics_write(allocator, path));
     assert_int_equal(lstat(path, &status), 0);
     assert_true(S_ISLNK(status.st_mode));
     assert_int_equal(lstat(target, &status), 0);
     assert_int_equal(status.st_mode, S_IFREG | 0640);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(unlink(target), 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* In a child, whose standard output is a file: a path to it, as /dev/stdout is one, adds to the file. */
-static void standard_output_is_written_in_place(void **state)
+TEST(standard_output_is_written_in_place)
 {
     struct stat before, after;
     char path[128], target[128];
     int result = 0;
 
-    (void)state;
     path_of(path, sizeof(path), "link.prom");
     path_of(target, sizeof(target), "output");
     assert_int_equal(symlink("/proc/self/fd/1", path), 0);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct xseg_allocator *allocator = scene_open(NULL);
+        struct xseg_allocator *allocator = env_open(NULL);
         const int file = open(target, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         char first[6] = "";
         bool fine = dup2(file, STDOUT_FILENO) == STDOUT_FILENO && write(file, "first\n", 6) == 6 &&
                     fstat(file, &before) == 0;
 
-        scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
         fine = fine && xseg_metrics_write(allocator, path) == XSEG_OK;
         fine = fine && stat(target, &after) == 0 && after.st_ino == before.st_ino &&
                after.st_size > 512 && pread(file, first, 6, 0) == 6 &&
@@ -638,12 +611,11 @@ static void standard_output_is_written_in_place(void **state)
     assert_int_equal(unlink(target), 0);
 }
 
-static void a_forked_child_is_refused(void **state)
+TEST(calls_of_a_forked_child_fail)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     int result = 0;
 
-    (void)state;
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
@@ -653,31 +625,7 @@ static void a_forked_child_is_refused(void **state)
                   : 1);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arguments_are_checked),
-        cmocka_unit_test(what_is_registered_is_told_by_pool),
-        cmocka_unit_test(a_page_is_whole_or_not_there),
-        cmocka_unit_test(before_the_first_block),
-        cmocka_unit_test(pools_add_up_to_the_statistics),
-        cmocka_unit_test(pools_have_numbers_names_and_limits),
-        cmocka_unit_test(the_number_of_labels_is_bounded),
-        cmocka_unit_test(paused_memory_is_told_apart),
-        cmocka_unit_test(refusals_and_calls_are_counted),
-        cmocka_unit_test(stranded_memory_is_as_of_the_last_look),
-        cmocka_unit_test(what_others_take_is_as_the_driver_said),
-        cmocka_unit_test(a_peak_lasts_until_it_is_reset),
-        cmocka_unit_test(the_file_has_the_page),
-        cmocka_unit_test(a_place_that_cannot_be_written),
-        cmocka_unit_test(a_file_stays_until_the_new_one_is_complete),
-        cmocka_unit_test(a_link_leads_to_the_file),
-        cmocka_unit_test(standard_output_is_written_in_place),
-        cmocka_unit_test(a_forked_child_is_refused),
-    };
-
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP_FIXTURE(make_folder, remove_folder)

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Wrong calls about streams, captures and pools: each gets a status and a sentence, and has changed
- * nothing: the statistics and the live blocks are as before.
+ * Invalid calls on streams, captures and pools: each returns a status with a message and changes neither the statistics
+ * nor the allocated blocks.  Lost devices.
  */
-#include "tests/support/capture.h"
-
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "tests/support/env.h"
 
 int cuEventCreate(xseg_event *event, unsigned flags);
 int cuEventRecord(xseg_event event, xseg_stream stream);
 int cuEventDestroy_v2(xseg_event event);
 
-/* An allocator in full use, and somebody else's. */
-struct stage {
+/* An allocator with memory in all states, and a second allocator. */
+struct env {
     struct xseg_allocator *allocator, *others;
     xseg_stream stream;
     struct xseg_pool *pool, *second, *retired, *foreign;
@@ -25,41 +25,40 @@ struct stage {
     void *cached;  /* freed */
 };
 
-/* What a refused call must leave as it was. */
+/* The state that a rejected call must not change. */
 struct picture {
     struct xseg_statistics stats, pool_stats;
     struct xseg_block_info live, inside, pending, cached;
     bool holds;
 };
 
-static struct xseg_statistics pool_stats(const struct stage *stage)
+static struct xseg_statistics pool_stats(const struct env *env)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env->pool};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    where.pool = stage->pool;
-    assert_int_equal(xseg_stats_get(stage->allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(env->allocator, &where, &stats));
     return stats;
 }
 
-static void look(const struct stage *stage, struct picture *out)
+static void look(const struct env *env, struct picture *out)
 {
     memset(out, 0, sizeof(*out));
-    out->stats = scene_stats(stage->allocator);
+    out->stats = env_stats(env->allocator);
     out->stats.host_bytes = 0; /* what was touched: looking at tables may touch more of them */
-    out->pool_stats = pool_stats(stage);
-    out->live = scene_block(stage->allocator, stage->live);
-    out->inside = scene_block(stage->allocator, stage->inside);
-    out->pending = scene_block(stage->allocator, stage->pending);
-    out->cached = scene_block(stage->allocator, stage->cached);
-    assert_int_equal(xseg_pool_check_live(stage->pool, &stage->inside, 1, &out->holds), XSEG_OK);
+    out->pool_stats = pool_stats(env);
+    out->live = env_block(env->allocator, env->live);
+    out->inside = env_block(env->allocator, env->inside);
+    out->pending = env_block(env->allocator, env->pending);
+    out->cached = env_block(env->allocator, env->cached);
+    assert_ok(xseg_pool_check_live(env->pool, &env->inside, 1, &out->holds));
 }
 
-static void expect_same(const struct stage *stage, const struct picture *before)
+static void expect_same(const struct env *env, const struct picture *before)
 {
     struct picture after;
 
-    look(stage, &after);
+    look(env, &after);
     assert_memory_equal(&after.stats, &before->stats, sizeof(after.stats));
     assert_memory_equal(&after.pool_stats, &before->pool_stats, sizeof(after.stats));
     assert_memory_equal(&after.live, &before->live, sizeof(after.live));
@@ -70,49 +69,46 @@ static void expect_same(const struct stage *stage, const struct picture *before)
 }
 
 /* Expect that a call is refused, with a word in its sentence. */
-#define REFUSED(stage, call, status, word)            \
-    do {                                              \
-        struct picture before_;                       \
-        look((stage), &before_);                      \
-        scene_expect_error((call), (status), (word)); \
-        expect_same((stage), &before_);               \
+#define REFUSED(env, call, status, word)            \
+    do {                                            \
+        struct picture before_;                     \
+        look((env), &before_);                      \
+        env_expect_error((call), (status), (word)); \
+        expect_same((env), &before_);               \
     } while (0)
 
-static void set_up(struct stage *stage)
+static void set_up(struct env *env)
 {
-    memset(stage, 0, sizeof(*stage));
-    stage->allocator = scene_open("expandable_segments:True");
-    assert_int_equal(scene_try_open("expandable_segments:False", &stage->others), XSEG_OK);
-    stage->stream = scene_stream();
-    stage->pool = scene_watched_pool(stage->allocator);
-    stage->second = scene_watched_pool(stage->allocator);
-    stage->retired = scene_watched_pool(stage->allocator);
-    stage->kept = scene_alloc_in(stage->allocator, stage->retired, 512, NULL);
-    stage->foreign = scene_pool(stage->others);
-    assert_int_equal(xseg_pool_release(stage->retired), XSEG_OK);
-    stage->live = scene_alloc(stage->allocator, 5 * MIB, NULL);
-    stage->pending = scene_alloc(stage->allocator, 6 * MIB, NULL);
-    stage->cached = scene_alloc(stage->allocator, 1000, NULL);
-    stage->inside = scene_alloc_in(stage->allocator, stage->pool, 7 * MIB, stage->stream);
-    assert_int_equal(xseg_record_stream(stage->allocator, stage->live, stage->stream), XSEG_OK);
-    assert_int_equal(xseg_record_stream(stage->allocator, stage->pending, stage->stream), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(stage->stream, UINT64_MAX), XSEG_OK);
-    scene_free(stage->allocator, stage->pending);
-    scene_free(stage->allocator, stage->cached);
+    memset(env, 0, sizeof(*env));
+    env->allocator = env_open("expandable_segments:True");
+    assert_ok(env_try_open("expandable_segments:False", &env->others));
+    env->stream = env_stream();
+    env->pool = env_observed_pool(env->allocator);
+    env->second = env_observed_pool(env->allocator);
+    env->retired = env_observed_pool(env->allocator);
+    env->kept = env_alloc_in(env->allocator, env->retired, 512, NULL);
+    env->foreign = env_pool(env->others);
+    assert_ok(xseg_pool_release(env->retired));
+    env->live = env_alloc(env->allocator, 5 * MIB, NULL);
+    env->pending = env_alloc(env->allocator, 6 * MIB, NULL);
+    env->cached = env_alloc(env->allocator, 1000, NULL);
+    env->inside = env_alloc_in(env->allocator, env->pool, 7 * MIB, env->stream);
+    assert_ok(xseg_record_stream(env->allocator, env->live, env->stream));
+    assert_ok(xseg_record_stream(env->allocator, env->pending, env->stream));
+    assert_ok(xseg_sim_launch(env->stream, UINT64_MAX));
+    env_free(env->allocator, env->pending, env->cached);
 }
 
 /* After all that was refused everything works: frees, the close, and nothing is left behind. */
-static void tear_down(struct stage *stage)
+static void tear_down(struct env *env)
 {
-    scene_free(stage->allocator, stage->live);
-    scene_free(stage->allocator, stage->inside);
-    scene_free(stage->allocator, stage->kept);
-    assert_int_equal(xseg_close(stage->others), XSEG_OK);
-    capture_close(stage->allocator, stage->stream, NULL);
+    env_free(env->allocator, env->live, env->inside, env->kept);
+    assert_ok(xseg_close(env->others));
+    env_close(env->allocator, env->stream);
 }
 
-/* A caller that passes NULL is told what it called, not what the library calls on its behalf. */
-static void an_error_names_the_function_that_was_called(void **state)
+/* The message names the called function, not an internal one. */
+TEST(an_error_names_the_function_that_was_called)
 {
     struct xseg_request request = {sizeof(request)};
     struct xseg_block_info info = {sizeof(info)};
@@ -121,8 +117,7 @@ static void an_error_names_the_function_that_was_called(void **state)
     char other = 0;
 
 #define NAMED(function, ...) \
-    scene_expect_error(function(__VA_ARGS__), XSEG_ERR_ARGUMENT, #function ": ")
-    (void)state;
+    env_expect_error(function(__VA_ARGS__), XSEG_ERR_ARGUMENT, #function ": ")
     request.bytes = 1;
     NAMED(xseg_alloc, NULL, 0, 1, NULL, &ptr);
     NAMED(xseg_alloc_with, NULL, &request, &ptr);
@@ -148,153 +143,145 @@ static void an_error_names_the_function_that_was_called(void **state)
 
 /* --- Streams. --- */
 
-static void uses_need_a_live_block_and_a_stream(void **state)
+TEST(record_stream_needs_a_block_and_a_stream)
 {
     const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
-    struct stage stage;
+    struct env env;
     char outside = 0;
 
-    (void)state;
-    set_up(&stage);
-    REFUSED(&stage, xseg_record_stream(NULL, stage.live, NULL), XSEG_ERR_ARGUMENT,
-            "allocator is NULL");
-    REFUSED(&stage, xseg_record_stream(stage.allocator, stage.cached, stage.stream),
-            XSEG_ERR_NOT_ALLOCATED, "cached memory");
-    REFUSED(&stage, xseg_record_stream(stage.allocator, stage.pending, stage.stream),
+    set_up(&env);
+    REFUSED(&env, xseg_record_stream(NULL, env.live, NULL), XSEG_ERR_ARGUMENT, "allocator is NULL");
+    REFUSED(&env, xseg_record_stream(env.allocator, env.cached, env.stream), XSEG_ERR_NOT_ALLOCATED,
+            "cached memory");
+    REFUSED(&env, xseg_record_stream(env.allocator, env.pending, env.stream),
             XSEG_ERR_NOT_ALLOCATED, "another stream still uses");
-    REFUSED(&stage, xseg_record_stream(stage.allocator, (char *)stage.live + 512, stage.stream),
+    REFUSED(&env, xseg_record_stream(env.allocator, (char *)env.live + 512, env.stream),
             XSEG_ERR_NOT_ALLOCATED, "at offset 512 of the block at ");
-    REFUSED(&stage, xseg_record_stream(stage.allocator, &outside, stage.stream),
-            XSEG_ERR_NOT_ALLOCATED, "not in memory of this allocator");
-    REFUSED(&stage, xseg_record_stream(stage.others, stage.live, stage.stream),
-            XSEG_ERR_NOT_ALLOCATED, "not in memory of this allocator");
-    REFUSED(&stage, xseg_record_stream(stage.allocator, stage.live, nonsense), XSEG_ERR_DRIVER,
+    REFUSED(&env, xseg_record_stream(env.allocator, &outside, env.stream), XSEG_ERR_NOT_ALLOCATED,
+            "not in memory of this allocator");
+    REFUSED(&env, xseg_record_stream(env.others, env.live, env.stream), XSEG_ERR_NOT_ALLOCATED,
+            "not in memory of this allocator");
+    REFUSED(&env, xseg_record_stream(env.allocator, env.live, nonsense), XSEG_ERR_DRIVER,
             "cuStream");
-    assert_int_equal(xseg_record_stream(stage.allocator, NULL, nonsense), XSEG_OK);
-    REFUSED(&stage, xseg_stream_synchronized(NULL, 0, NULL), XSEG_ERR_ARGUMENT,
-            "allocator is NULL");
-    REFUSED(&stage, xseg_stream_synchronized(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT,
+    assert_ok(xseg_record_stream(env.allocator, NULL, nonsense));
+    REFUSED(&env, xseg_stream_synchronized(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator is NULL");
+    REFUSED(&env, xseg_stream_synchronized(env.allocator, 7, env.stream), XSEG_ERR_ARGUMENT,
             "device 7 does not exist");
-    REFUSED(&stage, xseg_stream_synchronized(stage.allocator, -1, stage.stream), XSEG_ERR_ARGUMENT,
+    REFUSED(&env, xseg_stream_synchronized(env.allocator, -1, env.stream), XSEG_ERR_ARGUMENT,
             "device -1 does not exist");
-    assert_int_equal(xseg_stream_synchronized(stage.allocator, 0, nonsense), XSEG_OK);
-    tear_down(&stage);
+    assert_ok(xseg_stream_synchronized(env.allocator, 0, nonsense));
+    tear_down(&env);
 }
 
-static void frees_behind_events_are_checked(void **state)
+TEST(free_after_checks_its_events)
 {
-    struct stage stage;
+    struct env env;
     xseg_event events[2] = {NULL, NULL}, captured = NULL;
 
-    (void)state;
-    set_up(&stage);
-    capture_enter(0);
+    set_up(&env);
+    env_context_push(0);
     assert_int_equal(cuEventCreate(&events[0], 2), 0);
     assert_int_equal(cuEventCreate(&captured, 2), 0);
-    REFUSED(&stage, xseg_free_after(NULL, stage.live, events, 1), XSEG_ERR_ARGUMENT, "NULL");
-    REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, NULL, 1), XSEG_ERR_ARGUMENT,
+    REFUSED(&env, xseg_free_after(NULL, env.live, events, 1), XSEG_ERR_ARGUMENT, "NULL");
+    REFUSED(&env, xseg_free_after(env.allocator, env.live, NULL, 1), XSEG_ERR_ARGUMENT,
             "events is NULL");
-    REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 2), XSEG_ERR_ARGUMENT,
+    REFUSED(&env, xseg_free_after(env.allocator, env.live, events, 2), XSEG_ERR_ARGUMENT,
             "events[1] is NULL");
-    REFUSED(&stage, xseg_free_after(stage.allocator, stage.cached, events, 1),
-            XSEG_ERR_NOT_ALLOCATED, "cached memory");
-    REFUSED(&stage, xseg_free_after(stage.allocator, stage.cached, NULL, 0), XSEG_ERR_NOT_ALLOCATED,
+    REFUSED(&env, xseg_free_after(env.allocator, env.cached, events, 1), XSEG_ERR_NOT_ALLOCATED,
+            "cached memory");
+    REFUSED(&env, xseg_free_after(env.allocator, env.cached, NULL, 0), XSEG_ERR_NOT_ALLOCATED,
             "cached memory");
 
     /* An event that a capture recorded never passes. */
-    assert_int_equal(xseg_capture_begin(stage.pool, stage.stream), XSEG_OK);
-    capture_start(stage.stream);
-    assert_int_equal(cuEventRecord(captured, stage.stream), 0);
-    REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 1), XSEG_ERR_BUSY,
+    assert_ok(xseg_capture_begin(env.pool, env.stream));
+    env_driver_capture_begin(env.stream);
+    assert_int_equal(cuEventRecord(captured, env.stream), 0);
+    REFUSED(&env, xseg_free_after(env.allocator, env.live, events, 1), XSEG_ERR_BUSY,
             "capture is active");
-    capture_end(stage.pool, stage.stream);
+    env_capture_end(env.pool, env.stream);
     events[1] = captured;
-    REFUSED(&stage, xseg_free_after(stage.allocator, stage.live, events, 2), XSEG_ERR_DRIVER,
+    REFUSED(&env, xseg_free_after(env.allocator, env.live, events, 2), XSEG_ERR_DRIVER,
             "CAPTURED_EVENT");
     assert_int_equal(cuEventDestroy_v2(events[0]), 0);
     assert_int_equal(cuEventDestroy_v2(captured), 0);
-    capture_leave(0);
-    tear_down(&stage);
+    env_context_pop(0);
+    tear_down(&env);
 }
 
-static void streams_that_stay_are_not_gone(void **state)
+TEST(default_streams_cannot_be_retired)
 {
-    struct stage stage;
+    struct env env;
 
-    (void)state;
-    set_up(&stage);
-    REFUSED(&stage, xseg_stream_retire(NULL, 0, stage.stream), XSEG_ERR_ARGUMENT, "NULL");
-    REFUSED(&stage, xseg_stream_retire(stage.allocator, 7, stage.stream), XSEG_ERR_ARGUMENT,
+    set_up(&env);
+    REFUSED(&env, xseg_stream_retire(NULL, 0, env.stream), XSEG_ERR_ARGUMENT, "NULL");
+    REFUSED(&env, xseg_stream_retire(env.allocator, 7, env.stream), XSEG_ERR_ARGUMENT,
             "device 7 does not exist");
     for (uintptr_t handle = 0; handle <= 2; handle++)
-        REFUSED(&stage, xseg_stream_retire(stage.allocator, 0, (xseg_stream)handle),
-                XSEG_ERR_ARGUMENT, "default stream");
-    capture_begin(stage.pool, stage.stream);
-    REFUSED(&stage, xseg_stream_retire(stage.allocator, 0, stage.stream), XSEG_ERR_BUSY,
+        REFUSED(&env, xseg_stream_retire(env.allocator, 0, (xseg_stream)handle), XSEG_ERR_ARGUMENT,
+                "default stream");
+    env_capture_begin(env.pool, env.stream);
+    REFUSED(&env, xseg_stream_retire(env.allocator, 0, env.stream), XSEG_ERR_BUSY,
             "being captured");
-    capture_end(stage.pool, stage.stream);
-    tear_down(&stage);
+    env_capture_end(env.pool, env.stream);
+    tear_down(&env);
 }
 
 /* --- Captures. --- */
 
-static void captures_need_a_pool_and_a_stream(void **state)
+TEST(captures_need_a_pool_and_a_stream)
 {
     const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
-    struct stage stage;
+    struct env env;
 
-    (void)state;
-    set_up(&stage);
-    REFUSED(&stage, xseg_capture_begin(NULL, stage.stream), XSEG_ERR_ARGUMENT, "pool is NULL");
-    REFUSED(&stage, xseg_capture_begin(stage.pool, NULL), XSEG_ERR_ARGUMENT, "legacy default");
-    REFUSED(&stage, xseg_capture_begin(stage.pool, (xseg_stream)(uintptr_t)1), XSEG_ERR_ARGUMENT,
+    set_up(&env);
+    REFUSED(&env, xseg_capture_begin(NULL, env.stream), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&env, xseg_capture_begin(env.pool, NULL), XSEG_ERR_ARGUMENT, "legacy default");
+    REFUSED(&env, xseg_capture_begin(env.pool, (xseg_stream)(uintptr_t)1), XSEG_ERR_ARGUMENT,
             "legacy default");
-    REFUSED(&stage, xseg_capture_begin(stage.retired, stage.stream), XSEG_ERR_ARGUMENT,
+    REFUSED(&env, xseg_capture_begin(env.retired, env.stream), XSEG_ERR_ARGUMENT,
             "pool has been released");
-    REFUSED(&stage, xseg_capture_begin(stage.pool, nonsense), XSEG_ERR_DRIVER, "cuStream");
-    REFUSED(&stage, xseg_capture_end(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
-    REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "capture is not active");
-    REFUSED(&stage, xseg_capture_end(stage.retired), XSEG_ERR_ARGUMENT, "capture is not active");
-    /* None of them has begun anything: events are polled, memory goes back. */
-    assert_int_equal(xseg_close(stage.others), XSEG_OK);
-    stage.others = NULL;
-    assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
-    scene_empty_cache(stage.allocator);
-    assert_int_equal(scene_block(stage.allocator, stage.pending).state, XSEG_BLOCK_CACHED);
-    tear_down(&stage);
+    REFUSED(&env, xseg_capture_begin(env.pool, nonsense), XSEG_ERR_DRIVER, "cuStream");
+    REFUSED(&env, xseg_capture_end(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&env, xseg_capture_end(env.pool), XSEG_ERR_ARGUMENT, "capture is not active");
+    REFUSED(&env, xseg_capture_end(env.retired), XSEG_ERR_ARGUMENT, "capture is not active");
+    /* No capture has begun: events are polled, memory is released. */
+    assert_ok(xseg_close(env.others));
+    env.others = NULL;
+    assert_ok(xseg_sim_finish(env.stream));
+    env_empty_cache(env.allocator);
+    assert_int_equal(env_block(env.allocator, env.pending).state, XSEG_BLOCK_CACHED);
+    tear_down(&env);
 }
 
-static void captures_begin_and_end_once(void **state)
+TEST(captures_begin_and_end_once)
 {
     struct xseg_checkpoint *checkpoint = NULL, *other = NULL;
-    struct stage stage;
+    struct env env;
 
-    (void)state;
-    set_up(&stage);
-    assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
-    capture_begin(stage.pool, stage.stream);
-    /* The pending block could come back now, but nobody may ask. */
-    assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
-    REFUSED(&stage, xseg_capture_begin(stage.pool, stage.stream), XSEG_ERR_BUSY,
+    set_up(&env);
+    assert_ok(xseg_pool_checkpoint(env.second, &checkpoint));
+    env_capture_begin(env.pool, env.stream);
+    /* The pending block is complete, but a query is not allowed. */
+    assert_ok(xseg_sim_finish(env.stream));
+    REFUSED(&env, xseg_capture_begin(env.pool, env.stream), XSEG_ERR_BUSY,
             "capture is already active");
-    REFUSED(&stage, xseg_capture_begin(stage.second, stage.stream), XSEG_ERR_BUSY,
+    REFUSED(&env, xseg_capture_begin(env.second, env.stream), XSEG_ERR_BUSY,
             "stream is already being captured");
-    REFUSED(&stage, xseg_route_begin(stage.pool, NULL, NULL), XSEG_ERR_BUSY,
+    REFUSED(&env, xseg_route_begin(env.pool, NULL, NULL), XSEG_ERR_BUSY,
             "capture is already active");
-    REFUSED(&stage, xseg_route_end(stage.pool), XSEG_ERR_ARGUMENT, "route is not active");
-    REFUSED(&stage, xseg_capture_end(stage.second), XSEG_ERR_ARGUMENT, "capture is not active");
-    REFUSED(&stage, xseg_pool_checkpoint(stage.pool, &other), XSEG_ERR_BUSY, "capture");
+    REFUSED(&env, xseg_route_end(env.pool), XSEG_ERR_ARGUMENT, "route is not active");
+    REFUSED(&env, xseg_capture_end(env.second), XSEG_ERR_ARGUMENT, "capture is not active");
+    REFUSED(&env, xseg_pool_checkpoint(env.pool, &other), XSEG_ERR_BUSY, "capture");
     assert_null(other);
-    REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-            "capture");
-    REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "capture is active");
-    capture_end(stage.pool, stage.stream);
-    REFUSED(&stage, xseg_capture_end(stage.pool), XSEG_ERR_ARGUMENT, "capture is not active");
-    /* What was refused has not kept the pool. */
-    assert_int_equal(xseg_pool_release(stage.pool), XSEG_OK);
-    REFUSED(&stage, xseg_pool_release(stage.pool), XSEG_ERR_ARGUMENT, "pool has been released");
+    REFUSED(&env, xseg_pool_restore(env.second, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "capture");
+    REFUSED(&env, xseg_close(env.allocator), XSEG_ERR_BUSY, "capture is active");
+    env_capture_end(env.pool, env.stream);
+    REFUSED(&env, xseg_capture_end(env.pool), XSEG_ERR_ARGUMENT, "capture is not active");
+    /* Rejected calls hold no reference to the pool. */
+    assert_ok(xseg_pool_release(env.pool));
+    REFUSED(&env, xseg_pool_release(env.pool), XSEG_ERR_ARGUMENT, "pool has been released");
     xseg_checkpoint_destroy(checkpoint);
-    tear_down(&stage);
+    tear_down(&env);
 }
 
 /* --- Pools. --- */
@@ -308,96 +295,89 @@ static void *no_alloc(void *context, size_t bytes, int device, xseg_stream strea
     return NULL;
 }
 
-static void pools_are_made_of_what_is_known(void **state)
+TEST(unknown_pool_options_are_rejected)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
-    struct stage stage;
+    struct env env;
 
-    (void)state;
-    set_up(&stage);
-    REFUSED(&stage, xseg_pool_create(NULL, 0, NULL, &pool), XSEG_ERR_ARGUMENT, "NULL");
-    REFUSED(&stage, xseg_pool_create(stage.allocator, 0, NULL, NULL), XSEG_ERR_ARGUMENT,
-            "out is NULL");
-    REFUSED(&stage, xseg_pool_create(stage.allocator, -1, NULL, &pool), XSEG_ERR_ARGUMENT,
+    set_up(&env);
+    REFUSED(&env, xseg_pool_create(NULL, 0, NULL, &pool), XSEG_ERR_ARGUMENT, "NULL");
+    REFUSED(&env, xseg_pool_create(env.allocator, 0, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
+    REFUSED(&env, xseg_pool_create(env.allocator, -1, NULL, &pool), XSEG_ERR_ARGUMENT,
             "device -1 does not exist");
     options.struct_size = 3;
-    REFUSED(&stage, xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+    REFUSED(&env, xseg_pool_create(env.allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
             "struct_size is unknown, 3");
     options.struct_size = sizeof(options);
     options.memory.alloc = no_alloc;
-    REFUSED(&stage, xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+    REFUSED(&env, xseg_pool_create(env.allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
             "memory.free is NULL");
     assert_null(pool);
-    tear_down(&stage);
+    tear_down(&env);
 }
 
 /* Released once too often, or of somebody else: a pool serves nobody. */
-static void pools_without_a_holder_are_refused(void **state)
+TEST(released_pools_are_rejected)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_request request = {sizeof(request)};
     struct xseg_checkpoint *checkpoint = NULL;
-    struct stage stage;
+    struct env env;
     void *ptr = NULL;
     bool exactly = true;
 
-    (void)state;
-    set_up(&stage);
+    set_up(&env);
     request.bytes = 512;
-    REFUSED(&stage, xseg_pool_retain(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
-    REFUSED(&stage, xseg_pool_release(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
-    REFUSED(&stage, xseg_pool_retain(stage.retired), XSEG_ERR_ARGUMENT, "pool has been released");
-    REFUSED(&stage, xseg_pool_release(stage.retired), XSEG_ERR_ARGUMENT, "pool has been released");
-    REFUSED(&stage, xseg_route_begin(stage.retired, NULL, NULL), XSEG_ERR_ARGUMENT,
+    REFUSED(&env, xseg_pool_retain(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&env, xseg_pool_release(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&env, xseg_pool_retain(env.retired), XSEG_ERR_ARGUMENT, "pool has been released");
+    REFUSED(&env, xseg_pool_release(env.retired), XSEG_ERR_ARGUMENT, "pool has been released");
+    REFUSED(&env, xseg_route_begin(env.retired, NULL, NULL), XSEG_ERR_ARGUMENT,
             "pool has been released");
-    REFUSED(&stage, xseg_pool_checkpoint(stage.retired, &checkpoint), XSEG_ERR_ARGUMENT,
+    REFUSED(&env, xseg_pool_checkpoint(env.retired, &checkpoint), XSEG_ERR_ARGUMENT,
             "pool has been released");
-    request.pool = stage.retired;
-    REFUSED(&stage, xseg_alloc_with(stage.allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
+    request.pool = env.retired;
+    REFUSED(&env, xseg_alloc_with(env.allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
             "pool has been released");
-    request.pool = where.pool = stage.foreign;
-    REFUSED(&stage, xseg_alloc_with(stage.allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "another");
-    REFUSED(&stage, xseg_trim(stage.allocator, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "another");
-    REFUSED(&stage, xseg_prewarm(stage.allocator, &where, 512), XSEG_ERR_ARGUMENT, "another");
-    REFUSED(&stage, xseg_pool_check_live(NULL, &ptr, 1, &exactly), XSEG_ERR_ARGUMENT,
-            "pool is NULL");
-    REFUSED(&stage, xseg_pool_check_live(stage.pool, NULL, 1, &exactly), XSEG_ERR_ARGUMENT,
-            "is NULL");
-    REFUSED(&stage, xseg_pool_check_live(stage.pool, &ptr, 1, NULL), XSEG_ERR_ARGUMENT, "is NULL");
+    request.pool = where.pool = env.foreign;
+    REFUSED(&env, xseg_alloc_with(env.allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "another");
+    REFUSED(&env, xseg_trim(env.allocator, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "another");
+    REFUSED(&env, xseg_prewarm(env.allocator, &where, 512), XSEG_ERR_ARGUMENT, "another");
+    REFUSED(&env, xseg_pool_check_live(NULL, &ptr, 1, &exactly), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&env, xseg_pool_check_live(env.pool, NULL, 1, &exactly), XSEG_ERR_ARGUMENT, "is NULL");
+    REFUSED(&env, xseg_pool_check_live(env.pool, &ptr, 1, NULL), XSEG_ERR_ARGUMENT, "is NULL");
     /* A released pool can still be asked; it holds nothing. */
-    assert_int_equal(xseg_pool_check_live(stage.retired, &stage.inside, 1, &exactly), XSEG_OK);
+    assert_ok(xseg_pool_check_live(env.retired, &env.inside, 1, &exactly));
     assert_false(exactly);
     assert_null(ptr);
     assert_null(checkpoint);
-    tear_down(&stage);
+    tear_down(&env);
 }
 
-/* A route or a capture holds its pool: released by everybody else, it still serves until the end. */
-static void a_routed_pool_is_let_go_at_the_end(void **state)
+/* A route or a capture retains its pool until its end. */
+TEST(a_routed_pool_is_let_go_at_the_end)
 {
-    struct stage stage;
-    void *ptr;
+    struct env env;
 
-    (void)state;
-    set_up(&stage);
-    assert_int_equal(xseg_route_begin(stage.second, NULL, NULL), XSEG_OK);
-    REFUSED(&stage, xseg_route_begin(stage.second, NULL, NULL), XSEG_ERR_BUSY,
+    set_up(&env);
+    assert_ok(xseg_route_begin(env.second, NULL, NULL));
+    REFUSED(&env, xseg_route_begin(env.second, NULL, NULL), XSEG_ERR_BUSY,
             "route is already active");
-    REFUSED(&stage, xseg_capture_begin(stage.second, stage.stream), XSEG_ERR_BUSY,
+    REFUSED(&env, xseg_capture_begin(env.second, env.stream), XSEG_ERR_BUSY,
             "route is already active");
-    REFUSED(&stage, xseg_capture_end(stage.second), XSEG_ERR_ARGUMENT, "capture is not active");
-    REFUSED(&stage, xseg_route_end(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
-    REFUSED(&stage, xseg_route_begin(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
-    REFUSED(&stage, xseg_close(stage.allocator), XSEG_ERR_BUSY, "route to a pool is active");
-    assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
-    ptr = scene_alloc(stage.allocator, 512, NULL);
-    assert_ptr_equal(scene_block(stage.allocator, ptr).pool, stage.second);
-    assert_int_equal(xseg_route_end(stage.second), XSEG_OK);
-    REFUSED(&stage, xseg_route_end(stage.second), XSEG_ERR_ARGUMENT, "route is not active");
-    REFUSED(&stage, xseg_pool_release(stage.second), XSEG_ERR_ARGUMENT, "pool has been released");
-    scene_free(stage.allocator, ptr);
-    tear_down(&stage);
+    REFUSED(&env, xseg_capture_end(env.second), XSEG_ERR_ARGUMENT, "capture is not active");
+    REFUSED(&env, xseg_route_end(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&env, xseg_route_begin(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&env, xseg_close(env.allocator), XSEG_ERR_BUSY, "route to a pool is active");
+    assert_ok(xseg_pool_release(env.second));
+    void *ptr = env_alloc(env.allocator, 512, NULL);
+    assert_ptr_equal(env_block(env.allocator, ptr).pool, env.second);
+    assert_ok(xseg_route_end(env.second));
+    REFUSED(&env, xseg_route_end(env.second), XSEG_ERR_ARGUMENT, "route is not active");
+    REFUSED(&env, xseg_pool_release(env.second), XSEG_ERR_ARGUMENT, "pool has been released");
+    env_free(env.allocator, ptr);
+    tear_down(&env);
 }
 
 static void never_called(void *context, void *ptr, bool freed)
@@ -408,77 +388,75 @@ static void never_called(void *context, void *ptr, bool freed)
     fail();
 }
 
-static void only_a_pools_own_checkpoint_is_restored(void **state)
+TEST(checkpoint_of_another_pool_is_rejected)
 {
     struct xseg_checkpoint *checkpoint = NULL, *others = NULL;
-    struct stage stage;
-    void *later, *live;
+    struct env env;
 
-    (void)state;
-    set_up(&stage);
-    REFUSED(&stage, xseg_pool_checkpoint(NULL, &checkpoint), XSEG_ERR_ARGUMENT, "pool is NULL");
-    REFUSED(&stage, xseg_pool_checkpoint(stage.pool, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
-    assert_int_equal(xseg_pool_checkpoint(stage.pool, &checkpoint), XSEG_OK);
-    assert_int_equal(xseg_pool_checkpoint(stage.foreign, &others), XSEG_OK);
-    REFUSED(&stage, xseg_pool_restore(NULL, checkpoint, never_called, NULL), XSEG_ERR_ARGUMENT,
+    set_up(&env);
+    REFUSED(&env, xseg_pool_checkpoint(NULL, &checkpoint), XSEG_ERR_ARGUMENT, "pool is NULL");
+    REFUSED(&env, xseg_pool_checkpoint(env.pool, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
+    assert_ok(xseg_pool_checkpoint(env.pool, &checkpoint));
+    assert_ok(xseg_pool_checkpoint(env.foreign, &others));
+    REFUSED(&env, xseg_pool_restore(NULL, checkpoint, never_called, NULL), XSEG_ERR_ARGUMENT,
             "pool is NULL");
-    REFUSED(&stage, xseg_pool_restore(stage.pool, NULL, never_called, NULL), XSEG_ERR_ARGUMENT,
+    REFUSED(&env, xseg_pool_restore(env.pool, NULL, never_called, NULL), XSEG_ERR_ARGUMENT,
             "checkpoint is NULL");
-    REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, never_called, NULL),
-            XSEG_ERR_ARGUMENT, "another pool");
-    REFUSED(&stage, xseg_pool_restore(stage.pool, others, never_called, NULL), XSEG_ERR_ARGUMENT,
+    REFUSED(&env, xseg_pool_restore(env.second, checkpoint, never_called, NULL), XSEG_ERR_ARGUMENT,
+            "another pool");
+    REFUSED(&env, xseg_pool_restore(env.pool, others, never_called, NULL), XSEG_ERR_ARGUMENT,
             "another pool");
 
-    /* Blocks that somebody else works on cannot be taken away. */
-    later = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, stage.stream);
-    assert_int_equal(xseg_record_stream(stage.allocator, later, NULL), XSEG_OK);
-    capture_enter(0);
-    assert_int_equal(xseg_sim_launch(NULL, UINT64_MAX), XSEG_OK);
-    capture_leave(0);
-    scene_expect_error(xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
-                       "used by other streams");
-    assert_int_equal(scene_block(stage.allocator, later).state, XSEG_BLOCK_ALLOCATED);
-    scene_free(stage.allocator, later);
-    REFUSED(&stage, xseg_pool_restore(stage.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
+    /* Claimed blocks cannot be released. */
+    void *later = env_alloc_in(env.allocator, env.pool, 3 * MIB, env.stream);
+    assert_ok(xseg_record_stream(env.allocator, later, NULL));
+    env_context_push(0);
+    assert_ok(xseg_sim_launch(NULL, UINT64_MAX));
+    env_context_pop(0);
+    env_expect_error(xseg_pool_restore(env.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
+                     "used by other streams");
+    assert_int_equal(env_block(env.allocator, later).state, XSEG_BLOCK_ALLOCATED);
+    env_free(env.allocator, later);
+    REFUSED(&env, xseg_pool_restore(env.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
             "memory of pool 1 is pending free, 1 block;");
 
     xseg_checkpoint_destroy(checkpoint);
     xseg_checkpoint_destroy(others);
     xseg_checkpoint_destroy(NULL);
-    assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
-    live = scene_alloc_in(stage.allocator, stage.second, 512, NULL);
-    assert_int_equal(xseg_pool_release(stage.second), XSEG_OK);
-    REFUSED(&stage, xseg_pool_restore(stage.second, checkpoint, never_called, NULL),
-            XSEG_ERR_ARGUMENT, "pool has been released");
+    assert_ok(xseg_pool_checkpoint(env.second, &checkpoint));
+    void *live = env_alloc_in(env.allocator, env.second, 512, NULL);
+    assert_ok(xseg_pool_release(env.second));
+    REFUSED(&env, xseg_pool_restore(env.second, checkpoint, never_called, NULL), XSEG_ERR_ARGUMENT,
+            "pool has been released");
     xseg_checkpoint_destroy(checkpoint);
-    scene_free(stage.allocator, live);
-    tear_down(&stage);
+    env_free(env.allocator, live);
+    tear_down(&env);
 }
 
 /* --- A forked child. --- */
 
-/* How many of the calls a child may make after all. */
-static int allowed_in_child(const struct stage *stage, struct xseg_checkpoint *checkpoint)
+/* Number of calls that succeed in a child. */
+static int allowed_in_child(const struct env *env, struct xseg_checkpoint *checkpoint)
 {
     struct xseg_checkpoint *taken = NULL;
     struct xseg_pool *pool = NULL;
     xseg_event event = NULL;
     bool exactly = false;
     const xseg_status got[] = {
-        xseg_record_stream(stage->allocator, stage->live, stage->stream),
-        xseg_free_after(stage->allocator, stage->live, &event, 1),
-        xseg_stream_synchronized(stage->allocator, 0, stage->stream),
-        xseg_stream_retire(stage->allocator, 0, stage->stream),
-        xseg_capture_begin(stage->second, stage->stream),
-        xseg_capture_end(stage->pool),
-        xseg_pool_create(stage->allocator, 0, NULL, &pool),
-        xseg_pool_retain(stage->pool),
-        xseg_pool_release(stage->pool),
-        xseg_route_begin(stage->second, NULL, NULL),
-        xseg_route_end(stage->pool),
-        xseg_pool_checkpoint(stage->second, &taken),
-        xseg_pool_restore(stage->second, checkpoint, NULL, NULL),
-        xseg_pool_check_live(stage->pool, &stage->inside, 1, &exactly),
+        xseg_record_stream(env->allocator, env->live, env->stream),
+        xseg_free_after(env->allocator, env->live, &event, 1),
+        xseg_stream_synchronized(env->allocator, 0, env->stream),
+        xseg_stream_retire(env->allocator, 0, env->stream),
+        xseg_capture_begin(env->second, env->stream),
+        xseg_capture_end(env->pool),
+        xseg_pool_create(env->allocator, 0, NULL, &pool),
+        xseg_pool_retain(env->pool),
+        xseg_pool_release(env->pool),
+        xseg_route_begin(env->second, NULL, NULL),
+        xseg_route_end(env->pool),
+        xseg_pool_checkpoint(env->second, &taken),
+        xseg_pool_restore(env->second, checkpoint, NULL, NULL),
+        xseg_pool_check_live(env->pool, &env->inside, 1, &exactly),
     };
     int allowed = taken != NULL || pool != NULL || exactly;
 
@@ -488,47 +466,210 @@ static int allowed_in_child(const struct stage *stage, struct xseg_checkpoint *c
 }
 
 /* A child that was forked in a capture is refused everything, and its exit takes nothing away. */
-static void a_child_forked_in_a_capture_is_refused(void **state)
+TEST(calls_of_a_child_forked_in_a_capture_fail)
 {
     struct xseg_checkpoint *checkpoint = NULL;
     struct picture before;
-    struct stage stage;
+    struct env env;
     int result = -1;
     pid_t child;
 
-    (void)state;
-    set_up(&stage);
-    assert_int_equal(xseg_sim_finish(stage.stream), XSEG_OK);
-    assert_int_equal(xseg_pool_checkpoint(stage.second, &checkpoint), XSEG_OK);
-    capture_begin(stage.pool, stage.stream);
-    look(&stage, &before);
+    set_up(&env);
+    assert_ok(xseg_sim_finish(env.stream));
+    assert_ok(xseg_pool_checkpoint(env.second, &checkpoint));
+    env_capture_begin(env.pool, env.stream);
+    look(&env, &before);
     child = fork();
     if (child == 0)
-        _exit(allowed_in_child(&stage, checkpoint));
+        _exit(allowed_in_child(&env, checkpoint));
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFEXITED(result));
     assert_int_equal(WEXITSTATUS(result), 0);
-    expect_same(&stage, &before);
-    capture_end(stage.pool, stage.stream);
+    expect_same(&env, &before);
+    env_capture_end(env.pool, env.stream);
     xseg_checkpoint_destroy(checkpoint);
-    tear_down(&stage);
+    tear_down(&env);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_error_names_the_function_that_was_called),
-        cmocka_unit_test(uses_need_a_live_block_and_a_stream),
-        cmocka_unit_test(frees_behind_events_are_checked),
-        cmocka_unit_test(streams_that_stay_are_not_gone),
-        cmocka_unit_test(captures_need_a_pool_and_a_stream),
-        cmocka_unit_test(captures_begin_and_end_once),
-        cmocka_unit_test(pools_are_made_of_what_is_known),
-        cmocka_unit_test(pools_without_a_holder_are_refused),
-        cmocka_unit_test(a_routed_pool_is_let_go_at_the_end),
-        cmocka_unit_test(only_a_pools_own_checkpoint_is_restored),
-        cmocka_unit_test(a_child_forked_in_a_capture_is_refused),
-    };
+/* --- * Devices that are lost: after an error such as an illegal address, after a reset of the context
+ * underneath, and after the driver's shutdown at exit.  Allocations say so, without asking the
+ * driver again; frees, statistics and close work on the host side. --- */
 
-    return cmocka_run_group_tests_name("misuse", tests, NULL, NULL);
+/* Of CUresult. */
+#define DEINITIALIZED   4
+#define ILLEGAL_ADDRESS 700
+
+int cuDevicePrimaryCtxReset_v2(int device);
+
+/* No allocation works, and none asks the driver. */
+static void expect_lost(struct xseg_allocator *allocator, const char *word)
+{
+    const uint64_t calls = xseg_sim_calls(NULL);
+    void *ptr = NULL;
+
+    for (unsigned i = 0; i < 100; i++)
+        env_expect_error(xseg_alloc(allocator, 0, (size_t)512 << i % 20, NULL, &ptr),
+                         XSEG_ERR_DEVICE_LOST, word);
+    assert_null(ptr);
+    env_expect_error(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST, word);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+}
+
+TEST(sticky_error_loses_the_device)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    void *c = NULL;
+
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    xseg_stream side = env_stream();
+    void *a = env_alloc(allocator, 5 * MIB, NULL);
+    void *b = env_alloc(allocator, 700, NULL);
+    assert_ok(xseg_record_stream(allocator, a, side));
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
+    env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &c), XSEG_ERR_DEVICE_LOST,
+                     "cuMemCreate failed, CUDA_ERROR_ILLEGAL_ADDRESS");
+    expect_lost(allocator, "device 0 is lost");
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
+
+    /* The other device is none of its business. */
+    assert_ok(xseg_alloc(allocator, 1, 100 * MIB, NULL, &c));
+    env_free(allocator, c);
+
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated, 2 on ");
+    env_free(allocator, a, b);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
+    assert_ok(xseg_close(allocator)); /* a lost device keeps its memory */
+    env_stream_destroy(side);
+}
+
+TEST(context_reset_loses_the_device)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = NULL;
+
+    assert_int_equal(cuDevicePrimaryCtxReset_v2(0), 0);
+    assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &b), XSEG_ERR_DEVICE_LOST);
+    expect_lost(allocator, "device 0 is lost");
+    env_free(allocator, a);
+    assert_ok(xseg_close(allocator));
+}
+
+TEST(driver_shutdown_loses_the_device)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    void *a = env_alloc(allocator, 30 * MIB, NULL);
+
+    env_free(allocator, a);
+    assert_ok(xseg_sim_fail("cuStreamQuery", 1, DEINITIALIZED));
+    assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST);
+    expect_lost(allocator, "CUDA_ERROR_DEINITIALIZED");
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_ok(xseg_close(allocator));
+}
+
+TEST(close_completes_after_an_error)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    assert_ok(xseg_sim_fail("cuStreamSynchronize", 1, ILLEGAL_ADDRESS));
+    assert_ok(xseg_close(allocator));
+}
+
+TEST(failed_open_of_a_device_is_retried)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    void *ptr = NULL;
+
+    assert_ok(xseg_sim_fail("cuMemMap", 1, ILLEGAL_ADDRESS));
+    assert_int_equal(xseg_alloc(allocator, 0, 512, NULL, &ptr), XSEG_ERR_DEVICE_LOST);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_ok(xseg_close(allocator));
+}
+
+/* The query for a pending block reports the error, so the request fails although a cached block exists. */
+TEST(error_in_a_query_loses_the_device)
+{
+    for (unsigned is_known = 0; is_known < 2; is_known++) {
+        struct xseg_allocator *allocator = env_open("expandable_segments:True");
+        const xseg_stream side = env_stream();
+        void *pending = env_alloc(allocator, 5 * MIB, NULL), *ptr = NULL;
+
+        env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
+        /* A stream has a shortcut after its second request, and none after a configuration. */
+        if (is_known != 0)
+            env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
+        assert_ok(xseg_sim_launch(side, UINT64_MAX));
+        assert_ok(xseg_record_stream(allocator, pending, side));
+        env_free(allocator, pending);
+        if (is_known == 0)
+            assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
+        assert_ok(xseg_sim_fail("cuEventQuery", 1, ILLEGAL_ADDRESS));
+        env_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
+                         "device 0 is lost");
+        assert_ok(xseg_close(allocator));
+    }
+}
+
+/* Memory of a pool's own, at the address that `context` is. */
+static void *alloc_memory(void *context, size_t bytes, int ordinal, xseg_stream stream)
+{
+    (void)bytes;
+    (void)ordinal;
+    (void)stream;
+    return context;
+}
+
+static void free_memory(void *context, void *memory, size_t bytes, int ordinal, xseg_stream stream)
+{
+    (void)bytes;
+    (void)ordinal;
+    (void)stream;
+    assert_ptr_equal(memory, context);
+}
+
+/* A close that another device rejects has dropped the pending blocks of a lost device: their addresses may be reused,
+ * and their streams may complete. */
+static void pending_goes_with_the_device(size_t bytes)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+    struct xseg_pool_options options = {
+        sizeof(options), .memory = (struct xseg_pool_memory){alloc_memory, free_memory,
+                                                             (void *)((uintptr_t)1 << 46)}};
+    struct xseg_pool *pool[2];
+    void *other = NULL;
+
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:False");
+    const xseg_stream side = env_stream();
+    for (int device = 0; device < 2; device++)
+        assert_ok(xseg_pool_create(allocator, device, &options, &pool[device]));
+    void *gone = env_alloc_in(allocator, pool[0], bytes, NULL);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, gone, side));
+    env_free(allocator, gone);
+    assert_ok(xseg_sim_fail("cuMemAlloc", 1, ILLEGAL_ADDRESS));
+    assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &other), XSEG_ERR_DEVICE_LOST);
+
+    assert_ok(xseg_alloc(allocator, 1, 100 * MIB, NULL, &other));
+    env_free(allocator, other);
+    fault.call = "cuMemFree";
+    fault.nth = fault.every = 1;
+    fault.error = 1;
+    assert_ok(xseg_sim_fault_set(1, &fault));
+    env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuMemFree");
+    assert_ok(xseg_sim_fault_set(1, NULL));
+
+    assert_int_equal(xseg_free(allocator, gone), XSEG_ERR_NOT_ALLOCATED);
+    assert_ptr_equal(env_alloc_in(allocator, pool[1], bytes, NULL), gone);
+    assert_ok(xseg_stream_synchronized(allocator, 0, side));
+    env_free(allocator, gone);
+    assert_ok(xseg_close(allocator));
+}
+
+TEST(lost_device_frees_pending_blocks)
+{
+    pending_goes_with_the_device(5 * MIB);
+    pending_goes_with_the_device(5000);
 }

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every call about ranges, pins, descriptors, exports and registrations, in every state of a page, from a callback
- * and from a second thread.
+ * Every call on ranges, pins, descriptors, exports and registrations, in every state of a page, from a callback and
+ * from a second thread.
  *
  * A case is STATE/CALL/WHERE.  It brings two granules of a range, or a page of a block, into the state, makes the call
  * while another call runs a callback, and checks
- *   - the status: xseg/range.h promises XSEG_ERR_BUSY for granules that another call works on.  A second thread may also
- *     wait, and is served when the other call has ended;
- *   - that observers and registrars hear of each page once, and only while it is mapped;
- *   - that the call was effective or had no effect: memory that is held or pinned stays, contents are kept, memory is
- *     unmapped only when the streams that use it are idle (the simulator ends the process otherwise), and afterwards
- *     the granules can be committed or decommitted as before.
+ * - the status: xseg/range.h promises XSEG_ERR_BUSY for granules that another call works on.  A second thread may also
+ *   wait, and is served when the other call has ended;
+ * - that observers and registrars are notified once for each page, and only while it is mapped;
+ * - that the call was effective or had no effect: held and pinned memory stays mapped, contents are kept, memory is
+ *   unmapped only when the streams that use it are idle (the simulator ends the process otherwise), and afterwards the
+ *   granules can be committed or decommitted as before.
  */
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "tests/support/cases.h"
-#include "tests/support/exported.h"
+#include "tests/support/child.h"
+#include "tests/support/exported_handles.h"
 #include "tests/support/ranges.h"
 #include "xseg/register.h"
 #include "xseg/share.h"
@@ -31,7 +31,7 @@ enum { SHORT_PAGES = 16, MANY = 20 };
 /* Statuses as a set. */
 enum { OK = 1, BUSY = 2, ARGUMENT = 4, NOT_ALLOCATED = 8, PAUSED = 16, NO_MEMORY = 32 };
 
-/* What a page is to a call. */
+/* The role of a page in a call. */
 enum class {
     UNMAPPED,
     MAPPED,
@@ -54,14 +54,14 @@ struct runs {
 
 enum event { CAME, LEAVING, SHORT_OF_MEMORY, ENTER, LEAVE };
 
-struct world;
+struct env;
 struct state {
     const char *name;
     enum class now, after;
     bool is_held, is_block;
     enum event on; /* in which callback the call is made */
-    void (*prepare)(struct world *world);
-    xseg_status (*act)(struct world *world);
+    void (*prepare)(struct env *env);
+    xseg_status (*act)(struct env *env);
     int expected;   /* of `act` */
     bool keeps;     /* the contents of the granules, if they are mapped afterwards */
     unsigned first; /* 0: TARGET; else SOURCE + 1 */
@@ -70,12 +70,12 @@ struct state {
 
 struct call {
     const char *name;
-    xseg_status (*make)(struct world *world);
-    void (*undo)(struct world *world);
+    xseg_status (*make)(struct env *env);
+    void (*undo)(struct env *env);
     bool of_range;
 };
 
-struct world {
+struct env {
     const struct state *state;
     const struct call *call;
     bool by_thread;
@@ -83,7 +83,7 @@ struct world {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     unsigned holds;                           /* of the granules */
-    struct xseg_range *range, *other, *apart; /* `apart`: in a pool of its own */
+    struct xseg_range *range, *other, *apart; /* `apart`: in a separate pool */
     unsigned char *base;
     unsigned first; /* granule */
     void *address;  /* of what the call names */
@@ -96,15 +96,15 @@ struct world {
     struct runs runs;
 
     bool is_armed, was_triggered;
-    struct cases_thread thread;
+    struct child_case_thread thread;
     bool was_during; /* the call returned before the callback did */
     xseg_status status, acted;
     char text[512];
-    /* What the call gave. */
+    /* The result of the call. */
     struct runs own_runs;
     uint64_t id, offset;
     int fd;
-    struct exported exported;
+    struct exported_handles exported;
 };
 
 /* --- Callbacks. --- */
@@ -119,51 +119,51 @@ struct world {
         }                                       \
     } while (0)
 
-static void make_call(struct world *world)
+static void make_call(struct env *env)
 {
-    world->status = world->call->make(world);
-    if (world->status != XSEG_OK)
-        (void)xseg_error_message(world->text, sizeof(world->text));
-    atomic_store(&world->thread.has_returned, true);
+    env->status = env->call->make(env);
+    if (env->status != XSEG_OK)
+        (void)xseg_error_message(env->text, sizeof(env->text));
+    atomic_store(&env->thread.has_returned, true);
 }
 
 static void *call_from_thread(void *context)
 {
-    struct world *world = context;
+    struct env *env = context;
 
-    atomic_store(&world->thread.number, (int)syscall(SYS_gettid));
-    make_call(world);
+    atomic_store(&env->thread.number, (int)syscall(SYS_gettid));
+    make_call(env);
     return NULL;
 }
 
 static pthread_t thread;
 
 /* Make the call.  A second thread is waited for until it has returned or sleeps, so waits for the call under way. */
-static void trigger(struct world *world)
+static void trigger(struct env *env)
 {
-    world->was_triggered = true;
-    world->is_armed = false;
-    if (!world->by_thread) {
-        make_call(world);
+    env->was_triggered = true;
+    env->is_armed = false;
+    if (!env->by_thread) {
+        make_call(env);
     } else {
-        PROMISE(pthread_create(&thread, NULL, call_from_thread, world) == 0, "no thread");
-        cases_wait_for(&world->thread);
+        PROMISE(pthread_create(&thread, NULL, call_from_thread, env) == 0, "no thread");
+        child_case_wait_for(&env->thread);
     }
-    world->was_during = atomic_load(&world->thread.has_returned);
+    env->was_during = atomic_load(&env->thread.has_returned);
 }
 
 /* Reached by the callback in which the call is due, and by the others. */
-static void notify(struct world *world, enum event event, const void *base, size_t bytes)
+static void notify(struct env *env, enum event event, const void *base, size_t bytes)
 {
-    PROMISE(event == SHORT_OF_MEMORY || right_at(base, 0) != 0,
+    PROMISE(event == SHORT_OF_MEMORY || access_at(base, 0) != 0,
             "a callback hears of %p, which is not mapped", base);
-    if (!world->is_armed || event != world->state->on)
+    if (!env->is_armed || event != env->state->on)
         return;
-    if (world->state->is_block && event != SHORT_OF_MEMORY) {
-        world->address = (void *)(uintptr_t)base;
-        world->bytes = bytes;
+    if (env->state->is_block && event != SHORT_OF_MEMORY) {
+        env->address = (void *)(uintptr_t)base;
+        env->bytes = bytes;
     }
-    trigger(world);
+    trigger(env);
 }
 
 static void on_came(void *context, const struct xseg_mapping *mapping)
@@ -176,9 +176,9 @@ static void on_leaving(void *context, const struct xseg_mapping *mapping)
     notify(context, LEAVING, mapping->base, mapping->bytes);
 }
 
-static bool on_short(void *context, const struct xseg_oom_info *shortage)
+static bool on_short(void *context, const struct xseg_oom_info *oom)
 {
-    (void)shortage;
+    (void)oom;
     notify(context, SHORT_OF_MEMORY, NULL, 0);
     return false;
 }
@@ -191,7 +191,7 @@ static void add_run(struct runs *runs, const struct xseg_registered *run)
     (void)pthread_mutex_lock(&runs_lock);
     const uintptr_t begin = (uintptr_t)run->base, end = begin + run->bytes;
 
-    PROMISE(right_at(run->base, 0) != 0, "enter for %p, which is not mapped", run->base);
+    PROMISE(access_at(run->base, 0) != 0, "enter for %p, which is not mapped", run->base);
     for (size_t i = 0; i < runs->count; i++)
         PROMISE(end <= runs->begin[i] || begin >= runs->end[i],
                 "enter for %p, which has entered already", run->base);
@@ -207,7 +207,7 @@ static void remove_run(struct runs *runs, const struct xseg_registered *run)
     size_t at = 0;
 
     (void)pthread_mutex_lock(&runs_lock);
-    PROMISE(right_at(run->base, 0) != 0, "leave for %p, which is not mapped any more", run->base);
+    PROMISE(access_at(run->base, 0) != 0, "leave for %p, which is not mapped any more", run->base);
     while (at < runs->count && runs->begin[at] != (uintptr_t)run->base)
         at++;
     PROMISE(at < runs->count && runs->end[at] == (uintptr_t)run->base + run->bytes,
@@ -220,217 +220,212 @@ static void remove_run(struct runs *runs, const struct xseg_registered *run)
 
 static bool on_enter(void *context, struct xseg_registered *run)
 {
-    struct world *world = context;
+    struct env *env = context;
 
-    add_run(&world->runs, run);
-    notify(world, ENTER, run->base, run->bytes);
+    add_run(&env->runs, run);
+    notify(env, ENTER, run->base, run->bytes);
     return true;
 }
 
 static void on_leave(void *context, const struct xseg_registered *run)
 {
-    struct world *world = context;
+    struct env *env = context;
 
-    notify(world, LEAVE, run->base, run->bytes);
-    remove_run(&world->runs, run);
+    notify(env, LEAVE, run->base, run->bytes);
+    remove_run(&env->runs, run);
 }
 
 static bool own_enter(void *context, struct xseg_registered *run)
 {
-    struct world *world = context;
+    struct env *env = context;
 
-    add_run(&world->own_runs, run);
+    add_run(&env->own_runs, run);
     return true;
 }
 
 static void own_leave(void *context, const struct xseg_registered *run)
 {
-    struct world *world = context;
+    struct env *env = context;
 
-    remove_run(&world->own_runs, run);
+    remove_run(&env->own_runs, run);
 }
 
 /* --- Calls. --- */
 
-static xseg_status act_release(struct world *world);
+static xseg_status act_release(struct env *env);
 
-static uint64_t offset_of(const struct world *world)
+static uint64_t offset_of(const struct env *env)
 {
-    return world->first * PAGE;
+    return env->first * PAGE;
 }
 
-static xseg_status call_commit(struct world *world)
+static xseg_status call_commit(struct env *env)
 {
-    return xseg_range_commit(world->range, offset_of(world), COUNT * PAGE, world->stream);
+    return xseg_range_commit(env->range, offset_of(env), COUNT * PAGE, env->stream);
 }
 
-static xseg_status call_decommit(struct world *world)
+static xseg_status call_decommit(struct env *env)
 {
-    return xseg_range_decommit(world->range, offset_of(world), COUNT * PAGE, world->stream);
+    return xseg_range_decommit(env->range, offset_of(env), COUNT * PAGE, env->stream);
 }
 
-static xseg_status call_hold(struct world *world)
+static xseg_status call_hold(struct env *env)
 {
-    return xseg_range_hold(world->range, offset_of(world), COUNT * PAGE);
+    return xseg_range_hold(env->range, offset_of(env), COUNT * PAGE);
 }
 
-static xseg_status call_let_go(struct world *world)
+static xseg_status call_let_go(struct env *env)
 {
-    return xseg_range_unhold(world->range, offset_of(world), COUNT * PAGE, world->second);
+    return xseg_range_unhold(env->range, offset_of(env), COUNT * PAGE, env->second);
 }
 
-static xseg_status call_share_onto(struct world *world)
+static xseg_status call_share_onto(struct env *env)
 {
-    return xseg_range_alias(world->range, offset_of(world), COUNT * PAGE, world->other, 0);
+    return xseg_range_alias(env->range, offset_of(env), COUNT * PAGE, env->other, 0);
 }
 
-static xseg_status call_share_from(struct world *world)
+static xseg_status call_share_from(struct env *env)
 {
-    return xseg_range_alias(world->other, ELSEWHERE * PAGE, COUNT * PAGE, world->range,
-                            offset_of(world));
+    return xseg_range_alias(env->other, ELSEWHERE * PAGE, COUNT * PAGE, env->range, offset_of(env));
 }
 
-static void undo_share_from(struct world *world)
+static void undo_share_from(struct env *env)
 {
-    decommit(world->other, ELSEWHERE, COUNT, world->stream);
+    decommit(env->other, ELSEWHERE, COUNT, env->stream);
 }
 
-static xseg_status call_release(struct world *world)
+static xseg_status call_release(struct env *env)
 {
-    return xseg_range_release(world->range);
+    return xseg_range_release(env->range);
 }
 
-static xseg_status call_info(struct world *world)
+static xseg_status call_info(struct env *env)
 {
     struct xseg_range_info out = {sizeof(out)};
 
-    return xseg_range_query(world->range, &out);
+    return xseg_range_query(env->range, &out);
 }
 
-static xseg_status call_prepare(struct world *world)
+static xseg_status call_prepare(struct env *env)
 {
-    return xseg_range_prepare(world->range, PAGE);
+    return xseg_range_prepare(env->range, PAGE);
 }
 
-static xseg_status call_quota(struct world *world)
+static xseg_status call_quota(struct env *env)
 {
-    return xseg_range_set_quota(world->range, 2 * COUNT * PAGE);
+    return xseg_range_set_quota(env->range, 2 * COUNT * PAGE);
 }
 
-static void undo_quota(struct world *world)
+static void undo_quota(struct env *env)
 {
-    if (world->state->act != act_release) /* the quota ends with the range */
-        assert_int_equal(xseg_range_set_quota(world->range, 0), XSEG_OK);
+    if (env->state->act != act_release) /* the quota ends with the range */
+        assert_ok(xseg_range_set_quota(env->range, 0));
 }
 
-static xseg_status call_pin(struct world *world)
+static xseg_status call_pin(struct env *env)
 {
-    return xseg_pin(world->allocator, world->address, world->bytes);
+    return xseg_pin(env->allocator, env->address, env->bytes);
 }
 
-static xseg_status call_unpin(struct world *world)
+static xseg_status call_unpin(struct env *env)
 {
-    return xseg_unpin(world->allocator, world->address, world->bytes);
+    return xseg_unpin(env->allocator, env->address, env->bytes);
 }
 
-static void undo_pin(struct world *world)
+static void undo_pin(struct env *env)
 {
-    assert_int_equal(call_unpin(world), XSEG_OK);
+    assert_ok(call_unpin(env));
 }
 
-static xseg_status call_dmabuf(struct world *world)
+static xseg_status call_dmabuf(struct env *env)
 {
-    return xseg_dmabuf_open(world->allocator, world->address, world->bytes, 0, &world->fd,
-                            &world->offset);
+    return xseg_dmabuf_open(env->allocator, env->address, env->bytes, 0, &env->fd, &env->offset);
 }
 
-static void undo_dmabuf(struct world *world)
+static void undo_dmabuf(struct env *env)
 {
-    assert_int_equal(close(world->fd), 0);
+    assert_int_equal(close(env->fd), 0);
 }
 
-static xseg_status call_dmabuf_pin(struct world *world)
+static xseg_status call_dmabuf_pin(struct env *env)
 {
-    return xseg_dmabuf_open(world->allocator, world->address, world->bytes, XSEG_DMABUF_PIN,
-                            &world->fd, &world->offset);
+    return xseg_dmabuf_open(env->allocator, env->address, env->bytes, XSEG_DMABUF_PIN, &env->fd,
+                            &env->offset);
 }
 
 /* The memory is there still. */
-static void undo_dmabuf_pin(struct world *world)
+static void undo_dmabuf_pin(struct env *env)
 {
     uint64_t id = 0;
 
-    assert_int_equal(xseg_sim_register_descriptor(world->fd, 0, world->bytes, &id), XSEG_OK);
-    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-    assert_int_equal(xseg_dmabuf_close(world->allocator, world->fd), XSEG_OK);
+    assert_ok(xseg_sim_register_descriptor(env->fd, 0, env->bytes, &id));
+    assert_ok(xseg_sim_unregister(id));
+    assert_ok(xseg_dmabuf_close(env->allocator, env->fd));
 }
 
-static xseg_status add(struct world *world, bool pin)
+static xseg_status add(struct env *env, bool pin)
 {
-    struct xseg_registrar registrar = {sizeof(registrar)};
+    struct xseg_registrar registrar = {sizeof(registrar), .context = env, .enter = own_enter,
+                                       .leave = own_leave, .pin = pin};
 
-    registrar.context = world;
-    registrar.enter = own_enter;
-    registrar.leave = own_leave;
-    registrar.pin = pin;
-    return xseg_register(world->allocator, world->address, world->bytes, &registrar, &world->id);
+    return xseg_register(env->allocator, env->address, env->bytes, &registrar, &env->id);
 }
 
-static xseg_status call_register(struct world *world)
+static xseg_status call_register(struct env *env)
 {
-    return add(world, false);
+    return add(env, false);
 }
 
-static xseg_status call_register_pin(struct world *world)
+static xseg_status call_register_pin(struct env *env)
 {
-    return add(world, true);
+    return add(env, true);
 }
 
-static void undo_register(struct world *world)
+static void undo_register(struct env *env)
 {
-    for (size_t i = 0; i < world->own_runs.count; i++)
-        assert_int_not_equal(right_at((void *)world->own_runs.begin[i], 0), 0);
-    assert_int_equal(xseg_unregister(world->allocator, world->id), XSEG_OK);
-    assert_int_equal(world->own_runs.count, 0);
+    for (size_t i = 0; i < env->own_runs.count; i++)
+        assert_int_not_equal(access_at((void *)env->own_runs.begin[i], 0), 0);
+    assert_ok(xseg_unregister(env->allocator, env->id));
+    assert_int_equal(env->own_runs.count, 0);
 }
 
-static xseg_status call_unregister(struct world *world)
+static xseg_status call_unregister(struct env *env)
 {
-    return xseg_unregister(world->allocator, world->registration);
+    return xseg_unregister(env->allocator, env->registration);
 }
 
-static void undo_unregister(struct world *world)
+static void undo_unregister(struct env *env)
 {
-    assert_int_equal(world->runs.count, 0);
-    world->has_registration = false;
+    assert_int_equal(env->runs.count, 0);
+    env->has_registration = false;
 }
 
-static xseg_status call_export(struct world *world)
+static xseg_status call_export(struct env *env)
 {
-    return exported_try(world->allocator, world->address, XSEG_HANDLE_FD, &world->exported);
+    return export_handles(env->allocator, env->address, XSEG_HANDLE_FD, &env->exported);
 }
 
-static void undo_export(struct world *world)
+static void undo_export(struct env *env)
 {
-    exported_drop(&world->exported);
-    assert_int_equal(xseg_export_close(world->allocator, world->address), XSEG_OK);
+    export_handles_close(&env->exported);
+    assert_ok(xseg_export_close(env->allocator, env->address));
 }
 
-static xseg_status call_trim(struct world *world)
+static xseg_status call_trim(struct env *env)
 {
-    return xseg_trim(world->allocator, NULL, NULL, NULL);
+    return xseg_trim(env->allocator, NULL, NULL, NULL);
 }
 
-static xseg_status call_pause(struct world *world)
+static xseg_status call_pause(struct env *env)
 {
     /* A pause waits for the streams of commits only; the second one is that of a graph. */
-    assert_int_equal(xseg_sim_finish(world->second), XSEG_OK);
-    return xseg_pool_pause(world->pool, XSEG_KEEP_HOST, NULL);
+    assert_ok(xseg_sim_finish(env->second));
+    return xseg_pool_pause(env->pool, XSEG_KEEP_HOST, NULL);
 }
 
-static void undo_pause(struct world *world)
+static void undo_pause(struct env *env)
 {
-    assert_int_equal(xseg_pool_resume(world->pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(env->pool));
 }
 
 static const struct call calls[] = {
@@ -458,79 +453,77 @@ static const struct call calls[] = {
 
 /* --- What each call may return. --- */
 
-static bool is_call(const struct world *world, xseg_status (*make)(struct world *world))
+static bool is_call(const struct env *env, xseg_status (*make)(struct env *env))
 {
-    return world->call->make == make;
+    return env->call->make == make;
 }
 
 /* Of pages that no call works on. */
-static unsigned allowed_at_rest(const struct world *world, enum class class)
+static unsigned allowed_at_rest(const struct env *env, enum class class)
 {
     const bool is_mapped = class == MAPPED;
 
     if (class == POOL_PAUSED)
-        return is_call(world, call_hold) || is_call(world, call_info) || is_call(world, call_trim)
-                   ? OK
-               : is_call(world, call_let_go) ? (world->state->is_held ? OK : ARGUMENT)
-               : is_call(world, call_unpin)  ? ARGUMENT | PAUSED
-               : is_call(world, call_export) || is_call(world, call_pin) ? PAUSED | NOT_ALLOCATED
-               : is_call(world, call_pause)                              ? ARGUMENT | PAUSED
-               : is_call(world, call_unregister)                         ? OK
-                                                                         : PAUSED;
+        return is_call(env, call_hold) || is_call(env, call_info) || is_call(env, call_trim) ? OK
+               : is_call(env, call_let_go) ? (env->state->is_held ? OK : ARGUMENT)
+               : is_call(env, call_unpin)  ? ARGUMENT | PAUSED
+               : is_call(env, call_export) || is_call(env, call_pin) ? PAUSED | NOT_ALLOCATED
+               : is_call(env, call_pause)                            ? ARGUMENT | PAUSED
+               : is_call(env, call_unregister)                       ? OK
+                                                                     : PAUSED;
     if (class == RELEASED)
-        return world->call->of_range                                     ? ARGUMENT
-               : is_call(world, call_trim) || is_call(world, call_pause) ? OK
-                                                                         : NOT_ALLOCATED;
-    if (is_call(world, call_commit) || is_call(world, call_share_onto))
-        return class == UNMAPPED || (class == PENDING && is_call(world, call_commit)) ? OK
-                                                                                      : ARGUMENT;
-    if (is_call(world, call_decommit) || is_call(world, call_share_from))
+        return env->call->of_range                                   ? ARGUMENT
+               : is_call(env, call_trim) || is_call(env, call_pause) ? OK
+                                                                     : NOT_ALLOCATED;
+    if (is_call(env, call_commit) || is_call(env, call_share_onto))
+        return class == UNMAPPED || (class == PENDING && is_call(env, call_commit)) ? OK : ARGUMENT;
+    if (is_call(env, call_decommit) || is_call(env, call_share_from))
         return is_mapped ? OK : ARGUMENT;
-    if (is_call(world, call_let_go))
-        return world->state->is_held ? OK : ARGUMENT;
-    if (is_call(world, call_release))
+    if (is_call(env, call_let_go))
+        return env->state->is_held ? OK : ARGUMENT;
+    if (is_call(env, call_release))
         return BUSY;
-    if (is_call(world, call_pin) || is_call(world, call_export))
+    if (is_call(env, call_pin) || is_call(env, call_export))
         return is_mapped ? OK : NOT_ALLOCATED;
-    if (is_call(world, call_unpin))
+    if (is_call(env, call_unpin))
         return ARGUMENT;
-    if (is_call(world, call_pause))
+    if (is_call(env, call_pause))
         return class == PENDING ? OK | BUSY : OK;
-    if (is_call(world, call_dmabuf) || is_call(world, call_dmabuf_pin) ||
-        is_call(world, call_register) || is_call(world, call_register_pin))
+    if (is_call(env, call_dmabuf) || is_call(env, call_dmabuf_pin) || is_call(env, call_register) ||
+        is_call(env, call_register_pin))
         return class == UNMAPPED ? NOT_ALLOCATED : OK;
     return OK;
 }
 
 /* Of pages that another call works on. */
-static unsigned allowed_meanwhile(const struct world *world, enum class class)
+static unsigned allowed_meanwhile(const struct env *env, enum class class)
 {
     const unsigned paused = class == POOL_MOVING ? PAUSED : 0;
 
-    if (is_call(world, call_hold) || is_call(world, call_trim))
+    if (is_call(env, call_hold) || is_call(env, call_trim))
         return OK | BUSY;
-    if (is_call(world, call_info))
+    if (is_call(env, call_info))
         return OK;
-    if (is_call(world, call_let_go))
-        return (world->state->is_held ? OK : ARGUMENT) | BUSY;
-    if (is_call(world, call_pin) || is_call(world, call_export))
+    if (is_call(env, call_let_go))
+        return (env->state->is_held ? OK : ARGUMENT) | BUSY;
+    if (is_call(env, call_pin) || is_call(env, call_export))
         return BUSY | paused | (class == POOL_MOVING ? NOT_ALLOCATED : 0);
-    if (is_call(world, call_unpin))
+    if (is_call(env, call_unpin))
         return ARGUMENT | BUSY | paused;
     /* Callbacks may ask for a descriptor of the memory that they hear of; a pin has to hold. */
-    if (is_call(world, call_dmabuf) || is_call(world, call_dmabuf_pin) ||
-        is_call(world, call_register) || is_call(world, call_register_pin))
+    if (is_call(env, call_dmabuf) || is_call(env, call_dmabuf_pin) || is_call(env, call_register) ||
+        is_call(env, call_register_pin))
         return OK | NOT_ALLOCATED | BUSY | paused;
-    if (is_call(world, call_unregister))
+    if (is_call(env, call_unregister))
         return BUSY;
     return BUSY | paused;
 }
 
-static unsigned allowed(const struct world *world, enum class class)
+static unsigned allowed(const struct env *env, enum class class)
 {
     /* These name no granules; the memory of a range that is being released is not theirs. */
-    if ((is_call(world, call_prepare) || is_call(world, call_quota)) && class != RELEASED)
-        return OK | NO_MEMORY | (world->state->act == act_release ? BUSY | ARGUMENT : 0) |
+    if ((is_call(env, call_prepare) || is_call(env, call_quota)) && class != RELEASED)
+        return OK | NO_MEMORY | (env->state->act == act_release ? BUSY | ARGUMENT : 0) |
                (class == POOL_MOVING || class == POOL_PAUSED ? PAUSED | BUSY : 0);
     switch (class) {
     case UNMAPPED:
@@ -538,11 +531,11 @@ static unsigned allowed(const struct world *world, enum class class)
     case PENDING:
     case POOL_PAUSED:
     case RELEASED:
-        return allowed_at_rest(world, class);
+        return allowed_at_rest(env, class);
     case ALIASED:
-        return allowed_at_rest(world, MAPPED) | BUSY;
+        return allowed_at_rest(env, MAPPED) | BUSY;
     default:
-        return allowed_meanwhile(world, class);
+        return allowed_meanwhile(env, class);
     }
 }
 
@@ -569,193 +562,190 @@ static unsigned set_of(xseg_status status)
 
 /* --- States. --- */
 
-static void fill(const struct world *world)
+static void fill(const struct env *env)
 {
     for (unsigned i = 0; i < COUNT; i++)
-        world->base[(world->first + i) * PAGE] = (unsigned char)(i + 7);
+        env->base[(env->first + i) * PAGE] = (unsigned char)(i + 7);
 }
 
-static void nothing(struct world *world)
+static void nothing(struct env *env)
 {
-    (void)world;
+    (void)env;
 }
 
-static void mapped(struct world *world)
+static void mapped(struct env *env)
 {
-    commit(world->range, world->first, COUNT, world->stream);
-    fill(world);
+    commit(env->range, env->first, COUNT, env->stream);
+    fill(env);
 }
 
-static void held(struct world *world)
+static void held(struct env *env)
 {
-    assert_int_equal(call_hold(world), XSEG_OK);
-    world->holds = 1;
+    assert_ok(call_hold(env));
+    env->holds = 1;
 }
 
-static void pending(struct world *world)
+static void pending(struct env *env)
 {
-    mapped(world);
-    scene_work_at(world->stream, world->address, world->bytes);
-    decommit(world->range, world->first, COUNT, world->stream);
+    mapped(env);
+    env_launch_at(env->stream, env->address, env->bytes);
+    decommit(env->range, env->first, COUNT, env->stream);
 }
 
 /* Held memory of a graph, which has been launched on the second stream. */
-static void mapped_and_held(struct world *world)
+static void mapped_and_held(struct env *env)
 {
-    mapped(world);
-    held(world);
-    scene_work_at(world->second, world->address, world->bytes);
+    mapped(env);
+    held(env);
+    env_launch_at(env->second, env->address, env->bytes);
 }
 
-static void pending_and_held(struct world *world)
+static void pending_and_held(struct env *env)
 {
-    mapped_and_held(world);
-    decommit(world->range, world->first, COUNT, world->stream);
+    mapped_and_held(env);
+    decommit(env->range, env->first, COUNT, env->stream);
 }
 
-static void aliased(struct world *world)
+static void aliased(struct env *env)
 {
-    assert_int_equal(
-        xseg_range_alias(world->range, offset_of(world), COUNT * PAGE, world->range, SOURCE * PAGE),
-        XSEG_OK);
+    assert_ok(
+        xseg_range_alias(env->range, offset_of(env), COUNT * PAGE, env->range, SOURCE * PAGE));
 }
 
-static void registered_at(struct world *world, const void *address, size_t bytes)
+static void registered_at(struct env *env, const void *address, size_t bytes)
 {
-    world->registrar = (struct xseg_registrar){.struct_size = sizeof(struct xseg_registrar)};
-    world->registrar.context = world;
-    world->registrar.enter = on_enter;
-    world->registrar.leave = on_leave;
-    world->has_registration = true;
-    assert_int_equal(
-        xseg_register(world->allocator, address, bytes, &world->registrar, &world->registration),
-        XSEG_OK);
+    env->registrar = (struct xseg_registrar){.struct_size = sizeof(struct xseg_registrar)};
+    env->registrar.context = env;
+    env->registrar.enter = on_enter;
+    env->registrar.leave = on_leave;
+    env->has_registration = true;
+    assert_ok(xseg_register(env->allocator, address, bytes, &env->registrar, &env->registration));
 }
 
-static void registered(struct world *world)
+static void registered(struct env *env)
 {
-    registered_at(world, world->base, GRANULES * PAGE);
+    registered_at(env, env->base, GRANULES * PAGE);
 }
 
-static void mapped_and_registered(struct world *world)
+static void mapped_and_registered(struct env *env)
 {
-    mapped(world);
-    registered(world);
+    mapped(env);
+    registered(env);
 }
 
 /* All of the pool moves, so what is granted meanwhile is seen by its callbacks. */
-static void paused(struct world *world)
+static void paused(struct env *env)
 {
-    mapped(world);
-    assert_int_equal(call_pause(world), XSEG_OK);
+    mapped(env);
+    assert_ok(call_pause(env));
 }
 
 /* A callback that has nothing to do with the granules. */
-static xseg_status act_elsewhere(struct world *world)
+static xseg_status act_elsewhere(struct env *env)
 {
-    return xseg_range_commit(world->apart, 0, PAGE, NULL);
+    return xseg_range_commit(env->apart, 0, PAGE, NULL);
 }
 
-static xseg_status act_commit(struct world *world)
+static xseg_status act_commit(struct env *env)
 {
-    return call_commit(world);
+    return call_commit(env);
 }
 
 /* Also of granules that have no page yet, which observers hear of. */
-static xseg_status act_commit_beside(struct world *world)
+static xseg_status act_commit_beside(struct env *env)
 {
-    return xseg_range_commit(world->range, offset_of(world), 2 * COUNT * PAGE, world->stream);
+    return xseg_range_commit(env->range, offset_of(env), 2 * COUNT * PAGE, env->stream);
 }
 
-static xseg_status act_commit_many(struct world *world)
+static xseg_status act_commit_many(struct env *env)
 {
-    return xseg_range_commit(world->range, offset_of(world), MANY * PAGE, world->stream);
+    return xseg_range_commit(env->range, offset_of(env), MANY * PAGE, env->stream);
 }
 
-static xseg_status act_decommit(struct world *world)
+static xseg_status act_decommit(struct env *env)
 {
-    return call_decommit(world);
+    return call_decommit(env);
 }
 
-static xseg_status act_trim(struct world *world)
+static xseg_status act_trim(struct env *env)
 {
-    assert_int_equal(xseg_sim_finish(world->stream), XSEG_OK);
-    return call_trim(world);
+    assert_ok(xseg_sim_finish(env->stream));
+    return call_trim(env);
 }
 
-static xseg_status act_share(struct world *world)
+static xseg_status act_share(struct env *env)
 {
-    return xseg_range_alias(world->range, TARGET * PAGE, COUNT * PAGE, world->range, SOURCE * PAGE);
+    return xseg_range_alias(env->range, TARGET * PAGE, COUNT * PAGE, env->range, SOURCE * PAGE);
 }
 
-static xseg_status act_pause(struct world *world)
+static xseg_status act_pause(struct env *env)
 {
-    return call_pause(world);
+    return call_pause(env);
 }
 
-static xseg_status act_resume(struct world *world)
+static xseg_status act_resume(struct env *env)
 {
-    return xseg_pool_resume(world->pool);
+    return xseg_pool_resume(env->pool);
 }
 
-static void paused_and_registered(struct world *world)
+static void paused_and_registered(struct env *env)
 {
-    mapped_and_registered(world);
-    assert_int_equal(call_pause(world), XSEG_OK);
+    mapped_and_registered(env);
+    assert_ok(call_pause(env));
 }
 
-static xseg_status act_release(struct world *world)
+static xseg_status act_release(struct env *env)
 {
-    decommit(world->range, SOURCE, COUNT, NULL);
-    world->is_armed = true;
-    return xseg_range_release(world->range);
+    decommit(env->range, SOURCE, COUNT, NULL);
+    env->is_armed = true;
+    return xseg_range_release(env->range);
 }
 
 /* Pages of the granules are taken for another range; the commit waits for their stream. */
-static xseg_status act_steal(struct world *world)
+static xseg_status act_steal(struct env *env)
 {
-    return xseg_range_commit(world->other, TARGET * PAGE, (SHORT_PAGES - 2 * COUNT) * PAGE, NULL);
+    return xseg_range_commit(env->other, TARGET * PAGE, (SHORT_PAGES - 2 * COUNT) * PAGE, NULL);
 }
 
 /* A block that is cached, and is registered or not. */
-static void cached(struct world *world)
+static void cached(struct env *env)
 {
-    world->block = scene_alloc_in(world->allocator, world->pool, 4 * MIB, NULL);
-    world->address = world->block;
-    world->bytes = 4 * MIB;
+    env->block = env_alloc_in(env->allocator, env->pool, 4 * MIB, NULL);
+    env->address = env->block;
+    env->bytes = 4 * MIB;
 }
 
-static void cached_and_registered(struct world *world)
+static void cached_and_registered(struct env *env)
 {
-    cached(world);
-    registered_at(world, world->block, 4 * MIB);
+    cached(env);
+    registered_at(env, env->block, 4 * MIB);
 }
 
-static xseg_status act_free(struct world *world)
+static xseg_status act_free(struct env *env)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    scene_free(world->allocator, world->block);
-    world->block = NULL;
-    where.pool = world->pool;
-    return xseg_trim(world->allocator, &where, NULL, NULL);
+    env_free(env->allocator, env->block);
+    env->block = NULL;
+    where.pool = env->pool;
+    return xseg_trim(env->allocator, &where, NULL, NULL);
 }
 
-static xseg_status act_alloc(struct world *world)
+static xseg_status act_alloc(struct env *env)
 {
-    return scene_try_alloc_in(world->allocator, world->pool, 4 * MIB, &world->block);
+    return env_try_alloc_in(env->allocator, env->pool, 4 * MIB, &env->block);
 }
 
 /* Memory is registered that comes later. */
-static void registered_beyond(struct world *world)
+static void registered_beyond(struct env *env)
 {
-    world->beside = scene_alloc_in(world->allocator, world->pool, BLOCK_PAGE, NULL);
-    registered_at(world, world->beside, 2 * BLOCK_PAGE);
+    env->beside = env_alloc_in(env->allocator, env->pool, BLOCK_PAGE, NULL);
+    registered_at(env, env->beside, 2 * BLOCK_PAGE);
 }
 
-static xseg_status act_alloc_beyond(struct world *world)
+static xseg_status act_alloc_beyond(struct env *env)
 {
-    return scene_try_alloc_in(world->allocator, world->pool, BLOCK_PAGE, &world->block);
+    return env_try_alloc_in(env->allocator, env->pool, BLOCK_PAGE, &env->block);
 }
 
 static const struct state states[] = {
@@ -826,102 +816,98 @@ static const struct state states[] = {
 
 /* --- A case. --- */
 
-static void open_world(struct world *world)
+static void open_world(struct env *env)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {
+        sizeof(settings), .memory_bytes = (env->state->is_short ? SHORT_PAGES : GRANULES) * PAGE,
+        .real_bytes = true};
     struct xseg_pool_options pool = {sizeof(pool)};
     struct xseg_range_options options = {sizeof(options)};
     struct xseg_observer observer = {sizeof(observer)};
 
-    settings.memory_bytes = (world->state->is_short ? SHORT_PAGES : GRANULES) * PAGE;
-    settings.real_bytes = true;
-    world->allocator = scene_open_with_clock(&settings, "expandable_segments:True");
+    env->allocator = env_open_with_clock(&settings, "expandable_segments:True");
     pool.exportable = pool.rdma = true;
-    assert_int_equal(xseg_pool_create(world->allocator, 0, &pool, &world->pool), XSEG_OK);
-    options.pool = world->pool;
-    assert_int_equal(
-        xseg_range_reserve(world->allocator, 0, GRANULES * PAGE, &options, &world->range), XSEG_OK);
-    assert_int_equal(
-        xseg_range_reserve(world->allocator, 0, GRANULES * PAGE, &options, &world->other), XSEG_OK);
-    assert_int_equal(xseg_range_reserve(world->allocator, 0, PAGE, NULL, &world->apart), XSEG_OK);
-    world->base = info(world->range).base;
-    world->first = world->state->first == 0 ? TARGET : world->state->first - 1;
-    world->address = world->base + world->first * PAGE;
-    world->bytes = COUNT * PAGE;
-    world->stream = scene_stream();
-    world->second = scene_stream();
-    commit(world->range, SOURCE, COUNT, NULL);
-    commit(world->other, 0, COUNT, NULL);
-    world->fd = -1;
-    observer.context = world;
+    assert_ok(xseg_pool_create(env->allocator, 0, &pool, &env->pool));
+    options.pool = env->pool;
+    assert_ok(xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &env->range));
+    assert_ok(xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &env->other));
+    assert_ok(xseg_range_reserve(env->allocator, 0, PAGE, NULL, &env->apart));
+    env->base = info(env->range).base;
+    env->first = env->state->first == 0 ? TARGET : env->state->first - 1;
+    env->address = env->base + env->first * PAGE;
+    env->bytes = COUNT * PAGE;
+    env->stream = env_stream();
+    env->second = env_stream();
+    commit(env->range, SOURCE, COUNT, NULL);
+    commit(env->other, 0, COUNT, NULL);
+    env->fd = -1;
+    observer.context = env;
     observer.on_map = on_came;
     observer.on_unmap = on_leaving;
     observer.on_low_memory = on_short;
-    assert_int_equal(xseg_observer_add(world->allocator, &observer, &world->observer), XSEG_OK);
+    assert_ok(xseg_observer_add(env->allocator, &observer, &env->observer));
 }
 
 /* Whether the granules have memory after the other call and this one: `after`, unless this one has changed that. */
-static enum class state_after(const struct world *world) {
-    if (world->status == XSEG_OK &&
-        (is_call(world, call_commit) || is_call(world, call_share_onto))) return MAPPED;
-    if (world->status == XSEG_OK && is_call(world, call_decommit)) return PENDING;
-    return world->state->after == POOL_PAUSED ? MAPPED : world->state->after; /* resumed by now */
+static enum class state_after(const struct env *env) {
+    if (env->status == XSEG_OK &&
+        (is_call(env, call_commit) || is_call(env, call_share_onto))) return MAPPED;
+    if (env->status == XSEG_OK && is_call(env, call_decommit)) return PENDING;
+    return env->state->after == POOL_PAUSED ? MAPPED : env->state->after; /* resumed by now */
 }
 
-static void check_contents(const struct world *world)
+static void check_contents(const struct env *env)
 {
     for (unsigned i = 0; i < COUNT; i++)
-        assert_int_equal(world->base[(world->first + i) * PAGE], i + 7);
+        assert_int_equal(env->base[(env->first + i) * PAGE], i + 7);
 }
 
 /* The granules are what the other call promised, and can be used. */
-static void check_granules(struct world *world)
+static void check_granules(struct env *env)
 {
-    const bool is_kept =
-        world->state->keeps || (is_call(world, call_hold) && world->status == XSEG_OK &&
-                                world->was_during && world->state->now == UNMAPPING);
+    const bool is_kept = env->state->keeps || (is_call(env, call_hold) && env->status == XSEG_OK &&
+                                               env->was_during && env->state->now == UNMAPPING);
 
-    /* What has left is looked for; the simulator ends the process if work uses it. */
-    commit(world->range, GRANULES - 1, 1, NULL);
-    decommit(world->range, GRANULES - 1, 1, NULL);
-    if (state_after(world) != MAPPED)
-        commit(world->range, world->first, COUNT, world->stream);
-    if (is_kept && !(is_call(world, call_decommit) && world->status == XSEG_OK))
-        check_contents(world);
-    scene_stream_wait(world->stream, world->second);
-    decommit(world->range, world->first, COUNT, world->stream);
+    /* Memory that is pending unmap is released; the simulator ends the process if work uses it. */
+    commit(env->range, GRANULES - 1, 1, NULL);
+    decommit(env->range, GRANULES - 1, 1, NULL);
+    if (state_after(env) != MAPPED)
+        commit(env->range, env->first, COUNT, env->stream);
+    if (is_kept && !(is_call(env, call_decommit) && env->status == XSEG_OK))
+        check_contents(env);
+    env_stream_wait(env->stream, env->second);
+    decommit(env->range, env->first, COUNT, env->stream);
 }
 
-static void close_world(struct world *world)
+static void close_world(struct env *env)
 {
-    if (world->has_registration)
-        assert_int_equal(xseg_unregister(world->allocator, world->registration), XSEG_OK);
-    assert_int_equal(world->runs.count, 0);
-    if (world->block != NULL)
-        scene_free(world->allocator, world->block);
-    if (world->beside != NULL)
-        scene_free(world->allocator, world->beside);
-    while (world->holds-- != 0)
-        assert_int_equal(call_let_go(world), XSEG_OK);
-    if (world->state->act == act_share && world->state->first != 0)
-        decommit(world->range, TARGET, COUNT, NULL);
-    if (world->state->act == act_commit_beside)
-        decommit(world->range, BESIDE, COUNT, world->stream);
-    if (world->state->act == act_elsewhere)
-        decommit(world->apart, 0, 1, NULL);
-    if (world->first != SOURCE && world->state->act != act_release)
-        decommit(world->range, SOURCE, COUNT, NULL);
-    decommit(world->other, 0, COUNT, NULL);
-    assert_int_equal(xseg_observer_remove(world->allocator, world->observer), XSEG_OK);
+    if (env->has_registration)
+        assert_ok(xseg_unregister(env->allocator, env->registration));
+    assert_int_equal(env->runs.count, 0);
+    if (env->block != NULL)
+        env_free(env->allocator, env->block);
+    if (env->beside != NULL)
+        env_free(env->allocator, env->beside);
+    while (env->holds-- != 0)
+        assert_ok(call_let_go(env));
+    if (env->state->act == act_share && env->state->first != 0)
+        decommit(env->range, TARGET, COUNT, NULL);
+    if (env->state->act == act_commit_beside)
+        decommit(env->range, BESIDE, COUNT, env->stream);
+    if (env->state->act == act_elsewhere)
+        decommit(env->apart, 0, 1, NULL);
+    if (env->first != SOURCE && env->state->act != act_release)
+        decommit(env->range, SOURCE, COUNT, NULL);
+    decommit(env->other, 0, COUNT, NULL);
+    assert_ok(xseg_observer_remove(env->allocator, env->observer));
     xseg_sim_finish_all();
-    if (world->range != NULL)
-        release(world->range);
-    release(world->other);
-    release(world->apart);
-    assert_int_equal(xseg_pool_release(world->pool), XSEG_OK);
-    scene_stream_destroy(world->stream);
-    scene_stream_destroy(world->second);
-    scene_close(world->allocator);
+    if (env->range != NULL)
+        release(env->range);
+    release(env->other);
+    release(env->apart);
+    assert_ok(xseg_pool_release(env->pool));
+    env_stream_destroy(env->stream, env->second);
+    env_close(env->allocator);
 }
 
 struct page_case {
@@ -933,39 +919,38 @@ struct page_case {
 static void run_case(const void *argument)
 {
     const struct page_case *one = argument;
-    static struct world world;
+    static struct env env;
 
-    world = (struct world){.state = one->state, .call = one->call, .by_thread = one->by_thread};
-    open_world(&world);
-    world.state->prepare(&world);
-    world.is_armed = world.state->act != act_release;
-    cases_begin();
-    world.acted = world.state->act(&world);
-    if (world.by_thread && world.was_triggered)
+    env = (struct env){.state = one->state, .call = one->call, .by_thread = one->by_thread};
+    open_world(&env);
+    env.state->prepare(&env);
+    env.is_armed = env.state->act != act_release;
+    child_case_begin();
+    env.acted = env.state->act(&env);
+    if (env.by_thread && env.was_triggered)
         assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_true(world.was_triggered);
+    assert_true(env.was_triggered);
 
-    const unsigned may = allowed(&world, world.was_during ? world.state->now : world.state->after);
-    if ((set_of(world.status) & may) == 0)
-        fail_msg("%s %s: %s: %s", world.call->name, world.was_during ? "meanwhile" : "afterwards",
-                 xseg_status_name(world.status), world.text);
-    /* What was granted in time may be in the way of the other call. */
-    if (set_of(world.acted) != (unsigned)world.state->expected)
-        assert_true(world.state->now >= UNMAPPING && world.status == XSEG_OK && world.was_during);
-    if (world.status == XSEG_OK)
-        world.holds +=
-            (unsigned)is_call(&world, call_hold) - (unsigned)is_call(&world, call_let_go);
-    if (world.status == XSEG_OK && world.call->undo != NULL)
-        world.call->undo(&world);
-    if (world.state->act == act_pause && world.acted == XSEG_OK)
-        assert_int_equal(xseg_pool_resume(world.pool), XSEG_OK);
-    if (world.state->act == act_steal && world.acted == XSEG_OK)
-        decommit(world.other, TARGET, SHORT_PAGES - 2 * COUNT, NULL);
-    if (world.state->act == act_release && world.acted == XSEG_OK)
-        world.range = NULL;
-    if (!world.state->is_block && world.range != NULL)
-        check_granules(&world);
-    close_world(&world);
+    const unsigned may = allowed(&env, env.was_during ? env.state->now : env.state->after);
+    if ((set_of(env.status) & may) == 0)
+        fail_msg("%s %s: %s: %s", env.call->name, env.was_during ? "meanwhile" : "afterwards",
+                 xseg_status_name(env.status), env.text);
+    /* A call that was granted in time may block the other call. */
+    if (set_of(env.acted) != (unsigned)env.state->expected)
+        assert_true(env.state->now >= UNMAPPING && env.status == XSEG_OK && env.was_during);
+    if (env.status == XSEG_OK)
+        env.holds += (unsigned)is_call(&env, call_hold) - (unsigned)is_call(&env, call_let_go);
+    if (env.status == XSEG_OK && env.call->undo != NULL)
+        env.call->undo(&env);
+    if (env.state->act == act_pause && env.acted == XSEG_OK)
+        assert_ok(xseg_pool_resume(env.pool));
+    if (env.state->act == act_steal && env.acted == XSEG_OK)
+        decommit(env.other, TARGET, SHORT_PAGES - 2 * COUNT, NULL);
+    if (env.state->act == act_release && env.acted == XSEG_OK)
+        env.range = NULL;
+    if (!env.state->is_block && env.range != NULL)
+        check_granules(&env);
+    close_world(&env);
 }
 
 /* Whether a case says something. */
@@ -983,7 +968,7 @@ static bool is_apt(const struct state *state, const struct call *call)
 int main(int argc, char **argv)
 {
     enum { STATES = COUNT_OF(states), CALLS = COUNT_OF(calls) };
-    static struct cases_case cases[STATES * CALLS * 2];
+    static struct child_case cases[STATES * CALLS * 2];
     static struct page_case page[STATES * CALLS * 2];
     static char name[STATES * CALLS * 2][64];
     size_t count = 0;
@@ -997,8 +982,8 @@ int main(int argc, char **argv)
             page[count] = (struct page_case){&states[i], call, j % 2 == 1};
             (void)snprintf(name[count], sizeof(name[count]), "%s/%s/%s", states[i].name, call->name,
                            j % 2 == 1 ? "thread" : "callback");
-            cases[count] = (struct cases_case){name[count], run_case, &page[count]};
+            cases[count] = (struct child_case){name[count], run_case, &page[count]};
             count++;
         }
-    return cases_main(argc, argv, cases, count);
+    return child_case_main(argc, argv, cases, count);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Pausing a pool: its memory goes and comes back beneath the same addresses. */
+/* Pause and resume: memory is released and mapped again at the same addresses. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,16 +7,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* A machine that keeps bytes, with an allocator. */
 static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
+                                         .real_bytes = true};
 
-    settings.memory_bytes = memory;
-    settings.real_bytes = true;
-    return scene_open_on(&settings, config);
+    return env_open_on(&settings, config);
 }
 
 /* The name of a file that is not there; free() it. */
@@ -62,40 +61,37 @@ static bool has_pattern(const void *ptr, size_t bytes, uint64_t seed)
     return true;
 }
 
-static void memory_goes_and_addresses_stay(void **state)
+TEST(pause_releases_memory_and_keeps_addresses)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *large = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    void *small = scene_alloc_in(allocator, pool, 1000, NULL),
-         *other = scene_alloc(allocator, MIB, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *large = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    void *small = env_alloc_in(allocator, pool, 1000, NULL),
+         *other = env_alloc(allocator, MIB, NULL);
 
-    (void)state;
     const uint64_t used = xseg_sim_used(0), calls = xseg_sim_calls("cuMemUnmap");
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_sim_used(0), used - 62 * MIB); /* three large pages and a small one */
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls + 2);
-    const struct xseg_statistics away = scene_stats(allocator);
+    const struct xseg_statistics away = env_stats(allocator);
     assert_int_equal(away.reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
     assert_int_equal(away.paused_bytes, 62 * MIB);
     assert_int_equal(away.allocation[XSEG_STAT_ALL].current, 3);
-    assert_int_equal(scene_block(allocator, large).state, XSEG_BLOCK_ALLOCATED);
-    assert_int_equal(scene_block(allocator, small).requested, 1000);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_int_equal(env_block(allocator, large).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, small).requested, 1000);
+    assert_ok(xseg_pool_resume(pool));
     assert_int_equal(xseg_sim_used(0), used);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 64 * MIB);
-    assert_int_equal(scene_stats(allocator).paused_bytes, 0);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 64 * MIB);
+    assert_int_equal(env_stats(allocator).paused_bytes, 0);
     /* The device may use them again. */
-    scene_work(allocator, NULL, large);
-    scene_work(allocator, NULL, small);
+    env_launch(allocator, NULL, large);
+    env_launch(allocator, NULL, small);
     xseg_sim_finish_all();
-    scene_free(allocator, large);
-    scene_free(allocator, small);
-    scene_free(allocator, other);
-    scene_close(allocator);
+    env_free(allocator, large, small, other);
+    env_close(allocator);
 }
 
-/* What a file takes of the disk, in blocks.  Some file systems know that only when they have written it. */
+/* Disk blocks of a file.  Some file systems allocate them only when the data is written. */
 static off_t room_of(const char *name)
 {
     const int file = open(name, O_RDWR);
@@ -124,190 +120,173 @@ static off_t room_of_some(size_t bytes)
     return room;
 }
 
-static void contents_are_kept(void **state)
+TEST(contents_are_kept)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_FILE};
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
-    void *large = scene_alloc_in(allocator, pool, 90 * MIB, stream);
-    void *small = scene_alloc_in(allocator, pool, 3000, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
+    void *large = env_alloc_in(allocator, pool, 90 * MIB, stream);
+    void *small = env_alloc_in(allocator, pool, 3000, NULL);
     char *name = new_name();
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(keep); i++) {
         struct stat file = {0};
 
         write_pattern(large, 90 * MIB, i);
         write_pattern(small, 3000, 77 + i);
-        assert_int_equal(xseg_pool_pause(pool, keep[i], keep[i] == XSEG_KEEP_FILE ? name : NULL),
-                         XSEG_OK);
+        assert_ok(xseg_pool_pause(pool, keep[i], keep[i] == XSEG_KEEP_FILE ? name : NULL));
         assert_int_equal(xseg_sim_used(0), 0);
         if (keep[i] == XSEG_KEEP_FILE) {
             assert_int_equal(stat(name, &file), 0);
             assert_int_equal(file.st_size, 102 * MIB);
-            assert_true(room_of(name) <= 2 * room_of_some(102 * MIB)); /* zeros take no room */
+            assert_true(room_of(name) <=
+                        2 * room_of_some(102 * MIB)); /* zero pages need no memory */
         }
-        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        assert_ok(xseg_pool_resume(pool));
         assert_false(is_there(name));
         assert_true(has_pattern(large, 90 * MIB, i));
         assert_true(has_pattern(small, 3000, 77 + i));
     }
     free(name);
-    scene_free(allocator, large);
-    scene_free(allocator, small);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_free(allocator, large, small);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator, stream);
 }
 
-/* What a pool does not need goes to others. */
-static void others_use_the_memory_meanwhile(void **state)
+TEST(others_use_the_memory_meanwhile)
 {
     struct xseg_allocator *allocator = open_with_bytes(200 * MIB, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *weights = scene_alloc_in(allocator, pool, 120 * MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *weights = env_alloc_in(allocator, pool, 120 * MIB, NULL);
 
-    (void)state;
     write_pattern(weights, 120 * MIB, 1);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    void *other = scene_alloc(allocator, 120 * MIB, NULL);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
+    void *other = env_alloc(allocator, 120 * MIB, NULL);
     write_pattern(other, 120 * MIB, 2);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
     assert_true(has_pattern(other, 120 * MIB, 2));
     /* Cached memory gives way. */
-    scene_free(allocator, other);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    env_free(allocator, other);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(weights, 120 * MIB, 1));
-    scene_free(allocator, weights);
-    scene_close(allocator);
+    env_free(allocator, weights);
+    env_close(allocator);
 }
 
-static void without_memory_it_stays_paused(void **state)
+TEST(resume_without_memory_stays_paused)
 {
     struct xseg_allocator *allocator = open_with_bytes(400 * MIB, NULL);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope device = XSEG_SCOPE_ALL;
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 150 * MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 150 * MIB, NULL);
     char *name = new_name();
 
-    (void)state;
     write_pattern(ptr, 150 * MIB, 3);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
-    assert_int_equal(xseg_sim_set_external_memory(0, 300 * MIB), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
+    assert_ok(xseg_sim_set_external_memory(0, 300 * MIB));
     for (unsigned i = 0; i < 3; i++) {
-        scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
+        env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
         assert_int_equal(xseg_sim_used(0), 0);
     }
-    assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
+    assert_ok(xseg_sim_set_external_memory(0, 0));
     device.device = 0;
     limits.hard_bytes = 100 * MIB;
-    assert_int_equal(xseg_limits_set(allocator, &device, &limits), XSEG_OK);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT, "limit");
+    assert_ok(xseg_limits_set(allocator, &device, &limits));
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT, "limit");
     limits.hard_bytes = UINT64_MAX;
-    assert_int_equal(xseg_limits_set(allocator, &device, &limits), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &device, &limits));
     assert_true(is_there(name));
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 150 * MIB, 3));
     free(name);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
-/* What the calls on a paused pool and its blocks do. */
-static void a_paused_pool_works_on_the_host_side(void **state)
+/* Calls on a paused pool and its blocks. */
+TEST(a_paused_pool_works_on_the_host_side)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
-    void *keep = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-    void *gone = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
-    void *small[2] = {scene_alloc_in(allocator, pool, 600, NULL),
-                      scene_alloc_in(allocator, pool, 600, NULL)};
+    void *keep = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *gone = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *small[2] = {env_alloc_in(allocator, pool, 600, NULL),
+                      env_alloc_in(allocator, pool, 600, NULL)};
     void *other = NULL;
 
-    (void)state;
     write_pattern(keep, 30 * MIB, 4);
-    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     const uint64_t calls = xseg_sim_calls(NULL);
     where.pool = pool;
-    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED,
-                       "xseg_pool_resume");
-    scene_expect_error(scene_try_alloc_in(allocator, pool, 500 * MIB, &other), XSEG_ERR_PAUSED,
-                       "paused");
-    scene_expect_error(xseg_prewarm(allocator, &where, 100), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    scene_expect_error(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED, "paused");
-    scene_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED, "paused");
-    scene_free(allocator, gone);
-    scene_free(allocator, small[1]);
-    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED,
+                     "xseg_pool_resume");
+    env_expect_error(env_try_alloc_in(allocator, pool, 500 * MIB, &other), XSEG_ERR_PAUSED,
+                     "paused");
+    env_expect_error(xseg_prewarm(allocator, &where, 100), XSEG_ERR_PAUSED, "paused");
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    env_expect_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), XSEG_ERR_PAUSED, "paused");
+    assert_ok(xseg_route_end(pool));
+    env_expect_error(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED, "paused");
+    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED, "paused");
+    env_free(allocator, gone, small[1]);
+    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released + done.kept_pool + done.kept_fragmented, 0);
     assert_true(xseg_sim_calls(NULL) <= calls + 8); /* the new stream is asked about */
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(keep, 30 * MIB, 4));
-    /* What was freed meanwhile is handed out again. */
-    void *again = scene_alloc_in(allocator, pool, 40 * MIB, NULL);
+    /* Memory freed during the pause is reused. */
+    void *again = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ptr_equal(again, gone);
     xseg_checkpoint_destroy(checkpoint);
-    scene_free(allocator, again);
-    scene_free(allocator, keep);
-    scene_free(allocator, small[0]);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_free(allocator, again, keep, small[0]);
+    env_close(allocator, stream);
 }
 
-static void work_that_is_queued_stands_in_the_way(void **state)
+TEST(work_that_is_queued_stands_in_the_way)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream own = scene_stream(), other = scene_stream(), third = scene_stream();
-    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, own);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream own = env_stream(), other = env_stream(), third = env_stream();
+    void *ptr = env_alloc_in(allocator, pool, 30 * MIB, own);
     const uint64_t used = xseg_sim_used(0);
 
-    (void)state;
-    scene_work(allocator, own, ptr);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                       "has pending work");
-    assert_int_equal(xseg_sim_finish(own), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, other), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, ptr, third), XSEG_OK);
+    env_launch(allocator, own, ptr);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                     "has pending work");
+    assert_ok(xseg_sim_finish(own));
+    assert_ok(xseg_record_stream(allocator, ptr, other));
+    assert_ok(xseg_record_stream(allocator, ptr, third));
     for (unsigned i = 0; i < 2; i++) {
-        scene_work(allocator, i == 0 ? third : other, ptr);
-        scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                           "has pending work");
+        env_launch(allocator, i == 0 ? third : other, ptr);
+        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                         "has pending work");
         if (i == 0)
-            assert_int_equal(xseg_sim_finish(third), XSEG_OK);
+            assert_ok(xseg_sim_finish(third));
     }
-    void *freed = scene_alloc_in(allocator, pool, 5 * MIB, own);
-    assert_int_equal(xseg_record_stream(allocator, freed, other), XSEG_OK);
-    scene_free(allocator, freed);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                       "pending free");
+    void *freed = env_alloc_in(allocator, pool, 5 * MIB, own);
+    assert_ok(xseg_record_stream(allocator, freed, other));
+    env_free(allocator, freed);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pending free");
     assert_int_equal(xseg_sim_used(0), used);
     /* The pool works on. */
-    scene_free(allocator, scene_alloc_in(allocator, pool, 1000, own));
-    assert_int_equal(xseg_sim_finish(other), XSEG_OK);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    env_free(allocator, env_alloc_in(allocator, pool, 1000, own));
+    assert_ok(xseg_sim_finish(other));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(own);
-    scene_stream_destroy(other);
-    scene_stream_destroy(third);
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, ptr);
+    env_close(allocator, own, other, third);
 }
 
-static void *give_nothing(void *context, size_t bytes, int device, xseg_stream stream)
+static void *alloc_nothing(void *context, size_t bytes, int device, xseg_stream stream)
 {
     (void)context;
     (void)bytes;
@@ -325,204 +304,187 @@ static void take_nothing(void *context, void *ptr, size_t bytes, int device, xse
     (void)stream;
 }
 
-static void bad_input_changes_nothing(void **state)
+TEST(bad_input_changes_nothing)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = scene_pool(allocator), *own = NULL;
-    void *ptr = scene_alloc_in(allocator, pool, MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator), *own = NULL;
+    void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     char *name = new_name();
 
-    (void)state;
-    scene_expect_error(xseg_pool_pause(NULL, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_pool_resume(NULL), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), XSEG_ERR_ARGUMENT, "7");
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), XSEG_ERR_ARGUMENT,
-                       "file is NULL");
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), XSEG_ERR_ARGUMENT,
-                       "file is set");
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    env_expect_error(xseg_pool_pause(NULL, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pool_resume(NULL), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), XSEG_ERR_ARGUMENT, "7");
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), XSEG_ERR_ARGUMENT,
+                     "file is NULL");
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), XSEG_ERR_ARGUMENT, "file is set");
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
     /* A file that is there is not overwritten; a folder must be there. */
     FILE *file = fopen(name, "w");
     assert_non_null(file);
     assert_int_equal(fclose(file), 0);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_FILE, name);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_FILE, name);
     assert_true(is_there(name));
     assert_int_equal(unlink(name), 0);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), XSEG_ERR_FILE,
-                       "no/such/folder/file");
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_PAUSED, "is paused");
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
-    options.memory.alloc = give_nothing;
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), XSEG_ERR_FILE,
+                     "no/such/folder/file");
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_PAUSED, "is paused");
+    assert_ok(xseg_pool_resume(pool));
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    options.memory.alloc = alloc_nothing;
     options.memory.free = take_nothing;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &own), XSEG_OK);
-    assert_int_equal(xseg_pool_release(own), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &own));
+    assert_ok(xseg_pool_release(own));
     free(name);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* Addresses of a classic segment go with it; beside them, expandable pools are paused as ever. */
-static void classic_segments_cannot_be_paused(void **state)
+TEST(classic_segments_cannot_be_paused)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
-    struct xseg_pool *classic = scene_pool(allocator), *pool = scene_pool(allocator);
-    void *old = scene_alloc_in(allocator, classic, 30 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    struct xseg_pool *classic = env_pool(allocator), *pool = env_pool(allocator);
+    void *old = env_alloc_in(allocator, classic, 30 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);
-    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-    void *mixed = scene_alloc_in(allocator, classic, 30 * MIB, NULL);
-    scene_expect_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
-                       "classic segments");
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    scene_work(allocator, NULL, old);
-    scene_work(allocator, NULL, mixed);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
+    void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *mixed = env_alloc_in(allocator, classic, 30 * MIB, NULL);
+    env_expect_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
+                     "classic segments");
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    env_launch(allocator, NULL, old);
+    env_launch(allocator, NULL, mixed);
     xseg_sim_finish_all();
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_free(allocator, old);
-    scene_free(allocator, ptr);
-    scene_free(allocator, mixed);
-    scene_close(allocator);
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, old, ptr, mixed);
+    env_close(allocator);
 }
 
-/* A graph's memory, with what was freed in its capture: all of it is there again. */
-static void graphs_stay_valid(void **state)
+/* Including memory that was freed in the capture. */
+TEST(graphs_stay_valid)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
     void *held = NULL, *temporary = NULL;
 
-    (void)state;
-    scene_capture_begin(pool, stream);
-    assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, stream, &held), XSEG_OK);
-    assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, stream, &temporary), XSEG_OK);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "capture");
-    scene_free(allocator, temporary);
-    struct CUgraph_st *graph = scene_capture_end(pool, stream);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    env_capture_begin(pool, stream);
+    assert_ok(xseg_alloc(allocator, 0, 30 * MIB, stream, &held));
+    assert_ok(xseg_alloc(allocator, 0, 50 * MIB, stream, &temporary));
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "capture");
+    env_free(allocator, temporary);
+    struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
-    struct xseg_pool *other = scene_pool(allocator);
-    scene_capture_begin(other, stream);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_BUSY, "capture");
-    scene_graph_destroy(scene_capture_end(other, stream));
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    /* What a replay touches: the block, and what was freed. */
-    assert_int_equal(xseg_sim_launch_on(stream, 1000, (uintptr_t)held, 30 * MIB), XSEG_OK);
-    assert_int_equal(xseg_sim_launch_on(stream, 1000, (uintptr_t)temporary, 50 * MIB), XSEG_OK);
+    struct xseg_pool *other = env_pool(allocator);
+    env_capture_begin(other, stream);
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_BUSY, "capture");
+    env_capture_end(other, stream);
+    assert_ok(xseg_pool_resume(pool));
+    /* Memory of a replay: the block, and the freed block. */
+    assert_ok(xseg_sim_launch_on(stream, 1000, (uintptr_t)held, 30 * MIB));
+    assert_ok(xseg_sim_launch_on(stream, 1000, (uintptr_t)temporary, 50 * MIB));
     xseg_sim_finish_all();
-    scene_graph_destroy(graph);
-    scene_free(allocator, held);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_graph_destroy(graph);
+    env_free(allocator, held);
+    env_close(allocator, stream);
 }
 
-/* A pool that nobody holds can be resumed as long as it has blocks; without, it is forgotten. */
-static void a_released_pool_is_forgotten_with_its_last_block(void **state)
+/* Without allocated blocks the pool is destroyed. */
+TEST(a_released_pool_is_forgotten_with_its_last_block)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
-    struct xseg_pool *pool = scene_watched_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    struct xseg_pool *pool = env_observed_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     char *name = new_name();
 
-    (void)state;
     write_pattern(ptr, 30 * MIB, 5);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
+    assert_ok(xseg_pool_release(pool));
+    env_empty_cache(allocator);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 30 * MIB, 5));
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_ARGUMENT,
-                       "pool has been released");
-    scene_free(allocator, ptr);
-    pool = scene_pool(allocator);
-    ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_free(allocator, ptr);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_ARGUMENT,
+                     "pool has been released");
+    env_free(allocator, ptr);
+    pool = env_pool(allocator);
+    ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
+    assert_ok(xseg_pool_release(pool));
+    env_free(allocator, ptr);
     assert_true(is_there(name));
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_false(is_there(name));
-    assert_int_equal(scene_stats(allocator).address_bytes, 0);
-    assert_int_equal(scene_stats(allocator).paused_bytes, 0);
+    assert_int_equal(env_stats(allocator).address_bytes, 0);
+    assert_int_equal(env_stats(allocator).paused_bytes, 0);
     /* Closing forgets what is paused, too, held or not. */
-    pool = scene_pool(allocator);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 30 * MIB, NULL));
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_OK);
-    scene_close(allocator);
+    pool = env_pool(allocator);
+    env_free(allocator, env_alloc_in(allocator, pool, 30 * MIB, NULL));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
+    env_close(allocator);
     assert_false(is_there(name));
     free(name);
 }
 
-/* The driver makes no memory for others any more: the pool stays paused, and comes back when it does. */
-static void memory_for_others_may_be_refused(void **state)
+TEST(exportable_pool_stays_paused_if_the_driver_fails)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, "expandable_segments:True");
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = NULL;
-    uint64_t *word;
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    (void)state;
-    options.exportable = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    word = scene_alloc_in(allocator, pool, 3 * MIB, NULL);
+    uint64_t *word = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     *word = 7;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 801), XSEG_OK);
-    scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_UNSUPPORTED, "cuMemCreate failed");
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, 801));
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_UNSUPPORTED, "cuMemCreate failed");
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_ok(xseg_pool_resume(pool));
     assert_int_equal(*word, 7);
-    scene_free(allocator, word);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, word);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
-/* The driver refuses a resume half-way: the memory that it had got by then goes again. */
-static void a_resume_that_fails_holds_no_memory(void **state)
+TEST(failed_resume_retains_no_memory)
 {
     static const char *const call[] = {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync"};
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
 
-    (void)state;
     fault.every = 1;
     fault.error = 999;
     write_pattern(ptr, 50 * MIB, 6);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     for (unsigned i = 0; i < COUNT_OF(call); i++) {
         fault.call = call[i];
-        assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
-        scene_expect_error(xseg_pool_resume(pool), XSEG_ERR_DRIVER, "still paused");
-        assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
+        assert_ok(xseg_sim_fault_set(0, &fault));
+        env_expect_error(xseg_pool_resume(pool), XSEG_ERR_DRIVER, "still paused");
+        assert_ok(xseg_sim_fault_set(0, NULL));
         assert_int_equal(xseg_sim_used(0), 0);
-        assert_int_equal(scene_stats(allocator).physical_bytes, 0);
-        assert_int_equal(scene_stats(allocator).paused_bytes, 60 * MIB);
+        assert_int_equal(env_stats(allocator).physical_bytes, 0);
+        assert_int_equal(env_stats(allocator).paused_bytes, 60 * MIB);
     }
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 50 * MIB, 6));
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
-static void an_empty_pool_can_be_paused(void **state)
+TEST(an_empty_pool_can_be_paused)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
     void *other = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    scene_expect_error(scene_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 100, NULL));
-    scene_close(allocator);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
+    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, env_alloc_in(allocator, pool, 100, NULL));
+    env_close(allocator);
 }
 
 #define HALF   (5 * GIB) /* whole pages */
@@ -539,36 +501,34 @@ static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
     fault.error = 999;
     if (!watched)
         assert_int_equal(xseg_sim_fault_count(0), 0);
-    assert_int_equal(xseg_sim_fault_set(0, watched ? &fault : NULL), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, watched ? &fault : NULL));
 }
 
-/* Half of a live set of 10 GiB goes and comes back; the other half serves, work queued all the time. */
-static void half_of_a_large_set_goes_while_the_other_serves(void **state)
+/* 10 GiB in total, with work queued all the time. */
+TEST(half_of_the_pools_pause_while_the_others_serve)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
     struct xseg_allocator *allocator = open_with_bytes(16 * GIB, NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream serving = scene_stream();
-    void *stays = scene_alloc(allocator, HALF, serving), *goes[PIECES];
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream serving = env_stream();
+    void *stays = env_alloc(allocator, HALF, serving), *goes[PIECES];
     char *name = new_name();
 
-    (void)state;
     for (unsigned i = 0; i < PIECES; i++)
-        goes[i] = scene_alloc_in(allocator, pool, HALF / PIECES, NULL);
+        goes[i] = env_alloc_in(allocator, pool, HALF / PIECES, NULL);
     write_pattern(stays, HALF, 1000);
-    scene_work(allocator, serving, stays);
+    env_launch(allocator, serving, stays);
     for (unsigned mode = 0; mode < COUNT_OF(keep); mode++) {
         for (unsigned i = 0; i < PIECES; i++)
             write_pattern(goes[i], HALF / PIECES, mode * PIECES + i);
         const uint64_t used = xseg_sim_used(0);
         expect_untouched((uintptr_t)stays, HALF, true);
-        assert_int_equal(
-            xseg_pool_pause(pool, keep[mode], keep[mode] == XSEG_KEEP_FILE ? name : NULL), XSEG_OK);
+        assert_ok(xseg_pool_pause(pool, keep[mode], keep[mode] == XSEG_KEEP_FILE ? name : NULL));
         assert_int_equal(xseg_sim_used(0), used - HALF);
-        void *request = scene_alloc(allocator, 2 * GIB, serving);
-        scene_work(allocator, serving, request);
-        scene_free(allocator, request);
-        assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+        void *request = env_alloc(allocator, 2 * GIB, serving);
+        env_launch(allocator, serving, request);
+        env_free(allocator, request);
+        assert_ok(xseg_pool_resume(pool));
         expect_untouched((uintptr_t)stays, HALF, false);
         for (unsigned i = 0; i < PIECES && keep[mode] != XSEG_KEEP_NOTHING; i++)
             assert_true(has_pattern(goes[i], HALF / PIECES, mode * PIECES + i));
@@ -576,32 +536,237 @@ static void half_of_a_large_set_goes_while_the_other_serves(void **state)
     assert_true(has_pattern(stays, HALF, 1000));
     free(name);
     for (unsigned i = 0; i < PIECES; i++)
-        scene_free(allocator, goes[i]);
-    scene_free(allocator, stays);
+        env_free(allocator, goes[i]);
+    env_free(allocator, stays);
     xseg_sim_finish_all();
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(serving);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_close(allocator, serving);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_goes_and_addresses_stay),
-        cmocka_unit_test(contents_are_kept),
-        cmocka_unit_test(others_use_the_memory_meanwhile),
-        cmocka_unit_test(without_memory_it_stays_paused),
-        cmocka_unit_test(a_paused_pool_works_on_the_host_side),
-        cmocka_unit_test(work_that_is_queued_stands_in_the_way),
-        cmocka_unit_test(bad_input_changes_nothing),
-        cmocka_unit_test(classic_segments_cannot_be_paused),
-        cmocka_unit_test(graphs_stay_valid),
-        cmocka_unit_test(a_released_pool_is_forgotten_with_its_last_block),
-        cmocka_unit_test(memory_for_others_may_be_refused),
-        cmocka_unit_test(a_resume_that_fails_holds_no_memory),
-        cmocka_unit_test(an_empty_pool_can_be_paused),
-        cmocka_unit_test(half_of_a_large_set_goes_while_the_other_serves),
-    };
+/* --- The file that keeps a pool's contents: it is removed, and no other file is, whatever happens to names. --- */
 
-    return cmocka_run_group_tests_name("pause", tests, NULL, NULL);
+#define BYTES (4 * MIB)
+
+/* A pool with contents, and two folders, in the first of which the process is. */
+struct fixture {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    unsigned char *block;
+    char here[64], there[64];
+    int before;     /* the folder that the process was in */
+    unsigned files; /* descriptors that were open */
+};
+
+static void make_folder(char *name, size_t bytes)
+{
+    (void)snprintf(name, bytes, "%s", P_tmpdir "/xseg-kept-XXXXXX");
+    assert_non_null(mkdtemp(name));
+}
+
+static void set_up(struct fixture *f)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .real_bytes = true};
+
+    f->allocator = env_open_on(&settings, NULL);
+    f->pool = env_pool(f->allocator);
+    f->block = env_alloc_in(f->allocator, f->pool, BYTES, NULL);
+    memset(f->block, 0x5A, BYTES);
+    make_folder(f->here, sizeof(f->here));
+    make_folder(f->there, sizeof(f->there));
+    f->before = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(f->before >= 0);
+    assert_int_equal(chdir(f->here), 0);
+    f->files = env_open_fds();
+}
+
+/* Both folders are empty, or the test has left something in them; `here` may be gone. */
+static void tear_down(struct fixture *f)
+{
+    assert_int_equal(env_open_fds(), f->files);
+    assert_int_equal(fchdir(f->before), 0);
+    assert_int_equal(close(f->before), 0);
+    (void)rmdir(f->here);
+    assert_int_not_equal(access(f->here, F_OK), 0);
+    assert_int_equal(rmdir(f->there), 0);
+    env_free(f->allocator, f->block);
+    env_close(f->allocator);
+}
+
+static void pause_pool(const struct fixture *f, const char *name)
+{
+    assert_ok(xseg_pool_pause(f->pool, XSEG_KEEP_FILE, name));
+    assert_int_equal(access(name, F_OK), 0);
+}
+
+/* Bring the pool back, with its contents. */
+static void resume_pool(const struct fixture *f)
+{
+    assert_ok(xseg_pool_resume(f->pool));
+    for (size_t at = 0; at < BYTES; at += 511)
+        assert_int_equal(f->block[at], 0x5A);
+}
+
+static void write_file(const char *name)
+{
+    const int file = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+
+    assert_true(file >= 0);
+    assert_int_equal(write(file, "mine", 4), 4);
+    assert_int_equal(close(file), 0);
+}
+
+/* Remove a file that must still be the one that write_file() made. */
+static void remove_own(const char *name)
+{
+    char text[8] = "";
+    const int file = open(name, O_RDONLY | O_CLOEXEC);
+
+    assert_true(file >= 0);
+    assert_int_equal(read(file, text, sizeof(text)), 4);
+    assert_memory_equal(text, "mine", 4);
+    assert_int_equal(close(file) + unlink(name), 0);
+}
+
+TEST(relative_path_refers_to_the_folder_at_the_pause)
+{
+    struct fixture f;
+    char kept[80];
+
+    set_up(&f);
+    (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
+    pause_pool(&f, "kept");
+    assert_int_equal(chdir(f.there), 0);
+    write_file("kept");
+    resume_pool(&f);
+    remove_own("kept");
+    assert_int_not_equal(access(kept, F_OK), 0);
+    tear_down(&f);
+}
+
+TEST(discarded_pool_removes_its_file)
+{
+    struct fixture f;
+    char kept[80];
+
+    set_up(&f);
+    (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
+    pause_pool(&f, "./kept");
+    assert_int_equal(chdir(f.there), 0);
+    write_file("kept");
+    assert_ok(xseg_pool_release(f.pool));
+    env_free(f.allocator, f.block);
+    f.block = NULL;
+    env_empty_cache(f.allocator);
+    assert_int_not_equal(access(kept, F_OK), 0);
+    remove_own("kept");
+    tear_down(&f);
+}
+
+TEST(replaced_file_is_not_removed)
+{
+    struct fixture f;
+
+    set_up(&f);
+    pause_pool(&f, "kept");
+    assert_int_equal(unlink("kept"), 0);
+    write_file("kept");
+    resume_pool(&f);
+    remove_own("kept");
+
+    pause_pool(&f, "kept");
+    write_file("other");
+    assert_int_equal(rename("other", "kept"), 0);
+    resume_pool(&f);
+    remove_own("kept");
+    tear_down(&f);
+}
+
+/* The link is another file, even where it leads to the one that was kept. */
+TEST(replaced_link_is_not_removed)
+{
+    struct fixture f;
+
+    set_up(&f);
+    pause_pool(&f, "kept");
+    assert_int_equal(rename("kept", "moved"), 0);
+    assert_int_equal(symlink("moved", "kept"), 0);
+    resume_pool(&f);
+    assert_int_equal(unlink("kept") + unlink("moved"), 0);
+    tear_down(&f);
+}
+
+TEST(file_is_removed_from_a_renamed_folder)
+{
+    struct fixture f;
+    char moved[80], kept[96];
+
+    set_up(&f);
+    (void)snprintf(moved, sizeof(moved), "%s/moved", f.there);
+    (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
+    pause_pool(&f, kept);
+    assert_int_equal(rename(f.here, moved), 0);
+    assert_int_equal(mkdir(f.here, S_IRWXU), 0);
+    write_file(kept);
+    resume_pool(&f);
+    remove_own(kept);
+    assert_int_equal(rmdir(moved), 0); /* so it is empty */
+    tear_down(&f);
+}
+
+TEST(removed_folder_is_no_error)
+{
+    struct fixture f;
+    char folder[80], kept[96];
+
+    set_up(&f);
+    (void)snprintf(folder, sizeof(folder), "%s/folder", f.here);
+    (void)snprintf(kept, sizeof(kept), "%s/kept", folder);
+    assert_int_equal(mkdir(folder, S_IRWXU), 0);
+    pause_pool(&f, kept);
+    assert_int_equal(unlink(kept) + rmdir(folder), 0);
+    resume_pool(&f);
+
+    /* Another folder of that name, with a file of that name, is none of the library's business. */
+    assert_int_equal(mkdir(folder, S_IRWXU), 0);
+    pause_pool(&f, "folder/kept");
+    assert_int_equal(unlink(kept) + rmdir(folder) + mkdir(folder, S_IRWXU), 0);
+    write_file(kept);
+    resume_pool(&f);
+    remove_own(kept);
+    assert_int_equal(rmdir(folder), 0);
+    tear_down(&f);
+}
+
+TEST(paths_without_a_file_name_are_rejected)
+{
+    static const char *const names[] = {"", "/", ".", "..", "./", "new/", "file/kept", "no/kept"};
+    struct fixture f;
+    char link[] = "link";
+
+    set_up(&f);
+    write_file("file");
+    assert_int_equal(symlink("nowhere", link), 0);
+    for (unsigned i = 0; i < COUNT_OF(names); i++)
+        env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, names[i]), XSEG_ERR_FILE,
+                         names[i]);
+    env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, link), XSEG_ERR_FILE, "exists");
+    env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, "file"), XSEG_ERR_FILE, "exists");
+    assert_int_not_equal(access("nowhere", F_OK), 0);
+    remove_own("file");
+    assert_int_equal(unlink(link), 0);
+    tear_down(&f);
+}
+
+TEST(file_is_readable_by_its_owner_only)
+{
+    const mode_t mask = umask(0);
+    struct stat info = {0};
+    struct fixture f;
+
+    set_up(&f);
+    pause_pool(&f, "kept");
+    (void)umask(mask);
+    assert_int_equal(stat("kept", &info), 0);
+    assert_int_equal(info.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO), S_IRUSR | S_IWUSR);
+    resume_pool(&f);
+    tear_down(&f);
 }

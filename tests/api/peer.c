@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Peers: work of one device on memory of another, which the simulator ends with a report where the right is missing;
- * rights on what is mapped before and after, over pauses, steals and imports; and what is refused.
+ * Peer access: work of one device on memory of another, which the simulator reports if the access right is missing;
+ * rights on existing and future mappings, over pauses, remaps and imports; and invalid calls.
  */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tests/support/child.h"
-#include "tests/support/exported.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/exported_handles.h"
 
 /* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
 struct location {
@@ -34,21 +34,19 @@ static unsigned long long number_of(const void *ptr)
     return (uintptr_t)ptr;
 }
 
-static struct xseg_sim_settings machine(void)
+static struct xseg_sim_settings sim_settings(void)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 3, .memory_bytes = 1 * GIB,
+                                         .real_bytes = true};
 
-    settings.devices = 3;
-    settings.memory_bytes = 1 * GIB;
-    settings.real_bytes = true;
     return settings;
 }
 
 static struct xseg_allocator *open_two(const char *config)
 {
-    const struct xseg_sim_settings settings = machine();
+    const struct xseg_sim_settings settings = sim_settings();
 
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 /* Whether a device may read and write an address. */
@@ -73,7 +71,7 @@ static void *take_on(struct xseg_allocator *allocator, int device, size_t bytes)
 {
     void *ptr = NULL;
 
-    assert_int_equal(xseg_alloc(allocator, device, bytes, NULL, &ptr), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, device, bytes, NULL, &ptr));
     return ptr;
 }
 
@@ -97,11 +95,11 @@ static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
 {
     void *block = take_on(allocator, 0, 3 * MIB);
 
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
     enter(1);
-    assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(block), 3 * MIB), XSEG_OK);
+    assert_ok(xseg_sim_launch_on(NULL, 10, number_of(block), 3 * MIB));
     leave(1);
-    scene_free(allocator, block);
+    env_free(allocator, block);
 }
 
 /* --- Work of device 1 on memory of device 0. --- */
@@ -113,15 +111,14 @@ static void copy_between(bool is_allowed)
 
     memset(here, 41, 30 * MIB);
     if (is_allowed)
-        assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+        assert_ok(xseg_peer_allow(allocator, 0, 1));
     enter(1);
     assert_int_equal(cuMemcpyDtoD_v2(number_of(there), number_of(here), 30 * MIB), 0);
-    assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(here), 30 * MIB), XSEG_OK);
+    assert_ok(xseg_sim_launch_on(NULL, 10, number_of(here), 30 * MIB));
     leave(1);
     assert_int_equal(there[30 * MIB - 1], 41);
-    scene_free(allocator, here);
-    scene_free(allocator, there);
-    scene_close(allocator);
+    env_free(allocator, here, there);
+    env_close(allocator);
 }
 
 static void copy_without_a_right(void)
@@ -134,16 +131,15 @@ static void launch_the_wrong_way(void)
     struct xseg_allocator *allocator = open_two(NULL);
     unsigned char *there = take_on(allocator, 1, 3 * MIB);
 
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
     enter(0);
     (void)xseg_sim_launch_on(NULL, 10, number_of(there), 3 * MIB);
 }
 
-static void work_of_a_peer_needs_the_right(void **state)
+TEST(work_of_a_peer_needs_the_right)
 {
     char text[2048];
 
-    (void)state;
     assert_true(child_aborted(child_run_part(copy_without_a_right, text, sizeof(text))));
     assert_non_null(strstr(text, "access to memory without access rights"));
     assert_non_null(strstr(text, "accessed by device 1"));
@@ -152,25 +148,24 @@ static void work_of_a_peer_needs_the_right(void **state)
     copy_between(true);
 }
 
-/* --- What the right is on. --- */
+/* --- Scope of the access. --- */
 
-static void it_is_on_what_is_mapped_and_what_will_be(void **state)
+TEST(peer_access_covers_present_and_future_mappings)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
-    void *own = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    void *own = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
-    (void)state;
     assert_false(reaches(1, first));
     uint64_t calls = xseg_sim_calls(NULL);
     const uint64_t sets = xseg_sim_calls("cuMemSetAccess");
     void *before = take_on(allocator, 0, 60 * MIB);
     const uint64_t growth = xseg_sim_calls(NULL) - calls;
-    scene_free(allocator, before);
-    scene_empty_cache(allocator);
+    env_free(allocator, before);
+    env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemSetAccess"), sets + 1);
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_true(reaches_all(1, first, 50 * MIB) && reaches(1, small));
     assert_true(reaches_all(1, own, 20 * MIB));
     assert_true(reaches_all(0, first, 50 * MIB));
@@ -181,227 +176,209 @@ static void it_is_on_what_is_mapped_and_what_will_be(void **state)
     assert_int_equal(xseg_sim_calls(NULL) - calls, growth);
     assert_true(reaches_all(1, later, 60 * MIB) && reaches_all(0, later, 60 * MIB));
     /* A second peer, and the first one once more, which costs nothing. */
-    assert_int_equal(xseg_peer_allow(allocator, 0, 2), XSEG_OK);
+    assert_ok(xseg_peer_allow(allocator, 0, 2));
     assert_true(reaches_all(2, later, 60 * MIB) && reaches_all(1, later, 60 * MIB));
     calls = xseg_sim_calls(NULL);
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_int_equal(xseg_sim_calls(NULL), calls);
     /* It goes one way. */
     void *there = take_on(allocator, 1, 3 * MIB);
     assert_false(reaches(0, there));
-    scene_free(allocator, there);
-    scene_free(allocator, first);
-    scene_free(allocator, small);
-    scene_free(allocator, later);
-    scene_free(allocator, own);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, there, first, small, later, own);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
-static void it_costs_what_is_said(void **state)
+TEST(peer_access_has_the_documented_cost)
 {
     struct xseg_allocator *allocator = open_two(NULL);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
 
-    (void)state;
-    scene_free(allocator, take_on(allocator, 1, 1000));
+    env_free(allocator, take_on(allocator, 1, 1000));
     uint64_t calls = xseg_sim_calls("cuMemSetAccess");
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - calls, 2);
     assert_int_equal(xseg_sim_calls("cuDeviceCanAccessPeer"), 1);
     assert_int_equal(xseg_sim_calls("cuCtxEnablePeerAccess"), 1);
-    scene_free(allocator, first);
-    scene_free(allocator, small);
-    scene_close(allocator);
+    env_free(allocator, first, small);
+    env_close(allocator);
 
-    /* Where the driver takes one mapping a call: 50 MiB are three pages. */
-    struct xseg_sim_settings settings = machine();
+    /* If the driver accepts one mapping a call, 50 MiB are three pages. */
+    struct xseg_sim_settings settings = sim_settings();
     settings.single_mapping_calls = true;
-    allocator = scene_open_with_clock(&settings, NULL);
+    allocator = env_open_with_clock(&settings, NULL);
     first = take_on(allocator, 0, 50 * MIB);
-    scene_free(allocator, take_on(allocator, 1, 1000));
+    env_free(allocator, take_on(allocator, 1, 1000));
     calls = xseg_sim_calls("cuMemSetAccess");
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - calls, 3);
     assert_true(reaches_all(1, first, 50 * MIB));
-    scene_free(allocator, first);
-    scene_close(allocator);
+    env_free(allocator, first);
+    env_close(allocator);
 }
 
-static void it_stays_over_a_pause(void **state)
+TEST(peer_access_survives_a_pause)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    struct xseg_pool *before = scene_pool(allocator), *paused = scene_pool(allocator);
-    unsigned char *one = scene_alloc_in(allocator, before, 30 * MIB, NULL),
-                  *two = scene_alloc_in(allocator, paused, 30 * MIB, NULL);
+    struct xseg_pool *before = env_pool(allocator), *paused = env_pool(allocator);
+    unsigned char *one = env_alloc_in(allocator, before, 30 * MIB, NULL),
+                  *two = env_alloc_in(allocator, paused, 30 * MIB, NULL);
 
-    (void)state;
     memset(one, 7, 30 * MIB);
     memset(two, 8, 30 * MIB);
     /* The right comes while one is paused; the other is paused after it. */
-    assert_int_equal(xseg_pool_pause(paused, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
-    assert_int_equal(xseg_pool_pause(before, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_resume(paused), XSEG_OK);
-    assert_int_equal(xseg_pool_resume(before), XSEG_OK);
+    assert_ok(xseg_pool_pause(paused, XSEG_KEEP_HOST, NULL));
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
+    assert_ok(xseg_pool_pause(before, XSEG_KEEP_HOST, NULL));
+    assert_ok(xseg_pool_resume(paused));
+    assert_ok(xseg_pool_resume(before));
     assert_true(reaches_all(1, one, 30 * MIB) && reaches_all(1, two, 30 * MIB));
     assert_true(one[30 * MIB - 1] == 7 && two[0] == 8);
-    scene_free(allocator, one);
-    scene_free(allocator, two);
-    assert_int_equal(xseg_pool_release(before), XSEG_OK);
-    assert_int_equal(xseg_pool_release(paused), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, one, two);
+    assert_ok(xseg_pool_release(before));
+    assert_ok(xseg_pool_release(paused));
+    env_close(allocator);
 }
 
 /* The idle pages of one stream back a block of another, once the device is full. */
-static void it_goes_with_stolen_pages(void **state)
+TEST(peer_access_follows_remapped_pages)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    xseg_stream stream = scene_stream();
+    xseg_stream stream = env_stream();
     void *idle = take_on(allocator, 0, 700 * MIB), *block = NULL;
 
-    (void)state;
-    scene_free(allocator, idle);
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    env_free(allocator, idle);
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
     const uint64_t created = xseg_sim_calls("cuMemCreate");
-    assert_int_equal(xseg_alloc(allocator, 0, 900 * MIB, stream, &block), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 0, 900 * MIB, stream, &block));
     /* Fewer pages were created than the block has. */
     assert_true(xseg_sim_calls("cuMemCreate") - created < 900 / 20);
     assert_true(reaches_all(1, block, 900 * MIB));
-    scene_free(allocator, block);
-    scene_empty_cache(allocator);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
-static void it_is_on_imports(void **state)
+TEST(peer_access_covers_imports)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    struct xseg_pool_options options = {sizeof(options)};
-    struct exported exported;
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
+    struct exported_handles exported;
     void *before = NULL, *after = NULL, *base[2] = {NULL};
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    (void)state;
-    options.exportable = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    void *block = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    assert_int_equal(exported_try(allocator, block, XSEG_HANDLE_FD, &exported), XSEG_OK);
-    assert_int_equal(exported_import(allocator, &exported, &before, &base[0]), XSEG_OK);
+    void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    assert_ok(export_handles(allocator, block, XSEG_HANDLE_FD, &exported));
+    assert_ok(import_handles(allocator, &exported, &before, &base[0]));
     assert_false(reaches(1, before));
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
-    assert_int_equal(exported_import(allocator, &exported, &after, &base[1]), XSEG_OK);
-    exported_drop(&exported);
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
+    assert_ok(import_handles(allocator, &exported, &after, &base[1]));
+    export_handles_close(&exported);
     assert_true(reaches_all(1, before, 50 * MIB) && reaches_all(1, after, 50 * MIB));
-    assert_int_equal(xseg_import_close(allocator, base[0]), XSEG_OK);
-    assert_int_equal(xseg_import_close(allocator, base[1]), XSEG_OK);
-    assert_int_equal(xseg_export_close(allocator, block), XSEG_OK);
-    scene_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    assert_ok(xseg_import_close(allocator, base[0]));
+    assert_ok(xseg_import_close(allocator, base[1]));
+    assert_ok(xseg_export_close(allocator, block));
+    env_free(allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
-static void it_is_on_classic_segments(void **state)
+TEST(peer_access_covers_classic_segments)
 {
     struct xseg_allocator *allocator = open_two("expandable_segments:False");
     void *first = take_on(allocator, 0, 3 * MIB);
     struct CUctx_st *owner = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
     void *later = take_on(allocator, 0, 40 * MIB);
     enter(1);
-    assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(first), 3 * MIB), XSEG_OK);
-    assert_int_equal(xseg_sim_launch_on(NULL, 10, number_of(later), 40 * MIB), XSEG_OK);
-    /* What the runtime enables itself is no error, before or after. */
+    assert_ok(xseg_sim_launch_on(NULL, 10, number_of(first), 3 * MIB));
+    assert_ok(xseg_sim_launch_on(NULL, 10, number_of(later), 40 * MIB));
+    /* Peer access that the runtime enables is no error, before or after. */
     assert_int_equal(cuDevicePrimaryCtxRetain(&owner, 2), 0);
     assert_int_equal(cuCtxEnablePeerAccess(owner, 0), 0);
-    assert_int_equal(xseg_peer_allow(allocator, 2, 1), XSEG_OK);
+    assert_ok(xseg_peer_allow(allocator, 2, 1));
     assert_int_equal(cuCtxEnablePeerAccess(owner, 0), ENABLED_ALREADY);
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(2), 0);
     leave(1);
-    scene_free(allocator, first);
-    scene_free(allocator, later);
-    scene_close(allocator);
+    env_free(allocator, first, later);
+    env_close(allocator);
 }
 
-/* A close that fails half-way has let go of contexts, with what was enabled on them. */
-static void it_is_there_after_a_close_that_failed(void **state)
+/* A close that fails half-way has released contexts, with the peer access that was enabled on them. */
+TEST(peer_access_survives_a_failed_close)
 {
-    (void)state;
     for (unsigned refused = 0; refused < 2; refused++) {
         struct xseg_allocator *allocator = open_two("expandable_segments:False");
 
-        assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
-        assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
-        scene_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
+        assert_ok(xseg_peer_allow(allocator, 0, 1));
+        assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
+        env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
         /* The driver refuses to enable it again: so the pair is allowed anew. */
         if (refused != 0) {
             struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
             fault.call = "cuCtxEnablePeerAccess";
             fault.error = UNKNOWN;
-            assert_int_equal(xseg_sim_fault_set(1, &fault), XSEG_OK);
-            assert_int_equal(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN), XSEG_OK);
+            assert_ok(xseg_sim_fault_set(1, &fault));
+            assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
             assert_int_equal(xseg_close(allocator), XSEG_ERR_DRIVER);
             assert_int_equal(xseg_sim_fault_count(1), 1);
         }
         use_memory_of_0_on_1(allocator);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
-static void it_is_on_devices_without_mapping(void **state)
+TEST(peer_access_covers_devices_without_vmm)
 {
-    struct xseg_sim_settings settings = machine();
+    struct xseg_sim_settings settings = sim_settings();
 
-    (void)state;
     settings.without_vmm = true;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     use_memory_of_0_on_1(allocator);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-/* --- What is refused. --- */
+/* --- Invalid calls. --- */
 
-static void the_rest_is_refused(void **state)
+TEST(invalid_peers_are_rejected)
 {
-    struct xseg_sim_settings settings = machine();
+    struct xseg_sim_settings settings = sim_settings();
 
-    (void)state;
     settings.without_peers = true;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     void *block = take_on(allocator, 0, 3 * MIB);
 
-    scene_expect_error(xseg_peer_allow(NULL, 0, 1), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_peer_allow(allocator, 0, 3), XSEG_ERR_ARGUMENT,
-                       "device 3 does not exist");
-    scene_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT,
-                       "device -1 does not exist");
-    scene_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "same device");
-    scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_UNSUPPORTED,
-                       "device 1 cannot access memory of device 0");
+    env_expect_error(xseg_peer_allow(NULL, 0, 1), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_peer_allow(allocator, 0, 3), XSEG_ERR_ARGUMENT,
+                     "device 3 does not exist");
+    env_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT,
+                     "device -1 does not exist");
+    env_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "same device");
+    env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_UNSUPPORTED,
+                     "device 1 cannot access memory of device 0");
     assert_false(reaches(1, block));
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* The driver has room for eight peers of a context. */
-static void too_many_peers_are_refused(void **state)
+TEST(excess_peers_are_rejected)
 {
-    struct xseg_sim_settings settings = machine();
+    struct xseg_sim_settings settings = sim_settings();
 
-    (void)state;
     settings.devices = 10;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     for (int owner = 1; owner < 9; owner++)
-        assert_int_equal(xseg_peer_allow(allocator, owner, 0), XSEG_OK);
+        assert_ok(xseg_peer_allow(allocator, owner, 0));
     void *block = take_on(allocator, 9, 3 * MIB);
-    scene_expect_error(xseg_peer_allow(allocator, 9, 0), XSEG_ERR_UNSUPPORTED,
-                       "CUDA_ERROR_TOO_MANY_PEERS");
+    env_expect_error(xseg_peer_allow(allocator, 9, 0), XSEG_ERR_UNSUPPORTED,
+                     "CUDA_ERROR_TOO_MANY_PEERS");
     assert_false(reaches(0, block));
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 static void fail_set_access(uint64_t nth, uint64_t every)
@@ -412,24 +389,23 @@ static void fail_set_access(uint64_t nth, uint64_t every)
     fault.nth = nth;
     fault.every = every;
     fault.error = UNKNOWN;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &fault));
 }
 
-/* The second run of pages gets no right, so the first one loses it; what was enabled is disabled. */
-static void it_is_all_or_nothing(void **state)
+/* The second run of pages gets no access, so the first one loses it again. */
+TEST(failed_peer_access_changes_nothing)
 {
-    struct xseg_sim_settings settings = machine();
+    struct xseg_sim_settings settings = sim_settings();
     struct CUctx_st *owner = NULL;
 
-    (void)state;
     settings.single_mapping_calls = true;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
-    scene_free(allocator, take_on(allocator, 1, 1000)); /* so that the device is open */
+    env_free(allocator, take_on(allocator, 1, 1000)); /* so that the device is open */
     for (uint64_t nth = 1; nth <= 4; nth++) {
         fail_set_access(nth, 0);
-        scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
-                           "device 1 has the same access as before");
+        env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
+                         "device 1 has the same access as before");
         assert_false(reaches(1, first) || reaches(1, (char *)first + 48 * MIB));
         assert_false(reaches(1, small));
         assert_true(reaches_all(0, first, 50 * MIB) && reaches(0, small));
@@ -438,7 +414,7 @@ static void it_is_all_or_nothing(void **state)
         assert_int_equal(cuCtxEnablePeerAccess(owner, 0), 0);
         assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
         leave(1);
-        /* It was enabled by somebody else before, so it stays. */
+        /* It was enabled before by another user, so it stays enabled. */
         fail_set_access(nth, 0);
         assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER);
         enter(1);
@@ -446,20 +422,18 @@ static void it_is_all_or_nothing(void **state)
         assert_int_equal(cuCtxDisablePeerAccess(owner), 0);
         leave(1);
     }
-    /* What is mapped after a failure is for the owner alone. */
+    /* Memory mapped after a failure is accessible by the owner only. */
     void *later = take_on(allocator, 0, 100 * MIB);
     assert_false(reaches(1, later));
     /* The driver refuses the undo as well. */
     fail_set_access(2, 1);
-    scene_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
-                       "device 1 keeps access to some memory");
-    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
+    env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
+                     "device 1 keeps access to some memory");
+    assert_ok(xseg_sim_fault_set(0, NULL));
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_true(reaches_all(1, first, 50 * MIB) && reaches_all(1, later, 100 * MIB));
-    scene_free(allocator, first);
-    scene_free(allocator, small);
-    scene_free(allocator, later);
-    scene_close(allocator);
+    env_free(allocator, first, small, later);
+    env_close(allocator);
 }
 
 /* Called while the pool moves: its pages are mapped with the rights of before. */
@@ -478,29 +452,26 @@ static void meddle(void *context, const struct xseg_mapping *mapping)
         meddling->answers[meddling->count++] = xseg_peer_allow(meddling->allocator, 0, 1);
 }
 
-static void a_pool_that_moves_is_in_the_way(void **state)
+TEST(a_pool_that_moves_is_in_the_way)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
     struct meddling meddling = {allocator, {0}, 0};
-    struct xseg_observer observer = {sizeof(observer)};
-    void *block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    struct xseg_observer observer = {sizeof(observer), .on_unmap = meddle, .context = &meddling};
+    void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     uint64_t id = 0;
 
-    (void)state;
-    observer.on_unmap = meddle;
-    observer.context = &meddling;
-    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_true(meddling.count > 0);
     assert_int_equal(meddling.answers[0], XSEG_ERR_BUSY);
-    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
-    assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_OK);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_observer_remove(allocator, id));
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
+    assert_ok(xseg_pool_resume(pool));
     assert_true(reaches_all(1, block, 30 * MIB));
-    scene_free(allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
 static void refuse_in_a_child(const void *argument)
@@ -510,34 +481,11 @@ static void refuse_in_a_child(const void *argument)
     _exit(xseg_peer_allow(allocator, 0, 1) == XSEG_ERR_FORKED ? 0 : 1);
 }
 
-static void a_child_refuses(void **state)
+TEST(calls_of_a_forked_child_fail)
 {
     struct xseg_allocator *allocator = open_two(NULL);
     char text[256];
 
-    (void)state;
     assert_int_equal(child_run(refuse_in_a_child, &allocator, text, sizeof(text)), 0);
-    scene_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(work_of_a_peer_needs_the_right),
-        cmocka_unit_test(it_is_on_what_is_mapped_and_what_will_be),
-        cmocka_unit_test(it_costs_what_is_said),
-        cmocka_unit_test(it_stays_over_a_pause),
-        cmocka_unit_test(it_goes_with_stolen_pages),
-        cmocka_unit_test(it_is_on_imports),
-        cmocka_unit_test(it_is_on_classic_segments),
-        cmocka_unit_test(it_is_there_after_a_close_that_failed),
-        cmocka_unit_test(it_is_on_devices_without_mapping),
-        cmocka_unit_test(the_rest_is_refused),
-        cmocka_unit_test(too_many_peers_are_refused),
-        cmocka_unit_test(it_is_all_or_nothing),
-        cmocka_unit_test(a_pool_that_moves_is_in_the_way),
-        cmocka_unit_test(a_child_refuses),
-    };
-
-    return cmocka_run_group_tests_name("peer", tests, NULL, NULL);
+    env_close(allocator);
 }

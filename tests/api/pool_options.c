@@ -1,26 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Options of pools that change, that outlive the pool, or that tell of its end. */
+/* Options of pools: changes, lifetime after the pool, and the destroy callback. */
 #include <string.h>
 
-#include "tests/support/capture.h"
-#include "tests/support/recorded.h"
+#include "tests/support/env.h"
+#include "tests/support/history_list.h"
 
 /* The driver's own functions, as a program declares them. */
 int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
 int cuMemFree_v2(unsigned long long ptr);
 
-static struct xseg_pool *make_pool(struct xseg_allocator *allocator,
-                                   const struct xseg_pool_options *options)
-{
-    struct xseg_pool *pool = NULL;
-
-    assert_int_equal(xseg_pool_create(allocator, 0, options, &pool), XSEG_OK);
-    return pool;
-}
-
 /* --- Settings. --- */
 
-static void no_split_can_be_turned_on_and_off(void **state)
+TEST(no_split_can_be_changed)
 {
     static const struct {
         size_t cached, wanted;
@@ -31,97 +22,89 @@ static void no_split_can_be_turned_on_and_off(void **state)
         {64 * KIB, 4 * KIB, "expandable_segments:True"},
     };
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_allocator *allocator = scene_open(cases[i].config);
-        struct xseg_pool *pool = make_pool(allocator, NULL);
+        struct xseg_allocator *allocator = env_open(cases[i].config);
+        struct xseg_pool *pool = env_pool_with(allocator, NULL);
 
         for (unsigned turn = 0; turn < 3; turn++) {
             /* A neighbour keeps the cached block from being longer. */
-            void *block = scene_alloc_in(allocator, pool, cases[i].cached, NULL);
-            void *after = scene_alloc_in(allocator, pool, cases[i].cached, NULL);
-            const uint64_t whole = scene_block(allocator, block).bytes;
+            void *block = env_alloc_in(allocator, pool, cases[i].cached, NULL);
+            void *after = env_alloc_in(allocator, pool, cases[i].cached, NULL);
+            const uint64_t whole = env_block(allocator, block).bytes;
 
-            scene_free(allocator, block);
-            assert_int_equal(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, turn == 1), XSEG_OK);
-            block = scene_alloc_in(allocator, pool, cases[i].wanted, NULL);
-            assert_int_equal(scene_block(allocator, block).bytes,
+            env_free(allocator, block);
+            assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, turn == 1));
+            block = env_alloc_in(allocator, pool, cases[i].wanted, NULL);
+            assert_int_equal(env_block(allocator, block).bytes,
                              turn == 1 ? whole : cases[i].wanted);
-            assert_int_equal(scene_block(allocator, block).requested, cases[i].wanted);
-            assert_int_equal(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, false), XSEG_OK);
-            scene_free(allocator, block);
-            scene_free(allocator, after);
+            assert_int_equal(env_block(allocator, block).requested, cases[i].wanted);
+            assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, false));
+            env_free(allocator, block, after);
         }
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
-static void use_on_oom_can_be_turned_on_and_off(void **state)
+TEST(use_on_oom_can_be_turned_on_and_off)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
-    void *lent = NULL;
+    void *fallback = NULL;
 
-    (void)state;
-    settings.memory_bytes = 256 * MIB;
-    allocator = scene_open_on(&settings, "expandable_segments:True");
-    struct xseg_pool *pool = make_pool(allocator, NULL);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 200 * MIB, NULL));
+    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
+    struct xseg_pool *pool = env_pool_with(allocator, NULL);
+    env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     for (unsigned turn = 0; turn < 2; turn++) {
-        scene_expect_error(xseg_alloc(allocator, 0, 180 * MIB, NULL, &lent), XSEG_ERR_NO_MEMORY,
-                           "180");
-        assert_int_equal(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true), XSEG_OK);
-        lent = scene_alloc(allocator, 180 * MIB, NULL);
-        assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
-        assert_int_equal(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, false), XSEG_OK);
-        assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
-        scene_free(allocator, lent);
-        lent = NULL;
+        env_expect_error(xseg_alloc(allocator, 0, 180 * MIB, NULL, &fallback), XSEG_ERR_NO_MEMORY,
+                         "180");
+        assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true));
+        fallback = env_alloc(allocator, 180 * MIB, NULL);
+        assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
+        assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, false));
+        assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
+        env_free(allocator, fallback);
+        fallback = NULL;
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void settings_are_refused_in_words(void **state)
+TEST(invalid_settings_are_rejected)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator, NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, NULL);
 
-    (void)state;
-    scene_expect_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT, "NULL");
-    scene_expect_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), XSEG_ERR_ARGUMENT,
-                       "xseg_pool_setting, 7");
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    pool = scene_watched_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 512, NULL);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_expect_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT,
-                       "pool has been released");
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_expect_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), XSEG_ERR_ARGUMENT,
+                     "xseg_pool_setting, 7");
+    assert_ok(xseg_pool_release(pool));
+    pool = env_observed_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 512, NULL);
+    assert_ok(xseg_pool_release(pool));
+    env_expect_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT,
+                     "pool has been released");
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
-/* --- Names of the user's. --- */
+/* --- User names. --- */
 
-/* The events of a pool that is over still say what the user called it. */
-static void history_gives_the_users_name_back(void **state)
+/* Also events of a destroyed pool. */
+TEST(history_reports_the_user_name_of_a_pool)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     unsigned seen[3] = {0};
 
-    (void)state;
     for (unsigned i = 0; i < 40; i++) {
         struct xseg_pool_options options = {sizeof(options)};
 
         /* Every third has no name. */
         options.id[0] = i % 3 == 0 ? 0 : 7;
         options.id[1] = i % 3 == 0 ? 0 : 1000 + i;
-        struct xseg_pool *pool = make_pool(allocator, &options);
-        scene_free(allocator, scene_alloc_in(allocator, pool, 512, NULL));
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_empty_cache(allocator);
+        struct xseg_pool *pool = env_pool_with(allocator, &options);
+        env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
+        assert_ok(xseg_pool_release(pool));
+        env_empty_cache(allocator);
     }
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    struct recorded recorded = recorded_walk(allocator, 0);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    struct history_list recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++) {
         const struct xseg_history_entry *entry = &recorded.entry[i];
         const bool is_named = entry->pool != 0 && (entry->pool - 1) % 3 != 0;
@@ -132,41 +115,40 @@ static void history_gives_the_users_name_back(void **state)
     }
     free(recorded.entry);
     assert_true(seen[0] > 20 && seen[1] > 20 && seen[2] > 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* Callers that were compiled before there were ids give a shorter structure. */
-static void older_callers_have_no_name(void **state)
+TEST(older_callers_have_no_pool_name)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     options.struct_size = offsetof(struct xseg_pool_options, id);
     options.id[0] = 5;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     options.struct_size += 1;
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "struct_size");
-    scene_close(allocator);
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                     "struct_size");
+    env_close(allocator);
 }
 
 /* --- The end. --- */
 
-/* What a pool told of its end. */
-struct told {
+/* What the destroy callback received. */
+struct notified {
     unsigned times, frees, frees_before;
     struct xseg_statistics last;
 };
 
-static void hear(void *context, const struct xseg_statistics *last)
+static void log_line(void *context, const struct xseg_statistics *last)
 {
-    struct told *told = context;
+    struct notified *notified = context;
 
-    told->times++;
-    told->last = *last;
-    told->frees_before = told->frees;
+    notified->times++;
+    notified->last = *last;
+    notified->frees_before = notified->frees;
 }
 
 static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stream)
@@ -183,139 +165,131 @@ static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stre
 
 static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
-    struct told *told = context;
+    struct notified *notified = context;
 
     (void)bytes;
     (void)device;
     (void)stream;
-    /* PyTorch destroys the pool's allocator when it is gone. */
-    assert_int_equal(told->times, 0);
-    told->frees++;
+    /* PyTorch destroys the pool's allocator in the callback. */
+    assert_int_equal(notified->times, 0);
+    notified->frees++;
     assert_int_equal(cuMemFree_v2((uintptr_t)ptr), 0);
 }
 
-static struct xseg_pool_options telling(struct told *told)
+static struct xseg_pool_options telling(struct notified *notified)
 {
     struct xseg_pool_options options = {sizeof(options)};
 
-    *told = (struct told){.times = 0};
-    options.on_destroy = hear;
-    options.on_destroy_context = told;
+    *notified = (struct notified){.times = 0};
+    options.on_destroy = log_line;
+    options.on_destroy_context = notified;
     return options;
 }
 
 static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
-static void a_pool_without_memory_is_gone_with_its_release(void **state)
+TEST(empty_pool_is_destroyed_at_its_release)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct told told;
-    const struct xseg_pool_options options = telling(&told);
-    struct xseg_pool *pool = make_pool(allocator, &options);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct notified notified;
+    const struct xseg_pool_options options = telling(&notified);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    (void)state;
-    assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(told.times, 0);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(told.times, 1);
-    assert_int_equal(told.last.struct_size, sizeof(told.last));
-    assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].peak, 0);
-    scene_close(allocator);
-    assert_int_equal(told.times, 1);
+    assert_ok(xseg_pool_retain(pool));
+    assert_ok(xseg_pool_release(pool));
+    assert_int_equal(notified.times, 0);
+    assert_ok(xseg_pool_release(pool));
+    assert_int_equal(notified.times, 1);
+    assert_int_equal(notified.last.struct_size, sizeof(notified.last));
+    assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].peak, 0);
+    env_close(allocator);
+    assert_int_equal(notified.times, 1);
 }
 
 /* PyTorch releases a pool, and then empties it. */
-static void a_released_pool_is_trimmed_by_name(void **state)
+TEST(a_released_pool_is_trimmed_by_name)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
+        struct xseg_allocator *allocator = env_open(configs[i]);
         struct xseg_scope where = XSEG_SCOPE_ALL;
         struct xseg_trim_result done = {sizeof(done)};
-        struct told told;
-        const struct xseg_pool_options options = telling(&told);
-        struct xseg_pool *pool = where.pool = make_pool(allocator, &options);
+        struct notified notified;
+        const struct xseg_pool_options options = telling(&notified);
+        struct xseg_pool *pool = where.pool = env_pool_with(allocator, &options);
 
-        void *kept = scene_alloc_in(allocator, pool, 512, NULL);
-        scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-        scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+        void *kept = env_alloc_in(allocator, pool, 512, NULL);
+        env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+        env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
+        assert_ok(xseg_pool_release(pool));
+        assert_ok(xseg_trim(allocator, &where, NULL, &done));
         assert_int_equal(done.released, 40 * MIB);
-        assert_int_equal(told.times, 0);
-        scene_free(allocator, kept);
-        assert_int_equal(told.times, 0);
-        assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+        assert_int_equal(notified.times, 0);
+        env_free(allocator, kept);
+        assert_int_equal(notified.times, 0);
+        assert_ok(xseg_trim(allocator, &where, NULL, &done));
         assert_int_equal(done.released, 2 * MIB);
         assert_int_equal(done.remaining, 0);
-        assert_int_equal(told.times, 1);
-        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].peak, 42 * MIB);
-        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_SMALL].freed, 2 * MIB);
-        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_LARGE].freed, 40 * MIB);
-        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(told.last.allocation[XSEG_STAT_ALL].allocated, 2);
+        assert_int_equal(notified.times, 1);
+        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].peak, 42 * MIB);
+        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_SMALL].freed, 2 * MIB);
+        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_LARGE].freed, 40 * MIB);
+        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(notified.last.allocation[XSEG_STAT_ALL].allocated, 2);
         /* The default pool's memory is still there. */
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
-        scene_close(allocator);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+        env_close(allocator);
     }
 }
 
 /* The pool is freed while the trim goes on with the other devices. */
-static void a_trim_that_destroys_its_pool_names_all_devices(void **state)
+TEST(a_trim_that_destroys_its_pool_names_all_devices)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
-    struct told told;
-    const struct xseg_pool_options options = telling(&told);
+    struct notified notified;
+    const struct xseg_pool_options options = telling(&notified);
     void *other = NULL;
 
-    (void)state;
-    settings.devices = 2;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    struct xseg_pool *pool = where.pool = make_pool(allocator, &options);
-    assert_int_equal(xseg_alloc(allocator, 1, 40 * MIB, NULL, &other), XSEG_OK);
-    scene_free(allocator, other);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_pool *pool = where.pool = env_pool_with(allocator, &options);
+    assert_ok(xseg_alloc(allocator, 1, 40 * MIB, NULL, &other));
+    env_free(allocator, other);
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 40 * MIB);
-    assert_int_equal(told.times, 1);
-    scene_close(allocator);
+    assert_int_equal(notified.times, 1);
+    env_close(allocator);
 }
 
-/* Own functions are not called once the pool is gone: at a trim, where memory was short, or at the close. */
-static void own_functions_end_before_the_pool_is_gone(void **state)
+/* In a trim, under memory pressure, or in the close. */
+TEST(custom_memory_is_freed_before_the_pool_is_destroyed)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-
-    (void)state;
-    settings.memory_bytes = 128 * MIB;
     for (unsigned how = 0; how < 4; how++) {
-        struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-        struct told told;
+        struct xseg_allocator *allocator = env_open_mib(128, NULL);
+        struct notified notified;
 
-        capture_enter(0); /* the functions call the driver */
-        struct xseg_pool_options options = telling(&told);
-        options.memory = (struct xseg_pool_memory){own_alloc, own_free, &told};
-        struct xseg_pool *pool = make_pool(allocator, &options);
+        env_context_push(0); /* the functions call the driver */
+        struct xseg_pool_options options = telling(&notified);
+        options.memory = (struct xseg_pool_memory){own_alloc, own_free, &notified};
+        struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-        scene_free(allocator, scene_alloc_in(allocator, pool, 60 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
         if (how != 3)
-            assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        assert_int_equal(told.times + told.frees, 0);
+            assert_ok(xseg_pool_release(pool));
+        assert_int_equal(notified.times + notified.frees, 0);
         if (how == 0)
-            scene_empty_cache(allocator);
+            env_empty_cache(allocator);
         if (how == 1)
-            scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
+            env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
         if (how < 2)
-            assert_int_equal(told.times, 1);
-        assert_int_equal(xseg_close(allocator), XSEG_OK);
-        capture_leave(0);
-        assert_int_equal(told.times, 1);
-        assert_int_equal(told.frees_before, 1);
-        assert_int_equal(told.last.reserved_bytes[XSEG_STAT_ALL].freed, 60 * MIB);
+            assert_int_equal(notified.times, 1);
+        assert_ok(xseg_close(allocator));
+        env_context_pop(0);
+        assert_int_equal(notified.times, 1);
+        assert_int_equal(notified.frees_before, 1);
+        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].freed, 60 * MIB);
     }
 }
 
@@ -327,78 +301,73 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
     assert_int_equal(xseg_free(other, &other), XSEG_ERR_NOT_ALLOCATED);
 }
 
-/* Who is told uses another allocator; the request that took the pool's memory has failed, and says why. */
-static void a_failure_keeps_its_text(void **state)
+/* The callback uses another allocator; the request that reclaimed the pool's memory fails, and its message is kept. */
+TEST(a_failure_keeps_its_text)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_allocator *other = NULL;
     void *block = NULL;
 
-    (void)state;
-    settings.memory_bytes = 128 * MIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
-    assert_int_equal(scene_try_open(NULL, &other), XSEG_OK);
+    struct xseg_allocator *allocator = env_open_mib(128, NULL);
+    assert_ok(env_try_open(NULL, &other));
     options.on_destroy = fail_elsewhere;
     options.on_destroy_context = &other;
-    struct xseg_pool *pool = make_pool(allocator, &options);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 60 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_expect_error(xseg_alloc(allocator, 0, 200 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY,
-                       "200.00 MiB");
-    assert_int_equal(xseg_close(other), XSEG_OK);
-    scene_close(allocator);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
+    assert_ok(xseg_pool_release(pool));
+    env_expect_error(xseg_alloc(allocator, 0, 200 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY,
+                     "200.00 MiB");
+    assert_ok(xseg_close(other));
+    env_close(allocator);
 }
 
 /* What a program's own capture forbids its threads, own functions may do. */
-static void own_functions_serve_a_capture(void **state)
+TEST(own_functions_serve_a_capture)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = capture_stream(0);
-    struct told told;
-    struct xseg_pool_options options = telling(&told);
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream_on(0);
+    struct notified notified;
+    struct xseg_pool_options options = telling(&notified);
 
-    (void)state;
-    capture_enter(0);
-    options.memory = (struct xseg_pool_memory){own_alloc, own_free, &told};
-    struct xseg_pool *pool = make_pool(allocator, &options);
+    env_context_push(0);
+    options.memory = (struct xseg_pool_memory){own_alloc, own_free, &notified};
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    scene_capture_begin(pool, stream);
-    void *ptr = scene_alloc(allocator, 60 * MIB, stream);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
-    assert_int_equal(told.frees, 1);
-    capture_leave(0);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    capture_stream_destroy(0, stream);
+    env_capture_begin(pool, stream);
+    void *ptr = env_alloc(allocator, 60 * MIB, stream);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+    env_capture_end(pool, stream);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
+    env_empty_cache(allocator);
+    assert_int_equal(notified.frees, 1);
+    env_context_pop(0);
+    assert_ok(xseg_close(allocator));
+    env_stream_destroy_on(0, stream);
 }
 
-static void every_pool_is_told_of_once(void **state)
+TEST(destruction_is_notified_once)
 {
     enum { POOLS = 200 };
-    static struct told told[POOLS];
-    struct xseg_allocator *allocator = scene_open(NULL);
+    static struct notified notified[POOLS];
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pools[POOLS];
 
-    (void)state;
     for (unsigned i = 0; i < POOLS; i++) {
-        const struct xseg_pool_options options = telling(&told[i]);
+        const struct xseg_pool_options options = telling(&notified[i]);
 
-        pools[i] = make_pool(allocator, &options);
-        scene_free(allocator, scene_alloc_in(allocator, pools[i], 512, NULL));
+        pools[i] = env_pool_with(allocator, &options);
+        env_free(allocator, env_alloc_in(allocator, pools[i], 512, NULL));
     }
     for (unsigned i = 0; i < POOLS; i += 2)
-        assert_int_equal(xseg_pool_release(pools[i]), XSEG_OK);
-    scene_empty_cache(allocator);
+        assert_ok(xseg_pool_release(pools[i]));
+    env_empty_cache(allocator);
     for (unsigned i = 0; i < POOLS; i++)
-        assert_int_equal(told[i].times, 1 - i % 2);
-    scene_close(allocator);
+        assert_int_equal(notified[i].times, 1 - i % 2);
+    env_close(allocator);
     for (unsigned i = 0; i < POOLS; i++) {
-        assert_int_equal(told[i].times, 1);
-        assert_int_equal(told[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
+        assert_int_equal(notified[i].times, 1);
+        assert_int_equal(notified[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
     }
 }
 
@@ -406,20 +375,18 @@ static void every_pool_is_told_of_once(void **state)
 
 static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    where.pool = pool;
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(allocator, &where, &stats));
     return stats;
 }
 
 static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned what)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
-    where.pool = pool;
-    assert_int_equal(xseg_stats_reset(allocator, &where, what), XSEG_OK);
+    assert_ok(xseg_stats_reset(allocator, &where, what));
 }
 
 static void expect_reserved(const struct xseg_statistics *stats, enum xseg_stat_group group,
@@ -435,59 +402,56 @@ static void expect_reserved(const struct xseg_statistics *stats, enum xseg_stat_
 
 /* The figures are what PyTorch gives as reserved_bytes_by_private_pools after the same calls: 30 MiB and 512 bytes,
  * the former freed, the pool deleted, the latter freed. */
-static void a_pool_counts_what_it_reserved(void **state)
+TEST(a_pool_counts_what_it_reserved)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        struct told told;
-        const struct xseg_pool_options options = telling(&told);
-        struct xseg_pool *pool = make_pool(allocator, &options);
-        void *a = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-        void *b = scene_alloc_in(allocator, pool, 512, NULL);
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        struct notified notified;
+        const struct xseg_pool_options options = telling(&notified);
+        struct xseg_pool *pool = env_pool_with(allocator, &options);
+        void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+        void *b = env_alloc_in(allocator, pool, 512, NULL);
         struct xseg_statistics stats = stats_of(allocator, pool);
 
         expect_reserved(&stats, XSEG_STAT_ALL, all, all, all, 0);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, small, 0);
         expect_reserved(&stats, XSEG_STAT_LARGE, large, large, large, 0);
-        scene_free(allocator, a);
+        env_free(allocator, a);
         reset(allocator, pool, XSEG_RESET_PEAK);
         reset(allocator, pool, XSEG_RESET_ACCUMULATED);
         /* The device's are not reset with the pool's. */
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].allocated, all);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].allocated, all);
         stats = stats_of(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, all, all, 0, 0);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_empty_cache(allocator);
+        assert_ok(xseg_pool_release(pool));
+        env_empty_cache(allocator);
         stats = stats_of(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, small, all, 0, large);
         expect_reserved(&stats, XSEG_STAT_LARGE, 0, large, 0, large);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
-        scene_free(allocator, b);
-        scene_empty_cache(allocator);
-        assert_int_equal(told.times, 1);
-        expect_reserved(&told.last, XSEG_STAT_ALL, 0, all, 0, all);
-        expect_reserved(&told.last, XSEG_STAT_LARGE, 0, large, 0, large);
-        expect_reserved(&told.last, XSEG_STAT_SMALL, 0, small, 0, small);
-        scene_close(allocator);
+        env_free(allocator, b);
+        env_empty_cache(allocator);
+        assert_int_equal(notified.times, 1);
+        expect_reserved(&notified.last, XSEG_STAT_ALL, 0, all, 0, all);
+        expect_reserved(&notified.last, XSEG_STAT_LARGE, 0, large, 0, large);
+        expect_reserved(&notified.last, XSEG_STAT_SMALL, 0, small, 0, small);
+        env_close(allocator);
     }
 }
 
-static void a_peak_falls_to_what_is_reserved(void **state)
+TEST(a_peak_falls_to_what_is_reserved)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator, NULL);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, NULL);
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
-    (void)state;
-    where.pool = pool;
-    void *kept = scene_alloc_in(allocator, pool, 512, NULL);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 60 * MIB, NULL));
-    assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
+    void *kept = env_alloc_in(allocator, pool, 512, NULL);
+    env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
+    assert_ok(xseg_trim(allocator, &where, NULL, NULL));
     struct xseg_statistics stats = stats_of(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 62 * MIB, 62 * MIB, 60 * MIB);
     reset(allocator, pool, XSEG_RESET_PEAK);
@@ -495,32 +459,30 @@ static void a_peak_falls_to_what_is_reserved(void **state)
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 2 * MIB, 62 * MIB, 60 * MIB);
     expect_reserved(&stats, XSEG_STAT_LARGE, 0, 0, 60 * MIB, 60 * MIB);
     /* A small and a large peak at different times: that of both is no sum. */
-    scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
     stats = stats_of(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 22 * MIB, 22 * MIB, 82 * MIB, 60 * MIB);
-    scene_free(allocator, kept);
-    scene_close(allocator);
+    env_free(allocator, kept);
+    env_close(allocator);
 }
 
 /* Cached memory of a pool that was released is the pool's until it is reclaimed. */
-static void memory_of_a_released_pool_can_be_read(void **state)
+TEST(memory_of_a_released_pool_can_be_read)
 {
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = scene_open(configs[i]);
-        struct told told;
-        const struct xseg_pool_options options = telling(&told);
-        struct xseg_pool *pool = make_pool(allocator, &options),
-                         *other = make_pool(allocator, NULL);
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        struct notified notified;
+        const struct xseg_pool_options options = telling(&notified);
+        struct xseg_pool *pool = env_pool_with(allocator, &options),
+                         *other = env_pool_with(allocator, NULL);
+        struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        where.pool = pool;
-        scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-        scene_free(allocator, scene_alloc_in(allocator, pool, 512, NULL));
-        scene_free(allocator, scene_alloc_in(allocator, other, 20 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(other), XSEG_OK);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+        env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+        env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
+        env_free(allocator, env_alloc_in(allocator, other, 20 * MIB, NULL));
+        assert_ok(xseg_pool_release(other));
+        assert_ok(xseg_pool_release(pool));
         stats = stats_of(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, 42 * MIB, 42 * MIB, 42 * MIB, 0);
         expect_reserved(&stats, XSEG_STAT_LARGE, 40 * MIB, 40 * MIB, 40 * MIB, 0);
@@ -528,33 +490,316 @@ static void memory_of_a_released_pool_can_be_read(void **state)
         assert_int_equal(stats.segment[XSEG_STAT_ALL].current, i == 0 ? 0 : 2);
         assert_int_equal(stats.physical_bytes, 42 * MIB);
         reset(allocator, pool, XSEG_RESET_PEAK);
-        assert_int_equal(told.times, 0);
-        assert_int_equal(xseg_trim(allocator, &where, NULL, NULL), XSEG_OK);
-        assert_int_equal(told.times, 1);
-        assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
-        scene_close(allocator);
+        assert_int_equal(notified.times, 0);
+        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
+        assert_int_equal(notified.times, 1);
+        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+        env_close(allocator);
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_split_can_be_turned_on_and_off),
-        cmocka_unit_test(use_on_oom_can_be_turned_on_and_off),
-        cmocka_unit_test(settings_are_refused_in_words),
-        cmocka_unit_test(history_gives_the_users_name_back),
-        cmocka_unit_test(older_callers_have_no_name),
-        cmocka_unit_test(a_pool_without_memory_is_gone_with_its_release),
-        cmocka_unit_test(a_released_pool_is_trimmed_by_name),
-        cmocka_unit_test(a_trim_that_destroys_its_pool_names_all_devices),
-        cmocka_unit_test(own_functions_end_before_the_pool_is_gone),
-        cmocka_unit_test(a_failure_keeps_its_text),
-        cmocka_unit_test(own_functions_serve_a_capture),
-        cmocka_unit_test(every_pool_is_told_of_once),
-        cmocka_unit_test(a_pool_counts_what_it_reserved),
-        cmocka_unit_test(a_peak_falls_to_what_is_reserved),
-        cmocka_unit_test(memory_of_a_released_pool_can_be_read),
-    };
+/* --- Pools whose blocks are one page each (single_page): what the driver says of them, reuse, and memory that is
+ * short. --- */
 
-    return cmocka_run_group_tests_name("pool options", tests, NULL, NULL);
+/* The driver's own functions, as a program declares them. */
+int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long ptr);
+int cuMemRetainAllocationHandle(unsigned long long *handle, void *ptr);
+int cuMemRelease(unsigned long long handle);
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+
+/* The allocation at an address, as the driver sees it from a current context. */
+static void ask_driver(const void *address, unsigned long long *base, size_t *bytes)
+{
+    void *context = NULL;
+
+    assert_int_equal(cuInit(0), 0);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    assert_int_equal(cuMemGetAddressRange_v2(base, bytes, (uintptr_t)address), 0);
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+}
+
+static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t limit)
+{
+    struct xseg_pool_options options = {sizeof(options), .single_page = true, .limit_bytes = limit};
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+
+    return pool;
+}
+
+static uint64_t whole_pages(uint64_t bytes)
+{
+    return (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
+}
+
+/* The driver sees one allocation, which is the whole block and nothing else. */
+static void expect_single(const char *block, uint64_t bytes)
+{
+    unsigned long long base = 0, first = 0, last = 0;
+    size_t seen = 0;
+
+    ask_driver(block + bytes - 1, &base, &seen);
+    assert_int_equal(base, (uintptr_t)block);
+    assert_int_equal(seen, whole_pages(bytes));
+    assert_int_equal(cuMemRetainAllocationHandle(&first, (void *)(uintptr_t)block), 0);
+    assert_int_equal(cuMemRetainAllocationHandle(&last, (void *)((uintptr_t)block + bytes - 1)), 0);
+    assert_int_equal(first, last);
+    assert_int_equal(cuMemRelease(first), 0);
+    assert_int_equal(cuMemRelease(last), 0);
+}
+
+/* --- One page each. --- */
+
+static bool add_rest(void *context, const struct xseg_reason *reason)
+{
+    uint64_t *rest = context;
+
+    *rest += reason->is_single_page && reason->block != NULL
+                 ? reason->block_bytes - reason->block_requested
+                 : 0;
+    return true;
+}
+
+static bool add_single(void *context, const struct xseg_mapping *mapping)
+{
+    uint64_t *bytes = context;
+
+    if (mapping->is_single_page) {
+        assert_int_equal(mapping->page_bytes, mapping->bytes);
+        *bytes += mapping->bytes;
+    }
+    return true;
+}
+
+/* Only allocated blocks count, without small ones and other pools. */
+TEST(explain_reports_the_cost_of_single_pages)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    struct xseg_explain_result sums = {sizeof(sums)};
+    uint64_t rest = 0, single = 0;
+
+    char *const other = env_alloc(allocator, 3 * MIB, NULL);
+    char *const small = env_alloc_in(allocator, pool, 1000, NULL);
+    char *const block = env_alloc_in(allocator, pool, 5 * MIB + 100, NULL);
+    char *const freed = env_alloc_in(allocator, pool, 31 * MIB, NULL);
+    env_free(allocator, freed);
+    assert_ok(xseg_explain(allocator, NULL, add_rest, &rest, &sums));
+    assert_int_equal(sums.single_page_padding, MIB - 100);
+    assert_int_equal(rest, MIB - 100);
+    assert_ok(xseg_for_each_mapping(allocator, NULL, add_single, &single));
+    assert_int_equal(single, (6 + 32) * MIB);
+    env_free(allocator, other, small, block);
+    env_close(allocator);
+}
+
+TEST(a_large_block_is_one_piece_of_memory)
+{
+    static const size_t sizes[] = {MIB + 1, 2 * MIB, 21 * MIB, 140 * MIB, 1000 * MIB + 512};
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *block[COUNT_OF(sizes)];
+
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        const uint64_t created = xseg_sim_calls("cuMemCreate");
+
+        block[i] = env_alloc_in(allocator, pool, sizes[i], NULL);
+        assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 1);
+        assert_int_equal(env_block(allocator, block[i]).bytes, whole_pages(sizes[i]));
+        assert_int_equal(env_block(allocator, block[i]).requested, sizes[i]);
+    }
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        expect_single(block[i], sizes[i]);
+        env_free(allocator, block[i]);
+    }
+    env_close(allocator);
+}
+
+TEST(a_pool_can_be_set_to_it_before_its_first_block)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
+
+    assert_ok(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true));
+    char *const block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    expect_single(block, 30 * MIB);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    env_expect_error(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, false), XSEG_ERR_BUSY,
+                     "has served a request");
+    char *const next = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    expect_single(next, 30 * MIB);
+    env_free(allocator, next);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
+}
+
+TEST(small_blocks_share_pages_as_ever)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *first = env_alloc_in(allocator, pool, 1000, NULL);
+    char *second = env_alloc_in(allocator, pool, 1000, NULL);
+
+    assert_ptr_equal(second, first + 1024);
+    env_free(allocator, first, second);
+    env_close(allocator);
+}
+
+TEST(alignment_is_that_of_the_page)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    struct xseg_request request = {sizeof(request)};
+    void *plain = env_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
+
+    env_free(allocator, plain);
+    request.pool = pool;
+    request.bytes = 30 * MIB;
+    request.alignment = GIB;
+    assert_ok(xseg_alloc_with(allocator, &request, &block));
+    assert_int_equal((uintptr_t)block % GIB, 0);
+    assert_int_equal(env_block(allocator, block).bytes, 30 * MIB);
+    expect_single(block, 30 * MIB);
+    env_free(allocator, block);
+    env_close(allocator);
+}
+
+/* --- Reuse. --- */
+
+TEST(a_cached_page_serves_nearly_its_size_whole)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
+
+    env_free(allocator, first);
+    /* By less than 20 MiB, max_non_split_rounding_mb, it may be too long. */
+    char *shorter = env_alloc_in(allocator, pool, 81 * MIB, NULL);
+    assert_ptr_equal(shorter, first);
+    assert_int_equal(env_block(allocator, shorter).bytes, 100 * MIB);
+    env_free(allocator, shorter);
+    char *much_shorter = env_alloc_in(allocator, pool, 80 * MIB, NULL);
+    assert_ptr_not_equal(much_shorter, first);
+    expect_single(much_shorter, 80 * MIB);
+    env_free(allocator, much_shorter);
+    env_close(allocator);
+}
+
+TEST(single_page_is_allocated_at_its_address_only)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
+    void *block = NULL;
+
+    env_free(allocator, first);
+    env_expect_error(xseg_alloc_at(pool, 40 * MIB, NULL, first + 20 * MIB, &block), XSEG_ERR_BUSY,
+                     "not the start of a single page");
+    assert_ok(xseg_alloc_at(pool, 40 * MIB, NULL, first, &block));
+    assert_int_equal(env_block(allocator, block).bytes, 100 * MIB);
+    env_free(allocator, block);
+    env_close(allocator);
+}
+
+/* Idle pages of a released pool are the driver's to make others of. */
+TEST(a_released_pool_makes_room_for_others)
+{
+    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
+    assert_ok(xseg_pool_release(pool));
+    void *block = env_alloc(allocator, 240 * MIB, NULL);
+    env_free(allocator, block);
+    env_close(allocator);
+}
+
+/* Addresses come again for pages of their size; those of other sizes are given back before new ones are taken. */
+TEST(addresses_do_not_gather)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    uint64_t most = 0;
+    void *block;
+
+    for (unsigned i = 0; i < 200; i++) {
+        void *before = block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
+
+        env_free(allocator, block);
+        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
+        block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
+        assert_ptr_equal(block, before);
+        env_free(allocator, block);
+        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
+        const uint64_t addresses = env_stats(allocator).address_bytes;
+        most = addresses > most ? addresses : most;
+    }
+    assert_true(most <= 500 * MIB);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
+}
+
+TEST(resumed_pool_has_single_pages)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *block = env_alloc_in(allocator, pool, 140 * MIB, NULL);
+
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_ok(xseg_pool_resume(pool));
+    expect_single(block, 140 * MIB);
+    env_free(allocator, block);
+    env_close(allocator);
+}
+
+/* --- Memory that is short. --- */
+
+TEST(idle_pages_of_other_sizes_make_room)
+{
+    /* Idle memory in the pool itself, in the default pool, and with a pool limit. */
+    for (unsigned i = 0; i < 3; i++) {
+        struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
+        struct xseg_pool *pool = make_pool(allocator, i == 2 ? 210 * MIB : 0);
+        void *other = i == 1 ? env_alloc(allocator, 160 * MIB, NULL)
+                             : env_alloc_in(allocator, pool, 160 * MIB, NULL);
+
+        env_free(allocator, other);
+        char *block = env_alloc_in(allocator, pool, 200 * MIB, NULL);
+        expect_single(block, 200 * MIB);
+        env_free(allocator, block);
+        env_close(allocator);
+    }
+}
+
+TEST(failed_single_page_leaves_nothing)
+{
+    void *block = NULL;
+
+    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    const uint64_t before = env_stats(allocator).address_bytes;
+    assert_int_equal(env_try_alloc_in(allocator, pool, 300 * MIB, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_stats(allocator).address_bytes, before);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
+}
+
+TEST(classic_segments_serve_single_page_pools)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    struct xseg_pool *pool = make_pool(allocator, 0);
+    char *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    unsigned long long base = 0;
+    size_t seen = 0;
+
+    ask_driver(block, &base, &seen);
+    assert_true(base <= (uintptr_t)block && base + seen >= (uintptr_t)block + 40 * MIB);
+    env_free(allocator, block);
+    env_close(allocator);
 }

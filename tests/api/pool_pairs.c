@@ -4,12 +4,12 @@
  */
 #include <stdlib.h>
 
-#include "tests/support/exported.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/exported_handles.h"
 
 /* --- What most cases need. --- */
 
-/* What a pool's own functions have to give: two pieces of 2 MiB. */
+/* Memory of the custom functions: two pieces of 2 MiB. */
 static struct {
     unsigned char *memory;
     unsigned given, taken;
@@ -47,633 +47,614 @@ static const struct xseg_pool_memory own_memory = {own_alloc, own_free, NULL};
 
 static struct xseg_allocator *open_on(size_t mib)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-
-    settings.memory_bytes = mib * MIB;
-    return scene_open_on(&settings, "expandable_segments:True");
+    return env_open_mib(mib, "expandable_segments:True");
 }
 
 static bool free_live(void *context, const struct xseg_block_info *info)
 {
     if (info->state == XSEG_BLOCK_ALLOCATED)
-        scene_free(context, info->base);
+        env_free(context, info->base);
     return true;
 }
 
 /* Free all that lives, and close; then the stream goes, if there is one. */
 static void finish(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    assert_int_equal(xseg_for_each_block(allocator, NULL, free_live, allocator), XSEG_OK);
+    assert_ok(xseg_for_each_block(allocator, NULL, free_live, allocator));
     if (stream == NULL) {
-        scene_close(allocator);
+        env_close(allocator);
         return;
     }
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
-static struct xseg_pool *make(struct xseg_allocator *allocator,
-                              const struct xseg_pool_options *options)
+/* Allocate a fallback block from a pool that has all memory of the device. */
+static void *alloc_fallback(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
-    struct xseg_pool *pool = NULL;
-
-    assert_int_equal(xseg_pool_create(allocator, 0, options, &pool), XSEG_OK);
-    return pool;
-}
-
-/* The memory of a pool that is all of a device is lent, as a block of so many bytes; returns that. */
-static void *lend(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
-{
-    void *lent;
-
-    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-    lent = scene_alloc(allocator, bytes, NULL);
-    assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
-    return lent;
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+    void *fallback = env_alloc(allocator, bytes, NULL);
+    assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
+    return fallback;
 }
 
 /* A cached block of 20 MiB that only a request of all of it, or a pool that does not split, gets whole. */
 static void cache_one(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
 }
 
 static void expect_whole(struct xseg_allocator *allocator, const void *ptr)
 {
-    assert_int_equal(scene_block(allocator, ptr).bytes, 20 * MIB);
+    assert_int_equal(env_block(allocator, ptr).bytes, 20 * MIB);
 }
 
-static void expect_refused(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
-                           xseg_status status)
+static void expect_rejected(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                            xseg_status status)
 {
     void *ptr = NULL;
 
-    assert_int_equal(scene_try_alloc_in(allocator, pool, bytes, &ptr), status);
+    assert_int_equal(env_try_alloc_in(allocator, pool, bytes, &ptr), status);
     assert_null(ptr);
 }
 
 static void pause_and_resume(struct xseg_pool *pool)
 {
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_ok(xseg_pool_resume(pool));
 }
 
 static struct xseg_checkpoint *checkpoint_of(struct xseg_pool *pool)
 {
     struct xseg_checkpoint *checkpoint = NULL;
 
-    assert_int_equal(xseg_pool_checkpoint(pool, &checkpoint), XSEG_OK);
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
     return checkpoint;
 }
 
 static void restore(struct xseg_pool *pool, struct xseg_checkpoint *checkpoint)
 {
-    assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
     xseg_checkpoint_destroy(checkpoint);
 }
 
 static void share_once(struct xseg_allocator *allocator, void *ptr)
 {
-    assert_int_equal(exported_hold(allocator, ptr), XSEG_OK);
+    assert_ok(export_and_close_handles(allocator, ptr));
 }
 
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
-}
-
-#define OPTIONS(member, value)                                 \
+#define OPTIONS(member, value)                            \
     struct xseg_pool_options options = {sizeof(options)}; \
-    options.member = (value);                                  \
+    options.member = (value);                             \
     (void)state
 
-/* --- A pool that lends. --- */
+/* --- Fallback pools. --- */
 
-static void lend_and_no_split(void **state)
+#define PAIR(one, other, verdict) TEST_WITH(one##_and_##other, set_up, tear_down)
+
+PAIR(fallback, no_split, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.no_split = true;
-    void *lent = lend(allocator, make(allocator, &options), 20 * MIB);
-    assert_int_equal(scene_block(allocator, lent).bytes, 40 * MIB);
+    void *fallback = alloc_fallback(allocator, env_pool_with(allocator, &options), 20 * MIB);
+    assert_int_equal(env_block(allocator, fallback).bytes, 40 * MIB);
     finish(allocator, NULL);
 }
 
-static void lend_and_limit(void **state)
+PAIR(fallback, limit, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.limit_bytes = 40 * MIB;
-    struct xseg_pool *pool = make(allocator, &options);
-    void *lent = lend(allocator, pool, 30 * MIB);
-    /* What is lent still counts towards it. */
-    (void)scene_alloc_in(allocator, pool, 10 * MIB, NULL);
-    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
-    scene_free(allocator, lent);
-    (void)scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *fallback = alloc_fallback(allocator, pool, 30 * MIB);
+    /* The fallback block counts towards the limit. */
+    (void)env_alloc_in(allocator, pool, 10 * MIB, NULL);
+    expect_rejected(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    env_free(allocator, fallback);
+    (void)env_alloc_in(allocator, pool, 2 * MIB, NULL);
     finish(allocator, NULL);
 }
 
-static void lend_and_own_memory(void **state)
+PAIR(fallback, own_memory, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(2);
 
     options.memory = own_memory;
-    struct xseg_pool *pool = make(allocator, &options);
-    /* What such functions gave counts as the device's. */
-    scene_free(allocator, scene_alloc_in(allocator, pool, MIB, NULL));
-    void *lent = scene_alloc(allocator, MIB, NULL);
-    assert_ptr_equal(lent, own.memory);
-    assert_ptr_equal(scene_block(allocator, lent).fallback_pool, pool);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    /* Memory of custom functions counts as the device's. */
+    env_free(allocator, env_alloc_in(allocator, pool, MIB, NULL));
+    void *fallback = env_alloc(allocator, MIB, NULL);
+    assert_ptr_equal(fallback, own.memory);
+    assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
     finish(allocator, NULL);
 }
 
-static void lend_and_exportable(void **state)
+PAIR(fallback, exportable, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.exportable = true;
-    struct xseg_pool *pool = make(allocator, &options);
-    void *lent = lend(allocator, pool, 20 * MIB);
-    assert_int_equal(exported_hold(allocator, lent), XSEG_ERR_UNSUPPORTED);
-    void *inside = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *fallback = alloc_fallback(allocator, pool, 20 * MIB);
+    assert_int_equal(export_and_close_handles(allocator, fallback), XSEG_ERR_UNSUPPORTED);
+    void *inside = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     share_once(allocator, inside);
-    assert_int_equal(xseg_export_close(allocator, inside), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, inside));
     finish(allocator, NULL);
 }
 
-static void lend_and_pause(void **state)
+PAIR(fallback, pause, later)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *lent = lend(allocator, pool, 20 * MIB);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *fallback = alloc_fallback(allocator, pool, 20 * MIB);
 
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                       "contains a block of the default pool");
-    scene_free(allocator, lent);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    /* A pool that is paused does not lend, either; the device has room then. */
-    lent = scene_alloc(allocator, 20 * MIB, NULL);
-    assert_null(scene_block(allocator, lent).fallback_pool);
-    scene_free(allocator, lent);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                     "contains a block of the default pool");
+    env_free(allocator, fallback);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    /* A paused pool is no fallback; the device has free memory then. */
+    fallback = env_alloc(allocator, 20 * MIB, NULL);
+    assert_null(env_block(allocator, fallback).fallback_pool);
+    env_free(allocator, fallback);
+    assert_ok(xseg_pool_resume(pool));
     finish(allocator, NULL);
 }
 
-static void lend_and_checkpoint(void **state)
+PAIR(fallback, checkpoint, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *lent = lend(allocator, pool, 20 * MIB);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *fallback = alloc_fallback(allocator, pool, 20 * MIB);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
-static void lend_and_capture(void **state)
+PAIR(fallback, capture, no)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    const xseg_stream stream = env_stream();
 
-    (void)state;
-    scene_free(allocator, scene_alloc_in(allocator, pool, 40 * MIB, NULL));
-    scene_capture_begin(pool, stream);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    expect_refused(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+    env_capture_begin(pool, stream);
+    env_capture_end(pool, stream);
+    expect_rejected(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
     finish(allocator, stream);
 }
 
-static void lend_and_route(void **state)
+PAIR(fallback, route, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *lender = make(allocator, &options), *other = scene_pool(allocator);
-    void *lent = lend(allocator, lender, 20 * MIB);
+    struct xseg_pool *env = env_pool_with(allocator, &options), *other = env_pool(allocator);
+    void *fallback = alloc_fallback(allocator, env, 20 * MIB);
 
-    scene_free(allocator, lent);
+    env_free(allocator, fallback);
     /* Routed elsewhere, it is no request of the default pool. */
-    assert_int_equal(xseg_route_begin(other, NULL, NULL), XSEG_OK);
-    expect_refused(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(xseg_route_end(other), XSEG_OK);
+    assert_ok(xseg_route_begin(other, NULL, NULL));
+    expect_rejected(allocator, NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
+    assert_ok(xseg_route_end(other));
     /* Routed to, the pool serves it as its own. */
-    assert_int_equal(xseg_route_begin(lender, NULL, NULL), XSEG_OK);
-    assert_ptr_equal(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).pool, lender);
-    assert_int_equal(xseg_route_end(lender), XSEG_OK);
-    lent = scene_alloc(allocator, 20 * MIB, NULL);
-    assert_ptr_equal(scene_block(allocator, lent).fallback_pool, lender);
+    assert_ok(xseg_route_begin(env, NULL, NULL));
+    assert_ptr_equal(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).pool, env);
+    assert_ok(xseg_route_end(env));
+    fallback = env_alloc(allocator, 20 * MIB, NULL);
+    assert_ptr_equal(env_block(allocator, fallback).fallback_pool, env);
     finish(allocator, NULL);
 }
 
-static void lend_and_release(void **state)
+PAIR(fallback, release, no)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *lent = lend(allocator, pool, 20 * MIB);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *fallback = alloc_fallback(allocator, pool, 20 * MIB);
 
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(scene_block(allocator, lent).state, XSEG_BLOCK_ALLOCATED);
+    assert_ok(xseg_pool_release(pool));
+    assert_int_equal(env_block(allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
     /* The rest of the pool is not lent: as all idle memory, it goes to the request that needs it. */
-    assert_null(scene_block(allocator, scene_alloc(allocator, 20 * MIB, NULL)).fallback_pool);
+    assert_null(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).fallback_pool);
     finish(allocator, NULL);
 }
 
-/* --- A pool that does not split. --- */
+/* --- no_split. --- */
 
-static void no_split_and_limit(void **state)
+PAIR(no_split, limit, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
 
     options.limit_bytes = 20 * MIB;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     cache_one(allocator, pool);
-    expect_whole(allocator, scene_alloc_in(allocator, pool, 2 * MIB, NULL));
-    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    expect_whole(allocator, env_alloc_in(allocator, pool, 2 * MIB, NULL));
+    expect_rejected(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
     finish(allocator, NULL);
 }
 
-static void no_split_and_own_memory(void **state)
+PAIR(no_split, own_memory, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
 
     options.memory = own_memory;
-    void *ptr = scene_alloc_in(allocator, make(allocator, &options), 512, NULL);
-    assert_int_equal(scene_block(allocator, ptr).bytes, 2 * MIB);
+    void *ptr = env_alloc_in(allocator, env_pool_with(allocator, &options), 512, NULL);
+    assert_int_equal(env_block(allocator, ptr).bytes, 2 * MIB);
     finish(allocator, NULL);
 }
 
-static void no_split_and_exportable(void **state)
+PAIR(no_split, exportable, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
 
     options.exportable = true;
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     cache_one(allocator, pool);
-    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     expect_whole(allocator, ptr);
     share_once(allocator, ptr);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
 
-static void no_split_and_pause(void **state)
+PAIR(no_split, pause, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     cache_one(allocator, pool);
-    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     pause_and_resume(pool);
     expect_whole(allocator, ptr);
     finish(allocator, NULL);
 }
 
-static void no_split_and_checkpoint(void **state)
+PAIR(no_split, checkpoint, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     cache_one(allocator, pool);
-    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
     expect_whole(allocator, ptr);
     finish(allocator, NULL);
 }
 
-static void no_split_and_capture(void **state)
+PAIR(no_split, capture, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    const xseg_stream stream = env_stream();
 
-    scene_free(allocator, scene_alloc_in(allocator, pool, 20 * MIB, stream));
-    scene_capture_begin(pool, stream);
-    expect_whole(allocator, scene_alloc(allocator, 2 * MIB, stream));
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, stream));
+    env_capture_begin(pool, stream);
+    expect_whole(allocator, env_alloc(allocator, 2 * MIB, stream));
+    env_capture_end(pool, stream);
     finish(allocator, stream);
 }
 
-static void no_split_and_route(void **state)
+PAIR(no_split, route, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     cache_one(allocator, pool);
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    expect_whole(allocator, scene_alloc(allocator, 2 * MIB, NULL));
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    expect_whole(allocator, env_alloc(allocator, 2 * MIB, NULL));
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void no_split_and_release(void **state)
+PAIR(no_split, release, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
     cache_one(allocator, pool);
-    void *ptr = scene_alloc_in(allocator, pool, 2 * MIB, NULL);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
+    assert_ok(xseg_pool_release(pool));
     expect_whole(allocator, ptr);
-    scene_free(allocator, ptr);
-    scene_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
     finish(allocator, NULL);
 }
 
-/* --- A pool with a limit. --- */
+/* --- Limits. --- */
 
-static void limit_and_own_memory(void **state)
+PAIR(limit, own_memory, yes)
 {
     OPTIONS(limit_bytes, 2 * MIB);
     struct xseg_allocator *allocator = open_on(100);
 
     options.memory = own_memory;
-    struct xseg_pool *pool = make(allocator, &options);
-    (void)scene_alloc_in(allocator, pool, MIB, NULL);
-    (void)scene_alloc_in(allocator, pool, MIB, NULL);
-    expect_refused(allocator, pool, MIB, XSEG_ERR_LIMIT);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    (void)env_alloc_in(allocator, pool, MIB, NULL);
+    (void)env_alloc_in(allocator, pool, MIB, NULL);
+    expect_rejected(allocator, pool, MIB, XSEG_ERR_LIMIT);
     assert_int_equal(own.given, 1);
     finish(allocator, NULL);
 }
 
-static void limit_and_exportable(void **state)
+PAIR(limit, exportable, yes)
 {
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(100);
 
     options.exportable = true;
-    struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     share_once(allocator, ptr);
-    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    expect_rejected(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
 
-static void limit_and_pause(void **state)
+PAIR(limit, pause, yes)
 {
     OPTIONS(limit_bytes, 40 * MIB);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    (void)scene_alloc_in(allocator, pool, 40 * MIB, NULL);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    (void)env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     where.pool = pool;
     limits.hard_bytes = 20 * MIB;
-    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
     assert_int_equal(xseg_pool_resume(pool), XSEG_ERR_LIMIT);
     limits.hard_bytes = 40 * MIB;
-    assert_int_equal(xseg_limits_set(allocator, &where, &limits), XSEG_OK);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_ok(xseg_pool_resume(pool));
     finish(allocator, NULL);
 }
 
-static void limit_and_checkpoint(void **state)
+PAIR(limit, checkpoint, yes)
 {
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
-    expect_refused(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    expect_rejected(allocator, pool, 2 * MIB, XSEG_ERR_LIMIT);
     finish(allocator, NULL);
 }
 
-static void limit_and_capture(void **state)
+PAIR(limit, capture, yes)
 {
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    const xseg_stream stream = env_stream();
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
-    scene_capture_begin(pool, stream);
-    (void)scene_alloc(allocator, 20 * MIB, stream);
+    env_capture_begin(pool, stream);
+    (void)env_alloc(allocator, 20 * MIB, stream);
     request.bytes = 2 * MIB;
     request.stream = stream;
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_LIMIT);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_capture_end(pool, stream);
     finish(allocator, stream);
 }
 
-static void limit_and_route(void **state)
+PAIR(limit, route, yes)
 {
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    (void)scene_alloc(allocator, 20 * MIB, NULL);
-    expect_refused(allocator, NULL, 2 * MIB, XSEG_ERR_LIMIT);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    (void)scene_alloc(allocator, 2 * MIB, NULL);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    (void)env_alloc(allocator, 20 * MIB, NULL);
+    expect_rejected(allocator, NULL, 2 * MIB, XSEG_ERR_LIMIT);
+    assert_ok(xseg_route_end(pool));
+    (void)env_alloc(allocator, 2 * MIB, NULL);
     finish(allocator, NULL);
 }
 
-static void limit_and_release(void **state)
+PAIR(limit, release, yes)
 {
     OPTIONS(limit_bytes, 20 * MIB);
     struct xseg_allocator *allocator = open_on(20);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
+    env_free(allocator, ptr);
     /* The memory of a released pool serves every request, without the pool's limit. */
-    (void)scene_alloc(allocator, 20 * MIB, NULL);
+    (void)env_alloc(allocator, 20 * MIB, NULL);
     finish(allocator, NULL);
 }
 
-/* --- A pool on its owner's functions. --- */
+/* --- Custom memory functions. --- */
 
-static void own_memory_and_exportable(void **state)
+PAIR(own_memory, exportable, no)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = NULL;
 
     options.exportable = true;
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "exportable");
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                     "exportable");
     finish(allocator, NULL);
 }
 
-static void own_memory_and_pause(void **state)
+PAIR(own_memory, pause, no)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    (void)scene_alloc_in(allocator, pool, MIB, NULL);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
-                       "classic");
+    (void)env_alloc_in(allocator, pool, MIB, NULL);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
+                     "classic");
     finish(allocator, NULL);
 }
 
-static void own_memory_and_checkpoint(void **state)
+PAIR(own_memory, checkpoint, yes)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
-static void own_memory_and_capture(void **state)
+PAIR(own_memory, capture, yes)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    const xseg_stream stream = env_stream();
 
-    scene_capture_begin(pool, stream);
-    assert_ptr_equal(scene_alloc(allocator, MIB, stream), own.memory);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_capture_begin(pool, stream);
+    assert_ptr_equal(env_alloc(allocator, MIB, stream), own.memory);
+    env_capture_end(pool, stream);
     finish(allocator, stream);
 }
 
-static void own_memory_and_route(void **state)
+PAIR(own_memory, route, yes)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    assert_ptr_equal(scene_alloc(allocator, MIB, NULL), own.memory);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    assert_ptr_equal(env_alloc(allocator, MIB, NULL), own.memory);
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void own_memory_and_release(void **state)
+PAIR(own_memory, release, yes)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
 
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
+    assert_ok(xseg_pool_release(pool));
+    env_empty_cache(allocator);
     assert_int_equal(own.taken, 0);
-    scene_free(allocator, ptr);
-    scene_empty_cache(allocator);
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
     assert_int_equal(own.taken, 1);
     finish(allocator, NULL);
 }
 
-/* --- A pool that can be exported. --- */
+/* --- Exportable pools. --- */
 
-static void exportable_and_pause(void **state)
+PAIR(exportable, pause, later)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     share_once(allocator, ptr);
-    scene_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "exported");
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(exported_hold(allocator, ptr), XSEG_ERR_PAUSED);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "exported");
+    assert_ok(xseg_export_close(allocator, ptr));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_int_equal(export_and_close_handles(allocator, ptr), XSEG_ERR_PAUSED);
+    assert_ok(xseg_pool_resume(pool));
     share_once(allocator, ptr);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
 
-static void exportable_and_checkpoint(void **state)
+PAIR(exportable, checkpoint, yes)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     share_once(allocator, ptr);
-    scene_free(allocator, ptr);
-    ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
+    ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
     /* The export holds the pages, whichever block lies on them. */
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
 
-static void exportable_and_capture(void **state)
+PAIR(exportable, capture, yes)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    const xseg_stream stream = env_stream();
 
-    scene_capture_begin(pool, stream);
-    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
+    env_capture_begin(pool, stream);
+    void *ptr = env_alloc(allocator, 20 * MIB, stream);
     share_once(allocator, ptr);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, stream);
 }
 
-static void exportable_and_route(void **state)
+PAIR(exportable, route, yes)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    void *ptr = scene_alloc(allocator, 20 * MIB, NULL);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
     share_once(allocator, ptr);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_export_close(allocator, ptr));
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void exportable_and_release(void **state)
+PAIR(exportable, release, yes)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     share_once(allocator, ptr);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 20 * MIB);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
-    scene_empty_cache(allocator);
-    assert_int_equal(reserved(allocator), 0);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
+    assert_ok(xseg_export_close(allocator, ptr));
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
     finish(allocator, NULL);
 }
 
@@ -682,78 +663,78 @@ static void exportable_and_release(void **state)
 /* A block of 21 MiB is a page of 22 MiB, as no other pool has one. */
 static void expect_single(struct xseg_allocator *allocator, const void *ptr)
 {
-    assert_int_equal(scene_block(allocator, ptr).bytes, 22 * MIB);
+    assert_int_equal(env_block(allocator, ptr).bytes, 22 * MIB);
 }
 
-static void lend_and_single_page(void **state)
+PAIR(fallback, single_page, yes)
 {
     OPTIONS(use_on_oom, true);
     struct xseg_allocator *allocator = open_on(40);
 
     options.single_page = true;
-    void *lent = lend(allocator, make(allocator, &options), 20 * MIB);
-    assert_int_equal(scene_block(allocator, lent).bytes, 40 * MIB);
+    void *fallback = alloc_fallback(allocator, env_pool_with(allocator, &options), 20 * MIB);
+    assert_int_equal(env_block(allocator, fallback).bytes, 40 * MIB);
     finish(allocator, NULL);
 }
 
-static void no_split_and_single_page(void **state)
+PAIR(no_split, single_page, yes)
 {
     OPTIONS(no_split, true);
     struct xseg_allocator *allocator = open_on(100);
 
     options.single_page = true;
-    struct xseg_pool *pool = make(allocator, &options);
-    expect_single(allocator, scene_alloc_in(allocator, pool, 21 * MIB, NULL));
-    void *small = scene_alloc_in(allocator, pool, 512, NULL);
-    assert_int_equal(scene_block(allocator, small).bytes, 2 * MIB);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    expect_single(allocator, env_alloc_in(allocator, pool, 21 * MIB, NULL));
+    void *small = env_alloc_in(allocator, pool, 512, NULL);
+    assert_int_equal(env_block(allocator, small).bytes, 2 * MIB);
     finish(allocator, NULL);
 }
 
-static void limit_and_single_page(void **state)
+PAIR(limit, single_page, yes)
 {
     OPTIONS(limit_bytes, 21 * MIB);
     struct xseg_allocator *allocator = open_on(100);
 
     options.single_page = true;
-    struct xseg_pool *pool = make(allocator, &options);
-    expect_refused(allocator, pool, 21 * MIB, XSEG_ERR_LIMIT);
-    (void)scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    expect_rejected(allocator, pool, 21 * MIB, XSEG_ERR_LIMIT);
+    (void)env_alloc_in(allocator, pool, 20 * MIB, NULL);
     finish(allocator, NULL);
 }
 
-static void own_memory_and_single_page(void **state)
+PAIR(own_memory, single_page, no)
 {
     OPTIONS(memory, own_memory);
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = NULL;
 
     options.single_page = true;
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "single_page");
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                     "single_page");
     finish(allocator, NULL);
 }
 
-static void exportable_and_single_page(void **state)
+PAIR(exportable, single_page, yes)
 {
     OPTIONS(exportable, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct exported exported;
+    struct exported_handles exported;
 
     options.single_page = true;
-    void *ptr = scene_alloc_in(allocator, make(allocator, &options), 21 * MIB, NULL);
-    assert_int_equal(exported_try(allocator, ptr, XSEG_HANDLE_FD, &exported), XSEG_OK);
+    void *ptr = env_alloc_in(allocator, env_pool_with(allocator, &options), 21 * MIB, NULL);
+    assert_ok(export_handles(allocator, ptr, XSEG_HANDLE_FD, &exported));
     assert_int_equal(exported.count, 1);
-    exported_drop(&exported);
-    assert_int_equal(xseg_export_close(allocator, ptr), XSEG_OK);
+    export_handles_close(&exported);
+    assert_ok(xseg_export_close(allocator, ptr));
     finish(allocator, NULL);
 }
 
-static void single_page_and_pause(void **state)
+PAIR(single_page, pause, yes)
 {
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 21 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *ptr = env_alloc_in(allocator, pool, 21 * MIB, NULL);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
 
     pause_and_resume(pool);
@@ -762,290 +743,216 @@ static void single_page_and_pause(void **state)
     finish(allocator, NULL);
 }
 
-static void single_page_and_checkpoint(void **state)
+PAIR(single_page, checkpoint, yes)
 {
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 21 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *ptr = env_alloc_in(allocator, pool, 21 * MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
 
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
     expect_single(allocator, ptr);
     finish(allocator, NULL);
 }
 
-static void single_page_and_capture(void **state)
+PAIR(single_page, capture, yes)
 {
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    const xseg_stream stream = env_stream();
 
-    scene_capture_begin(pool, stream);
-    expect_single(allocator, scene_alloc(allocator, 21 * MIB, stream));
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_capture_begin(pool, stream);
+    expect_single(allocator, env_alloc(allocator, 21 * MIB, stream));
+    env_capture_end(pool, stream);
     finish(allocator, stream);
 }
 
-static void single_page_and_route(void **state)
+PAIR(single_page, route, yes)
 {
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options);
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    expect_single(allocator, scene_alloc(allocator, 21 * MIB, NULL));
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    expect_single(allocator, env_alloc(allocator, 21 * MIB, NULL));
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void single_page_and_release(void **state)
+PAIR(single_page, release, yes)
 {
     OPTIONS(single_page, true);
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = make(allocator, &options), *other = make(allocator, &options);
-    void *ptr = scene_alloc_in(allocator, pool, 80 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_with(allocator, &options),
+                     *other = env_pool_with(allocator, &options);
+    void *ptr = env_alloc_in(allocator, pool, 80 * MIB, NULL);
 
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    expect_refused(allocator, other, 80 * MIB, XSEG_ERR_NO_MEMORY);
-    scene_free(allocator, ptr);
-    (void)scene_alloc_in(allocator, other, 80 * MIB, NULL);
+    assert_ok(xseg_pool_release(pool));
+    expect_rejected(allocator, other, 80 * MIB, XSEG_ERR_NO_MEMORY);
+    env_free(allocator, ptr);
+    (void)env_alloc_in(allocator, other, 80 * MIB, NULL);
     finish(allocator, NULL);
 }
 
-/* --- A pool that is paused. --- */
+/* --- Paused pools. --- */
 
-static void pause_and_checkpoint(void **state)
+PAIR(pause, checkpoint, later)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *ptr = scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_resume(pool));
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     finish(allocator, NULL);
 }
 
-static void pause_and_capture(void **state)
+PAIR(pause, capture, later)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
-    (void)state;
-    scene_capture_begin(pool, stream);
-    (void)scene_alloc(allocator, 20 * MIB, stream);
+    env_capture_begin(pool, stream);
+    (void)env_alloc(allocator, 20 * MIB, stream);
     assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     finish(allocator, stream);
 }
 
-static void pause_and_route(void **state)
+PAIR(pause, route, yes)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    expect_refused(allocator, NULL, MIB, XSEG_ERR_PAUSED);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    (void)scene_alloc(allocator, MIB, NULL);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    expect_rejected(allocator, NULL, MIB, XSEG_ERR_PAUSED);
+    assert_ok(xseg_pool_resume(pool));
+    (void)env_alloc(allocator, MIB, NULL);
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void pause_and_release(void **state)
+PAIR(pause, release, yes)
 {
     struct xseg_allocator *allocator = open_on(100);
     /* With a callback the handle stays valid after the release, as the pool has a block. */
-    struct xseg_pool *pool = scene_watched_pool(allocator);
-    (void)scene_alloc_in(allocator, pool, 20 * MIB, NULL);
+    struct xseg_pool *pool = env_observed_pool(allocator);
+    (void)env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
-    assert_int_equal(reserved(allocator), 20 * MIB);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
+    assert_ok(xseg_pool_release(pool));
+    env_empty_cache(allocator);
+    assert_ok(xseg_pool_resume(pool));
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
     finish(allocator, NULL);
 }
 
 /* --- Checkpoints, captures, routes and releases. --- */
 
-static void checkpoint_and_capture(void **state)
+PAIR(checkpoint, capture, later)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool), *other = NULL;
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
 
-    (void)state;
-    scene_capture_begin(pool, stream);
-    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
+    env_capture_begin(pool, stream);
+    void *ptr = env_alloc(allocator, 20 * MIB, stream);
     assert_int_equal(xseg_pool_checkpoint(pool, &other), XSEG_ERR_BUSY);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_capture_end(pool, stream);
     restore(pool, checkpoint);
-    assert_int_not_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
-    (void)scene_alloc_in(allocator, pool, 20 * MIB, stream);
+    assert_int_not_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    (void)env_alloc_in(allocator, pool, 20 * MIB, stream);
     finish(allocator, stream);
 }
 
-static void checkpoint_and_route(void **state)
+PAIR(checkpoint, route, yes)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    void *ptr = scene_alloc(allocator, MIB, NULL);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    void *ptr = env_alloc(allocator, MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool);
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     restore(pool, checkpoint);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    assert_ok(xseg_route_end(pool));
     finish(allocator, NULL);
 }
 
-static void checkpoint_and_release(void **state)
+PAIR(checkpoint, release, no)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
-    (void)scene_alloc_in(allocator, pool, MIB, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    (void)env_alloc_in(allocator, pool, MIB, NULL);
     struct xseg_checkpoint *checkpoint = checkpoint_of(pool), *other = NULL;
 
-    (void)state;
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_pool_release(pool));
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_pool_checkpoint(pool, &other), XSEG_ERR_ARGUMENT);
     xseg_checkpoint_destroy(checkpoint);
     finish(allocator, NULL);
 }
 
-static void capture_and_route(void **state)
+PAIR(capture, route, no)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
-    (void)state;
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_BUSY);
-    scene_graph_destroy(scene_capture_end(pool, stream));
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_BUSY);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     finish(allocator, stream);
 }
 
-static void capture_and_release(void **state)
+PAIR(capture, release, yes)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
-    (void)state;
-    scene_capture_begin(pool, stream);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    env_capture_begin(pool, stream);
+    assert_ok(xseg_pool_release(pool));
     /* The capture holds it until its end. */
-    void *ptr = scene_alloc(allocator, 20 * MIB, stream);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    void *ptr = env_alloc(allocator, 20 * MIB, stream);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+    env_capture_end(pool, stream);
     assert_int_equal(xseg_capture_begin(pool, stream), XSEG_ERR_ARGUMENT);
     finish(allocator, stream);
 }
 
-static void route_and_release(void **state)
+PAIR(route, release, yes)
 {
     struct xseg_allocator *allocator = open_on(100);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    assert_ok(xseg_pool_release(pool));
     /* The route holds it until its end. */
-    void *ptr = scene_alloc(allocator, MIB, NULL);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    assert_null(scene_block(allocator, scene_alloc(allocator, MIB, NULL)).pool);
+    void *ptr = env_alloc(allocator, MIB, NULL);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+    assert_ok(xseg_route_end(pool));
+    assert_null(env_block(allocator, env_alloc(allocator, MIB, NULL)).pool);
     finish(allocator, NULL);
 }
 
 /* verdict: of docs/pools.md */
-#define PAIR(one, other, verdict) \
-    cmocka_unit_test_setup_teardown(one##_and_##other, set_up, tear_down)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        PAIR(lend, no_split, yes),
-        PAIR(lend, limit, yes),
-        PAIR(lend, own_memory, yes),
-        PAIR(lend, exportable, yes),
-        PAIR(lend, single_page, yes),
-        PAIR(lend, pause, later),
-        PAIR(lend, checkpoint, yes),
-        PAIR(lend, capture, no),
-        PAIR(lend, route, yes),
-        PAIR(lend, release, no),
-        PAIR(no_split, limit, yes),
-        PAIR(no_split, own_memory, yes),
-        PAIR(no_split, exportable, yes),
-        PAIR(no_split, single_page, yes),
-        PAIR(no_split, pause, yes),
-        PAIR(no_split, checkpoint, yes),
-        PAIR(no_split, capture, yes),
-        PAIR(no_split, route, yes),
-        PAIR(no_split, release, yes),
-        PAIR(limit, own_memory, yes),
-        PAIR(limit, exportable, yes),
-        PAIR(limit, single_page, yes),
-        PAIR(limit, pause, yes),
-        PAIR(limit, checkpoint, yes),
-        PAIR(limit, capture, yes),
-        PAIR(limit, route, yes),
-        PAIR(limit, release, yes),
-        PAIR(own_memory, exportable, no),
-        PAIR(own_memory, single_page, no),
-        PAIR(own_memory, pause, no),
-        PAIR(own_memory, checkpoint, yes),
-        PAIR(own_memory, capture, yes),
-        PAIR(own_memory, route, yes),
-        PAIR(own_memory, release, yes),
-        PAIR(exportable, single_page, yes),
-        PAIR(exportable, pause, later),
-        PAIR(exportable, checkpoint, yes),
-        PAIR(exportable, capture, yes),
-        PAIR(exportable, route, yes),
-        PAIR(exportable, release, yes),
-        PAIR(single_page, pause, yes),
-        PAIR(single_page, checkpoint, yes),
-        PAIR(single_page, capture, yes),
-        PAIR(single_page, route, yes),
-        PAIR(single_page, release, yes),
-        PAIR(pause, checkpoint, later),
-        PAIR(pause, capture, later),
-        PAIR(pause, route, yes),
-        PAIR(pause, release, yes),
-        PAIR(checkpoint, capture, later),
-        PAIR(checkpoint, route, yes),
-        PAIR(checkpoint, release, no),
-        PAIR(capture, route, no),
-        PAIR(capture, release, yes),
-        PAIR(route, release, yes),
-    };
-
-    return cmocka_run_group_tests_name("pool_pairs", tests, NULL, NULL);
-}

@@ -20,7 +20,7 @@ int cuMemAddressReserve(unsigned long long *address, size_t bytes, size_t alignm
 int cuMemAddressFree(unsigned long long address, size_t bytes);
 
 /* A pool with a range, a checkpoint of it, and a second stream. */
-struct stage {
+struct env {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     struct xseg_range *range;
@@ -28,61 +28,58 @@ struct stage {
     xseg_stream stream;
 };
 
-static struct xseg_range *reserve(const struct stage *stage)
+static struct xseg_range *reserve(const struct env *env)
 {
-    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_range_options options = {sizeof(options), .pool = env->pool};
     struct xseg_range *range = NULL;
 
-    options.pool = stage->pool;
-    assert_int_equal(xseg_range_reserve(stage->allocator, 0, PAGES * PAGE,
-                                        stage->pool ? &options : NULL, &range),
-                     XSEG_OK);
+    assert_ok(
+        xseg_range_reserve(env->allocator, 0, PAGES * PAGE, env->pool ? &options : NULL, &range));
     return range;
 }
 
-static struct stage open_stage(bool real_bytes, const char *config)
+static struct env open_env(bool real_bytes, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct stage stage = {0};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
+                                         .real_bytes = real_bytes};
+    struct env env = {0};
     void *context = NULL;
 
-    settings.memory_bytes = GIB;
-    settings.real_bytes = real_bytes;
-    stage.allocator = scene_open_on(&settings, config);
+    env.allocator = env_open_on(&settings, config);
     assert_int_equal(cuInit(0), 0);
     assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
     assert_int_equal(cuCtxPushCurrent_v2(context), 0);
-    stage.pool = scene_pool(stage.allocator);
-    stage.range = reserve(&stage);
-    stage.stream = scene_stream();
-    return stage;
+    env.pool = env_pool(env.allocator);
+    env.range = reserve(&env);
+    env.stream = env_stream();
+    return env;
 }
 
 /* End what is left, of which nothing is committed. */
-static void close_stage(struct stage *stage)
+static void close_env(struct env *env)
 {
     void *context = NULL;
 
-    xseg_checkpoint_destroy(stage->checkpoint);
+    xseg_checkpoint_destroy(env->checkpoint);
     xseg_sim_finish_all();
-    if (stage->range != NULL)
-        assert_int_equal(xseg_range_release(stage->range), XSEG_OK);
-    assert_int_equal(xseg_pool_release(stage->pool), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(stage->allocator, 0, stage->stream), XSEG_OK);
-    scene_stream_destroy(stage->stream);
+    if (env->range != NULL)
+        assert_ok(xseg_range_release(env->range));
+    assert_ok(xseg_pool_release(env->pool));
+    assert_ok(xseg_stream_retire(env->allocator, 0, env->stream));
+    env_stream_destroy(env->stream);
     assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
-    scene_close(stage->allocator);
+    env_close(env->allocator);
 }
 
 static void hold(struct xseg_range *range, unsigned first, unsigned count)
 {
-    assert_int_equal(xseg_range_hold(range, first * PAGE, count * PAGE), XSEG_OK);
+    assert_ok(xseg_range_hold(range, first * PAGE, count * PAGE));
 }
 
 static void let_go(struct xseg_range *range, unsigned first, unsigned count)
 {
-    assert_int_equal(xseg_range_unhold(range, first * PAGE, count * PAGE, NULL), XSEG_OK);
+    assert_ok(xseg_range_unhold(range, first * PAGE, count * PAGE, NULL));
 }
 
 static uint32_t *word_of(struct xseg_range *range, unsigned at)
@@ -91,21 +88,20 @@ static uint32_t *word_of(struct xseg_range *range, unsigned at)
 }
 
 /* Work on a granule that lasts for a second of the simulated clock. */
-static void work(const struct stage *stage, unsigned at, xseg_stream stream)
+static void work(const struct env *env, unsigned at, xseg_stream stream)
 {
-    assert_int_equal(xseg_sim_launch_on(stream, SECOND, (uintptr_t)word_of(stage->range, at), PAGE),
-                     XSEG_OK);
+    assert_ok(xseg_sim_launch_on(stream, SECOND, (uintptr_t)word_of(env->range, at), PAGE));
 }
 
-static void take(struct stage *stage)
+static void take(struct env *env)
 {
-    xseg_checkpoint_destroy(stage->checkpoint);
-    assert_int_equal(xseg_pool_checkpoint(stage->pool, &stage->checkpoint), XSEG_OK);
+    xseg_checkpoint_destroy(env->checkpoint);
+    assert_ok(xseg_pool_checkpoint(env->pool, &env->checkpoint));
 }
 
-static void restore(const struct stage *stage)
+static void restore(const struct env *env)
 {
-    assert_int_equal(xseg_pool_restore(stage->pool, stage->checkpoint, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_pool_restore(env->pool, env->checkpoint, NULL, NULL));
 }
 
 /* The bytes of each state that a walk finds in the pool, and what else a refused restore leaves as it is. */
@@ -125,126 +121,122 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-static struct seen look(const struct stage *stage)
+static struct seen look(const struct env *env)
 {
-    struct seen seen = {.pool = stage->pool};
+    struct seen seen = {.pool = env->pool};
 
-    assert_int_equal(xseg_for_each_block(stage->allocator, NULL, see_block, &seen), XSEG_OK);
+    assert_ok(xseg_for_each_block(env->allocator, NULL, see_block, &seen));
     return seen;
 }
 
 /* A restore is refused, and nothing has changed. */
-static void expect_refused(const struct stage *stage, const char *word)
+static void expect_rejected(const struct env *env, const char *word)
 {
-    const struct seen before = look(stage);
-    const struct xseg_statistics stats = scene_stats(stage->allocator);
+    const struct seen before = look(env);
+    const struct xseg_statistics stats = env_stats(env->allocator);
 
-    scene_expect_error(xseg_pool_restore(stage->pool, stage->checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                       word);
-    const struct seen after = look(stage);
-    const struct xseg_statistics now = scene_stats(stage->allocator);
+    env_expect_error(xseg_pool_restore(env->pool, env->checkpoint, NULL, NULL), XSEG_ERR_BUSY,
+                     word);
+    const struct seen after = look(env);
+    const struct xseg_statistics now = env_stats(env->allocator);
     assert_memory_equal(&before, &after, sizeof(before));
     assert_memory_equal(stats.allocated_bytes, now.allocated_bytes, sizeof(now.allocated_bytes));
     assert_memory_equal(stats.active_bytes, now.active_bytes, sizeof(now.active_bytes));
     assert_memory_equal(stats.reserved_bytes, now.reserved_bytes, sizeof(now.reserved_bytes));
 }
 
-/* --- What comes back. --- */
+/* --- Restored state. --- */
 
-static void what_was_held_comes_back(void **state)
+TEST(restore_recovers_held_granules)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct xseg_range *range = stage.range;
+    struct env env = open_env(true, NULL);
+    struct xseg_range *range = env.range;
 
-    (void)state;
     commit(range, 2, 4, NULL);
     *word_of(range, 3) = 7;
     *word_of(range, 5) = 9;
     hold(range, 2, 4);
-    take(&stage);
-    const struct xseg_statistics then = scene_stats(stage.allocator);
+    take(&env);
+    const struct xseg_statistics then = env_stats(env.allocator);
     decommit(range, 3, 1, NULL);
-    decommit(range, 5, 1, stage.stream);
+    decommit(range, 5, 1, env.stream);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
     const uint64_t calls = xseg_sim_calls(NULL), recommits = info(range).recommits;
-    restore(&stage);
+    restore(&env);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, 0);
     assert_int_equal(info(range).recommits, recommits + 2);
     assert_int_equal(*word_of(range, 3), 7);
     assert_int_equal(*word_of(range, 5), 9);
-    const struct xseg_statistics now = scene_stats(stage.allocator);
+    const struct xseg_statistics now = env_stats(env.allocator);
     assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current);
     assert_int_equal(now.allocated_bytes[0].peak, then.allocated_bytes[0].peak);
     assert_int_equal(now.active_bytes[0].current, then.active_bytes[0].current);
     /* Once more, as nothing has changed; and the granules are as any. */
-    restore(&stage);
+    restore(&env);
     let_go(range, 2, 4);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     decommit(range, 2, 4, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
-    close_stage(&stage);
+    close_env(&env);
 }
 
-/* What leaves is no part of a checkpoint, and does not prevent one. */
-static void what_leaves_is_not_taken(void **state)
+TEST(granules_pending_unmap_are_not_reused)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct xseg_range *range = stage.range;
+    struct env env = open_env(true, NULL);
+    struct xseg_range *range = env.range;
 
-    (void)state;
     commit(range, 0, 4, NULL);
-    work(&stage, 1, NULL);
-    work(&stage, 2, NULL);
+    work(&env, 1, NULL);
+    work(&env, 2, NULL);
     decommit(range, 1, 2, NULL);
-    take(&stage);
+    take(&env);
     commit(range, 1, 1, NULL);
     commit(range, 8, 2, NULL);
-    restore(&stage);
+    restore(&env);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, 4 * PAGE);
-    assert_int_equal(look(&stage).bytes[XSEG_BLOCK_ALLOCATED], 2 * PAGE);
+    assert_int_equal(look(&env).bytes[XSEG_BLOCK_ALLOCATED], 2 * PAGE);
     xseg_sim_advance(2 * SECOND);
     decommit(range, 0, 1, NULL);
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
-    close_stage(&stage);
+    close_env(&env);
 }
 
 /* Memory that leaves with the default stream is taken back while that works; with another stream, once that has passed,
  * though no other call has found out. */
-static void the_stream_has_to_pass(void **state)
+TEST(the_stream_has_to_pass)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct xseg_range *range = stage.range;
-    void *block = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
+    struct env env = open_env(true, NULL);
+    struct xseg_range *range = env.range;
+    void *block = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
 
-    (void)state;
-    commit(range, 0, 4, stage.stream);
+    commit(range, 0, 4, env.stream);
     *word_of(range, 2) = 5;
-    take(&stage);
-    work(&stage, 0, NULL);
+    take(&env);
+    work(&env, 0, NULL);
     decommit(range, 0, 1, NULL);
-    restore(&stage);
+    restore(&env);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
-    work(&stage, 2, stage.stream);
-    decommit(range, 2, 2, stage.stream);
+    work(&env, 2, env.stream);
+    decommit(range, 2, 2, env.stream);
     commit(range, 6, 1, NULL);
-    scene_free(stage.allocator, block);
-    expect_refused(&stage, "synchronize the stream before the restore");
+    env_free(env.allocator, block);
+    expect_rejected(&env, "synchronize the stream before the restore");
     const uint64_t waits = xseg_sim_calls("cuStreamWaitEvent");
     xseg_sim_advance(3 * SECOND);
-    restore(&stage);
+    restore(&env);
     assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), waits);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
     assert_int_equal(xseg_sim_calls("cuEventSynchronize"), 0);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     assert_int_equal(*word_of(range, 2), 5);
-    assert_int_equal(scene_block(stage.allocator, block).state, XSEG_BLOCK_ALLOCATED);
-    scene_free(stage.allocator, block);
+    assert_int_equal(env_block(env.allocator, block).state, XSEG_BLOCK_ALLOCATED);
+    env_free(env.allocator, block);
     decommit(range, 0, 4, NULL);
-    close_stage(&stage);
+    close_env(&env);
 }
 
 static void note_moved(void *context, void *ptr, bool freed)
@@ -254,28 +246,27 @@ static void note_moved(void *context, void *ptr, bool freed)
 }
 
 /* Blocks and ranges of a pool come back together; of ranges that came since then nothing stays committed. */
-static void a_pool_of_blocks_and_ranges(void **state)
+TEST(a_pool_of_blocks_and_ranges)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct xseg_range *early = stage.range, *twin = reserve(&stage), *late = NULL;
-    struct stage apart = {.allocator = stage.allocator};
+    struct env env = open_env(true, NULL);
+    struct xseg_range *early = env.range, *twin = reserve(&env), *late = NULL;
+    struct env apart = {.allocator = env.allocator};
     struct xseg_range *other = reserve(&apart);
-    void *kept = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL), *added;
+    void *kept = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
     unsigned moved[2] = {0, 0};
     bool exactly = false;
 
-    (void)state;
     hold(early, 0, PAGES);
     commit(early, 0, 2, NULL);
     commit(early, 10, 3, NULL);
     commit(twin, 5, 5, NULL);
     commit(other, 0, 2, NULL);
-    take(&stage);
-    const struct xseg_statistics then = scene_stats(stage.allocator);
-    const struct seen before = look(&stage);
-    late = reserve(&stage);
+    take(&env);
+    const struct xseg_statistics then = env_stats(env.allocator);
+    const struct seen before = look(&env);
+    late = reserve(&env);
     commit(late, 0, 3, NULL);
-    commit(late, PAGES - 1, 1, stage.stream);
+    commit(late, PAGES - 1, 1, env.stream);
     commit(early, 2, 8, NULL);
     decommit(early, 0, 1, NULL);
     decommit(early, 11, 2, NULL);
@@ -283,12 +274,12 @@ static void a_pool_of_blocks_and_ranges(void **state)
     commit(twin, 0, 5, NULL);
     commit(twin, 10, 1, NULL);
     decommit(other, 0, 1, NULL);
-    added = scene_alloc_in(stage.allocator, stage.pool, 5 * MIB, NULL);
-    scene_free(stage.allocator, kept);
-    assert_int_equal(xseg_pool_restore(stage.pool, stage.checkpoint, note_moved, moved), XSEG_OK);
+    void *added = env_alloc_in(env.allocator, env.pool, 5 * MIB, NULL);
+    env_free(env.allocator, kept);
+    assert_ok(xseg_pool_restore(env.pool, env.checkpoint, note_moved, moved));
     assert_int_equal(moved[true], 1);
     assert_int_equal(moved[false], 1);
-    assert_int_equal(xseg_pool_check_live(stage.pool, &kept, 1, &exactly), XSEG_OK);
+    assert_ok(xseg_pool_check_live(env.pool, &kept, 1, &exactly));
     assert_true(exactly);
     (void)added;
     assert_int_equal(info(late).committed_bytes, 0);
@@ -296,40 +287,39 @@ static void a_pool_of_blocks_and_ranges(void **state)
     assert_int_equal(info(other).committed_bytes, PAGE);
     assert_int_equal(info(twin).mapped_bytes, 5 * PAGE);
     assert_int_equal(info(early).committed_bytes, 5 * PAGE);
-    /* What is held stays with its memory: it leaves. */
+    /* Held granules keep their memory, which becomes pending unmap. */
     assert_int_equal(info(early).pending_unmap_bytes, 10 * PAGE);
-    const struct xseg_statistics now = scene_stats(stage.allocator);
+    const struct xseg_statistics now = env_stats(env.allocator);
     assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current - PAGE);
     assert_int_equal(now.allocation[0].current, then.allocation[0].current);
-    assert_int_equal(look(&stage).bytes[XSEG_BLOCK_ALLOCATED], before.bytes[XSEG_BLOCK_ALLOCATED]);
+    assert_int_equal(look(&env).bytes[XSEG_BLOCK_ALLOCATED], before.bytes[XSEG_BLOCK_ALLOCATED]);
     let_go(early, 0, PAGES);
     decommit(early, 0, 2, NULL);
     decommit(early, 10, 3, NULL);
     decommit(twin, 5, 5, NULL);
     decommit(other, 1, 1, NULL);
-    scene_free(stage.allocator, kept);
-    assert_int_equal(xseg_range_release(twin), XSEG_OK);
-    assert_int_equal(xseg_range_release(late), XSEG_OK);
-    assert_int_equal(xseg_range_release(other), XSEG_OK);
-    close_stage(&stage);
+    env_free(env.allocator, kept);
+    assert_ok(xseg_range_release(twin));
+    assert_ok(xseg_range_release(late));
+    assert_ok(xseg_range_release(other));
+    close_env(&env);
 }
 
-/* The figures of a pool of its own are those of the checkpoint. */
-static void figures_come_back(void **state)
+/* Statistics of a private pool are those of the checkpoint. */
+TEST(restore_recovers_the_statistics)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct xseg_range *range = stage.range;
+    struct env env = open_env(true, NULL);
+    struct xseg_range *range = env.range;
 
-    (void)state;
     hold(range, 1, 1);
     commit(range, 0, 3, NULL);
-    take(&stage);
-    const struct xseg_statistics then = scene_stats(stage.allocator);
+    take(&env);
+    const struct xseg_statistics then = env_stats(env.allocator);
     decommit(range, 1, 1, NULL);
-    commit(range, 3, 9, stage.stream);
-    scene_stream_wait(NULL, stage.stream);
-    restore(&stage);
-    const struct xseg_statistics now = scene_stats(stage.allocator);
+    commit(range, 3, 9, env.stream);
+    env_stream_wait(NULL, env.stream);
+    restore(&env);
+    const struct xseg_statistics now = env_stats(env.allocator);
     for (unsigned group = 0; group < COUNT_OF(now.reserved_bytes); group++) {
         assert_int_equal(now.reserved_bytes[group].current, then.reserved_bytes[group].current);
         assert_int_equal(now.allocated_bytes[group].current, then.allocated_bytes[group].current);
@@ -338,51 +328,49 @@ static void figures_come_back(void **state)
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     let_go(range, 1, 1);
     decommit(range, 0, 3, NULL);
-    close_stage(&stage);
+    close_env(&env);
 }
 
 /* A checkpoint is taken of a paused pool, and restored when that is resumed. */
-static void a_paused_pool_is_not_restored(void **state)
+TEST(a_paused_pool_is_not_restored)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct xseg_range *range = stage.range;
+    struct env env = open_env(true, NULL);
+    struct xseg_range *range = env.range;
 
-    (void)state;
     commit(range, 0, 2, NULL);
-    assert_int_equal(xseg_pool_pause(stage.pool, XSEG_KEEP_HOST, NULL), XSEG_OK);
-    take(&stage);
-    scene_expect_error(xseg_pool_restore(stage.pool, stage.checkpoint, NULL, NULL), XSEG_ERR_PAUSED,
-                       "paused");
-    assert_int_equal(xseg_pool_resume(stage.pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(env.pool, XSEG_KEEP_HOST, NULL));
+    take(&env);
+    env_expect_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), XSEG_ERR_PAUSED,
+                     "paused");
+    assert_ok(xseg_pool_resume(env.pool));
     commit(range, 2, 2, NULL);
-    restore(&stage);
+    restore(&env);
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
     decommit(range, 0, 2, NULL);
-    close_stage(&stage);
+    close_env(&env);
 }
 
-/* --- What is refused. --- */
+/* --- Rejected restores. --- */
 
-static void memory_that_is_gone(void **state)
+TEST(released_memory_is_not_restored)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct xseg_range *range = stage.range;
-    void *block = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
+    struct env env = open_env(true, NULL);
+    struct xseg_range *range = env.range;
+    void *block = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
 
-    (void)state;
     commit(range, 0, 4, NULL);
-    take(&stage);
-    scene_free(stage.allocator, block);
+    take(&env);
+    env_free(env.allocator, block);
     decommit(range, 3, 1, NULL);
     commit(range, 8, 1, NULL);
-    expect_refused(&stage, "memory of the checkpoint has been released");
+    expect_rejected(&env, "memory of the checkpoint has been released");
     /* It is not the memory of then, but it is there. */
     commit(range, 3, 1, NULL);
-    restore(&stage);
+    restore(&env);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
-    scene_free(stage.allocator, block);
+    env_free(env.allocator, block);
     decommit(range, 0, 4, NULL);
-    close_stage(&stage);
+    close_env(&env);
 }
 
 /* All addresses that the driver has left: what is given back then is where the next range comes to lie. */
@@ -409,109 +397,105 @@ static void give_addresses(const struct rest *rest)
 }
 
 /* A range of the checkpoint has ended; another one at the same addresses is not taken for it. */
-static void a_range_that_is_gone(void **state)
+TEST(released_range_is_not_restored)
 {
-    struct stage stage = open_stage(false, NULL);
-    const void *base = info(stage.range).base;
+    struct env env = open_env(false, NULL);
+    const void *base = info(env.range).base;
     struct rest rest;
 
-    (void)state;
     take_addresses(&rest);
-    take(&stage);
-    commit(stage.range, 0, 2, NULL);
-    struct xseg_checkpoint *empty = stage.checkpoint;
-    stage.checkpoint = NULL;
-    take(&stage);
-    decommit(stage.range, 0, 2, NULL);
-    assert_int_equal(xseg_range_release(stage.range), XSEG_OK);
-    expect_refused(&stage, "released");
-    stage.range = reserve(&stage);
-    assert_ptr_equal(info(stage.range).base, base);
-    commit(stage.range, 0, 2, NULL);
-    expect_refused(&stage, "released");
+    take(&env);
+    commit(env.range, 0, 2, NULL);
+    struct xseg_checkpoint *empty = env.checkpoint;
+    env.checkpoint = NULL;
+    take(&env);
+    decommit(env.range, 0, 2, NULL);
+    assert_ok(xseg_range_release(env.range));
+    expect_rejected(&env, "released");
+    env.range = reserve(&env);
+    assert_ptr_equal(info(env.range).base, base);
+    commit(env.range, 0, 2, NULL);
+    expect_rejected(&env, "released");
     /* Nothing of the range was in the first checkpoint, so none of it is missed. */
-    assert_int_equal(xseg_pool_restore(stage.pool, empty, NULL, NULL), XSEG_OK);
-    assert_int_equal(info(stage.range).mapped_bytes, 0);
+    assert_ok(xseg_pool_restore(env.pool, empty, NULL, NULL));
+    assert_int_equal(info(env.range).mapped_bytes, 0);
     xseg_checkpoint_destroy(empty);
     give_addresses(&rest);
-    close_stage(&stage);
+    close_env(&env);
 }
 
 /* A range where the segment of a block was is not the memory of the block. */
-static void a_range_in_the_place_of_a_block(void **state)
+TEST(a_range_in_the_place_of_a_block)
 {
-    struct stage stage = open_stage(false, "expandable_segments:False");
+    struct env env = open_env(false, "expandable_segments:False");
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
     struct rest rest;
 
-    (void)state;
-    assert_int_equal(xseg_range_release(stage.range), XSEG_OK);
-    char *block = scene_alloc_in(stage.allocator, stage.pool, 30 * MIB, NULL);
-    take(&stage);
+    assert_ok(xseg_range_release(env.range));
+    char *block = env_alloc_in(env.allocator, env.pool, 30 * MIB, NULL);
+    take(&env);
     take_addresses(&rest);
-    scene_free(stage.allocator, block);
-    where.pool = stage.pool;
-    assert_int_equal(xseg_trim(stage.allocator, &where, NULL, &done), XSEG_OK);
-    stage.range = reserve(&stage);
-    assert_ptr_equal(info(stage.range).base, block);
-    commit(stage.range, 0, PAGES, NULL);
-    expect_refused(&stage, "memory of the checkpoint has been released");
-    decommit(stage.range, 0, PAGES, NULL);
+    env_free(env.allocator, block);
+    where.pool = env.pool;
+    assert_ok(xseg_trim(env.allocator, &where, NULL, &done));
+    env.range = reserve(&env);
+    assert_ptr_equal(info(env.range).base, block);
+    commit(env.range, 0, PAGES, NULL);
+    expect_rejected(&env, "memory of the checkpoint has been released");
+    decommit(env.range, 0, PAGES, NULL);
     give_addresses(&rest);
-    close_stage(&stage);
+    close_env(&env);
 }
 
 /* An aliased page is not taken back; one that was not decommitted stays. */
-static void an_aliased_page_is_not_taken_back(void **state)
+TEST(restore_keeps_aliased_pages)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct xseg_range *range = stage.range;
+    struct env env = open_env(true, NULL);
+    struct xseg_range *range = env.range;
 
-    (void)state;
     commit(range, 0, 2, NULL);
-    take(&stage);
+    take(&env);
     hold(range, 0, 1);
-    assert_int_equal(xseg_range_alias(range, 8 * PAGE, PAGE, range, 0), XSEG_OK);
-    assert_int_equal(xseg_range_alias(range, 9 * PAGE, PAGE, range, PAGE), XSEG_OK);
+    assert_ok(xseg_range_alias(range, 8 * PAGE, PAGE, range, 0));
+    assert_ok(xseg_range_alias(range, 9 * PAGE, PAGE, range, PAGE));
     decommit(range, 0, 1, NULL);
-    expect_refused(&stage, "page is aliased");
+    expect_rejected(&env, "page is aliased");
     decommit(range, 8, 1, NULL);
-    restore(&stage);
+    restore(&env);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
     assert_int_equal(info(range).physical_bytes, 2 * PAGE);
     let_go(range, 0, 1);
     decommit(range, 0, 2, NULL);
-    close_stage(&stage);
+    close_env(&env);
 }
 
 /* A restore may decommit all mappings of a page. */
-static void all_mappings_of_a_page_are_decommitted(void **state)
+TEST(all_mappings_of_a_page_are_decommitted)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct xseg_range *range = stage.range, *other = reserve(&stage);
+    struct env env = open_env(true, NULL);
+    struct xseg_range *range = env.range, *other = reserve(&env);
 
-    (void)state;
     commit(range, 0, 1, NULL);
-    take(&stage);
+    take(&env);
     commit(range, 4, 1, NULL);
-    assert_int_equal(xseg_range_alias(range, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
-    assert_int_equal(xseg_range_alias(other, 8 * PAGE, PAGE, range, 4 * PAGE), XSEG_OK);
-    work(&stage, 8, NULL);
-    restore(&stage);
+    assert_ok(xseg_range_alias(range, 8 * PAGE, PAGE, range, 4 * PAGE));
+    assert_ok(xseg_range_alias(other, 8 * PAGE, PAGE, range, 4 * PAGE));
+    work(&env, 8, NULL);
+    restore(&env);
     assert_int_equal(info(other).pending_unmap_bytes, PAGE);
-    assert_int_equal(scene_stats(stage.allocator).active_bytes[0].current, 2 * PAGE);
+    assert_int_equal(env_stats(env.allocator).active_bytes[0].current, 2 * PAGE);
     xseg_sim_finish_all();
     decommit(range, 0, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(xseg_range_release(other), XSEG_OK);
-    close_stage(&stage);
+    assert_ok(xseg_range_release(other));
+    close_env(&env);
 }
 
-/* What an observer finds while a commit works on its granules. */
+/* What an observer sees while a commit works on its granules. */
 struct within {
-    struct stage *stage;
+    struct env *env;
     unsigned refused;
 };
 
@@ -520,85 +504,61 @@ static void came(void *context, const struct xseg_mapping *mapping)
     struct within *within = context;
     struct xseg_checkpoint *checkpoint = NULL;
 
-    if (mapping->pool != within->stage->pool)
+    if (mapping->pool != within->env->pool)
         return;
-    scene_expect_error(xseg_pool_checkpoint(within->stage->pool, &checkpoint), XSEG_ERR_BUSY,
-                       "another call");
-    scene_expect_error(
-        xseg_pool_restore(within->stage->pool, within->stage->checkpoint, NULL, NULL),
-        XSEG_ERR_BUSY, "another call");
+    env_expect_error(xseg_pool_checkpoint(within->env->pool, &checkpoint), XSEG_ERR_BUSY,
+                     "another call");
+    env_expect_error(xseg_pool_restore(within->env->pool, within->env->checkpoint, NULL, NULL),
+                     XSEG_ERR_BUSY, "another call");
     within->refused++;
 }
 
-static void a_granule_that_a_call_works_on(void **state)
+TEST(a_granule_that_a_call_works_on)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct within within = {&stage, 0};
+    struct env env = open_env(true, NULL);
+    struct within within = {&env, 0};
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
-    (void)state;
-    take(&stage);
+    take(&env);
     observer.context = &within;
     observer.on_map = came;
-    assert_int_equal(xseg_observer_add(stage.allocator, &observer, &id), XSEG_OK);
-    commit(stage.range, 3, 1, NULL);
+    assert_ok(xseg_observer_add(env.allocator, &observer, &id));
+    commit(env.range, 3, 1, NULL);
     assert_int_equal(within.refused, 1);
-    assert_int_equal(xseg_observer_remove(stage.allocator, id), XSEG_OK);
-    decommit(stage.range, 3, 1, NULL);
-    close_stage(&stage);
+    assert_ok(xseg_observer_remove(env.allocator, id));
+    decommit(env.range, 3, 1, NULL);
+    close_env(&env);
 }
 
 /* An event cannot be recorded, for the first run that is to leave or for the third. */
-static void a_driver_that_refuses(void **state)
+TEST(failed_restore_changes_no_range)
 {
-    struct stage stage = open_stage(true, NULL);
-    struct xseg_range *range = stage.range;
-    void *block = scene_alloc_in(stage.allocator, stage.pool, 3 * MIB, NULL);
+    struct env env = open_env(true, NULL);
+    struct xseg_range *range = env.range;
+    void *block = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
 
-    (void)state;
     hold(range, 0, 1);
     commit(range, 0, 2, NULL);
-    take(&stage);
+    take(&env);
     decommit(range, 0, 1, NULL);
     commit(range, 4, 1, NULL);
     commit(range, 6, 1, NULL);
     commit(range, 8, 1, NULL);
-    scene_free(stage.allocator, block);
+    env_free(env.allocator, block);
     for (unsigned nth = 1; nth <= 3; nth += 2) {
-        const struct seen before = look(&stage);
+        const struct seen before = look(&env);
 
-        assert_int_equal(xseg_sim_fail("cuEventRecord", nth, 999), XSEG_OK);
-        scene_expect_error(xseg_pool_restore(stage.pool, stage.checkpoint, NULL, NULL),
-                           XSEG_ERR_DRIVER, "999");
-        const struct seen after = look(&stage);
+        assert_ok(xseg_sim_fail("cuEventRecord", nth, 999));
+        env_expect_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), XSEG_ERR_DRIVER,
+                         "999");
+        const struct seen after = look(&env);
         assert_memory_equal(&before, &after, sizeof(before));
     }
-    restore(&stage);
+    restore(&env);
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
-    scene_free(stage.allocator, block);
+    env_free(env.allocator, block);
     let_go(range, 0, 1);
     decommit(range, 0, 2, NULL);
-    close_stage(&stage);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_held_comes_back),
-        cmocka_unit_test(what_leaves_is_not_taken),
-        cmocka_unit_test(the_stream_has_to_pass),
-        cmocka_unit_test(a_pool_of_blocks_and_ranges),
-        cmocka_unit_test(figures_come_back),
-        cmocka_unit_test(a_paused_pool_is_not_restored),
-        cmocka_unit_test(memory_that_is_gone),
-        cmocka_unit_test(a_range_that_is_gone),
-        cmocka_unit_test(a_range_in_the_place_of_a_block),
-        cmocka_unit_test(an_aliased_page_is_not_taken_back),
-        cmocka_unit_test(all_mappings_of_a_page_are_decommitted),
-        cmocka_unit_test(a_granule_that_a_call_works_on),
-        cmocka_unit_test(a_driver_that_refuses),
-    };
-
-    return cmocka_run_group_tests_name("range_checkpoint", tests, NULL, NULL);
+    close_env(&env);
 }

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 #define NOT_SUPPORTED 801
 #define INVALID       1
@@ -23,121 +23,113 @@ static bool is_reachable(const void *block)
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, bool rdma)
 {
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool_options options = {sizeof(options), .rdma = rdma};
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
 
-    options.rdma = rdma;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
     return pool;
 }
 
 /* Whether what a pool, or the default pool, allocates is reachable. */
 static bool makes_reachable(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
-    void *block = pool == NULL ? scene_alloc(allocator, bytes, NULL)
-                               : scene_alloc_in(allocator, pool, bytes, NULL);
+    void *block = pool == NULL ? env_alloc(allocator, bytes, NULL)
+                               : env_alloc_in(allocator, pool, bytes, NULL);
     const bool answer = is_reachable(block);
 
-    scene_free(allocator, block);
+    env_free(allocator, block);
     return answer;
 }
 
 /* --- Who has such pages. --- */
 
-static void the_key_says_so_for_all_pools(void **state)
+TEST(key_applies_to_all_pools)
 {
-    (void)state;
     for (unsigned on = 0; on < 2; on++) {
-        struct xseg_allocator *allocator = scene_open(on != 0 ? "rdma:True" : NULL);
+        struct xseg_allocator *allocator = env_open(on != 0 ? "rdma:True" : NULL);
         struct xseg_pool *pool = make_pool(allocator, false);
 
         assert_int_equal(makes_reachable(allocator, NULL, 1000), on);
         assert_int_equal(makes_reachable(allocator, NULL, 30 * MIB), on);
         assert_int_equal(makes_reachable(allocator, pool, 30 * MIB), on);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
-static void the_option_says_so_for_one_pool(void **state)
+TEST(option_applies_to_one_pool)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
 
-    (void)state;
     assert_true(makes_reachable(allocator, pool, 30 * MIB));
     assert_true(makes_reachable(allocator, pool, 1000));
     assert_false(makes_reachable(allocator, NULL, 30 * MIB));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void classic_segments_and_guarded_blocks_have_them_too(void **state)
+TEST(classic_segments_and_guarded_blocks_have_them_too)
 {
-    struct xseg_allocator *allocator = scene_open("rdma:True,expandable_segments:False");
+    struct xseg_allocator *allocator = env_open("rdma:True,expandable_segments:False");
 
-    (void)state;
     assert_true(makes_reachable(allocator, NULL, 30 * MIB));
-    scene_close(allocator);
-    allocator = scene_open("rdma:True,guard_page:True");
+    env_close(allocator);
+    allocator = env_open("rdma:True,guard_page:True");
     assert_true(makes_reachable(allocator, NULL, 30 * MIB));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void a_pool_comes_back_with_such_pages(void **state)
+TEST(resumed_pool_has_rdma_pages)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
-    void *block = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_ok(xseg_pool_resume(pool));
     assert_true(is_reachable(block));
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
 /* --- What is never mixed up. --- */
 
 /* Fill a pool, give its pages to the page cache, and let another pool grow: its pages are new unless they are alike. */
-static void idle_pages_serve_their_kind_only(void **state)
+TEST(idle_pages_serve_their_kind_only)
 {
-    (void)state;
     for (unsigned i = 0; i < 4; i++) {
-        struct xseg_allocator *allocator = scene_open("page_cache_mb:1000,idle_ms:0");
+        struct xseg_allocator *allocator = env_open("page_cache_mb:1000,idle_ms:0");
         struct xseg_pool *from = make_pool(allocator, i % 2 != 0);
         struct xseg_pool *to = make_pool(allocator, i / 2 != 0);
 
-        scene_free(allocator, scene_alloc_in(allocator, from, 40 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(from), XSEG_OK);
-        assert_int_equal(trim_due(allocator, UINT64_MAX), XSEG_OK);
-        assert_int_equal(scene_stats(allocator).idle_page_bytes, 40 * MIB);
+        env_free(allocator, env_alloc_in(allocator, from, 40 * MIB, NULL));
+        assert_ok(xseg_pool_release(from));
+        assert_ok(trim_due(allocator, UINT64_MAX));
+        assert_int_equal(env_stats(allocator).idle_page_bytes, 40 * MIB);
         const uint64_t created = xseg_sim_calls("cuMemCreate");
-        void *block = scene_alloc_in(allocator, to, 40 * MIB, NULL);
+        void *block = env_alloc_in(allocator, to, 40 * MIB, NULL);
         assert_int_equal(is_reachable(block), i / 2);
         assert_int_equal(xseg_sim_calls("cuMemCreate") - created, i % 2 == i / 2 ? 0 : 2);
-        scene_free(allocator, block);
-        scene_close(allocator);
+        env_free(allocator, block);
+        env_close(allocator);
     }
 }
 
-/* Where memory is short, pages of the other kind go back to the driver, and new ones are made of it. */
-static void a_steal_makes_the_right_kind(void **state)
+/* Under memory pressure pages of the other kind are released to the driver, and new ones are created. */
+TEST(pages_of_the_other_kind_are_replaced)
 {
-    (void)state;
     for (unsigned rdma = 0; rdma < 2; rdma++) {
         struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.memory_bytes = 200 * MIB;
-        struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+        struct xseg_allocator *allocator = env_open_on(&settings, NULL);
         struct xseg_pool *from = make_pool(allocator, rdma == 0);
         struct xseg_pool *to = make_pool(allocator, rdma != 0);
-        scene_free(allocator, scene_alloc_in(allocator, from, 160 * MIB, NULL));
-        assert_int_equal(xseg_pool_release(from), XSEG_OK);
-        char *block = scene_alloc_in(allocator, to, 160 * MIB, NULL);
+        env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
+        assert_ok(xseg_pool_release(from));
+        char *block = env_alloc_in(allocator, to, 160 * MIB, NULL);
         for (size_t at = 0; at < 160 * MIB; at += 2 * MIB)
             assert_int_equal(is_reachable(block + at), rdma);
-        scene_free(allocator, block);
-        scene_close(allocator);
+        env_free(allocator, block);
+        env_close(allocator);
     }
 }
 
@@ -146,35 +138,34 @@ static void a_steal_makes_the_right_kind(void **state)
 /* The trial is the first creation behind those of the device's opening. */
 static void refuse_the_trial(struct xseg_allocator *allocator, int error)
 {
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, error), XSEG_OK);
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, error));
 }
 
-static void a_refusal_is_one_sentence_and_pages_without(void **state)
+TEST(missing_rdma_support_is_logged_once)
 {
     static const int errors[] = {NOT_SUPPORTED, INVALID};
-    struct scene_heard told;
+    struct env_log notified;
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(errors); i++) {
-        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        struct xseg_allocator *allocator = scene_open_heard(NULL, &told);
+        assert_ok(xseg_sim_reset(NULL));
+        struct xseg_allocator *allocator = env_open_logged(NULL, &notified);
         refuse_the_trial(allocator, errors[i]);
         struct xseg_pool *pool = make_pool(allocator, true);
         assert_true(xseg_sim_failed());
-        assert_int_equal(told.lines, 1);
-        assert_non_null(strstr(told.line, "device 0: rdma has no effect"));
-        assert_non_null(strstr(told.line, "cuMemCreate"));
+        assert_int_equal(notified.lines, 1);
+        assert_non_null(strstr(notified.line, "device 0: rdma has no effect"));
+        assert_non_null(strstr(notified.line, "cuMemCreate"));
         assert_false(makes_reachable(allocator, pool, 30 * MIB));
         /* Nothing is tried again. */
         assert_false(makes_reachable(allocator, make_pool(allocator, true), 30 * MIB));
-        assert_int_equal(told.lines, 1);
-        scene_close(allocator);
+        assert_int_equal(notified.lines, 1);
+        env_close(allocator);
     }
 }
 
-/* Machines on which a creation says nothing: one refuses access to what it has made, one makes other pages. */
-static void a_trial_uses_what_it_has_made(void **state)
+/* Drivers whose creation succeeds in vain: one rejects access to the page, one creates other pages. */
+TEST(a_trial_uses_what_it_has_made)
 {
     static const struct {
         enum xseg_sim_rdma rdma;
@@ -185,78 +176,55 @@ static void a_trial_uses_what_it_has_made(void **state)
         {XSEG_SIM_RDMA_IGNORED, "driver ignores the flag for GPUDirect RDMA"},
         {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
     };
-    struct scene_heard told;
+    struct env_log notified;
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct xseg_sim_settings settings = {sizeof(settings)};
 
         settings.rdma = cases[i].rdma;
-        assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-        struct xseg_allocator *allocator = scene_open_heard("rdma:True", &told);
+        assert_ok(xseg_sim_reset(&settings));
+        struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
         assert_false(makes_reachable(allocator, NULL, 30 * MIB));
-        assert_int_equal(told.lines, 1);
-        assert_non_null(strstr(told.line, cases[i].reason));
-        scene_close(allocator);
+        assert_int_equal(notified.lines, 1);
+        assert_non_null(strstr(notified.line, cases[i].reason));
+        env_close(allocator);
     }
 }
 
-static void memory_is_tried_when_there_is_some(void **state)
+TEST(memory_is_tried_when_there_is_some)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct scene_heard told;
+    struct env_log notified;
     void *block = NULL;
 
-    (void)state;
-    settings.memory_bytes = 200 * MIB;
-    struct xseg_allocator *holder = scene_open_on(&settings, NULL);
-    void *all = scene_alloc(holder, 200 * MIB, NULL);
-    struct xseg_allocator *allocator = scene_open_heard("rdma:True", &told);
+    struct xseg_allocator *holder = env_open_mib(200, NULL);
+    void *all = env_alloc(holder, 200 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
     struct xseg_pool *pool = make_pool(allocator, false);
     assert_int_equal(xseg_alloc(allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(scene_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);
-    scene_free(holder, all);
-    scene_empty_cache(holder);
-    assert_int_equal(xseg_close(holder), XSEG_OK);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);
+    env_free(holder, all);
+    env_empty_cache(holder);
+    assert_ok(xseg_close(holder));
     /* Segments that were reserved meanwhile have no memory, so theirs is made for it as well. */
     assert_true(makes_reachable(allocator, NULL, 1000));
     assert_true(makes_reachable(allocator, pool, 1000));
-    assert_int_equal(told.lines, 0);
-    scene_close(allocator);
+    assert_int_equal(notified.lines, 0);
+    env_close(allocator);
 }
 
-static void memory_that_is_not_the_drivers_is_refused(void **state)
+TEST(custom_memory_is_rejected)
 {
-    struct xseg_allocator *allocator = scene_open("rdma:True");
+    struct xseg_allocator *allocator = env_open("rdma:True");
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     /* Never called. */
     options.memory.alloc = (void *(*)(void *, size_t, int, xseg_stream))(uintptr_t)16;
     options.memory.free = (void (*)(void *, void *, size_t, int, xseg_stream))(uintptr_t)16;
     options.rdma = true;
-    scene_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                       "rdma with memory functions");
+    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
+                     "rdma with memory functions");
     options.rdma = false;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
-    scene_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_key_says_so_for_all_pools),
-        cmocka_unit_test(the_option_says_so_for_one_pool),
-        cmocka_unit_test(classic_segments_and_guarded_blocks_have_them_too),
-        cmocka_unit_test(a_pool_comes_back_with_such_pages),
-        cmocka_unit_test(idle_pages_serve_their_kind_only),
-        cmocka_unit_test(a_steal_makes_the_right_kind),
-        cmocka_unit_test(a_refusal_is_one_sentence_and_pages_without),
-        cmocka_unit_test(a_trial_uses_what_it_has_made),
-        cmocka_unit_test(memory_is_tried_when_there_is_some),
-        cmocka_unit_test(memory_that_is_not_the_drivers_is_refused),
-    };
-
-    return cmocka_run_group_tests_name("rdma", tests, NULL, NULL);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+    env_close(allocator);
 }

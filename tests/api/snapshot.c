@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files of snapshots: what is refused, what stays behind, and those of refused requests.
- *
- * What is in a snapshot is read by tests/python/snapshot.py.
+ * Snapshot files: invalid calls, remaining files, and snapshots of failed requests.  tests/python/snapshot.py reads
+ * the contents.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -18,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/emulated.h"
-#include "tests/support/scene.h"
+#include "tests/support/emulator.h"
+#include "tests/support/env.h"
 
 static char folder[64];
 
@@ -30,7 +29,7 @@ static int make_folder(void **state)
     return mkdtemp(folder) == NULL;
 }
 
-/* How many files are in the folder, and how many bytes the largest has.  They are removed. */
+/* Number of files in the folder, and size of the largest.  They are removed. */
 static unsigned take_files(uint64_t *largest)
 {
     DIR *listed = opendir(folder);
@@ -69,7 +68,7 @@ static void path_of(char *path, size_t bytes, const char *name)
     (void)snprintf(path, bytes, "%s/%s", folder, name);
 }
 
-/* What each snapshot begins and ends with. */
+/* First and last bytes of each snapshot. */
 static void expect_complete(const char *path)
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -87,60 +86,56 @@ static void expect_complete(const char *path)
 /* The live block of the allocator that was opened last. */
 static void *block;
 
-/* An allocator that has a history of so many events and 40 MiB of live memory, of 256 MiB. */
+/* An allocator with this many events and 40 MiB of allocated memory, of 256 MiB. */
 static struct xseg_allocator *open_with_events(const char *keys, unsigned events)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
     char config[512];
 
-    settings.memory_bytes = 256 * MIB;
     (void)snprintf(config, sizeof(config), "history:all%s", keys);
-    struct xseg_allocator *allocator = scene_open_on(&settings, config);
-    block = scene_alloc(allocator, 40 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_mib(256, config);
+    block = env_alloc(allocator, 40 * MIB, NULL);
     for (unsigned i = 0; i < events; i += 3)
-        scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+        env_free(allocator, env_alloc(allocator, 4096, NULL));
     return allocator;
 }
 
 static void close_with_events(struct xseg_allocator *allocator)
 {
-    scene_free(allocator, block);
-    scene_close(allocator);
+    env_free(allocator, block);
+    env_close(allocator);
 }
 
-/* --- What is refused. --- */
+/* --- Invalid calls. --- */
 
-static void arguments_are_checked(void **state)
+TEST(arguments_are_checked)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
 
-    (void)state;
-    scene_expect_error(xseg_snapshot(allocator, NULL, NULL), XSEG_ERR_ARGUMENT,
-                       "path is NULL or empty");
-    scene_expect_error(xseg_snapshot(allocator, "", NULL), XSEG_ERR_ARGUMENT,
-                       "path is NULL or empty");
-    scene_expect_error(xseg_snapshot(NULL, "file", NULL), XSEG_ERR_ARGUMENT, "allocator");
+    env_expect_error(xseg_snapshot(allocator, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "path is NULL or empty");
+    env_expect_error(xseg_snapshot(allocator, "", NULL), XSEG_ERR_ARGUMENT,
+                     "path is NULL or empty");
+    env_expect_error(xseg_snapshot(NULL, "file", NULL), XSEG_ERR_ARGUMENT, "allocator");
     options.struct_size = 3;
-    scene_expect_error(xseg_snapshot(allocator, "file", &options), XSEG_ERR_ARGUMENT,
-                       "options->struct_size is unknown, 3");
-    scene_close(allocator);
+    env_expect_error(xseg_snapshot(allocator, "file", &options), XSEG_ERR_ARGUMENT,
+                     "options->struct_size is unknown, 3");
+    env_close(allocator);
 }
 
 static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
 {
-    scene_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, strerror(error));
-    scene_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, path);
+    env_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, strerror(error));
+    env_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, path);
 }
 
-/* A sentence each, nothing is left beside, and the programme goes on. */
-static void a_place_that_cannot_be_written(void **state)
+/* Each error has a message, leaves no file, and the program continues. */
+TEST(a_place_that_cannot_be_written)
 {
     struct xseg_allocator *allocator = open_with_events("", 0);
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     char path[128], inside[160];
 
-    (void)state;
     path_of(path, sizeof(path), "none/file");
     expect_refusal(allocator, path, ENOENT);
     path_of(path, sizeof(path), "folder");
@@ -155,22 +150,21 @@ static void a_place_that_cannot_be_written(void **state)
     expect_refusal(allocator, "/dev/full", ENOSPC);
     assert_int_equal(access("/dev/full", F_OK), 0);
     assert_int_equal(take_files(NULL), 0);
-    assert_int_equal(scene_open_files(), files);
+    assert_int_equal(env_open_fds(), files);
     path_of(path, sizeof(path), "file");
-    assert_int_equal(xseg_snapshot(allocator, path, NULL), XSEG_OK);
+    assert_ok(xseg_snapshot(allocator, path, NULL));
     expect_complete(path);
     close_with_events(allocator);
 }
 
-/* In a child, which a limit of the system lets write no more than 4 KiB a file. */
-static void a_file_that_is_there_stays_until_the_new_one_is_complete(void **state)
+/* The child can write at most 4 KiB to a file (RLIMIT_FSIZE). */
+TEST(snapshot_file_is_replaced_atomically)
 {
     const struct rlimit low = {4096, 4096};
     struct stat before, after;
     char path[128];
     int result = 0;
 
-    (void)state;
     path_of(path, sizeof(path), "file");
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -193,13 +187,12 @@ static void a_file_that_is_there_stays_until_the_new_one_is_complete(void **stat
     assert_int_equal(take_files(NULL), 1);
 }
 
-static void a_forked_child_is_refused(void **state)
+TEST(calls_of_a_forked_child_fail)
 {
     struct xseg_allocator *allocator = open_with_events("", 0);
     char path[128];
     int result = 0;
 
-    (void)state;
     path_of(path, sizeof(path), "file");
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -212,20 +205,19 @@ static void a_forked_child_is_refused(void **state)
 }
 
 /* A pipe gets all of it, whatever the time. */
-static void a_pipe_is_written_into(void **state)
+TEST(a_pipe_is_written_into)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
     struct xseg_allocator *allocator = open_with_events("", 30);
     static unsigned char bytes[65536];
     char path[128];
 
-    (void)state;
     path_of(path, sizeof(path), "pipe");
     assert_int_equal(mkfifo(path, 0600), 0);
     const int file = open(path, O_RDWR | O_CLOEXEC);
     assert_true(file >= 0);
     options.max_ms = 1;
-    assert_int_equal(xseg_snapshot(allocator, path, &options), XSEG_OK);
+    assert_ok(xseg_snapshot(allocator, path, &options));
     const ssize_t got = read(file, bytes, sizeof(bytes));
     assert_true(got > 1000 && got < (ssize_t)sizeof(bytes));
     assert_memory_equal(bytes, "\x80\x04", 2);
@@ -243,60 +235,59 @@ static uint64_t count_calls(struct xseg_allocator *allocator)
     uint64_t sum = 0;
     size_t count = 0;
 
-    assert_int_equal(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count), XSEG_OK);
+    assert_ok(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count));
     for (size_t i = 0; i < count; i++)
         sum += calls[i].count;
     return sum;
 }
 
-/* What a refused request leaves: all of it must be the same with and without a snapshot. */
-struct refusal {
+/* State after a failed request: it must be the same with and without a snapshot. */
+struct error_message {
     xseg_status status;
     char text[2048];
     int error;
     uint64_t calls;
 };
 
-static struct refusal refuse(struct xseg_allocator *allocator)
+static struct error_message refuse(struct xseg_allocator *allocator)
 {
-    struct refusal refusal = {.calls = count_calls(allocator)};
+    struct error_message error_message = {.calls = count_calls(allocator)};
     void *ptr = NULL;
 
     errno = ENOTTY;
-    refusal.status = xseg_alloc(allocator, 0, 4 * GIB, NULL, &ptr);
-    refusal.error = errno;
-    (void)xseg_error_message(refusal.text, sizeof(refusal.text));
-    refusal.calls = count_calls(allocator) - refusal.calls;
+    error_message.status = xseg_alloc(allocator, 0, 4 * GIB, NULL, &ptr);
+    error_message.error = errno;
+    (void)xseg_error_message(error_message.text, sizeof(error_message.text));
+    error_message.calls = count_calls(allocator) - error_message.calls;
     assert_null(ptr);
-    return refusal;
+    return error_message;
 }
 
-static struct refusal refuse_with(const char *keys)
+static struct error_message refuse_with(const char *keys)
 {
     struct xseg_allocator *allocator = open_with_events(keys, 300);
-    const struct refusal refusal = refuse(allocator);
+    const struct error_message error_message = refuse(allocator);
 
     close_with_events(allocator);
-    return refusal;
+    return error_message;
 }
 
-static void a_snapshot_changes_nothing_of_the_refusal(void **state)
+TEST(snapshot_does_not_change_the_oom_error)
 {
     char keys[128];
 
-    (void)state;
-    const struct refusal without = refuse_with("");
+    const struct error_message without = refuse_with("");
     assert_int_equal(without.status, XSEG_ERR_NO_MEMORY);
     assert_int_equal(take_files(NULL), 0);
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    const struct refusal with = refuse_with(keys);
+    const struct error_message with = refuse_with(keys);
     assert_int_equal(take_files(NULL), 1);
     assert_int_equal(with.status, without.status);
     assert_string_equal(with.text, without.text);
     assert_int_equal(with.error, without.error);
     assert_int_equal(with.calls, without.calls);
-    /* Nor if there is none. */
-    const struct refusal nowhere = refuse_with(",oom_snapshot:/nowhere/at/all");
+    /* The same without a handler. */
+    const struct error_message nowhere = refuse_with(",oom_snapshot:/nowhere/at/all");
     assert_string_equal(nowhere.text, without.text);
     assert_int_equal(nowhere.status, without.status);
     assert_int_equal(nowhere.error, without.error);
@@ -313,37 +304,32 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 }
 
 /* The log names a file that is there; of one that is not, it says why. */
-static void the_log_says_what_became_of_the_file(void **state)
+TEST(log_reports_the_snapshot_file)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line};
     char config[160];
 
-    (void)state;
-    options.driver = scene_driver();
-    options.log = keep_line;
     for (unsigned is_there = 0; is_there < 2; is_there++) {
         struct xseg_allocator *allocator = NULL;
 
         (void)snprintf(config, sizeof(config), "oom_snapshot:%s", is_there ? folder : "/nowhere");
-        assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+        assert_ok(xseg_open(config, &options, &allocator));
         (void)refuse(allocator);
         assert_int_equal(strstr(said, "wrote memory snapshot to") != NULL, is_there);
         assert_int_equal(strstr(said, "no snapshot written") != NULL, !is_there);
         assert_non_null(strstr(said, is_there ? folder : strerror(ENOENT)));
         assert_int_equal(take_files(NULL), is_there);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
-static void the_file_is_there_when_the_call_returns(void **state)
+TEST(the_file_is_there_when_the_call_returns)
 {
     char keys[128], path[128], name[64];
-    struct xseg_allocator *allocator;
 
-    (void)state;
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     assert_int_equal(setenv("RANK", "3", 1), 0);
-    allocator = open_with_events(keys, 300);
+    struct xseg_allocator *allocator = open_with_events(keys, 300);
     (void)refuse(allocator);
     (void)snprintf(name, sizeof(name), "oom-rank3-pid%ld-1.pickle", (long)getpid());
     path_of(path, sizeof(path), name);
@@ -353,11 +339,10 @@ static void the_file_is_there_when_the_call_returns(void **state)
     assert_int_equal(take_files(NULL), 1);
 }
 
-static void the_variable_names_the_folder_unless_the_key_does(void **state)
+TEST(key_overrides_the_folder_of_the_variable)
 {
     char keys[128];
 
-    (void)state;
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", folder, 1), 0);
     (void)refuse_with("");
     assert_int_equal(take_files(NULL), 1);
@@ -374,26 +359,23 @@ static void the_variable_names_the_folder_unless_the_key_does(void **state)
 }
 
 /* Of another allocator, and of a process that had this one's number. */
-static void files_of_others_stay(void **state)
+TEST(files_of_others_stay)
 {
     char keys[128];
 
-    (void)state;
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     for (unsigned i = 0; i < 3; i++)
         (void)refuse_with(keys);
     assert_int_equal(take_files(NULL), 3);
 }
 
-static void number_and_size_are_bounded(void **state)
+TEST(number_and_size_are_bounded)
 {
-    struct xseg_allocator *allocator;
     uint64_t unbounded = 0, largest = 0;
     char keys[160];
 
-    (void)state;
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    allocator = open_with_events(keys, 60000);
+    struct xseg_allocator *allocator = open_with_events(keys, 60000);
     for (unsigned i = 0; i < 5; i++)
         (void)refuse(allocator);
     close_with_events(allocator);
@@ -431,19 +413,18 @@ static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t 
     return true;
 }
 
-static void a_request_that_is_refused_meanwhile_writes_none(void **state)
+TEST(concurrent_failure_writes_no_second_file)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
     unsigned asked = 0;
     char keys[160];
 
-    (void)state;
     (void)snprintf(keys, sizeof(keys), ",history_stacks:all,oom_snapshot:%s", folder);
     hooked = open_with_events(keys, 0);
     hook.gather = number_frames;
     hook.name = refuse_meanwhile;
     hook.context = &asked;
-    assert_int_equal(xseg_history_set_hook(hooked, &hook), XSEG_OK);
+    assert_ok(xseg_history_set_hook(hooked, &hook));
     (void)refuse(hooked);
     assert_true(asked > 0);
     close_with_events(hooked);
@@ -460,28 +441,26 @@ static void *work(void *self)
 
     while (!atomic_load(&ends)) {
         if (xseg_alloc(self, 0, 20 * MIB, NULL, &ptr) == XSEG_OK)
-            assert_int_equal(xseg_free(self, ptr), XSEG_OK);
+            assert_ok(xseg_free(self, ptr));
         if (xseg_alloc(self, 0, 4 * GIB, NULL, &ptr) == XSEG_OK)
-            assert_int_equal(xseg_free(self, ptr), XSEG_OK);
+            assert_ok(xseg_free(self, ptr));
     }
     return NULL;
 }
 
-static void threads_go_on_and_are_refused_together(void **state)
+TEST(concurrent_failures_return_together)
 {
-    struct xseg_allocator *allocator;
     char keys[160], path[128];
     pthread_t thread[2];
 
-    (void)state;
     (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    allocator = open_with_events(keys, 0);
+    struct xseg_allocator *allocator = open_with_events(keys, 0);
     atomic_store(&ends, false);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);
     path_of(path, sizeof(path), "asked");
     for (unsigned i = 0; i < 20; i++) {
-        assert_int_equal(xseg_snapshot(allocator, path, NULL), XSEG_OK);
+        assert_ok(xseg_snapshot(allocator, path, NULL));
         expect_complete(path);
     }
     atomic_store(&ends, true);
@@ -522,58 +501,37 @@ static bool forget_peak(void)
 #define EVENTS 1200000u
 
 /* With full rings, and 10^5 live blocks and then half as many more. */
-static void host_memory_is_bounded(void **state)
+TEST(host_memory_is_bounded)
 {
     static void *held[LIVE];
     char path[128];
 
-    (void)state;
-    if (SCENE_IS_SANITIZED || is_emulated() || !forget_peak()) {
+    if (ENV_IS_SANITIZED || is_emulated() || !forget_peak()) {
         print_message("# a sanitizer, an emulator or the kernel does not let it be measured\n");
         return;
     }
     struct xseg_allocator *allocator =
-        scene_open("expandable_segments:True,history:all,history_events:1200000");
+        env_open("expandable_segments:True,history:all,history_events:1200000");
     (void)snprintf(path, sizeof(path), "%s/asked", folder);
     for (unsigned i = 0; i < LIVE; i++)
-        held[i] = scene_alloc(allocator, 4096, NULL);
+        held[i] = env_alloc(allocator, 4096, NULL);
     for (unsigned i = 0; i < EVENTS / 3; i++)
-        scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+        env_free(allocator, env_alloc(allocator, 4096, NULL));
     for (unsigned live = LIVE; live >= 100000; live -= LIVE - 100000) {
         const uint64_t before = host_bytes("VmRSS:");
 
         assert_true(forget_peak());
-        assert_int_equal(xseg_snapshot(allocator, path, NULL), XSEG_OK);
+        assert_ok(xseg_snapshot(allocator, path, NULL));
         const uint64_t more = host_bytes("VmHWM:") - before;
         print_message("# %u live: %llu bytes\n", live, (unsigned long long)more);
         assert_in_range(more, 48 * MIB, 64 * MIB + (uint64_t)(live - 100000) * 64);
         for (unsigned i = live; i > 100000; i--)
-            scene_free(allocator, held[i - 1]);
+            env_free(allocator, held[i - 1]);
     }
     for (unsigned i = 0; i < 100000; i++)
-        scene_free(allocator, held[i]);
+        env_free(allocator, held[i]);
     assert_int_equal(take_files(NULL), 1);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arguments_are_checked),
-        cmocka_unit_test(a_place_that_cannot_be_written),
-        cmocka_unit_test(a_file_that_is_there_stays_until_the_new_one_is_complete),
-        cmocka_unit_test(a_forked_child_is_refused),
-        cmocka_unit_test(a_pipe_is_written_into),
-        cmocka_unit_test(a_snapshot_changes_nothing_of_the_refusal),
-        cmocka_unit_test(the_log_says_what_became_of_the_file),
-        cmocka_unit_test(the_file_is_there_when_the_call_returns),
-        cmocka_unit_test(the_variable_names_the_folder_unless_the_key_does),
-        cmocka_unit_test(files_of_others_stay),
-        cmocka_unit_test(number_and_size_are_bounded),
-        cmocka_unit_test(a_request_that_is_refused_meanwhile_writes_none),
-        cmocka_unit_test(threads_go_on_and_are_refused_together),
-        cmocka_unit_test(host_memory_is_bounded),
-    };
-
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_GROUP_FIXTURE(make_folder, remove_folder)

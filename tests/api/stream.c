@@ -1,79 +1,69 @@
 /* SPDX-License-Identifier: MIT */
 /* Streams: own memory each, blocks that wait for other streams, private pools. */
-#include "tests/support/scene.h"
-
 #include <pthread.h>
 
-/* NULL and the legacy handle are one stream; another stream has memory of its own. */
-static void streams_have_memory_of_their_own(void **state)
-{
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream(), legacy = (xseg_stream)(uintptr_t)1;
-    void *a = scene_alloc(allocator, 4 * MIB, NULL), *b, *c;
+#include "tests/support/env.h"
 
-    (void)state;
-    scene_free(allocator, a);
-    b = scene_alloc(allocator, 4 * MIB, stream);
+/* NULL and the legacy handle are one stream; another stream has separate memory. */
+TEST(streams_have_memory_of_their_own)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream(), legacy = (xseg_stream)(uintptr_t)1;
+    void *a = env_alloc(allocator, 4 * MIB, NULL);
+
+    env_free(allocator, a);
+    void *b = env_alloc(allocator, 4 * MIB, stream);
     assert_ptr_not_equal(a, b);
-    c = scene_alloc(allocator, 4 * MIB, legacy);
+    void *c = env_alloc(allocator, 4 * MIB, legacy);
     assert_ptr_equal(a, c);
-    assert_null(scene_block(allocator, c).stream);
-    assert_ptr_equal(scene_block(allocator, b).stream, stream);
-    scene_free(allocator, b);
-    scene_free(allocator, c);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    assert_null(env_block(allocator, c).stream);
+    assert_ptr_equal(env_block(allocator, b).stream, stream);
+    env_free(allocator, b, c);
+    env_close(allocator, stream);
 }
 
 /* A hit asks the driver nothing. */
-static void hits_make_no_driver_call(void **state)
+TEST(hits_make_no_driver_call)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream();
-    uint64_t calls;
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream();
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 5000, stream));
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, stream));
-    calls = xseg_sim_calls(NULL);
+    env_free(allocator, env_alloc(allocator, 5000, stream));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
+    uint64_t calls = xseg_sim_calls(NULL);
     for (unsigned i = 0; i < 1000; i++)
-        scene_free(allocator, scene_alloc(allocator, 700 * (i + 1), stream));
+        env_free(allocator, env_alloc(allocator, 700 * (i + 1), stream));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    env_close(allocator, stream);
 }
 
-/* A use on another stream: active until that stream has passed, looked at when a malloc starts. */
-static void a_foreign_use_delays_the_return(void **state)
+/* The block is active until the other stream completes and an allocation polls. */
+TEST(a_foreign_use_delays_the_return)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream side = scene_stream();
-    void *x = scene_alloc(allocator, GIB, NULL), *t;
-    struct xseg_statistics stats;
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream side = env_stream();
+    void *x = env_alloc(allocator, GIB, NULL);
 
-    (void)state;
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, x, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, x, side), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, x, NULL), XSEG_OK);
-    scene_free(allocator, x);
-    assert_int_equal(scene_block(allocator, x).state, XSEG_BLOCK_PENDING_FREE);
-    scene_expect_error(xseg_free(allocator, x), XSEG_ERR_NOT_ALLOCATED,
-                       "another stream still uses");
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, x, side));
+    assert_ok(xseg_record_stream(allocator, x, side));
+    assert_ok(xseg_record_stream(allocator, x, NULL));
+    env_free(allocator, x);
+    assert_int_equal(env_block(allocator, x).state, XSEG_BLOCK_PENDING_FREE);
+    env_expect_error(xseg_free(allocator, x), XSEG_ERR_NOT_ALLOCATED, "another stream still uses");
 
-    t = scene_alloc(allocator, 1, NULL);
-    stats = scene_stats(allocator);
+    void *t = env_alloc(allocator, 1, NULL);
+    struct xseg_statistics stats = env_stats(allocator);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_LARGE].current, 0);
     assert_int_equal(stats.active_bytes[XSEG_STAT_LARGE].current, GIB);
-    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    scene_free(allocator, t);
-    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_LARGE].current, GIB);
-    t = scene_alloc(allocator, 1, NULL);
-    assert_int_equal(scene_stats(allocator).active_bytes[XSEG_STAT_LARGE].current, 0);
-    assert_int_equal(scene_block(allocator, x).state, XSEG_BLOCK_CACHED);
-    scene_free(allocator, t);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    assert_ok(xseg_sim_finish(side));
+    env_free(allocator, t);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_LARGE].current, GIB);
+    t = env_alloc(allocator, 1, NULL);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_LARGE].current, 0);
+    assert_int_equal(env_block(allocator, x).state, XSEG_BLOCK_CACHED);
+    env_free(allocator, t);
+    env_close(allocator, side);
 }
 
 struct worker {
@@ -87,239 +77,526 @@ static void *use_on_own_default_stream(void *self)
     const xseg_stream own = (xseg_stream)(uintptr_t)2;
     struct worker *worker = self;
 
-    scene_work(worker->allocator, own, worker->ptr);
+    env_launch(worker->allocator, own, worker->ptr);
     worker->status = xseg_record_stream(worker->allocator, worker->ptr, own);
     return NULL;
 }
 
-/* Another thread's default stream has no name in this thread: the legacy stream, which waits for it,
- * stands for it. */
-static void another_threads_default_stream_is_waited_for(void **state)
+/* The default stream of another thread has no handle in this thread: the legacy stream, which waits for it, stands
+ * in. */
+TEST(another_threads_default_stream_is_waited_for)
 {
-    struct worker worker = {.allocator = scene_open(NULL)};
+    struct worker worker = {.allocator = env_open(NULL)};
     pthread_t thread;
-    void *other;
 
-    (void)state;
-    worker.ptr = scene_alloc(worker.allocator, 5 * MIB, NULL);
+    worker.ptr = env_alloc(worker.allocator, 5 * MIB, NULL);
     assert_int_equal(pthread_create(&thread, NULL, use_on_own_default_stream, &worker), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(worker.status, XSEG_OK);
-    scene_free(worker.allocator, worker.ptr);
-    other = scene_alloc(worker.allocator, 5 * MIB, NULL);
+    assert_ok(worker.status);
+    env_free(worker.allocator, worker.ptr);
+    void *other = env_alloc(worker.allocator, 5 * MIB, NULL);
     assert_ptr_not_equal(other, worker.ptr);
-    assert_int_equal(scene_block(worker.allocator, worker.ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_int_equal(env_block(worker.allocator, worker.ptr).state, XSEG_BLOCK_PENDING_FREE);
     xseg_sim_finish_all();
-    assert_ptr_equal(scene_alloc(worker.allocator, 5 * MIB, NULL), worker.ptr);
-    scene_free(worker.allocator, worker.ptr);
-    scene_free(worker.allocator, other);
-    scene_close(worker.allocator);
+    assert_ptr_equal(env_alloc(worker.allocator, 5 * MIB, NULL), worker.ptr);
+    env_free(worker.allocator, worker.ptr, other);
+    env_close(worker.allocator);
 }
 
 /*
- * Two blocks at the start of a segment come back in one look, each from a stream that used it: how many
- * pieces of split segments there are at the highest.  The second block merges with the rest of the
- * segment; the first one is a piece of its own if it comes back before.
+ * Two blocks at the start of a segment are reclaimed in one poll, each from another stream: the maximum number of
+ * inactive split blocks.  The second block coalesces with the rest of the segment; the first one is separate if it is
+ * reclaimed before.
  */
 static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_stream own,
                                       xseg_stream of_first, xseg_stream of_second)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    void *first = scene_alloc(allocator, 3 * MIB, own),
-         *second = scene_alloc(allocator, 3 * MIB, own);
+    void *first = env_alloc(allocator, 3 * MIB, own), *second = env_alloc(allocator, 3 * MIB, own);
 
-    assert_int_equal(xseg_record_stream(allocator, first, of_first), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, second, of_second), XSEG_OK);
-    scene_free(allocator, first);
-    scene_free(allocator, second);
+    assert_ok(xseg_record_stream(allocator, first, of_first));
+    assert_ok(xseg_record_stream(allocator, second, of_second));
+    env_free(allocator, first, second);
     where.device = 0;
-    assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 600, own));
-    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 0);
-    return scene_stats(allocator).inactive_split[XSEG_STAT_LARGE].peak;
+    assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
+    env_free(allocator, env_alloc(allocator, 600, own));
+    assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
+    return env_stats(allocator).inactive_split[XSEG_STAT_LARGE].peak;
 }
 
 /* PyTorch's table of streams hashes their numbers; this is its order for the first six. */
-static void streams_are_looked_at_in_a_fixed_order(void **state)
+TEST(streams_are_polled_in_a_fixed_order)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
-    const xseg_stream own = scene_stream(), early = scene_stream(), late = scene_stream();
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    const xseg_stream own = env_stream(), early = env_stream(), late = env_stream();
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 600, own));
+    env_free(allocator, env_alloc(allocator, 600, own));
     assert_int_equal(pieces_at_the_highest(allocator, own, NULL, late), 2);
     assert_int_equal(pieces_at_the_highest(allocator, own, late, NULL), 1);
     assert_int_equal(pieces_at_the_highest(allocator, own, late, early), 2);
     assert_int_equal(pieces_at_the_highest(allocator, own, early, late), 1);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(late);
-    scene_stream_destroy(early);
-    scene_stream_destroy(own);
+    env_close(allocator, late, early, own);
 }
 
 /*
- * A full device waits for pending blocks before it says that there is no memory, and searches the
- * cache again.  Here nothing can go back to the driver, but the block that just came back fits.
+ * A full device waits for pending blocks before the error, and searches the cache again.  Nothing can be released to
+ * the driver, but the reclaimed block fits.
  */
-static void a_full_device_waits_for_pending_blocks(void **state)
+TEST(a_full_device_waits_for_pending_blocks)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
-    xseg_stream side;
-    void *x, *kept;
-
-    (void)state;
-    settings.memory_bytes = 64 * MIB;
-    allocator = scene_open_on(&settings, "expandable_segments:False");
-    side = scene_stream();
-    scene_free(allocator, scene_alloc(allocator, 60 * MIB, NULL));
-    x = scene_alloc(allocator, 30 * MIB, NULL);
-    kept = scene_alloc(allocator, 25 * MIB, NULL);
-    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, x, side), XSEG_OK);
-    scene_free(allocator, x);
-    assert_ptr_equal(scene_alloc(allocator, 30 * MIB, NULL), x);
-    assert_int_equal(scene_stats(allocator).num_ooms, 0);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
-    assert_int_equal(scene_stats(allocator).num_device_free, 0);
-    scene_free(allocator, x);
-    scene_free(allocator, kept);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    struct xseg_allocator *allocator = env_open_mib(64, "expandable_segments:False");
+    xseg_stream side = env_stream();
+    env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
+    void *x = env_alloc(allocator, 30 * MIB, NULL);
+    void *kept = env_alloc(allocator, 25 * MIB, NULL);
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, x, side));
+    env_free(allocator, x);
+    assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), x);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
+    assert_int_equal(env_stats(allocator).num_device_free, 0);
+    env_free(allocator, x, kept);
+    env_close(allocator, side);
 }
 
-static void pools_are_walls(void **state)
+TEST(pools_are_walls)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_pool *pool = NULL;
-    void *inside = NULL, *outside;
+    void *inside = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    inside = scene_alloc_in(allocator, pool, 6 * MIB, NULL);
-    assert_ptr_equal(scene_block(allocator, inside).pool, pool);
-    scene_free(allocator, inside);
-    outside = scene_alloc(allocator, 6 * MIB, NULL);
-    assert_null(scene_block(allocator, outside).pool);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    inside = env_alloc_in(allocator, pool, 6 * MIB, NULL);
+    assert_ptr_equal(env_block(allocator, inside).pool, pool);
+    env_free(allocator, inside);
+    void *outside = env_alloc(allocator, 6 * MIB, NULL);
+    assert_null(env_block(allocator, outside).pool);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
 
     /* Held, its cache stays; released, it goes with the next trim. */
-    assert_int_equal(xseg_pool_retain(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_trim(allocator, NULL, NULL, &done), XSEG_OK);
+    assert_ok(xseg_pool_retain(pool));
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
     assert_int_equal(done.kept_pool, 20 * MIB);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
-    scene_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
-    scene_free(allocator, outside);
-    scene_close(allocator);
+    assert_ok(xseg_pool_release(pool));
+    env_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
+    env_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+    env_free(allocator, outside);
+    env_close(allocator);
 }
 
 /* A pool's live blocks outlive its last holder. */
-static void blocks_outlive_their_pool(void **state)
+TEST(blocks_outlive_their_pool)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = NULL;
+    struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    (void)state;
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    ptr = scene_alloc_in(allocator, pool, 30 * MIB, NULL);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
-    scene_free(allocator, ptr);
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(allocator);
+    ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    assert_ok(xseg_pool_release(pool));
+    env_empty_cache(allocator);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
 }
 
-/* Pools come and go for ever: what they took comes back, the addresses too. */
-static void retired_pools_leave_nothing_reserved(void **state)
+/* Memory and addresses of destroyed pools are released. */
+TEST(retired_pools_leave_nothing_reserved)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
+    struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 1024 * GIB};
 
-    (void)state;
-    settings.address_bytes = 1024 * GIB;
-    allocator = scene_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (unsigned round = 0; round < 100; round++) {
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
 
-        assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-        ptr = scene_alloc_in(allocator, pool, 5 * MIB, NULL);
-        scene_free(allocator, ptr);
-        assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-        scene_expect_error(scene_try_alloc_in(allocator, pool, 5 * MIB, &ptr), XSEG_ERR_ARGUMENT,
-                           "pool has been released");
-        /* Every other time nobody trims: the next growth finds out that addresses ran short. */
+        assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+        ptr = env_alloc_in(allocator, pool, 5 * MIB, NULL);
+        env_free(allocator, ptr);
+        assert_ok(xseg_pool_release(pool));
+        env_expect_error(env_try_alloc_in(allocator, pool, 5 * MIB, &ptr), XSEG_ERR_ARGUMENT,
+                         "pool has been released");
+        /* Every other time without a trim: the next growth finds that addresses are exhausted. */
         if (round % 2 == 0)
-            scene_empty_cache(allocator);
+            env_empty_cache(allocator);
     }
-    scene_empty_cache(allocator);
-    assert_int_equal(scene_stats(allocator).address_bytes, 0);
-    scene_close(allocator);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).address_bytes, 0);
+    env_close(allocator);
 }
 
-static void pools_of_others_are_refused(void **state)
+TEST(pools_of_other_allocators_are_rejected)
 {
-    struct xseg_allocator *first = scene_open(NULL), *second = NULL;
+    struct xseg_allocator *first = env_open(NULL), *second = NULL;
     struct xseg_request request = {sizeof(request)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = NULL;
     void *ptr = NULL;
 
-    (void)state;
-    assert_int_equal(scene_try_open(NULL, &second), XSEG_OK);
-    assert_int_equal(xseg_pool_create(first, 0, NULL, &pool), XSEG_OK);
+    assert_ok(env_try_open(NULL, &second));
+    assert_ok(xseg_pool_create(first, 0, NULL, &pool));
     request.pool = where.pool = pool;
     request.bytes = 1;
-    scene_expect_error(xseg_alloc_with(second, &request, &ptr), XSEG_ERR_ARGUMENT, "another");
-    scene_expect_error(xseg_trim(second, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "another");
-    scene_expect_error(xseg_pool_create(first, 7, NULL, &pool), XSEG_ERR_ARGUMENT,
-                       "device 7 does not exist");
-    scene_expect_error(xseg_pool_release(NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_int_equal(xseg_close(first), XSEG_OK);
-    scene_close(second);
+    env_expect_error(xseg_alloc_with(second, &request, &ptr), XSEG_ERR_ARGUMENT, "another");
+    env_expect_error(xseg_trim(second, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "another");
+    env_expect_error(xseg_pool_create(first, 7, NULL, &pool), XSEG_ERR_ARGUMENT,
+                     "device 7 does not exist");
+    env_expect_error(xseg_pool_release(NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_ok(xseg_close(first));
+    env_close(second);
 }
 
 /* The library asks the stream where a capture began which capture that is, until its end. */
-static void a_stream_stays_while_a_capture_is_begun_on_it(void **state)
+TEST(captured_stream_is_not_retired)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream origin = scene_stream();
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream origin = env_stream();
     struct xseg_pool *pool = NULL;
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 1, origin));
-    assert_int_equal(xseg_pool_create(allocator, 0, NULL, &pool), XSEG_OK);
-    assert_int_equal(xseg_capture_begin(pool, origin), XSEG_OK);
-    scene_expect_error(xseg_stream_retire(allocator, 0, origin), XSEG_ERR_BUSY, "being captured");
-    assert_int_equal(xseg_capture_end(pool), XSEG_OK);
-    assert_int_equal(xseg_stream_retire(allocator, 0, origin), XSEG_OK);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(origin);
+    env_free(allocator, env_alloc(allocator, 1, origin));
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+    assert_ok(xseg_capture_begin(pool, origin));
+    env_expect_error(xseg_stream_retire(allocator, 0, origin), XSEG_ERR_BUSY, "being captured");
+    assert_ok(xseg_capture_end(pool));
+    assert_ok(xseg_stream_retire(allocator, 0, origin));
+    env_close(allocator, origin);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_have_memory_of_their_own),
-        cmocka_unit_test(hits_make_no_driver_call),
-        cmocka_unit_test(a_foreign_use_delays_the_return),
-        cmocka_unit_test(another_threads_default_stream_is_waited_for),
-        cmocka_unit_test(streams_are_looked_at_in_a_fixed_order),
-        cmocka_unit_test(a_full_device_waits_for_pending_blocks),
-        cmocka_unit_test(pools_are_walls),
-        cmocka_unit_test(blocks_outlive_their_pool),
-        cmocka_unit_test(retired_pools_leave_nothing_reserved),
-        cmocka_unit_test(pools_of_others_are_refused),
-        cmocka_unit_test(a_stream_stays_while_a_capture_is_begun_on_it),
-    };
+/* --- Streams that pass and streams that go: xseg_stream_synchronized, xseg_stream_retire, xseg_free_after. --- */
 
-    return cmocka_run_group_tests_name("stream", tests, NULL, NULL);
+/* The driver's events, by their plain C types. */
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuEventCreate(xseg_event *event, unsigned flags);
+int cuEventDestroy_v2(xseg_event event);
+int cuEventRecord(xseg_event event, xseg_stream stream);
+
+#define FOREVER UINT64_MAX
+
+static xseg_event event_on(xseg_stream stream)
+{
+    xseg_event event = NULL;
+    void *context = NULL;
+
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    assert_int_equal(cuEventCreate(&event, 2), 0);
+    assert_int_equal(cuEventRecord(event, stream), 0);
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    return event;
+}
+
+TEST(synchronized_stream_is_not_queried)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream(), other = env_stream();
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
+
+    assert_ok(xseg_sim_launch(side, FOREVER));
+    assert_ok(xseg_sim_launch(other, FOREVER));
+    assert_ok(xseg_record_stream(allocator, a, side));
+    assert_ok(xseg_record_stream(allocator, b, side));
+    assert_ok(xseg_record_stream(allocator, b, other));
+    env_free(allocator, a, b);
+    assert_ok(xseg_sim_finish(side));
+
+    const uint64_t calls = xseg_sim_calls(NULL);
+    assert_ok(xseg_stream_synchronized(allocator, 0, side));
+    assert_int_equal(xseg_sim_calls(NULL), calls);
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
+    /* Once more, a stream that is not known, and one without anything to wait for. */
+    assert_ok(xseg_stream_synchronized(allocator, 0, side));
+    assert_ok(xseg_stream_synchronized(allocator, 0, (xseg_stream)(uintptr_t)0x5000));
+    assert_ok(xseg_stream_synchronized(allocator, 0, NULL));
+    env_expect_error(xseg_stream_synchronized(allocator, 9, side), XSEG_ERR_ARGUMENT,
+                     "device 9 does not exist");
+    assert_ok(xseg_sim_finish(other));
+    assert_ok(xseg_stream_synchronized(allocator, 0, other));
+    assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
+    env_close(allocator, side, other);
+}
+
+/* After its work has completed. */
+TEST(memory_of_a_retired_stream_is_reused)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    xseg_stream first = env_stream();
+    void *kept = env_alloc(allocator, 5 * MIB, first), *a = env_alloc(allocator, 7 * MIB, first);
+
+    env_free(allocator, a);
+    assert_ok(xseg_sim_launch(first, FOREVER));
+    assert_ok(xseg_stream_retire(allocator, 0, first));
+    assert_ok(xseg_stream_retire(allocator, 0, first));
+    assert_ptr_equal(env_block(allocator, kept).stream, first);
+
+    /* While its work runs, its memory is not reused. */
+    const xseg_stream second = env_stream();
+    void *b = env_alloc(allocator, 7 * MIB, second);
+    assert_ptr_not_equal(b, a);
+    assert_ptr_equal(env_block(allocator, kept).stream, first);
+    env_free(allocator, b);
+    assert_ok(xseg_sim_finish(first));
+
+    const xseg_stream third = env_stream();
+    void *c = env_alloc(allocator, 7 * MIB, third);
+    assert_ptr_equal(c, a);
+    assert_ptr_equal(env_block(allocator, kept).stream, third);
+    /* A use there is one on the block's own stream: what is freed serves it at once. */
+    assert_ok(xseg_record_stream(allocator, kept, third));
+    assert_ok(xseg_sim_launch(third, FOREVER));
+    env_free(allocator, kept);
+    assert_ptr_equal(env_alloc(allocator, 5 * MIB, third), kept);
+    env_free(allocator, kept, c);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    env_stream_destroy(first);
+    env_close(allocator, second, third);
+}
+
+/* The new stream waits for no work of the old one, and shares no memory with it while the old one runs. */
+TEST(reused_handle_is_a_new_stream)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
+    unsigned came_again = 0;
+
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    for (unsigned round = 0; round < 50; round++) {
+        const xseg_stream stream = env_stream();
+        void *ptr = env_alloc(allocator, 3 * MIB, stream);
+
+        env_free(allocator, ptr);
+        assert_ok(xseg_stream_retire(allocator, 0, stream));
+        env_stream_destroy(stream);
+        const xseg_stream next = env_stream();
+        came_again += next == stream;
+        ptr = env_alloc(allocator, 3 * MIB, next);
+        assert_ptr_equal(env_block(allocator, ptr).stream, next);
+        env_free(allocator, ptr);
+        assert_ok(xseg_stream_retire(allocator, 0, next));
+        env_stream_destroy(next);
+    }
+    assert_int_equal(came_again, 50);
+    /* A single segment went from stream to stream. */
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].peak, 20 * MIB);
+    env_close(allocator);
+}
+
+/* The new stream replaces the one with its handle while a block waits for it: a wait for all streams skipped it. */
+TEST(reused_handle_is_awaited)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
+
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    const xseg_stream old = env_stream(), other = env_stream();
+    void *of_old = env_alloc(allocator, 3 * MIB, NULL);
+    void *of_other = env_alloc(allocator, 3 * MIB, NULL);
+    void *of_again = env_alloc(allocator, 3 * MIB, NULL);
+    assert_ok(xseg_record_stream(allocator, of_old, old));
+    assert_ok(xseg_stream_retire(allocator, 0, old));
+    env_stream_destroy(old);
+    env_free(allocator, env_alloc(allocator, 512, other));
+
+    env_free(allocator, of_old);
+    assert_ok(xseg_record_stream(allocator, of_other, other));
+    env_launch(allocator, other, of_other);
+    env_free(allocator, of_other);
+    const xseg_stream again = env_stream();
+    assert_ptr_equal(again, old);
+    assert_ok(xseg_record_stream(allocator, of_again, again));
+    env_launch(allocator, again, of_again);
+    env_free(allocator, of_again);
+
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
+    env_close(allocator, again, other);
+}
+
+TEST(handle_may_be_reused_before_its_work_completes)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
+
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    const xseg_stream old = env_stream();
+    void *kept = env_alloc(allocator, 5 * MIB, old), *a = env_alloc(allocator, 5 * MIB, old);
+
+    env_free(allocator, a);
+    assert_ok(xseg_sim_launch_on(old, 1000000, (uintptr_t)a, 4096));
+    assert_ok(xseg_stream_retire(allocator, 0, old));
+    env_stream_destroy(old);
+    const xseg_stream young = env_stream();
+    assert_ptr_equal(young, old);
+    void *b = env_alloc(allocator, 5 * MIB, young);
+    assert_ptr_not_equal(b, a);
+    /* A block of the old stream returns to the old stream's cache. */
+    env_free(allocator, kept, b);
+    assert_ptr_equal(env_alloc(allocator, 5 * MIB, young), b);
+    xseg_sim_advance(2000000);
+    env_free(allocator, b);
+    env_close(allocator, young);
+}
+
+/* The trim queries the event that was recorded at the retirement. */
+TEST(trim_releases_memory_of_a_retired_stream)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_trim_result done = {sizeof(done)};
+    const xseg_stream stream = env_stream();
+
+    env_free(allocator, env_alloc(allocator, 3 * MIB, stream));
+    assert_ok(xseg_sim_launch(stream, FOREVER));
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    assert_int_equal(done.kept_busy, 20 * MIB);
+    assert_int_equal(done.released, 0);
+    assert_ok(xseg_sim_finish(stream));
+    env_stream_destroy(stream);
+    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    assert_int_equal(done.released, 20 * MIB);
+    env_close(allocator);
+}
+
+TEST(uses_on_a_retired_stream_wait_for_its_last_event)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream();
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
+
+    assert_ok(xseg_sim_launch(side, FOREVER));
+    assert_ok(xseg_record_stream(allocator, a, side));
+    assert_ok(xseg_record_stream(allocator, b, side));
+    assert_ok(xseg_stream_retire(allocator, 0, side));
+    env_free(allocator, a);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ok(xseg_sim_finish(side));
+    env_stream_destroy(side);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
+
+    /* When the next stream is met, the old one is known to have passed. */
+    const xseg_stream next = env_stream();
+    env_free(allocator, env_alloc(allocator, 1, next));
+    env_free(allocator, b);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
+    env_close(allocator, next);
+}
+
+/* The last event of the stream is polled while a block waits for it whose own query failed: the block keeps the
+ * event, and it is not recorded again. */
+TEST(an_event_that_a_block_waits_for_is_kept)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream(), next = env_stream();
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
+
+    assert_ok(xseg_sim_launch(side, FOREVER));
+    assert_ok(xseg_record_stream(allocator, a, side));
+    assert_ok(xseg_stream_retire(allocator, 0, side));
+    env_free(allocator, a);
+    assert_ok(xseg_sim_finish(side));
+    env_stream_destroy(side);
+
+    /* A call that meets a new stream asks about those that leave. */
+    assert_ok(xseg_sim_fail("cuEventQuery", 1, 999));
+    assert_ok(xseg_record_stream(allocator, b, next));
+    assert_true(xseg_sim_failed());
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ok(xseg_sim_launch(next, FOREVER));
+    env_free(allocator, b);
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
+    env_close(allocator, next);
+}
+
+/* The 20,000th stream costs what the 100th did, in driver calls and in host memory. */
+TEST(retired_streams_leave_no_memory)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    uint64_t host = 0, calls = 0, each = 0;
+
+    for (unsigned i = 0; i < 20000; i++) {
+        const xseg_stream stream = env_stream();
+
+        calls = xseg_sim_calls(NULL);
+        env_free(allocator, env_alloc(allocator, 512 + i % 3 * MIB, stream));
+        assert_ok(xseg_stream_retire(allocator, 0, stream));
+        calls = xseg_sim_calls(NULL) - calls;
+        env_stream_destroy(stream);
+        each = i == 100 ? calls : each;
+        host = i == 100 ? env_stats(allocator).host_bytes : host;
+    }
+    assert_int_equal(calls, each);
+    assert_int_equal(env_stats(allocator).host_bytes, host);
+    env_close(allocator);
+}
+
+TEST(default_streams_are_never_retired)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+
+    for (uintptr_t handle = 0; handle <= 2; handle++)
+        env_expect_error(xseg_stream_retire(allocator, 0, (xseg_stream)handle), XSEG_ERR_ARGUMENT,
+                         "default stream");
+    env_expect_error(xseg_stream_retire(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_ok(xseg_stream_retire(allocator, 0, (xseg_stream)(uintptr_t)0x7000));
+    env_close(allocator);
+}
+
+/* A block freed behind events waits for them, whatever becomes of the events afterwards. */
+TEST(a_block_is_freed_after_events)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream one = env_stream(), two = env_stream();
+    void *ptr = env_alloc(allocator, 5 * MIB, NULL);
+    xseg_event events[2];
+
+    assert_ok(xseg_sim_launch(one, FOREVER));
+    assert_ok(xseg_sim_launch(two, FOREVER));
+    events[0] = event_on(one);
+    events[1] = event_on(two);
+    assert_ok(xseg_free_after(allocator, ptr, events, 2));
+    assert_int_equal(cuEventDestroy_v2(events[0]), 0);
+    assert_int_equal(cuEventDestroy_v2(events[1]), 0);
+    assert_int_equal(env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current, 0);
+    assert_ok(xseg_sim_finish(one));
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ok(xseg_sim_finish(two));
+    env_free(allocator, env_alloc(allocator, 1, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    env_close(allocator, one, two);
+}
+
+/* Events that are complete cost a query and nothing else; without any it is a plain free. */
+TEST(complete_events_are_not_waited_for)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
+    xseg_event event = event_on(NULL);
+
+    assert_ok(xseg_free_after(allocator, a, &event, 1));
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), 0);
+    assert_ok(xseg_free_after(allocator, b, NULL, 0));
+    assert_ok(xseg_free_after(allocator, NULL, NULL, 0));
+    env_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_NOT_ALLOCATED, "cached");
+    env_expect_error(xseg_free_after(allocator, a, NULL, 1), XSEG_ERR_ARGUMENT, "events");
+    a = env_alloc(allocator, 5 * MIB, NULL);
+    assert_int_equal(cuEventDestroy_v2(event), 0);
+    event = NULL;
+    env_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_ARGUMENT,
+                     "events[0] is NULL");
+    assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_ALLOCATED);
+    env_free(allocator, a);
+    env_close(allocator);
 }

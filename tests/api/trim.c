@@ -1,314 +1,496 @@
 /* SPDX-License-Identifier: MIT */
 /* Giving memory back: which pages go, which stay, and with how many driver calls. */
-#include "tests/support/scene.h"
+#include <string.h>
 
-static uint64_t reserved(struct xseg_allocator *allocator)
-{
-    return scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
-}
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options how = {sizeof(how), .wait = wait};
 
-    how.wait = wait;
-    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, &how, &done));
     return done;
 }
 
 /* A growth of many pages takes one set-access, and a run of many pages goes with one unmap. */
-static void runs_are_batched(void **state)
+TEST(runs_are_batched)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    uint64_t creates, accesses, unmaps, releases;
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 512, NULL));
-    creates = xseg_sim_calls("cuMemCreate");
-    accesses = xseg_sim_calls("cuMemSetAccess");
-    scene_free(allocator, scene_alloc(allocator, 8 * GIB, NULL));
-    assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 410);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    uint64_t creates = xseg_sim_calls("cuMemCreate");
+    uint64_t accesses = xseg_sim_calls("cuMemSetAccess");
+    env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 410); /* 8 GiB / 20 MiB, rounded up */
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - accesses, 1);
-    unmaps = xseg_sim_calls("cuMemUnmap");
-    releases = xseg_sim_calls("cuMemRelease");
-    scene_empty_cache(allocator);
-    assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 2);
-    assert_int_equal(xseg_sim_calls("cuMemRelease") - releases, 411);
-    scene_close(allocator);
+    uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
+    uint64_t releases = xseg_sim_calls("cuMemRelease");
+    env_empty_cache(allocator);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 2); /* one small and one large run */
+    assert_int_equal(xseg_sim_calls("cuMemRelease") - releases, 410 + 1); /* and the small page */
+    env_close(allocator);
 }
 
-/* Where the driver wants its calls one by one, it gets them, and nothing else changes. */
-static void one_by_one_where_the_driver_refuses(void **state)
+TEST(pages_are_unmapped_singly_if_the_driver_rejects_batches)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
-    uint64_t unmaps;
+    struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
 
-    (void)state;
-    settings.single_mapping_calls = true;
-    allocator = scene_open_on(&settings, "expandable_segments:True");
-    scene_free(allocator, scene_alloc(allocator, 100 * MIB, NULL));
-    assert_int_equal(reserved(allocator), 100 * MIB);
-    unmaps = xseg_sim_calls("cuMemUnmap");
-    scene_empty_cache(allocator);
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
+    assert_int_equal(env_reserved(allocator), 100 * MIB);
+    uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
+    env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 5);
-    assert_int_equal(reserved(allocator), 0);
-    scene_close(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
+    env_close(allocator);
 }
 
 /* Trim never waits unless told to: memory of a stream that still works stays. */
-static void busy_streams_keep_their_memory(void **state)
+TEST(busy_streams_keep_their_memory)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream();
-    struct xseg_trim_result done;
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream();
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, stream));
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    done = trim(allocator, false);
+    env_free(allocator, env_alloc(allocator, 50 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
+    struct xseg_trim_result done = trim(allocator, false);
     assert_int_equal(done.kept_busy, 60 * MIB);
     assert_int_equal(done.released, 40 * MIB);
-    assert_int_equal(reserved(allocator), 60 * MIB);
+    assert_int_equal(env_reserved(allocator), 60 * MIB);
     done = trim(allocator, true);
     assert_int_equal(done.released, 60 * MIB);
-    assert_int_equal(reserved(allocator), 0);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    assert_int_equal(env_reserved(allocator), 0);
+    env_close(allocator, stream);
 }
 
-static void one_stream_alone(void **state)
+TEST(trim_of_one_stream_keeps_other_streams)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream stream = env_stream();
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, stream));
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 50 * MIB, stream));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     where.device = 0;
     where.one_stream = true;
     where.stream = stream;
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 60 * MIB);
-    assert_int_equal(reserved(allocator), 40 * MIB);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
+    env_close(allocator, stream);
 }
 
 /* A pool that is held goes on request, unless a graph may use what is cached there. */
-static void one_pool_alone(void **state)
+TEST(trim_of_one_pool_keeps_other_pools)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator), *graphs = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator), *graphs = env_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_trim_options by_age = {sizeof(by_age)};
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     void *ptr = NULL;
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
-    ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    scene_free(allocator, ptr);
-    scene_capture_begin(graphs, stream);
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, stream));
-    struct CUgraph_st *graph = scene_capture_end(graphs, stream);
-    assert_int_equal(reserved(allocator), 120 * MIB);
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    env_free(allocator, ptr);
+    env_capture_begin(graphs, stream);
+    env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
+    struct CUgraph_st *graph = env_capture_end_graph(graphs, stream);
+    assert_int_equal(env_reserved(allocator), 120 * MIB);
     where.pool = graphs;
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.kept_pool, 20 * MIB);
     where.pool = pool;
     by_age.idle_ms = 1000000;
-    assert_int_equal(xseg_trim(allocator, &where, &by_age, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, &by_age, &done));
     assert_int_equal(done.kept_by_options, 60 * MIB);
-    assert_int_equal(xseg_trim(allocator, &where, NULL, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(done.remaining, 0);
-    assert_int_equal(reserved(allocator), 60 * MIB);
+    assert_int_equal(env_reserved(allocator), 60 * MIB);
     /* The pool goes on serving. */
-    ptr = scene_alloc_in(allocator, pool, 50 * MIB, NULL);
-    scene_free(allocator, ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(graphs), XSEG_OK);
-    scene_graph_destroy(graph);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(stream);
+    ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_pool_release(graphs));
+    env_graph_destroy(graph);
+    env_close(allocator, stream);
 }
 
-/* What was made ready is a hit, and was no allocation. */
-static void prewarmed_memory_is_ready(void **state)
+/* Prepared memory is a hit, and no allocation. */
+TEST(prewarmed_memory_is_ready)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats;
-    void *ptr;
-    uint64_t calls;
 
-    (void)state;
-    scene_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
-                       "device -1 does not exist");
+    env_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
+                     "device -1 does not exist");
     where.device = 0;
-    assert_int_equal(xseg_prewarm(allocator, &where, 0), XSEG_OK);
-    assert_int_equal(xseg_prewarm(allocator, &where, 70 * MIB), XSEG_OK);
-    assert_int_equal(xseg_prewarm(allocator, &where, 100), XSEG_OK);
-    stats = scene_stats(allocator);
+    assert_ok(xseg_prewarm(allocator, &where, 0));
+    assert_ok(xseg_prewarm(allocator, &where, 70 * MIB));
+    assert_ok(xseg_prewarm(allocator, &where, 100));
+    struct xseg_statistics stats = env_stats(allocator);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 82 * MIB);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
     assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].peak, 0);
-    calls = xseg_sim_calls(NULL);
-    assert_int_equal(xseg_prewarm(allocator, &where, 80 * MIB), XSEG_OK);
-    ptr = scene_alloc(allocator, 75 * MIB, NULL);
-    scene_free(allocator, scene_alloc(allocator, 900 * KIB, NULL));
+    uint64_t calls = xseg_sim_calls(NULL);
+    assert_ok(xseg_prewarm(allocator, &where, 80 * MIB));
+    void *ptr = env_alloc(allocator, 75 * MIB, NULL);
+    env_free(allocator, env_alloc(allocator, 900 * KIB, NULL));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    scene_expect_error(xseg_prewarm(allocator, &where, 90 * GIB), XSEG_ERR_NO_MEMORY,
-                       "out of memory on device 0");
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    env_expect_error(xseg_prewarm(allocator, &where, 90 * GIB), XSEG_ERR_NO_MEMORY,
+                     "out of memory on device 0");
+    env_free(allocator, ptr);
+    env_close(allocator);
 
-    allocator = scene_open("expandable_segments:False");
-    assert_int_equal(xseg_prewarm(allocator, &where, 15 * MIB), XSEG_OK);
-    assert_int_equal(scene_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
-    assert_int_equal(reserved(allocator), 16 * MIB);
-    scene_close(allocator);
+    allocator = env_open("expandable_segments:False");
+    assert_ok(xseg_prewarm(allocator, &where, 15 * MIB));
+    assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(env_reserved(allocator), 16 * MIB);
+    env_close(allocator);
 }
 
-/* On a full device the cache is given back, and the request is served. */
-static void a_full_device_gives_back_its_cache(void **state)
+TEST(full_device_releases_its_page_cache)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
     void *ptr = NULL;
 
-    (void)state;
-    settings.memory_bytes = 200 * MIB;
-    allocator = scene_open_on(&settings, "expandable_segments:False");
-    scene_free(allocator, scene_alloc(allocator, 120 * MIB, NULL));
-    ptr = scene_alloc(allocator, 150 * MIB, NULL);
-    assert_int_equal(scene_stats(allocator).num_alloc_retries, 1);
-    assert_int_equal(scene_stats(allocator).num_ooms, 0);
-    scene_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                       "50.00 MiB of 200.00 MiB free");
-    assert_int_equal(scene_stats(allocator).num_ooms, 1);
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:False");
+    env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
+    ptr = env_alloc(allocator, 150 * MIB, NULL);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
+    env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                     "50.00 MiB of 200.00 MiB free");
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* The limit counts the pages that would really be mapped, not the request. */
-static void the_limit_counts_pages(void **state)
+TEST(the_limit_counts_pages)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator;
-    void *a, *b, *c = NULL;
+    void *c = NULL;
 
-    (void)state;
-    settings.memory_bytes = 1200 * MIB;
-    allocator =
-        scene_open_on(&settings, "expandable_segments:True,per_process_memory_fraction:0.1");
-    assert_int_equal(scene_stats(allocator).limit_bytes, 120 * MIB);
-    a = scene_alloc(allocator, 85 * MIB, NULL);
-    assert_int_equal(reserved(allocator), 100 * MIB);
+    struct xseg_allocator *allocator =
+        env_open_mib(1200, "expandable_segments:True,per_process_memory_fraction:0.1");
+    assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
+    void *a = env_alloc(allocator, 85 * MIB, NULL);
+    assert_int_equal(env_reserved(allocator), 100 * MIB);
     /* 100 mapped, 15 of them free at the end: 30 more need one page more, which just fits. */
-    b = scene_alloc(allocator, 30 * MIB, NULL);
-    assert_int_equal(reserved(allocator), 120 * MIB);
-    scene_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &c), XSEG_ERR_LIMIT,
-                       "per_process_memory_fraction");
-    scene_free(allocator, a);
-    scene_free(allocator, b);
-    scene_close(allocator);
+    void *b = env_alloc(allocator, 30 * MIB, NULL);
+    assert_int_equal(env_reserved(allocator), 120 * MIB);
+    env_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &c), XSEG_ERR_LIMIT,
+                     "per_process_memory_fraction");
+    env_free(allocator, a, b);
+    env_close(allocator);
 }
 
-/* What the driver refuses to take back stays counted, and goes with the next trim. */
-static void refused_pages_are_not_lost(void **state)
+/* Memory that the driver fails to release stays counted, until the next trim. */
+TEST(failed_releases_are_retried)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_trim_result done;
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 20 * MIB, NULL));
-    assert_int_equal(xseg_sim_fail("cuMemRelease", 1, 999), XSEG_OK);
-    done = trim(allocator, true);
+    env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
+    assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
+    struct xseg_trim_result done = trim(allocator, true);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_failed, 20 * MIB);
-    assert_int_equal(reserved(allocator), 0);
-    assert_int_equal(scene_stats(allocator).unreleased_bytes, 20 * MIB);
-    assert_int_equal(scene_stats(allocator).physical_bytes, xseg_sim_used(0));
+    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_stats(allocator).unreleased_bytes, 20 * MIB);
+    assert_int_equal(env_stats(allocator).physical_bytes, xseg_sim_used(0));
     done = trim(allocator, true);
     assert_int_equal(done.kept_failed, 0);
-    assert_int_equal(scene_stats(allocator).physical_bytes, 0);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).physical_bytes, 0);
+    env_close(allocator);
 }
 
 /* A page that two blocks lay on has been idle since the second of them went. */
-static void a_page_is_idle_since_its_last_block_went(void **state)
+TEST(a_page_is_idle_since_its_last_block_went)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "expandable_segments:True");
-    void *early = scene_alloc(allocator, 8 * MIB, NULL),
-         *late = scene_alloc(allocator, 12 * MIB, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
+    void *early = env_alloc(allocator, 8 * MIB, NULL), *late = env_alloc(allocator, 12 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options how = {sizeof(how), .idle_ms = 1000};
 
-    (void)state;
-    how.idle_ms = 1000;
-    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
-    scene_free(allocator, early);
+    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    env_free(allocator, early);
     xseg_sim_advance(2000 * UINT64_C(1000000));
-    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
-    scene_free(allocator, late);
-    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    env_free(allocator, late);
+    assert_ok(xseg_trim(allocator, NULL, &how, &done));
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_by_options, 20 * MIB);
     xseg_sim_advance(2000 * UINT64_C(1000000));
-    assert_int_equal(xseg_trim(allocator, NULL, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(allocator, NULL, &how, &done));
     assert_int_equal(done.released, 20 * MIB);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* A trim that cannot wait for one stream says so, and gives back what belongs to the others. */
-static void a_wait_that_fails_keeps_one_stream_only(void **state)
+TEST(a_wait_that_fails_keeps_one_stream_only)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const struct xseg_trim_options options = {.struct_size = sizeof(options), .wait = true};
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    const xseg_stream side = scene_stream();
-    void *used = scene_alloc(allocator, 30 * MIB, NULL);
+    const xseg_stream side = env_stream();
+    void *used = env_alloc(allocator, 30 * MIB, NULL);
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 50 * MIB, side));
-    assert_int_equal(xseg_sim_launch(side, 1000000), XSEG_OK);
-    assert_int_equal(xseg_record_stream(allocator, used, side), XSEG_OK);
-    scene_free(allocator, used);
+    env_free(allocator, env_alloc(allocator, 50 * MIB, side));
+    assert_ok(xseg_sim_launch(side, 1000000));
+    assert_ok(xseg_record_stream(allocator, used, side));
+    env_free(allocator, used);
     fault.call = "cuEventSynchronize";
     fault.every = 1;
     fault.error = 999;
-    assert_int_equal(xseg_sim_fault_set(0, &fault), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &fault));
     assert_int_equal(xseg_trim(allocator, NULL, &options, &done), XSEG_ERR_DRIVER);
-    assert_int_equal(xseg_sim_fault_set(0, NULL), XSEG_OK);
-    assert_int_equal(scene_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    assert_int_equal(scene_block(allocator, used).state, XSEG_BLOCK_PENDING_FREE);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
-    scene_stream_destroy(side);
+    assert_ok(xseg_sim_fault_set(0, NULL));
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_block(allocator, used).state, XSEG_BLOCK_PENDING_FREE);
+    env_close(allocator, side);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_are_batched),
-        cmocka_unit_test(one_by_one_where_the_driver_refuses),
-        cmocka_unit_test(busy_streams_keep_their_memory),
-        cmocka_unit_test(one_stream_alone),
-        cmocka_unit_test(one_pool_alone),
-        cmocka_unit_test(prewarmed_memory_is_ready),
-        cmocka_unit_test(a_full_device_gives_back_its_cache),
-        cmocka_unit_test(the_limit_counts_pages),
-        cmocka_unit_test(refused_pages_are_not_lost),
-        cmocka_unit_test(a_page_is_idle_since_its_last_block_went),
-        cmocka_unit_test(a_wait_that_fails_keeps_one_stream_only),
-    };
+/* --- Idle pages that are kept for the next growth, and what of their contents the next one sees. --- */
 
-    return cmocka_run_group_tests_name("trim", tests, NULL, NULL);
+#define MS UINT64_C(1000000)
+
+static struct xseg_allocator *open_mib(size_t mib, const char *config)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
+
+    return env_open_with_clock(&settings, config);
+}
+
+static void expect(struct xseg_allocator *allocator, uint64_t reserved_mib, uint64_t idle_mib)
+{
+    const struct xseg_statistics stats = env_stats(allocator);
+
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, reserved_mib * MIB);
+    assert_int_equal(stats.idle_page_bytes, idle_mib * MIB);
+    assert_int_equal(stats.physical_bytes, (reserved_mib + idle_mib) * MIB);
+    assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
+}
+
+static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
+{
+    for (unsigned i = 0; i < milliseconds; i += 10) {
+        xseg_sim_advance(10 * MS);
+        assert_ok(trim_due(allocator, UINT64_MAX));
+    }
+}
+
+/* Make memory idle, and let it decay. */
+static void let_go(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
+{
+    env_free(allocator, env_alloc(allocator, bytes, stream));
+    pass(allocator, 300);
+}
+
+/* --- The cache. --- */
+
+TEST(page_cache_is_off_by_default)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100");
+
+    let_go(allocator, 200 * MIB, NULL);
+    expect(allocator, 0, 0);
+    env_close(allocator);
+}
+
+TEST(pages_are_kept_up_to_a_bound_and_used_first)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = NULL;
+
+    let_go(allocator, 200 * MIB, NULL);
+    expect(allocator, 0, 100);
+    const uint64_t created = xseg_sim_calls("cuMemCreate"),
+                   released = xseg_sim_calls("cuMemRelease");
+    /* Another stream's, and another pool's. */
+    void *of_stream = env_alloc(allocator, 60 * MIB, stream);
+    ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    expect(allocator, 100, 0);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
+    assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
+    env_free(allocator, of_stream, ptr);
+    pass(allocator, 300);
+    /* The pool is held, so what it has stays there. */
+    expect(allocator, 40, 60);
+    assert_ok(xseg_pool_release(pool));
+    pass(allocator, 300);
+    expect(allocator, 0, 100);
+    assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
+    env_close(allocator, stream);
+}
+
+TEST(emptying_the_cache_empties_it)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const xseg_stream stream = env_stream();
+
+    let_go(allocator, 100 * MIB, NULL);
+    /* A trim of one stream leaves the page cache alone. */
+    where.device = 0;
+    where.one_stream = true;
+    where.stream = stream;
+    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    expect(allocator, 0, 100);
+    /* "Shrink to N" takes from it first. */
+    env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
+    let_go(allocator, 10 * MIB, NULL);
+    expect(allocator, 0, 100);
+    env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
+    how.target_bytes = 80 * MIB;
+    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    assert_int_equal(done.released, 20 * MIB);
+    assert_int_equal(done.kept_by_options, 80 * MIB);
+    assert_int_equal(done.remaining, 80 * MIB);
+    expect(allocator, 60, 20);
+    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    assert_int_equal(done.released, 80 * MIB);
+    expect(allocator, 0, 0);
+    env_close(allocator, stream);
+}
+
+TEST(trim_by_age_releases_old_cached_pages)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:0,page_cache_mb:400");
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_options how = {sizeof(how)};
+    void *ptr[2] = {env_alloc(allocator, 100 * MIB, NULL), env_alloc(allocator, 60 * MIB, NULL)};
+
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
+        env_free(allocator, ptr[i]);
+        pass(allocator, 1000);
+    }
+    expect(allocator, 0, 160);
+    how.idle_ms = 1500;
+    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    assert_int_equal(done.released, 100 * MIB);
+    assert_int_equal(done.kept_by_options, 60 * MIB);
+    expect(allocator, 0, 60);
+    env_close(allocator);
+}
+
+/* A limit reclaims from the page cache first. */
+TEST(limits_count_what_is_kept)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:200");
+    void *more = NULL;
+
+    void *ptr = env_alloc(allocator, 100 * MIB, NULL);
+    let_go(allocator, 200 * MIB, NULL);
+    expect(allocator, 100, 200);
+    assert_ok(xseg_config_set(allocator, "soft_limit_mb:180"));
+    pass(allocator, 10);
+    expect(allocator, 100, 80);
+    /* A growth out of the cache takes nothing more of the device. */
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:180"));
+    more = env_alloc(allocator, 80 * MIB, NULL);
+    expect(allocator, 180, 0);
+    env_free(allocator, more, ptr);
+    pass(allocator, 300);
+    expect(allocator, 0, 180);
+    assert_ok(xseg_config_set(allocator, "page_cache_mb:40"));
+    expect(allocator, 0, 40);
+    env_close(allocator);
+}
+
+/* Cached pages of an unused size are released for another size. */
+TEST(kept_pages_are_in_nobodys_way)
+{
+    static const char *const config[] = {"idle_ms:100,page_cache_mb:200,hard_limit_mb:200",
+                                         "idle_ms:100,page_cache_mb:200"};
+
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = open_mib(i == 0 ? 4096 : 200, config[i]);
+        void *small[180];
+
+        let_go(allocator, 200 * MIB, NULL);
+        expect(allocator, 0, 200);
+        for (unsigned at = 0; at < COUNT_OF(small); at++)
+            small[at] = env_alloc(allocator, MIB, NULL);
+        assert_int_equal(env_reserved(allocator), 180 * MIB);
+        assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+        assert_true(xseg_sim_peak(0) <= 200 * MIB);
+        for (unsigned at = 0; at < COUNT_OF(small); at++)
+            env_free(allocator, small[at]);
+        assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
+        env_free(allocator, env_alloc(allocator, 150 * MIB, NULL));
+        env_close(allocator);
+    }
+}
+
+TEST(unmapped_blocks_are_recycled)
+{
+    struct xseg_allocator *allocator = open_mib(4096, "unmap_on_free:True,page_cache_mb:10");
+
+    env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
+    expect(allocator, 0, 4);
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+    for (unsigned i = 0; i < 10; i++)
+        env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    expect(allocator, 0, 10);
+    env_close(allocator);
+}
+
+/* --- Contents of pages. --- */
+
+static struct xseg_allocator *open_real(const char *config)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB,
+                                         .real_bytes = true};
+
+    return env_open_with_clock(&settings, config);
+}
+
+/* Write a secret into a block and let its pages go. */
+static void leave_secrets(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+{
+    void *ptr = env_alloc_in(allocator, pool, bytes, NULL);
+
+    memset(ptr, 0x5e, bytes);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
+    pass(allocator, 300);
+}
+
+static size_t count_secrets(const void *ptr, size_t bytes)
+{
+    const unsigned char *byte = ptr;
+    size_t count = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        count += byte[i] == 0x5e;
+    return count;
+}
+
+TEST(resumed_pool_has_no_contents_of_other_pools)
+{
+    struct xseg_allocator *allocator = open_real("idle_ms:100,page_cache_mb:100");
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    leave_secrets(allocator, env_pool(allocator), 40 * MIB);
+    assert_int_equal(env_stats(allocator).idle_page_bytes, 40 * MIB);
+    assert_ok(xseg_pool_resume(pool));
+    assert_int_equal(count_secrets(ptr, 40 * MIB), 0);
+    expect(allocator, 40, 40);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }

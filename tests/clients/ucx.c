@@ -202,7 +202,7 @@ static void transfer(ucp_context_h context, char *from, char *to)
     free(seen);
 }
 
-/* --- The programme. --- */
+/* --- The program. --- */
 
 static void *allocate(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {

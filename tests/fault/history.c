@@ -3,116 +3,110 @@
  * The sweep over histories: whatever the driver refuses, the events that there are say what has happened; and what
  * the host refuses leaves events out at most.
  *
- * After each call the history is played from the start, and must give the state of xseg_for_each_block().
+ * After each call the history is replayed from the start, and must give the state of xseg_for_each_block().
  */
-#include "tests/fault/followed.h"
+#include "tests/fault/replay_history.h"
 
-static bool again(struct stage *stage, xseg_status status)
+static bool again(struct fault_env *env, xseg_status status)
 {
-    followed(stage);
-    return stage_again(stage, status);
+    replay_history(env);
+    return fault_retry(env, status);
 }
 
-static void *take(struct stage *stage, unsigned pool, size_t bytes, xseg_stream stream)
+static void *take(struct fault_env *env, unsigned pool, size_t bytes, xseg_stream stream)
 {
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream, .user = env};
     void *ptr = NULL;
     xseg_status status;
 
-    request.bytes = bytes;
-    request.stream = stream;
-    request.pool = pool == 0 ? NULL : followed_pool;
-    request.user = stage;
+    request.pool = pool == 0 ? NULL : replayed_pool;
     do {
-        status = xseg_alloc_with(stage->allocator, &request, &ptr);
+        status = xseg_alloc_with(env->allocator, &request, &ptr);
         if (status == XSEG_OK)
-            stage_hold(stage, ptr, bytes);
-    } while (again(stage, status));
+            fault_track(env, ptr, bytes);
+    } while (again(env, status));
     return ptr;
 }
 
-static void give(struct stage *stage, void *ptr)
+static void alloc_memory(struct fault_env *env, void *ptr)
 {
     xseg_status status;
 
     do {
-        status = xseg_free(stage->allocator, ptr);
+        status = xseg_free(env->allocator, ptr);
         if (status == XSEG_OK)
-            stage_drop(stage, ptr);
-    } while (again(stage, status));
+            fault_untrack(env, ptr);
+    } while (again(env, status));
 }
 
-static void trim(struct stage *stage, bool wait)
+static void trim(struct fault_env *env, bool wait)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options how = {sizeof(how), .wait = wait};
 
-    how.wait = wait;
-    while (again(stage, xseg_trim(stage->allocator, NULL, &how, NULL)))
+    while (again(env, xseg_trim(env->allocator, NULL, &how, NULL)))
         ;
 }
 
-static void make_pool(struct stage *stage, bool lends)
+static void make_pool(struct fault_env *env, bool lends)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .use_on_oom = lends};
 
-    options.use_on_oom = lends;
-    while (stage_again(stage, xseg_pool_create(stage->allocator, 0, &options, &followed_pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &replayed_pool));
 }
 
 /* --- The scenarios. --- */
 
-static void grow_and_shrink(struct stage *stage)
+static void grow_and_shrink(struct fault_env *env)
 {
-    followed_pool = NULL;
-    void *a = take(stage, 0, 30 * MIB, NULL), *b = take(stage, 0, 2 * MIB, stage->side);
-    void *c = take(stage, 0, 90 * MIB, NULL), *d = take(stage, 0, 1000, NULL);
+    replayed_pool = NULL;
+    void *a = take(env, 0, 30 * MIB, NULL), *b = take(env, 0, 2 * MIB, env->side);
+    void *c = take(env, 0, 90 * MIB, NULL), *d = take(env, 0, 1000, NULL);
 
-    give(stage, a);
-    give(stage, c);
-    trim(stage, true);
-    a = take(stage, 0, 70 * MIB, stage->side);
-    give(stage, b);
-    give(stage, d);
-    trim(stage, false);
-    give(stage, a);
-    trim(stage, true);
+    alloc_memory(env, a);
+    alloc_memory(env, c);
+    trim(env, true);
+    a = take(env, 0, 70 * MIB, env->side);
+    alloc_memory(env, b);
+    alloc_memory(env, d);
+    trim(env, false);
+    alloc_memory(env, a);
+    trim(env, true);
 }
 
-static void pending_blocks(struct stage *stage)
+static void pending_blocks(struct fault_env *env)
 {
-    followed_pool = NULL;
-    void *a = take(stage, 0, 5 * MIB, NULL), *b = take(stage, 0, 700, stage->side);
+    replayed_pool = NULL;
+    void *a = take(env, 0, 5 * MIB, NULL), *b = take(env, 0, 700, env->side);
 
-    stage_use(stage, a, stage->side);
-    stage_use(stage, b, NULL);
-    assert_int_equal(xseg_sim_launch(stage->side, UINT64_MAX), XSEG_OK);
-    give(stage, a);
-    give(stage, b);
-    a = take(stage, 0, 5 * MIB, NULL);
-    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
-    b = take(stage, 0, 5 * MIB, NULL);
-    trim(stage, false);
-    give(stage, a);
-    give(stage, b);
-    trim(stage, true);
+    fault_record_stream(env, a, env->side);
+    fault_record_stream(env, b, NULL);
+    assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
+    alloc_memory(env, a);
+    alloc_memory(env, b);
+    a = take(env, 0, 5 * MIB, NULL);
+    assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
+    b = take(env, 0, 5 * MIB, NULL);
+    trim(env, false);
+    alloc_memory(env, a);
+    alloc_memory(env, b);
+    trim(env, true);
 }
 
 /* The device holds 200 MiB: memory is stolen from a stream, then lent by a pool. */
-static void short_of_memory(struct stage *stage)
+static void short_of_memory(struct fault_env *env)
 {
-    make_pool(stage, true);
-    void *a = take(stage, 1, 60 * MIB, NULL), *b = take(stage, 0, 100 * MIB, NULL);
+    make_pool(env, true);
+    void *a = take(env, 1, 60 * MIB, NULL), *b = take(env, 0, 100 * MIB, NULL);
 
-    give(stage, b);
-    b = take(stage, 0, 90 * MIB, stage->side);
-    give(stage, a);
-    a = take(stage, 0, 55 * MIB, NULL);
-    give(stage, a);
-    give(stage, b);
-    while (again(stage, xseg_pool_release(followed_pool)))
+    alloc_memory(env, b);
+    b = take(env, 0, 90 * MIB, env->side);
+    alloc_memory(env, a);
+    a = take(env, 0, 55 * MIB, NULL);
+    alloc_memory(env, a);
+    alloc_memory(env, b);
+    while (again(env, xseg_pool_release(replayed_pool)))
         ;
-    trim(stage, true);
+    trim(env, true);
 }
 
 /* --- What is asked. --- */
@@ -141,122 +135,96 @@ static void forget(void *context, const uint32_t *kept, size_t count)
     (void)count;
 }
 
-static void ask(struct stage *stage)
+static void ask(struct fault_env *env)
 {
     uint32_t stack = 0;
 
-    while (stage_again(stage, xseg_for_each_event(stage->allocator, -1, go_on, &stack, NULL)))
-        ;
+    FAULT_RETRY(env, xseg_for_each_event(env->allocator, -1, go_on, &stack, NULL));
     if (stack != 0)
-        while (stage_again(stage, xseg_history_stack(stage->allocator, stack, go_on_frames, NULL)))
-            ;
+        FAULT_RETRY(env, xseg_history_stack(env->allocator, stack, go_on_frames, NULL));
 }
 
-static void everything_is_asked(struct stage *stage)
+static void everything_is_asked(struct fault_env *env)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
     static uint32_t number = 5;
     const char *before = NULL;
 
-    followed_pool = NULL;
+    replayed_pool = NULL;
     hook.context = &number;
     hook.gather = gather;
     hook.discard = forget;
-    while (stage_again(stage, xseg_history_set_hook(stage->allocator, &hook)))
-        ;
-    while (stage_again(stage, xseg_history_label(stage->allocator, "outer", &before)))
-        ;
-    void *a = stage_take(stage, 700, NULL), *b = stage_take(stage, 30 * MIB, stage->side);
-    while (stage_again(stage, xseg_history_annotate(stage->allocator, 0, "a text")))
-        ;
-    ask(stage);
-    stage_give(stage, a);
-    stage_configure(stage, "history_events:5000");
-    stage_configure(stage, "block_user:True");
-    stage_give(stage, b);
-    a = stage_take(stage, 800, NULL);
-    ask(stage);
-    while (stage_again(stage, xseg_history_clear(stage->allocator, -1)))
-        ;
-    stage_give(stage, a);
-    stage_configure(stage, "history:nothing");
-    ask(stage);
-    while (stage_again(stage, xseg_history_label(stage->allocator, before, NULL)))
-        ;
-    while (stage_again(stage, xseg_history_set_hook(stage->allocator, NULL)))
-        ;
-    stage_trim(stage, true);
+    FAULT_RETRY(env, xseg_history_set_hook(env->allocator, &hook));
+    FAULT_RETRY(env, xseg_history_label(env->allocator, "outer", &before));
+    void *a = fault_alloc(env, 700, NULL), *b = fault_alloc(env, 30 * MIB, env->side);
+    FAULT_RETRY(env, xseg_history_annotate(env->allocator, 0, "a text"));
+    ask(env);
+    fault_free(env, a);
+    fault_configure(env, "history_events:5000");
+    fault_configure(env, "block_user:True");
+    fault_free(env, b);
+    a = fault_alloc(env, 800, NULL);
+    ask(env);
+    FAULT_RETRY(env, xseg_history_clear(env->allocator, -1));
+    fault_free(env, a);
+    fault_configure(env, "history:nothing");
+    ask(env);
+    FAULT_RETRY(env, xseg_history_label(env->allocator, before, NULL));
+    FAULT_RETRY(env, xseg_history_set_hook(env->allocator, NULL));
+    fault_trim(env, true);
 }
 
 /* --- The sweeps. --- */
 
-static void sweep(const char *name, stage_scenario scenario, const char *config, uint64_t memory)
+static void sweep(const char *name, fault_scenario scenario, const char *config, uint64_t memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory};
 
-    settings.memory_bytes = memory;
-    const unsigned plays = followed_plays();
-    stage_sweep(name, scenario, &settings, config);
-    assert_true(followed_plays() - plays > 300);
+    const unsigned plays = history_replays();
+    fault_sweep(name, scenario, &settings, config);
+    assert_true(history_replays() - plays > 300);
 }
 
 #define EXPANDABLE "expandable_segments:True,history:all"
 #define CLASSIC    "expandable_segments:False,history:all"
 
-static void expandable(void **state)
+TEST(history_of_expandable_segments_stays_consistent)
 {
-    (void)state;
     sweep("grow and shrink", grow_and_shrink, EXPANDABLE, GIB);
     sweep("pending", pending_blocks, EXPANDABLE ",block_user:True", GIB);
     sweep("short", short_of_memory, EXPANDABLE, 200 * MIB);
 }
 
-static void classic(void **state)
+TEST(history_of_classic_segments_stays_consistent)
 {
-    (void)state;
     sweep("grow and shrink", grow_and_shrink, CLASSIC, GIB);
     sweep("pending", pending_blocks, CLASSIC ",history_stacks:all", GIB);
     sweep("short", short_of_memory, CLASSIC ",block_user:True", 200 * MIB);
 }
 
-static void alone(void **state)
+TEST(history_of_guarded_blocks_stays_consistent)
 {
-    (void)state;
     sweep("guarded", pending_blocks, EXPANDABLE ",guard_page:True", GIB);
     sweep("unmapped", pending_blocks, EXPANDABLE ",unmap_on_free:True,history_stacks:all", GIB);
 }
 
-static void asked(void **state)
+TEST(history_during_queries_stays_consistent)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
 
-    (void)state;
-    settings.memory_bytes = GIB;
-    stage_sweep("asked", everything_is_asked, &settings, "history:all,history_stacks:all");
-    stage_sweep("asked, with words", everything_is_asked, &settings, "history:all,block_user:True");
+    fault_sweep("asked", everything_is_asked, &settings, "history:all,history_stacks:all");
+    fault_sweep("asked, with words", everything_is_asked, &settings, "history:all,block_user:True");
 }
 
 /* A second fault strikes where the first one is undone. */
-static void pairs(void **state)
+TEST(history_stays_consistent_after_a_second_failure)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
     uint64_t runs = 0;
 
-    (void)state;
-    settings.memory_bytes = GIB;
-    runs += stage_pairs(grow_and_shrink, &settings, EXPANDABLE, 2);
+    runs += fault_pairs(grow_and_shrink, &settings, EXPANDABLE, 2);
     settings.memory_bytes = 200 * MIB;
-    runs += stage_pairs(short_of_memory, &settings, EXPANDABLE, 2);
+    runs += fault_pairs(short_of_memory, &settings, EXPANDABLE, 2);
     print_message("# %u pairs\n", (unsigned)runs);
     assert_true(runs > 200);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expandable), cmocka_unit_test(classic), cmocka_unit_test(alone),
-        cmocka_unit_test(asked),      cmocka_unit_test(pairs),
-    };
-
-    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
 }

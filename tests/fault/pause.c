@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over pausing and resuming: every driver call of both fails once, on a set of 120 MiB in
- * several segments (of 30 where a file is written); and pairs of them.
- *
- * After a failed pause the pool is as it was, its blocks mapped, with what was in them.  Where a second
- * fault strikes in the undo, it may be paused instead, and says so.  After a failed resume it is still
- * paused, and holds no memory.  In the end everything is there again.
+ * Fault sweep over pause and resume: every driver call of both fails once, on 120 MiB in several segments (30 MiB
+ * where a file is written); and pairs of them.  After a failed pause the pool is unchanged, its blocks are mapped,
+ * with their contents.  If a second fault occurs in the rollback, the pool may be paused instead, and the message
+ * contains that.  After a failed resume it is still paused, and retains no memory.  In the end everything is mapped
+ * again.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/fault/armed.h"
+#include "tests/fault/fault_suite.h"
 
 static char file_name[] = P_tmpdir "/xseg-fault-pause-XXXXXX";
 
@@ -28,19 +27,17 @@ static bool is_stranded(void)
 }
 
 /* Expect that the device has none of a pool's memory left, unless the driver refused to take it. */
-static void expect_gone(struct stage *stage, uint64_t others)
+static void expect_gone(struct fault_env *env, uint64_t others)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    where.device = 0;
-    while (stage_again(stage, xseg_stats_get(stage->allocator, &where, &stats)))
-        ;
+    FAULT_RETRY(env, xseg_stats_get(env->allocator, &where, &stats));
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, others);
     assert_int_equal(xseg_sim_used(0), others + stats.unreleased_bytes);
 }
 
-static void resume(struct stage *stage, struct xseg_pool *pool, uint64_t others)
+static void resume(struct fault_env *env, struct xseg_pool *pool, uint64_t others)
 {
     bool again;
 
@@ -48,14 +45,14 @@ static void resume(struct stage *stage, struct xseg_pool *pool, uint64_t others)
         const xseg_status status = xseg_pool_resume(pool);
 
         if (status == XSEG_OK)
-            stage->paused = NULL;
-        again = stage_again(stage, status);
+            env->paused = NULL;
+        again = fault_retry(env, status);
         if (again)
-            expect_gone(stage, others);
+            expect_gone(env, others);
     } while (again);
 }
 
-static void pause_with(struct stage *stage, struct xseg_pool *pool, enum xseg_keep keep,
+static void pause_with(struct fault_env *env, struct xseg_pool *pool, enum xseg_keep keep,
                        uint64_t others)
 {
     const char *name = keep == XSEG_KEEP_FILE ? file_name : NULL;
@@ -66,94 +63,94 @@ static void pause_with(struct stage *stage, struct xseg_pool *pool, enum xseg_ke
         const bool stranded = status != XSEG_OK && is_stranded();
 
         if (status == XSEG_OK || stranded)
-            stage->paused = pool;
+            env->paused = pool;
         strandings += stranded;
-        again = stage_again(stage, status);
+        again = fault_retry(env, status);
         if (stranded)
-            resume(stage, pool, others);
+            resume(env, pool, others);
     } while (again);
 }
 
-static void set_up(struct stage *stage, struct xseg_pool **pool)
+static void set_up(struct fault_env *env, struct xseg_pool **pool)
 {
-    stage->stride = 12 * MIB;
-    assert_int_equal(xseg_pool_create(stage->allocator, 0, NULL, pool), XSEG_OK);
+    env->stride = 12 * MIB;
+    assert_int_equal(xseg_pool_create(env->allocator, 0, NULL, pool), XSEG_OK);
 }
 
 /* `whole` MiB: a segment of large pages on each of two streams, and one of small pages. */
-static void come_and_go(struct stage *stage, enum xseg_keep keep, size_t whole)
+static void come_and_go(struct fault_env *env, enum xseg_keep keep, size_t whole)
 {
     struct xseg_pool *pool = NULL;
-    void *ptr[5], *other;
+    void *ptr[5];
 
-    set_up(stage, &pool);
-    ptr[0] = stage_take_from(stage, pool, whole * MIB / 2, NULL);
-    ptr[1] = stage_take_from(stage, pool, whole * MIB / 10, NULL);
-    ptr[2] = stage_take_from(stage, pool, whole * MIB / 3, stage->side);
-    ptr[3] = stage_take_from(stage, pool, MIB, NULL);
-    ptr[4] = stage_take_from(stage, pool, MIB, NULL);
-    other = stage_take(stage, 700 * KIB, NULL);
-    stage_give(stage, ptr[1]); /* cached: it goes and comes as well */
-    armed_begin();
-    pause_with(stage, pool, keep, 2 * MIB);
-    expect_gone(stage, 2 * MIB);
-    stage_give(stage, ptr[4]);
-    /* What is not kept is not there again. */
-    const bool had_bytes = stage->bytes;
-    stage->bytes = had_bytes && keep != XSEG_KEEP_NOTHING;
-    resume(stage, pool, 2 * MIB);
-    armed_end();
+    set_up(env, &pool);
+    ptr[0] = fault_alloc_in(env, pool, whole * MIB / 2, NULL);
+    ptr[1] = fault_alloc_in(env, pool, whole * MIB / 10, NULL);
+    ptr[2] = fault_alloc_in(env, pool, whole * MIB / 3, env->side);
+    ptr[3] = fault_alloc_in(env, pool, MIB, NULL);
+    ptr[4] = fault_alloc_in(env, pool, MIB, NULL);
+    void *other = fault_alloc(env, 700 * KIB, NULL);
+    fault_free(env, ptr[1]); /* cached: it goes and comes as well */
+    faults_begin();
+    pause_with(env, pool, keep, 2 * MIB);
+    expect_gone(env, 2 * MIB);
+    fault_free(env, ptr[4]);
+    /* Discarded contents are lost. */
+    const bool had_bytes = env->bytes;
+    env->bytes = had_bytes && keep != XSEG_KEEP_NOTHING;
+    resume(env, pool, 2 * MIB);
+    faults_end();
     assert_int_not_equal(access(file_name, F_OK), 0);
-    stage_give(stage, stage_take_from(stage, pool, 10 * MIB, NULL));
+    fault_free(env, fault_alloc_in(env, pool, 10 * MIB, NULL));
     for (unsigned i = 0; i < 4; i += i == 0 ? 2 : 1)
-        stage_give(stage, ptr[i]);
-    stage->bytes = had_bytes;
-    stage_give(stage, other);
+        fault_free(env, ptr[i]);
+    env->bytes = had_bytes;
+    fault_free(env, other);
 }
 
-static void keep_nothing(struct stage *stage)
+static void keep_nothing(struct fault_env *env)
 {
-    come_and_go(stage, XSEG_KEEP_NOTHING, 120);
+    come_and_go(env, XSEG_KEEP_NOTHING, 120);
 }
 
-static void keep_on_host(struct stage *stage)
+static void keep_on_host(struct fault_env *env)
 {
-    come_and_go(stage, XSEG_KEEP_HOST, 120);
+    come_and_go(env, XSEG_KEEP_HOST, 120);
 }
 
 /* All of what is saved is searched for zeros, which takes its time: a smaller set. */
-static void keep_in_file(struct stage *stage)
+static void keep_in_file(struct fault_env *env)
 {
-    come_and_go(stage, XSEG_KEEP_FILE, 30);
+    come_and_go(env, XSEG_KEEP_FILE, 30);
 }
 
-/* A paused pool that nobody wants back: what is kept goes at a trim. */
-static void never_resumed(struct stage *stage)
+/* A paused pool that is never resumed: a trim discards its contents. */
+static void never_resumed(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
 
-    set_up(stage, &pool);
-    void *ptr = stage_take_from(stage, pool, 66 * MIB, NULL);
-    armed_begin();
-    pause_with(stage, pool, XSEG_KEEP_HOST, 0);
+    set_up(env, &pool);
+    void *ptr = fault_alloc_in(env, pool, 66 * MIB, NULL);
+    faults_begin();
+    pause_with(env, pool, XSEG_KEEP_HOST, 0);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    stage_give(stage, ptr);
-    stage_trim(stage, true);
-    armed_end();
+    fault_free(env, ptr);
+    fault_trim(env, true);
+    faults_end();
 }
 
-/* What is still paused goes as the allocator closes; the faults strike in there as well. */
-static void closed(struct stage *stage)
+/* A paused pool is destroyed by the close; the faults occur there as well. */
+static void closed(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
 
-    set_up(stage, &pool);
-    stage_give(stage, stage_take_from(stage, pool, 66 * MIB, NULL));
-    armed_begin();
-    pause_with(stage, pool, XSEG_KEEP_HOST, 0);
+    set_up(env, &pool);
+    fault_free(env, fault_alloc_in(env, pool, 66 * MIB, NULL));
+    faults_begin();
+    pause_with(env, pool, XSEG_KEEP_HOST, 0);
 }
 
-static const struct armed_scenario scenarios[] = {
+static const struct fault_suite_scenario scenarios[] = {
     {"keep nothing", keep_nothing, 4, 6},
     {"keep on the host", keep_on_host, 2, 4},
     {"keep in a file", keep_in_file, 1, 0},
@@ -163,13 +160,13 @@ static const struct armed_scenario scenarios[] = {
 
 int main(void)
 {
-    const struct armed_sweep sweep = {"pause", scenarios,    COUNT_OF(scenarios),
+    const struct fault_suite sweep = {"pause", scenarios,    COUNT_OF(scenarios),
                                       NULL,    keep_on_host, 400};
     const int file = mkstemp(file_name);
 
     if (file < 0 || close(file) != 0 || unlink(file_name) != 0)
         return 1;
-    const int failed = armed_run(&sweep);
+    const int failed = fault_suite_run(&sweep);
     print_message("# %u pauses could not be undone\n", strandings);
     return failed != 0 || strandings == 0;
 }

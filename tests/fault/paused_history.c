@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The sweep over histories of pools that are paused and resumed: what went has gone, and what is back has come. */
+/* Fault sweep over the histories of paused and resumed pools: unmap and map events match the memory. */
 #include <string.h>
 
-#include "tests/fault/armed.h"
-#include "tests/fault/followed.h"
+#include "tests/fault/fault_suite.h"
+#include "tests/fault/replay_history.h"
 
 static unsigned strandings; /* pauses that failed and could not be undone */
 
@@ -16,94 +16,93 @@ static bool is_stranded(void)
     return strstr(text, "because the undo failed") != NULL;
 }
 
-static void resume(struct stage *stage, bool is_left)
+static void resume(struct fault_env *env, bool is_left)
 {
     bool again;
 
     do {
-        const xseg_status status = xseg_pool_resume(followed_pool);
+        const xseg_status status = xseg_pool_resume(replayed_pool);
 
         if (status == XSEG_OK)
-            stage->paused = NULL;
-        /* Of a pool that is paused in part, nobody says which pages have memory. */
+            env->paused = NULL;
+        /* For a partly paused pool the mapped pages are not defined. */
         if (status == XSEG_OK || !is_left)
-            followed(stage);
-        again = stage_again(stage, status);
+            replay_history(env);
+        again = fault_retry(env, status);
     } while (again);
 }
 
-static void pause_pool(struct stage *stage)
+static void pause_pool(struct fault_env *env)
 {
     bool again;
 
     do {
-        const xseg_status status = xseg_pool_pause(followed_pool, XSEG_KEEP_NOTHING, NULL);
+        const xseg_status status = xseg_pool_pause(replayed_pool, XSEG_KEEP_NOTHING, NULL);
         const bool is_left = status != XSEG_OK && is_stranded();
 
         if (status == XSEG_OK || is_left)
-            stage->paused = followed_pool;
+            env->paused = replayed_pool;
         if (!is_left)
-            followed(stage);
-        again = stage_again(stage, status);
+            replay_history(env);
+        again = fault_retry(env, status);
         strandings += is_left;
         if (is_left)
-            resume(stage, true);
+            resume(env, true);
     } while (again);
 }
 
-static void give(struct stage *stage, void *ptr)
+static void alloc_memory(struct fault_env *env, void *ptr)
 {
-    stage_give(stage, ptr);
-    followed(stage);
+    fault_free(env, ptr);
+    replay_history(env);
 }
 
-static void trim(struct stage *stage)
+static void trim(struct fault_env *env)
 {
-    stage_trim(stage, true);
-    followed(stage);
+    fault_trim(env, true);
+    replay_history(env);
 }
 
 /* Faults strike from the first pause on; what was in blocks is lost. */
-static void pause_and_resume(struct stage *stage)
+static void pause_and_resume(struct fault_env *env)
 {
-    stage->bytes = false;
-    assert_int_equal(xseg_pool_create(stage->allocator, 0, NULL, &followed_pool), XSEG_OK);
-    void *a = stage_take_from(stage, followed_pool, 50 * MIB, NULL);
-    void *b = stage_take_from(stage, followed_pool, 700, stage->side);
-    void *c = stage_take_from(stage, followed_pool, 30 * MIB, stage->side);
-    void *d = stage_take(stage, 700, NULL);
-    give(stage, c);
-    armed_begin();
-    pause_pool(stage);
-    give(stage, b);
-    resume(stage, false);
-    b = stage_take_from(stage, followed_pool, 1000, stage->side);
-    followed(stage);
-    give(stage, a);
-    pause_pool(stage);
-    while (stage_again(stage, xseg_pool_release(followed_pool)))
-        ;
-    /* What is left of the pool goes, paused as it is. */
-    give(stage, b);
-    trim(stage);
-    stage->paused = NULL;
-    give(stage, d);
-    trim(stage);
-    armed_end();
+    env->bytes = false;
+    assert_int_equal(xseg_pool_create(env->allocator, 0, NULL, &replayed_pool), XSEG_OK);
+    void *a = fault_alloc_in(env, replayed_pool, 50 * MIB, NULL);
+    void *b = fault_alloc_in(env, replayed_pool, 700, env->side);
+    void *c = fault_alloc_in(env, replayed_pool, 30 * MIB, env->side);
+    void *d = fault_alloc(env, 700, NULL);
+    alloc_memory(env, c);
+    faults_begin();
+    pause_pool(env);
+    alloc_memory(env, b);
+    resume(env, false);
+    b = fault_alloc_in(env, replayed_pool, 1000, env->side);
+    replay_history(env);
+    alloc_memory(env, a);
+    pause_pool(env);
+    FAULT_RETRY(env, xseg_pool_release(replayed_pool));
+    /* The paused pool is destroyed. */
+    alloc_memory(env, b);
+    trim(env);
+    env->paused = NULL;
+    alloc_memory(env, d);
+    trim(env);
+    faults_end();
 }
 
-static const struct armed_scenario scenarios[] = {
+static const struct fault_suite_scenario scenarios[] = {
     {"pause and resume", pause_and_resume, 2, 6},
 };
 
 int main(void)
 {
-    const struct armed_sweep sweep = {"paused_history",    scenarios,
+    const struct fault_suite sweep = {"paused_history",    scenarios,
                                       COUNT_OF(scenarios), "expandable_segments:True,history:all",
                                       pause_and_resume,    200};
-    const int failed = armed_run(&sweep);
+    const int failed = fault_suite_run(&sweep);
 
-    print_message("# %u pauses could not be undone, %u histories were played\n", strandings,
-                  followed_plays());
-    return failed != 0 || strandings == 0 || followed_plays() < 1000;
+    print_message("# %u pauses could not be undone, %u histories were replay\n", strandings,
+                  history_replays());
+    return failed != 0 || strandings == 0 || history_replays() < 1000;
 }

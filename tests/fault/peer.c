@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over peers: every driver call that gives a device rights on the memory of another fails once, of the
- * ways back as well; and pairs of them.
- *
- * After a single failure the peer has no right, and the owner has all of its own; the same call then works.  After a
- * second failure, in the undo, rights may be left, which the text says.
+ * Fault sweep over peer access: every driver call that grants a device access to another's memory fails once, in
+ * rollbacks as well; and pairs of them.  After a single failure the peer has no access, and the owner has full
+ * access; the same call then succeeds.  After a second failure, in the rollback, access may remain, and the message
+ * contains that.
  */
 #include <string.h>
 
-#include "tests/fault/armed.h"
-#include "tests/support/exported.h"
+#include "tests/fault/fault_suite.h"
+#include "tests/support/exported_handles.h"
 
 /* Between the words that are written: each page has two, and more would only cost page faults of the host. */
 #define STRIDE (8 * MIB)
@@ -50,99 +49,93 @@ static bool reaches_any(const void *ptr, size_t bytes)
     return false;
 }
 
-/* The sweep of fault/sweep.c fails the calls that open a device. */
-static void open_peer(struct stage *stage)
+/* The sweep of fault/allocator.c fails the calls that open a device. */
+static void open_peer(struct fault_env *env)
 {
     void *ptr = NULL;
 
-    assert_int_equal(xseg_alloc(stage->allocator, 1, 1000, NULL, &ptr), XSEG_OK);
-    assert_int_equal(xseg_free(stage->allocator, ptr), XSEG_OK);
+    assert_ok(xseg_alloc(env->allocator, 1, 1000, NULL, &ptr));
+    assert_ok(xseg_free(env->allocator, ptr));
 }
 
-static void allow(struct stage *stage, const void *ptr, size_t bytes)
+static void allow(struct fault_env *env, const void *ptr, size_t bytes)
 {
     char text[1024] = "";
     xseg_status status;
 
     do {
-        status = xseg_peer_allow(stage->allocator, 0, 1);
+        status = xseg_peer_allow(env->allocator, 0, 1);
         if (status != XSEG_OK) {
             (void)xseg_error_message(text, sizeof(text));
             if (strstr(text, "keeps access to some memory") == NULL)
                 assert_false(reaches_any(ptr, bytes));
         }
-    } while (stage_again(stage, status));
+    } while (fault_retry(env, status));
 }
 
-/* Holes between the pages, a small pool, a private pool and memory that is mapped later. */
-static void before_and_after(struct stage *stage)
+/* Unmapped ranges between the pages, a small arena, a private pool, and memory that is mapped later. */
+static void before_and_after(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
 
-    stage->stride = STRIDE;
-    void *first = stage_take(stage, 50 * MIB, NULL), *hole = stage_take(stage, 20 * MIB, NULL),
-         *second = stage_take(stage, 30 * MIB, NULL), *small = stage_take(stage, 1000, NULL);
+    env->stride = STRIDE;
+    void *first = fault_alloc(env, 50 * MIB, NULL), *unmapped = fault_alloc(env, 20 * MIB, NULL),
+         *second = fault_alloc(env, 30 * MIB, NULL), *small = fault_alloc(env, 1000, NULL);
 
-    while (stage_again(stage, xseg_pool_create(stage->allocator, 0, NULL, &pool)))
-        ;
-    void *own = stage_take_from(stage, pool, 30 * MIB, stage->side);
-    stage_give(stage, hole);
-    stage_trim(stage, false);
-    open_peer(stage);
-    armed_begin();
-    allow(stage, first, 50 * MIB);
-    void *later = stage_take(stage, 90 * MIB, NULL);
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
+    void *own = fault_alloc_in(env, pool, 30 * MIB, env->side);
+    fault_free(env, unmapped);
+    fault_trim(env, false);
+    open_peer(env);
+    faults_begin();
+    allow(env, first, 50 * MIB);
+    void *later = fault_alloc(env, 90 * MIB, NULL);
     assert_true(reaches_all(first, 50 * MIB) && reaches_all(second, 30 * MIB) && reaches(small));
     assert_true(reaches_all(own, 30 * MIB) && reaches_all(later, 90 * MIB));
-    stage_give(stage, first);
-    stage_give(stage, second);
-    stage_give(stage, small);
-    stage_give(stage, own);
-    stage_give(stage, later);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    stage_trim(stage, true);
+    fault_free(env, first);
+    fault_free(env, second);
+    fault_free(env, small);
+    fault_free(env, own);
+    fault_free(env, later);
+    assert_ok(xseg_pool_release(pool));
+    fault_trim(env, true);
 }
 
 /* Memory that came from elsewhere. */
-static void imports(struct stage *stage)
+static void imports(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options)};
-    struct exported exported;
+    struct exported_handles exported;
     struct xseg_pool *pool = NULL;
     void *seen = NULL, *base = NULL;
 
-    stage->stride = STRIDE;
+    env->stride = STRIDE;
     options.exportable = true;
-    while (stage_again(stage, xseg_pool_create(stage->allocator, 0, &options, &pool)))
-        ;
-    void *block = stage_take_from(stage, pool, 50 * MIB, NULL);
-    while (stage_again(stage, exported_try(stage->allocator, block, XSEG_HANDLE_FD, &exported)))
-        ;
-    while (stage_again(stage, exported_import(stage->allocator, &exported, &seen, &base)))
-        ;
-    exported_drop(&exported);
-    open_peer(stage);
-    armed_begin();
-    allow(stage, seen, 50 * MIB);
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    void *block = fault_alloc_in(env, pool, 50 * MIB, NULL);
+    FAULT_RETRY(env, export_handles(env->allocator, block, XSEG_HANDLE_FD, &exported));
+    FAULT_RETRY(env, import_handles(env->allocator, &exported, &seen, &base));
+    export_handles_close(&exported);
+    open_peer(env);
+    faults_begin();
+    allow(env, seen, 50 * MIB);
     assert_true(reaches_all(block, 50 * MIB) && reaches_all(seen, 50 * MIB));
-    while (stage_again(stage, xseg_import_close(stage->allocator, base)))
-        ;
-    while (stage_again(stage, xseg_export_close(stage->allocator, block)))
-        ;
-    stage_give(stage, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    stage_trim(stage, true);
+    FAULT_RETRY(env, xseg_import_close(env->allocator, base));
+    FAULT_RETRY(env, xseg_export_close(env->allocator, block));
+    fault_free(env, block);
+    assert_ok(xseg_pool_release(pool));
+    fault_trim(env, true);
 }
 
-static const struct armed_scenario scenarios[] = {
+static const struct fault_suite_scenario scenarios[] = {
     {"before and after", before_and_after, 4, 4},
     {"imports", imports, 4, 4},
 };
 
 int main(void)
 {
-    const struct armed_sweep sweep = {"peer", scenarios,        COUNT_OF(scenarios),
+    const struct fault_suite sweep = {"peer", scenarios,        COUNT_OF(scenarios),
                                       NULL,   before_and_after, 200};
 
-    return armed_run(&sweep);
+    return fault_suite_run(&sweep);
 }

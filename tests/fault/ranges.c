@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over elastic ranges: every driver call of commits, decommits, shares, holds, pages made ahead, checkpoints,
- * pauses and releases fails once, with memory enough and with too little; and pairs of them, and what the host gives.
- *
- * After each attempt every committed granule of a pool that runs is mapped and accessible, and contains what was written
- * to it.  After one that has failed, the ranges are as they were, but for memory that left and has gone; the same call
- * then works.  In the end nothing is left behind.
+ * Fault sweep over elastic ranges: every driver call of commits, decommits, aliases, holds, prepared pages,
+ * checkpoints, pauses and releases fails once, with enough memory and with too little; pairs of them; and host calls.
+ * After each attempt every committed granule of a pool that is not paused is mapped and accessible, and keeps its
+ * contents.  After a failed one, the ranges are unchanged, except for memory whose pending unmap has completed; the
+ * same call then succeeds.  In the end nothing is leaked.
  */
 #include <string.h>
 
 #include "src/core/block/block.h"
 #include "src/core/device/device.h"
 #include "src/core/range/range.h"
-#include "tests/fault/armed.h"
-#include "tests/fault/host.h"
+#include "tests/fault/fault_suite.h"
+#include "tests/fault/host_faults.h"
 #include "xseg/range.h"
 
 #define PAGE     (2 * MIB)
@@ -27,7 +26,7 @@ struct location {
 int cuMemGetAccess(unsigned long long *flags, const struct location *location,
                    unsigned long long address);
 
-/* What the ranges of a run are to have. */
+/* The expected state of the ranges of a run. */
 static struct {
     struct xseg_range *range[RANGES];
     uint64_t tag[RANGES][GRANULES];  /* of what is committed; 0: nothing is */
@@ -68,9 +67,9 @@ static void expect_granule(unsigned range, unsigned at)
     assert_int_equal(*word_of(range, at), wanted.tag[range][at]);
 }
 
-static void expect_ranges(const struct stage *stage)
+static void expect_ranges(const struct fault_env *env)
 {
-    struct xseg_device *device = xseg_allocator_open_device(stage->allocator, 0);
+    struct xseg_device *device = xseg_allocator_open_device(env->allocator, 0);
     uint64_t own = 0;
 
     for (unsigned range = 0; range < RANGES; range++) {
@@ -103,30 +102,30 @@ struct before {
     uint64_t allocated;
 };
 
-static uint64_t allocated(const struct stage *stage)
+static uint64_t allocated(const struct fault_env *env)
 {
-    struct xseg_device *device = xseg_allocator_open_device(stage->allocator, 0);
+    struct xseg_device *device = xseg_allocator_open_device(env->allocator, 0);
 
     return xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATED_BYTES).current;
 }
 
-static struct before look_before(const struct stage *stage)
+static struct before look_before(const struct fault_env *env)
 {
-    struct before before = {.allocated = allocated(stage)};
+    struct before before = {.allocated = allocated(env)};
 
-    host_hold(true);
+    host_fault_suspend(true);
     memcpy(before.range, wanted.range, sizeof(before.range));
     for (unsigned range = 0; range < RANGES; range++)
         if (wanted.range[range] != NULL)
             before.info[range] = info_of(range);
-    host_hold(false);
+    host_fault_suspend(false);
     return before;
 }
 
-/* A call has failed: all is as before, but for what left and has gone. */
-static void expect_as_before(const struct stage *stage, const struct before *before)
+/* A call has failed: the state is unchanged, except for completed pending unmaps. */
+static void expect_as_before(const struct fault_env *env, const struct before *before)
 {
-    assert_int_equal(allocated(stage), before->allocated);
+    assert_int_equal(allocated(env), before->allocated);
     for (unsigned range = 0; range < RANGES; range++) {
         if (before->range[range] == NULL)
             continue;
@@ -138,20 +137,20 @@ static void expect_as_before(const struct stage *stage, const struct before *bef
     }
 }
 
-/* As stage_again(). */
-static bool again(struct stage *stage, const struct before *before, xseg_status status)
+/* As fault_retry(). */
+static bool again(struct fault_env *env, const struct before *before, xseg_status status)
 {
-    host_hold(true);
-    expect_ranges(stage);
+    host_fault_suspend(true);
+    expect_ranges(env);
     if (status != XSEG_OK)
-        expect_as_before(stage, before);
-    host_hold(false);
-    return stage_again(stage, status);
+        expect_as_before(env, before);
+    host_fault_suspend(false);
+    return fault_retry(env, status);
 }
 
 /* --- The calls. --- */
 
-static void reserve_by(struct stage *stage, unsigned range,
+static void reserve_by(struct fault_env *env, unsigned range,
                        const struct xseg_range_options *options)
 {
     struct xseg_range *made = NULL;
@@ -159,23 +158,22 @@ static void reserve_by(struct stage *stage, unsigned range,
     xseg_status status;
 
     do {
-        before = look_before(stage);
-        status = xseg_range_reserve(stage->allocator, 0, GRANULES * PAGE, options, &made);
+        before = look_before(env);
+        status = xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, options, &made);
         if (status == XSEG_OK)
             wanted.range[range] = made;
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-static void reserve(struct stage *stage, unsigned range, uint64_t limit)
+static void reserve(struct fault_env *env, unsigned range, uint64_t limit)
 {
-    struct xseg_range_options options = {sizeof(options)};
+    struct xseg_range_options options = {sizeof(options), .limit_bytes = limit};
 
-    options.limit_bytes = limit;
     options.pool = range == 1 && wanted.range[0] != NULL ? info_of(0).pool : wanted.pool;
-    reserve_by(stage, range, &options);
+    reserve_by(env, range, &options);
 }
 
-/* What was taken back contains what it did; the others get something new. */
+/* A restored granule keeps its contents; the others get new ones. */
 static void note_committed(unsigned range, unsigned first, unsigned count, bool is_recommit)
 {
     for (unsigned at = first; at < first + count; at++) {
@@ -185,127 +183,127 @@ static void note_committed(unsigned range, unsigned first, unsigned count, bool 
     }
 }
 
-static void commit(struct stage *stage, unsigned range, unsigned first, unsigned count,
+static void commit(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                    xseg_stream stream)
 {
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_range_commit(wanted.range[range], first * PAGE, count * PAGE, stream);
         if (status == XSEG_OK)
             note_committed(range, first, count,
                            info_of(range).recommits == before.info[range].recommits + count);
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-static void decommit(struct stage *stage, unsigned range, unsigned first, unsigned count,
+static void decommit(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                      xseg_stream stream)
 {
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_range_decommit(wanted.range[range], first * PAGE, count * PAGE, stream);
         if (status == XSEG_OK)
             memset(&wanted.tag[range][first], 0, count * sizeof(wanted.tag[range][0]));
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-static void share(struct stage *stage, unsigned range, unsigned first, unsigned count,
+static void share(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                   unsigned from, unsigned at)
 {
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_range_alias(wanted.range[range], first * PAGE, count * PAGE,
                                   wanted.range[from], at * PAGE);
         if (status == XSEG_OK) {
             memcpy(&wanted.tag[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
             memcpy(&wanted.left[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
         }
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-static void hold(struct stage *stage, unsigned range, unsigned first, unsigned count)
+static void hold(struct fault_env *env, unsigned range, unsigned first, unsigned count)
 {
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_range_hold(wanted.range[range], first * PAGE, count * PAGE);
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-static void let_go(struct stage *stage, unsigned range, unsigned first, unsigned count,
+static void let_go(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                    xseg_stream stream)
 {
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_range_unhold(wanted.range[range], first * PAGE, count * PAGE, stream);
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-static void prepare(struct stage *stage, unsigned range, unsigned count)
+static void prepare(struct fault_env *env, unsigned range, unsigned count)
 {
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_range_prepare(wanted.range[range], count * PAGE);
         if (status == XSEG_OK)
             assert_true(info_of(range).prepared_bytes >= count * PAGE);
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-static void promise(struct stage *stage, unsigned range, unsigned count)
+static void promise(struct fault_env *env, unsigned range, unsigned count)
 {
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_range_set_quota(wanted.range[range], count * PAGE);
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-static void release(struct stage *stage, unsigned range)
+static void release(struct fault_env *env, unsigned range)
 {
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_range_release(wanted.range[range]);
         if (status == XSEG_OK)
             wanted.range[range] = NULL;
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-static void resume(struct stage *stage, unsigned range)
+static void resume(struct fault_env *env, unsigned range)
 {
     struct xseg_pool *pool = wanted.range[range]->state->pool;
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_pool_resume(pool);
         wanted.paused[range] = status != XSEG_OK;
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
 /* A pause that could not be undone leaves the pool paused, and nothing is lost. */
-static void pause(struct stage *stage, unsigned range)
+static void pause(struct fault_env *env, unsigned range)
 {
     struct xseg_pool *pool = wanted.range[range]->state->pool;
     struct before before;
@@ -313,37 +311,37 @@ static void pause(struct stage *stage, unsigned range)
     bool is_again;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL);
         wanted.paused[range] = pool->state == XSEG_POOL_PAUSED;
-        is_again = again(stage, &before, status);
+        is_again = again(env, &before, status);
         if (is_again && wanted.paused[range])
-            resume(stage, range);
+            resume(env, range);
     } while (is_again);
 }
 
-static void take_checkpoint(struct stage *stage)
+static void take_checkpoint(struct fault_env *env)
 {
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
+        before = look_before(env);
         status = xseg_pool_checkpoint(wanted.pool, &wanted.checkpoint);
         if (status == XSEG_OK)
             memcpy(wanted.saved, wanted.tag, sizeof(wanted.saved));
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-/* What a restore tells of blocks: the stage's list follows. */
-static void hear(void *self, void *ptr, bool freed)
+/* The callback of a restore updates the list of tracked blocks. */
+static void log_line(void *self, void *ptr, bool freed)
 {
-    struct stage *stage = self;
+    struct fault_env *env = self;
 
     if (freed)
-        stage_drop(stage, ptr);
+        fault_untrack(env, ptr);
     else
-        stage_hold(stage, ptr, scene_block(stage->allocator, ptr).bytes);
+        fault_track(env, ptr, env_block(env->allocator, ptr).bytes);
 }
 
 /* Exactly the granules of the checkpoint are committed, those that were decommitted with what they contained. */
@@ -358,23 +356,23 @@ static void note_restored(void)
         }
 }
 
-static void restore(struct stage *stage)
+static void restore(struct fault_env *env)
 {
     struct before before;
     xseg_status status;
 
     do {
-        before = look_before(stage);
-        status = xseg_pool_restore(wanted.pool, wanted.checkpoint, hear, stage);
+        before = look_before(env);
+        status = xseg_pool_restore(wanted.pool, wanted.checkpoint, log_line, env);
         if (status == XSEG_OK)
             note_restored();
-    } while (again(stage, &before, status));
+    } while (again(env, &before, status));
 }
 
-/* Work of the second stream on granules, until somebody waits. */
-static void work(const struct stage *stage, unsigned range, unsigned first, unsigned count)
+/* Work of the second stream on granules, which runs until a call waits. */
+static void work(const struct fault_env *env, unsigned range, unsigned first, unsigned count)
 {
-    assert_int_equal(xseg_sim_launch_on(stage->side, UINT64_MAX,
+    assert_int_equal(xseg_sim_launch_on(env->side, UINT64_MAX,
                                         (uint64_t)(uintptr_t)info_of(range).base + first * PAGE,
                                         count * PAGE),
                      XSEG_OK);
@@ -382,212 +380,210 @@ static void work(const struct stage *stage, unsigned range, unsigned first, unsi
 
 /* --- The scenarios. --- */
 
-static void begin(struct stage *stage, const char *config)
+static void begin(struct fault_env *env, const char *config)
 {
     memset(&wanted, 0, sizeof(wanted));
-    stage_give(stage, stage_take(stage, 1000, stage->side));
-    stage_trim(stage, true);
+    fault_free(env, fault_alloc(env, 1000, env->side));
+    fault_trim(env, true);
     if (config != NULL)
-        stage_configure(stage, config);
+        fault_configure(env, config);
 }
 
 /* New memory, memory that is taken back on the same stream and on another one, and memory that goes. */
-static void come_and_go(struct stage *stage)
+static void come_and_go(struct fault_env *env)
 {
-    begin(stage, NULL);
-    armed_begin();
-    reserve(stage, 0, 0);
-    commit(stage, 0, 1, 3, stage->side);
-    work(stage, 0, 1, 3);
-    decommit(stage, 0, 1, 2, stage->side);
-    commit(stage, 0, 2, 1, stage->side);
-    commit(stage, 0, 0, 2, NULL);
-    decommit(stage, 0, 2, 1, stage->side);
-    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
-    decommit(stage, 0, 3, 1, stage->side);
-    commit(stage, 0, 6, 2, NULL);
-    decommit(stage, 0, 6, 2, NULL);
-    decommit(stage, 0, 0, 2, NULL);
-    release(stage, 0);
-    armed_end();
+    begin(env, NULL);
+    faults_begin();
+    reserve(env, 0, 0);
+    commit(env, 0, 1, 3, env->side);
+    work(env, 0, 1, 3);
+    decommit(env, 0, 1, 2, env->side);
+    commit(env, 0, 2, 1, env->side);
+    commit(env, 0, 0, 2, NULL);
+    decommit(env, 0, 2, 1, env->side);
+    assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
+    decommit(env, 0, 3, 1, env->side);
+    commit(env, 0, 6, 2, NULL);
+    decommit(env, 0, 6, 2, NULL);
+    decommit(env, 0, 0, 2, NULL);
+    release(env, 0);
+    faults_end();
 }
 
-/* The same with pages that are kept, and pages that were made ahead. */
-static void with_idle_pages(struct stage *stage)
+/* The same with cached pages and prepared pages. */
+static void with_idle_pages(struct fault_env *env)
 {
-    begin(stage, "page_cache_mb:8");
-    armed_begin();
-    reserve(stage, 0, 0);
-    reserve(stage, 1, 0);
-    prepare(stage, 0, 3);
-    commit(stage, 0, 0, 2, NULL);
-    decommit(stage, 0, 0, 2, NULL);
-    commit(stage, 1, 4, 3, stage->side);
-    prepare(stage, 1, 1);
-    decommit(stage, 1, 4, 3, stage->side);
-    commit(stage, 0, 5, 2, stage->side);
-    decommit(stage, 0, 5, 2, NULL);
-    release(stage, 0);
-    stage_configure(stage, "page_cache_mb:0");
-    release(stage, 1);
-    armed_end();
+    begin(env, "page_cache_mb:8");
+    faults_begin();
+    reserve(env, 0, 0);
+    reserve(env, 1, 0);
+    prepare(env, 0, 3);
+    commit(env, 0, 0, 2, NULL);
+    decommit(env, 0, 0, 2, NULL);
+    commit(env, 1, 4, 3, env->side);
+    prepare(env, 1, 1);
+    decommit(env, 1, 4, 3, env->side);
+    commit(env, 0, 5, 2, env->side);
+    decommit(env, 0, 5, 2, NULL);
+    release(env, 0);
+    fault_configure(env, "page_cache_mb:0");
+    release(env, 1);
+    faults_end();
 }
 
 /* Aliased pages, whose first mappings are removed first; granules that are pending unmap cannot become aliases. */
-static void shared(struct stage *stage)
+static void shared(struct fault_env *env)
 {
-    begin(stage, NULL);
-    reserve(stage, 0, 0);
-    reserve(stage, 1, 0);
-    commit(stage, 0, 0, 4, stage->side);
-    armed_begin();
-    share(stage, 1, 3, 3, 0, 1);
-    share(stage, 0, 8, 2, 1, 3);
-    work(stage, 1, 3, 3);
-    work(stage, 0, 8, 2);
-    decommit(stage, 0, 0, 4, NULL);
-    decommit(stage, 1, 3, 2, stage->side);
-    commit(stage, 1, 3, 1, stage->side);
-    decommit(stage, 0, 8, 2, stage->side);
-    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
-    share(stage, 0, 2, 1, 1, 3);
-    decommit(stage, 1, 3, 1, stage->side);
-    decommit(stage, 1, 5, 1, stage->side);
-    release(stage, 1);
-    decommit(stage, 0, 2, 1, NULL);
-    release(stage, 0);
-    armed_end();
+    begin(env, NULL);
+    reserve(env, 0, 0);
+    reserve(env, 1, 0);
+    commit(env, 0, 0, 4, env->side);
+    faults_begin();
+    share(env, 1, 3, 3, 0, 1);
+    share(env, 0, 8, 2, 1, 3);
+    work(env, 1, 3, 3);
+    work(env, 0, 8, 2);
+    decommit(env, 0, 0, 4, NULL);
+    decommit(env, 1, 3, 2, env->side);
+    commit(env, 1, 3, 1, env->side);
+    decommit(env, 0, 8, 2, env->side);
+    assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
+    share(env, 0, 2, 1, 1, 3);
+    decommit(env, 1, 3, 1, env->side);
+    decommit(env, 1, 5, 1, env->side);
+    release(env, 1);
+    decommit(env, 0, 2, 1, NULL);
+    release(env, 0);
+    faults_end();
 }
 
 /* Aliases, in a pool that is paused; then the first mappings have been removed. */
-static void paused(struct stage *stage)
+static void paused(struct fault_env *env)
 {
-    begin(stage, NULL);
-    reserve(stage, 0, 0);
-    commit(stage, 0, 0, 3, NULL);
-    armed_begin();
-    share(stage, 0, 4, 2, 0, 0);
-    share(stage, 0, 6, 1, 0, 4);
-    share(stage, 0, 8, 1, 0, 2);
-    pause(stage, 0);
-    resume(stage, 0);
-    decommit(stage, 0, 0, 3, NULL);
-    pause(stage, 0);
-    resume(stage, 0);
-    decommit(stage, 0, 4, 2, NULL);
-    decommit(stage, 0, 6, 1, NULL);
-    decommit(stage, 0, 8, 1, NULL);
-    release(stage, 0);
-    armed_end();
+    begin(env, NULL);
+    reserve(env, 0, 0);
+    commit(env, 0, 0, 3, NULL);
+    faults_begin();
+    share(env, 0, 4, 2, 0, 0);
+    share(env, 0, 6, 1, 0, 4);
+    share(env, 0, 8, 1, 0, 2);
+    pause(env, 0);
+    resume(env, 0);
+    decommit(env, 0, 0, 3, NULL);
+    pause(env, 0);
+    resume(env, 0);
+    decommit(env, 0, 4, 2, NULL);
+    decommit(env, 0, 6, 1, NULL);
+    decommit(env, 0, 8, 1, NULL);
+    release(env, 0);
+    faults_end();
 }
 
 /* Holds, over decommits. */
-static void held(struct stage *stage)
+static void held(struct fault_env *env)
 {
-    begin(stage, NULL);
-    reserve(stage, 0, 0);
-    armed_begin();
-    hold(stage, 0, 1, 4);
-    hold(stage, 0, 2, 1);
-    commit(stage, 0, 0, 4, NULL);
-    work(stage, 0, 1, 3);
-    decommit(stage, 0, 0, 4, NULL);
-    commit(stage, 0, 3, 1, stage->side);
-    decommit(stage, 0, 3, 1, stage->side);
-    let_go(stage, 0, 1, 4, stage->side);
-    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
-    let_go(stage, 0, 2, 1, NULL);
-    release(stage, 0);
-    armed_end();
+    begin(env, NULL);
+    reserve(env, 0, 0);
+    faults_begin();
+    hold(env, 0, 1, 4);
+    hold(env, 0, 2, 1);
+    commit(env, 0, 0, 4, NULL);
+    work(env, 0, 1, 3);
+    decommit(env, 0, 0, 4, NULL);
+    commit(env, 0, 3, 1, env->side);
+    decommit(env, 0, 3, 1, env->side);
+    let_go(env, 0, 1, 4, env->side);
+    assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
+    let_go(env, 0, 2, 1, NULL);
+    release(env, 0);
+    faults_end();
 }
 
-/* A device with room for 14 pages: memory comes from blocks that are cached, from granules that leave behind work, and
- * from pages that were made ahead for others; one of the ranges is at its own limit. */
-static void running_short(struct stage *stage)
+/* A device with 14 pages of memory, which come from cached blocks, from granules pending unmap, and from pages
+ * prepared for others; one of the ranges is at its limit. */
+static void running_short(struct fault_env *env)
 {
-    begin(stage, "hard_limit_mb:28");
-    reserve(stage, 0, 0);
-    reserve(stage, 1, 4 * PAGE);
-    stage_give(stage, stage_take(stage, MIB, stage->side));
-    commit(stage, 0, 0, 6, stage->side);
-    commit(stage, 1, 0, 4, stage->side);
-    armed_begin();
-    prepare(stage, 0, 2);
-    commit(stage, 0, 6, 3, NULL);
-    work(stage, 0, 0, 6);
-    work(stage, 1, 0, 2);
-    decommit(stage, 1, 0, 2, stage->side);
-    commit(stage, 1, 6, 2, NULL);
-    decommit(stage, 0, 6, 3, NULL);
-    void *block = stage_take(stage, 5 * MIB, NULL);
-    decommit(stage, 0, 0, 2, stage->side);
-    stage_give(stage, block);
-    promise(stage, 1, 4);
-    commit(stage, 0, 6, 6, NULL);
-    decommit(stage, 0, 2, 10, NULL);
-    decommit(stage, 1, 2, 2, stage->side);
-    decommit(stage, 1, 6, 2, stage->side);
-    promise(stage, 1, 0);
-    release(stage, 0);
-    release(stage, 1);
-    armed_end();
+    begin(env, "hard_limit_mb:28");
+    reserve(env, 0, 0);
+    reserve(env, 1, 4 * PAGE);
+    fault_free(env, fault_alloc(env, MIB, env->side));
+    commit(env, 0, 0, 6, env->side);
+    commit(env, 1, 0, 4, env->side);
+    faults_begin();
+    prepare(env, 0, 2);
+    commit(env, 0, 6, 3, NULL);
+    work(env, 0, 0, 6);
+    work(env, 1, 0, 2);
+    decommit(env, 1, 0, 2, env->side);
+    commit(env, 1, 6, 2, NULL);
+    decommit(env, 0, 6, 3, NULL);
+    void *block = fault_alloc(env, 5 * MIB, NULL);
+    decommit(env, 0, 0, 2, env->side);
+    fault_free(env, block);
+    promise(env, 1, 4);
+    commit(env, 0, 6, 6, NULL);
+    decommit(env, 0, 2, 10, NULL);
+    decommit(env, 1, 2, 2, env->side);
+    decommit(env, 1, 6, 2, env->side);
+    promise(env, 1, 0);
+    release(env, 0);
+    release(env, 1);
+    faults_end();
 }
 
-/* A pool of ranges and blocks that is restored: granules that left with either stream, and were held, come back, and others
- * leave, some of them mappings of one page.  A restore that has failed has freed no block. */
-static void restored(struct stage *stage)
+/* A pool of ranges and blocks that is restored: granules that left with either stream, and were held, come back, and
+ * others leave, some of them mappings of one page.  A restore that has failed has freed no block. */
+static void restored(struct fault_env *env)
 {
-    begin(stage, NULL);
-    while (stage_again(stage, xseg_pool_create(stage->allocator, 0, NULL, &wanted.pool)))
-        ;
-    reserve(stage, 0, 0);
-    hold(stage, 0, 0, 3);
-    commit(stage, 0, 0, 4, stage->side);
-    void *block = stage_take_from(stage, wanted.pool, 3 * MIB, NULL);
-    armed_begin();
-    take_checkpoint(stage);
-    work(stage, 0, 1, 1);
-    decommit(stage, 0, 0, 2, stage->side);
-    decommit(stage, 0, 2, 1, NULL);
-    reserve(stage, 1, 0);
-    commit(stage, 1, 4, 3, stage->side);
-    commit(stage, 0, 6, 1, NULL);
-    share(stage, 0, 8, 2, 1, 4);
-    stage_give(stage, block);
-    (void)stage_take_from(stage, wanted.pool, 5 * MIB, NULL);
-    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
-    restore(stage);
-    commit(stage, 0, 4, 2, NULL);
-    restore(stage);
+    begin(env, NULL);
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &wanted.pool));
+    reserve(env, 0, 0);
+    hold(env, 0, 0, 3);
+    commit(env, 0, 0, 4, env->side);
+    void *block = fault_alloc_in(env, wanted.pool, 3 * MIB, NULL);
+    faults_begin();
+    take_checkpoint(env);
+    work(env, 0, 1, 1);
+    decommit(env, 0, 0, 2, env->side);
+    decommit(env, 0, 2, 1, NULL);
+    reserve(env, 1, 0);
+    commit(env, 1, 4, 3, env->side);
+    commit(env, 0, 6, 1, NULL);
+    share(env, 0, 8, 2, 1, 4);
+    fault_free(env, block);
+    (void)fault_alloc_in(env, wanted.pool, 5 * MIB, NULL);
+    assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
+    restore(env);
+    commit(env, 0, 4, 2, NULL);
+    restore(env);
     assert_int_equal(info_of(0).committed_bytes, 4 * PAGE);
     xseg_checkpoint_destroy(wanted.checkpoint);
-    stage_give(stage, block);
-    let_go(stage, 0, 0, 3, NULL);
-    decommit(stage, 0, 0, 4, NULL);
-    release(stage, 0);
-    release(stage, 1);
-    while (stage_again(stage, xseg_pool_release(wanted.pool)))
-        ;
-    armed_end();
+    fault_free(env, block);
+    let_go(env, 0, 0, 3, NULL);
+    decommit(env, 0, 0, 4, NULL);
+    release(env, 0);
+    release(env, 1);
+    FAULT_RETRY(env, xseg_pool_release(wanted.pool));
+    faults_end();
 }
 
-/* What is left of ranges goes with the allocator; the faults strike in there as well. */
-static void closed(struct stage *stage)
+/* The close releases the remaining ranges; the faults occur there as well. */
+static void closed(struct fault_env *env)
 {
-    begin(stage, NULL);
-    reserve(stage, 0, 0);
-    reserve(stage, 1, 0);
-    commit(stage, 0, 0, 4, stage->side);
-    share(stage, 1, 0, 2, 0, 1);
-    work(stage, 0, 0, 4);
-    work(stage, 1, 0, 2);
-    armed_begin();
-    prepare(stage, 1, 2);
-    decommit(stage, 0, 0, 4, stage->side);
-    decommit(stage, 1, 0, 2, stage->side);
+    begin(env, NULL);
+    reserve(env, 0, 0);
+    reserve(env, 1, 0);
+    commit(env, 0, 0, 4, env->side);
+    share(env, 1, 0, 2, 0, 1);
+    work(env, 0, 0, 4);
+    work(env, 1, 0, 2);
+    faults_begin();
+    prepare(env, 1, 2);
+    decommit(env, 0, 0, 4, env->side);
+    decommit(env, 1, 0, 2, env->side);
 }
 
-static const struct armed_scenario scenarios[] = {
+static const struct fault_suite_scenario scenarios[] = {
     {"come and go", come_and_go, 4, 4},
     {"with idle pages", with_idle_pages, 3, 3},
     {"shared", shared, 4, 4},
@@ -600,7 +596,7 @@ static const struct armed_scenario scenarios[] = {
 
 int main(void)
 {
-    const struct armed_sweep sweep = {"ranges", scenarios, COUNT_OF(scenarios), NULL, shared, 400};
+    const struct fault_suite sweep = {"ranges", scenarios, COUNT_OF(scenarios), NULL, shared, 400};
 
-    return armed_run(&sweep);
+    return fault_suite_run(&sweep);
 }

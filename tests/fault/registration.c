@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over registrations: every driver call and host allocation of the probe of rdma, of single pages, of descriptors
- * and of registrations fails once, and pairs of them, and their functions refuse.
- *
- * After a failure nothing is registered or pinned that was not, and no descriptor is open; the same call then works.
- * Memory never goes beneath a registration, which the simulator would report.
+ * Fault sweep over registrations: every driver call and host allocation of the rdma probe, of single pages, of
+ * descriptors and of registrations fails once, and pairs of them, and their callbacks refuse.  After a failure no
+ * registration, pin or descriptor is added; the same call then succeeds.  Registered memory is never unmapped, which
+ * the simulator would report.
  */
 #include <unistd.h>
 
-#include "tests/fault/armed.h"
+#include "tests/fault/fault_suite.h"
 
 static bool enter(void *context, struct xseg_registered *run)
 {
@@ -27,125 +26,117 @@ static void leave(void *context, const struct xseg_registered *run)
     assert_int_equal(xseg_sim_unregister((uintptr_t)run->handle), XSEG_OK);
 }
 
-static struct xseg_pool *make_pool(struct stage *stage, bool single_page)
+static struct xseg_pool *make_pool(struct fault_env *env, bool single_page)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .rdma = true, .single_page = single_page};
     struct xseg_pool *pool = NULL;
 
-    options.rdma = true;
-    options.single_page = single_page;
-    while (stage_again(stage, xseg_pool_create(stage->allocator, 0, &options, &pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
     return pool;
 }
 
-static void end_pool(struct stage *stage, struct xseg_pool *pool)
+static void end_pool(struct fault_env *env, struct xseg_pool *pool)
 {
-    while (stage_again(stage, xseg_pool_release(pool)))
-        ;
-    stage_trim(stage, true);
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_trim(env, true);
 }
 
-static uint64_t add(struct stage *stage, void *address, size_t bytes, bool pin)
+static uint64_t add(struct fault_env *env, void *address, size_t bytes, bool pin)
 {
-    struct xseg_registrar registrar = {sizeof(registrar)};
+    struct xseg_registrar registrar = {sizeof(registrar), .enter = enter, .leave = leave,
+                                       .pin = pin};
     const uint64_t before = xseg_sim_registered();
     uint64_t id = 0;
     xseg_status status;
 
-    registrar.enter = enter;
-    registrar.leave = leave;
-    registrar.pin = pin;
     do {
-        status = xseg_register(stage->allocator, address, bytes, &registrar, &id);
+        status = xseg_register(env->allocator, address, bytes, &registrar, &id);
         if (status != XSEG_OK)
             assert_int_equal(xseg_sim_registered(), before);
-    } while (stage_again(stage, status));
+    } while (fault_retry(env, status));
     assert_int_not_equal(id, 0);
     return id;
 }
 
-static void end(struct stage *stage, uint64_t id)
+static void end(struct fault_env *env, uint64_t id)
 {
-    while (stage_again(stage, xseg_unregister(stage->allocator, id)))
-        ;
+    FAULT_RETRY(env, xseg_unregister(env->allocator, id));
 }
 
-/* Memory comes, goes and comes back beneath a registration; faults strike in growths and trims. */
-static void memory_moves(struct stage *stage)
+/* Memory of a registration is allocated, released and allocated again; faults occur in growths and trims. */
+static void memory_moves(struct fault_env *env)
 {
-    char *block = stage_take(stage, 110 * MIB, NULL);
+    char *block = fault_alloc(env, 110 * MIB, NULL);
 
-    armed_begin();
-    const uint64_t id = add(stage, block, 190 * MIB, false);
-    const uint64_t pinned = add(stage, block, 10 * MIB, true);
-    void *more = stage_take(stage, 80 * MIB, NULL);
-    stage_give(stage, block);
-    stage_trim(stage, false);
-    end(stage, pinned);
-    stage_trim(stage, false);
-    block = stage_take(stage, 60 * MIB, NULL);
-    stage_give(stage, block);
-    stage_give(stage, more);
-    stage_trim(stage, false);
-    end(stage, id);
-    stage_trim(stage, true);
+    faults_begin();
+    const uint64_t id = add(env, block, 190 * MIB, false);
+    const uint64_t pinned = add(env, block, 10 * MIB, true);
+    void *more = fault_alloc(env, 80 * MIB, NULL);
+    fault_free(env, block);
+    fault_trim(env, false);
+    end(env, pinned);
+    fault_trim(env, false);
+    block = fault_alloc(env, 60 * MIB, NULL);
+    fault_free(env, block);
+    fault_free(env, more);
+    fault_trim(env, false);
+    end(env, id);
+    fault_trim(env, true);
     assert_int_equal(xseg_sim_registered(), 0);
 }
 
 /* The probe, and blocks of one page each. */
-static void single_pages(struct stage *stage)
+static void single_pages(struct fault_env *env)
 {
-    stage_give(stage, stage_take(stage, 1000, NULL));
-    armed_begin();
-    struct xseg_pool *pool = make_pool(stage, true);
-    void *first = stage_take_from(stage, pool, 50 * MIB, NULL);
-    void *second = stage_take_from(stage, pool, 30 * MIB, stage->side);
+    fault_free(env, fault_alloc(env, 1000, NULL));
+    faults_begin();
+    struct xseg_pool *pool = make_pool(env, true);
+    void *first = fault_alloc_in(env, pool, 50 * MIB, NULL);
+    void *second = fault_alloc_in(env, pool, 30 * MIB, env->side);
 
-    stage_give(stage, first);
-    stage_trim(stage, true);
-    first = stage_take_from(stage, pool, 40 * MIB, NULL);
-    stage_give(stage, second);
-    stage_give(stage, first);
-    end_pool(stage, pool);
+    fault_free(env, first);
+    fault_trim(env, true);
+    first = fault_alloc_in(env, pool, 40 * MIB, NULL);
+    fault_free(env, second);
+    fault_free(env, first);
+    end_pool(env, pool);
 }
 
-static void descriptors(struct stage *stage)
+static void descriptors(struct fault_env *env)
 {
-    struct xseg_pool *pool = make_pool(stage, false);
-    void *block = stage_take_from(stage, pool, 30 * MIB, NULL);
+    struct xseg_pool *pool = make_pool(env, false);
+    void *block = fault_alloc_in(env, pool, 30 * MIB, NULL);
     uint64_t offset = 0;
     int fd = -1;
 
-    armed_begin();
-    while (stage_again(
-        stage, xseg_dmabuf_open(stage->allocator, block, 30 * MIB, XSEG_DMABUF_PIN, &fd, &offset)))
+    faults_begin();
+    while (fault_retry(
+        env, xseg_dmabuf_open(env->allocator, block, 30 * MIB, XSEG_DMABUF_PIN, &fd, &offset)))
         assert_int_equal(fd, -1);
-    while (stage_again(stage, xseg_dmabuf_close(stage->allocator, fd)))
-        ;
+    FAULT_RETRY(env, xseg_dmabuf_close(env->allocator, fd));
     fd = -1;
-    while (stage_again(stage, xseg_dmabuf_open(stage->allocator, block, 30 * MIB, 0, &fd, &offset)))
+    while (fault_retry(env, xseg_dmabuf_open(env->allocator, block, 30 * MIB, 0, &fd, &offset)))
         assert_int_equal(fd, -1);
     assert_int_equal(close(fd), 0);
-    stage_give(stage, block);
-    end_pool(stage, pool);
+    fault_free(env, block);
+    end_pool(env, pool);
 }
 
 int main(void)
 {
-    static const struct armed_scenario scenarios[] = {
+    static const struct fault_suite_scenario scenarios[] = {
         {"memory_moves", memory_moves, 4, 2},
         {"single_pages", single_pages, 4, 2},
         {"descriptors", descriptors, 4, 1},
     };
-    static const struct armed_sweep sweep = {
+    static const struct fault_suite sweep = {
         .name = "registration",
         .scenarios = scenarios,
         .count = COUNT_OF(scenarios),
         .config = "expandable_segments:True,rdma:True",
         .halfway = memory_moves,
-        .least_pairs = 50,
+        .min_pairs = 50,
     };
 
-    return armed_run(&sweep);
+    return fault_suite_run(&sweep);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over snapshots and files of metrics: each host allocation and each call that concerns the file fails once, or
- * from one on.
+ * The sweep over snapshots and files of metrics: each host allocation and each call that concerns the file fails once,
+ * or from one on.
  *
- * Then there is a complete file or none, nothing lies beside it, no descriptor stays open, and a request that was
+ * * Then there is a complete file or none, nothing lies beside it, no descriptor stays open, and a request that was
  * refused is refused as it would have been.
  */
 #include <dirent.h>
@@ -15,9 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/fault/host.h"
-#include "tests/support/emulated.h"
-#include "tests/support/scene.h"
+#include "tests/fault/host_faults.h"
+#include "tests/support/emulator.h"
+#include "tests/support/env.h"
 
 int __real_close(int file);
 int __real_ftruncate64(int file, off_t bytes);
@@ -93,7 +93,7 @@ ssize_t __wrap_write(int file, const void *bytes, size_t count)
                         until != 0 && writes++ % 2 == 0 && count > 1 ? count / 2 : count);
 }
 
-/* How many files there are, which are removed; each must be whole. */
+/* Number of files, which are removed; each must be complete. */
 static unsigned take_files(void)
 {
     DIR *listed = opendir(folder);
@@ -122,170 +122,170 @@ static unsigned take_files(void)
 }
 
 /* An allocator with blocks and segments, two pools, one of them paused, events and stacks. */
-struct world {
+struct run {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     void *held[3];
 };
 
-static struct world open_world(void)
+static struct run open_world(void)
 {
-    struct world world;
+    struct run run;
     char config[256];
 
     (void)snprintf(config, sizeof(config),
                    "expandable_segments:True,history:all,history_stacks:all,oom_snapshot:%s",
                    folder);
-    world.allocator = scene_open(config);
-    world.pool = scene_pool(world.allocator);
-    world.held[0] = scene_alloc(world.allocator, 30 * MIB, NULL);
-    world.held[1] = scene_alloc(world.allocator, 1000, NULL);
-    world.held[2] = scene_alloc_in(world.allocator, world.pool, 5 * MIB, NULL);
+    run.allocator = env_open(config);
+    run.pool = env_pool(run.allocator);
+    run.held[0] = env_alloc(run.allocator, 30 * MIB, NULL);
+    run.held[1] = env_alloc(run.allocator, 1000, NULL);
+    run.held[2] = env_alloc_in(run.allocator, run.pool, 5 * MIB, NULL);
     for (unsigned i = 0; i < 1500; i++)
-        scene_free(world.allocator, scene_alloc(world.allocator, 3 * MIB, NULL));
-    assert_int_equal(xseg_pool_pause(world.pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
-    return world;
+        env_free(run.allocator, env_alloc(run.allocator, 3 * MIB, NULL));
+    assert_ok(xseg_pool_pause(run.pool, XSEG_KEEP_NOTHING, NULL));
+    return run;
 }
 
-static void close_world(struct world *world)
+static void close_world(struct run *run)
 {
-    assert_int_equal(xseg_pool_resume(world->pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(run->pool));
     for (unsigned i = 0; i < 3; i++)
-        scene_free(world->allocator, world->held[i]);
-    assert_int_equal(xseg_pool_release(world->pool), XSEG_OK);
-    scene_close(world->allocator);
+        env_free(run->allocator, run->held[i]);
+    assert_ok(xseg_pool_release(run->pool));
+    env_close(run->allocator);
 }
 
 /* Ask for a snapshot while something fails; returns whether anything did. */
-static bool write_one(struct world *world, uint64_t of_host, bool onward, uint64_t of_file)
+static bool write_one(struct run *run, uint64_t of_host, bool onward, uint64_t of_file)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     char path[128];
 
     (void)snprintf(path, sizeof(path), "%s/asked", folder);
     options.max_ms = of_file % 2 == 1 ? 2 : 0;
     struck = 0;
-    host_fail(of_host, onward);
+    host_fault_set(of_host, onward);
     until = of_file;
-    const xseg_status status = xseg_snapshot(world->allocator, path, &options);
+    const xseg_status status = xseg_snapshot(run->allocator, path, &options);
     until = 0;
-    host_recover();
+    host_fault_clear();
     if (status != XSEG_OK) {
         assert_int_equal(status, of_host != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
-        assert_true(host_struck() + struck > 0);
+        assert_true(host_fault_count() + struck > 0);
         assert_true(xseg_error_message(NULL, 0) > 10);
     }
     const unsigned written = take_files();
     assert_int_equal(written, status == XSEG_OK ? 1 : 0);
-    assert_int_equal(scene_open_files(), files);
-    return host_struck() + struck > 0;
+    assert_int_equal(env_open_fds(), files);
+    return host_fault_count() + struck > 0;
 }
 
-static void host_memory_is_short(void **state)
+static void snapshot_fails_without_host_memory(void **state)
 {
-    struct world world = open_world();
+    struct run run = open_world();
     uint64_t nth = 1;
 
     (void)state;
     for (unsigned onward = 0; onward < 2; onward++) {
-        for (nth = 1; write_one(&world, nth, onward != 0, 0); nth++)
+        for (nth = 1; write_one(&run, nth, onward != 0, 0); nth++)
             assert_in_range(nth, 1, 10000);
         assert_in_range(nth, 15, 10000);
     }
-    close_world(&world);
+    close_world(&run);
 }
 
-static void the_file_fails(void **state)
+static void snapshot_fails_with_the_file(void **state)
 {
-    struct world world = open_world();
+    struct run run = open_world();
     unsigned failed = 0;
 
     (void)state;
     /* With a deadline the number of calls depends on the time. */
     for (uint64_t nth = 1; nth < 40; nth++)
-        failed += write_one(&world, 0, false, nth);
+        failed += write_one(&run, 0, false, nth);
     assert_in_range(failed, 6, 40);
-    close_world(&world);
+    close_world(&run);
 }
 
 /* A request that is refused while its snapshot cannot be written. */
-static void a_refusal_stays_what_it_is(void **state)
+static void snapshot_keeps_the_oom_error(void **state)
 {
-    struct world world = open_world();
+    struct run run = open_world();
     char wanted[1024], text[1024];
     void *ptr = NULL;
     unsigned missing = 0;
 
     (void)state;
     const uint64_t most = UINT64_C(1) << 45;
-    assert_int_equal(xseg_alloc(world.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(xseg_alloc(run.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     (void)xseg_error_message(wanted, sizeof(wanted));
     assert_int_equal(take_files(), 1);
     for (uint64_t nth = 1; nth < 60; nth++) {
         if (nth % 3 == 0) { /* an allocator writes at most three */
-            close_world(&world);
-            world = open_world();
+            close_world(&run);
+            run = open_world();
         }
-        /* The trim and the ladder allocate as well: the first faults are theirs. */
-        host_fail(nth % 2 == 0 ? nth : 0, true);
+        /* The trim and the fallback chain allocate as well: the first faults occur there. */
+        host_fault_set(nth % 2 == 0 ? nth : 0, true);
         until = nth % 2 == 1 ? nth / 2 + 1 : 0;
-        assert_int_equal(xseg_alloc(world.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+        assert_int_equal(xseg_alloc(run.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);
         until = 0;
-        host_recover();
+        host_fault_clear();
         (void)xseg_error_message(text, sizeof(text));
         assert_string_equal(text, wanted);
         missing += take_files() == 0;
     }
     assert_in_range(missing, 10, 59);
-    close_world(&world);
+    close_world(&run);
 }
 
 /* --- Metrics. --- */
 
 /* Ask for a file of metrics while something fails; returns whether anything did. */
-static bool write_metrics(struct world *world, uint64_t of_host, bool onward, uint64_t of_file)
+static bool write_metrics(struct run *run, uint64_t of_host, bool onward, uint64_t of_file)
 {
-    const unsigned files = scene_open_files();
+    const unsigned files = env_open_fds();
     char path[128], text[16 << 10];
     size_t needed = 0;
 
     (void)snprintf(path, sizeof(path), "%s/xseg.prom", folder);
     struck = 0;
-    host_fail(of_host, onward);
+    host_fault_set(of_host, onward);
     until = of_file;
-    const xseg_status status = xseg_metrics_write(world->allocator, path);
+    const xseg_status status = xseg_metrics_write(run->allocator, path);
     until = 0;
-    host_recover();
-    const uint64_t failures = host_struck() + struck;
+    host_fault_clear();
+    const uint64_t failures = host_fault_count() + struck;
     if (status != XSEG_OK)
         assert_int_equal(status, of_host != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
     assert_int_equal(status != XSEG_OK, failures > 0);
     assert_int_equal(take_files(), status == XSEG_OK ? 1 : 0);
-    assert_int_equal(scene_open_files(), files);
-    host_fail(of_host, onward);
-    const xseg_status read = xseg_metrics(world->allocator, text, sizeof(text), &needed);
-    host_recover();
-    assert_int_equal(read, host_struck() > 0 ? XSEG_ERR_HOST_MEMORY : XSEG_OK);
+    assert_int_equal(env_open_fds(), files);
+    host_fault_set(of_host, onward);
+    const xseg_status read = xseg_metrics(run->allocator, text, sizeof(text), &needed);
+    host_fault_clear();
+    assert_int_equal(read, host_fault_count() > 0 ? XSEG_ERR_HOST_MEMORY : XSEG_OK);
     assert_true(read != XSEG_OK || strlen(text) + 1 == needed);
     return failures > 0;
 }
 
-static void metrics_fail(void **state)
+static void metrics_fail_with_the_file(void **state)
 {
-    struct world world = open_world();
+    struct run run = open_world();
     uint64_t nth;
 
     (void)state;
     for (unsigned onward = 0; onward < 2; onward++) {
-        for (nth = 1; write_metrics(&world, nth, onward != 0, 0); nth++)
+        for (nth = 1; write_metrics(&run, nth, onward != 0, 0); nth++)
             assert_in_range(nth, 1, 100);
         assert_in_range(nth, 4, 100);
     }
-    for (nth = 1; write_metrics(&world, 0, false, nth); nth++)
+    for (nth = 1; write_metrics(&run, 0, false, nth); nth++)
         assert_in_range(nth, 1, 100);
     assert_in_range(nth, 5, 100); /* open, write, close, rename */
-    close_world(&world);
+    close_world(&run);
 }
 
 static int set_up(void **state)
@@ -303,10 +303,10 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(host_memory_is_short),
-        cmocka_unit_test(the_file_fails),
-        cmocka_unit_test(a_refusal_stays_what_it_is),
-        cmocka_unit_test(metrics_fail),
+        cmocka_unit_test(snapshot_fails_without_host_memory),
+        cmocka_unit_test(snapshot_fails_with_the_file),
+        cmocka_unit_test(snapshot_keeps_the_oom_error),
+        cmocka_unit_test(metrics_fail_with_the_file),
     };
 
     /* qemu-user 7.2 keeps 24 bytes for each page that was ever mapped, and this test came to 20 GB there. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over streams, captures and pools: every driver call of every scenario fails once, those
- * of the scenario's own and of its pools' functions included; and pairs of them.  A capture that
- * nobody spoilt yields a graph, whatever failed.
+ * Fault sweep over streams, captures and pools: every driver call of every scenario fails once, including those of
+ * the scenario itself and of custom memory functions; and pairs of them.  A capture that is still valid yields a
+ * graph, whatever failed.
  */
-#include "tests/fault/stage.h"
+#include "tests/fault/fault_env.h"
 
 #include <string.h>
 
@@ -24,66 +24,63 @@ int cuEventDestroy_v2(xseg_event event);
 int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
 int cuMemFree_v2(unsigned long long ptr);
 
-#define OWN(stage, call) \
-    do {                 \
-    } while (stage_again_own((stage), (call)))
+#define OWN(env, call) \
+    do {               \
+    } while (fault_retry_driver((env), (call)))
 
 /* --- What the scenarios are made of. --- */
 
-/* The scenario's own streams and events need a context of its own. */
-static void come(struct stage *stage)
+/* The scenario's streams and events need a context. */
+static void come(struct fault_env *env)
 {
     void *context = NULL;
 
-    OWN(stage, cuDevicePrimaryCtxRetain(&context, 0));
-    OWN(stage, cuCtxSetCurrent(context));
+    OWN(env, cuDevicePrimaryCtxRetain(&context, 0));
+    OWN(env, cuCtxSetCurrent(context));
 }
 
-static void go(struct stage *stage)
+static void go(struct fault_env *env)
 {
-    OWN(stage, cuCtxSetCurrent(NULL));
-    OWN(stage, cuDevicePrimaryCtxRelease_v2(0));
+    OWN(env, cuCtxSetCurrent(NULL));
+    OWN(env, cuDevicePrimaryCtxRelease_v2(0));
 }
 
-static void make_pool(struct stage *stage, const struct xseg_pool_options *options,
+static void make_pool(struct fault_env *env, const struct xseg_pool_options *options,
                       struct xseg_pool **pool)
 {
-    while (stage_again(stage, xseg_pool_create(stage->allocator, 0, options, pool)))
-        ;
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, options, pool));
 }
 
-static void begin_capture(struct stage *stage, struct xseg_pool *pool, xseg_stream stream)
+static void begin_capture(struct fault_env *env, struct xseg_pool *pool, xseg_stream stream)
 {
-    while (stage_again(stage, xseg_capture_begin(pool, stream)))
-        ;
-    OWN(stage, cuStreamBeginCapture_v2(stream, 0));
+    FAULT_RETRY(env, xseg_capture_begin(pool, stream));
+    OWN(env, cuStreamBeginCapture_v2(stream, 0));
 }
 
-static void end_capture(struct stage *stage, struct xseg_pool *pool, xseg_stream stream)
+static void end_capture(struct fault_env *env, struct xseg_pool *pool, xseg_stream stream)
 {
     void *graph = NULL;
 
-    OWN(stage, cuStreamEndCapture(stream, &graph));
+    OWN(env, cuStreamEndCapture(stream, &graph));
     assert_non_null(graph);
-    OWN(stage, cuGraphDestroy(graph));
-    while (stage_again(stage, xseg_capture_end(pool)))
-        ;
+    OWN(env, cuGraphDestroy(graph));
+    FAULT_RETRY(env, xseg_capture_end(pool));
 }
 
-static void wait_for(struct stage *stage, xseg_stream later, xseg_stream earlier)
+static void wait_for(struct fault_env *env, xseg_stream later, xseg_stream earlier)
 {
     xseg_event event = NULL;
 
-    OWN(stage, cuEventCreate(&event, 2));
-    OWN(stage, cuEventRecord(event, earlier));
-    OWN(stage, cuStreamWaitEvent(later, event, 0));
-    OWN(stage, cuEventDestroy_v2(event));
+    OWN(env, cuEventCreate(&event, 2));
+    OWN(env, cuEventRecord(event, earlier));
+    OWN(env, cuStreamWaitEvent(later, event, 0));
+    OWN(env, cuEventDestroy_v2(event));
 }
 
 /* Open-ended work on a block, announced. */
-static void work(struct stage *stage, void *ptr, size_t bytes, xseg_stream stream)
+static void work(struct fault_env *env, void *ptr, size_t bytes, xseg_stream stream)
 {
-    stage_use(stage, ptr, stream);
+    fault_record_stream(env, ptr, stream);
     assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)ptr, bytes),
                      XSEG_OK);
 }
@@ -91,247 +88,226 @@ static void work(struct stage *stage, void *ptr, size_t bytes, xseg_stream strea
 /* --- The scenarios. --- */
 
 /* Blocks that were used before and in a capture are freed in it. */
-static void capture(struct stage *stage)
+static void capture(struct fault_env *env)
 {
-    const xseg_stream side = stage->side;
+    const xseg_stream side = env->side;
     struct xseg_pool *pool = NULL;
     xseg_stream joined = NULL;
-    void *a = stage_take(stage, 5 * MIB, NULL), *b = stage_take(stage, 3 * MIB, NULL), *c, *d;
+    void *a = fault_alloc(env, 5 * MIB, NULL), *b = fault_alloc(env, 3 * MIB, NULL);
 
-    come(stage);
-    OWN(stage, cuStreamCreate(&joined, 1));
-    make_pool(stage, NULL, &pool);
-    work(stage, a, 5 * MIB, side);
-    begin_capture(stage, pool, side);
-    wait_for(stage, joined, side);
-    c = stage_take(stage, 7 * MIB, side);
-    assert_ptr_equal(scene_block(stage->allocator, c).pool, pool);
-    d = stage_take(stage, 600, joined);
-    assert_ptr_equal(scene_block(stage->allocator, d).pool, pool);
-    stage_use(stage, b, side);
-    stage_use(stage, c, joined);
-    stage_give(stage, a);
-    stage_give(stage, b);
-    stage_give(stage, c);
-    stage_trim(stage, true);
-    wait_for(stage, side, joined);
-    c = stage_take(stage, 7 * MIB, side);
-    a = stage_take(stage, 40 * MIB, NULL);
-    end_capture(stage, pool, side);
-    b = stage_take(stage, 3 * MIB, NULL);
+    come(env);
+    OWN(env, cuStreamCreate(&joined, 1));
+    make_pool(env, NULL, &pool);
+    work(env, a, 5 * MIB, side);
+    begin_capture(env, pool, side);
+    wait_for(env, joined, side);
+    void *c = fault_alloc(env, 7 * MIB, side);
+    assert_ptr_equal(env_block(env->allocator, c).pool, pool);
+    void *d = fault_alloc(env, 600, joined);
+    assert_ptr_equal(env_block(env->allocator, d).pool, pool);
+    fault_record_stream(env, b, side);
+    fault_record_stream(env, c, joined);
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_free(env, c);
+    fault_trim(env, true);
+    wait_for(env, side, joined);
+    c = fault_alloc(env, 7 * MIB, side);
+    a = fault_alloc(env, 40 * MIB, NULL);
+    end_capture(env, pool, side);
+    b = fault_alloc(env, 3 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    stage_give(stage, c);
-    while (stage_again(stage, xseg_pool_release(pool)))
-        ;
-    stage_trim(stage, false);
-    stage_give(stage, a);
-    stage_give(stage, b);
-    stage_give(stage, d);
-    while (stage_again(stage, xseg_stream_retire(stage->allocator, 0, joined)))
-        ;
-    OWN(stage, cuStreamDestroy_v2(joined));
-    stage_trim(stage, true);
-    go(stage);
+    fault_free(env, c);
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_trim(env, false);
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_free(env, d);
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, joined));
+    OWN(env, cuStreamDestroy_v2(joined));
+    fault_trim(env, true);
+    go(env);
 }
 
 static bool is_side(void *self, xseg_stream stream)
 {
-    const struct stage *stage = self;
+    const struct fault_env *env = self;
 
-    return stream == stage->side;
+    return stream == env->side;
 }
 
-static void route(struct stage *stage)
+static void route(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
-    void *a, *b;
 
-    make_pool(stage, NULL, &pool);
-    while (stage_again(stage, xseg_route_begin(pool, is_side, stage)))
-        ;
-    a = stage_take(stage, 4 * MIB, stage->side);
-    b = stage_take(stage, 4 * MIB, NULL);
-    assert_ptr_equal(scene_block(stage->allocator, a).pool, pool);
-    assert_null(scene_block(stage->allocator, b).pool);
-    stage_give(stage, a);
-    a = stage_take(stage, 30 * MIB, stage->side);
-    while (stage_again(stage, xseg_route_end(pool)))
-        ;
-    stage_give(stage, b);
-    while (stage_again(stage, xseg_pool_release(pool)))
-        ;
-    stage_trim(stage, true);
-    stage_give(stage, a);
-    stage_trim(stage, true);
+    make_pool(env, NULL, &pool);
+    FAULT_RETRY(env, xseg_route_begin(pool, is_side, env));
+    void *a = fault_alloc(env, 4 * MIB, env->side);
+    void *b = fault_alloc(env, 4 * MIB, NULL);
+    assert_ptr_equal(env_block(env->allocator, a).pool, pool);
+    assert_null(env_block(env->allocator, b).pool);
+    fault_free(env, a);
+    a = fault_alloc(env, 30 * MIB, env->side);
+    FAULT_RETRY(env, xseg_route_end(pool));
+    fault_free(env, b);
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_trim(env, true);
+    fault_free(env, a);
+    fault_trim(env, true);
 }
 
 /* A capture that is marked, and routed in two parts: blocks that were used before and in it are freed in it. */
-static void marked(struct stage *stage)
+static void marked(struct fault_env *env)
 {
-    const xseg_stream side = stage->side;
+    const xseg_stream side = env->side;
     struct xseg_pool *pool = NULL;
-    void *a = stage_take(stage, 5 * MIB, NULL), *b, *c = NULL, *graph = NULL;
+    void *a = fault_alloc(env, 5 * MIB, NULL), *b, *c = NULL, *graph = NULL;
 
-    come(stage);
-    make_pool(stage, NULL, &pool);
-    work(stage, a, 5 * MIB, side);
-    OWN(stage, cuStreamBeginCapture_v2(side, 0));
-    while (stage_again(stage, xseg_capture_mark(stage->allocator, 0)))
-        ;
+    come(env);
+    make_pool(env, NULL, &pool);
+    work(env, a, 5 * MIB, side);
+    OWN(env, cuStreamBeginCapture_v2(side, 0));
+    FAULT_RETRY(env, xseg_capture_mark(env->allocator, 0));
     for (unsigned i = 0; i < 2; i++) {
-        while (stage_again(stage, xseg_route_begin(pool, is_side, stage)))
-            ;
-        b = stage_take(stage, 7 * MIB, side);
-        c = stage_take(stage, 600, side);
-        assert_ptr_equal(scene_block(stage->allocator, b).pool, pool);
-        stage_use(stage, b, side);
-        stage_give(stage, i == 0 ? a : b);
-        stage_trim(stage, true);
+        FAULT_RETRY(env, xseg_route_begin(pool, is_side, env));
+        b = fault_alloc(env, 7 * MIB, side);
+        c = fault_alloc(env, 600, side);
+        assert_ptr_equal(env_block(env->allocator, b).pool, pool);
+        fault_record_stream(env, b, side);
+        fault_free(env, i == 0 ? a : b);
+        fault_trim(env, true);
         if (i == 0) {
-            stage_give(stage, b);
-            stage_give(stage, c);
-            while (stage_again(stage, xseg_route_end(pool)))
-                ;
+            fault_free(env, b);
+            fault_free(env, c);
+            FAULT_RETRY(env, xseg_route_end(pool));
         }
     }
-    OWN(stage, cuStreamEndCapture(side, &graph));
-    OWN(stage, cuGraphDestroy(graph));
-    while (stage_again(stage, xseg_capture_unmark(stage->allocator, 0)))
-        ;
-    while (stage_again(stage, xseg_route_end(pool)))
-        ;
-    b = stage_take(stage, 3 * MIB, NULL);
+    OWN(env, cuStreamEndCapture(side, &graph));
+    OWN(env, cuGraphDestroy(graph));
+    FAULT_RETRY(env, xseg_capture_unmark(env->allocator, 0));
+    FAULT_RETRY(env, xseg_route_end(pool));
+    b = fault_alloc(env, 3 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
-    while (stage_again(stage, xseg_pool_release(pool)))
-        ;
-    stage_trim(stage, false);
-    stage_give(stage, b);
-    stage_give(stage, c);
-    stage_trim(stage, true);
-    go(stage);
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_trim(env, false);
+    fault_free(env, b);
+    fault_free(env, c);
+    fault_trim(env, true);
+    go(env);
 }
 
-/* What a restoration tells of: the stage's list follows. */
-static void hear(void *self, void *ptr, bool freed)
+/* The callback of a restore updates the list of tracked blocks. */
+static void log_line(void *self, void *ptr, bool freed)
 {
-    struct stage *stage = self;
+    struct fault_env *env = self;
 
     if (freed)
-        stage_drop(stage, ptr);
+        fault_untrack(env, ptr);
     else
-        stage->held[stage->count++] =
-            (struct stage_held){ptr, scene_block(stage->allocator, ptr).bytes};
+        env->held[env->count++] = (struct fault_block){ptr, env_block(env->allocator, ptr).bytes};
 }
 
 /* Sizes are multiples of 512: a block that is live again was asked for in its full size. */
-static void checkpoint(struct stage *stage)
+static void checkpoint(struct fault_env *env)
 {
     struct xseg_checkpoint *saved = NULL;
     struct xseg_pool *pool = NULL;
-    void *a, *b, *c;
 
-    come(stage);
-    make_pool(stage, NULL, &pool);
-    a = stage_take_from(stage, pool, 12 * MIB, NULL);
-    b = stage_take_from(stage, pool, 1024, NULL);
-    c = stage_take_from(stage, pool, 3 * MIB, stage->side);
-    work(stage, a, 12 * MIB, stage->side);
-    stage_give(stage, a);
-    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
-    while (stage_again(stage, xseg_pool_checkpoint(pool, &saved)))
-        ;
-    stage_give(stage, b);
-    (void)stage_take_from(stage, pool, 5 * MIB, NULL);
-    (void)stage_take_from(stage, pool, 90 * MIB, NULL);
-    a = stage_take_from(stage, pool, 512, stage->side);
-    work(stage, a, 512, NULL);
-    stage_give(stage, a);
+    come(env);
+    make_pool(env, NULL, &pool);
+    void *a = fault_alloc_in(env, pool, 12 * MIB, NULL);
+    void *b = fault_alloc_in(env, pool, 1024, NULL);
+    void *c = fault_alloc_in(env, pool, 3 * MIB, env->side);
+    work(env, a, 12 * MIB, env->side);
+    fault_free(env, a);
+    assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
+    FAULT_RETRY(env, xseg_pool_checkpoint(pool, &saved));
+    fault_free(env, b);
+    (void)fault_alloc_in(env, pool, 5 * MIB, NULL);
+    (void)fault_alloc_in(env, pool, 90 * MIB, NULL);
+    a = fault_alloc_in(env, pool, 512, env->side);
+    work(env, a, 512, NULL);
+    fault_free(env, a);
     xseg_sim_finish_all();
-    while (stage_again(stage, xseg_pool_restore(pool, saved, hear, stage)))
-        ;
-    assert_int_equal(stage->count, 2);
+    FAULT_RETRY(env, xseg_pool_restore(pool, saved, log_line, env));
+    assert_int_equal(env->count, 2);
     xseg_checkpoint_destroy(saved);
-    stage_give(stage, b);
-    while (stage_again(stage, xseg_pool_release(pool)))
-        ;
-    stage_trim(stage, true);
-    stage_give(stage, c);
-    stage_trim(stage, true);
-    go(stage);
+    fault_free(env, b);
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_trim(env, true);
+    fault_free(env, c);
+    fault_trim(env, true);
+    go(env);
 }
 
 /* A stream goes with work on its blocks and uses of it under way; another one takes its memory. */
-static void departure(struct stage *stage)
+static void departure(struct fault_env *env)
 {
     xseg_stream leaving = NULL, heir = NULL;
-    void *a, *b, *c;
 
-    come(stage);
-    OWN(stage, cuStreamCreate(&leaving, 1));
-    a = stage_take(stage, 5 * MIB, leaving);
-    b = stage_take(stage, 25 * MIB, NULL);
-    c = stage_take(stage, 2048, leaving);
-    work(stage, a, 5 * MIB, leaving);
-    work(stage, b, 25 * MIB, leaving);
-    while (stage_again(stage, xseg_stream_retire(stage->allocator, 0, leaving)))
-        ;
-    OWN(stage, cuStreamDestroy_v2(leaving));
-    stage_give(stage, a);
-    stage_give(stage, b);
-    stage_trim(stage, false);
-    OWN(stage, cuStreamCreate(&heir, 1));
-    a = stage_take(stage, 5 * MIB, heir);
+    come(env);
+    OWN(env, cuStreamCreate(&leaving, 1));
+    void *a = fault_alloc(env, 5 * MIB, leaving);
+    void *b = fault_alloc(env, 25 * MIB, NULL);
+    void *c = fault_alloc(env, 2048, leaving);
+    work(env, a, 5 * MIB, leaving);
+    work(env, b, 25 * MIB, leaving);
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, leaving));
+    OWN(env, cuStreamDestroy_v2(leaving));
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_trim(env, false);
+    OWN(env, cuStreamCreate(&heir, 1));
+    a = fault_alloc(env, 5 * MIB, heir);
     xseg_sim_finish_all();
-    b = stage_take(stage, 25 * MIB, heir);
-    stage_trim(stage, false);
-    stage_give(stage, c);
-    while (stage_again(stage, xseg_stream_retire(stage->allocator, 0, heir)))
-        ;
-    OWN(stage, cuStreamDestroy_v2(heir));
-    OWN(stage, cuStreamCreate(&heir, 1));
-    c = stage_take(stage, 4 * MIB, heir);
-    stage_give(stage, a);
-    stage_give(stage, b);
-    stage_give(stage, c);
-    while (stage_again(stage, xseg_stream_retire(stage->allocator, 0, heir)))
-        ;
-    OWN(stage, cuStreamDestroy_v2(heir));
-    stage_trim(stage, true);
-    go(stage);
+    b = fault_alloc(env, 25 * MIB, heir);
+    fault_trim(env, false);
+    fault_free(env, c);
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, heir));
+    OWN(env, cuStreamDestroy_v2(heir));
+    OWN(env, cuStreamCreate(&heir, 1));
+    c = fault_alloc(env, 4 * MIB, heir);
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_free(env, c);
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, heir));
+    OWN(env, cuStreamDestroy_v2(heir));
+    fault_trim(env, true);
+    go(env);
 }
 
-static void free_after(struct stage *stage)
+static void free_after(struct fault_env *env)
 {
     xseg_event early = NULL, late = NULL;
-    void *a = stage_take(stage, 30 * MIB, NULL), *b = stage_take(stage, 700, NULL);
+    void *a = fault_alloc(env, 30 * MIB, NULL), *b = fault_alloc(env, 700, NULL);
     const xseg_event *events[] = {&early, &late};
 
-    come(stage);
-    OWN(stage, cuEventCreate(&early, 2));
-    OWN(stage, cuEventCreate(&late, 2));
-    OWN(stage, cuEventRecord(early, stage->side));
-    work(stage, a, 30 * MIB, stage->side);
-    OWN(stage, cuEventRecord(late, stage->side));
+    come(env);
+    OWN(env, cuEventCreate(&early, 2));
+    OWN(env, cuEventCreate(&late, 2));
+    OWN(env, cuEventRecord(early, env->side));
+    work(env, a, 30 * MIB, env->side);
+    OWN(env, cuEventRecord(late, env->side));
     for (unsigned i = 0; i < 2; i++) {
         void *ptr = i == 0 ? b : a;
         xseg_status status;
 
         do {
-            status = xseg_free_after(stage->allocator, ptr, events[i], 1);
+            status = xseg_free_after(env->allocator, ptr, events[i], 1);
             if (status == XSEG_OK)
-                stage_drop(stage, ptr);
-        } while (stage_again(stage, status));
+                fault_untrack(env, ptr);
+        } while (fault_retry(env, status));
     }
-    OWN(stage, cuEventDestroy_v2(early));
-    OWN(stage, cuEventDestroy_v2(late));
-    stage_trim(stage, false);
-    a = stage_take(stage, 30 * MIB, NULL);
-    assert_int_equal(xseg_sim_finish(stage->side), XSEG_OK);
-    b = stage_take(stage, 30 * MIB, NULL);
-    stage_give(stage, a);
-    stage_give(stage, b);
-    stage_trim(stage, true);
-    go(stage);
+    OWN(env, cuEventDestroy_v2(early));
+    OWN(env, cuEventDestroy_v2(late));
+    fault_trim(env, false);
+    a = fault_alloc(env, 30 * MIB, NULL);
+    assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
+    b = fault_alloc(env, 30 * MIB, NULL);
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_trim(env, true);
+    go(env);
 }
 
 /* A pool's own functions: they ask the driver, which may refuse. */
@@ -353,7 +329,7 @@ static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_strea
     (void)bytes;
     (void)device;
     (void)stream;
-    OWN((struct stage *)self, cuMemFree_v2((uint64_t)(uintptr_t)ptr));
+    OWN((struct fault_env *)self, cuMemFree_v2((uint64_t)(uintptr_t)ptr));
 }
 
 /* Pools that have not told of their end; in the run before, all did. */
@@ -368,39 +344,37 @@ static void hear_end(void *context, const struct xseg_statistics *last)
     untold--;
 }
 
-static void own_memory(struct stage *stage)
+static void own_memory(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
-    void *a, *b;
 
-    come(stage);
+    come(env);
     assert_int_equal(untold, 0);
-    options.memory = (struct xseg_pool_memory){own_alloc, own_free, stage};
+    options.memory = (struct xseg_pool_memory){own_alloc, own_free, env};
     options.id[1] = 7;
     options.on_destroy = hear_end;
-    make_pool(stage, &options, &pool);
+    make_pool(env, &options, &pool);
     untold++;
-    a = stage_take_from(stage, pool, 12 * MIB, NULL);
-    b = stage_take_from(stage, pool, 4000, stage->side);
-    work(stage, a, 12 * MIB, stage->side);
-    stage_give(stage, a);
-    a = stage_take_from(stage, pool, 60 * MIB, NULL);
-    stage_trim(stage, true);
-    while (stage_again(stage, xseg_pool_release(pool)))
-        ;
-    stage_give(stage, a);
-    stage_trim(stage, true);
-    stage_give(stage, b);
-    stage_trim(stage, false);
-    go(stage);
+    void *a = fault_alloc_in(env, pool, 12 * MIB, NULL);
+    void *b = fault_alloc_in(env, pool, 4000, env->side);
+    work(env, a, 12 * MIB, env->side);
+    fault_free(env, a);
+    a = fault_alloc_in(env, pool, 60 * MIB, NULL);
+    fault_trim(env, true);
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_free(env, a);
+    fault_trim(env, true);
+    fault_free(env, b);
+    fault_trim(env, false);
+    go(env);
 }
 
 /* --- The sweep. --- */
 
 static const struct {
     const char *name;
-    stage_scenario play;
+    fault_scenario play;
 } scenarios[] = {
     {"capture", capture},     {"route", route},           {"checkpoint", checkpoint},
     {"departure", departure}, {"free after", free_after}, {"own memory", own_memory},
@@ -409,58 +383,38 @@ static const struct {
 
 static void sweep(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
 
-    settings.memory_bytes = GIB;
     for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
-        stage_sweep(scenarios[i].name, scenarios[i].play, &settings, config);
+        fault_sweep(scenarios[i].name, scenarios[i].play, &settings, config);
 }
 
-static void expandable(void **state)
+TEST(expandable_segments_survive_each_failure)
 {
-    (void)state;
     sweep("expandable_segments:True");
 }
 
-static void classic(void **state)
+TEST(classic_segments_survive_each_failure)
 {
-    (void)state;
     sweep("expandable_segments:False");
 }
 
-static void with_reuse(void **state)
+TEST(reuse_in_captures_survives_each_failure)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .real_bytes = true};
 
-    (void)state;
-    settings.memory_bytes = GIB;
-    settings.real_bytes = true;
-    stage_sweep("capture with contents", capture, &settings,
+    fault_sweep("capture with contents", capture, &settings,
                 "expandable_segments:True,graph_capture_record_stream_reuse:True");
 }
 
-static void pairs(void **state)
+TEST(rollbacks_survive_a_second_failure)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
     uint64_t runs = 0;
 
-    (void)state;
-    settings.memory_bytes = GIB;
     for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
-        runs += stage_pairs(scenarios[i].play, &settings,
+        runs += fault_pairs(scenarios[i].play, &settings,
                             "expandable_segments:True,graph_capture_record_stream_reuse:True", 2);
     print_message("# %u pairs\n", (unsigned)runs);
     assert_true(runs > 400);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expandable),
-        cmocka_unit_test(classic),
-        cmocka_unit_test(with_reuse),
-        cmocka_unit_test(pairs),
-    };
-
-    return cmocka_run_group_tests_name("streams", tests, NULL, NULL);
 }

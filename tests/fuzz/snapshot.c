@@ -9,8 +9,8 @@
 #include "src/tools/commands/export/export_trace.h"
 #include "src/tools/commands/view/view_model.h"
 #include "src/tools/ranks/compare.h"
-#include "src/tools/reading/recording.h"
 #include "src/tools/reading/pickle.h"
+#include "src/tools/reading/recording.h"
 #include "tests/fuzz/replayable.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

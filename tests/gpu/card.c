@@ -102,7 +102,7 @@ static void open_driver(void)
     check(call.init(0), "cuInit");
 }
 
-/* Its first line names the kernel module; a simulated driver has none. */
+/* The first line names the kernel module; a simulated driver has none. */
 static void print_module(void)
 {
     char line[256];
@@ -142,7 +142,7 @@ static void print_device(CUdevice device)
     (void)printf("vmm\t%s\n",
                  attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ? "yes"
                                                                                             : "no");
-    /* No call says so; the name of an instance has the word. */
+    /* No call reports MIG; the name of an instance contains it. */
     if (strstr(name, " MIG ") != NULL)
         (void)printf("mig\tan instance: it shares its card with others\n");
 }

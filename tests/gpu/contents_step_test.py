@@ -4,15 +4,15 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import packed  # pylint: disable=wrong-import-position
+import gpu_pack  # pylint: disable=wrong-import-position
 
 
-class Contents(packed.Packed):
+class Contents(gpu_pack.Packed):
     """The step that checks what memory contains."""
 
     def only_contents(self, **environment):
         """What the step left in its folder."""
-        self.run_sim("--only", "contents", *packed.QUICK, **environment)
+        self.run_sim("--only", "contents", *gpu_pack.QUICK, **environment)
         return [line.split("\t") for line in (self.out / "contents/contents.tsv").read_text().splitlines()]
 
     def test_every_section_is_done_and_right(self):
@@ -27,7 +27,7 @@ class Contents(packed.Packed):
             self.assertRegex(report, rf"\n\| {section} (\| [1-9]\d* ){{5}}\| 0 \|.*\| right \|\n")
         self.assertEqual([path.name for path in (self.out / "contents").glob("paused-*")], [])
 
-    def test_a_card_without_virtual_memory_management(self):
+    def test_device_without_virtual_memory_management(self):
         lines = self.only_contents(XSEG_SIM_VMM="0")
         self.assertEqual([line[0] for line in lines if line[1:4] == ["end", "0", "ok"]],
                          ["selftest", "random", "capture"])
@@ -37,7 +37,7 @@ class Contents(packed.Packed):
         self.assertIn("skipped: 48 MiB of the device's memory are free, and the patterns need 64",
                       self.run_sim("--only", "contents", status=2, XSEG_SIM_MEMORY_MB="48"))
 
-    def test_what_is_wrong_is_told_and_the_other_sections_are_there(self):
+    def test_error_is_reported_and_the_other_sections_run(self):
         program = self.folder / "bin/gpu-contents"
         program.rename(program.with_name("right"))
         program.write_text('#!/usr/bin/env bash\ncase $1 in\n'
@@ -52,7 +52,7 @@ class Contents(packed.Packed):
         timeout.write_text('#!/bin/bash\n[[ " $* " != *" capture "* ]] || set -- "${@:1:5}" 1 "${@:7}"\n'
                            'exec /usr/bin/timeout "$@"\n')
         timeout.chmod(0o755)
-        said = self.run_sim("--only", "contents", *packed.QUICK, status=1, PATH=f"{programs}:/usr/bin:/bin")
+        said = self.run_sim("--only", "contents", *gpu_pack.QUICK, status=1, PATH=f"{programs}:/usr/bin:/bin")
         self.assertIn("done, with failures", said)
         differs = (self.out / "contents/differs.md").read_text()
         self.assertRegex(differs, r"(?m)^- random: block \d+ of .* expected [0-9a-f]{16}, got [0-9a-f]{16}; last operations: ")
@@ -63,4 +63,4 @@ class Contents(packed.Packed):
 
 
 if __name__ == "__main__":
-    packed.main()
+    gpu_pack.main()

@@ -123,14 +123,14 @@ class Wrong(Contents):
         self.assertEqual(lines[-1][1:4], ["stopped", "1", "wrong"])
         self.assertRegex(lines[-1][4], "^xseg_.*CUDA_ERROR_ILLEGAL_ADDRESS.*; last operations: ")
 
-    def test_memory_that_does_not_come_back_is_told(self):
+    def test_leaked_memory_is_reported(self):
         lines = self.run_short("capture", status=1, XSEG_SIM_FAIL="cuMemRelease:1+1:1")
         self.assertIn("wrong", [line[3] for line in lines])
 
-    def test_a_section_that_hangs_says_what_it_did_last(self):
+    def test_hanging_section_prints_its_last_operations(self):
         self.assertEqual(self.last_words(signal.SIGALRM)[1:4], ["hangs", "1", "wrong"])
 
-    def test_a_section_that_crashes_says_what_it_did_last(self):
+    def test_crashing_section_prints_its_last_operations(self):
         self.assertEqual(self.last_words(signal.SIGBUS)[1:4], ["crashes", "1", "wrong"])
 
     def last_words(self, number):

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import packed  # pylint: disable=wrong-import-position
+import gpu_pack  # pylint: disable=wrong-import-position
 
 
-class Costs(packed.Packed):
+class Costs(gpu_pack.Packed):
     """The step that measures calls."""
 
     def setUp(self):
@@ -26,8 +26,8 @@ class Costs(packed.Packed):
         lines = [line.partition(" = ") for line in file.read_text().splitlines() if line[0] != "#"]
         return file, {key: value for key, _, value in lines}
 
-    def test_a_preset_comes_out_as_itself(self):
-        self.run_sim("--only", "costs", *packed.QUICK, XSEG_SIM_COSTS="consumer")
+    def test_measured_preset_equals_itself(self):
+        self.run_sim("--only", "costs", *gpu_pack.QUICK, XSEG_SIM_COSTS="consumer")
         file, costs = self.costs()
         self.assertEqual(file.name, "simulated-device-0.costs")
         self.assertEqual((costs["name"], costs["create"], costs["unmap_mapping"], costs["alloc"]),
@@ -47,8 +47,8 @@ class Costs(packed.Packed):
                               capture_output=True, env={"LD_LIBRARY_PATH": str(self.folder / "lib")})
         self.assertIn(f"modeled ({file})", done.stdout)
 
-    def test_what_there_is_no_memory_for_and_what_fails_is_named(self):
-        said = self.run_sim("--only", "costs", *packed.QUICK, status=1, XSEG_SIM_MEMORY_MB="64",
+    def test_missing_memory_and_failures_are_named(self):
+        said = self.run_sim("--only", "costs", *gpu_pack.QUICK, status=1, XSEG_SIM_MEMORY_MB="64",
                             XSEG_SIM_FAIL="cuMemAlloc:2+1:2")
         self.assertIn("done, with failures", said)
         report = self.report()
@@ -71,12 +71,12 @@ class Costs(packed.Packed):
         self.assertRegex(report.partition("## Steps")[0],
                          r"- cuMemAlloc of 512 MiB takes \d+\.\d us, and 132.2 us by the preset `a100`")
 
-    def test_without_a_driver_it_says_why(self):
-        self.run_all("--driver", self.no_driver(), "--only", "costs", *packed.QUICK, "--out", str(self.out),
+    def test_missing_driver_is_reported(self):
+        self.run_all("--driver", self.no_driver(), "--only", "costs", *gpu_pack.QUICK, "--out", str(self.out),
                      status=2)
         self.assertIn("skipped: xseg probe: the driver cannot be loaded: ", self.report())
         self.assertFalse((self.results / "costs.tsv").exists())
 
 
 if __name__ == "__main__":
-    packed.main()
+    gpu_pack.main()

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import packed  # pylint: disable=wrong-import-position
+import gpu_pack  # pylint: disable=wrong-import-position
 
 
-class Facts(packed.Packed):
+class Facts(gpu_pack.Packed):
     """The first step, on drivers that are not as the simulator is by itself."""
 
     # How an entry point is bad, and what the program is asked: for some seconds nothing happens, beside the other tests.
@@ -23,8 +23,8 @@ class Facts(packed.Packed):
         cls.waiting = {}
         for bad, options in cls.WAITING.items():
             process = subprocess.Popen(  # pylint: disable=consider-using-with
-                [packed.PLACES.packed / "bin/gpu-facts", "--table", *options], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                env={"XSEG_DRIVER": packed.PLACES.bad_driver, "BAD_DRIVER": bad, "XSEG_SIM_BYTES": "1", "XSEG_SIM_DEVICES": "2"})
+                [gpu_pack.PLACES.packed / "bin/gpu-facts", "--table", *options], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                env={"XSEG_DRIVER": gpu_pack.PLACES.bad_driver, "BAD_DRIVER": bad, "XSEG_SIM_BYTES": "1", "XSEG_SIM_DEVICES": "2"})
             cls.addClassCleanup(process.__exit__, None, None, None)
             cls.waiting[bad] = process
 
@@ -35,12 +35,12 @@ class Facts(packed.Packed):
 
     def ask(self, *options, status, **environment):
         """Verdict and answer of the driver by fact; the simulator's are checked to hold."""
-        self.run_sim("--only", "facts", *packed.QUICK, *options, status=status, **environment)
+        self.run_sim("--only", "facts", *gpu_pack.QUICK, *options, status=status, **environment)
         return self.answers()
 
     def ask_bad(self, bad, status=1):
         """The same of the driver with one bad entry point."""
-        self.run_all("--only", "facts", *packed.QUICK, "--driver", packed.PLACES.bad_driver, "--out", str(self.out),
+        self.run_all("--only", "facts", *gpu_pack.QUICK, "--driver", gpu_pack.PLACES.bad_driver, "--out", str(self.out),
                      status=status, BAD_DRIVER=bad)
         return self.answers()
 
@@ -100,7 +100,7 @@ class Facts(packed.Packed):
         self.assertEqual(same, asked)
         self.assertIn("export XSEG_SIM_", self.read("report.md"))
 
-    def test_a_card_without_virtual_memory_management(self):
+    def test_device_without_virtual_memory_management(self):
         answers = self.ask(status=0, XSEG_SIM_VMM="0")
         self.assertEqual(answers["FACT-MAP-1"], ("skipped", "the device has no virtual memory management"))
         for fact in ("FACT-OPEN-6", "FACT-ALC-1", "FACT-STR-10", "FACT-EVT-6", "FACT-CAP-18"):
@@ -116,7 +116,7 @@ class Facts(packed.Packed):
         self.assertEqual(answers["FACT-MAP-5"][0], "holds")
         self.assertIn("XSEG_SIM_MEMORY_MB=2\t", self.read("settings.tsv"))
 
-    def test_an_error_spoils_nothing_behind_it(self):
+    def test_error_does_not_affect_later_facts(self):
         # FACT-CTX-5 fails while no context is current: in the same process, all behind it would.
         answers = self.ask(status=1, XSEG_SIM_FAIL="cuEventCreate:1:700")
         failed = [fact for fact, (_, said) in answers.items()
@@ -188,4 +188,4 @@ class Facts(packed.Packed):
 
 
 if __name__ == "__main__":
-    packed.main()
+    gpu_pack.main()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The steps that replay and measure programmes."""
+"""The steps that replay and measure programs."""
 import json
 import pathlib
 import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import packed  # pylint: disable=wrong-import-position
+import gpu_pack  # pylint: disable=wrong-import-position
 
 
-class Replays(packed.Packed):
+class Replays(gpu_pack.Packed):
     """The steps that replay: what they say where the driver is the simulator, and where it is another one."""
 
     SHORT = ("decode_graphs", "moe_train", "prefetch_train")
@@ -25,7 +25,7 @@ class Replays(packed.Packed):
         return path.read_text() if path.exists() else ""
 
     def test_peaks_and_calls_agree_on_the_simulator(self):
-        self.run_sim("--only", "traces", *packed.QUICK)
+        self.run_sim("--only", "traces", *gpu_pack.QUICK)
         self.assertEqual(self.differences("traces"), "")
         rows = self.rows("traces/traces.tsv")
         self.assertEqual([(row["trace"], row["segments"]) for row in rows],
@@ -58,25 +58,25 @@ class Replays(packed.Packed):
                 self.assertLessEqual(counted[call], timed[call])
                 self.assertLessEqual(timed[call], counted[call] + most)
 
-    def test_a_driver_that_differs_is_told_by_its_calls(self):
-        self.run_sim("--only", "traces", *packed.QUICK, status=1, XSEG_SIM_BATCH="0")
+    def test_different_driver_is_detected_by_its_calls(self):
+        self.run_sim("--only", "traces", *gpu_pack.QUICK, status=1, XSEG_SIM_BATCH="0")
         found = self.differences("traces")
         self.assertRegex(found, r"(?m)^- cuMemSetAccess: \d+ calls on the driver, \d+ on the simulator, in "
                                 r"decode_graphs-expandable, prefetch_train-expandable$")
         self.assertNotIn("peak of", found)
         self.assertIn(found, self.report())
 
-    def test_a_driver_that_runs_out_of_memory_is_told_by_its_peaks(self):
+    def test_driver_out_of_memory_is_detected_by_its_peaks(self):
         # If only pages were short, segments would be classic.
-        self.run_sim("--only", "traces", *packed.QUICK, status=1, XSEG_SIM_FAIL="cuMemCreate:40+1,cuMemAlloc:1+1")
+        self.run_sim("--only", "traces", *gpu_pack.QUICK, status=1, XSEG_SIM_FAIL="cuMemCreate:40+1,cuMemAlloc:1+1")
         found = self.differences("traces")
         self.assertRegex(found, r"(?m)^- moe_train-expandable: memory runs out at event \(-1: never\) \d+ on the "
                                 r"driver, -1 on the simulator$")
         self.assertRegex(found, r"moe_train-expandable: peak of the reserved bytes \d+ on the driver")
 
-    def test_what_a_small_device_has_no_memory_for_is_left_out(self):
+    def test_traces_that_exceed_a_small_device_are_omitted(self):
         self.leave_out("replay", "cross", "churn", "streams")
-        self.run_sim("--only", "traces", "--only", "service", "--only", "speed", *packed.QUICK, XSEG_SIM_MEMORY_MB="2048")
+        self.run_sim("--only", "traces", "--only", "service", "--only", "speed", *gpu_pack.QUICK, XSEG_SIM_MEMORY_MB="2048")
         report = self.report()
         self.assertIn("- left out, because they take more than 1638 MiB on the simulator: moe_train-expandable "
                       "moe_train-classic\n", report)
@@ -89,8 +89,8 @@ class Replays(packed.Packed):
         self.assertIn("skipped: no memory to replay in: 2 MiB are free on the device", said)
         self.assertIn("skipped: no memory to measure in: 2 MiB are free on the device", said)
 
-    def test_a_driver_that_refuses_is_asked_once(self):
-        self.run_sim("--only", "traces", *packed.QUICK, status=1, XSEG_SIM_FAIL="cuDeviceTotalMem:1+1:999")
+    def test_failing_driver_is_tried_once(self):
+        self.run_sim("--only", "traces", *gpu_pack.QUICK, status=1, XSEG_SIM_FAIL="cuDeviceTotalMem:1+1:999")
         found = self.differences("traces")
         self.assertEqual(found.count("\n"), 1, found)
         self.assertRegex(found, "^- decode_graphs-expandable: the replay ends with status 2: .*cuDeviceTotalMem")
@@ -102,14 +102,14 @@ class Replays(packed.Packed):
         self.assertIn("- not reached in 100 s: decode_graphs-expandable moe_train-expandable ", self.report())
         self.assertIn("Not reached in 45 s: kept.", self.report())
 
-    def test_a_card_without_virtual_memory_has_classic_segments(self):
-        self.run_sim("--only", "traces", *packed.QUICK, XSEG_SIM_VMM="0")
+    def test_device_without_virtual_memory_has_classic_segments(self):
+        self.run_sim("--only", "traces", *gpu_pack.QUICK, XSEG_SIM_VMM="0")
         self.assertNotIn("| expandable |", self.report())
         self.assertIn("- left out: expandable segments, because", self.report())
         self.assertEqual(len(self.rows("traces/traces.tsv")), 3)
 
     def test_a_day_of_the_service_agrees(self):
-        self.run_sim("--only", "service", *packed.QUICK)
+        self.run_sim("--only", "service", *gpu_pack.QUICK)
         rows = {(row["way"], row["key"]): row for row in self.rows("service/service.tsv")}
         for key in ("peak_reserved", "request_path_syncs"):
             for way in ("kept", "decayed"):
@@ -126,7 +126,7 @@ class Replays(packed.Packed):
             "#!/bin/bash\nfor last; do :; done\n[ $last = true ] && last=0\n"
             "echo \"$((5000000 + 300 * 10#$last)),,instructions:u,1,100.00,,\" >\"${@:6:1}\"\n")
         (programs / "perf").chmod(0o755)
-        self.run_sim("--only", "speed", *packed.QUICK, PATH=f"{programs}:/usr/bin:/bin")
+        self.run_sim("--only", "speed", *gpu_pack.QUICK, PATH=f"{programs}:/usr/bin:/bin")
         rows = self.rows("speed/speed.tsv")
         sides = {side: [(row["question"], row["case"]) for row in rows if row["side"] == side]
                  for side in ("driver", "simulator")}
@@ -141,17 +141,17 @@ class Replays(packed.Packed):
         self.assertIn("Instructions are counted by perf", self.report())
 
     def leave_out(self, *questions):
-        """Programmes of the step `speed` that say nothing here, since they take long."""
+        """Programs of the step `speed` that say nothing here, since they take long."""
         for question in questions:
             self.replace(f"bin/bench-{question}", "#!/bin/bash\n")
 
-    def test_a_programme_that_fails_is_named(self):
+    def test_a_program_that_fails_is_named(self):
         self.leave_out("replay", "cross", "churn", "streams", "large")
         self.replace("bin/bench-hit", "#!/bin/bash\necho 'no such thing' >&2\nexit 3\n")
-        self.run_sim("--only", "speed", *packed.QUICK, status=1)
+        self.run_sim("--only", "speed", *gpu_pack.QUICK, status=1)
         self.assertIn("- hit ends with status 3 on the driver: no such thing\n", self.differences("speed"))
         self.assertIn("| threads | 1 thread | ns |", self.report())
 
 
 if __name__ == "__main__":
-    packed.main()
+    gpu_pack.main()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import packed  # pylint: disable=wrong-import-position
+import gpu_pack  # pylint: disable=wrong-import-position
 
 ALONE = ["unshare", "-rn"]
 
@@ -19,11 +19,11 @@ def may_be_alone():
         return False
 
 
-class Whole(packed.Packed):
+class Whole(gpu_pack.Packed):
     def test_from_a_packed_folder_without_a_network(self):
         # PyTorch is not there, even if the user's cache has it: torch_step_test.py is about the step that needs it.
         home = str(self.folder.parent)
-        said = self.run_sim(*packed.QUICK, before=ALONE if may_be_alone() else (), HOME=home, XDG_CACHE_HOME=home)
+        said = self.run_sim(*gpu_pack.QUICK, before=ALONE if may_be_alone() else (), HOME=home, XDG_CACHE_HOME=home)
         report = self.report()
         self.assertIn("the least of each step |", report)
         for step in sorted((self.folder / "steps").iterdir()):
@@ -33,7 +33,7 @@ class Whole(packed.Packed):
         self.assertIn("Nothing that was asked.", report, said)
 
 
-class Steps(packed.Packed):
+class Steps(gpu_pack.Packed):
     GOOD = (45, "echo fine >$GPU_OUT/report.md; printf 'a\\t1\\n' >$GPU_OUT/raw.tsv")
 
     def test_a_step_that_hangs_is_killed_and_the_others_are_there(self):
@@ -72,7 +72,7 @@ class Steps(packed.Packed):
         self.assertIn("## The step first\n\nfine\n", seen)
         self.assertIn("| last | The step last | not begun |", seen.replace("| | not", "| not"))
 
-    def test_what_disagrees_comes_first_and_shows_in_the_exit_status(self):
+    def test_disagreement_comes_first_and_sets_the_exit_status(self):
         self.steps(first=(45, "echo '- water is wet' >$GPU_OUT/differs.md"), last=self.GOOD)
         self.run_sim(status=1)
         self.assertRegex(self.report(), r"(?s)disagrees with the simulator\n\n\*\*first\*\*\n\n- water is wet\n.*## Steps")
@@ -82,7 +82,7 @@ class Steps(packed.Packed):
         self.run_sim()
         self.assertIn("skipped: no kernels here", self.report())
 
-    def test_a_step_finds_what_the_page_promises(self):
+    def test_step_gets_the_documented_environment(self):
         self.steps(first=(90, "env | grep ^GPU_ >$GPU_OUT/env.tsv; ls $GPU_ROOT >>$GPU_OUT/env.tsv; "
                               "[ -f $XSEG_DRIVER ] && [ -z \"$XSEG_ALLOC_CONF\" ] && [ -f $GPU_SIMULATOR ]"))
         self.run_sim("--quick", "--minutes", "3", XSEG_ALLOC_CONF="x", XSEG_SIM_MEMORY_MB="64")
@@ -92,14 +92,14 @@ class Steps(packed.Packed):
             self.assertIn(line + "\n", seen)
 
 
-class Options(packed.Packed):
+class Options(gpu_pack.Packed):
     def test_list_names_each_step_and_its_time(self):
         self.steps(first=(45, "true"), last=(90, "true"))
         self.assertEqual(self.run_all("--list", "--minutes", "3"),
                          "first              15 s  The step first\n"
                          "last               30 s  The step last\n")
 
-    def test_only_runs_what_is_named(self):
+    def test_option_only_runs_the_named_steps(self):
         self.steps(first=(45, "false"), last=(45, "true"))
         said = self.run_sim("--only", "last")
         self.assertNotIn("The step first", said + self.report())
@@ -116,7 +116,7 @@ class Options(packed.Packed):
         self.assertIn("--minutes N", self.run_all("--help"))
 
 
-class Machines(packed.Packed):
+class Machines(gpu_pack.Packed):
     """What is wrong with a machine is said in a sentence, and what can run runs."""
 
     RUNS = (45, "echo fine >$GPU_OUT/report.md")
@@ -133,12 +133,12 @@ class Machines(packed.Packed):
         self.assertIn("\nfine\n", self.report())
 
     def test_a_driver_that_is_too_old(self):
-        said = self.run_all("--driver", packed.PLACES.old_driver, "--out", str(self.out), status=1,
+        said = self.run_all("--driver", gpu_pack.PLACES.old_driver, "--out", str(self.out), status=1,
                             XSEG_OLD_DRIVER="11080")
         self.assertRegex(said, "older than CUDA 11.0|CUDA 11.8, and the library needs 12.0")
         self.assertIn("\nfine\n", self.report())
 
-    def test_a_card_without_virtual_memory_management(self):
+    def test_device_without_virtual_memory_management(self):
         self.run_sim(XSEG_SIM_VMM="0")
         self.assertIn("| virtual memory management | no |", self.report())
 
@@ -156,23 +156,23 @@ class Machines(packed.Packed):
         said = self.run_all("--driver", "sim", "--out", str(self.folder / "out"), status=2, before=read_only)
         self.assertIn("give another folder with --out", said)
 
-    def test_an_instance_of_a_card_is_named(self):
-        self.run_all("--driver", packed.PLACES.bad_driver, "--out", str(self.out), BAD_DRIVER="mig")
+    def test_instance_of_a_gpu_is_named(self):
+        self.run_all("--driver", gpu_pack.PLACES.bad_driver, "--out", str(self.out), BAD_DRIVER="mig")
         self.assertIn("# xseg on NVIDIA H100 80GB HBM3 MIG 1g.10gb\n", self.report())
         self.assertIn("| MIG | an instance: it shares its card with others |", self.report())
         self.assertIn("\nfine\n", self.report())
 
-    def test_programmes_that_are_missing_are_named(self):
+    def test_programs_that_are_missing_are_named(self):
         shutil.rmtree(self.folder / "bin")
         self.assertIn("make the folder anew with tests/gpu/pack", self.run_all(status=2))
 
 
-class Pack(packed.Packed):
-    def test_a_folder_of_somebody_else_is_left_alone(self):
+class Pack(gpu_pack.Packed):
+    def test_folder_of_another_user_is_not_changed(self):
         folder = self.folder.parent / "mine"
         folder.mkdir()
         (folder / "thesis").write_text("the only copy")
-        done = subprocess.run([packed.PLACES.source / "tests/gpu/pack", "--builddir", packed.PLACES.build, folder], check=False,
+        done = subprocess.run([gpu_pack.PLACES.source / "tests/gpu/pack", "--builddir", gpu_pack.PLACES.build, folder], check=False,
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertIn("name another one", done.stderr)
@@ -180,7 +180,7 @@ class Pack(packed.Packed):
 
     def test_an_archive_holds_one_folder(self):
         archive = self.folder.parent / "card.tar.gz"
-        subprocess.run([packed.PLACES.source / "tests/gpu/pack", "--builddir", packed.PLACES.build, archive], check=True,
+        subprocess.run([gpu_pack.PLACES.source / "tests/gpu/pack", "--builddir", gpu_pack.PLACES.build, archive], check=True,
                        stdout=subprocess.DEVNULL)
         names = subprocess.run(["tar", "-tf", archive], check=True, capture_output=True, text=True).stdout
         self.assertTrue(all(name.startswith("card/") for name in names.split()))
@@ -188,4 +188,4 @@ class Pack(packed.Packed):
 
 
 if __name__ == "__main__":
-    packed.main()
+    gpu_pack.main()

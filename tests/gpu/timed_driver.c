@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A driver that passes every call on to another one, and notes how often each was made and how long it took:
- * libgpu-timed.so, for any programme that takes a driver's library by name.
+ * libgpu-timed.so, for any program that takes a driver's library by name.
  *
  *     GPU_TIMED_DRIVER=FILE    the driver that answers; otherwise libcuda.so.1
  *     GPU_TIMED_OUT=FILE       where the figures go when the process ends; otherwise nowhere
@@ -37,19 +37,17 @@
 #define RELAXED      2     /* CU_STREAM_CAPTURE_MODE_RELAXED */
 #define SIGNATURES   13000 /* the version that changed some of those below */
 #define SIZES_MOST   24
-#define HANDLES      (1u << 17) /* physical memory whose size is remembered; a power of two */
-#define STEPS        32u        /* of the histogram, for each power of two */
-#define BUCKETS      (44u * STEPS)
+#define HANDLES \
+    (1u << 17)      /* allocations of physical memory whose size is recorded; a power of two */
+#define STEPS   32u /* of the histogram, for each power of two */
+#define BUCKETS (44u * STEPS)
 
 typedef unsigned long long address;
 struct stream;
 struct event;
 
-/*
- * Name of the call, symbol in the library, CUDA version that brought this signature, parameters, arguments, how
- * many bytes it is about (0: it has no size), and what is done once it has succeeded.  The driver's binary
- * interface, spelled in plain C.
- */
+/* Name of the call, symbol in the library, CUDA version that introduced the signature, parameters, arguments, its
+ * size in bytes (0: none), and the action after success. The driver's binary interface in plain C types. */
 #define TIMED_CALLS(X)                                                                             \
     X(cuInit, cuInit, 2000, (unsigned flags), (flags), 0, NOTHING)                                 \
     X(cuDeviceGet, cuDeviceGet, 2000, (int *device, int ordinal), (device, ordinal), 0, NOTHING)   \
@@ -126,7 +124,7 @@ TIMED_CALLS(X)
 EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version,
                                unsigned long long flags, int *found);
 
-/* The driver that answers. */
+/* The underlying driver. */
 static struct {
     int (*get_proc_address)(const char *, void **, int, unsigned long long, int *);
     uint64_t (*modelled)(void); /* nanoseconds charged so far; NULL: no simulator */
@@ -146,9 +144,9 @@ struct figures {
 static struct {
     pthread_mutex_t lock;
     struct figures all[CALL_COUNT];
-    struct figures sized[CALL_COUNT][SIZES_MOST]; /* by size, in the order in which they came */
+    struct figures sized[CALL_COUNT][SIZES_MOST]; /* by size, in order of first use */
     struct {
-        unsigned long long memory; /* 0: nothing is here */
+        unsigned long long memory; /* 0: empty */
         uint64_t bytes;
     } handles[HANDLES];
     size_t handle_count;
@@ -167,7 +165,7 @@ static uint64_t modelled(void)
     return real.modelled != NULL ? real.modelled() : 0;
 }
 
-/* A bucket has a thirty-second of a power of two; the first ones have a nanosecond each. */
+/* A bucket is a thirty-second of a power of two; the first ones are a nanosecond each. */
 static unsigned bucket_of(uint64_t ns)
 {
     unsigned power = 0;
@@ -233,7 +231,7 @@ static size_t place_of(unsigned long long memory)
     return at;
 }
 
-/* How large physical memory is: what cuMemRelease() is not told.  Beyond half a table nothing is remembered. */
+/* Record the size of physical memory for cuMemRelease(), which has no size. At most half of the table is used. */
 static void keep_size(unsigned long long memory, uint64_t bytes)
 {
     (void)pthread_mutex_lock(&noted.lock);
@@ -247,7 +245,7 @@ static void keep_size(unsigned long long memory, uint64_t bytes)
     (void)pthread_mutex_unlock(&noted.lock);
 }
 
-/* What stands behind the place that becomes free moves up, as long as it is looked for from there. */
+/* Entries after the freed one move up while their probe sequence includes it. */
 static uint64_t take_size(unsigned long long memory)
 {
     uint64_t bytes = 0;
@@ -315,7 +313,7 @@ __attribute__((destructor)) static void write_figures(void)
 
 /* --- The driver behind. --- */
 
-/* A function's address is not an object's in C, so it is copied byte by byte. */
+/* ISO C does not convert object pointers to function pointers, so the address is copied bytewise. */
 static void find(void *library, const char *symbol, void *function)
 {
     void *found = dlsym(library, symbol);
@@ -323,7 +321,7 @@ static void find(void *library, const char *symbol, void *function)
     memcpy(function, &found, sizeof(found));
 }
 
-/* It stays open: its functions are called until the process ends. */
+/* The library stays open: its functions are called until the process exits. */
 __attribute__((constructor)) static void open_driver(void)
 {
     const char *name = getenv("GPU_TIMED_DRIVER");
@@ -347,7 +345,7 @@ __attribute__((constructor)) static void open_driver(void)
 #undef X
 }
 
-/* Wait for what has just been queued, unless it is a node of a graph. */
+/* Wait for the work that was just queued, unless it is a node of a graph. */
 static void settle(struct stream *stream)
 {
     int status = 0, mode = RELAXED;
@@ -355,7 +353,7 @@ static void settle(struct stream *stream)
     if (!real.at_once || real.cuThreadExchangeStreamCaptureMode == NULL ||
         real.cuStreamIsCapturing == NULL || real.cuStreamSynchronize == NULL)
         return;
-    /* While another stream is captured, only the relaxed mode lets this thread wait. */
+    /* During a capture of another stream, only the relaxed mode permits this thread to wait. */
     if (real.cuStreamIsCapturing(stream, &status) != 0 || status != 0 ||
         real.cuThreadExchangeStreamCaptureMode(&mode) != 0)
         return;
@@ -384,7 +382,7 @@ static void settle(struct stream *stream)
 TIMED_CALLS(X)
 #undef X
 
-/* What passes the calls above on is found in place of them, if the driver itself finds them. */
+/* The wrappers above replace the calls that the driver itself finds. */
 int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags,
                         int *found)
 {

@@ -6,20 +6,16 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/test.h"
 #include "xseg/sim.h"
 #include "xseg/xseg.h"
 
@@ -90,7 +86,7 @@ static void *exchange_large(void *allocator)
     return NULL;
 }
 
-/* An allocator on the timed simulator; then what the simulator itself has counted, into a file of its own. */
+/* An allocator on the timed simulator; then write the simulator's own counts into a file. */
 static void work(bool has_two_threads, const char *counts)
 {
     struct xseg_options options = {sizeof(options)};
@@ -132,7 +128,7 @@ static void work(bool has_two_threads, const char *counts)
     exit(0);
 }
 
-/* Work in a process of its own, which writes the figures as it ends; then compare. */
+/* Run the work in a process, which writes the statistics at exit; then compare. */
 static uint64_t time_and_compare(bool has_two_threads)
 {
     char out[] = P_tmpdir "/gpu-timed-XXXXXX", counts[] = P_tmpdir "/gpu-timed-XXXXXX", name[64];
@@ -163,11 +159,10 @@ static uint64_t time_and_compare(bool has_two_threads)
     return driver_time;
 }
 
-static void calls_are_counted_as_the_simulator_counts_them(void **state)
+TEST(calls_are_counted_as_the_simulator_counts_them)
 {
     uint64_t modelled = 0;
 
-    (void)state;
     const uint64_t driver_time = time_and_compare(false);
     for (size_t i = 0; i < row_count; i++) {
         assert_true(rows[i].median <= rows[i].p99 && rows[i].p99 <= rows[i].most);
@@ -178,17 +173,15 @@ static void calls_are_counted_as_the_simulator_counts_them(void **state)
     assert_int_equal(modelled, driver_time);
 }
 
-static void calls_of_several_threads_are_all_counted(void **state)
+TEST(calls_of_several_threads_are_all_counted)
 {
-    (void)state;
     (void)time_and_compare(true);
     assert_true(find_row("cuMemCreate", "all")->calls > 100);
 }
 
-/* Each size has its row, and cuMemRelease(), which is told none, has that of what it releases. */
-static void calls_with_a_size_are_told_apart(void **state)
+/* Each size has its row, and cuMemRelease(), which has no size, has the row of the memory that it releases. */
+TEST(calls_with_a_size_are_told_apart)
 {
-    (void)state;
     (void)time_and_compare(false);
     for (size_t i = 0; i < row_count; i++) {
         uint64_t sum = 0;
@@ -206,13 +199,12 @@ static void calls_with_a_size_are_told_apart(void **state)
                      find_row("cuMemCreate", "2097152")->calls);
 }
 
-static void without_a_driver_behind_it_a_sentence_is_said(void **state)
+TEST(without_a_driver_behind_it_a_sentence_is_said)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator;
     int status = 0;
 
-    (void)state;
     const pid_t child = fork();
     if (child == 0) {
         (void)setenv("GPU_TIMED_DRIVER", "/no/such/driver", 1);
@@ -226,17 +218,10 @@ static void without_a_driver_behind_it_a_sentence_is_said(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_are_counted_as_the_simulator_counts_them),
-        cmocka_unit_test(calls_of_several_threads_are_all_counted),
-        cmocka_unit_test(calls_with_a_size_are_told_apart),
-        cmocka_unit_test(without_a_driver_behind_it_a_sentence_is_said),
-    };
-
     if (argc != 3)
         return 2;
     timed = argv[1];
     simulator = argv[2];
     (void)setenv("GPU_TIMED_DRIVER", simulator, 1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run();
 }

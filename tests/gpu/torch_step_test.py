@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import packed  # pylint: disable=wrong-import-position
+import gpu_pack  # pylint: disable=wrong-import-position
 
-# In place of PyTorch's Python: says what a programme would, by its name and by the allocator.
+# In place of PyTorch's Python: says what a program would, by its name and by the allocator.
 PYTHON = """#!{python}
 import json, os, sys
 backend = "xseg" if "import xseg.torch" in sys.argv[2] else "native"
@@ -25,11 +25,11 @@ print(json.dumps(report))
 """
 
 
-class Pretended(packed.Packed):
+class Pretended(gpu_pack.Packed):
     """What the step makes of the answers; a script stands for the Python that has PyTorch."""
 
     def answer(self, code="", start="", status=0):
-        """What the step leaves when some code changes each programme's report, and some runs at each start."""
+        """What the step leaves when some code changes each program's report, and some runs at each start."""
         folder = self.folder.parent / "environment/bin"
         folder.mkdir(parents=True)
         path = folder / "python"
@@ -64,15 +64,15 @@ class Pretended(packed.Packed):
         _, differs = self.answer("if backend == 'native': report['steps'][0]['blocks'] = 4")
         self.assertIn("- training: steps/first/blocks: 4 on PyTorch's own allocator, 3 on xseg\n", differs)
 
-    def test_a_programme_that_fails_does_not_stop_the_others(self):
+    def test_a_program_that_fails_does_not_stop_the_others(self):
         code = "if name == 'training.py': sys.exit('no memory for it')"
         report, differs = self.answer(code, status=1)
         self.assertIn("- training: status 1, no memory for it\n", differs)
-        programmes = list((self.folder / "torch/tests/torch/programmes").glob("*_step.py"))
-        for programme in programmes:
-            self.assertRegex(report, rf"\| {programme.stem} \| .* the same \|")
+        programs = list((self.folder / "torch/tests/torch/programs").glob("*_step.py"))
+        for program in programs:
+            self.assertRegex(report, rf"\| {program.stem} \| .* the same \|")
 
-    def test_what_the_adapter_lacks_is_said_and_the_step_skipped(self):
+    def test_missing_adapter_feature_skips_the_step_with_a_message(self):
         self.answer(start="if backend == 'xseg': sys.exit('xseg.torch._build.Refused: xseg.torch: no C++ compiler')", status=77)
         self.assertIn("no C++ compiler", self.said.splitlines()[-1])
 
@@ -85,7 +85,7 @@ class Pretended(packed.Packed):
         self.assertIn("it ran on the allocator native, not on xseg", differs)
 
 
-class Simulated(packed.Packed):
+class Simulated(gpu_pack.Packed):
     """The step from the packed folder, on the simulator."""
 
     def test_without_pytorch_it_is_skipped_in_a_sentence(self):
@@ -94,15 +94,15 @@ class Simulated(packed.Packed):
         self.assertIn("XSEG_REFERENCE=FOLDER", self.report())
 
     def test_counts_agree(self):
-        environment = pathlib.Path(packed.PLACES.source, "tests/support/torch_environment.py")
+        environment = pathlib.Path(gpu_pack.PLACES.source, "tests/support/torch_environment.py")
         asked = subprocess.run([sys.executable, environment, "--offline", "python"], check=False, capture_output=True, text=True)
         if asked.returncode == 77:
             self.skipTest(asked.stderr.strip())
         folder = pathlib.Path(asked.stdout.strip()).parents[1]
-        self.run_sim("--only", "torch", *packed.QUICK, XSEG_REFERENCE=str(folder), HOME=os.environ.get("HOME", "/"))
+        self.run_sim("--only", "torch", *gpu_pack.QUICK, XSEG_REFERENCE=str(folder), HOME=os.environ.get("HOME", "/"))
         self.assertRegex(self.report(), r"\| training \| [\d.]+ \| [\d.]+ \| the same \|")
         self.assertIn("kernels compute nothing", self.report())
 
 
 if __name__ == "__main__":
-    packed.main()
+    gpu_pack.main()

@@ -166,7 +166,7 @@ def names_are_right(tree, root):
     rows = [line.split() for line in run("nm", "--defined-only", "--extern-only",
                                          tree.libdir / "libxseg.a").splitlines()]
     defined = {row[2] for row in rows if len(row) == 3}
-    # Headers of NVTX and of probes define what every library with them has, weak: programmes get one of each.
+    # Headers of NVTX and of probes define what every library with them has, weak: programs get one of each.
     weak = {row[2] for row in rows if len(row) == 3 and row[1] in "VW" and
             re.match(r"nvtx\w+_v3$|InitializeInjectionNvtx2_fnptr$|_\.stapsdt\.base$", row[2])}
     strange = {name for name in defined - weak if not name.startswith("xseg_")}

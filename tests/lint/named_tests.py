@@ -34,5 +34,5 @@ def complaints_about(root, cell):
             yield f"there is no test {test}"
             continue
         for case in cases.split():
-            if not re.search(rf"cmocka_unit_test\w*\({case}\b|\bdef (?:case_|test_)?{case}\(", text):
+            if not re.search(rf"\b(?:TEST|cmocka_unit_test)\w*\({case}\b|\bdef (?:case_|test_)?{case}\(", text):
                 yield f"{test} has no case {case}"

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which memory a request gets, against PyTorch's rules in their plainest form: an array of blocks in the
- * order of their addresses, and a look at all of them for each request.
- *
- * Best fit by size, then by the registration of segments, then by address; what can still grow is passed over where
- * the next is effectively smaller; growth from the first hole that is enough, by registration and address, and from
- * segments without memory last, which are registered again; split, merge.  The driver's addresses rise, fall, or are
- * shuffled, which makes no difference.  Requests are small and large, for
- * expandable segments, for classic ones and for both at once.  They come through either entry point, on
- * two streams and in a pool whose blocks are not split.  There are alignments, uses by other streams, and
- * trims that make holes.  After each step every address and every current value and peak is the model's,
- * and the audits hold.
+ * Best fit against PyTorch's rules in their simplest form: an array of blocks in the order of addresses, scanned for
+ * each request.  Best fit by size, then by the registration of segments, then by address; a block that can still grow
+ * is passed over if the next is effectively smaller; growth from the first unmapped range that is long enough, by
+ * registration and address, and from empty segments last, which are registered again; split, coalesce.  The driver's
+ * addresses ascend, descend, or are shuffled, which must not matter.  Requests are small and large, for expandable
+ * segments, for classic ones and for both at once.  They use either entry point, on two streams and in a pool with
+ * no_split.  There are alignments, uses by other streams, and trims that leave unmapped ranges.  After each step
+ * every address and every current value and peak is the model's, and the audits pass.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +15,8 @@
 #include "src/core/block/arena.h"
 #include "src/core/block/block.h"
 #include "src/core/device/device.h"
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #define PARTS   4096u
 #define HELD    300u
@@ -44,7 +41,7 @@ struct arena {
     bool is_small, splits;
 };
 
-struct world {
+struct env {
     struct xseg_allocator *allocator;
     xseg_stream owner[OWNERS], user[USERS];
     struct xseg_pool *pool;                  /* of the last owner */
@@ -70,7 +67,7 @@ static uint64_t seed_state;
 
 static uint64_t below(uint64_t bound)
 {
-    return draw_next(&seed_state) % bound;
+    return rng_next(&seed_state) % bound;
 }
 
 /* --- The array. --- */
@@ -132,8 +129,8 @@ static void cut_off(struct arena *arena, unsigned at, uint64_t address, unsigned
         arena->part[stays].requested = 0;
 }
 
-/* A part gets a state, and merges with neighbours in the same; returns where it is then.  The request that the merged part had
- * last is that of the part. */
+/* A part gets a state, and merges with neighbours in the same; returns where it is then.  The request that the merged
+ * part had last is that of the part. */
 static unsigned become(struct arena *arena, unsigned at, enum xseg_block_state state)
 {
     struct part *part = &arena->part[at];
@@ -172,7 +169,7 @@ static bool comes_after(const struct part *part, const struct part *other)
            (part->registered == other->registered && part->base > other->base);
 }
 
-/* The first cached part of so many bytes that comes after a part, if that has so many; NULL: any. */
+/* The first cached part of this many bytes after a part that has as many; NULL: any. */
 static unsigned part_from(const struct arena *arena, uint64_t bytes, const struct part *after)
 {
     unsigned best = NOWHERE;
@@ -191,7 +188,7 @@ static unsigned part_from(const struct arena *arena, uint64_t bytes, const struc
     return best;
 }
 
-/* What a part could grow to. */
+/* The size that a part could grow to. */
 static uint64_t effective_bytes(struct arena *arena, unsigned at)
 {
     const struct part *next = behind(arena, &arena->part[at]);
@@ -220,15 +217,15 @@ static uint64_t page_bytes(const struct arena *arena)
     return (arena->is_small ? 2 : 20) * MIB;
 }
 
-/* Map of a hole what is wanted, in whole pages. */
-static unsigned map(struct world *world, struct arena *arena, unsigned at, uint64_t bytes)
+/* Map the required part of an unmapped range, in whole pages. */
+static unsigned map(struct env *env, struct arena *arena, unsigned at, uint64_t bytes)
 {
-    world->grown++;
+    env->grown++;
     cut_off(arena, at, arena->part[at].base + xseg_round_up(bytes, page_bytes(arena)), at + 1);
     return become(arena, at, XSEG_BLOCK_CACHED);
 }
 
-/* How far cached parts and holes reach from here. */
+/* End of the cached and unmapped parts from here. */
 static uint64_t reach(struct arena *arena, unsigned at)
 {
     uint64_t bytes = 0;
@@ -245,7 +242,7 @@ static bool is_empty_segment(const struct part *part)
     return part->state == XSEG_BLOCK_UNMAPPED && part->bytes == part->segment_bytes;
 }
 
-/* The first hole after a part, where segments without memory come last; NULL: the first of all. */
+/* The first unmapped range after a part, with empty segments last; NULL: the first of all. */
 static unsigned next_hole(const struct arena *arena, const struct part *after)
 {
     unsigned best = NOWHERE;
@@ -266,8 +263,8 @@ static unsigned next_hole(const struct arena *arena, const struct part *after)
     return best;
 }
 
-/* Grow from the first hole that is enough. */
-static unsigned grow(struct world *world, struct arena *arena, const struct wish *wish)
+/* Grow from the first unmapped range that is long enough. */
+static unsigned grow(struct env *env, struct arena *arena, const struct wish *wish)
 {
     for (unsigned i = next_hole(arena, NULL); i != NOWHERE; i = next_hole(arena, &arena->part[i])) {
         unsigned at = i;
@@ -278,13 +275,13 @@ static unsigned grow(struct world *world, struct arena *arena, const struct wish
         if (reach(arena, at) < wish->span)
             continue;
         if (is_empty_segment(&arena->part[at])) {
-            arena->part[at].registered = ++world->registered;
+            arena->part[at].registered = ++env->registered;
             arena->part[at].requested = 0;
         }
         if (arena->part[at].state == XSEG_BLOCK_UNMAPPED)
-            at = map(world, arena, at, xseg_min(wish->span, arena->part[at].bytes));
+            at = map(env, arena, at, xseg_min(wish->span, arena->part[at].bytes));
         while (arena->part[at].bytes < wish->span)
-            at = map(world, arena, at + 1,
+            at = map(env, arena, at + 1,
                      xseg_min(wish->span - arena->part[at].bytes, arena->part[at + 1].bytes));
         return at;
     }
@@ -292,8 +289,7 @@ static unsigned grow(struct world *world, struct arena *arena, const struct wish
 }
 
 /* Hand out of a cached part; returns the address. */
-static uint64_t hand_out(struct world *world, struct arena *arena, unsigned at,
-                         const struct wish *wish)
+static uint64_t hand_out(struct env *env, struct arena *arena, unsigned at, const struct wish *wish)
 {
     const uint64_t base = xseg_round_up(arena->part[at].base, wish->alignment);
 
@@ -307,25 +303,25 @@ static uint64_t hand_out(struct world *world, struct arena *arena, unsigned at,
         cut(arena, at, base + wish->bytes);
     arena->part[at].state = XSEG_BLOCK_ALLOCATED;
     arena->part[at].requested = wish->requested;
-    assert_true(world->count < HELD);
-    world->held[world->count].arena = arena;
-    world->held[world->count++].base = base;
+    assert_true(env->count < HELD);
+    env->held[env->count].arena = arena;
+    env->held[env->count++].base = base;
     return base;
 }
 
 /* --- The library beside it. --- */
 
 /* Segments that the library chose the addresses of. */
-static unsigned learn(struct world *world, struct arena *arena, const struct wish *wish, void *ptr)
+static unsigned learn(struct env *env, struct arena *arena, const struct wish *wish, void *ptr)
 {
-    const struct xseg_block_info info = scene_block(world->allocator, ptr);
+    const struct xseg_block_info info = env_block(env->allocator, ptr);
     struct part part = {.expandable = wish->expandable};
     unsigned at = 0;
 
     part.base = part.segment = (uint64_t)(uintptr_t)info.segment_base;
     part.bytes = part.segment_bytes = info.segment_bytes;
     part.state = wish->expandable ? XSEG_BLOCK_UNMAPPED : XSEG_BLOCK_CACHED;
-    part.registered = ++world->registered;
+    part.registered = ++env->registered;
     assert_int_equal(info.is_expandable, wish->expandable);
     while (at < arena->count && arena->part[at].base < part.base)
         at++;
@@ -333,8 +329,8 @@ static unsigned learn(struct world *world, struct arena *arena, const struct wis
     assert_true(at == arena->count || end_of(&part) <= arena->part[at].base);
     insert(arena, at, &part);
     if (wish->expandable)
-        return map(world, arena, at, wish->span);
-    world->grown++;
+        return map(env, arena, at, wish->span);
+    env->grown++;
     const uint64_t least = xseg_round_up(wish->span, 2 * MIB);
     const uint64_t usual = arena->is_small          ? 2 * MIB
                            : wish->bytes < 10 * MIB ? 20 * MIB
@@ -344,18 +340,18 @@ static unsigned learn(struct world *world, struct arena *arena, const struct wis
 }
 
 /* The pending part that was freed first among those that wait for a stream's event, if that event has passed. */
-static unsigned first_passed(struct world *world, unsigned user, struct arena **out)
+static unsigned first_passed(struct env *env, unsigned user, struct arena **out)
 {
     unsigned first = NOWHERE;
 
     for (unsigned i = 0; i < OWNERS * 2; i++) {
-        struct arena *arena = &world->arena[i / 2][i % 2];
+        struct arena *arena = &env->arena[i / 2][i % 2];
 
         for (unsigned at = 0; at < arena->count; at++) {
             const struct part *part = &arena->part[at];
 
             if (part->state != XSEG_BLOCK_PENDING_FREE || !part->used[user] ||
-                part->event[user] > world->passed[user] ||
+                part->event[user] > env->passed[user] ||
                 (first != NOWHERE && (*out)->part[first].freed < part->freed))
                 continue;
             first = at;
@@ -365,14 +361,14 @@ static unsigned first_passed(struct world *world, unsigned user, struct arena **
     return first;
 }
 
-/* What has passed comes back: by stream, the newest first, and on each in the order of the frees. */
-static void take_back(struct world *world)
+/* Reclaim completed blocks: by stream, the newest first, and on each in the order of the frees. */
+static void free_memory(struct env *env)
 {
     struct arena *arena = NULL;
     unsigned at;
 
     for (unsigned user = USERS; user-- > 0;)
-        while ((at = first_passed(world, user, &arena)) != NOWHERE) {
+        while ((at = first_passed(env, user, &arena)) != NOWHERE) {
             struct part *part = &arena->part[at];
             bool waits = false;
 
@@ -393,92 +389,90 @@ static size_t random_bytes(bool is_small)
     return MIB + 1 + below(below(4) == 0 ? 60 * MIB : 12 * MIB);
 }
 
-static void step_alloc(struct world *world)
+static void step_alloc(struct env *env)
 {
     struct xseg_request request = {sizeof(request)};
     const unsigned owner = (unsigned)below(8) == 0 ? 2 : (unsigned)below(3) / 2;
     const bool is_small = below(6) != 0, is_plain = owner != 2 && below(2) == 0;
-    struct arena *arena = &world->arena[owner][!is_small];
+    struct arena *arena = &env->arena[owner][!is_small];
     void *ptr = NULL;
 
-    if (world->count == HELD)
+    if (env->count == HELD)
         return;
     request.bytes = random_bytes(is_small);
-    request.stream = world->owner[owner];
-    request.pool = owner == 2 ? world->pool : NULL;
+    request.stream = env->owner[owner];
+    request.pool = owner == 2 ? env->pool : NULL;
     request.alignment = !is_plain && below(8) == 0 ? (size_t)1 << below(22) : 0;
-    struct wish wish = {.requested = request.bytes, .expandable = world->expandable};
+    struct wish wish = {.requested = request.bytes, .expandable = env->expandable};
     wish.bytes = xseg_round_up(request.bytes, 512);
     wish.alignment = xseg_max(request.alignment, 512);
     wish.span = wish.bytes + wish.alignment - 512;
-    world->touched = arena;
-    take_back(world);
+    env->touched = arena;
+    free_memory(env);
     unsigned at = find(arena, &wish);
-    if (at == NOWHERE && world->expandable)
-        at = grow(world, arena, &wish);
+    if (at == NOWHERE && env->expandable)
+        at = grow(env, arena, &wish);
     if (is_plain)
-        ptr = scene_alloc(world->allocator, request.bytes, request.stream);
+        ptr = env_alloc(env->allocator, request.bytes, request.stream);
     else
-        assert_int_equal(xseg_alloc_with(world->allocator, &request, &ptr), XSEG_OK);
+        assert_ok(xseg_alloc_with(env->allocator, &request, &ptr));
     if (at == NOWHERE)
-        at = learn(world, arena, &wish, ptr);
-    assert_int_equal((uintptr_t)ptr, hand_out(world, arena, at, &wish));
+        at = learn(env, arena, &wish, ptr);
+    assert_int_equal((uintptr_t)ptr, hand_out(env, arena, at, &wish));
 }
 
-static void step_free(struct world *world)
+static void step_free(struct env *env)
 {
-    if (world->count == 0)
+    if (env->count == 0)
         return;
-    const unsigned i = (unsigned)below(world->count);
-    struct arena *arena = world->held[i].arena;
-    const unsigned at = part_at(arena, world->held[i].base);
+    const unsigned i = (unsigned)below(env->count);
+    struct arena *arena = env->held[i].arena;
+    const unsigned at = part_at(arena, env->held[i].base);
     struct part *part = &arena->part[at];
     bool is_used = false;
 
-    world->touched = arena;
-    scene_free(world->allocator, (void *)(uintptr_t)part->base);
-    world->held[i] = world->held[--world->count];
+    env->touched = arena;
+    env_free(env->allocator, (void *)(uintptr_t)part->base);
+    env->held[i] = env->held[--env->count];
     for (unsigned user = 0; user < USERS; user++) {
-        part->event[user] = world->launched[user];
+        part->event[user] = env->launched[user];
         is_used = is_used || part->used[user];
     }
-    part->freed = world->freed++;
+    part->freed = env->freed++;
     if (is_used)
         part->state = XSEG_BLOCK_PENDING_FREE;
     else
         (void)become(arena, at, XSEG_BLOCK_CACHED);
 }
 
-static void step_use(struct world *world)
+static void step_record_stream(struct env *env)
 {
     const unsigned user = (unsigned)below(USERS);
 
-    if (world->count == 0)
+    if (env->count == 0)
         return;
-    const unsigned i = (unsigned)below(world->count);
-    struct arena *arena = world->held[i].arena;
-    struct part *part = &arena->part[part_at(arena, world->held[i].base)];
-    world->touched = arena;
-    assert_int_equal(
-        xseg_record_stream(world->allocator, (void *)(uintptr_t)part->base, world->user[user]),
-        XSEG_OK);
+    const unsigned i = (unsigned)below(env->count);
+    struct arena *arena = env->held[i].arena;
+    struct part *part = &arena->part[part_at(arena, env->held[i].base)];
+    env->touched = arena;
+    assert_ok(xseg_record_stream(env->allocator, (void *)(uintptr_t)part->base, env->user[user]));
     part->used[user] = true;
     if (below(2) == 0) {
-        assert_int_equal(xseg_sim_launch(world->user[user], UINT64_MAX), XSEG_OK);
-        world->launched[user]++;
+        assert_ok(xseg_sim_launch(env->user[user], UINT64_MAX));
+        env->launched[user]++;
     }
 }
 
-static void step_finish(struct world *world)
+static void step_finish(struct env *env)
 {
     const unsigned user = (unsigned)below(USERS);
 
-    assert_int_equal(xseg_sim_finish(world->user[user]), XSEG_OK);
-    world->passed[user] = world->launched[user];
+    assert_ok(xseg_sim_finish(env->user[user]));
+    env->passed[user] = env->launched[user];
 }
 
 /* The whole pages of a cached part go; or all of a classic segment. */
-static void trim_part(struct world *world, struct arena *arena, unsigned at)
+static void trim_part(struct env *env, struct arena *arena, unsigned at)
 {
     const struct part part = arena->part[at];
     const uint64_t page = page_bytes(arena);
@@ -486,13 +480,13 @@ static void trim_part(struct world *world, struct arena *arena, unsigned at)
     const uint64_t end = part.segment + xseg_round_down(end_of(&part) - part.segment, page);
 
     if (!part.expandable && part.bytes == part.segment_bytes) {
-        world->shrunk++;
+        env->shrunk++;
         drop(arena, at);
         return;
     }
     if (!part.expandable || begin >= end)
         return;
-    world->shrunk++;
+    env->shrunk++;
     cut_off(arena, at, end, at + 1);
     if (begin != part.base) {
         cut_off(arena, at, begin, at);
@@ -502,50 +496,48 @@ static void trim_part(struct world *world, struct arena *arena, unsigned at)
 }
 
 /* By size; what stays of a part is smaller than all that follow. */
-static void trim_arena(struct world *world, struct arena *arena)
+static void trim_arena(struct env *env, struct arena *arena)
 {
     unsigned at = part_from(arena, 0, NULL);
 
     while (at != NOWHERE) {
         const struct part part = arena->part[at];
 
-        trim_part(world, arena, at);
+        trim_part(env, arena, at);
         at = part_from(arena, part.bytes, &part);
     }
 }
 
-static void step_trim(struct world *world)
+static void step_trim(struct env *env)
 {
     struct xseg_trim_options how = {sizeof(how)};
 
     how.wait = below(2) == 0;
     for (unsigned user = 0; how.wait && user < USERS; user++) {
-        assert_int_equal(xseg_sim_finish(world->user[user]), XSEG_OK);
-        world->passed[user] = world->launched[user];
+        assert_ok(xseg_sim_finish(env->user[user]));
+        env->passed[user] = env->launched[user];
     }
-    assert_int_equal(xseg_trim(world->allocator, NULL, &how, NULL), XSEG_OK);
-    take_back(world);
+    assert_ok(xseg_trim(env->allocator, NULL, &how, NULL));
+    free_memory(env);
     /* The pool is held. */
     for (unsigned i = 0; i < (OWNERS - 1) * 2; i++) {
-        struct arena *arena = &world->arena[i / 2][i % 2];
+        struct arena *arena = &env->arena[i / 2][i % 2];
 
-        trim_arena(world, arena);
+        trim_arena(env, arena);
     }
 }
 
-static void step_configure(struct world *world)
+static void step_configure(struct env *env)
 {
-    world->expandable = !world->expandable;
-    assert_int_equal(xseg_config_set(world->allocator, world->expandable
-                                                           ? "expandable_segments:True"
-                                                           : "expandable_segments:False"),
-                     XSEG_OK);
+    env->expandable = !env->expandable;
+    assert_ok(xseg_config_set(env->allocator, env->expandable ? "expandable_segments:True"
+                                                              : "expandable_segments:False"));
 }
 
 /* --- What must hold. --- */
 
 /* The library's blocks, one after the other, are the model's. */
-static void expect_parts(struct world *world, struct arena *arena)
+static void expect_parts(struct env *env, struct arena *arena)
 {
     const struct xseg_extent *extent = NULL;
     struct xseg_block_view view = {0};
@@ -556,7 +548,7 @@ static void expect_parts(struct world *world, struct arena *arena)
 
         if (before(arena, &arena->part[i]) == NULL) {
             assert_null(view.extent);
-            extent = xseg_page_map_find(&world->allocator->page_map, want->base);
+            extent = xseg_page_map_find(&env->allocator->page_map, want->base);
             assert_non_null(extent);
             view = xseg_extent_first_view(extent);
         }
@@ -572,7 +564,7 @@ static void expect_parts(struct world *world, struct arena *arena)
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
-/* What the model's parts add up to, by group. */
+/* Sums of the model's parts, by group. */
 struct sums {
     uint64_t live, active, segments, fragments, live_bytes, active_bytes, mapped, fragment_bytes,
         requested;
@@ -599,14 +591,14 @@ static void add_arena(struct arena *arena, struct sums *sums)
     }
 }
 
-static void expect_stats(struct world *world)
+static void expect_stats(struct env *env)
 {
-    const struct xseg_statistics stats = scene_stats(world->allocator);
+    const struct xseg_statistics stats = env_stats(env->allocator);
     struct sums group[XSEG_STAT_GROUPS] = {{0}};
 
     for (unsigned i = 0; i < OWNERS * 2; i++) {
-        add_arena(&world->arena[i / 2][i % 2], &group[XSEG_STAT_ALL]);
-        add_arena(&world->arena[i / 2][i % 2],
+        add_arena(&env->arena[i / 2][i % 2], &group[XSEG_STAT_ALL]);
+        add_arena(&env->arena[i / 2][i % 2],
                   &group[i % 2 == 0 ? XSEG_STAT_SMALL : XSEG_STAT_LARGE]);
     }
     for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++) {
@@ -625,23 +617,23 @@ static void expect_stats(struct world *world)
     const uint64_t peak[] = {stats.allocation[0].peak, stats.allocated_bytes[0].peak,
                              stats.active_bytes[0].peak, stats.reserved_bytes[0].peak};
     for (unsigned i = 0; i < COUNT_OF(now); i++) {
-        world->peak[i] = xseg_max(world->peak[i], now[i]);
-        assert_int_equal(peak[i], world->peak[i]);
+        env->peak[i] = xseg_max(env->peak[i], now[i]);
+        assert_int_equal(peak[i], env->peak[i]);
     }
-    assert_int_equal(stats.num_device_alloc, world->grown);
-    assert_int_equal(stats.num_device_free, world->shrunk);
+    assert_int_equal(stats.num_device_alloc, env->grown);
+    assert_int_equal(stats.num_device_free, env->shrunk);
 }
 
-/* What the library says of a block and what lies beside it. */
-static void expect_block(struct world *world)
+/* The library's report of a block and its neighbors. */
+static void expect_block(struct env *env)
 {
-    if (world->count == 0)
+    if (env->count == 0)
         return;
-    const unsigned i = (unsigned)below(world->count);
-    struct arena *arena = world->held[i].arena;
-    struct part *part = &arena->part[part_at(arena, world->held[i].base)];
+    const unsigned i = (unsigned)below(env->count);
+    struct arena *arena = env->held[i].arena;
+    struct part *part = &arena->part[part_at(arena, env->held[i].base)];
     const struct xseg_block_info info =
-        scene_block(world->allocator, (void *)(uintptr_t)(part->base + below(part->bytes)));
+        env_block(env->allocator, (void *)(uintptr_t)(part->base + below(part->bytes)));
     const struct part *next = behind(arena, part), *prev = before(arena, part);
 
     assert_int_equal((uintptr_t)info.base, part->base);
@@ -653,72 +645,67 @@ static void expect_block(struct world *world)
                      prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev->bytes : 0);
 }
 
-static void step(struct world *world, unsigned turn)
+static void step(struct env *env, unsigned turn)
 {
     const uint64_t what = below(200);
-    /* Phases of filling and draining, so that holes come about. */
+    /* Phases of filling and draining create unmapped ranges. */
     const bool fills = turn / 400 % 2 == 0;
 
-    world->touched = NULL;
+    env->touched = NULL;
     if (what < (fills ? 110u : 70u))
-        step_alloc(world);
+        step_alloc(env);
     else if (what < 180)
-        step_free(world);
+        step_free(env);
     else if (what < 190)
-        step_use(world);
+        step_record_stream(env);
     else if (what < 196)
-        step_finish(world);
+        step_finish(env);
     else if (what < 199)
-        step_trim(world);
+        step_trim(env);
     else if (below(4) == 0)
-        step_configure(world);
+        step_configure(env);
 }
 
 static void play(uint64_t seed, bool expandable, unsigned steps)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_pool_options options = {sizeof(options)};
-    struct world *world = calloc(1, sizeof(*world));
+    struct env *env = calloc(1, sizeof(*env));
     char config[128];
 
-    assert_non_null(world);
+    assert_non_null(env);
     seed_state = seed;
     settings.memory_bytes = 8 * GIB;
     settings.address_order = (enum xseg_sim_address_order)(seed % 3);
-    world->expandable = expandable;
+    env->expandable = expandable;
     /* Without a short way the same blocks are chosen. */
     (void)snprintf(config, sizeof(config),
                    "expandable_segments:%s,history:%s,expandable_segments_reserve:%s",
                    expandable ? "True" : "False", seed % 2 == 0 ? "state" : "nothing",
                    seed % 4 < 2 ? "0.03" : "1.125");
-    world->allocator = scene_open_on(&settings, config);
-    world->owner[1] = scene_stream();
+    env->allocator = env_open_on(&settings, config);
+    env->owner[1] = env_stream();
     for (unsigned i = 0; i < USERS; i++)
-        world->user[i] = scene_stream();
+        env->user[i] = env_stream();
     options.no_split = true;
-    assert_int_equal(xseg_pool_create(world->allocator, 0, &options, &world->pool), XSEG_OK);
+    assert_ok(xseg_pool_create(env->allocator, 0, &options, &env->pool));
     for (unsigned i = 0; i < OWNERS * 2; i++) {
-        world->arena[i / 2][i % 2].is_small = i % 2 == 0;
-        world->arena[i / 2][i % 2].splits = i / 2 != 2;
+        env->arena[i / 2][i % 2].is_small = i % 2 == 0;
+        env->arena[i / 2][i % 2].splits = i / 2 != 2;
     }
     for (unsigned turn = 0; turn < steps; turn++) {
-        step(world, turn);
-        expect_stats(world);
-        expect_block(world);
+        step(env, turn);
+        expect_stats(env);
+        expect_block(env);
         for (unsigned i = 0; i < OWNERS * 2; i++)
-            if (turn % 8 == 0 || world->touched == NULL ||
-                world->touched == &world->arena[i / 2][i % 2])
-                expect_parts(world, &world->arena[i / 2][i % 2]);
+            if (turn % 8 == 0 || env->touched == NULL || env->touched == &env->arena[i / 2][i % 2])
+                expect_parts(env, &env->arena[i / 2][i % 2]);
     }
-    while (world->count > 0)
-        scene_free(world->allocator, (void *)(uintptr_t)world->held[--world->count].base);
-    assert_int_equal(xseg_pool_release(world->pool), XSEG_OK);
-    assert_int_equal(xseg_close(world->allocator), XSEG_OK);
-    scene_stream_destroy(world->owner[1]);
-    for (unsigned i = 0; i < USERS; i++)
-        scene_stream_destroy(world->user[i]);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
-    free(world);
+    while (env->count > 0)
+        env_free(env->allocator, (void *)(uintptr_t)env->held[--env->count].base);
+    assert_ok(xseg_pool_release(env->pool));
+    env_close(env->allocator, env->owner[1], env->user[0], env->user[1]);
+    free(env);
 }
 
 static unsigned steps_by_environment(void)
@@ -728,26 +715,14 @@ static unsigned steps_by_environment(void)
     return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 13000;
 }
 
-static void expandable_segments_are_used_as_pytorch_would(void **state)
+TEST(expandable_segments_are_used_as_pytorch_would)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
         play(seed * 7919, true, steps_by_environment());
 }
 
-static void so_are_classic_ones(void **state)
+TEST(classic_segments_are_used_as_pytorch_would)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
         play(seed * 104729, false, steps_by_environment());
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expandable_segments_are_used_as_pytorch_would),
-        cmocka_unit_test(so_are_classic_ones),
-    };
-
-    return cmocka_run_group_tests_name("fit", tests, NULL, NULL);
 }

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programmes against the plainest model there is: an array of what is held.
- *
- * Three streams, two devices, two private pools, uses on other streams, trims, reconfiguration; now
- * and then the device is so small that requests fail.  After every step the audits of all floors
- * hold, no two live blocks overlap, and the counts of live memory are the model's.
+ * Random programs against the simplest model: an array of the allocated blocks.  Three streams, two devices, two
+ * private pools, uses on other streams, trims, reconfiguration; sometimes the device is so small that requests fail.
+ * After every step the audits of all modules pass, no two allocated blocks overlap, and the counts of allocated
+ * memory are the model's.
  */
-#include "tests/support/draw.h"
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
+#include "tests/support/trim_due.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,13 +27,13 @@ struct held {
     uint64_t born; /* nanoseconds */
 };
 
-struct world {
+struct env {
     struct xseg_allocator *allocator;
     xseg_stream stream[STREAMS];
     struct xseg_pool *pool[DEVICES];
     struct held held[HELD_MAX];
     unsigned count;
-    bool is_service; /* memory goes back by itself, under limits */
+    bool is_service; /* decay releases memory, under limits */
     bool has_ages;
 };
 
@@ -49,7 +48,7 @@ static uint64_t seed_state;
 
 static uint64_t next_random(void)
 {
-    return draw_next(&seed_state);
+    return rng_next(&seed_state);
 }
 
 static uint64_t below(uint64_t bound)
@@ -82,21 +81,21 @@ static int by_address(const void *a, const void *b)
     return left->ptr < right->ptr ? -1 : left->ptr > right->ptr;
 }
 
-static void expect_apart(struct world *world)
+static void expect_apart(struct env *env)
 {
-    qsort(world->held, world->count, sizeof(world->held[0]), by_address);
-    for (unsigned i = 1; i < world->count; i++)
-        assert_true(world->held[i - 1].ptr + world->held[i - 1].bytes <= world->held[i].ptr);
+    qsort(env->held, env->count, sizeof(env->held[0]), by_address);
+    for (unsigned i = 1; i < env->count; i++)
+        assert_true(env->held[i - 1].ptr + env->held[i - 1].bytes <= env->held[i].ptr);
 }
 
-static void expect_counts(struct world *world, int device)
+static void expect_counts(struct env *env, int device)
 {
-    struct xseg_device *found = xseg_allocator_open_device(world->allocator, device);
+    struct xseg_device *found = xseg_allocator_open_device(env->allocator, device);
     struct xseg_violation violation = {0};
     uint64_t count = 0;
 
-    for (unsigned i = 0; i < world->count; i++)
-        count += world->held[i].device == device;
+    for (unsigned i = 0; i < env->count; i++)
+        count += env->held[i].device == device;
     if (found == NULL) {
         assert_int_equal(count, 0);
         return;
@@ -107,18 +106,17 @@ static void expect_counts(struct world *world, int device)
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
-static void expect_block(struct world *world)
+static void expect_block(struct env *env)
 {
-    const struct held *held = &world->held[below(world->count)];
-    const struct xseg_block_info info =
-        scene_block(world->allocator, held->ptr + below(held->bytes));
+    const struct held *held = &env->held[below(env->count)];
+    const struct xseg_block_info info = env_block(env->allocator, held->ptr + below(held->bytes));
 
     assert_ptr_equal(info.base, held->ptr);
     assert_int_equal(info.requested, held->bytes);
     assert_true(info.bytes >= held->bytes);
     assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(info.device, held->device);
-    if (world->has_ages)
+    if (env->has_ages)
         assert_in_range(info.age_ms + 20, (xseg_sim_clock() - held->born) / 1000000,
                         (xseg_sim_clock() - held->born) / 1000000 + 40);
     else
@@ -127,56 +125,55 @@ static void expect_block(struct world *world)
 
 /* --- The steps. --- */
 
-static void do_alloc(struct world *world)
+static void do_alloc(struct env *env)
 {
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
-    if (world->count == HELD_MAX)
+    if (env->count == HELD_MAX)
         return;
     request.device = (int)below(4) / 3;
     request.bytes = random_bytes();
-    request.stream = request.device == 0 ? world->stream[below(STREAMS)] : NULL;
-    request.pool = below(5) == 0 ? world->pool[request.device] : NULL;
+    request.stream = request.device == 0 ? env->stream[below(STREAMS)] : NULL;
+    request.pool = below(5) == 0 ? env->pool[request.device] : NULL;
     request.alignment = below(6) == 0 ? (size_t)1 << below(24) : 0;
-    const xseg_status status = xseg_alloc_with(world->allocator, &request, &ptr);
+    const xseg_status status = xseg_alloc_with(env->allocator, &request, &ptr);
     if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT)
         return;
-    assert_int_equal(status, XSEG_OK);
+    assert_ok(status);
     if (request.alignment != 0)
         assert_int_equal((uintptr_t)ptr % request.alignment, 0);
-    world->held[world->count++] =
-        (struct held){ptr, request.bytes, request.device, xseg_sim_clock()};
+    env->held[env->count++] = (struct held){ptr, request.bytes, request.device, xseg_sim_clock()};
 }
 
-static void do_free(struct world *world)
+static void do_free(struct env *env)
 {
-    if (world->count == 0)
+    if (env->count == 0)
         return;
-    const unsigned i = (unsigned)below(world->count);
-    char *ptr = world->held[i].ptr;
+    const unsigned i = (unsigned)below(env->count);
+    char *ptr = env->held[i].ptr;
 
-    scene_free(world->allocator, ptr);
-    world->held[i] = world->held[--world->count];
-    assert_int_equal(xseg_free(world->allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
+    env_free(env->allocator, ptr);
+    env->held[i] = env->held[--env->count];
+    assert_int_equal(xseg_free(env->allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
 }
 
-static void do_use(struct world *world)
+static void do_use(struct env *env)
 {
-    if (world->count == 0)
+    if (env->count == 0)
         return;
-    const struct held *held = &world->held[below(world->count)];
-    const xseg_stream stream = world->stream[below(STREAMS)];
+    const struct held *held = &env->held[below(env->count)];
+    const xseg_stream stream = env->stream[below(STREAMS)];
 
     if (held->device != 0)
         return;
     /* The default stream is that of the current context, and none is current: it stays idle. */
     if (stream != NULL)
-        assert_int_equal(xseg_sim_launch(stream, below(2) == 0 ? UINT64_MAX : 1000), XSEG_OK);
-    assert_int_equal(xseg_record_stream(world->allocator, held->ptr, stream), XSEG_OK);
+        assert_ok(xseg_sim_launch(stream, below(2) == 0 ? UINT64_MAX : 1000));
+    assert_ok(xseg_record_stream(env->allocator, held->ptr, stream));
 }
 
-static void do_trim(struct world *world)
+static void do_trim(struct env *env)
 {
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
@@ -186,25 +183,25 @@ static void do_trim(struct world *world)
     where.device = (int)below(3) - 1;
     if (below(3) == 0 && where.device == 0) {
         where.one_stream = true;
-        where.stream = world->stream[below(STREAMS)];
+        where.stream = env->stream[below(STREAMS)];
     }
-    assert_int_equal(xseg_trim(world->allocator, &where, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(env->allocator, &where, &how, &done));
     if (how.wait)
         assert_int_equal(done.kept_busy, 0);
     assert_int_equal(done.kept_failed, 0);
 }
 
-static void do_prewarm(struct world *world)
+static void do_prewarm(struct env *env)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = (int)below(2);
-    const xseg_status status = xseg_prewarm(world->allocator, &where, random_bytes());
+    const xseg_status status = xseg_prewarm(env->allocator, &where, random_bytes());
     if (status != XSEG_ERR_NO_MEMORY && status != XSEG_ERR_LIMIT)
-        assert_int_equal(status, XSEG_OK);
+        assert_ok(status);
 }
 
-static void do_configure(struct world *world)
+static void do_configure(struct env *env)
 {
     static const char *const config[] = {
         "expandable_segments:True",
@@ -214,11 +211,11 @@ static void do_configure(struct world *world)
         "expandable_segments:True,large_segment_size_mb:20,roundup_power2_divisions:4",
     };
 
-    assert_int_equal(xseg_config_set(world->allocator, config[below(COUNT_OF(config))]), XSEG_OK);
+    assert_ok(xseg_config_set(env->allocator, config[below(COUNT_OF(config))]));
 }
 
 /* Limits move, time passes, idle memory goes and comes again. */
-static void do_service(struct world *world)
+static void do_service(struct env *env)
 {
     static const char *const config[] = {
         "keep_mb:0,soft_limit_mb:100",
@@ -233,12 +230,11 @@ static void do_service(struct world *world)
 
     xseg_sim_advance(below(200) * 1000000);
     if (below(8) == 0)
-        assert_int_equal(xseg_config_set(world->allocator, config[below(COUNT_OF(config))]),
-                         XSEG_OK);
+        assert_ok(xseg_config_set(env->allocator, config[below(COUNT_OF(config))]));
     if (below(2) == 0)
-        assert_int_equal(trim_due(world->allocator, 1 + below(1000)), XSEG_OK);
+        assert_ok(trim_due(env->allocator, 1 + below(1000)));
     for (int i = 0; i < DEVICES; i++) {
-        const struct xseg_device *device = xseg_allocator_open_device(world->allocator, i);
+        const struct xseg_device *device = xseg_allocator_open_device(env->allocator, i);
 
         /* Whatever of it is where: what the library says is taken is taken. */
         if (device != NULL)
@@ -246,29 +242,29 @@ static void do_service(struct world *world)
     }
 }
 
-static void step(struct world *world)
+static void step(struct env *env)
 {
     const uint64_t what = below(100);
-    /* Phases of filling and draining, so that holes come about. */
+    /* Phases of filling and draining create unmapped ranges. */
     static unsigned turn;
     const bool fill = turn++ / 100 % 2 == 0;
 
-    if (world->is_service && below(4) == 0)
-        do_service(world);
+    if (env->is_service && below(4) == 0)
+        do_service(env);
     if (what < (fill ? 60u : 30u))
-        do_alloc(world);
+        do_alloc(env);
     else if (what < 85)
-        do_free(world);
+        do_free(env);
     else if (what < 91)
-        do_use(world);
+        do_use(env);
     else if (what < 94)
         xseg_sim_finish_all();
     else if (what < 97)
-        do_trim(world);
+        do_trim(env);
     else if (what < 98)
-        do_prewarm(world);
+        do_prewarm(env);
     else
-        do_configure(world);
+        do_configure(env);
 }
 
 static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t memory,
@@ -276,37 +272,37 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_options options = {sizeof(options)};
-    struct world world = {.is_service = strstr(config, "idle_ms") != NULL,
-                          .has_ages = strstr(config, "history:") != NULL};
+    struct env env = {.is_service = strstr(config, "idle_ms") != NULL,
+                      .has_ages = strstr(config, "history:") != NULL};
 
     seed_state = seed;
-    options.driver = scene_driver();
-    options.clock = scene_clock;
+    options.driver = env_driver();
+    options.clock = env_clock;
     options.log = be_quiet;
     settings.devices = DEVICES;
     settings.memory_bytes = memory;
     settings.real_bytes = real_bytes;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_open(config, &options, &world.allocator), XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
+    assert_ok(xseg_open(config, &options, &env.allocator));
     for (unsigned i = 1; i < STREAMS; i++)
-        world.stream[i] = scene_stream();
+        env.stream[i] = env_stream();
     for (int i = 0; i < DEVICES; i++)
-        assert_int_equal(xseg_pool_create(world.allocator, i, NULL, &world.pool[i]), XSEG_OK);
+        assert_ok(xseg_pool_create(env.allocator, i, NULL, &env.pool[i]));
     for (unsigned i = 0; i < steps; i++) {
-        step(&world);
-        expect_apart(&world);
-        if (world.count > 0)
-            expect_block(&world);
+        step(&env);
+        expect_apart(&env);
+        if (env.count > 0)
+            expect_block(&env);
         for (int device = 0; device < DEVICES; device++)
-            expect_counts(&world, device);
+            expect_counts(&env, device);
     }
-    assert_int_equal(scene_stats(world.allocator).overwrites, 0);
-    assert_int_equal(xseg_pool_release(world.pool[0]), XSEG_OK);
-    while (world.count > 0)
-        scene_free(world.allocator, world.held[--world.count].ptr);
-    assert_int_equal(xseg_close(world.allocator), XSEG_OK);
+    assert_int_equal(env_stats(env.allocator).overwrites, 0);
+    assert_ok(xseg_pool_release(env.pool[0]));
+    while (env.count > 0)
+        env_free(env.allocator, env.held[--env.count].ptr);
+    assert_ok(xseg_close(env.allocator));
     for (unsigned i = 1; i < STREAMS; i++)
-        scene_stream_destroy(world.stream[i]);
+        env_stream_destroy(env.stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
@@ -317,38 +313,33 @@ static unsigned steps_by_environment(void)
     return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 1500;
 }
 
-static void with_room(void **state)
+TEST(programs_match_the_model)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("expandable_segments:True", false, seed * 7919, 16 * GIB, steps_by_environment());
 }
 
-static void running_short(void **state)
+TEST(programs_with_little_memory_match_the_model)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("expandable_segments:True", false, seed * 104729, 512 * MIB, steps_by_environment());
 }
 
 /* With real bytes every block that is handed out is read, so fewer steps do. */
-static void with_the_pattern(void **state)
+TEST(programs_with_debug_fill_match_the_model)
 {
-    (void)state;
     play("debug_fill:True,history:all", false, 15485863, 512 * MIB, steps_by_environment());
     play("debug_fill:True", true, 32452843, 256 * MIB, steps_by_environment() / 10);
 }
 
-static void with_a_segment_each(void **state)
+TEST(programs_with_guarded_blocks_match_the_model)
 {
-    (void)state;
     play("unmap_on_free:True", false, 49979687, 16 * GIB, steps_by_environment());
     play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, steps_by_environment());
 }
 
-static void as_a_service(void **state)
+TEST(programs_with_decay_and_limits_match_the_model)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("idle_ms:50,page_cache_mb:40", false, seed * 86028121,
              seed % 2 == 0 ? 512 * MIB : 16 * GIB, steps_by_environment());
@@ -356,24 +347,12 @@ static void as_a_service(void **state)
 }
 
 /* Each live block is as old as it is. */
-static void with_ages(void **state)
+TEST(programs_with_ages_match_the_model)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 2; seed++) {
         play("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB,
              steps_by_environment());
         play("idle_ms:50,history:state,unmap_on_free:True", false, seed * 141650939, 16 * GIB,
              steps_by_environment() / 2);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_room),        cmocka_unit_test(running_short),
-        cmocka_unit_test(with_the_pattern), cmocka_unit_test(with_a_segment_each),
-        cmocka_unit_test(as_a_service),     cmocka_unit_test(with_ages),
-    };
-
-    return cmocka_run_group_tests_name("random", tests, NULL, NULL);
 }

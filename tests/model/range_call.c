@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/model/range_call.h"
 
-#include "tests/support/exported.h"
+#include "tests/support/exported_handles.h"
 
 static const char *const names[OPERATIONS] = {
     "commit", "decommit", "hold",     "unhold",   "alias",      "pin",    "unpin",  "dmabuf",
@@ -95,11 +95,11 @@ static unsigned allow_release(const struct call *call)
 
 static unsigned allow_pool(const struct call *call)
 {
-    const enum xseg_pool_state state = world.pool[pool_of(call->range)]->state;
+    const enum xseg_pool_state state = env.pool[pool_of(call->range)]->state;
     unsigned claimed = 0;
 
     for (unsigned range = 0; range < RANGES; range++)
-        if (pool_of(range) == pool_of(call->range) && !world.is_released[range])
+        if (pool_of(range) == pool_of(call->range) && !env.is_released[range])
             claimed += count_uses(range, 0, GRANULES, XSEG_ELASTIC_CLAIMED);
     if (call->what == RESUME)
         return state == XSEG_POOL_RUNNING      ? ARGUMENT
@@ -112,7 +112,7 @@ static unsigned allow_pool(const struct call *call)
 
 static bool is_running(unsigned range)
 {
-    return world.pool[pool_of(range)]->state == XSEG_POOL_RUNNING;
+    return env.pool[pool_of(range)]->state == XSEG_POOL_RUNNING;
 }
 
 static unsigned allow_in_range(const struct call *call)
@@ -120,7 +120,7 @@ static unsigned allow_in_range(const struct call *call)
     const unsigned range = call->range, first = call->first, count = call->count;
     unsigned refused = 0;
 
-    if (world.is_released[range] || (call->what == ALIAS && world.is_released[call->from]))
+    if (env.is_released[range] || (call->what == ALIAS && env.is_released[call->from]))
         return ARGUMENT;
     switch (call->what) {
     case HOLD:
@@ -161,8 +161,8 @@ static unsigned allow_in_range(const struct call *call)
 
 static unsigned allow(const struct call *call)
 {
-    const bool is_gone = world.is_released[call->range];
-    const struct registration *registration = &world.registration[call->slot % REGISTRATIONS];
+    const bool is_gone = env.is_released[call->range];
+    const struct registration *registration = &env.registration[call->slot % REGISTRATIONS];
 
     switch (call->what) {
     case PIN:
@@ -211,10 +211,10 @@ static void order(const struct call *call)
 {
     for (unsigned i = 0; i < STREAMS; i++)
         if (i != call->stream)
-            scene_stream_wait(world.stream[call->stream], world.stream[i]);
+            env_stream_wait(env.stream[call->stream], env.stream[i]);
 }
 
-/* What a program has to do before a call. */
+/* The program's obligations before a call. */
 void call_prepare(const struct call *call)
 {
     if (call->what == DECOMMIT || call->what == UNHOLD)
@@ -225,67 +225,66 @@ void call_prepare(const struct call *call)
 
 static xseg_status make_register(struct call *call)
 {
-    struct registration *registration = &world.registration[call->slot];
-    struct xseg_registrar registrar = world.registrar;
+    struct registration *registration = &env.registration[call->slot];
+    struct xseg_registrar registrar = env.registrar;
 
     registrar.context = registration;
     registrar.pin = registration->pin;
-    return xseg_register(world.allocator, address_of(call->range, call->first), call->count * PAGE,
+    return xseg_register(env.allocator, address_of(call->range, call->first), call->count * PAGE,
                          &registrar, &call->id);
 }
 
 xseg_status call_make(struct call *call)
 {
-    struct xseg_range *range = world.range[call->range];
+    struct xseg_range *range = env.range[call->range];
     const uint64_t offset = call->first * PAGE, bytes = call->count * PAGE;
     void *address = address_of(call->range, call->first);
-    struct exported exported;
+    struct exported_handles exported;
     xseg_status status;
     uint64_t unused = 0;
 
     switch (call->what) {
     case COMMIT:
-        return xseg_range_commit(range, offset, bytes, world.stream[call->stream]);
+        return xseg_range_commit(range, offset, bytes, env.stream[call->stream]);
     case DECOMMIT:
-        return xseg_range_decommit(range, offset, bytes, world.stream[call->stream]);
+        return xseg_range_decommit(range, offset, bytes, env.stream[call->stream]);
     case HOLD:
         return xseg_range_hold(range, offset, bytes);
     case UNHOLD:
-        return xseg_range_unhold(range, offset, bytes, world.stream[call->stream]);
+        return xseg_range_unhold(range, offset, bytes, env.stream[call->stream]);
     case ALIAS:
-        return xseg_range_alias(range, offset, bytes, world.range[call->from], call->at * PAGE);
+        return xseg_range_alias(range, offset, bytes, env.range[call->from], call->at * PAGE);
     case PIN:
-        return xseg_pin(world.allocator, address, PAGE);
+        return xseg_pin(env.allocator, address, PAGE);
     case UNPIN:
-        return xseg_unpin(world.allocator, address, PAGE);
+        return xseg_unpin(env.allocator, address, PAGE);
     case DMABUF:
-        return xseg_dmabuf_open(world.allocator, address, PAGE, XSEG_DMABUF_PIN, &call->descriptor,
+        return xseg_dmabuf_open(env.allocator, address, PAGE, XSEG_DMABUF_PIN, &call->descriptor,
                                 &unused);
     case DMABUF_CLOSE:
-        return xseg_dmabuf_close(world.allocator, call->descriptor);
+        return xseg_dmabuf_close(env.allocator, call->descriptor);
     case EXPORT:
-        status = exported_try(world.allocator, address, XSEG_HANDLE_FD, &exported);
-        exported_drop(&exported);
+        status = export_handles(env.allocator, address, XSEG_HANDLE_FD, &exported);
+        export_handles_close(&exported);
         return status;
     case EXPORT_CLOSE:
-        return xseg_export_close(world.allocator, address);
+        return xseg_export_close(env.allocator, address);
     case REGISTER:
         return make_register(call);
     case UNREGISTER:
-        return xseg_unregister(world.allocator, call->id);
+        return xseg_unregister(env.allocator, call->id);
     case PAUSE:
-        return xseg_pool_pause(world.pool[pool_of(call->range)], XSEG_KEEP_HOST, NULL);
+        return xseg_pool_pause(env.pool[pool_of(call->range)], XSEG_KEEP_HOST, NULL);
     case RESUME:
-        return xseg_pool_resume(world.pool[pool_of(call->range)]);
+        return xseg_pool_resume(env.pool[pool_of(call->range)]);
     case RELEASE:
         return xseg_range_release(range);
     case ALLOC:
-        return xseg_alloc(world.allocator, 0, call->bytes, world.stream[call->stream],
-                          &call->block);
+        return xseg_alloc(env.allocator, 0, call->bytes, env.stream[call->stream], &call->block);
     case FREE:
-        return xseg_free(world.allocator, call->block);
+        return xseg_free(env.allocator, call->block);
     case TRIM:
-        return xseg_trim(world.allocator, NULL, NULL, NULL);
+        return xseg_trim(env.allocator, NULL, NULL, NULL);
     case PREPARE:
         return xseg_range_prepare(range, call->bytes);
     case QUOTA:
@@ -298,30 +297,30 @@ xseg_status call_make(struct call *call)
 /* Reserve the slot of a call that was drawn. */
 void call_reserve_slot(struct call *call)
 {
-    unsigned *exported = &world.exports[place_of(call->range, call->first)];
+    unsigned *exported = &env.exports[place_of(call->range, call->first)];
 
     switch (call->what) {
     case DMABUF:
-        world.descriptor_place[call->slot] = place_of(call->range, call->first);
-        world.descriptor[call->slot] = RESERVED_DESCRIPTOR;
+        env.descriptor_place[call->slot] = place_of(call->range, call->first);
+        env.descriptor[call->slot] = RESERVED_DESCRIPTOR;
         break;
     case DMABUF_CLOSE:
-        call->descriptor = world.descriptor[call->slot];
-        world.descriptor[call->slot] = RESERVED_DESCRIPTOR;
+        call->descriptor = env.descriptor[call->slot];
+        env.descriptor[call->slot] = RESERVED_DESCRIPTOR;
         break;
     case REGISTER:
         /* Functions of it may run before xseg_register() returns. */
-        world.registration[call->slot] = (struct registration){
+        env.registration[call->slot] = (struct registration){
             RESERVED_ID, call->range, call->first, call->count, call->bytes != 0, false, {false}};
         break;
     case UNREGISTER:
-        call->id = world.registration[call->slot].id;
-        world.registration[call->slot].id = RESERVED_ID;
+        call->id = env.registration[call->slot].id;
+        env.registration[call->slot].id = RESERVED_ID;
         break;
     case ALLOC:
     case FREE:
-        call->block = world.block[call->slot];
-        world.is_reserved[call->slot] = true;
+        call->block = env.block[call->slot];
+        env.is_reserved[call->slot] = true;
         break;
     case EXPORT:
     case EXPORT_CLOSE:
@@ -335,24 +334,24 @@ void call_reserve_slot(struct call *call)
 /* Fill or empty the slot of a call that has returned. */
 static void settle_slot(const struct call *call, bool is_done)
 {
-    unsigned *exported = &world.exports[place_of(call->range, call->first)];
+    unsigned *exported = &env.exports[place_of(call->range, call->first)];
 
     switch (call->what) {
     case DMABUF:
     case DMABUF_CLOSE:
-        world.descriptor[call->slot] = is_done == (call->what == DMABUF) ? call->descriptor : -1;
-        world.retains[world.descriptor_place[call->slot]] += !is_done               ? 0
-                                                             : call->what == DMABUF ? 1
-                                                                                    : -1;
+        env.descriptor[call->slot] = is_done == (call->what == DMABUF) ? call->descriptor : -1;
+        env.retains[env.descriptor_place[call->slot]] += !is_done               ? 0
+                                                         : call->what == DMABUF ? 1
+                                                                                : -1;
         break;
     case REGISTER:
     case UNREGISTER:
-        world.registration[call->slot].id = is_done == (call->what == REGISTER) ? call->id : 0;
+        env.registration[call->slot].id = is_done == (call->what == REGISTER) ? call->id : 0;
         break;
     case ALLOC:
     case FREE:
-        world.block[call->slot] = is_done == (call->what == ALLOC) ? call->block : NULL;
-        world.is_reserved[call->slot] = false;
+        env.block[call->slot] = is_done == (call->what == ALLOC) ? call->block : NULL;
+        env.is_reserved[call->slot] = false;
         break;
     case EXPORT:
     case EXPORT_CLOSE:
@@ -369,18 +368,18 @@ static void add_up(const struct call *call)
     const unsigned place = place_of(call->range, call->first);
 
     for (unsigned i = 0; i < call->count; i++) {
-        world.committed[place + i] += call->what == COMMIT || call->what == ALIAS;
-        world.committed[place + i] -= call->what == DECOMMIT;
-        world.holds[place + i] += (call->what == HOLD) - (call->what == UNHOLD);
-        world.retains[place + i] += (call->what == EXPORT) - (call->what == EXPORT_CLOSE);
+        env.committed[place + i] += call->what == COMMIT || call->what == ALIAS;
+        env.committed[place + i] -= call->what == DECOMMIT;
+        env.holds[place + i] += (call->what == HOLD) - (call->what == UNHOLD);
+        env.retains[place + i] += (call->what == EXPORT) - (call->what == EXPORT_CLOSE);
     }
-    world.pins[place] += (call->what == PIN) - (call->what == UNPIN);
-    world.paused[pool_of(call->range)] += (call->what == PAUSE) - (call->what == RESUME);
+    env.pins[place] += (call->what == PIN) - (call->what == UNPIN);
+    env.paused[pool_of(call->range)] += (call->what == PAUSE) - (call->what == RESUME);
     if (call->what == RESUME)
-        world.was_resumed[pool_of(call->range)] = true;
+        env.was_resumed[pool_of(call->range)] = true;
     if (call->what == RELEASE) {
-        world.is_released[call->range] = true;
-        world.base[call->range] = UINT64_MAX;
+        env.is_released[call->range] = true;
+        env.base[call->range] = UINT64_MAX;
     }
 }
 
@@ -390,7 +389,7 @@ void call_settle(struct call *call, unsigned allowed)
 
     if (call->status != XSEG_OK)
         (void)xseg_error_message(text, sizeof(text));
-    if (world.was_armed)
+    if (env.was_armed)
         allowed |= FAULT;
     (void)pthread_mutex_lock(&lock);
     if (traces)
@@ -423,11 +422,11 @@ static void draw_run(struct call *call)
 /* Prefer granules of which the call can succeed; in a callback often those that the other call has claimed. */
 static void draw_granules(struct call *call, enum xseg_elastic_use use)
 {
-    if (world.is_nested && below(2) == 0)
+    if (env.is_nested && below(2) == 0)
         use = XSEG_ELASTIC_CLAIMED;
     for (unsigned tries = 0; tries < 16; tries++) {
         draw_run(call);
-        if (!world.is_released[call->range] && use_of(call->range, call->first) == use)
+        if (!env.is_released[call->range] && use_of(call->range, call->first) == use)
             return;
     }
 }
@@ -445,41 +444,41 @@ static bool draw_slot(struct call *call, unsigned slots, bool (*is_meant)(unsign
 
 bool call_has_block(unsigned slot)
 {
-    return !world.is_reserved[slot] && world.block[slot] != NULL;
+    return !env.is_reserved[slot] && env.block[slot] != NULL;
 }
 
 static bool is_no_block(unsigned slot)
 {
-    return !world.is_reserved[slot] && world.block[slot] == NULL;
+    return !env.is_reserved[slot] && env.block[slot] == NULL;
 }
 
 bool call_has_descriptor(unsigned slot)
 {
-    return world.descriptor[slot] >= 0;
+    return env.descriptor[slot] >= 0;
 }
 
 static bool is_no_descriptor(unsigned slot)
 {
-    return world.descriptor[slot] == -1;
+    return env.descriptor[slot] == -1;
 }
 
 bool call_has_registration(unsigned slot)
 {
-    return world.registration[slot].id != 0 && world.registration[slot].id != RESERVED_ID;
+    return env.registration[slot].id != 0 && env.registration[slot].id != RESERVED_ID;
 }
 
 /* One whose functions wait for this call, if there is one. */
 static bool draw_unregister(struct call *call)
 {
     for (call->slot = 0; call->slot < REGISTRATIONS; call->slot++)
-        if (call_has_registration(call->slot) && world.registration[call->slot].is_inside)
+        if (call_has_registration(call->slot) && env.registration[call->slot].is_inside)
             return true;
     return draw_slot(call, REGISTRATIONS, call_has_registration);
 }
 
 static bool is_no_registration(unsigned slot)
 {
-    return world.registration[slot].id == 0;
+    return env.registration[slot].id == 0;
 }
 
 /* The granules of the block that a live granule is in. */
@@ -487,7 +486,7 @@ static bool draw_export(struct call *call)
 {
     draw_granules(call, XSEG_ELASTIC_ALLOCATED);
     call->range = 2;
-    if (world.is_released[2])
+    if (env.is_released[2])
         return false;
     const enum xseg_elastic_use use = use_of(2, call->first);
     while (use == XSEG_ELASTIC_ALLOCATED && call->first > 0 && use_of(2, call->first - 1) == use)
@@ -495,14 +494,14 @@ static bool draw_export(struct call *call)
     for (call->count = 1; use == XSEG_ELASTIC_ALLOCATED && call->first + call->count < GRANULES &&
                           use_of(2, call->first + call->count) == use;)
         call->count++;
-    return world.exports[place_of(2, call->first)] == 0;
+    return env.exports[place_of(2, call->first)] == 0;
 }
 
 static bool draw_export_close(struct call *call)
 {
     for (call->first = 0; call->first < GRANULES; call->first++) {
         call->range = 2;
-        call->count = world.exports[place_of(2, call->first)];
+        call->count = env.exports[place_of(2, call->first)];
         if (call->count != 0)
             return true;
     }
@@ -542,14 +541,14 @@ static bool draw_arguments(struct call *call)
     case UNPIN:
         draw_granules(call, XSEG_ELASTIC_ALLOCATED);
         for (unsigned tries = 0; call->what == UNPIN && tries < 16; tries++)
-            if (world.pins[place_of(call->range, call->first)] == 0)
+            if (env.pins[place_of(call->range, call->first)] == 0)
                 draw_run(call);
         call->count = 1;
         return true;
     case UNHOLD:
         for (unsigned tries = 0; tries < 16; tries++) {
             draw_run(call);
-            if (world.holds[place_of(call->range, call->first)] != 0)
+            if (env.holds[place_of(call->range, call->first)] != 0)
                 break;
         }
         call->count = 1;
@@ -598,7 +597,7 @@ bool call_draw(struct call *call)
     for (at = below(sum); at >= weights[call->what]; call->what++)
         at -= weights[call->what];
     call->stream = (unsigned)below(STREAMS);
-    xseg_mutex_lock(&world.device->memory_lock);
+    xseg_mutex_lock(&env.device->memory_lock);
     (void)pthread_mutex_lock(&lock);
     const bool is_drawn = draw_arguments(call);
     if (is_drawn) {
@@ -606,6 +605,6 @@ bool call_draw(struct call *call)
         call_reserve_slot(call);
     }
     (void)pthread_mutex_unlock(&lock);
-    xseg_mutex_unlock(&world.device->memory_lock);
+    xseg_mutex_unlock(&env.device->memory_lock);
     return is_drawn;
 }

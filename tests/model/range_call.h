@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One call about ranges, drawn at random, and the world that it changes: for model/range_calls.
+ * One call about ranges, drawn at random, and the env that it changes: for model/range_calls.
  *
- * Threads: `lock` guards the sums and slots of the world, and what callbacks record.  Calls are drawn by the main thread.
+ * Threads: `lock` guards the sums and slots of the env, and what callbacks record.  Calls are drawn by the main thread.
  */
 #ifndef XSEG_TESTS_RANGE_CALL_H
 #define XSEG_TESTS_RANGE_CALL_H
@@ -12,9 +12,9 @@
 #include "src/core/block/block.h"
 #include "src/core/device/device.h"
 #include "src/core/range/range.h"
-#include "tests/support/cases.h"
-#include "tests/support/draw.h"
+#include "tests/support/child.h"
 #include "tests/support/ranges.h"
+#include "tests/support/rng.h"
 #include "vmm/alias.h"
 #include "xseg/register.h"
 
@@ -71,13 +71,13 @@ struct call {
     enum operation what;
     unsigned range, first, count, from, at, stream, slot;
     uint64_t bytes;
-    /* What the call makes or ends.  A slot is reserved when the call is drawn. */
+    /* The object that the call creates or ends.  A slot is reserved when the call is drawn. */
     uint64_t id;
     void *block;
     int descriptor;
     unsigned allowed;
     xseg_status status;
-    struct cases_thread thread;
+    struct child_case_thread thread;
     atomic_bool is_late; /* the call of a second thread waited until the first one went on */
 };
 
@@ -92,7 +92,7 @@ struct registration {
     bool entered[PLACES];
 };
 
-struct world {
+struct env {
     struct xseg_allocator *allocator;
     struct xseg_device *device;
     xseg_stream stream[STREAMS];
@@ -126,7 +126,7 @@ struct tally {
     uint64_t calls[OPERATIONS], nested, by_thread, late, faults, failed, busy;
 };
 
-extern struct world world;
+extern struct env env;
 extern struct tally tally;
 extern pthread_mutex_t lock;
 extern bool traces; /* print each call and its result */
@@ -143,7 +143,7 @@ extern bool traces; /* print each call and its result */
 
 static inline uint64_t below(uint64_t bound)
 {
-    return draw_next(&world.random) % bound;
+    return rng_next(&env.random) % bound;
 }
 
 static inline unsigned place_of(unsigned range, unsigned at)
@@ -153,7 +153,7 @@ static inline unsigned place_of(unsigned range, unsigned at)
 
 static inline void *address_of(unsigned range, unsigned at)
 {
-    const uint64_t address = world.base[range] + at * PAGE;
+    const uint64_t address = env.base[range] + at * PAGE;
 
     return (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
 }
@@ -165,7 +165,7 @@ static inline unsigned pool_of(unsigned range)
 
 static inline const struct xseg_range_state *state_of(unsigned range)
 {
-    return world.range[range]->state;
+    return env.range[range]->state;
 }
 
 static inline enum xseg_elastic_use use_of(unsigned range, unsigned at)

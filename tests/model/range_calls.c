@@ -3,13 +3,13 @@
  * Random calls about ranges from callbacks and from a second thread, and with driver calls that fail.
  *
  * model/ranges predicts each result exactly, one call at a time.  Here a step is one call; callbacks of observers and
- * registrations that run during the step make other calls, in the same thread or in a second one, and driver calls fail at
- * random.  Each call has a set of allowed results: that of the table in xseg/range.h for the states in which its granules
- * are when it begins, and the driver's error if a fault was armed.  If other calls were made during a call, each documented
- * result is allowed.
+ * registrations that run during the step make other calls, in the same thread or in a second one, and driver calls
+ * fail at random.  Each call has a set of allowed results: that of the table in xseg/range.h for the states in which
+ * its granules are when it begins, and the driver's error if a fault was armed.  If other calls were made during a
+ * call, each documented result is allowed.
  *
- * Successful calls add up in any order: a granule is committed as often as commits and aliases of it succeeded, less the
- * decommits.  So are holds, pins, descriptors, exports and pauses.  After each step
+ * Successful calls add up in any order: a granule is committed as often as commits and aliases of it succeeded, less
+ * the decommits.  So are holds, pins, descriptors, exports and pauses.  After each step
  *   - each granule is committed, held and retained as often as the sums say, and all audits pass;
  *   - each committed granule contains what was written to it, an aliased one what was written through another mapping;
  *   - observers and each registration have been notified of exactly the granules that are mapped;
@@ -29,7 +29,7 @@
 #include "tests/model/range_call.h"
 #include "xseg/observer.h"
 
-struct world world;
+struct env env;
 struct tally tally;
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 bool traces;
@@ -45,14 +45,14 @@ static void arm(void)
                                         NULL};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
-    if (!world.has_faults || below(3) != 0)
+    if (!env.has_faults || below(3) != 0)
         return;
     fault.call = calls[below(COUNT_OF(calls))];
     fault.nth = 1 + below(4);
     fault.every = below(4) == 0 ? 1 : 0;
     fault.error = below(3) == 0 ? 2 : 999;
     PROMISE(xseg_sim_fault_set(0, &fault) == XSEG_OK, "no fault");
-    world.was_armed = true;
+    env.was_armed = true;
 }
 
 static void disarm(void)
@@ -78,12 +78,12 @@ static void *call_from_thread(void *context)
 /* Make a call from a callback, in this thread or in a second one. */
 static void call_from_callback(void)
 {
-    struct call *call = &world.nested[world.calls];
+    struct call *call = &env.nested[env.calls];
     const bool by_thread = below(3) == 0;
 
-    if (world.is_nested || world.calls >= world.planned || below(4) == 0)
+    if (env.is_nested || env.calls >= env.planned || below(4) == 0)
         return;
-    world.is_nested = true;
+    env.is_nested = true;
     disarm();
     if (call_draw(call)) {
         call_prepare(call);
@@ -91,26 +91,26 @@ static void call_from_callback(void)
         arm();
         if (by_thread) {
             tally.by_thread++;
-            PROMISE(pthread_create(&world.thread[world.calls], NULL, call_from_thread, call) == 0,
+            PROMISE(pthread_create(&env.thread[env.calls], NULL, call_from_thread, call) == 0,
                     "no thread");
-            world.has_thread[world.calls] = true;
+            env.has_thread[env.calls] = true;
             for (unsigned i = 0; i < 1000 && !atomic_load(&call->thread.has_returned); i++)
                 (void)sched_yield();
-            cases_wait_for(&call->thread);
+            child_case_wait_for(&call->thread);
             if (!atomic_load(&call->thread.has_returned)) {
                 atomic_store(&call->is_late, true);
-                world.planned = 0; /* what other calls find is not known any more */
+                env.planned = 0; /* what other calls find is not known any more */
                 tally.late++;
             }
         } else {
             call->status = call_make(call);
             call_settle(call, call->allowed);
         }
-        world.calls++;
+        env.calls++;
         disarm();
     }
     arm();
-    world.is_nested = false;
+    env.is_nested = false;
 }
 
 static bool is_main(void)
@@ -121,7 +121,7 @@ static bool is_main(void)
 static bool find_place(const void *base, unsigned *place)
 {
     for (unsigned range = 0; range < RANGES; range++) {
-        const uint64_t offset = (uintptr_t)base - world.base[range];
+        const uint64_t offset = (uintptr_t)base - env.base[range];
 
         if (offset < GRANULES * PAGE) {
             *place = place_of(range, (unsigned)(offset / PAGE));
@@ -149,7 +149,7 @@ static void note(bool *table, const void *base, size_t bytes, bool is_mapped, co
 static void on_map(void *context, const struct xseg_mapping *mapping)
 {
     (void)context;
-    note(world.is_notified, mapping->base, mapping->bytes, true, "on map");
+    note(env.is_notified, mapping->base, mapping->bytes, true, "on map");
     if (is_main())
         call_from_callback();
 }
@@ -159,13 +159,13 @@ static void on_unmap(void *context, const struct xseg_mapping *mapping)
     (void)context;
     if (is_main())
         call_from_callback();
-    note(world.is_notified, mapping->base, mapping->bytes, false, "on unmap");
+    note(env.is_notified, mapping->base, mapping->bytes, false, "on unmap");
 }
 
-static bool on_short(void *context, const struct xseg_oom_info *shortage)
+static bool on_short(void *context, const struct xseg_oom_info *oom)
 {
     (void)context;
-    (void)shortage;
+    (void)oom;
     if (!is_main())
         return false;
     call_from_callback();
@@ -206,7 +206,7 @@ static uint64_t *word_of(unsigned place)
 
 static bool runs(unsigned place)
 {
-    return world.pool[pool_of(place / GRANULES)]->state == XSEG_POOL_RUNNING;
+    return env.pool[pool_of(place / GRANULES)]->state == XSEG_POOL_RUNNING;
 }
 
 /* Forget the contents of a granule that has other memory. */
@@ -217,10 +217,10 @@ static void notice_change(unsigned place)
         xseg_segment_generation(segment, place % GRANULES * PAGE, (place % GRANULES + 1) * PAGE);
 
     if (use_of(place / GRANULES, place % GRANULES) == XSEG_ELASTIC_EMPTY ||
-        (generation != world.generation[place] && !world.was_resumed[pool_of(place / GRANULES)]))
-        world.tag[place] = 0;
+        (generation != env.generation[place] && !env.was_resumed[pool_of(place / GRANULES)]))
+        env.tag[place] = 0;
     if (runs(place))
-        world.generation[place] = generation;
+        env.generation[place] = generation;
 }
 
 /* Check the contents of a committed granule, or write some to new memory. */
@@ -229,14 +229,14 @@ static void check_contents(unsigned place)
     const struct xseg_alias_record *page =
         xseg_alias_record(&state_of(place / GRANULES)->extent->segment, place % GRANULES);
 
-    for (unsigned other = 0; page != NULL && world.tag[place] == 0 && other < PLACES; other++)
-        if (!world.is_released[other / GRANULES] &&
+    for (unsigned other = 0; page != NULL && env.tag[place] == 0 && other < PLACES; other++)
+        if (!env.is_released[other / GRANULES] &&
             xseg_alias_record(&state_of(other / GRANULES)->extent->segment, other % GRANULES) ==
                 page)
-            world.tag[place] = world.tag[other];
-    if (world.tag[place] == 0)
-        *word_of(place) = world.tag[place] = ++world.tags;
-    PROMISE(*word_of(place) == world.tag[place], "granule %u of range %u has other contents",
+            env.tag[place] = env.tag[other];
+    if (env.tag[place] == 0)
+        *word_of(place) = env.tag[place] = ++env.tags;
+    PROMISE(*word_of(place) == env.tag[place], "granule %u of range %u has other contents",
             place % GRANULES, place / GRANULES);
 }
 
@@ -247,20 +247,20 @@ static void check_granule(unsigned place)
     const enum xseg_elastic_use use = use_of(range, at);
 
     PROMISE(use != XSEG_ELASTIC_CLAIMED, "granule %u of range %u is claimed", at, range);
-    PROMISE(world.committed[place] == (use == XSEG_ELASTIC_ALLOCATED),
+    PROMISE(env.committed[place] == (use == XSEG_ELASTIC_ALLOCATED),
             "granule %u of range %u was committed %d times, and is in use %d", at, range,
-            world.committed[place], (int)use);
-    PROMISE(state_of(range)->elastic.holds[at] == (uint32_t)world.holds[place],
+            env.committed[place], (int)use);
+    PROMISE(state_of(range)->elastic.holds[at] == (uint32_t)env.holds[place],
             "granule %u of range %u has %u holds", at, range, state_of(range)->elastic.holds[at]);
-    PROMISE(use != XSEG_ELASTIC_EMPTY || (world.pins[place] == 0 && world.retains[place] == 0),
+    PROMISE(use != XSEG_ELASTIC_EMPTY || (env.pins[place] == 0 && env.retains[place] == 0),
             "granule %u of range %u was unmapped, and is retained", at, range);
     const bool is_mapped = xseg_segment_is_mapped(segment, at);
     PROMISE(is_mapped == (use != XSEG_ELASTIC_EMPTY && runs(place)),
             "granule %u of range %u is in state %d", at, range, segment->state[at]);
-    PROMISE(world.is_notified[place] == is_mapped, "granule %u of range %u: notified %d, mapped %d",
-            at, range, world.is_notified[place], is_mapped);
+    PROMISE(env.is_notified[place] == is_mapped, "granule %u of range %u: notified %d, mapped %d",
+            at, range, env.is_notified[place], is_mapped);
     for (unsigned i = 0; i < REGISTRATIONS; i++) {
-        const struct registration *registration = &world.registration[i];
+        const struct registration *registration = &env.registration[i];
         const bool is_inside = registration->id != 0 && registration->range == range &&
                                at - registration->first < registration->count;
 
@@ -276,26 +276,25 @@ static void check(void)
 {
     struct xseg_violation violation = {0};
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
-    xseg_mutex_lock(&world.device->memory_lock);
+    xseg_mutex_lock(&env.device->memory_lock);
     for (unsigned i = 0; i < POOLS; i++) {
-        if (world.was_armed) /* a pause whose undo failed leaves the pool paused */
-            world.paused[i] = world.pool[i]->state == XSEG_POOL_PAUSED;
-        PROMISE(world.paused[i] == (world.pool[i]->state == XSEG_POOL_PAUSED),
-                "pool %u was paused %d times, and is in state %d", i, world.paused[i],
-                (int)world.pool[i]->state);
+        if (env.was_armed) /* a pause whose undo failed leaves the pool paused */
+            env.paused[i] = env.pool[i]->state == XSEG_POOL_PAUSED;
+        PROMISE(env.paused[i] == (env.pool[i]->state == XSEG_POOL_PAUSED),
+                "pool %u was paused %d times, and is in state %d", i, env.paused[i],
+                (int)env.pool[i]->state);
     }
     for (unsigned place = 0; place < PLACES; place++)
-        if (!world.is_released[place / GRANULES])
+        if (!env.is_released[place / GRANULES])
             notice_change(place);
     for (unsigned place = 0; place < PLACES; place++)
-        if (!world.is_released[place / GRANULES])
+        if (!env.is_released[place / GRANULES])
             check_granule(place);
-    xseg_mutex_unlock(&world.device->memory_lock);
-    PROMISE(xseg_device_audit(world.device, &violation), "%s: %s", violation.tag, violation.text);
-    PROMISE(xseg_stats_get(world.allocator, &where, &stats) == XSEG_OK, "no statistics");
+    xseg_mutex_unlock(&env.device->memory_lock);
+    PROMISE(xseg_device_audit(env.device, &violation), "%s: %s", violation.tag, violation.text);
+    PROMISE(xseg_stats_get(env.allocator, &where, &stats) == XSEG_OK, "no statistics");
     PROMISE(stats.physical_bytes == xseg_sim_used(0), "%llu bytes in use, %llu of the driver",
             (unsigned long long)stats.physical_bytes, (unsigned long long)xseg_sim_used(0));
 }
@@ -306,14 +305,14 @@ static void reserve(unsigned range)
 {
     struct xseg_range_options options = {sizeof(options)};
 
-    options.pool = world.pool[pool_of(range)];
-    PROMISE(xseg_range_reserve(world.allocator, 0, GRANULES * PAGE, &options,
-                               &world.range[range]) == XSEG_OK,
+    options.pool = env.pool[pool_of(range)];
+    PROMISE(xseg_range_reserve(env.allocator, 0, GRANULES * PAGE, &options, &env.range[range]) ==
+                XSEG_OK,
             "no range");
-    world.base[range] = (uintptr_t)info(world.range[range]).base;
-    world.is_released[range] = false;
+    env.base[range] = (uintptr_t)info(env.range[range]).base;
+    env.is_released[range] = false;
     for (unsigned at = 0; at < GRANULES; at++)
-        world.generation[place_of(range, at)] = world.tag[place_of(range, at)] = 0;
+        env.generation[place_of(range, at)] = env.tag[place_of(range, at)] = 0;
 }
 
 /* Queue work on a committed granule. */
@@ -321,16 +320,16 @@ static void queue_work(void)
 {
     const unsigned place = (unsigned)below(PLACES), stream = (unsigned)below(STREAMS);
 
-    if (!world.is_released[place / GRANULES] && world.committed[place] == 1 && runs(place))
-        scene_work_at(world.stream[stream], word_of(place), PAGE);
+    if (!env.is_released[place / GRANULES] && env.committed[place] == 1 && runs(place))
+        env_launch_at(env.stream[stream], word_of(place), PAGE);
 }
 
 static void join_threads(void)
 {
-    for (unsigned i = 0; i < COUNT_OF(world.thread); i++)
-        if (world.has_thread[i]) {
-            PROMISE(pthread_join(world.thread[i], NULL) == 0, "no thread to join");
-            world.has_thread[i] = false;
+    for (unsigned i = 0; i < COUNT_OF(env.thread); i++)
+        if (env.has_thread[i]) {
+            PROMISE(pthread_join(env.thread[i], NULL) == 0, "no thread to join");
+            env.has_thread[i] = false;
         }
 }
 
@@ -338,10 +337,10 @@ static void take_step(void)
 {
     struct call call;
 
-    world.planned = (unsigned)below(NESTED + 1);
-    world.calls = 0;
-    world.was_resumed[0] = world.was_resumed[1] = false;
-    world.was_armed = false;
+    env.planned = (unsigned)below(NESTED + 1);
+    env.calls = 0;
+    env.was_resumed[0] = env.was_resumed[1] = false;
+    env.was_armed = false;
     if (below(2) == 0)
         queue_work();
     if (!call_draw(&call))
@@ -350,11 +349,11 @@ static void take_step(void)
     arm();
     call.status = call_make(&call);
     join_threads();
-    call_settle(&call, world.calls != 0 ? ANY : call.allowed);
+    call_settle(&call, env.calls != 0 ? ANY : call.allowed);
     disarm();
     check();
     for (unsigned range = 0; range < RANGES; range++)
-        if (world.is_released[range] && world.pool[pool_of(range)]->state == XSEG_POOL_RUNNING)
+        if (env.is_released[range] && env.pool[pool_of(range)]->state == XSEG_POOL_RUNNING)
             reserve(range);
 }
 
@@ -372,38 +371,37 @@ static void open_world(uint64_t seed, bool has_faults)
     struct xseg_pool_options exportable = {sizeof(exportable)};
     struct xseg_observer observer = {sizeof(observer)};
 
-    memset(&world, 0, sizeof(world));
-    world.random = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
-    world.has_faults = has_faults;
+    memset(&env, 0, sizeof(env));
+    env.random = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    env.has_faults = has_faults;
     settings.memory_bytes = seed % 3 == 0 ? GIB : (seed % 3 == 1 ? 96 : 56) * MIB;
     settings.real_bytes = true;
     settings.single_mapping_calls = seed % 8 == 5;
     PROMISE(xseg_sim_reset(&settings) == XSEG_OK, "no machine");
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = be_quiet;
-    options.clock = scene_clock;
+    options.clock = env_clock;
     PROMISE(xseg_open(seed % 2 == 0 ? "rdma:True,page_cache_mb:16" : "rdma:True", &options,
-                      &world.allocator) == XSEG_OK,
+                      &env.allocator) == XSEG_OK,
             "no allocator");
     exportable.exportable = true;
-    PROMISE(xseg_pool_create(world.allocator, 0, NULL, &world.pool[0]) == XSEG_OK &&
-                xseg_pool_create(world.allocator, 0, &exportable, &world.pool[1]) == XSEG_OK,
+    PROMISE(xseg_pool_create(env.allocator, 0, NULL, &env.pool[0]) == XSEG_OK &&
+                xseg_pool_create(env.allocator, 0, &exportable, &env.pool[1]) == XSEG_OK,
             "no pools");
-    world.device = xseg_allocator_open_device(world.allocator, 0);
+    env.device = xseg_allocator_open_device(env.allocator, 0);
     for (unsigned i = 1; i < STREAMS; i++)
-        world.stream[i] = scene_stream();
+        env.stream[i] = env_stream();
     for (unsigned i = 0; i < DESCRIPTORS; i++)
-        world.descriptor[i] = -1;
+        env.descriptor[i] = -1;
     for (unsigned range = 0; range < RANGES; range++)
         reserve(range);
-    world.registrar = (struct xseg_registrar){.struct_size = sizeof(struct xseg_registrar)};
-    world.registrar.enter = on_enter;
-    world.registrar.leave = on_leave;
+    env.registrar = (struct xseg_registrar){.struct_size = sizeof(struct xseg_registrar)};
+    env.registrar.enter = on_enter;
+    env.registrar.leave = on_leave;
     observer.on_map = on_map;
     observer.on_unmap = on_unmap;
     observer.on_low_memory = on_short;
-    PROMISE(xseg_observer_add(world.allocator, &observer, &world.observer) == XSEG_OK,
-            "no observer");
+    PROMISE(xseg_observer_add(env.allocator, &observer, &env.observer) == XSEG_OK, "no observer");
 }
 
 /* Make a call that has to succeed. */
@@ -427,16 +425,16 @@ static void release_all(void)
             must(UNREGISTER, 0, 0, i);
     for (unsigned i = 0; i < DESCRIPTORS; i++)
         if (call_has_descriptor(i))
-            must(DMABUF_CLOSE, world.descriptor_place[i], 0, i);
+            must(DMABUF_CLOSE, env.descriptor_place[i], 0, i);
     for (unsigned i = 0; i < BLOCKS; i++)
         if (call_has_block(i))
             must(FREE, 0, 0, i);
     for (unsigned place = 0; place < PLACES; place++) {
-        if (world.exports[place] != 0)
-            must(EXPORT_CLOSE, place, world.exports[place], 0);
-        while (world.pins[place] > 0)
+        if (env.exports[place] != 0)
+            must(EXPORT_CLOSE, place, env.exports[place], 0);
+        while (env.pins[place] > 0)
             must(UNPIN, place, 1, 0);
-        while (world.holds[place] > 0)
+        while (env.holds[place] > 0)
             must(UNHOLD, place, 1, 0);
     }
 }
@@ -444,35 +442,35 @@ static void release_all(void)
 /* End everything, and expect that all memory is released. */
 static void close_world(void)
 {
-    world.planned = 0;
-    world.was_armed = false;
+    env.planned = 0;
+    env.was_armed = false;
     release_all();
     for (unsigned range = 0; range < RANGES; range++)
-        PROMISE(world.is_released[range] || xseg_range_set_quota(world.range[range], 0) == XSEG_OK,
+        PROMISE(env.is_released[range] || xseg_range_set_quota(env.range[range], 0) == XSEG_OK,
                 "quota");
     /* A pool finds memory to resume when the other one has given up its own. */
     for (unsigned turn = 0; turn < 2 * RANGES; turn++) {
         const unsigned range = turn % RANGES;
 
-        if (world.paused[pool_of(range)] != 0 &&
-            xseg_pool_resume(world.pool[pool_of(range)]) == XSEG_OK)
-            world.paused[pool_of(range)] = 0;
-        for (unsigned at = 0; world.paused[pool_of(range)] == 0 && at < GRANULES; at++)
-            if (world.committed[place_of(range, at)] != 0)
+        if (env.paused[pool_of(range)] != 0 &&
+            xseg_pool_resume(env.pool[pool_of(range)]) == XSEG_OK)
+            env.paused[pool_of(range)] = 0;
+        for (unsigned at = 0; env.paused[pool_of(range)] == 0 && at < GRANULES; at++)
+            if (env.committed[place_of(range, at)] != 0)
                 must(DECOMMIT, place_of(range, at), 1, 0);
         xseg_sim_finish_all();
     }
     for (unsigned range = 0; range < RANGES; range++)
-        if (!world.is_released[range])
+        if (!env.is_released[range])
             must(RELEASE, place_of(range, 0), 0, 0);
     for (unsigned i = 0; i < POOLS; i++)
-        PROMISE(xseg_pool_release(world.pool[i]) == XSEG_OK, "pool");
-    PROMISE(xseg_observer_remove(world.allocator, world.observer) == XSEG_OK, "observer");
+        PROMISE(xseg_pool_release(env.pool[i]) == XSEG_OK, "pool");
+    PROMISE(xseg_observer_remove(env.allocator, env.observer) == XSEG_OK, "observer");
     for (unsigned i = 1; i < STREAMS; i++) {
-        PROMISE(xseg_stream_retire(world.allocator, 0, world.stream[i]) == XSEG_OK, "stream");
-        scene_stream_destroy(world.stream[i]);
+        PROMISE(xseg_stream_retire(env.allocator, 0, env.stream[i]) == XSEG_OK, "stream");
+        env_stream_destroy(env.stream[i]);
     }
-    scene_close(world.allocator);
+    env_close(env.allocator);
 }
 
 static char text_played[128];
@@ -533,13 +531,13 @@ static void play_all(uint64_t first, bool has_faults)
     }
 }
 
-static void from_callbacks_and_threads(void **state)
+static void calls_from_callbacks_and_threads_match_the_model(void **state)
 {
     (void)state;
     play_all(1, false);
 }
 
-static void with_driver_faults(void **state)
+static void calls_with_driver_faults_match_the_model(void **state)
 {
     (void)state;
     play_all(1000000, true);
@@ -548,8 +546,8 @@ static void with_driver_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(from_callbacks_and_threads),
-        cmocka_unit_test(with_driver_faults),
+        cmocka_unit_test(calls_from_callbacks_and_threads_match_the_model),
+        cmocka_unit_test(calls_with_driver_faults_match_the_model),
     };
 
     (void)signal(SIGABRT, report_abort);

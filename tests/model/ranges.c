@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programmes about elastic ranges, against arrays: what each granule is used for, which page it has, which stream
- * it leaves with and behind which work.
+ * Random programs with elastic ranges, against arrays: the use of each granule, its page, and the stream and work that
+ * its pending unmap waits for.
  *
- * Five ranges of one device, in three pools: three share one, one has longer pages, one has pages that can be exported and
- * a limit.  Commits, decommits, shares, holds, pages
- * made ahead, quotas, checkpoints, times of captures, pauses of the pools; blocks beside them, on a device of little
- * memory.  All work is open-ended and says which granules it touches, so that the strict simulator ends the process if a
- * page goes beneath it.  After each step each granule is what the arrays say, each page is counted where they say, and
- * contains what was written to it; the figures of the ranges, of their pools and of the device are those of the arrays.
+ * Five ranges of one device, in three pools: three share one, one has longer pages, one has exportable pages and a
+ * limit. Commits, decommits, aliases, holds, prepared pages, quotas, checkpoints, marked captures, pauses; and blocks,
+ * on a device of little memory.  All work is open-ended and names its granules, so that the simulator ends the process
+ * if a page in use is unmapped.  After each step each granule, page, content and statistic is that of the arrays.
  *
- * Where the library has waited for streams, or may have given memory back that nobody named, the arrays are told which
- * granules went, and expect of each that it was allowed to.
+ * If the library has waited for streams, or may have released memory, the arrays adopt the unmapped granules, and
+ * expect that each was allowed to be unmapped.
  *
- * A failure names its seed.  By hand:
+ * A failure prints its seed.  By hand:
  *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-ranges
  *   XSEG_TEST_TRACE=1 ...                     (the name of each step)
  *   XSEG_TEST_SEED=1000 XSEG_TEST_SEEDS=10000 XSEG_TEST_STEPS=1000 ...
@@ -28,9 +26,9 @@
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "src/core/range/range.h"
-#include "tests/model/machine.h"
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/model/driver.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 #include "vmm/alias.h"
 #include "xseg/range.h"
 
@@ -42,7 +40,7 @@
 #define BLOCKS   12u
 #define NONE     UINT32_MAX
 
-/* How many pieces of work of each stream have to be over. */
+/* Number of completed kernels of each stream. */
 struct point {
     uint64_t of[STREAMS];
 };
@@ -70,7 +68,7 @@ struct batch {
 
 struct kind {
     uint64_t page_bytes, limit;
-    unsigned pool; /* of the pools that are named; NONE: one of its own */
+    unsigned pool; /* of the named pools; NONE: a private one */
     bool exportable;
 };
 
@@ -79,14 +77,14 @@ static const struct kind kinds[RANGES] = {
     {2 * MIB, 0, NONE, false}, {2 * MIB, 24 * MIB, 1, true},
 };
 
-static struct world {
+static struct env {
     struct xseg_allocator *allocator;
     struct xseg_device *device;
     xseg_stream stream[STREAMS];
     xseg_event event[STREAMS][WORK]; /* behind piece number n: at n % WORK */
     bool is_known[STREAMS];          /* to the library */
     struct point behind[STREAMS];    /* what the next piece of a stream waits for */
-    struct point over;               /* what is over */
+    struct point over;               /* completed work */
     struct xseg_pool *pool[2];
     struct xseg_range *range[RANGES];
     bool is_paused[RANGES];
@@ -103,9 +101,9 @@ static struct world {
     uint64_t was_reserved[RANGES];
     uint64_t random, tag, cache, limit;
     bool has_bytes, ran_short;
-} world;
+} env;
 
-/* What programmes came to, so that a test in which nothing happens is seen. */
+/* Totals of all programs, to detect a test without effect. */
 static struct {
     uint64_t commits, refused, recommits, shares, gone, outlived, waited, parted, pauses, restored,
         not_restored, brought_back;
@@ -113,12 +111,12 @@ static struct {
 
 static uint64_t below(uint64_t bound)
 {
-    return draw_next(&world.random) % bound;
+    return rng_next(&env.random) % bound;
 }
 
 static struct granule *granule_of(unsigned range, unsigned at)
 {
-    return &world.granule[range * GRANULES + at];
+    return &env.granule[range * GRANULES + at];
 }
 
 /* --- Points. --- */
@@ -126,29 +124,29 @@ static struct granule *granule_of(unsigned range, unsigned at)
 static void wait_for(unsigned stream, const struct point *point)
 {
     for (unsigned i = 0; i < STREAMS; i++)
-        if (point->of[i] > world.behind[stream].of[i])
-            world.behind[stream].of[i] = point->of[i];
+        if (point->of[i] > env.behind[stream].of[i])
+            env.behind[stream].of[i] = point->of[i];
 }
 
 static bool has_passed(const struct point *point)
 {
     for (unsigned i = 0; i < STREAMS; i++)
-        if (point->of[i] > world.over.of[i])
+        if (point->of[i] > env.over.of[i])
             return false;
     return true;
 }
 
-/* Find out which work is over: the library may have waited for some. */
+/* Poll the streams: the library may have waited for some. */
 static void look_at_streams(void)
 {
     for (unsigned i = 0; i < STREAMS; i++)
-        while (world.over.of[i] < world.behind[i].of[i]) {
-            xseg_event *event = &world.event[i][(world.over.of[i] + 1) % WORK];
+        while (env.over.of[i] < env.behind[i].of[i]) {
+            xseg_event *event = &env.event[i][(env.over.of[i] + 1) % WORK];
 
-            if (!machine_has_passed(*event))
+            if (!driver_has_completed(*event))
                 break;
-            machine_event_destroy(*event);
-            world.over.of[i]++;
+            driver_event_destroy(*event);
+            env.over.of[i]++;
         }
 }
 
@@ -157,9 +155,9 @@ static void order(unsigned stream, unsigned range, unsigned first, unsigned coun
 {
     for (unsigned at = first; at < first + count; at++)
         for (unsigned i = 0; i < STREAMS; i++)
-            if (granule_of(range, at)->user.of[i] > world.behind[stream].of[i] && i != stream) {
-                scene_stream_wait(world.stream[stream], world.stream[i]);
-                wait_for(stream, &world.behind[i]);
+            if (granule_of(range, at)->user.of[i] > env.behind[stream].of[i] && i != stream) {
+                env_stream_wait(env.stream[stream], env.stream[i]);
+                wait_for(stream, &env.behind[i]);
             }
 }
 
@@ -167,17 +165,17 @@ static void order(unsigned stream, unsigned range, unsigned first, unsigned coun
 
 static struct page *page_at(unsigned place)
 {
-    return &world.page[world.granule[place].page];
+    return &env.page[env.granule[place].page];
 }
 
 static bool is_live(unsigned place)
 {
-    return world.granule[place].use == XSEG_ELASTIC_ALLOCATED;
+    return env.granule[place].use == XSEG_ELASTIC_ALLOCATED;
 }
 
 static bool runs(unsigned place)
 {
-    return !world.is_paused[place / GRANULES];
+    return !env.is_paused[place / GRANULES];
 }
 
 /* Whether a granule is the first of those that map its page, in a range or in all of them. */
@@ -186,7 +184,7 @@ static bool is_first_mapping(unsigned place, bool in_range)
     const unsigned first = in_range ? place / GRANULES * GRANULES : 0;
 
     for (unsigned other = first; other < place; other++)
-        if (world.granule[other].page == world.granule[place].page)
+        if (env.granule[other].page == env.granule[place].page)
             return false;
     return true;
 }
@@ -194,7 +192,7 @@ static bool is_first_mapping(unsigned place, bool in_range)
 static bool is_page_live(unsigned page)
 {
     for (unsigned place = 0; place < PLACES; place++)
-        if (world.granule[place].page == page && is_live(place))
+        if (env.granule[place].page == page && is_live(place))
             return true;
     return false;
 }
@@ -202,67 +200,66 @@ static bool is_page_live(unsigned page)
 /* The mapping of a granule is removed. */
 static void forget_place(unsigned place)
 {
-    const unsigned page = world.granule[place].page, range = place / GRANULES;
+    const unsigned page = env.granule[place].page, range = place / GRANULES;
     bool is_mapped = false;
 
-    world.granule[place].page = NONE;
-    world.page[page].places--;
+    env.granule[place].page = NONE;
+    env.page[page].places--;
     for (unsigned other = range * GRANULES; other < (range + 1) * GRANULES; other++)
-        is_mapped = is_mapped || world.granule[other].page == page;
-    if (world.page[page].charged != range || is_mapped)
+        is_mapped = is_mapped || env.granule[other].page == page;
+    if (env.page[page].charged != range || is_mapped)
         return;
-    world.page[page].charged = NONE;
-    tally.outlived += world.page[page].places != 0;
+    env.page[page].charged = NONE;
+    tally.outlived += env.page[page].places != 0;
 }
 
 /* --- Batches. --- */
 
 static void end_batch(unsigned batch)
 {
-    world.batches--;
-    memmove(&world.batch[batch], &world.batch[batch + 1],
-            (world.batches - batch) * sizeof(world.batch[0]));
+    env.batches--;
+    memmove(&env.batch[batch], &env.batch[batch + 1], (env.batches - batch) * sizeof(env.batch[0]));
     for (unsigned place = 0; place < PLACES; place++)
-        world.granule[place].batch -=
-            world.granule[place].batch != NONE && world.granule[place].batch > batch;
+        env.granule[place].batch -=
+            env.granule[place].batch != NONE && env.granule[place].batch > batch;
 }
 
 static void leave_batch(unsigned place)
 {
-    const unsigned batch = world.granule[place].batch;
+    const unsigned batch = env.granule[place].batch;
 
-    world.granule[place].batch = NONE;
-    if (--world.batch[batch].left == 0)
+    env.granule[place].batch = NONE;
+    if (--env.batch[batch].left == 0)
         end_batch(batch);
 }
 
 static void add_batch(unsigned range, unsigned first, unsigned count, unsigned stream)
 {
-    world.batch[world.batches] = (struct batch){.range = range,
-                                                .stream = stream,
-                                                .left = count,
-                                                .behind = world.behind[stream],
-                                                .has_event = world.marks == 0};
+    env.batch[env.batches] = (struct batch){.range = range,
+                                            .stream = stream,
+                                            .left = count,
+                                            .behind = env.behind[stream],
+                                            .has_event = env.marks == 0};
     for (unsigned at = first; at < first + count; at++)
-        granule_of(range, at)->batch = world.batches;
-    world.batches++;
+        granule_of(range, at)->batch = env.batches;
+    env.batches++;
 }
 
-/* The mapping of granules has gone. */
+/* The granules are unmapped. */
 static void go(unsigned first, unsigned count)
 {
     for (unsigned place = first; place < first + count; place++) {
-        assert_int_equal(world.granule[place].holds, 0);
+        assert_int_equal(env.granule[place].holds, 0);
         forget_place(place);
         leave_batch(place);
-        world.granule[place].use = XSEG_ELASTIC_EMPTY;
+        env.granule[place].use = XSEG_ELASTIC_EMPTY;
         tally.gone++;
     }
 }
 
 static bool may_go(unsigned place, unsigned batch)
 {
-    const struct granule *granule = &world.granule[place];
+    const struct granule *granule = &env.granule[place];
 
     return granule->use == XSEG_ELASTIC_UNMAPPING && granule->batch == batch && granule->holds == 0;
 }
@@ -270,12 +267,12 @@ static bool may_go(unsigned place, unsigned batch)
 /* Take away what may go of a batch; whether the batch has ended. */
 static bool work_off(unsigned batch)
 {
-    const unsigned base = world.batch[batch].range * GRANULES;
+    const unsigned base = env.batch[batch].range * GRANULES;
 
     for (unsigned first = base, count; first < base + GRANULES; first += count + 1) {
         for (count = 0; first + count < base + GRANULES && may_go(first + count, batch);)
             count++;
-        const bool is_last = world.batch[batch].left == count;
+        const bool is_last = env.batch[batch].left == count;
         if (count != 0)
             go(first, count);
         if (is_last)
@@ -289,15 +286,15 @@ static void ask(void)
 {
     bool at_work[STREAMS] = {false};
 
-    for (unsigned i = 0; i < world.batches; i++) {
-        struct batch *batch = &world.batch[i];
+    for (unsigned i = 0; i < env.batches; i++) {
+        struct batch *batch = &env.batch[i];
 
         if (!batch->has_event && !batch->is_over)
-            batch->behind = world.behind[batch->stream];
+            batch->behind = env.behind[batch->stream];
         batch->has_event = true;
     }
-    for (unsigned i = 0; i < world.batches; i++) {
-        struct batch *batch = &world.batch[i];
+    for (unsigned i = 0; i < env.batches; i++) {
+        struct batch *batch = &env.batch[i];
 
         if (batch->is_over || at_work[batch->stream])
             continue;
@@ -308,32 +305,32 @@ static void ask(void)
 
 static void look(void)
 {
-    if (world.marks > 0)
+    if (env.marks > 0)
         return;
     ask();
-    for (unsigned i = 0; i < world.batches;)
-        i += world.batch[i].is_over && work_off(i) ? 0 : 1;
+    for (unsigned i = 0; i < env.batches;)
+        i += env.batch[i].is_over && work_off(i) ? 0 : 1;
 }
 
 /* --- What the library has waited for, or given back. --- */
 
 static const struct xseg_elastic *elastic_of(unsigned range)
 {
-    return &world.range[range]->state->elastic;
+    return &env.range[range]->state->elastic;
 }
 
-/* Granules that have gone were allowed to. */
+/* Expect that unmapped granules were allowed to be. */
 static void adopt(void)
 {
     look_at_streams();
     for (unsigned place = 0; place < PLACES; place++) {
-        const struct granule *granule = &world.granule[place];
+        const struct granule *granule = &env.granule[place];
 
         if (granule->use != XSEG_ELASTIC_UNMAPPING ||
             elastic_of(place / GRANULES)->use[place % GRANULES] != XSEG_ELASTIC_EMPTY)
             continue;
-        assert_int_equal(world.marks, 0);
-        assert_true(has_passed(&world.batch[granule->batch].behind));
+        assert_int_equal(env.marks, 0);
+        assert_true(has_passed(&env.batch[granule->batch].behind));
         go(place, 1);
     }
 }
@@ -352,7 +349,7 @@ static uint64_t own_of(unsigned range)
     uint64_t own = 0;
 
     for (unsigned place = range * GRANULES; place < (range + 1) * GRANULES; place++)
-        own += world.granule[place].page != NONE && page_at(place)->charged == range &&
+        own += env.granule[place].page != NONE && page_at(place)->charged == range &&
                is_first_mapping(place, true);
     return own * kinds[range].page_bytes;
 }
@@ -363,9 +360,8 @@ static uint64_t pages_of(const struct xseg_pool *pool, bool live)
     uint64_t bytes = 0;
 
     for (unsigned place = 0; place < PLACES; place++)
-        if (world.granule[place].page != NONE &&
-            world.range[place / GRANULES]->state->pool == pool && is_first_mapping(place, false) &&
-            (!live || is_page_live(world.granule[place].page)))
+        if (env.granule[place].page != NONE && env.range[place / GRANULES]->state->pool == pool &&
+            is_first_mapping(place, false) && (!live || is_page_live(env.granule[place].page)))
             bytes += kinds[place / GRANULES].page_bytes;
     return bytes;
 }
@@ -383,18 +379,16 @@ static struct xseg_range_info info_of(unsigned range)
 {
     struct xseg_range_info info = {sizeof(info)};
 
-    assert_int_equal(xseg_range_query(world.range[range], &info), XSEG_OK);
+    assert_ok(xseg_range_query(env.range[range], &info));
     return info;
 }
 
 static struct xseg_statistics stats_of(struct xseg_pool *pool)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = 0, .pool = pool};
 
-    where.device = 0;
-    where.pool = pool;
-    assert_int_equal(xseg_stats_get(world.allocator, &where, &stats), XSEG_OK);
+    assert_ok(xseg_stats_get(env.allocator, &where, &stats));
     return stats;
 }
 
@@ -406,10 +400,10 @@ static void check_range(unsigned range)
 
     assert_int_equal(info.committed_bytes, live);
     assert_int_equal(info.pending_unmap_bytes, leaving);
-    assert_int_equal(info.mapped_bytes, world.is_paused[range] ? 0 : live + leaving);
-    assert_int_equal(info.physical_bytes, (world.is_paused[range] ? 0 : own_of(range)));
-    assert_int_equal(info.quota_bytes, world.quota[range]);
-    assert_int_equal(info.recommits, world.recommits[range]);
+    assert_int_equal(info.mapped_bytes, env.is_paused[range] ? 0 : live + leaving);
+    assert_int_equal(info.physical_bytes, (env.is_paused[range] ? 0 : own_of(range)));
+    assert_int_equal(info.quota_bytes, env.quota[range]);
+    assert_int_equal(info.recommits, env.recommits[range]);
 }
 
 static void check_pool(struct xseg_pool *pool)
@@ -419,8 +413,8 @@ static void check_pool(struct xseg_pool *pool)
     bool is_paused = false;
 
     for (unsigned range = 0; range < RANGES; range++)
-        if (world.range[range]->state->pool == pool)
-            is_paused = world.is_paused[range];
+        if (env.range[range]->state->pool == pool)
+            is_paused = env.is_paused[range];
     assert_int_equal(stats.reserved_bytes[0].current, is_paused ? 0 : own);
     assert_int_equal(stats.active_bytes[0].current, own);
     assert_int_equal(stats.allocated_bytes[0].current, live);
@@ -429,7 +423,7 @@ static void check_pool(struct xseg_pool *pool)
 
 static uint64_t *word_of(unsigned place, unsigned which)
 {
-    const struct xseg_segment *segment = &world.range[place / GRANULES]->state->extent->segment;
+    const struct xseg_segment *segment = &env.range[place / GRANULES]->state->extent->segment;
     const uint64_t at = segment->base + (place % GRANULES) * segment->granule_bytes;
 
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
@@ -438,7 +432,7 @@ static uint64_t *word_of(unsigned place, unsigned which)
 
 static void check_granule(unsigned place)
 {
-    const struct granule *granule = &world.granule[place];
+    const struct granule *granule = &env.granule[place];
     const struct xseg_elastic *elastic = elastic_of(place / GRANULES);
 
     if (granule->use != elastic->use[place % GRANULES])
@@ -446,12 +440,12 @@ static void check_granule(unsigned place)
                  elastic->use[place % GRANULES], granule->use);
     if (granule->page == NONE)
         return;
-    const struct xseg_segment *segment = &world.range[place / GRANULES]->state->extent->segment;
+    const struct xseg_segment *segment = &env.range[place / GRANULES]->state->extent->segment;
     const bool has_others = page_at(place)->places > 1;
     if (xseg_alias_exists(segment, place % GRANULES) != has_others)
         fail_msg("granule %u of range %u has a page with %u mappings", place % GRANULES,
                  place / GRANULES, page_at(place)->places);
-    for (unsigned which = 0; world.has_bytes && runs(place) && which < 3; which++)
+    for (unsigned which = 0; env.has_bytes && runs(place) && which < 3; which++)
         if (*word_of(place, which) != page_at(place)->tag)
             fail_msg("granule %u of range %u contains something else", place % GRANULES,
                      place / GRANULES);
@@ -461,18 +455,18 @@ static void check_granule(unsigned place)
 static void check_block(unsigned place)
 {
     const unsigned range = place / GRANULES;
-    const enum xseg_elastic_use use = world.granule[place].use;
+    const enum xseg_elastic_use use = env.granule[place].use;
     unsigned first = place, end = place + 1;
 
     if (use == XSEG_ELASTIC_EMPTY)
         return;
-    while (first > range * GRANULES && world.granule[first - 1].use == use)
+    while (first > range * GRANULES && env.granule[first - 1].use == use)
         first--;
-    while (end < (range + 1) * GRANULES && world.granule[end].use == use)
+    while (end < (range + 1) * GRANULES && env.granule[end].use == use)
         end++;
-    const struct xseg_segment *segment = &world.range[range]->state->extent->segment;
+    const struct xseg_segment *segment = &env.range[range]->state->extent->segment;
     const uint64_t base = segment->base + (first % GRANULES) * segment->granule_bytes;
-    const struct xseg_block_info info = scene_block(world.allocator, word_of(place, 1));
+    const struct xseg_block_info info = env_block(env.allocator, word_of(place, 1));
     assert_int_equal((uintptr_t)info.base, base);
     assert_int_equal(info.bytes, (end - first) * segment->granule_bytes);
     assert_int_equal(info.state, use == XSEG_ELASTIC_ALLOCATED ? XSEG_BLOCK_ALLOCATED
@@ -489,14 +483,14 @@ static void check_device(bool audits)
         const uint64_t own = own_of(range);
 
         prepared += info_of(range).prepared_bytes;
-        promised += world.quota[range] > own ? world.quota[range] - own : 0;
+        promised += env.quota[range] > own ? env.quota[range] - own : 0;
     }
     assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
-    assert_true(xseg_sim_used(0) <= world.limit);
+    assert_true(xseg_sim_used(0) <= env.limit);
     assert_true(stats.idle_page_bytes >= prepared);
-    assert_true(stats.idle_page_bytes - prepared <= world.cache);
-    assert_int_equal(world.device->unused_quota, promised);
-    if (audits && !xseg_device_audit(world.device, &violation))
+    assert_true(stats.idle_page_bytes - prepared <= env.cache);
+    assert_int_equal(env.device->unused_quota, promised);
+    if (audits && !xseg_device_audit(env.device, &violation))
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
@@ -506,7 +500,7 @@ static void check(bool audits)
         check_granule(place);
     for (unsigned range = 0; range < RANGES; range++) {
         check_range(range);
-        check_pool(world.range[range]->state->pool);
+        check_pool(env.range[range]->state->pool);
     }
     check_block((unsigned)below(PLACES));
     check_device(audits);
@@ -517,13 +511,11 @@ static void check(bool audits)
 /* Queue work on granules, if there is room for it. */
 static void launch(unsigned stream, unsigned range, unsigned first, unsigned count)
 {
-    if (world.behind[stream].of[stream] - world.over.of[stream] >= WORK - 1 ||
-        world.is_paused[range])
+    if (env.behind[stream].of[stream] - env.over.of[stream] >= WORK - 1 || env.is_paused[range])
         return;
-    const uint64_t number = ++world.behind[stream].of[stream];
-    world.event[stream][number % WORK] =
-        machine_work(world.stream[stream], word_of(range * GRANULES + first, 0),
-                     count * kinds[range].page_bytes);
+    const uint64_t number = ++env.behind[stream].of[stream];
+    env.event[stream][number % WORK] = driver_work(
+        env.stream[stream], word_of(range * GRANULES + first, 0), count * kinds[range].page_bytes);
     for (unsigned at = first; at < first + count; at++)
         granule_of(range, at)->user.of[stream] = number;
 }
@@ -561,46 +553,46 @@ static uint64_t offset_of(unsigned range, unsigned at)
 /* Whether a commit, or letting go, has to wait for other streams: what no capture allows. */
 static bool must_wait(unsigned batch, unsigned stream)
 {
-    return world.batch[batch].stream != stream && !has_passed(&world.batch[batch].behind);
+    return env.batch[batch].stream != stream && !has_passed(&env.batch[batch].behind);
 }
 
 static bool may_wait(unsigned batch, unsigned stream)
 {
-    return world.batch[batch].stream != stream && !world.batch[batch].is_over;
+    return env.batch[batch].stream != stream && !env.batch[batch].is_over;
 }
 
 /* Take a granule back that leaves. */
 static void retake(unsigned place, unsigned stream)
 {
-    struct granule *granule = &world.granule[place];
-    struct batch *batch = &world.batch[granule->batch];
+    struct granule *granule = &env.granule[place];
+    struct batch *batch = &env.batch[granule->batch];
 
     if (batch->stream != stream && !batch->is_over) {
         if (!batch->has_event)
-            batch->behind = world.behind[batch->stream];
+            batch->behind = env.behind[batch->stream];
         batch->has_event = true;
         wait_for(stream, &batch->behind);
     }
     leave_batch(place);
     granule->use = XSEG_ELASTIC_ALLOCATED;
-    world.recommits[place / GRANULES]++;
+    env.recommits[place / GRANULES]++;
     tally.recommits++;
 }
 
 static void have_page(unsigned place)
 {
-    struct granule *granule = &world.granule[place];
+    struct granule *granule = &env.granule[place];
 
     granule->use = XSEG_ELASTIC_ALLOCATED;
     memset(&granule->user, 0, sizeof(granule->user));
-    for (granule->page = 0; world.page[granule->page].places != 0;)
+    for (granule->page = 0; env.page[granule->page].places != 0;)
         granule->page++;
-    world.page[granule->page] = (struct page){++world.tag, 1, place / GRANULES};
-    for (unsigned which = 0; world.has_bytes && which < 3; which++)
-        *word_of(place, which) = world.tag;
+    env.page[granule->page] = (struct page){++env.tag, 1, place / GRANULES};
+    for (unsigned which = 0; env.has_bytes && which < 3; which++)
+        *word_of(place, which) = env.tag;
 }
 
-/* What is promised to others than one range. */
+/* Quotas of all ranges but one. */
 static uint64_t promised_to_others(unsigned range, uint64_t more)
 {
     uint64_t promised = 0;
@@ -608,36 +600,37 @@ static uint64_t promised_to_others(unsigned range, uint64_t more)
     for (unsigned i = 0; i < RANGES; i++) {
         const uint64_t own = own_of(i) + (i == range ? more : 0);
 
-        promised += world.quota[i] > own ? world.quota[i] - own : 0;
+        promised += env.quota[i] > own ? env.quota[i] - own : 0;
     }
     return promised;
 }
 
-/* A refusal is right: all idle memory has been given back, but in a capture, and there is no room. */
+/* Expect that a failure is right: outside captures all idle memory has been released, and the rest is insufficient. */
 static void expect_no_room(unsigned range, uint64_t missing, uint64_t used_before)
 {
     const uint64_t own = own_of(range), limit = kinds[range].limit;
-    const uint64_t used = world.marks > 0 ? used_before : xseg_sim_used(0);
+    const uint64_t used = env.marks > 0 ? used_before : xseg_sim_used(0);
 
     if (limit != 0 && own + missing > limit)
         return;
-    assert_true(used + missing + promised_to_others(range, missing) > world.limit);
-    for (unsigned place = 0; world.marks == 0 && place < PLACES; place++)
-        assert_true(world.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
-                    world.granule[place].holds != 0 || world.granule[place].batch == NONE);
+    assert_true(used + missing + promised_to_others(range, missing) > env.limit);
+    for (unsigned place = 0; env.marks == 0 && place < PLACES; place++)
+        assert_true(env.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
+                    env.granule[place].holds != 0 || env.granule[place].batch == NONE);
 }
 
 /* The generations of the memory of some granules. */
 static void read_generations(unsigned range, unsigned first, unsigned count, uint64_t *out)
 {
-    const struct xseg_segment *segment = &world.range[range]->state->extent->segment;
+    const struct xseg_segment *segment = &env.range[range]->state->extent->segment;
 
     for (unsigned i = 0; i < count; i++)
         out[i] = xseg_segment_generation(segment, offset_of(range, first + i),
                                          offset_of(range, first + i + 1));
 }
 
-/* Granules of a commit that left, and have lost their page in it, were allowed to.  One that keeps its page has it alone. */
+/* Granules of a commit that left, and have lost their page in it, were allowed to.  One that keeps its page has it
+ * alone. */
 static void part(unsigned range, unsigned first, unsigned count, const uint64_t *before,
                  bool is_committed)
 {
@@ -650,10 +643,10 @@ static void part(unsigned range, unsigned first, unsigned count, const uint64_t 
         const bool has_gone =
             is_committed ? now[i] != before[i] : elastic->use[first + i] == XSEG_ELASTIC_EMPTY;
 
-        if (world.granule[place].use != XSEG_ELASTIC_UNMAPPING || !has_gone)
+        if (env.granule[place].use != XSEG_ELASTIC_UNMAPPING || !has_gone)
             continue;
-        assert_int_equal(world.marks, 0);
-        assert_true(has_passed(&world.batch[world.granule[place].batch].behind));
+        assert_int_equal(env.marks, 0);
+        assert_true(has_passed(&env.batch[env.granule[place].batch].behind));
         go(place, 1);
         tally.parted++;
     }
@@ -673,22 +666,22 @@ static void step_commit(void)
 {
     unsigned range, first, count, empty = 0, others = 0;
     const unsigned stream = (unsigned)below(STREAMS);
-    bool is_free = world.is_known[stream], may_fail = false, must_fail = false;
+    bool is_free = env.is_known[stream], may_fail = false, must_fail = false;
 
     draw_run(&range, &first, &count);
     while (below(8) != 0 && granule_of(range, first)->use != XSEG_ELASTIC_UNMAPPING)
         draw_run(&range, &first, &count);
     if (!cut_run(range, first, &count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_UNMAPPING))
         return;
-    if (world.is_paused[range]) {
-        assert_int_equal(xseg_range_commit(world.range[range], offset_of(range, first),
-                                           count * kinds[range].page_bytes, world.stream[stream]),
+    if (env.is_paused[range]) {
+        assert_int_equal(xseg_range_commit(env.range[range], offset_of(range, first),
+                                           count * kinds[range].page_bytes, env.stream[stream]),
                          XSEG_ERR_PAUSED);
-        world.is_known[stream] = true;
+        env.is_known[stream] = true;
         return;
     }
     for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++) {
-        const struct granule *granule = &world.granule[place];
+        const struct granule *granule = &env.granule[place];
         const bool leaves = granule->use == XSEG_ELASTIC_UNMAPPING;
         const bool is_other = leaves && (page_at(place)->places > 1);
 
@@ -696,26 +689,26 @@ static void step_commit(void)
         others += is_other;
         /* It may keep its page, or lose the place that it shares it with meanwhile. */
         may_fail = may_fail || is_other;
-        must_fail = must_fail || (is_other && world.marks > 0 && granule->holds > 0);
-        is_free = is_free && leaves && !is_other && world.batch[granule->batch].stream == stream;
-        must_fail = must_fail || (world.marks > 0 && leaves && must_wait(granule->batch, stream));
-        may_fail = may_fail || (world.marks > 0 && leaves && may_wait(granule->batch, stream));
+        must_fail = must_fail || (is_other && env.marks > 0 && granule->holds > 0);
+        is_free = is_free && leaves && !is_other && env.batch[granule->batch].stream == stream;
+        must_fail = must_fail || (env.marks > 0 && leaves && must_wait(granule->batch, stream));
+        may_fail = may_fail || (env.marks > 0 && leaves && may_wait(granule->batch, stream));
     }
     uint64_t missing = empty * kinds[range].page_bytes, generation[GRANULES];
     const uint64_t before = waits(), calls = xseg_sim_calls(NULL),
                    creates = xseg_sim_calls("cuMemCreate");
     const struct xseg_range_info was = info_of(range);
     const uint64_t own = own_of(range), used = xseg_sim_used(0);
-    const bool is_short = used + missing + promised_to_others(range, missing) > world.limit;
-    const bool has_room = world.quota[range] >= own + missing && world.marks == 0 &&
-                          xseg_sim_used(0) + promised_to_others(range, 0) <= world.limit;
+    const bool is_low_on_memory = used + missing + promised_to_others(range, missing) > env.limit;
+    const bool has_room = env.quota[range] >= own + missing && env.marks == 0 &&
+                          xseg_sim_used(0) + promised_to_others(range, 0) <= env.limit;
     read_generations(range, first, count, generation);
     const xseg_status status =
-        xseg_range_commit(world.range[range], offset_of(range, first),
-                          count * kinds[range].page_bytes, world.stream[stream]);
+        xseg_range_commit(env.range[range], offset_of(range, first),
+                          count * kinds[range].page_bytes, env.stream[stream]);
     const bool waited = waits() != before || others != 0 || status == XSEG_ERR_LIMIT ||
                         status == XSEG_ERR_NO_MEMORY;
-    world.is_known[stream] = true;
+    env.is_known[stream] = true;
     tally.commits++;
     tally.waited += waited;
     if (is_free)
@@ -749,11 +742,11 @@ static void step_commit(void)
         return;
     }
     assert_false(must_fail);
-    if (!waited && !is_short)
+    if (!waited && !is_low_on_memory)
         assert_true(xseg_sim_calls("cuMemCreate") - creates <=
                     empty - xseg_min(empty, was.prepared_bytes / was.page_bytes));
     for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++)
-        if (world.granule[place].use == XSEG_ELASTIC_UNMAPPING) {
+        if (env.granule[place].use == XSEG_ELASTIC_UNMAPPING) {
             assert_true(page_at(place)->places == 1);
             retake(place, stream);
         } else {
@@ -768,10 +761,9 @@ static void decommit(unsigned range, unsigned first, unsigned count, unsigned st
     if (below(2) == 0)
         launch(stream, range, first, count);
     order(stream, range, first, count);
-    assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, first),
-                                         count * kinds[range].page_bytes, world.stream[stream]),
-                     XSEG_OK);
-    world.is_known[stream] = true;
+    assert_ok(xseg_range_decommit(env.range[range], offset_of(range, first),
+                                  count * kinds[range].page_bytes, env.stream[stream]));
+    env.is_known[stream] = true;
     for (unsigned at = first; at < first + count; at++)
         granule_of(range, at)->use = XSEG_ELASTIC_UNMAPPING;
     add_batch(range, first, count, stream);
@@ -786,14 +778,14 @@ static void step_decommit(void)
     draw_run(&range, &first, &count);
     if (!cut_run(range, first, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED))
         return;
-    if (!world.is_paused[range]) {
+    if (!env.is_paused[range]) {
         decommit(range, first, count, stream);
         return;
     }
-    assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, first),
-                                         count * kinds[range].page_bytes, world.stream[stream]),
+    assert_int_equal(xseg_range_decommit(env.range[range], offset_of(range, first),
+                                         count * kinds[range].page_bytes, env.stream[stream]),
                      XSEG_ERR_PAUSED);
-    world.is_known[stream] = true;
+    env.is_known[stream] = true;
 }
 
 static void step_hold(void)
@@ -801,14 +793,13 @@ static void step_hold(void)
     unsigned range, first, count;
 
     draw_run(&range, &first, &count);
-    assert_int_equal(xseg_range_hold(world.range[range], offset_of(range, first),
-                                     count * kinds[range].page_bytes),
-                     XSEG_OK);
+    assert_ok(xseg_range_hold(env.range[range], offset_of(range, first),
+                              count * kinds[range].page_bytes));
     for (unsigned at = first; at < first + count; at++)
         granule_of(range, at)->holds++;
 }
 
-/* Whether this lets go of a granule that leaves. */
+/* Whether the call releases a granule that is pending unmap. */
 static bool is_let_go(unsigned range, unsigned at)
 {
     const struct granule *granule = granule_of(range, at);
@@ -828,23 +819,23 @@ static void step_let_go(void)
         end++;
     const bool is_held = end == first + count;
     /* In a capture other streams cannot be made to be waited for. */
-    for (unsigned at = first; world.marks > 0 && at < first + count; at++)
+    for (unsigned at = first; env.marks > 0 && at < first + count; at++)
         if (is_let_go(range, at) && may_wait(granule_of(range, at)->batch, stream))
             return;
     order(stream, range, first, count);
     const xseg_status status =
-        xseg_range_unhold(world.range[range], offset_of(range, first),
-                          count * kinds[range].page_bytes, world.stream[stream]);
+        xseg_range_unhold(env.range[range], offset_of(range, first),
+                          count * kinds[range].page_bytes, env.stream[stream]);
     assert_int_equal(status, is_held ? XSEG_OK : XSEG_ERR_ARGUMENT);
-    world.is_known[stream] = true;
+    env.is_known[stream] = true;
     for (unsigned at = first, run; is_held && at < end; at += run + 1) {
         for (run = 0; at + run < end && is_let_go(range, at + run); run++) {
-            struct batch *batch = &world.batch[granule_of(range, at + run)->batch];
+            struct batch *batch = &env.batch[granule_of(range, at + run)->batch];
 
             if (batch->stream == stream || batch->is_over)
                 continue;
             if (!batch->has_event)
-                batch->behind = world.behind[batch->stream];
+                batch->behind = env.behind[batch->stream];
             batch->has_event = true;
             wait_for(stream, &batch->behind);
         }
@@ -875,7 +866,7 @@ static void step_share(void)
     if (count > GRANULES - at)
         count = GRANULES - at;
     if (!cut_run(from, at, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED) ||
-        world.is_paused[from] || world.is_paused[range])
+        env.is_paused[from] || env.is_paused[range])
         return;
     const bool fits =
         kinds[range].page_bytes == kinds[from].page_bytes &&
@@ -887,8 +878,8 @@ static void step_share(void)
         count = empty;
     const uint64_t used = xseg_sim_used(0), creates = xseg_sim_calls("cuMemCreate");
     const xseg_status status =
-        xseg_range_alias(world.range[range], offset_of(range, first),
-                         count * kinds[from].page_bytes, world.range[from], offset_of(from, at));
+        xseg_range_alias(env.range[range], offset_of(range, first), count * kinds[from].page_bytes,
+                         env.range[from], offset_of(from, at));
     assert_int_equal(status, !fits || empty == 0 ? XSEG_ERR_ARGUMENT : XSEG_OK);
     assert_int_equal(xseg_sim_used(0), used);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
@@ -898,7 +889,7 @@ static void step_share(void)
         granule->page = granule_of(from, at + i)->page;
         granule->use = XSEG_ELASTIC_ALLOCATED;
         memset(&granule->user, 0, sizeof(granule->user));
-        world.page[granule->page].places++;
+        env.page[granule->page].places++;
         tally.shares++;
     }
 }
@@ -915,22 +906,22 @@ static bool is_saved(unsigned place)
 {
     const unsigned range = place / GRANULES;
 
-    return world.was_live[place] && world.was_reserved[range] == world.reserved[range];
+    return env.was_live[place] && env.was_reserved[range] == env.reserved[range];
 }
 
 static void step_checkpoint(void)
 {
     struct xseg_checkpoint *checkpoint = NULL;
-    const xseg_status status = xseg_pool_checkpoint(world.pool[0], &checkpoint);
+    const xseg_status status = xseg_pool_checkpoint(env.pool[0], &checkpoint);
 
-    assert_int_equal(status, world.marks > 0 ? XSEG_ERR_BUSY : XSEG_OK);
+    assert_int_equal(status, env.marks > 0 ? XSEG_ERR_BUSY : XSEG_OK);
     if (status != XSEG_OK)
         return;
-    xseg_checkpoint_destroy(world.checkpoint);
-    world.checkpoint = checkpoint;
-    memcpy(world.was_reserved, world.reserved, sizeof(world.reserved));
+    xseg_checkpoint_destroy(env.checkpoint);
+    env.checkpoint = checkpoint;
+    memcpy(env.was_reserved, env.reserved, sizeof(env.reserved));
     for (unsigned place = 0; place < PLACES; place++)
-        world.was_live[place] = is_of_pool(place / GRANULES) && is_live(place);
+        env.was_live[place] = is_of_pool(place / GRANULES) && is_live(place);
 }
 
 /* The range of the pool that was reserved next after a number; NONE if there is none. */
@@ -939,21 +930,21 @@ static unsigned range_after(uint64_t number)
     unsigned next = NONE;
 
     for (unsigned range = 0; range < RANGES; range++)
-        if (is_of_pool(range) && world.reserved[range] > number &&
-            (next == NONE || world.reserved[range] < world.reserved[next]))
+        if (is_of_pool(range) && env.reserved[range] > number &&
+            (next == NONE || env.reserved[range] < env.reserved[next]))
             next = range;
     return next;
 }
 
 #define FOR_POOL(range)                                    \
     for (unsigned range = range_after(0); (range) != NONE; \
-         (range) = range_after(world.reserved[range]))
+         (range) = range_after(env.reserved[range]))
 
-/* Whether a granule that leaves can be taken back for the default stream.  The library asks about streams only if it has
- * to. */
+/* Whether a granule that leaves can be taken back for the default stream.  The library asks about streams only if it
+ * has to. */
 static bool can_come_back(unsigned place)
 {
-    const unsigned batch = world.granule[place].batch;
+    const unsigned batch = env.granule[place].batch;
 
     if (page_at(place)->places > 1)
         return false;
@@ -964,16 +955,16 @@ static bool can_come_back(unsigned place)
 
 static bool can_restore(void)
 {
-    if (world.marks > 0)
+    if (env.marks > 0)
         return false;
     for (unsigned place = 0; place < PLACES; place++)
-        if (world.was_live[place] && !is_saved(place))
+        if (env.was_live[place] && !is_saved(place))
             return false;
     FOR_POOL(range)
     {
         for (unsigned place = range * GRANULES; place < (range + 1) * GRANULES; place++)
             if (is_saved(place) && !is_live(place) &&
-                (world.granule[place].use == XSEG_ELASTIC_EMPTY || !can_come_back(place)))
+                (env.granule[place].use == XSEG_ELASTIC_EMPTY || !can_come_back(place)))
                 return false;
     }
     return true;
@@ -995,7 +986,7 @@ static bool leave_surplus(void)
             if (count == 0)
                 continue;
             for (unsigned i = 0; i < count; i++)
-                world.granule[base + i].use = XSEG_ELASTIC_UNMAPPING;
+                env.granule[base + i].use = XSEG_ELASTIC_UNMAPPING;
             add_batch(range, first, count, 0);
             any = true;
         }
@@ -1018,14 +1009,14 @@ static void give_something_up(void)
 
 static void step_restore(void)
 {
-    if (world.checkpoint == NULL || world.is_paused[0])
+    if (env.checkpoint == NULL || env.is_paused[0])
         return;
     give_something_up();
     for (unsigned place = 0; place < PLACES; place++)
         if (is_of_pool(place / GRANULES) && is_live(place) && !is_saved(place))
             order(0, place / GRANULES, place % GRANULES, 1);
     const uint64_t creates = xseg_sim_calls("cuMemCreate"), before = waits();
-    const xseg_status status = xseg_pool_restore(world.pool[0], world.checkpoint, NULL, NULL);
+    const xseg_status status = xseg_pool_restore(env.pool[0], env.checkpoint, NULL, NULL);
     const bool can = can_restore();
 
     assert_int_equal(status, can ? XSEG_OK : XSEG_ERR_BUSY);
@@ -1033,7 +1024,7 @@ static void step_restore(void)
     assert_int_equal(waits(), before);
     tally.restored += can;
     tally.not_restored += !can;
-    /* What is gone does not come again: have a newer one. */
+    /* A released range cannot be restored: take a newer checkpoint. */
     if (!can) {
         step_checkpoint();
         return;
@@ -1056,7 +1047,7 @@ static void step_work(void)
     const unsigned stream = (unsigned)below(STREAMS);
 
     draw_run(&range, &first, &count);
-    /* What is held may be used by a graph when it has been decommitted. */
+    /* A graph may use held memory after its decommit. */
     if (granule_of(range, first)->holds != 0 && granule_of(range, first)->page != NONE)
         count = 1;
     else if (!cut_run(range, first, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED))
@@ -1067,10 +1058,10 @@ static void step_work(void)
 static void step_finish(void)
 {
     const unsigned stream = (unsigned)below(STREAMS);
-    const uint64_t over = world.over.of[stream], queued = world.behind[stream].of[stream] - over;
+    const uint64_t over = env.over.of[stream], queued = env.behind[stream].of[stream] - over;
 
     if (queued != 0)
-        machine_wait(world.event[stream][(over + 1 + below(queued)) % WORK]);
+        driver_wait(env.event[stream][(over + 1 + below(queued)) % WORK]);
 }
 
 static void step_wait(void)
@@ -1079,8 +1070,8 @@ static void step_wait(void)
 
     if (stream == other)
         return;
-    scene_stream_wait(world.stream[stream], world.stream[other]);
-    wait_for(stream, &world.behind[other]);
+    env_stream_wait(env.stream[stream], env.stream[other]);
+    wait_for(stream, &env.behind[other]);
 }
 
 /* --- The others. --- */
@@ -1090,14 +1081,13 @@ static void step_alloc(void)
     const unsigned stream = (unsigned)below(STREAMS);
     void *ptr = NULL;
 
-    if (world.blocks == BLOCKS)
+    if (env.blocks == BLOCKS)
         return;
-    const xseg_status status =
-        xseg_alloc(world.allocator, 0, 1 + below(below(3) == 0 ? 30 * MIB : 3 * MIB),
-                   world.stream[stream], &ptr);
-    world.is_known[stream] = true;
+    const xseg_status status = xseg_alloc(
+        env.allocator, 0, 1 + below(below(3) == 0 ? 30 * MIB : 3 * MIB), env.stream[stream], &ptr);
+    env.is_known[stream] = true;
     if (status == XSEG_OK)
-        world.block[world.blocks++] = ptr;
+        env.block[env.blocks++] = ptr;
     else
         assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
     adopt();
@@ -1106,11 +1096,11 @@ static void step_alloc(void)
 
 static void step_free(void)
 {
-    if (world.blocks == 0)
+    if (env.blocks == 0)
         return;
-    const unsigned i = (unsigned)below(world.blocks);
-    scene_free(world.allocator, world.block[i]);
-    world.block[i] = world.block[--world.blocks];
+    const unsigned i = (unsigned)below(env.blocks);
+    env_free(env.allocator, env.block[i]);
+    env.block[i] = env.block[--env.blocks];
     adopt();
 }
 
@@ -1120,11 +1110,11 @@ static void step_trim(void)
     struct xseg_trim_result done = {sizeof(done)};
 
     how.wait = below(2) == 0;
-    assert_int_equal(xseg_trim(world.allocator, NULL, &how, &done), XSEG_OK);
+    assert_ok(xseg_trim(env.allocator, NULL, &how, &done));
     adopt();
-    for (unsigned place = 0; how.wait && world.marks == 0 && place < PLACES; place++)
-        assert_true(world.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
-                    world.granule[place].holds != 0);
+    for (unsigned place = 0; how.wait && env.marks == 0 && place < PLACES; place++)
+        assert_true(env.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
+                    env.granule[place].holds != 0);
 }
 
 static void step_prepare(void)
@@ -1132,7 +1122,7 @@ static void step_prepare(void)
     const unsigned range = (unsigned)below(RANGES);
     const uint64_t bytes = below(6) * MIB, page = kinds[range].page_bytes;
     const uint64_t used = xseg_sim_used(0);
-    const xseg_status status = xseg_range_prepare(world.range[range], bytes);
+    const xseg_status status = xseg_range_prepare(env.range[range], bytes);
     const struct xseg_range_info info = info_of(range);
 
     if (status == XSEG_OK)
@@ -1149,7 +1139,7 @@ static void step_quota(void)
     const uint64_t most =
         kinds[range].limit != 0 ? kinds[range].limit : GRANULES * kinds[range].page_bytes;
     const uint64_t bytes = below(2) == 0 ? 0 : below(below(8) == 0 ? 60 : 16) * MIB;
-    const xseg_status status = xseg_range_set_quota(world.range[range], bytes);
+    const xseg_status status = xseg_range_set_quota(env.range[range], bytes);
 
     adopt();
     if (bytes > most) {
@@ -1157,28 +1147,28 @@ static void step_quota(void)
         return;
     }
     if (status == XSEG_OK) {
-        world.quota[range] = bytes;
+        env.quota[range] = bytes;
         return;
     }
     assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
-    const uint64_t before = world.quota[range];
-    world.quota[range] = bytes;
-    assert_true(xseg_sim_used(0) + promised_to_others(range, 0) > world.limit);
-    world.quota[range] = before;
+    const uint64_t before = env.quota[range];
+    env.quota[range] = bytes;
+    assert_true(xseg_sim_used(0) + promised_to_others(range, 0) > env.limit);
+    env.quota[range] = before;
 }
 
 /* --- Pauses. --- */
 
 static bool is_same_pool(unsigned range, unsigned other)
 {
-    return world.range[range]->state->pool == world.range[other]->state->pool;
+    return env.range[range]->state->pool == env.range[other]->state->pool;
 }
 
 static void set_paused(unsigned range, bool is_paused)
 {
     for (unsigned i = 0; i < RANGES; i++)
         if (is_same_pool(i, range))
-            world.is_paused[i] = is_paused;
+            env.is_paused[i] = is_paused;
 }
 
 /* Whether pages of a range's pool are away. */
@@ -1191,13 +1181,13 @@ static bool has_pages(unsigned range)
     return has;
 }
 
-/* Whether a granule leaves, and a look does not take it away. */
+/* Whether a granule is pending unmap, and a poll does not unmap it. */
 static bool stays(unsigned place)
 {
-    const struct granule *granule = &world.granule[place];
+    const struct granule *granule = &env.granule[place];
 
     return granule->use == XSEG_ELASTIC_UNMAPPING &&
-           (granule->holds != 0 || !has_passed(&world.batch[granule->batch].behind));
+           (granule->holds != 0 || !has_passed(&env.batch[granule->batch].behind));
 }
 
 /* Whether memory of a range's pool leaves, or could be used by work. */
@@ -1206,7 +1196,7 @@ static bool is_in_use(unsigned range)
     bool is_used = false;
 
     for (unsigned i = 0; i < STREAMS; i++)
-        is_used = is_used || world.over.of[i] != world.behind[i].of[i];
+        is_used = is_used || env.over.of[i] != env.behind[i].of[i];
     for (unsigned place = 0; place < PLACES; place++)
         is_used =
             is_used ||
@@ -1217,11 +1207,11 @@ static bool is_in_use(unsigned range)
 /* Whether the library knows that a stream uses a range, since granules were committed for it. */
 static bool is_user(unsigned range, unsigned stream)
 {
-    const struct xseg_range_state *state = world.range[range]->state;
+    const struct xseg_range_state *state = env.range[range]->state;
     bool is_known = false;
 
     for (size_t i = 0; i < state->stream_count; i++)
-        is_known = is_known || state->stream[i].stream->handle == world.stream[stream];
+        is_known = is_known || state->stream[i].stream->handle == env.stream[stream];
     return is_known;
 }
 
@@ -1232,16 +1222,16 @@ static bool has_unknown_work(unsigned range)
 
     for (unsigned place = 0; place < PLACES; place++)
         for (unsigned i = 0; i < STREAMS && is_same_pool(place / GRANULES, range); i++)
-            has = has || (world.granule[place].user.of[i] > world.over.of[i] &&
-                          !is_user(place / GRANULES, i));
+            has = has ||
+                  (env.granule[place].user.of[i] > env.over.of[i] && !is_user(place / GRANULES, i));
     return has;
 }
 
 static void finish_all(void)
 {
     for (unsigned i = 0; i < STREAMS; i++)
-        if (world.behind[i].of[i] != world.over.of[i])
-            machine_wait(world.event[i][world.behind[i].of[i] % WORK]);
+        if (env.behind[i].of[i] != env.over.of[i])
+            driver_wait(env.event[i][env.behind[i].of[i] % WORK]);
     look_at_streams();
 }
 
@@ -1251,13 +1241,12 @@ static void step_pause(void)
 
     if (below(4) != 0)
         finish_all();
-    const bool is_busy = world.marks > 0 || is_in_use(range);
+    const bool is_busy = env.marks > 0 || is_in_use(range);
 
-    if (world.is_paused[range] || has_unknown_work(range))
+    if (env.is_paused[range] || has_unknown_work(range))
         return;
-    const xseg_status status =
-        xseg_pool_pause(world.range[range]->state->pool,
-                        world.has_bytes ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING, NULL);
+    const xseg_status status = xseg_pool_pause(
+        env.range[range]->state->pool, env.has_bytes ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING, NULL);
     adopt();
     if (status != XSEG_OK) {
         assert_int_equal(status, XSEG_ERR_BUSY);
@@ -1272,14 +1261,14 @@ static void step_resume(void)
 {
     const unsigned range = (unsigned)below(RANGES);
 
-    if (!world.is_paused[range])
+    if (!env.is_paused[range])
         return;
-    const xseg_status status = xseg_pool_resume(world.range[range]->state->pool);
+    const xseg_status status = xseg_pool_resume(env.range[range]->state->pool);
     adopt();
     if (status == XSEG_OK)
         set_paused(range, false);
     else if (status == XSEG_ERR_BUSY)
-        assert_true(world.marks > 0);
+        assert_true(env.marks > 0);
     else
         assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
 }
@@ -1287,20 +1276,19 @@ static void step_resume(void)
 /* The device counts as capturing. */
 static void step_mark(void)
 {
-    if (world.marks == 0 && below(2) == 0) {
-        assert_int_equal(xseg_capture_mark(world.allocator, 0), XSEG_OK);
+    if (env.marks == 0 && below(2) == 0) {
+        assert_ok(xseg_capture_mark(env.allocator, 0));
         adopt();
-        world.marks = 1;
-    } else if (world.marks != 0) {
-        assert_int_equal(xseg_capture_unmark(world.allocator, 0), XSEG_OK);
-        world.marks = 0;
+        env.marks = 1;
+    } else if (env.marks != 0) {
+        assert_ok(xseg_capture_unmark(env.allocator, 0));
+        env.marks = 0;
         for (unsigned range = 0; range < RANGES; range++) {
-            if (world.is_paused[range])
+            if (env.is_paused[range])
                 continue;
             /* A look. */
-            assert_int_equal(xseg_range_decommit(world.range[range], 0, 0, world.stream[0]),
-                             XSEG_OK);
-            world.is_known[0] = true;
+            assert_ok(xseg_range_decommit(env.range[range], 0, 0, env.stream[0]));
+            env.is_known[0] = true;
             look();
             break;
         }
@@ -1314,11 +1302,11 @@ static void step_bad_input(void)
 
     draw_run(&range, &first, &count);
     const unsigned run = count;
-    if (!world.is_known[0] || world.is_paused[range] ||
+    if (!env.is_known[0] || env.is_paused[range] ||
         cut_run(range, first, &count, XSEG_ELASTIC_UNMAPPING, XSEG_ELASTIC_EMPTY) == (count == run))
         return;
-    assert_int_equal(xseg_range_commit(world.range[range], offset_of(range, first),
-                                       run * kinds[range].page_bytes, world.stream[0]),
+    assert_int_equal(xseg_range_commit(env.range[range], offset_of(range, first),
+                                       run * kinds[range].page_bytes, env.stream[0]),
                      XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_sim_calls(NULL), calls);
 }
@@ -1330,12 +1318,11 @@ static void reserve(unsigned range)
 
     options.page_bytes = kind->page_bytes;
     options.limit_bytes = kind->limit;
-    options.pool = kind->pool == NONE ? NULL : world.pool[kind->pool];
-    assert_int_equal(xseg_range_reserve(world.allocator, 0, GRANULES * kind->page_bytes, &options,
-                                        &world.range[range]),
-                     XSEG_OK);
-    world.quota[range] = world.recommits[range] = 0;
-    world.reserved[range] = ++world.reservations;
+    options.pool = kind->pool == NONE ? NULL : env.pool[kind->pool];
+    assert_ok(xseg_range_reserve(env.allocator, 0, GRANULES * kind->page_bytes, &options,
+                                 &env.range[range]));
+    env.quota[range] = env.recommits[range] = 0;
+    env.reserved[range] = ++env.reservations;
 }
 
 static void step_again(void)
@@ -1347,22 +1334,22 @@ static void step_again(void)
 
     for (unsigned at = 0; at < GRANULES; at++)
         is_held = is_held || granule_of(range, at)->holds != 0;
-    const xseg_status status = xseg_range_release(world.range[range]);
-    if (world.is_paused[range]) {
+    const xseg_status status = xseg_range_release(env.range[range]);
+    if (env.is_paused[range]) {
         assert_int_equal(status, XSEG_ERR_PAUSED);
         return;
     }
-    if (live != 0 || is_held || (leaving != 0 && world.marks > 0)) {
+    if (live != 0 || is_held || (leaving != 0 && env.marks > 0)) {
         assert_int_equal(status, XSEG_ERR_BUSY);
         return;
     }
-    assert_int_equal(status, XSEG_OK);
-    assert_int_equal(xseg_range_release(world.range[range]), XSEG_ERR_ARGUMENT);
+    assert_ok(status);
+    assert_int_equal(xseg_range_release(env.range[range]), XSEG_ERR_ARGUMENT);
     reserve(range);
     adopt();
 }
 
-/* --- Programmes. --- */
+/* --- Programs. --- */
 
 struct choice {
     const char *name;
@@ -1425,7 +1412,7 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
     (void)line;
 }
 
-static void open_world(uint64_t seed, bool is_short, bool has_bytes)
+static void open_world(uint64_t seed, bool is_low_on_memory, bool has_bytes)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_options options = {sizeof(options)};
@@ -1433,59 +1420,57 @@ static void open_world(uint64_t seed, bool is_short, bool has_bytes)
     const bool has_limit = seed % 4 >= 2;
     char config[128];
 
-    memset(&world, 0, sizeof(world));
-    world.random = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
-    world.cache = seed % 2 * 16 * MIB;
-    world.limit = (is_short ? 128 : 1024) * MIB;
-    world.has_bytes = has_bytes;
+    memset(&env, 0, sizeof(env));
+    env.random = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    env.cache = seed % 2 * 16 * MIB;
+    env.limit = (is_low_on_memory ? 128 : 1024) * MIB;
+    env.has_bytes = has_bytes;
     settings.devices = 2;
     settings.real_bytes = has_bytes;
     settings.single_mapping_calls = seed % 8 == 5;
-    settings.memory_bytes = has_limit ? GIB : world.limit;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    machine_open();
-    options.driver = scene_driver();
+    settings.memory_bytes = has_limit ? GIB : env.limit;
+    assert_ok(xseg_sim_reset(&settings));
+    driver_open();
+    options.driver = env_driver();
     options.log = be_quiet;
-    options.clock = scene_clock;
+    options.clock = env_clock;
     (void)snprintf(config, sizeof(config), "page_cache_mb:%u,hard_limit_mb:%u",
-                   (unsigned)(world.cache / MIB), has_limit ? (unsigned)(world.limit / MIB) : 4096);
-    assert_int_equal(xseg_open(config, &options, &world.allocator), XSEG_OK);
+                   (unsigned)(env.cache / MIB), has_limit ? (unsigned)(env.limit / MIB) : 4096);
+    assert_ok(xseg_open(config, &options, &env.allocator));
     exportable.exportable = true;
-    assert_int_equal(xseg_pool_create(world.allocator, 0, NULL, &world.pool[0]), XSEG_OK);
-    assert_int_equal(xseg_pool_create(world.allocator, 0, &exportable, &world.pool[1]), XSEG_OK);
-    world.device = xseg_allocator_open_device(world.allocator, 0);
+    assert_ok(xseg_pool_create(env.allocator, 0, NULL, &env.pool[0]));
+    assert_ok(xseg_pool_create(env.allocator, 0, &exportable, &env.pool[1]));
+    env.device = xseg_allocator_open_device(env.allocator, 0);
     /* The first one is the default stream. */
     for (unsigned i = 1; i < STREAMS; i++)
-        world.stream[i] = machine_stream(false);
+        env.stream[i] = driver_stream(false);
     for (unsigned range = 0; range < RANGES; range++)
         reserve(range);
     for (unsigned place = 0; place < PLACES; place++)
-        world.granule[place].page = world.granule[place].batch = NONE;
+        env.granule[place].page = env.granule[place].batch = NONE;
 }
 
 static void let_go_of_all(unsigned place)
 {
     const unsigned range = place / GRANULES;
 
-    for (; world.granule[place].holds != 0; world.granule[place].holds--)
-        assert_int_equal(xseg_range_unhold(world.range[range], offset_of(range, place % GRANULES),
-                                           kinds[range].page_bytes, world.stream[0]),
-                         XSEG_OK);
+    for (; env.granule[place].holds != 0; env.granule[place].holds--)
+        assert_ok(xseg_range_unhold(env.range[range], offset_of(range, place % GRANULES),
+                                    kinds[range].page_bytes, env.stream[0]));
 }
 
-/* Decommit what is committed of ranges that run, and let go of it. */
+/* Decommit and unhold the committed granules of active ranges. */
 static void decommit_all(void)
 {
     for (unsigned place = 0; place < PLACES; place++) {
         const unsigned range = place / GRANULES;
 
         let_go_of_all(place);
-        if (!is_live(place) || world.is_paused[range])
+        if (!is_live(place) || env.is_paused[range])
             continue;
-        assert_int_equal(xseg_range_decommit(world.range[range], offset_of(range, place % GRANULES),
-                                             kinds[range].page_bytes, world.stream[0]),
-                         XSEG_OK);
-        world.granule[place].use = XSEG_ELASTIC_UNMAPPING;
+        assert_ok(xseg_range_decommit(env.range[range], offset_of(range, place % GRANULES),
+                                      kinds[range].page_bytes, env.stream[0]));
+        env.granule[place].use = XSEG_ELASTIC_UNMAPPING;
     }
 }
 
@@ -1493,15 +1478,14 @@ static void decommit_all(void)
  * memory once others have given theirs up. */
 static void empty_all(void)
 {
-    while (world.blocks > 0)
-        scene_free(world.allocator, world.block[--world.blocks]);
+    while (env.blocks > 0)
+        env_free(env.allocator, env.block[--env.blocks]);
     for (unsigned i = 0; i < RANGES; i++)
-        assert_int_equal(xseg_range_set_quota(world.range[i], 0), XSEG_OK);
+        assert_ok(xseg_range_set_quota(env.range[i], 0));
     for (unsigned round = 0; round < RANGES; round++) {
         decommit_all();
         for (unsigned range = 0; range < RANGES; range++)
-            if (world.is_paused[range] &&
-                xseg_pool_resume(world.range[range]->state->pool) == XSEG_OK)
+            if (env.is_paused[range] && xseg_pool_resume(env.range[range]->state->pool) == XSEG_OK)
                 set_paused(range, false);
     }
     decommit_all();
@@ -1510,23 +1494,23 @@ static void empty_all(void)
 /* Give everything up, and expect that nothing is left. */
 static void close_world(void)
 {
-    if (world.marks != 0)
-        assert_int_equal(xseg_capture_unmark(world.allocator, 0), XSEG_OK);
-    world.marks = 0;
+    if (env.marks != 0)
+        assert_ok(xseg_capture_unmark(env.allocator, 0));
+    env.marks = 0;
     for (unsigned stream = 1; stream < STREAMS; stream++)
-        scene_stream_wait(world.stream[0], world.stream[stream]);
+        env_stream_wait(env.stream[0], env.stream[stream]);
     empty_all();
     for (unsigned range = 0; range < RANGES; range++)
-        assert_int_equal(xseg_range_release(world.range[range]), XSEG_OK);
-    xseg_checkpoint_destroy(world.checkpoint);
+        assert_ok(xseg_range_release(env.range[range]));
+    xseg_checkpoint_destroy(env.checkpoint);
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(xseg_pool_release(world.pool[i]), XSEG_OK);
-    assert_int_equal(xseg_close(world.allocator), XSEG_OK);
+        assert_ok(xseg_pool_release(env.pool[i]));
+    assert_ok(xseg_close(env.allocator));
     xseg_sim_finish_all();
     look_at_streams();
     for (unsigned i = 1; i < STREAMS; i++)
-        machine_stream_destroy(world.stream[i]);
-    machine_close();
+        driver_stream_destroy(env.stream[i]);
+    driver_close();
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
@@ -1545,14 +1529,14 @@ static void take_step(void)
     look_at_streams();
 }
 
-static void play(uint64_t seed, bool is_short, bool has_bytes, unsigned steps)
+static void play(uint64_t seed, bool is_low_on_memory, bool has_bytes, unsigned steps)
 {
     const bool audits = XSEG_CHECKS >= 3 || seed % 16 == 0;
 
     seed_played = seed;
     step_played = 0;
     note_step();
-    open_world(seed, is_short, has_bytes);
+    open_world(seed, is_low_on_memory, has_bytes);
     for (; step_played < steps; step_played++) {
         note_step();
         take_step();
@@ -1562,7 +1546,7 @@ static void play(uint64_t seed, bool is_short, bool has_bytes, unsigned steps)
     seed_played = 0;
 }
 
-static void play_all(uint64_t first, bool is_short, bool has_bytes)
+static void play_all(uint64_t first, bool is_low_on_memory, bool has_bytes)
 {
     const uint64_t begin = by_environment("XSEG_TEST_SEED", first);
     const uint64_t seeds = by_environment("XSEG_TEST_SEEDS", XSEG_CHECKS >= 3 ? 15 : 80);
@@ -1570,7 +1554,7 @@ static void play_all(uint64_t first, bool is_short, bool has_bytes)
 
     memset(&tally, 0, sizeof(tally));
     for (uint64_t seed = begin; seed < begin + seeds; seed++)
-        play(seed, is_short, has_bytes, steps);
+        play(seed, is_low_on_memory, has_bytes, steps);
     print_message("# %llu commits, %llu refusals, %llu granules taken back, %llu shared, %llu "
                   "gone, %llu pages "
                   "that outlived their range's mappings, %llu waits, %llu granules parted from "
@@ -1588,7 +1572,7 @@ static void play_all(uint64_t first, bool is_short, bool has_bytes)
         assert_true(8 * tally.outlived > seeds && 8 * tally.parted > seeds && tally.pauses > seeds);
         assert_true(tally.restored > seeds && tally.not_restored > seeds);
         assert_true(2 * tally.brought_back > seeds);
-        assert_true(!is_short || (tally.refused > seeds && tally.waited > seeds));
+        assert_true(!is_low_on_memory || (tally.refused > seeds && tally.waited > seeds));
     }
 }
 

@@ -12,13 +12,13 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-import take_back  # noqa: E402  pylint: disable=wrong-import-position
+import rewind_snapshot  # noqa: E402  pylint: disable=wrong-import-position
 
 CAUSES = {"remap", "decay", "trim", "pause", "resume"}
 
 
 def play(program, folder, seed, seeds):
-    """Let the programmes of some seeds write their snapshots."""
+    """Let the programs of some seeds write their snapshots."""
     done = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=500,
                           env={**os.environ, "XSEG_TEST_SNAPSHOTS": folder, "XSEG_TEST_SEED": str(seed),
                                "XSEG_TEST_SEEDS": str(seeds)})
@@ -33,8 +33,8 @@ def check(folder):
         with open(path, "rb") as file:
             snapshot = pickle.load(file)
         try:
-            entries += take_back.check(snapshot)
-        except take_back.Missed as missed:
+            entries += rewind_snapshot.check(snapshot)
+        except rewind_snapshot.Missed as missed:
             wrong.append(f"{path.name}: {missed}")
         devices = snapshot["xseg"]["devices"]
         causes |= {cause for device in devices for _, cause in device["causes"]}

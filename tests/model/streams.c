@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programmes about streams, captures and pools, against the ledger.
+ * Random programs about streams, captures and pools, against the model.
  *
  * Both kinds of segment, with and without reuse inside a capture, with room and running short.  All
  * work is open-ended and says which block it touches, so that the strict simulator ends the process
  * if a page goes under it; the current context is any, and none.  After each step every block is
- * where it was and what it was, and the statistics of the device and of each pool are the ledger's
- * to the byte.  The audits hold after each step of every 16th programme, and after every 32nd of
+ * where it was and what it was, and the statistics of the device and of each pool are the model's
+ * to the byte.  The audits hold after each step of every 16th program, and after every 32nd of
  * the others.
  *
- * A failure names its seed.  By hand:
+ * A failure prints its seed.  By hand:
  *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-streams
  *   XSEG_TEST_TRACE=1 ...                     (the name of each step)
  *   XSEG_TEST_SEED=1000 XSEG_TEST_SEEDS=100000 XSEG_TEST_STEPS=1000 ...
@@ -20,12 +20,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/model/world.h"
+#include "tests/model/run.h"
 
 struct choice {
     const char *name;
-    void (*step)(struct world *world);
-    unsigned weight, weight_captured; /* of it among the others, by kind of programme */
+    void (*step)(struct run *run);
+    unsigned weight, weight_captured; /* weight of the step, by kind of program */
 };
 
 /* clang-format off */
@@ -36,14 +36,14 @@ static const struct choice choices[] = {
     CHOICE(step_alloc, 50, 50),
     CHOICE(step_free, 25, 25),
     CHOICE(step_free_after, 5, 3),
-    CHOICE(step_use, 5, 12),
+    CHOICE(step_record_stream, 5, 12),
     CHOICE(step_work, 18, 10),
     CHOICE(step_finish, 8, 4),
-    CHOICE(step_passed, 2, 2),
-    CHOICE(step_gone, 3, 1),
+    CHOICE(step_synchronize, 2, 2),
+    CHOICE(step_retire, 3, 1),
     CHOICE(step_trim, 4, 2),
     CHOICE(step_prewarm, 1, 1),
-    CHOICE(step_far, 2, 2),
+    CHOICE(step_second_device, 2, 2),
     CHOICE(step_bad_input, 2, 2),
     CHOICE(step_pool, 4, 4),
     CHOICE(step_release, 3, 2),
@@ -51,18 +51,18 @@ static const struct choice choices[] = {
     CHOICE(step_route_end, 2, 2),
     CHOICE(step_checkpoint, 3, 1),
     CHOICE(step_restore, 2, 1),
-    CHOICE(step_holds, 1, 1),
+    CHOICE(step_check_live, 1, 1),
     CHOICE(step_capture, 2, 12),
     CHOICE(step_capture_begin_late, 1, 3),
     CHOICE(step_capture_node, 3, 20),
     CHOICE(step_capture_share, 1, 12),
     CHOICE(step_capture_join, 3, 15),
-    CHOICE(step_capture_spoil, 0, 1),
+    CHOICE(step_capture_invalidate, 0, 1),
     CHOICE(step_capture_end, 2, 4),
     CHOICE(step_mark, 1, 3),
 };
 
-/* The programme under way, for reports. */
+/* The current program, for reports. */
 static uint64_t seed_played;
 static unsigned step_played;
 
@@ -98,59 +98,59 @@ static unsigned long by_environment(const char *name, unsigned long usual)
     return value != NULL ? strtoul(value, NULL, 10) : usual;
 }
 
-static void take_step(struct world *world)
+static void take_step(struct run *run)
 {
-    const bool captured = world->options.is_captured;
-    uint64_t sum = 0, at;
+    const bool captured = run->options.is_captured;
+    uint64_t sum = 0;
     unsigned i = 0;
 
     for (unsigned k = 0; k < COUNT_OF(choices); k++)
         sum += captured ? choices[k].weight_captured : choices[k].weight;
-    at = world_below(world, sum);
+    uint64_t at = run_random(run, sum);
     for (; at >= (captured ? choices[i].weight_captured : choices[i].weight); i++)
         at -= captured ? choices[i].weight_captured : choices[i].weight;
     if (getenv("XSEG_TEST_TRACE") != NULL)
         print_message("# %u %s\n", step_played, choices[i].name);
-    choices[i].step(world);
+    choices[i].step(run);
 }
 
-/* What programmes came to, so that a test in which nothing happens is seen. */
+/* Totals of all programs, to detect a test without effect. */
 static struct {
-    uint64_t allocations, ghosts, oom, borrowed, restored, reused;
+    uint64_t allocations, ghosts, oom, above_share, restored, reused;
 } tally;
 
-static void play(const struct world_options *options, unsigned steps)
+static void play(const struct run_options *options, unsigned steps)
 {
-    struct world *world = malloc(sizeof(*world));
+    struct run *run = malloc(sizeof(*run));
     const bool audits = XSEG_CHECKS >= 3 || options->seed % 16 == 0;
 
-    assert_non_null(world);
+    assert_non_null(run);
     seed_played = options->seed;
     step_played = 0;
-    world_open(world, options);
-    step_pool(world);
-    step_pool(world);
+    run_open(run, options);
+    step_pool(run);
+    step_pool(run);
     for (; step_played < steps; step_played++) {
         note_step();
-        take_step(world);
-        world_check(world, audits || step_played % 32 == 0);
+        take_step(run);
+        run_check(run, audits || step_played % 32 == 0);
     }
-    world_close(world);
-    tally.allocations += world->ledger.allocations;
-    tally.ghosts += world->ledger.ghost_total;
-    tally.oom += world->oom;
-    tally.borrowed += world->borrowed;
-    tally.restored += world->restored;
-    tally.reused += world->reused;
-    free(world);
+    run_close(run);
+    tally.allocations += run->model.allocations;
+    tally.ghosts += run->model.ghost_total;
+    tally.oom += run->oom;
+    tally.above_share += run->above_share;
+    tally.restored += run->restored;
+    tally.reused += run->reused;
+    free(run);
     seed_played = 0;
 }
 
 /*
- * Seeds from `first` on, or what the environment says; the kind of programme follows from each.
- * With audits after each step there are fewer.
+ * Seeds from `first` on, or those of the environment; the seed selects the kind of program. With audits after each
+ * step there are fewer.
  */
-static void play_all(uint64_t first, bool is_short, bool is_captured)
+static void play_all(uint64_t first, bool is_low_on_memory, bool is_captured)
 {
     const uint64_t begin = by_environment("XSEG_TEST_SEED", first);
     const uint64_t seeds = by_environment("XSEG_TEST_SEEDS", XSEG_CHECKS >= 3 ? 20 : 80);
@@ -158,25 +158,25 @@ static void play_all(uint64_t first, bool is_short, bool is_captured)
 
     memset(&tally, 0, sizeof(tally));
     for (uint64_t seed = begin; seed < begin + seeds; seed++) {
-        const struct world_options options = {.seed = seed,
-                                              .expandable = seed % 2 == 0,
-                                              .reuse = seed / 2 % 2 == 0,
-                                              .is_short = is_short,
-                                              .is_captured = is_captured};
+        const struct run_options options = {.seed = seed,
+                                            .expandable = seed % 2 == 0,
+                                            .reuse = seed / 2 % 2 == 0,
+                                            .is_low_on_memory = is_low_on_memory,
+                                            .is_captured = is_captured};
 
         play(&options, steps);
     }
     print_message("# %llu allocations, %llu freed under work, %llu refused, %llu lent, %llu pools "
                   "restored, %llu reused in a capture\n",
                   (unsigned long long)tally.allocations, (unsigned long long)tally.ghosts,
-                  (unsigned long long)tally.oom, (unsigned long long)tally.borrowed,
+                  (unsigned long long)tally.oom, (unsigned long long)tally.above_share,
                   (unsigned long long)tally.restored, (unsigned long long)tally.reused);
     if (seeds * steps >= 20000) {
         assert_true(tally.allocations > seeds * steps / 20);
         assert_true(tally.ghosts > seeds);
-        assert_true(!is_short || tally.oom > seeds);
-        /* In programmes with captures there is hardly a pool that no graph may use. */
-        assert_true(!is_short || is_captured || tally.borrowed > 0);
+        assert_true(!is_low_on_memory || tally.oom > seeds);
+        /* In programs with captures almost every pool may be used by a graph. */
+        assert_true(!is_low_on_memory || is_captured || tally.above_share > 0);
         assert_true(is_captured ? tally.reused > seeds / 10 : tally.restored > 0);
     }
 }

@@ -62,14 +62,14 @@ class Allocators(Case):
             self.assertEqual(allocator.statistics().allocation.all.current, 1)
         self.assertEqual((block.pointer, allocator.statistics().allocation.all.current), (0, 0))
 
-    def test_an_allocator_goes_with_its_last_block(self):
+    def test_allocator_is_closed_with_its_last_block(self):
         block = xseg.open("expandable_segments:True").allocate(MIB)
         self.assertNotEqual(block.pointer, 0)
         del block
         gc.collect()
         self.assertEqual(machine.left(), "")
 
-    def test_what_ends_after_its_allocator_knows_that_it_is_closed(self):
+    def test_object_that_outlives_its_allocator_detects_the_close(self):
         """In a cycle of references the order of ends is anyone's guess."""
         allocator = xseg.open("expandable_segments:True")
         pool = allocator.pool()
@@ -93,12 +93,12 @@ class Allocators(Case):
                 block = allocator.allocate(MIB)
                 _ = 1 // (block.size - MIB)
 
-    def test_nothing_is_an_address_too(self):
+    def test_empty_allocation_has_an_address(self):
         with self.open().allocate(0) as block:
             self.assertEqual((block.pointer, block.size), (0, 0))
             self.assertEqual(block.__cuda_array_interface__["shape"], (0,))
 
-    def test_alignment_and_zeroing_are_asked_for(self):
+    def test_alignment_and_zeroing_are_applied(self):
         allocator = self.open()
         before = machine.simulator.xseg_sim_calls(b"cuMemsetD32Async")
         with allocator.allocate(MIB, alignment=8 * MIB, zeroed=True) as block:
@@ -109,7 +109,7 @@ class Allocators(Case):
         with self.assertRaises(ValueError):
             allocator.allocate(-1)
 
-    def test_failures_are_exceptions_of_their_class_with_the_library_s_text(self):
+    def test_failures_raise_their_class_with_the_library_s_message(self):
         with self.assertRaisesRegex(xseg.ConfigError, "'nonsense' at column 1") as refusal:
             xseg.open("nonsense:1")
         self.assertEqual(refusal.exception.status, -2)
@@ -139,7 +139,7 @@ class Allocators(Case):
         self.assertEqual((found["idle_ms"].value, found["idle_ms"].is_set), ("50", True))
         self.assertFalse(found["expandable_segments"].is_set)
 
-    def test_a_ledger_is_looked_at(self):
+    def test_budget_file_is_queried(self):
         with tempfile.TemporaryDirectory() as folder:
             ledger = os.path.join(folder, "ledger")
             with self.assertRaises(xseg.FileError):
@@ -159,7 +159,7 @@ class Allocators(Case):
             allocator.close()
             self.assertEqual(xseg.budget_members(ledger), [])
 
-    def test_devices_are_looked_at_without_asking_the_driver(self):
+    def test_devices_are_queried_without_a_driver_call(self):
         with unittest.mock.patch.dict(os.environ, XSEG_SIM_DEVICES="3"):
             machine.reset()
             self.addCleanup(machine.reset)
@@ -232,7 +232,7 @@ class Allocators(Case):
         blocks.append(allocator.allocate(MIB))
         self.assertEqual([block.info().label for block in blocks], ["inner", None, "outer", None])
 
-    def test_a_word_stays_with_its_block(self):
+    def test_user_value_is_kept_with_its_block(self):
         allocator = self.open("block_user:True")
         word, other = (1 << 64) - 1, id(self)
         with allocator.pool() as pool:
@@ -241,7 +241,7 @@ class Allocators(Case):
             for block in blocks:
                 block.free()
 
-    def test_without_the_key_a_word_is_ignored(self):
+    def test_user_value_is_ignored_without_the_key(self):
         self.assertEqual(self.open().allocate(MIB, user=7).info().user, 0)
 
     def test_memory_is_ready_after_prewarm(self):
@@ -252,13 +252,13 @@ class Allocators(Case):
             self.assertEqual(machine.simulator.xseg_sim_calls(b"cuMemCreate"), before)
         allocator.trim_due(1000)
 
-    def test_log_lines_go_where_they_are_wanted(self):
+    def test_log_lines_reach_the_callback(self):
         lines = []
         allocator = self.open(log=lambda level, line: lines.append((level, line)))
         allocator.allocate(MIB).free()
         self.assertTrue(any(level == 2 for level, _ in lines), lines)
 
-    def test_stacks_without_libunwind_are_said_once(self):
+    def test_missing_libunwind_is_reported_once(self):
         script = """if True:
             import warnings, xseg
             lines = []
@@ -277,7 +277,7 @@ class Allocators(Case):
                                   env={**os.environ, "LD_LIBRARY_PATH": folder})
         self.assertEqual((done.stdout, done.stderr, done.returncode), ("['RuntimeWarning'] 1\n", "", 0))
 
-    def test_threads_allocate_at_once(self):
+    def test_threads_allocate_concurrently(self):
         allocator, failures = self.open(), []
 
         def work():
@@ -453,7 +453,7 @@ class Pools(Case):
 
 
 class Captures(StreamCase):
-    def test_what_a_capture_allocates_comes_from_its_pool(self):
+    def test_capture_allocates_from_its_pool(self):
         own, _ = self.streams
         graph = machine.c_void_p()
         with self.allocator.pool() as pool:
@@ -618,7 +618,7 @@ class Copies(Case):
 
 
 class Callbacks(Case):
-    def test_what_interrupts_a_visit_is_raised(self):
+    def test_exception_in_a_visit_is_raised(self):
         allocator = self.open()
         for call in (allocator.blocks, allocator.explain, xseg.config_keys):
             with allocator.allocate(MIB), unittest.mock.patch("xseg._records.record", side_effect=KeyboardInterrupt):
@@ -633,7 +633,7 @@ class Callbacks(Case):
         allocator.allocate(MIB).free()
         self.assertEqual(asked, [])
 
-    def test_what_is_there_at_exit_ends_in_silence(self):
+    def test_objects_at_exit_are_released_silently(self):
         program = """
 import builtins, gc, sys, types
 holder = sys.modules["holder"] = types.ModuleType("holder")     # ends after xseg, which is imported later
@@ -704,7 +704,7 @@ class Libraries(unittest.TestCase):
                     self.assertIn(f"xseg: cannot load the library, {library}: ", out)
                     self.assertIn(want, out)
 
-    def test_a_library_that_lacks_a_function_says_so_when_it_is_called(self):
+    def test_missing_function_is_reported_at_the_call(self):
         out, _ = cases.said("import xseg._library as library\n"
                             "try: library.call('xseg_trim', None, None, None, None)\n"
                             "except Exception as refusal: print(repr(refusal))", XSEG_LIBRARY=os.environ["XSEG_DRIVER"])
@@ -717,7 +717,7 @@ class Libraries(unittest.TestCase):
         self.assertTrue(pathlib.Path(include, "xseg/xseg.h").exists())
         self.assertTrue(pathlib.Path(simulator).samefile(os.environ["XSEG_DRIVER"]))
 
-    def test_the_command_says_that_it_is_not_there(self):
+    def test_missing_command_is_reported(self):
         with self.assertRaisesRegex(AssertionError, r"status 1:\nxseg: command not found, .*bin/xseg; install the wheel"):
             cases.said("import runpy; runpy.run_module('xseg', run_name='__main__')")
 

@@ -32,7 +32,7 @@ skip_sanitized()  # before anything else is imported that loads it
 
 
 def said(program, *arguments, status=0, **variables):
-    """What a Python programme prints on both streams, in a process of its own that has to end with this status."""
+    """What a Python program prints on both streams, in a process of its own that has to end with this status."""
     done = subprocess.run([sys.executable, *arguments, "-c", program], capture_output=True, text=True, timeout=120,
                           check=False, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
     if done.returncode != status:

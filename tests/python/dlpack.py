@@ -135,7 +135,7 @@ class Arrays(unittest.TestCase):
         gc.collect()
         self.assertEqual(self.live(), 0)
 
-    def test_a_capsule_that_nobody_takes_lets_go_of_the_block(self):
+    def test_unconsumed_capsule_releases_the_block(self):
         for version in (None, (1, 0)):
             block = self.allocator.allocate(MIB)
             capsule = block.__dlpack__(max_version=version)
@@ -173,7 +173,7 @@ class Arrays(unittest.TestCase):
         self.allocator.stream_retire(own)
         own.destroy()
 
-    def test_what_cannot_be_is_a_buffer_error(self):
+    def test_invalid_requests_raise_a_buffer_error(self):
         with self.allocator.allocate(MIB) as block:
             with self.assertRaises(BufferError):
                 block.__dlpack__(copy=True)
@@ -181,7 +181,7 @@ class Arrays(unittest.TestCase):
                 block.__dlpack__(dl_device=(1, 0))
             Consumer(block.__dlpack__(dl_device=(2, 0), copy=False)).delete()
 
-    def test_a_consumer_that_raises_lets_go_of_the_block(self):
+    def test_consumer_that_raises_releases_the_block(self):
         for version in (None, (1, 0)):
             block = self.allocator.allocate(MIB)
             with self.assertRaisesRegex(TypeError, "PyCapsule"):

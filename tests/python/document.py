@@ -22,7 +22,7 @@ class Document(unittest.TestCase):
         program = f"import os; os.chdir({str(cases.ROOT)!r}); os.execv({command!r}, ['xseg', 'replay', {shown[1]!r}])"
         self.assertTrue(cases.said(program)[0].startswith(shown[2]), shown[2])
 
-    def test_what_is_named_is_there(self):
+    def test_documented_names_exist(self):
         named = set(re.findall(r"\bxseg\.([a-zA-Z]\w*)", self.text)) - {"torch", "numba", "cupy", "rmm"}
         self.assertGreater(len(named), 3)
         self.assertEqual([name for name in named if not hasattr(xseg, name)], [])

@@ -58,7 +58,7 @@ class Hook(unittest.TestCase):
         program = START + "print({{'_xseg_torch_hook', 'xseg'}} & set(sys.modules), len(sys.meta_path))"
         self.assertEqual(self.said(program, XSEG_TORCH=""), (f"set() {len(__import__('sys').meta_path)}\n", ""))
 
-    def test_a_programme_without_torch_has_one_finder_more(self):
+    def test_a_program_without_torch_has_one_finder_more(self):
         program = START + "import json; print('torch' in sys.modules, 'xseg' in sys.modules)"
         self.assertEqual(self.said(program), ("False False\n", ""))
 
@@ -71,7 +71,7 @@ class Hook(unittest.TestCase):
                            "hook.FINDER in sys.meta_path)")
         self.assertEqual(self.said(program), ("True SourceFileLoader False\n", ""))
 
-    def test_who_finds_torch_has_its_own_loader(self):
+    def test_finder_of_torch_keeps_its_loader(self):
         self.write("torch/data.txt", "data")
         program = START + """
 import importlib.machinery, importlib.resources, importlib.util, inspect, pkgutil
@@ -100,18 +100,18 @@ print(torch.order[-1])
                           "import torch; print(torch.order[-1])"
         self.assertEqual(self.said(program), ("not yet\nxseg.torch\n", ""))
 
-    def test_a_missing_torch_is_missing_as_ever(self):
+    def test_missing_torch_raises_the_usual_error(self):
         shutil.rmtree(self.folder / "torch")
         program = START + "\ntry:\n    import torch\nexcept ModuleNotFoundError as failure:\n    print(failure)"
         self.assertEqual(self.said(program), ("No module named 'torch'\n", ""))
 
-    def test_a_refusal_is_a_sentence_and_pytorch_goes_on(self):
+    def test_failure_is_a_message_and_pytorch_continues(self):
         self.write("xseg/torch.py", REFUSES)
         said, complaint = self.said(SAY)
         self.assertEqual(said, "torch, part, end of torch\n")
         self.assertEqual(complaint, "XSEG_TORCH=1: PyTorch keeps its own allocator: xseg.torch: no C++ compiler; install g++\n")
 
-    def test_who_looks_for_torch_does_not_import_it(self):
+    def test_search_for_torch_does_not_import_it(self):
         program = START + "import importlib.util as util; print(util.find_spec('torch').name, 'torch' in sys.modules)"
         self.assertEqual(self.said(program), ("torch False\n", ""))
 

@@ -18,7 +18,7 @@ def structures():
 
 
 def answer(lines):
-    """What a C programme of these statements prints, as a dictionary."""
+    """What a C program of these statements prints, as a dictionary."""
     with tempfile.TemporaryDirectory() as folder:
         source, program = pathlib.Path(folder, "layout.c"), pathlib.Path(folder, "layout")
         peers = "".join(f'#include "xseg/{path.name}"\n' for path in sorted((cases.ROOT / "include/xseg").glob("*.h"))
@@ -49,7 +49,7 @@ class Layout(unittest.TestCase):
         self.assertGreater(len(numbers), 60)
         self.assertEqual(numbers, answer([f'printf("{name} %lld\\n", (long long){name});' for name in numbers]))
 
-    def test_what_is_not_zero_to_start_from_is_what_the_headers_say(self):
+    def test_nonzero_defaults_equal_those_of_the_headers(self):
         for name, kind in structures().items():
             macro = {"xseg_scope": "XSEG_SCOPE_ALL"}.get(name, name.upper() + "_INIT")
             if not re.search(rf"#define {macro}\b", "".join(

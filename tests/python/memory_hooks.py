@@ -117,7 +117,7 @@ class Rmm(Case):
             free()
             self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.CACHED)
 
-    def test_what_is_freed_on_another_stream_waits_for_it(self):
+    def test_block_freed_on_another_stream_waits_for_it(self):
         for call in (self.resource.old, self.resource.new):
             free, pointer = call(30 * MIB, self.stream)
             self.other.launch()

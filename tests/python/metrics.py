@@ -89,7 +89,7 @@ class Pages(unittest.TestCase):
             labels = (("device", "0"), ("name", unescaped(name)), ("pool", str(at + 1)))
             self.assertEqual(live.get(labels), (at + 1) * MIB, f"{name!r} of {sorted(live)}")
 
-    def test_the_figures_are_those_of_the_other_reports(self):
+    def test_values_equal_those_of_the_other_reports(self):
         found = families(self.allocator.metrics())
         stats = self.allocator.statistics()
         self.assertEqual(sum(values(found["xseg_allocated_bytes"]).values()), stats.allocated_bytes.all.current)

@@ -61,7 +61,7 @@ class Case(unittest.TestCase):
 
 
 class Ranges(Case):
-    def test_memory_comes_and_goes_beneath_addresses_that_stay(self):
+    def test_memory_is_mapped_and_unmapped_at_fixed_addresses(self):
         one, address = self.range, self.range.address
         self.assertEqual((one.size, one.page_bytes, one.device), (64 * PAGE, PAGE, 0))
         self.assertEqual(machine.simulator.xseg_sim_used(0), 0)
@@ -95,7 +95,7 @@ class Ranges(Case):
             one.decommit(0, 2 * PAGE)
         self.assertIsNone(self.range.info().limit_bytes)
 
-    def test_memory_leaves_in_the_order_of_a_stream(self):
+    def test_memory_is_unmapped_in_stream_order(self):
         one, (own, other) = self.range, self.streams
         one.commit(0, 4 * PAGE, own)
         own.launch()
@@ -109,7 +109,7 @@ class Ranges(Case):
         one.decommit(0, 2 * PAGE, other)
         self.assertEqual(one.info().pending_unmap_bytes, 0)
 
-    def test_what_is_held_stays_until_it_is_let_go_of(self):
+    def test_held_memory_remains_mapped_until_its_release(self):
         one = self.range
         one.commit(0, 2 * PAGE)
         one.hold(0, PAGE)
@@ -122,7 +122,7 @@ class Ranges(Case):
         with self.assertRaisesRegex(xseg.ArgumentError, "is not held"):
             one.unhold(0, PAGE)
 
-    def test_a_page_can_be_at_several_places(self):
+    def test_page_can_be_mapped_at_several_addresses(self):
         one = self.range
         one.commit(0, 2 * PAGE)
         self.fill(PAGE, b"a prefix")
@@ -187,7 +187,7 @@ class Ranges(Case):
         self.assertIsInstance(refusal.exception, MemoryError)
         self.assertEqual(one.info().committed_bytes, PAGE)
 
-    def test_a_range_that_is_gone_is_refused(self):
+    def test_destroyed_range_is_rejected(self):
         one = self.allocator.range(PAGE)
         view = one.view()
         one.release()
@@ -205,7 +205,7 @@ class Ranges(Case):
 
 
 class Endings(Case):
-    def test_it_goes_with_its_last_reference_and_what_it_has_behind_its_streams(self):
+    def test_range_is_destroyed_with_its_last_reference_in_stream_order(self):
         one, (own, other) = self.allocator.range(64 * PAGE), self.streams
         one.commit(0, 2 * PAGE, own)
         one.commit(5 * PAGE, PAGE, other)
@@ -232,7 +232,7 @@ class Endings(Case):
         _library.call("xseg_range_decommit", number, 0, 2 * PAGE, captured)
         _library.call("xseg_range_release", number)
 
-    def test_what_is_held_keeps_it(self):
+    def test_held_memory_keeps_the_range(self):
         one = self.allocator.range(2 * PAGE)
         one.hold(0, PAGE)
         number = one.handle
@@ -325,7 +325,7 @@ class Views(Case):
 
 
 class Threads(Case):
-    def test_threads_commit_at_once(self):
+    def test_threads_commit_concurrently(self):
         failures = []
 
         def work(first):

@@ -100,7 +100,7 @@ class Registrations(unittest.TestCase):
         file.close()
         block.free()
 
-    def test_what_enter_raises_is_the_cause(self):
+    def test_exception_of_enter_is_the_cause(self):
         block = self.allocator.allocate(20 * MIB)
         self.registrar.refuses = True
         with self.assertRaises(xseg.UnsupportedError) as refused:

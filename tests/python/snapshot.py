@@ -23,7 +23,7 @@ from cases import MIB, ROOT
 from xseg import _library
 
 sys.path.insert(0, str(ROOT / "tests/support"))
-import take_back  # noqa: E402  pylint: disable=wrong-import-position
+import rewind_snapshot  # noqa: E402  pylint: disable=wrong-import-position
 
 STATES = {xseg.BlockState.ALLOCATED: "active_allocated", xseg.BlockState.PENDING_FREE: "active_pending_free",
           xseg.BlockState.CACHED: "inactive"}
@@ -67,7 +67,7 @@ class Case(unittest.TestCase):
         self.assertEqual(list(self.folder.iterdir()), [path])
         snapshot = read(path)
         path.unlink()
-        take_back.check(snapshot)
+        rewind_snapshot.check(snapshot)
         return snapshot
 
     def equal(self, one, other, where):
@@ -184,7 +184,7 @@ class Contents(Case):
         self.assertIs(state["frames"], event["frames"])
         block.free()
 
-    def test_memory_that_goes_has_a_cause(self):
+    def test_unmapped_memory_has_a_cause(self):
         allocator = self.open()
         allocator.allocate(30 * MIB).free()
         allocator.trim(wait=True)
@@ -213,11 +213,11 @@ class Contents(Case):
         written.unlink()
         return snapshot
 
-    def test_a_refused_request_is_the_last_event(self):
+    def test_failed_request_is_the_last_event(self):
         allocator = self.open(f"{ALL},oom_snapshot:{self.folder}")
         block = allocator.allocate(30 * MIB)
         snapshot = self.refuse(allocator)
-        take_back.check(snapshot)
+        rewind_snapshot.check(snapshot)
         last = snapshot["device_traces"][0][-1]
         self.assertEqual((last["action"], last["size"]), ("oom", 1 << 45))
         self.assertEqual(last["device_free"], allocator.statistics().device_bytes - machine.simulator.xseg_sim_used(0))
@@ -238,7 +238,7 @@ class Contents(Case):
             for _ in range(8000):
                 allocator.allocate(MIB).free()
             snapshot = self.refuse(allocator, most_bytes=MIB)
-            take_back.check(snapshot)
+            rewind_snapshot.check(snapshot)
             self.assertGreater(snapshot["xseg"]["devices"][0]["left_out"], 1000, keys)
             # Three events of each block; those around them: the segment comes and goes, with its cause, and the refusal.
             self.assertIn(snapshot["xseg"]["devices"][0]["left_out"] + len(snapshot["device_traces"][0]),
@@ -256,7 +256,7 @@ def peaks_of(said):
 
 
 class Replayed(Case):
-    """`xseg replay` of what was written comes to the peaks that the programme had."""
+    """`xseg replay` of what was written comes to the peaks that the program had."""
 
     def replayed(self, path):
         tool = pathlib.Path(os.environ["XSEG_LIBRARY"]).parent / "xseg"
@@ -274,7 +274,7 @@ class Replayed(Case):
                 held.append(allocator.allocate(size, stream=draw.choice(streams) if streams else None))
         path, stats = self.folder / "snapshot.pickle", allocator.statistics()
         allocator.snapshot(path)
-        take_back.check(read(path))
+        rewind_snapshot.check(read(path))
         said = self.replayed(path)
         self.assertIn(config, said["config"])
         self.assertEqual(peaks_of(said),

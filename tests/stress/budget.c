@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Processes with two threads each on one shared card, by one ledger: they allocate, free, commit, decommit, trim, rest and
- * reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such whiles all rest:
+ * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit, decommit,
+ * trim, pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such phases
+ * all members are idle:
  *
- *   - each member's audits hold
- *   - the card has in use what the members have: nothing of the dead is left
- *   - the ledger says what the members say, and has no slot of the dead
- *   - one that asks for its share gets it, while others leave idle what they have borrowed
+ *   - the audits of each member hold
+ *   - the device's used memory is that of the members: dead processes hold none
+ *   - the budget file agrees with the members, and has no slot of a dead process
+ *   - a member that requests its share gets it, while others release idle memory above their shares
  *
- * Nobody hangs: each member obeys within a bound that only a hang exceeds.
+ * Every member obeys within a time that only a hang exceeds.
  *
  *     test-stress-budget [SECONDS [SEED [CASE]]]
  *
- * So long is each case; a failure names its seed.  CASE may have * in it.
+ * SECONDS is the duration of each case; a failure prints its seed.  CASE is a name with wildcards (*).
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -29,12 +30,13 @@
 #include "src/base/shared_budget.h"
 #include "src/core/budget/budget.h"
 #include "tests/stress/budget/member.h"
-#include "tests/support/draw.h"
-#include "tests/support/shared.h"
+#include "tests/support/rng.h"
+#include "tests/support/sim_shared.h"
+#include "tests/support/test.h"
 
 #define PAGE   (2 * MIB)
-#define HANGS  120.0 /* seconds that only a hang takes */
-#define SETTLE 60.0  /* seconds within which figures come to rest */
+#define HANGS  120.0 /* seconds that only a hang exceeds */
+#define SETTLE 60.0  /* seconds within which statistics settle */
 
 int cuInit(unsigned flags);
 int cuDevicePrimaryCtxRetain(void **context, int device);
@@ -48,7 +50,7 @@ static struct xseg_shared_budget ledger;
 static void *context;
 static char folder[64];
 static unsigned seats, round_number;
-static pid_t pid[SEATS]; /* 0: nobody sits there */
+static pid_t pid[SEATS]; /* 0: empty seat */
 static bool is_stopped[SEATS];
 static uint64_t seed = 20261125, seconds = 5, random_state;
 static struct {
@@ -57,7 +59,7 @@ static struct {
 
 static uint64_t below(uint64_t bound)
 {
-    return (draw_next(&random_state) >> 16) % bound;
+    return (rng_next(&random_state) >> 16) % bound;
 }
 
 static double now(void)
@@ -80,7 +82,7 @@ static void end_all(void)
         }
 }
 
-/* End all members, and the test. */
+/* Kill all members, and fail the test. */
 #define FAIL(...)                                                                           \
     do {                                                                                    \
         end_all();                                                                          \
@@ -91,7 +93,7 @@ static void end_all(void)
 static void start(unsigned seat)
 {
     struct budget_seat *place = &board->seat[seat];
-    const uint64_t member_seed = draw_next(&random_state) >> 20;
+    const uint64_t member_seed = rng_next(&random_state) >> 20;
 
     atomic_store(&place->done, atomic_load(&place->ordered));
     (void)fflush(NULL);
@@ -165,7 +167,7 @@ static void read_card(uint64_t *used, uint64_t *total)
     *total = all;
 }
 
-/* What the ledger says of a member; NULL: nothing yet. */
+/* The record of a member in the budget file; NULL: none yet. */
 static const struct xseg_shared_budget_device *said_by(unsigned seat)
 {
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
@@ -178,11 +180,11 @@ static const struct xseg_shared_budget_device *said_by(unsigned seat)
     return NULL;
 }
 
-/* Whether the card, the members and the ledger agree; a sentence if not. */
+/* Whether the device, the members and the budget file agree; if not, `text` describes the difference. */
 static bool agrees(const uint64_t *share, char *text, size_t bytes)
 {
     uint64_t used = 0, total = 0, sum = 0;
-    unsigned living = 1, held = 0; /* the parent has a slot, too */
+    unsigned living = 1, held = 0; /* the parent has a slot as well */
 
     order_all(ORDER_LOOK);
     read_card(&used, &total);
@@ -222,7 +224,7 @@ static void expect_agreement(const uint64_t *share)
     }
 }
 
-/* The share of a member, by what the ledger says; *is_above: for each one, whether it has borrowed. */
+/* The share of a member according to the budget file; *is_above: for each member, whether it is above its share. */
 static uint64_t find_share(unsigned seat, bool *is_above)
 {
     struct xseg_budget_member member[SEATS];
@@ -249,7 +251,8 @@ static uint64_t find_share(unsigned seat, bool *is_above)
     return share;
 }
 
-/* One that asks for its share is served: those who have borrowed leave everything idle, the others keep what they have. */
+/* A member that requests its share gets it: members above their shares release all idle memory, the others keep
+ * theirs. */
 static void expect_served(unsigned seat)
 {
     bool is_above[SEATS] = {false};
@@ -277,7 +280,8 @@ static void expect_served(unsigned seat)
     await(seat);
 }
 
-/* Configure a member for the rest: it is patient, and names a share or none; returns that in the ledger's parts. */
+/* Configure a member for the idle phase, with a long timeout and a share or none; returns the share in the units of
+ * the budget file. */
 static uint64_t configure(unsigned seat)
 {
     static const unsigned percent[] = {0, 0, 0, 10, 20, 40};
@@ -300,7 +304,7 @@ static void rest(void)
         if (pid[i] == 0)
             start(i);
     }
-    /* One may be missing, and its memory with it. */
+    /* A member may be missing, and its memory with it. */
     if (seats > 2 && below(3) == 0)
         kill_one((unsigned)below(seats));
     for (unsigned i = 0; i < seats; i++) {
@@ -330,7 +334,7 @@ static void happen(void)
         stop_or_continue(seat);
 }
 
-/* Let a member free everything, close and end. */
+/* Let a member free everything, close and exit. */
 static void end_well(unsigned seat)
 {
     const double until = now() + HANGS;
@@ -377,8 +381,7 @@ static int begin(void **state)
     (void)state;
     memset(&counts, 0, sizeof(counts));
     board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED ||
-        !name_shared_machine(board->machine_name, sizeof(board->machine_name)))
+    if (board == MAP_FAILED || !sim_shared_name(board->machine_name, sizeof(board->machine_name)))
         return -1;
     (void)snprintf(folder, sizeof(folder), "/dev/shm/xseg-test-XXXXXX");
     if (mkdtemp(folder) == NULL)
@@ -441,30 +444,23 @@ static void play_with(unsigned members, uint64_t memory)
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
 }
 
-static void two_processes(void **state)
+TEST_WITH(two_processes_share_a_device, begin, end)
 {
-    (void)state;
     play_with(2, GIB / 2);
 }
 
-static void eight_processes(void **state)
+TEST_WITH(eight_processes_share_a_device, begin, end)
 {
-    (void)state;
     play_with(8, GIB);
 }
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(two_processes, begin, end),
-        cmocka_unit_test_setup_teardown(eight_processes, begin, end),
-    };
-
     if (count > 1)
         seconds = strtoull(arguments[1], NULL, 10);
     if (count > 2)
         seed = strtoull(arguments[2], NULL, 10);
     if (count > 3)
         cmocka_set_test_filter(arguments[3]);
-    return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
+    return test_run();
 }

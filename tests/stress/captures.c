@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Two threads, each with streams and a pool of its own.  Both allocate, use and free, now and then each
- * other's blocks; work names the blocks that it touches.  Now and then one of them captures a graph
- * into its pool, with its second stream joined, while the other goes on; or a stream goes and another
- * one comes.  The strict simulator ends the process if memory goes under queued work.  Each block
- * holds its own address and size from its allocation to its free, so no other thread's block may reach
- * into it.  At the end the counts are those of the blocks that are left, and then of none.
- */
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+/* Two threads, each with its own streams and pool. Both allocate, use and free, sometimes each other's blocks; work
+ * names the blocks that it touches. Occasionally a thread captures a graph into its pool, with its second stream
+ * joined, while the other continues; or a stream is retired and replaced. The strict simulator ends the process if
+ * memory is unmapped under queued work. Each block contains its own address and size until it is freed, so no block
+ * of another thread may overlap it. At the end the counts are those of the remaining blocks, and then zero. */
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* ThreadSanitizer bears no memory at most addresses of the simulated machine, so there is none then. */
+/* ThreadSanitizer does not support memory at most addresses of the simulated machine. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define HAS_BYTES false
@@ -30,7 +27,7 @@
 #define STREAMS 2u
 #define SLOTS   48u
 
-/* Entry points of the driver, by their plain C types. */
+/* Driver entry points with plain C types. */
 int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuCtxSetCurrent(void *context);
@@ -44,7 +41,7 @@ int cuEventCreate(xseg_event *event, unsigned flags);
 int cuEventRecord(xseg_event event, xseg_stream stream);
 int cuEventDestroy_v2(xseg_event event);
 
-/* What one thread leaves for either: a block, claimed with an exchange. */
+/* A block that one thread leaves for either, claimed with an exchange. */
 struct shared {
     struct xseg_allocator *allocator;
     void *context;
@@ -74,12 +71,12 @@ static void require_ok(xseg_status status)
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return (draw_next(&worker->random) >> 16) % bound;
+    return (rng_next(&worker->random) >> 16) % bound;
 }
 
 /* --- Blocks. --- */
 
-/* What nothing else in memory is. */
+/* A value that no other memory contains. */
 static uint64_t signature(const void *ptr, size_t bytes)
 {
     return ((uint64_t)(uintptr_t)ptr ^ bytes) * UINT64_C(0x9E3779B97F4A7C15);
@@ -90,7 +87,7 @@ static uint64_t *last_word(void *ptr, size_t bytes)
     return (uint64_t *)ptr + (bytes < 32 ? 2 : bytes / sizeof(uint64_t) - 1);
 }
 
-/* A block has at least 512 bytes, whatever was asked for. */
+/* A block has at least 512 bytes for any requested size. */
 static void sign(void *ptr, size_t bytes)
 {
     if (!HAS_BYTES)
@@ -100,7 +97,7 @@ static void sign(void *ptr, size_t bytes)
     *last_word(ptr, bytes) = ~signature(ptr, bytes);
 }
 
-/* The process ends if somebody has written into the block. */
+/* Ends the process if another thread has written into the block. */
 static void expect_signed(void *ptr)
 {
     if (!HAS_BYTES || ptr == NULL)
@@ -142,13 +139,13 @@ static _Atomic(void *) *any_slot(struct worker *worker)
     return &worker->shared->slot[below(worker, SLOTS)];
 }
 
-/* Leave a block for either thread, and free what was in its place. */
+/* Leave a block for either thread, and free the one that it replaces. */
 static void leave(struct worker *worker, void *ptr)
 {
     free_block(worker, atomic_exchange(any_slot(worker), ptr));
 }
 
-/* A block of this thread's, with work of both its streams on it, left for either thread. */
+/* A block of this thread with work of both its streams, left for either thread. */
 static void work_on_a_block(struct worker *worker)
 {
     const unsigned own = (unsigned)below(worker, STREAMS);
@@ -195,7 +192,7 @@ static void wait_for(xseg_stream later, xseg_stream earlier)
     require(cuEventDestroy_v2(event) == 0);
 }
 
-/* Both streams take part; blocks of one are used by the other. */
+/* Both streams take part; each uses blocks of the other. */
 static void fill_capture(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->shared->allocator;
@@ -227,7 +224,7 @@ static void capture(struct worker *worker)
     void *graph = NULL;
 
     require_ok(xseg_capture_begin(worker->pool, worker->stream[0]));
-    /* Thread by thread: the strictest mode that leaves the other thread's own calls alone. */
+    /* Thread-local: the strictest mode that permits calls of the other thread. */
     require(cuStreamBeginCapture_v2(worker->stream[0], 1) == 0);
     wait_for(worker->stream[1], worker->stream[0]);
     fill_capture(worker);
@@ -302,10 +299,10 @@ static void *work(void *self)
     return NULL;
 }
 
-/* The blocks that are left, one by one, against the counts. */
+/* Compare the remaining blocks with the counts. */
 static void expect_what_is_left(const struct shared *shared)
 {
-    const struct xseg_statistics stats = scene_stats(shared->allocator);
+    const struct xseg_statistics stats = env_stats(shared->allocator);
     uint64_t blocks = 0, bytes = 0, requested = 0;
 
     for (unsigned i = 0; i < SLOTS; i++) {
@@ -313,7 +310,7 @@ static void expect_what_is_left(const struct shared *shared)
 
         if (ptr == NULL)
             continue;
-        const struct xseg_block_info info = scene_block(shared->allocator, ptr);
+        const struct xseg_block_info info = env_block(shared->allocator, ptr);
         assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
         assert_ptr_equal(info.base, ptr);
         expect_signed(ptr);
@@ -331,7 +328,7 @@ static void expect_what_is_left(const struct shared *shared)
 
 static void expect_even(const struct shared *shared)
 {
-    const struct xseg_statistics stats = scene_stats(shared->allocator);
+    const struct xseg_statistics stats = env_stats(shared->allocator);
 
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, shared->allocated);
@@ -341,7 +338,8 @@ static void expect_even(const struct shared *shared)
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.physical_bytes, 0);
     assert_int_equal(stats.num_ooms, shared->refused);
-    /* A thread that rests in a capture keeps the other one short: how many were served says nothing. */
+    /* A thread that is preempted in a capture keeps the other one short of memory: the number of served requests is
+     * arbitrary. */
     assert_true(shared->allocated > 0 && shared->captures > 0);
     assert_int_equal(shared->spoilt, 0);
 }
@@ -356,13 +354,13 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     assert_non_null(shared);
     settings.memory_bytes = memory;
     settings.real_bytes = HAS_BYTES;
-    shared->allocator = scene_open_on(&settings, config);
+    shared->allocator = env_open_on(&settings, config);
     shared->rounds = rounds;
     assert_int_equal(cuDevicePrimaryCtxRetain(&shared->context, 0), 0);
     for (unsigned i = 0; i < THREADS; i++) {
         worker[i] = (struct worker){
             .shared = shared, .number = i, .random = 88172645463325252U + UINT64_C(1000003) * i};
-        assert_int_equal(xseg_pool_create(shared->allocator, 0, NULL, &worker[i].pool), XSEG_OK);
+        assert_ok(xseg_pool_create(shared->allocator, 0, NULL, &worker[i].pool));
     }
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, work, &worker[i]), 0);
@@ -370,48 +368,34 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     expect_what_is_left(shared);
     for (unsigned i = 0; i < SLOTS; i++)
-        scene_free(shared->allocator, atomic_load(&shared->slot[i]));
-    scene_empty_cache(shared->allocator);
+        env_free(shared->allocator, atomic_load(&shared->slot[i]));
+    env_empty_cache(shared->allocator);
     expect_even(shared);
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
-    scene_close(shared->allocator);
+    env_close(shared->allocator);
     free(shared);
 }
 
-/* Addresses are not used again, and of those ThreadSanitizer leaves a programme no more than 512 GiB: so
- * a segment should reserve the least that there is, 1 GiB, and there must not be too many. */
+/* Addresses are not reused, and ThreadSanitizer leaves at most 512 GiB of them: so a segment should reserve the
+ * minimum, 1 GiB, and there must not be too many. */
 #define ROOM   (512 * MIB)
 #define ROUNDS 3000u
 
-static void expandable(void **state)
+TEST(captures_keep_their_memory_on_expandable_segments)
 {
-    (void)state;
     play("expandable_segments:True", ROOM, ROUNDS);
     play("expandable_segments:True,graph_capture_record_stream_reuse:True", ROOM, ROUNDS);
 }
 
-static void classic(void **state)
+TEST(captures_keep_their_memory_on_classic_segments)
 {
-    (void)state;
     play("expandable_segments:False", ROOM, ROUNDS);
     play("expandable_segments:False,graph_capture_record_stream_reuse:True", ROOM, ROUNDS);
 }
 
-static void running_short(void **state)
+TEST(captures_keep_their_memory_under_memory_pressure)
 {
-    (void)state;
     play("expandable_segments:True", 192 * MIB, ROUNDS);
     play("expandable_segments:True,graph_capture_record_stream_reuse:True", 192 * MIB, ROUNDS);
     play("expandable_segments:False", 192 * MIB, ROUNDS);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expandable),
-        cmocka_unit_test(classic),
-        cmocka_unit_test(running_short),
-    };
-
-    return cmocka_run_group_tests_name("captures", tests, NULL, NULL);
 }

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The exerciser: random programmes of the whole public interface, by one thread and by several, on one
- * device and on several, with faults of the driver, against an oracle.
+ * The exerciser: random programs of the whole public interface, on one thread and on several, on one device and on
+ * several, with driver faults, checked by an oracle.
  *
  *     test-stress-exercise [OPTION...]
- *       --operations N   of each thread of each programme (1000)
- *       --programmes N   of each case
- *       --all            90 programmes instead of 30, after which every function must have succeeded, and every two
+ *       --operations N   of each thread of each program (1000)
+ *       --programs N     of each case
+ *       --all            90 programs instead of 30, after which every function must have succeeded, and every two
  *                        features have met
- *       --seed N         of the first programme; the others follow
- *       --threads N --devices N   of all programmes, up to 8 and 4
- *       --faults N       of 1000 operations, how many set a fault
- *       --programme N    only the one of this seed, exactly as the other options say
- *       --background     with --programme: with the background thread
- *       --shrink         with --programme, and one thread: find the operations that it takes to fail
+ *       --seed N         of the first program; later ones add 1
+ *       --threads N --devices N   of all programs, up to 8 and 4
+ *       --faults N       faults per 1000 operations
+ *       --program N      only the program with this seed, with the other options
+ *       --background     with --program: with the background thread
+ *       --shrink         with --program and one thread: find the operations that are needed for the failure
  *       -v               print how often each function was called, and each two features met
  *
- * What ends the process prints the last operations and how to have the programme again.
+ * A failure prints the last operations and the command that repeats the program.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -24,14 +24,14 @@
 #include <string.h>
 
 #include "tests/stress/exercise/kernel.h"
-#include "tests/stress/exercise/programme.h"
-#include "tests/support/scene.h"
+#include "tests/stress/exercise/program.h"
+#include "tests/support/env.h"
 
-static unsigned operations = 1000, programmes, threads, devices, faults = UINT32_MAX;
+static unsigned operations = 1000, programs, threads, devices, faults = UINT32_MAX;
 static uint64_t seed = 20261123;
 static bool is_verbose, plays_all, is_usual = true;
 
-/* Every third programme has no faults, so that what is logged and refused without one is seen. */
+/* Every third program has no faults, so that log lines and failures without a fault are detected. */
 static struct world_options options_of(uint64_t number, unsigned usual_threads)
 {
     return (struct world_options){
@@ -47,56 +47,51 @@ static struct world_options options_of(uint64_t number, unsigned usual_threads)
 
 static void play_all(uint64_t first, unsigned usual, unsigned all, unsigned usual_threads)
 {
-    for (unsigned i = 0; i < (programmes != 0 ? programmes : plays_all ? all : usual); i++) {
+    for (unsigned i = 0; i < (programs != 0 ? programs : plays_all ? all : usual); i++) {
         const struct world_options options = options_of(first + i, usual_threads);
 
-        programme_play(&options, operations / options.threads);
+        program_play(&options, operations / options.threads);
     }
     print_message("# so far %llu calls, %llu looks at contents, %llu faults\n",
                   (unsigned long long)call_total(), (unsigned long long)kernel_count(),
                   (unsigned long long)fault_count());
 }
 
-static void one_thread_finds_everything_in_order(void **state)
+TEST(one_thread_finds_no_violation)
 {
-    (void)state;
     play_all(seed, 20, 60, 1);
 }
 
-static void several_threads_find_everything_in_order(void **state)
+TEST(several_threads_find_no_violation)
 {
-    (void)state;
     play_all(seed + 1000000, 10, 30, 3);
 }
 
-/* Rare ones succeed in a longer run only. */
-static void every_function_was_called(void **state)
+/* Rare functions succeed only in a longer run. */
+TEST(every_function_was_called)
 {
     const char *missing = call_missing(plays_all);
 
-    (void)state;
     if (is_verbose)
         call_print();
     if (missing != NULL && is_usual)
         fail_msg("%s was never called%s", missing, plays_all ? " with success" : "");
 }
 
-static void no_two_features_have_met_that_exclude_each_other(void **state)
+TEST(exclusive_features_never_met)
 {
     const char *met = feature_wrongly_met();
 
-    (void)state;
     if (met != NULL)
         fail_msg("against the table: %s", met);
 }
 
-static void every_two_other_features_have_met(void **state)
+TEST(every_two_other_features_have_met)
 {
     unsigned reached = 0;
     const unsigned pairs = feature_pairs(&reached);
     const char *missing = feature_missing();
 
-    (void)state;
     if (is_verbose)
         feature_print();
     print_message("# %u of %u pairs of features have met\n", reached, pairs);
@@ -120,9 +115,9 @@ static void play_one(uint64_t which, bool shrinks, bool has_background_thread)
 
     options.has_background_thread = has_background_thread;
     if (shrinks)
-        programme_shrink(&options, operations);
+        program_shrink(&options, operations);
     else
-        programme_play(&options, operations);
+        program_play(&options, operations);
     if (is_verbose) {
         call_print();
         feature_print();
@@ -132,19 +127,17 @@ static void play_one(uint64_t which, bool shrinks, bool has_background_thread)
 int main(int count, char **arguments)
 {
     static const struct option options[] = {
-        {"operations", required_argument, NULL, 'o'}, {"programmes", required_argument, NULL, 'n'},
-        {"seed", required_argument, NULL, 's'},       {"threads", required_argument, NULL, 't'},
-        {"devices", required_argument, NULL, 'd'},    {"faults", required_argument, NULL, 'f'},
-        {"programme", required_argument, NULL, 'p'},  {"background", no_argument, NULL, 'b'},
-        {"shrink", no_argument, NULL, 'k'},           {"all", no_argument, NULL, 'a'},
+        {"operations", required_argument, NULL, 'o'},
+        {"programs", required_argument, NULL, 'n'},
+        {"seed", required_argument, NULL, 's'},
+        {"threads", required_argument, NULL, 't'},
+        {"devices", required_argument, NULL, 'd'},
+        {"faults", required_argument, NULL, 'f'},
+        {"program", required_argument, NULL, 'p'},
+        {"background", no_argument, NULL, 'b'},
+        {"shrink", no_argument, NULL, 'k'},
+        {"all", no_argument, NULL, 'a'},
         {NULL, 0, NULL, 0},
-    };
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_thread_finds_everything_in_order),
-        cmocka_unit_test(several_threads_find_everything_in_order),
-        cmocka_unit_test(every_function_was_called),
-        cmocka_unit_test(no_two_features_have_met_that_exclude_each_other),
-        cmocka_unit_test(every_two_other_features_have_met),
     };
     bool is_one = false, shrinks = false, has_background_thread = false;
     uint64_t which = 0;
@@ -158,7 +151,7 @@ int main(int count, char **arguments)
             operations = (unsigned)number(optarg);
             break;
         case 'n':
-            programmes = (unsigned)number(optarg);
+            programs = (unsigned)number(optarg);
             break;
         case 's':
             seed = number(optarg);
@@ -198,5 +191,5 @@ int main(int count, char **arguments)
         play_one(which, shrinks, has_background_thread);
         return 0;
     }
-    return cmocka_run_group_tests_name("exercise", tests, NULL, NULL);
+    return test_run();
 }

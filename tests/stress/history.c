@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Histories while threads run: what a walk sees of a thread has no gap, and everything can be switched, walked,
- * cleared and written to at any time; labels that come without end leave those in use as they are.
- */
+/* Histories with concurrent threads: a walk sees the events of a thread without a gap; recording can be switched,
+ * walked, cleared and written at any time; and endless new labels do not change the labels in use. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,12 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/draw.h"
-#include "tests/support/recorded.h"
+#include "tests/support/history_list.h"
+#include "tests/support/rng.h"
+#include "tests/support/test.h"
 
 #define WORKERS 3u
 
-/* A thread and what it has done.  A failure is counted: only the test's own thread may jump out of a test. */
+/* A thread and its progress. Failures are counted: only the main thread may longjmp out of a test. */
 struct worker {
     struct stage *stage;
     xseg_stream stream;
@@ -29,7 +28,7 @@ struct stage {
     struct xseg_allocator *allocator;
     struct worker worker[WORKERS];
     atomic_uint running;
-    atomic_bool over, was_seen; /* was_seen: a look has found events */
+    atomic_bool over, was_seen; /* was_seen: a walk has found events */
     atomic_uint number;         /* of the hook */
 };
 
@@ -56,7 +55,7 @@ static void finish(struct stage *stage, pthread_t *thread)
 #define PAIRS  40000u
 #define EVENTS 500u
 
-/* Allocate with a word, which is the number that the user makes of it. */
+/* Allocate with a user value that the application encodes. */
 static xseg_status take(struct worker *worker, size_t bytes, uint64_t word, void **out)
 {
     struct xseg_request request = {sizeof(request)};
@@ -67,7 +66,7 @@ static xseg_status take(struct worker *worker, size_t bytes, uint64_t word, void
     return xseg_alloc_with(worker->stage->allocator, &request, out);
 }
 
-/* What the user asks for tells how often he has: the n-th pair is of 1 + n % 5000 bytes, and its word is n + 1. */
+/* The size identifies the pair: the n-th pair has 1 + n % 5000 bytes, and its user value is n + 1. */
 static void *count_up(void *self)
 {
     struct worker *worker = self;
@@ -83,8 +82,9 @@ static void *count_up(void *self)
     return NULL;
 }
 
-/* The events of one stream follow each other: an allocation, its free, the next one.  Returns how many. */
-static uint64_t follow(const struct recorded *recorded, xseg_stream stream, bool has_words)
+/* Expect that the events of one stream follow each other: an allocation, its free, the next one. Returns their
+ * number. */
+static uint64_t follow(const struct history_list *recorded, xseg_stream stream, bool has_words)
 {
     const struct xseg_history_entry *before = NULL;
     uint64_t count = 0;
@@ -116,15 +116,15 @@ static uint64_t follow(const struct recorded *recorded, xseg_stream stream, bool
 
 static void walk_beside(const char *config, bool has_words)
 {
-    struct stage stage = {.allocator = scene_open(config)};
+    struct stage stage = {.allocator = env_open(config)};
     uint64_t walks = 0, seen = 0, lost = 0;
     pthread_t thread[WORKERS];
 
     for (unsigned i = 0; i < WORKERS; i++)
-        stage.worker[i].stream = i == 0 ? NULL : scene_stream();
+        stage.worker[i].stream = i == 0 ? NULL : env_stream();
     start(&stage, thread, count_up);
     do {
-        struct recorded recorded = recorded_walk(stage.allocator, 0);
+        struct history_list recorded = history_read(stage.allocator, 0);
 
         for (unsigned i = 0; i < WORKERS; i++) {
             const uint64_t count = follow(&recorded, stage.worker[i].stream, has_words);
@@ -138,8 +138,8 @@ static void walk_beside(const char *config, bool has_words)
         free(recorded.entry);
     } while (atomic_load(&stage.running) > 0);
     finish(&stage, thread);
-    /* At rest each ring is full, and all that was noted is kept or counted. */
-    struct recorded recorded = recorded_walk(stage.allocator, 0);
+    /* When all threads are idle each ring is full, and all events are kept or counted. */
+    struct history_list recorded = history_read(stage.allocator, 0);
     assert_int_equal(recorded.count, WORKERS * EVENTS);
     assert_int_equal(recorded.count + recorded.summary.lost, WORKERS * (UINT64_C(3) * PAIRS + 1));
     for (unsigned i = 0; i < WORKERS; i++)
@@ -148,12 +148,11 @@ static void walk_beside(const char *config, bool has_words)
     print_message("# %" PRIu64 " walks saw %" PRIu64 " events of blocks\n", walks, seen);
     assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
     for (unsigned i = 1; i < WORKERS; i++)
-        scene_stream_destroy(stage.worker[i].stream);
+        env_stream_destroy(stage.worker[i].stream);
 }
 
-static void what_a_walk_sees_has_no_gap(void **state)
+TEST(event_walk_has_no_gap)
 {
-    (void)state;
     walk_beside("history:all,history_events:500,history_stacks:none", false);
     walk_beside("history:all,history_events:500,block_user:True", true);
 }
@@ -171,10 +170,10 @@ static void *do_anything(void *self)
     struct xseg_allocator *allocator = worker->stage->allocator;
     void *held[HELD] = {NULL};
 
-    /* Until events were seen, too: they may all come and go between two looks. */
+    /* And until events were seen: all of them may be recorded and overwritten between two walks. */
     for (unsigned i = 0; i < STEPS || !atomic_load(&worker->stage->was_seen); i++) {
-        void **at = &held[draw_next(&worker->random) % HELD];
-        const uint64_t what = draw_next(&worker->random) % 64;
+        void **at = &held[rng_next(&worker->random) % HELD];
+        const uint64_t what = rng_next(&worker->random) % 64;
         const size_t bytes = what % 8 == 0 ? 2 * MIB + what * MIB / 4 : 1 + what * 700;
 
         if (*at != NULL)
@@ -186,9 +185,8 @@ static void *do_anything(void *self)
         if (what == 2)
             worker->failures += xseg_history_annotate(allocator, 0, labels[3]) != XSEG_OK;
         if (what == 3)
-            worker->failures +=
-                xseg_history_label(allocator, labels[draw_next(&worker->random) % 3], NULL) !=
-                XSEG_OK;
+            worker->failures += xseg_history_label(allocator, labels[rng_next(&worker->random) % 3],
+                                                   NULL) != XSEG_OK;
         if (what == 4)
             worker->failures += xseg_history_label(allocator, NULL, NULL) != XSEG_OK;
         if (what == 5)
@@ -242,7 +240,7 @@ static void *switch_all(void *self)
     hook.gather = gather;
     hook.discard = forget;
     while (!atomic_load(&worker->stage->over)) {
-        const uint64_t what = draw_next(&worker->random);
+        const uint64_t what = rng_next(&worker->random);
 
         worker->failures += xseg_config_set(worker->stage->allocator,
                                             configs[what / 8 % COUNT_OF(configs)]) != XSEG_OK;
@@ -262,7 +260,7 @@ static bool count_frame(void *context, const struct xseg_history_frame *frame)
     return true;
 }
 
-/* Whatever an event says can be asked about. */
+/* All references of an event can be resolved. */
 static void expect_sense(struct xseg_allocator *allocator, const struct xseg_history_entry *entry)
 {
     unsigned frames = 0;
@@ -273,7 +271,7 @@ static void expect_sense(struct xseg_allocator *allocator, const struct xseg_his
     assert_int_equal(entry->base == NULL,
                      entry->action == XSEG_HISTORY_OOM || entry->action == XSEG_HISTORY_ANNOTATION);
     assert_true(entry->frames <= 1000);
-    /* A word is the one that was given with so many bytes, and memory of segments has none. */
+    /* A user value belongs to its size, and events of segments have none. */
     assert_true(
         entry->user == NULL ||
         ((uint64_t)(uintptr_t)entry->user == 2 * entry->requested + 1 &&
@@ -287,14 +285,14 @@ static void expect_sense(struct xseg_allocator *allocator, const struct xseg_his
     assert_true(frames > 1);
 }
 
-/* What both threads note is in the order of their numbers. */
+/* Events of both threads are in the order of their sequence numbers. */
 static void look(struct stage *stage, uint64_t *seen)
 {
-    struct recorded recorded = recorded_walk(stage->allocator, -1);
+    struct history_list recorded = history_read(stage->allocator, -1);
     uint32_t order = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
-        /* Names of frames take their time. */
+        /* Resolving names of frames is slow. */
         if (i % 61 == 0 || recorded.entry[i].stack == 0)
             expect_sense(stage->allocator, &recorded.entry[i]);
         assert_true(recorded.entry[i].order == 0 || recorded.entry[i].order > order);
@@ -302,19 +300,18 @@ static void look(struct stage *stage, uint64_t *seen)
     }
     *seen += recorded.count;
     free(recorded.entry);
-    assert_true(scene_stats(stage->allocator).host_bytes > 0);
+    assert_true(env_stats(stage->allocator).host_bytes > 0);
 }
 
-static void everything_is_switched_while_threads_run(void **state)
+TEST(settings_change_while_threads_run)
 {
-    struct stage stage = {.allocator = scene_open(NULL)};
+    struct stage stage = {.allocator = env_open(NULL)};
     struct worker switcher = {.stage = &stage, .random = 99};
     pthread_t thread[WORKERS], switching;
     uint64_t looks = 0, seen = 0;
 
-    (void)state;
     /* Two threads share a stream. */
-    stage.worker[1].stream = scene_stream();
+    stage.worker[1].stream = env_stream();
     start(&stage, thread, do_anything);
     assert_int_equal(pthread_create(&switching, NULL, switch_all, &switcher), 0);
     for (; atomic_load(&stage.running) > 0; looks++) {
@@ -326,17 +323,17 @@ static void everything_is_switched_while_threads_run(void **state)
     assert_int_equal(pthread_join(switching, NULL), 0);
     assert_int_equal(switcher.failures, 0);
     print_message("# %" PRIu64 " looks at %" PRIu64 " events\n", looks, seen);
-    scene_empty_cache(stage.allocator);
+    env_empty_cache(stage.allocator);
     assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
-    scene_stream_destroy(stage.worker[1].stream);
+    env_stream_destroy(stage.worker[1].stream);
 }
 
 /* --- Labels without end. --- */
 
 #define REQUESTS 40000u
-#define KEPT     200u /* blocks that a thread holds, each with a label of its own */
+#define KEPT     200u /* blocks that a thread holds, each with its own label */
 
-/* The label of a block says how many bytes were asked for. */
+/* The label of a block contains its requested size. */
 static bool is_right(const char *label, size_t requested)
 {
     char text[32];
@@ -354,7 +351,7 @@ static void *label_anew(void *self)
     char text[32];
 
     for (size_t bytes = first; bytes < REQUESTS * WORKERS; bytes += WORKERS) {
-        void **at = &held[draw_next(&worker->random) % KEPT];
+        void **at = &held[rng_next(&worker->random) % KEPT];
         struct xseg_block_info info = {sizeof(info)};
         const char *before = NULL;
 
@@ -398,15 +395,14 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-/* Sweeps of all threads leave what blocks and events say as it is. */
-static void labels_stay_right_while_threads_give_new_ones(void **state)
+/* Sweeps of all threads do not change labels of blocks and events. */
+TEST(labels_are_correct_while_threads_create_new_ones)
 {
-    struct stage stage = {.allocator = scene_open("history:all,history_events:1000")};
+    struct stage stage = {.allocator = env_open("history:all,history_events:1000")};
     uint64_t looks = 0, seen = 0;
     pthread_t thread[WORKERS];
 
-    (void)state;
-    stage.worker[1].stream = scene_stream();
+    stage.worker[1].stream = env_stream();
     start(&stage, thread, label_anew);
     for (; atomic_load(&stage.running) > 0; looks++) {
         assert_int_equal(xseg_for_each_event(stage.allocator, -1, see_label, &seen, NULL), XSEG_OK);
@@ -415,18 +411,7 @@ static void labels_stay_right_while_threads_give_new_ones(void **state)
     }
     finish(&stage, thread);
     print_message("# %" PRIu64 " looks at %" PRIu64 " labels\n", looks, seen);
-    scene_empty_cache(stage.allocator);
+    env_empty_cache(stage.allocator);
     assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
-    scene_stream_destroy(stage.worker[1].stream);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_walk_sees_has_no_gap),
-        cmocka_unit_test(everything_is_switched_while_threads_run),
-        cmocka_unit_test(labels_stay_right_while_threads_give_new_ones),
-    };
-
-    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
+    env_stream_destroy(stage.worker[1].stream);
 }

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Two threads with a stream each fight for the last pages of a device.  A thread writes into every
- * block that it gets, and finds its own words again when it frees the block.  Memory that two held at
- * once, or that was taken away while it was held, would show, and ThreadSanitizer would see the race.
- */
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+/* Two threads with a stream each compete for the last pages of a device. A thread writes into every block that it
+ * gets, and compares its words when it frees the block. So memory that two threads hold, or that is unmapped while
+ * it is held, is detected, and ThreadSanitizer detects the race. */
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,7 +17,7 @@ struct fight {
     struct xseg_allocator *allocator;
     unsigned rounds;
     atomic_uint_fast64_t served, refused, spared, traced;
-    _Atomic(void *) spare; /* what an observer may free */
+    _Atomic(void *) spare; /* that an observer may free */
 };
 
 struct fighter {
@@ -32,7 +30,7 @@ struct fighter {
 
 static uint64_t next_random(struct fighter *fighter)
 {
-    return draw_next(&fighter->random);
+    return rng_next(&fighter->random);
 }
 
 static uint64_t *word_at(void *ptr, size_t offset)
@@ -58,7 +56,7 @@ static void give(struct fighter *fighter, unsigned i)
     fighter->ptr[i] = NULL;
 }
 
-/* Small ones, some of a few pages, and now and then one that is most of the device. */
+/* Small blocks, blocks of a few pages, and occasionally one of most of the device. */
 static size_t choose_bytes(struct fighter *fighter)
 {
     const uint64_t random = next_random(fighter);
@@ -137,15 +135,15 @@ static void play(const char *config, bool observed, unsigned rounds)
 
     settings.memory_bytes = 40 * MIB;
     settings.real_bytes = true;
-    fight.allocator = scene_open_on(&settings, config);
+    fight.allocator = env_open_on(&settings, config);
     observer.context = &fight;
     observer.on_low_memory = free_spare;
     observer.on_trace = count;
     if (observed)
-        assert_int_equal(xseg_observer_add(fight.allocator, &observer, &id), XSEG_OK);
+        assert_ok(xseg_observer_add(fight.allocator, &observer, &id));
     for (unsigned i = 0; i < THREADS; i++) {
         fighter[i] = (struct fighter){.fight = &fight,
-                                      .stream = scene_stream(),
+                                      .stream = env_stream(),
                                       .number = i + 1,
                                       .random = 88172645463325252U + i * 1000003U};
         assert_int_equal(pthread_create(&thread[i], NULL, run, &fighter[i]), 0);
@@ -153,54 +151,38 @@ static void play(const char *config, bool observed, unsigned rounds)
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     if (observed)
-        assert_int_equal(xseg_observer_remove(fight.allocator, id), XSEG_OK);
+        assert_ok(xseg_observer_remove(fight.allocator, id));
     void *spare = atomic_load(&fight.spare);
     if (spare != NULL)
-        scene_free(fight.allocator, spare);
-    /* How much each thread got depends on timing; that every request was answered does not. */
+        env_free(fight.allocator, spare);
+    /* The bytes of each thread depend on timing; that every request was answered does not. */
     assert_true(fight.refused > 0 && fight.served > 0);
     assert_int_equal(fight.refused + fight.served, THREADS * rounds);
     assert_true(observed == (fight.traced > 0) && (!observed || fight.spared > 0));
-    scene_empty_cache(fight.allocator);
-    assert_int_equal(scene_stats(fight.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(xseg_close(fight.allocator), XSEG_OK);
+    env_empty_cache(fight.allocator);
+    assert_int_equal(env_stats(fight.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_ok(xseg_close(fight.allocator));
     for (unsigned i = 0; i < THREADS; i++)
-        scene_stream_destroy(fighter[i].stream);
+        env_stream_destroy(fighter[i].stream);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-static void expandable(void **state)
+TEST(expandable)
 {
-    (void)state;
     play("expandable_segments:True", false, 3000);
 }
 
-static void classic(void **state)
+TEST(classic)
 {
-    (void)state;
     play("expandable_segments:False", false, 3000);
 }
 
-static void under_a_limit(void **state)
+TEST(under_a_limit)
 {
-    (void)state;
     play("expandable_segments:True,hard_limit_mb:36,max_split_size_mb:20", false, 1500);
 }
 
-static void observed(void **state)
+TEST(observed)
 {
-    (void)state;
     play("expandable_segments:True", true, 1500);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expandable),
-        cmocka_unit_test(classic),
-        cmocka_unit_test(under_a_limit),
-        cmocka_unit_test(observed),
-    };
-
-    return cmocka_run_group_tests_name("last_page", tests, NULL, NULL);
 }

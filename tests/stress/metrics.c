@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Metrics while threads run: pools come and go, blocks come and go, and what stays is told the same in every page.
- */
-#include "tests/support/scene.h"
+/* Metrics with concurrent threads: pools and blocks are created and destroyed, and a permanent pool is reported
+ * equally in every page. */
+#include "tests/support/env.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,12 +12,12 @@
 #define MAKERS  2u
 #define READERS 2u
 #define ROUNDS  150u
-#define PAGES   60u /* at least, of each reader */
+#define PAGES   60u /* minimum of each reader */
 #define ROOM    ((size_t)256 << 10)
 
 struct stage {
     struct xseg_allocator *allocator;
-    atomic_uint makers; /* that still run */
+    atomic_uint makers; /* still running */
     atomic_uint failures;
     atomic_uint pages;
 };
@@ -33,7 +32,7 @@ static void count_failure(struct stage *stage, bool failed)
     atomic_fetch_add(&stage->failures, failed);
 }
 
-/* Make a pool, put a block into it and one into the default pool, and end all three. */
+/* Create a pool, allocate from it and from the default pool, and release all. */
 static void *make_pools(void *self)
 {
     const struct actor *actor = self;
@@ -64,8 +63,7 @@ static void *make_pools(void *self)
     return NULL;
 }
 
-/* How many lines of a family there are, of which `steady` are the one of the pool that stays; 0 for a name that no pool
- * has. */
+/* The number of lines of a family; `steady`: those of the permanent pool; 0 for a name without a pool. */
 static unsigned look_at(const char *page, const char *family, unsigned *steady)
 {
     unsigned lines = 0;
@@ -109,19 +107,18 @@ static void *read_pages(void *self)
     return NULL;
 }
 
-static void what_stays_is_told_the_same(void **state)
+TEST(unchanged_memory_is_reported_unchanged)
 {
-    struct stage stage = {.allocator = scene_open(
-                              "expandable_segments:True,idle_ms:1,page_cache_mb:32,publish:True")};
+    struct stage stage = {
+        .allocator = env_open("expandable_segments:True,idle_ms:1,page_cache_mb:32,publish:True")};
     struct xseg_pool_options options = {sizeof(options)};
     struct actor actor[MAKERS + READERS];
     pthread_t thread[MAKERS + READERS];
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     options.name = "steady";
-    assert_int_equal(xseg_pool_create(stage.allocator, 0, &options, &pool), XSEG_OK);
-    void *block = scene_alloc_in(stage.allocator, pool, 7 * MIB, NULL);
+    assert_ok(xseg_pool_create(stage.allocator, 0, &options, &pool));
+    void *block = env_alloc_in(stage.allocator, pool, 7 * MIB, NULL);
     atomic_store(&stage.makers, MAKERS);
     for (unsigned i = 0; i < COUNT_OF(thread); i++) {
         actor[i] = (struct actor){&stage, i};
@@ -132,16 +129,7 @@ static void what_stays_is_told_the_same(void **state)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     assert_int_equal(atomic_load(&stage.failures), 0);
     assert_true(atomic_load(&stage.pages) >= READERS * PAGES);
-    scene_free(stage.allocator, block);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(stage.allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_stays_is_told_the_same),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    env_free(stage.allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    env_close(stage.allocator);
 }

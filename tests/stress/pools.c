@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Pools are destroyed while other threads use them.  Two threads create pools, use them, route to them, and release
- * them, now and then before their blocks are freed.  Another thread allocates where it is routed to, and from pools that
- * it retains, so it may be the last holder.  Another one reads statistics of pools, walks and trims them, also after
- * their last release, until their callback runs.  Each block holds its own address and size until it is freed, so no
- * other may reach into it.  At the end every pool has been destroyed once, and no memory is reserved.
- */
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+/* Pools are destroyed while other threads use them. Two threads create pools, use them, route to them, and release
+ * them, sometimes before their blocks are freed. Another thread allocates where it is routed to, and from pools that
+ * it retains, so it may be the last holder. Another one reads statistics of pools, walks and trims them, also after
+ * their last release, until their callback runs. Each block contains its own address and size until it is freed, so
+ * no other block may overlap it. At the end every pool has been destroyed once, and no memory is reserved. */
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* ThreadSanitizer bears no memory at most addresses of the simulated machine, so there is none then. */
+/* ThreadSanitizer does not support memory at most addresses of the simulated machine. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define HAS_BYTES false
@@ -25,7 +23,6 @@
 #define HAS_BYTES true
 #endif
 
-#define MIB    ((size_t)1 << 20)
 #define MAKERS 2u
 #define RECENT 8u
 #define HELD   16u
@@ -64,7 +61,7 @@ static void require(bool holds)
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return (draw_next(&worker->random) >> 16) % bound;
+    return (rng_next(&worker->random) >> 16) % bound;
 }
 
 static size_t any_bytes(struct worker *worker)
@@ -73,7 +70,7 @@ static size_t any_bytes(struct worker *worker)
                                  : 16 + (size_t)below(worker, 100000);
 }
 
-/* Free what lies in a place, which is the thread's own. */
+/* Free the block in a slot of the calling thread. */
 static void let_go(struct worker *worker, unsigned place)
 {
     uint64_t *ptr = worker->held[place].ptr;
@@ -86,7 +83,7 @@ static void let_go(struct worker *worker, unsigned place)
     worker->held[place].ptr = NULL;
 }
 
-/* A block in some place; pool: NULL for where routes lead. */
+/* Allocate a block for a random slot; pool: NULL for the target of routes. */
 static void take(struct worker *worker, struct xseg_pool *pool)
 {
     const unsigned place = (unsigned)below(worker, HELD);
@@ -228,7 +225,7 @@ static bool count(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-/* Query a recent pool, and now and then trim it.  The handle is valid: its callback takes the mutex. */
+/* Query a recent pool, and sometimes trim it. The handle is valid: its callback locks the mutex. */
 static void query(struct worker *worker)
 {
     struct shared *shared = worker->shared;
@@ -283,8 +280,8 @@ static void run(const char *config, uint64_t memory)
     assert_int_equal(pthread_mutexattr_destroy(&recursive), 0);
     settings.memory_bytes = memory;
     settings.real_bytes = HAS_BYTES;
-    shared.allocator = scene_open_on(&settings, config);
-    scene_free(shared.allocator, scene_alloc(shared.allocator, 100, NULL));
+    shared.allocator = env_open_on(&settings, config);
+    env_free(shared.allocator, env_alloc(shared.allocator, 100, NULL));
     for (unsigned i = 0; i < MAKERS + 2; i++) {
         worker[i] = (struct worker){.shared = &shared, .random = i + 1};
         assert_int_equal(pthread_create(&thread[i], NULL,
@@ -301,39 +298,25 @@ static void run(const char *config, uint64_t memory)
                   (unsigned long long)atomic_load(&shared.refused),
                   (unsigned long long)atomic_load(&shared.destroyed),
                   (unsigned long long)atomic_load(&shared.read));
-    assert_int_equal(scene_stats(shared.allocator).active[XSEG_STAT_ALL].current, 0);
-    scene_empty_cache(shared.allocator);
-    assert_int_equal(scene_stats(shared.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    scene_close(shared.allocator);
+    assert_int_equal(env_stats(shared.allocator).active[XSEG_STAT_ALL].current, 0);
+    env_empty_cache(shared.allocator);
+    assert_int_equal(env_stats(shared.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(shared.allocator);
     assert_int_equal(atomic_load(&shared.destroyed), MAKERS * ROUNDS);
     assert_int_equal(pthread_mutex_destroy(&shared.mutex), 0);
 }
 
-static void pools_end_while_others_look(void **state)
+TEST(pools_are_destroyed_during_queries)
 {
-    (void)state;
     run(NULL, 1024 * MIB);
 }
 
-static void classic_pools_do_as_well(void **state)
+TEST(classic_pools_are_destroyed_during_queries)
 {
-    (void)state;
     run("expandable_segments:False", 1024 * MIB);
 }
 
-static void so_they_do_while_memory_is_short(void **state)
+TEST(pools_are_destroyed_under_memory_pressure)
 {
-    (void)state;
     run(NULL, 64 * MIB);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pools_end_while_others_look),
-        cmocka_unit_test(classic_pools_do_as_well),
-        cmocka_unit_test(so_they_do_while_memory_is_short),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

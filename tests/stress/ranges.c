@@ -1,32 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Threads on elastic ranges of one device, each with a stream: they commit, decommit, hold and share, pause and resume pools
- * of their own, with memory that runs short, while others trim, let time pass, make pages ahead and promise them, and an observer keeps a record of what is
- * mapped.  What a thread has committed contains what it wrote; pages of a range that all share go while others have them.
- * Meant for ThreadSanitizer.
- */
+/* Threads on elastic ranges of one device, each with a stream: they commit, decommit, hold and alias, pause and
+ * resume their own pools, under memory pressure, while others trim, advance time, prewarm and reserve pages, and an
+ * observer tracks the mappings. Committed memory contains the words that its thread wrote; pages of a shared range
+ * are released while others hold them. Meant for ThreadSanitizer. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/draw.h"
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
+#include "tests/support/trim_due.h"
 #include "xseg/range.h"
 
 #define PAGE     (2 * MIB)
 #define WORKERS  4u
 #define GRANULES 16u
-#define COMMON   4u /* granules of the range that all share */
+#define COMMON   4u /* granules of the range that all threads share */
 #define PLACES   ((size_t)1 << 17)
 
 struct shared {
     struct xseg_allocator *allocator;
     struct xseg_range *range[WORKERS], *common;
     xseg_stream stream[WORKERS];
-    pthread_mutex_t lock; /* of what the common range has and contains */
+    pthread_mutex_t lock; /* of the state and contents of the shared range */
     bool has[COMMON];
     uintptr_t origin;
     atomic_uchar mapped[PLACES];
@@ -39,13 +37,13 @@ struct worker {
     unsigned number;
     uint64_t random, tag[GRANULES]; /* tag 0: not committed */
     uint64_t common_tag
-        [GRANULES]; /* of a page of the common range that was there last; 0: another page was */
+        [GRANULES]; /* of the previous page of the shared range at the granule; 0: another page */
     unsigned holds[GRANULES];
 };
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return draw_next(&worker->random) % bound;
+    return rng_next(&worker->random) % bound;
 }
 
 static void expect(bool holds)
@@ -86,7 +84,7 @@ static uint64_t *word_of(struct xseg_range *range, unsigned at)
     return (uint64_t *)(void *)((char *)info.base + at * PAGE);
 }
 
-/* Whether a call has succeeded, which it need not where memory is short or another call works on the granules. */
+/* Whether a call has succeeded; it may fail under memory pressure, or if another call uses the granules. */
 static bool is_done(struct shared *shared, xseg_status status)
 {
     if (status == XSEG_ERR_BUSY)
@@ -106,7 +104,7 @@ static uint64_t retaken(struct xseg_range *range)
     return info.recommits;
 }
 
-/* Write to a granule; not where a page of the common range has come back, which others have. */
+/* Write to a granule, unless a page of the shared range was mapped there again, which other threads use. */
 static void write_tag(struct worker *worker, struct xseg_range *range, unsigned at, bool is_back)
 {
     if (is_back && worker->common_tag[at] != 0) {
@@ -114,7 +112,7 @@ static void write_tag(struct worker *worker, struct xseg_range *range, unsigned 
         expect(*word_of(range, at) == worker->tag[at]);
         return;
     }
-    *word_of(range, at) = worker->tag[at] = draw_next(&worker->random) | 1;
+    *word_of(range, at) = worker->tag[at] = rng_next(&worker->random) | 1;
     worker->common_tag[at] = 0;
 }
 
@@ -124,7 +122,7 @@ static void commit(struct worker *worker, unsigned first, unsigned count)
     struct xseg_range *range = shared->range[worker->number];
     const uint64_t before = retaken(range);
 
-    /* One by one, where it has to be known whether the page is that of before. */
+    /* One by one, if it must be known whether the page is the previous one. */
     for (unsigned at = first + 1; at < first + count; at++)
         if (worker->common_tag[first] != 0 || worker->common_tag[at] != 0)
             count = at - first;
@@ -151,7 +149,7 @@ static void decommit(struct worker *worker, unsigned first, unsigned count)
            XSEG_OK);
 }
 
-/* Have a page of the common range, whatever becomes of it there. */
+/* Alias a page of the shared range, whatever happens to it there. */
 static void share(struct worker *worker, unsigned at)
 {
     struct shared *shared = worker->shared;
@@ -164,7 +162,7 @@ static void share(struct worker *worker, unsigned at)
         status = xseg_range_alias(range, at * PAGE, PAGE, shared->common, from * PAGE);
         if (status == XSEG_OK)
             worker->tag[at] = worker->common_tag[at] = *word_of(range, at);
-        /* The granule may be one that leaves. */
+        /* The granule may be pending unmap. */
         expect(status == XSEG_OK || status == XSEG_ERR_ARGUMENT || status == XSEG_ERR_BUSY);
     }
     expect(pthread_mutex_unlock(&shared->lock) == 0);
@@ -188,7 +186,7 @@ static void hold_or_let_go(struct worker *worker, unsigned at)
     worker->holds[at]--;
 }
 
-/* Adjacent granules from one on that are committed like it, up to a number. */
+/* The number of adjacent granules in the same state, up to a maximum. */
 static unsigned run_of(const struct worker *worker, unsigned first, unsigned most)
 {
     unsigned count = 1;
@@ -199,7 +197,7 @@ static unsigned run_of(const struct worker *worker, unsigned first, unsigned mos
     return count;
 }
 
-/* Let a range of a pool of its own sleep for a moment. */
+/* Pause a range of a private pool for a moment. */
 static void sleep_a_while(struct worker *worker)
 {
     struct shared *shared = worker->shared;
@@ -252,7 +250,7 @@ static void *work(void *self)
     return NULL;
 }
 
-/* The common range gets other pages now and then; blocks come and go. */
+/* The shared range gets other pages occasionally; blocks are allocated and freed. */
 static void *turn_over(void *self)
 {
     struct worker *worker = self;
@@ -268,7 +266,7 @@ static void *turn_over(void *self)
             expect(xseg_range_decommit(shared->common, at * PAGE, PAGE, NULL) == XSEG_OK);
             shared->has[at] = false;
         } else if (is_done(shared, xseg_range_commit(shared->common, at * PAGE, PAGE, NULL))) {
-            *word_of(shared->common, at) = draw_next(&worker->random) | 1;
+            *word_of(shared->common, at) = rng_next(&worker->random) | 1;
             shared->has[at] = true;
         }
         expect(pthread_mutex_unlock(&shared->lock) == 0);
@@ -328,19 +326,16 @@ static void reserve_all(struct shared *shared, struct xseg_pool *pool)
     struct xseg_range_options options = {sizeof(options)};
     struct xseg_range_info info = {sizeof(info)};
 
-    /* Ranges of other pools do not share its pages. */
+    /* Ranges of other pools do not alias its pages. */
     options.pool = pool;
-    assert_int_equal(
-        xseg_range_reserve(shared->allocator, 0, COMMON * PAGE, &options, &shared->common),
-        XSEG_OK);
-    assert_int_equal(xseg_range_query(shared->common, &info), XSEG_OK);
+    assert_ok(xseg_range_reserve(shared->allocator, 0, COMMON * PAGE, &options, &shared->common));
+    assert_ok(xseg_range_query(shared->common, &info));
     shared->origin = (uintptr_t)info.base;
     for (unsigned i = 0; i < WORKERS; i++) {
         options.pool = i % 2 == 0 ? pool : NULL;
-        assert_int_equal(
-            xseg_range_reserve(shared->allocator, 0, GRANULES * PAGE, &options, &shared->range[i]),
-            XSEG_OK);
-        shared->stream[i] = scene_stream();
+        assert_ok(
+            xseg_range_reserve(shared->allocator, 0, GRANULES * PAGE, &options, &shared->range[i]));
+        shared->stream[i] = env_stream();
     }
 }
 
@@ -349,12 +344,12 @@ static void end_all(struct shared *shared)
     xseg_sim_finish_all();
     for (unsigned at = 0; at < COMMON; at++)
         if (shared->has[at])
-            assert_int_equal(xseg_range_decommit(shared->common, at * PAGE, PAGE, NULL), XSEG_OK);
-    assert_int_equal(xseg_range_release(shared->common), XSEG_OK);
+            assert_ok(xseg_range_decommit(shared->common, at * PAGE, PAGE, NULL));
+    assert_ok(xseg_range_release(shared->common));
     for (unsigned i = 0; i < WORKERS; i++)
-        assert_int_equal(xseg_range_release(shared->range[i]), XSEG_OK);
-    scene_empty_cache(shared->allocator);
-    const struct xseg_statistics stats = scene_stats(shared->allocator);
+        assert_ok(xseg_range_release(shared->range[i]));
+    env_empty_cache(shared->allocator);
+    const struct xseg_statistics stats = env_stats(shared->allocator);
     assert_int_equal(stats.allocated_bytes[0].current, 0);
     assert_int_equal(stats.active_bytes[0].current, 0);
     assert_int_equal(stats.reserved_bytes[0].current, 0);
@@ -376,16 +371,16 @@ static void play(const char *config, uint64_t memory)
     assert_non_null(shared);
     settings.memory_bytes = memory;
     settings.real_bytes = true;
-    shared->allocator = scene_open_on(&settings, config);
-    shared->rounds = SCENE_IS_SANITIZED ? 1500 : 15000;
+    shared->allocator = env_open_on(&settings, config);
+    shared->rounds = ENV_IS_SANITIZED ? 1500 : 15000;
     shared->running = WORKERS;
     assert_int_equal(pthread_mutex_init(&shared->lock, NULL), 0);
-    struct xseg_pool *pool = scene_pool(shared->allocator);
+    struct xseg_pool *pool = env_pool(shared->allocator);
     reserve_all(shared, pool);
     observer.context = shared;
     observer.on_unmap = leaving;
     observer.on_map = came;
-    assert_int_equal(xseg_observer_add(shared->allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
     for (unsigned i = 0; i < COUNT_OF(run); i++) {
         worker[i] = (struct worker){
             .shared = shared, .number = i, .random = UINT64_C(88172645463325252) + i * 1000003U};
@@ -399,34 +394,22 @@ static void play(const char *config, uint64_t memory)
                   shared->told);
     assert_true(shared->commits > shared->rounds / 4 && shared->shares > 10 && shared->told > 100);
     assert_true(shared->pauses > shared->rounds / 400);
-    assert_int_equal(xseg_observer_remove(shared->allocator, id), XSEG_OK);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
+    assert_ok(xseg_observer_remove(shared->allocator, id));
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_close(shared->allocator));
     for (unsigned i = 0; i < WORKERS; i++)
-        scene_stream_destroy(shared->stream[i]);
+        env_stream_destroy(shared->stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     (void)pthread_mutex_destroy(&shared->lock);
     free(shared);
 }
 
-static void with_room(void **state)
+TEST(with_room)
 {
-    (void)state;
     play(NULL, GIB);
 }
 
-static void running_short(void **state)
+TEST(running_short)
 {
-    (void)state;
     play("page_cache_mb:8", 64 * MIB);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_room),
-        cmocka_unit_test(running_short),
-    };
-
-    return cmocka_run_group_tests_name("ranges", tests, NULL, NULL);
 }

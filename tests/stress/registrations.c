@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Threads that register, free and trim at once, on a device that is short of memory.  The registrations' functions
- * register with the simulator, which ends the process where memory goes beneath them; meant for ThreadSanitizer as well.
- */
+/* Threads register, free and trim concurrently on a device under memory pressure. The callbacks of the registrations
+ * register with the simulator, which ends the process if the memory is unmapped; meant for ThreadSanitizer as well. */
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #define THREADS 4u
 #define BLOCKS  6u
@@ -26,7 +24,7 @@ struct worker {
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return draw_next(&worker->random) % bound;
+    return rng_next(&worker->random) % bound;
 }
 
 static bool enter(void *context, struct xseg_registered *run)
@@ -47,7 +45,7 @@ static void leave(void *context, const struct xseg_registered *run)
         abort();
 }
 
-/* A range from a block on, which may reach over neighbours and holes. */
+/* A range from a block on, which may extend over neighbors and unmapped blocks. */
 static void add(struct worker *worker, unsigned at)
 {
     struct xseg_registrar registrar = {sizeof(registrar)};
@@ -109,7 +107,7 @@ static void *work(void *self)
     return NULL;
 }
 
-static void no_page_leaves_under_a_registration(void **state)
+TEST(registered_pages_remain_mapped)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_pool_options options = {sizeof(options)};
@@ -117,16 +115,14 @@ static void no_page_leaves_under_a_registration(void **state)
     struct xseg_pool *pool = NULL;
     pthread_t thread[THREADS];
 
-    (void)state;
     settings.memory_bytes = 600 * MIB;
-    struct xseg_allocator *allocator =
-        scene_open_on(&settings, "expandable_segments:True,rdma:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True,rdma:True");
     options.single_page = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     for (unsigned i = 0; i < THREADS; i++) {
         worker[i] = (struct worker){.allocator = allocator,
                                     .pool = pool,
-                                    .stream = i % 2 == 0 ? NULL : scene_stream(),
+                                    .stream = i % 2 == 0 ? NULL : env_stream(),
                                     .random = 4711 + i};
         assert_int_equal(pthread_create(&thread[i], NULL, work, &worker[i]), 0);
     }
@@ -135,19 +131,10 @@ static void no_page_leaves_under_a_registration(void **state)
     assert_int_equal(xseg_sim_registered(), 0);
     assert_true(xseg_sim_registrations() > ROUNDS / 4);
     assert_true(worker[0].trims > 0);
-    assert_int_equal(scene_stats(allocator).registered_bytes, 0);
-    assert_int_equal(xseg_close(allocator), XSEG_OK);
+    assert_int_equal(env_stats(allocator).registered_bytes, 0);
+    assert_ok(xseg_close(allocator));
     for (unsigned i = 0; i < THREADS; i++)
         if (worker[i].stream != NULL)
-            scene_stream_destroy(worker[i].stream);
+            env_stream_destroy(worker[i].stream);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_page_leaves_under_a_registration),
-    };
-
-    return cmocka_run_group_tests_name("registrations", tests, NULL, NULL);
 }

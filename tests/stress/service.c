@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random operations of a service on the strict simulator, on streams that are busy most of the time:
- * memory that is taken away under running work ends the process with a report.  Every thousand
- * operations of a thread everything is audited.
+ * Random operations of a service on the strict simulator, on streams that are busy most of the time: memory that is
+ * unmapped during work ends the process with a report. After every thousand operations of a thread all audits run.
  *
- *     test-stress-service [OPERATIONS [SEED [CASE]]]
+ * test-stress-service [OPERATIONS [SEED [CASE]]]
  *
- * So many in each case; the normal number is small.  CASE may have * in it.
+ * OPERATIONS is the number in each case; the default is small. CASE is a name with wildcards (*).
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -18,9 +17,9 @@
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "tests/support/check.h"
-#include "tests/support/draw.h"
-#include "tests/support/due.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
+#include "tests/support/trim_due.h"
 
 #define THREADS   3u
 #define STREAMS   4u
@@ -30,7 +29,7 @@
 #define SHARES    6u
 #define AUDIT     1000u
 #define MEMORY    (1536 * MIB)
-#define PASS_MOST UINT64_C(20000000) /* nanoseconds that pass at once */
+#define PASS_MOST UINT64_C(20000000) /* maximum advance of the clock in nanoseconds */
 
 static uint64_t operations = 40000, seed = 20261122;
 
@@ -44,7 +43,7 @@ struct service {
 
 struct slot {
     void *ptr;
-    struct xseg_pool *pool; /* NULL: the default one */
+    struct xseg_pool *pool; /* NULL: the default pool */
     unsigned stream;
     size_t bytes;
 };
@@ -61,14 +60,14 @@ struct worker {
         size_t bytes;
     } pin[PINS];
     struct {
-        void *exported, *imported; /* NULL: not, or not any more */
+        void *exported, *imported; /* NULL: not exported, or released */
     } share[SHARES];
-    xseg_stream brief; /* a stream of its own that comes and goes; NULL: none */
+    xseg_stream brief; /* a stream of its own with a short life; NULL: none */
 };
 
 static uint64_t next_random(struct worker *worker)
 {
-    return draw_next(&worker->random) >> 16;
+    return rng_next(&worker->random) >> 16;
 }
 
 static uint64_t below(struct worker *worker, uint64_t bound)
@@ -76,7 +75,7 @@ static uint64_t below(struct worker *worker, uint64_t bound)
     return next_random(worker) % bound;
 }
 
-/* Requests, caches that grow, activations, now and then a model. */
+/* Requests, growing caches, activations, occasionally a model. */
 static size_t random_bytes(struct worker *worker)
 {
     const uint64_t kind = below(worker, 100);
@@ -90,7 +89,7 @@ static size_t random_bytes(struct worker *worker)
     return 1 + below(worker, 150 * MIB);
 }
 
-/* What a request for memory may come to on a small device. */
+/* Whether a request on a small device may end with this status. */
 static bool is_answer(xseg_status status)
 {
     return status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
@@ -165,7 +164,7 @@ static void change_slot(struct worker *worker)
         alloc_slot(worker, slot);
 }
 
-/* A request is over: a tenth of what there is goes. */
+/* The end of a request: a tenth of the blocks is freed. */
 static void end_burst(struct worker *worker)
 {
     const unsigned first = (unsigned)below(worker, SLOTS);
@@ -201,7 +200,7 @@ static void trim(struct worker *worker)
     where.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
     CHECK(xseg_trim(worker->service->allocator, &where, &how, &done) == XSEG_OK);
     CHECK(done.released <= MEMORY);
-    /* What another thread's pool has on its way while it is paused counts as not taken back yet. */
+    /* Memory of another thread's pool that is in transit during its pause is not counted as returned yet. */
     CHECK(done.kept_failed == 0 || worker->service->threads > 1);
 }
 
@@ -246,7 +245,7 @@ static void set_limits(struct worker *worker)
     CHECK(xseg_limits_set(worker->service->allocator, &where, &limits) == XSEG_OK);
 }
 
-/* Every other pool can be shared with other processes. */
+/* Every other pool is exportable. */
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned number)
 {
     struct xseg_pool_options options = {sizeof(options)};
@@ -267,7 +266,7 @@ static void change_pool(struct worker *worker)
     worker->pool[i] = make_pool(worker->service->allocator, i);
 }
 
-/* A tag goes away, or comes back as far as there is room. */
+/* Pause a tag, or resume it as far as memory permits. */
 static void pause_or_resume(struct worker *worker)
 {
     const unsigned i = (unsigned)below(worker, POOLS);
@@ -279,7 +278,7 @@ static void pause_or_resume(struct worker *worker)
         worker->is_paused[i] = status != XSEG_OK;
         return;
     }
-    /* Others may go on queueing work, so it may be refused. */
+    /* Other threads may continue to queue work, so the call may fail. */
     xseg_sim_finish_all();
     status = xseg_pool_pause(worker->pool[i],
                              below(worker, 4) == 0 ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING, NULL);
@@ -289,7 +288,7 @@ static void pause_or_resume(struct worker *worker)
         atomic_fetch_add_explicit(&worker->service->paused, 1, memory_order_relaxed);
 }
 
-/* Somebody registers memory elsewhere, and is done with it later, whether the block is there or not. */
+/* Register memory with another component, and unregister it later, whether or not the block still exists. */
 static void pin_or_unpin(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
@@ -312,7 +311,7 @@ static void pin_or_unpin(struct worker *worker)
     }
 }
 
-/* A block of a pool that can be shared, some time; or NULL. */
+/* A block of an exportable pool that was allocated earlier; or NULL. */
 static const struct slot *find_exportable(struct worker *worker)
 {
     const uint64_t first = below(worker, SLOTS);
@@ -326,8 +325,8 @@ static const struct slot *find_exportable(struct worker *worker)
     return NULL;
 }
 
-/* A block is exported, and imported by this process: either side is done with it first, and the block may
- * be gone long before. */
+/* Export a block and import it in this process: either side releases it first, and the block may be freed long
+ * before. */
 static void share_or_end(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
@@ -361,7 +360,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return --*left > 0;
 }
 
-/* Look at everything, as a service's dashboard does. */
+/* Query everything, as the dashboard of a service does. */
 static void look(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
@@ -372,7 +371,7 @@ static void look(struct worker *worker)
 
     where.device = 0;
     CHECK(xseg_stats_get(allocator, &where, &stats) == XSEG_OK);
-    /* Pages may move between two arenas while they are added up. */
+    /* Pages may move between two arenas while they are summed up. */
     CHECK(stats.reserved_bytes[0].current <= 2 * MEMORY);
     CHECK(xseg_explain(allocator, NULL, NULL, NULL, &sums) == XSEG_OK);
     CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
@@ -393,13 +392,13 @@ static void prewarm(struct worker *worker)
     CHECK(is_answer(status));
 }
 
-/* A stream comes, is used, and goes with work still queued on what it had. */
+/* A stream is created, used, and retired with work queued on its blocks. */
 static void use_brief_stream(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
     struct slot slot = {.bytes = random_bytes(worker)};
 
-    worker->brief = scene_stream();
+    worker->brief = env_stream();
     const xseg_status status = xseg_alloc(allocator, 0, slot.bytes, worker->brief, &slot.ptr);
     if (status == XSEG_OK) {
         CHECK(xseg_sim_launch_on(worker->brief, 1 + below(worker, PASS_MOST),
@@ -408,10 +407,10 @@ static void use_brief_stream(struct worker *worker)
     }
     CHECK(is_answer(status));
     CHECK(xseg_stream_retire(allocator, 0, worker->brief) == XSEG_OK);
-    scene_stream_destroy(worker->brief);
+    env_stream_destroy(worker->brief);
 }
 
-/* How often, of 10000. */
+/* Weights out of 10000. */
 static const struct {
     unsigned share;
     void (*run)(struct worker *worker);
@@ -474,15 +473,15 @@ static void open_service(struct service *service, const char *config)
     struct xseg_options options = {sizeof(options)};
 
     settings.memory_bytes = MEMORY;
-    /* As a real driver's: what is remembered of streams that are gone serves new ones. */
+    /* As a real driver: handles of destroyed streams are reused. */
     settings.reuse_handles = true;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    options.driver = scene_driver();
-    options.clock = scene_clock;
+    assert_ok(xseg_sim_reset(&settings));
+    options.driver = env_driver();
+    options.clock = env_clock;
     options.log = log_nothing;
-    assert_int_equal(xseg_open(config, &options, &service->allocator), XSEG_OK);
+    assert_ok(xseg_open(config, &options, &service->allocator));
     for (unsigned i = 0; i < STREAMS; i++)
-        service->stream[i] = scene_stream();
+        service->stream[i] = env_stream();
 }
 
 static void end_worker(struct worker *worker)
@@ -502,7 +501,7 @@ static void end_worker(struct worker *worker)
         if (worker->share[i].imported != NULL)
             CHECK(xseg_import_close(allocator, worker->share[i].imported) == XSEG_OK);
     }
-    /* Paused pools are released, too: what was kept of them is forgotten. */
+    /* Paused pools are released too: their saved contents are discarded. */
     for (unsigned i = 0; i < POOLS; i++)
         CHECK(xseg_pool_release(worker->pool[i]) == XSEG_OK);
 }
@@ -510,12 +509,12 @@ static void end_worker(struct worker *worker)
 static void close_service(struct service *service)
 {
     audit(service->allocator);
-    assert_int_equal(scene_stats(service->allocator).allocated_bytes[0].current, 0);
-    scene_empty_cache(service->allocator);
-    assert_int_equal(scene_stats(service->allocator).reserved_bytes[0].current, 0);
-    assert_int_equal(xseg_close(service->allocator), XSEG_OK);
+    assert_int_equal(env_stats(service->allocator).allocated_bytes[0].current, 0);
+    env_empty_cache(service->allocator);
+    assert_int_equal(env_stats(service->allocator).reserved_bytes[0].current, 0);
+    assert_ok(xseg_close(service->allocator));
     for (unsigned i = 0; i < STREAMS; i++)
-        scene_stream_destroy(service->stream[i]);
+        env_stream_destroy(service->stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
@@ -551,44 +550,33 @@ static void play(const char *config, unsigned threads)
     free(worker);
 }
 
-static void on_calls_and_ticks(void **state)
+TEST(service_runs_on_calls_and_ticks)
 {
-    (void)state;
     play("expandable_segments:True,idle_ms:50", 1);
 }
 
-static void with_the_background_thread(void **state)
+TEST(service_runs_with_the_background_thread)
 {
-    (void)state;
     play("expandable_segments:True,idle_ms:50,background_thread:True", 1);
 }
 
-static void by_several_threads(void **state)
+TEST(service_runs_on_several_threads)
 {
-    (void)state;
     play("expandable_segments:True,idle_ms:50,background_thread:True", THREADS);
 }
 
-static void on_classic_segments(void **state)
+TEST(service_runs_on_classic_segments)
 {
-    (void)state;
     play("expandable_segments:False,idle_ms:50", THREADS);
 }
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(on_calls_and_ticks),
-        cmocka_unit_test(with_the_background_thread),
-        cmocka_unit_test(by_several_threads),
-        cmocka_unit_test(on_classic_segments),
-    };
-
     if (count > 1)
         operations = strtoull(arguments[1], NULL, 10);
     if (count > 2)
         seed = strtoull(arguments[2], NULL, 10);
     if (count > 3)
         cmocka_set_test_filter(arguments[3]);
-    return cmocka_run_group_tests_name("service", tests, NULL, NULL);
+    return test_run();
 }

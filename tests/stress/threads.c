@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Threads that allocate, free each other's blocks, use them on other streams, trim, read statistics
- * and reconfigure, all at once.  Meant for ThreadSanitizer; in any build the counts must come out
- * even, and no two threads may ever hold the same memory.
- */
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+/* Threads allocate, free each other's blocks, use them on other streams, trim, read statistics and reconfigure
+ * concurrently. Meant for ThreadSanitizer; in any build the counts must be consistent, and no two threads may ever
+ * hold the same memory. */
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -16,7 +14,7 @@
 #define THREADS 4u
 #define SLOTS   256u
 
-/* What one thread leaves for any other: a block, claimed with an exchange. */
+/* A block that one thread leaves for any other, claimed with an exchange. */
 struct shared {
     struct xseg_allocator *allocator;
     xseg_stream stream[THREADS];
@@ -33,7 +31,7 @@ struct worker {
 
 static uint64_t next_random(struct worker *worker)
 {
-    return draw_next(&worker->random);
+    return rng_next(&worker->random);
 }
 
 static size_t random_bytes(struct worker *worker)
@@ -87,7 +85,7 @@ static void *work(void *self)
     return NULL;
 }
 
-/* Everything that runs beside the work in a service. */
+/* All activities in addition to the work of a service. */
 static void *disturb(void *self)
 {
     struct worker *worker = self;
@@ -114,7 +112,7 @@ static void *disturb(void *self)
             done.kept_pending > 8 * GIB || done.kept_failed != 0)
             abort();
         char *ptr = atomic_load(&shared->slot[next_random(worker) % SLOTS]);
-        /* An address that is no start: looked up and refused while segments grow and end. */
+        /* An address inside a block: looked up and rejected while segments grow and are destroyed. */
         if (ptr != NULL &&
             xseg_free(shared->allocator, ptr + 13 * MIB + 7) != XSEG_ERR_NOT_ALLOCATED)
             abort();
@@ -139,10 +137,10 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
 
     assert_non_null(shared);
     settings.memory_bytes = memory;
-    shared->allocator = scene_open_on(&settings, config);
+    shared->allocator = env_open_on(&settings, config);
     shared->rounds = rounds;
     for (unsigned i = 0; i < THREADS; i++)
-        shared->stream[i] = scene_stream();
+        shared->stream[i] = env_stream();
     for (unsigned i = 0; i <= THREADS; i++) {
         worker[i] = (struct worker){shared, i, 88172645463325252U + i * 1000003U};
         assert_int_equal(pthread_create(&thread[i], NULL, i < THREADS ? work : disturb, &worker[i]),
@@ -152,9 +150,9 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     for (unsigned i = 0; i < SLOTS; i++)
         free_block(shared, atomic_load(&shared->slot[i]));
-    scene_empty_cache(shared->allocator);
+    env_empty_cache(shared->allocator);
 
-    const struct xseg_statistics stats = scene_stats(shared->allocator);
+    const struct xseg_statistics stats = env_stats(shared->allocator);
     assert_true(shared->allocated > rounds);
     assert_int_equal(shared->allocated, shared->freed);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
@@ -162,43 +160,38 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.num_ooms, shared->refused);
-    assert_int_equal(xseg_close(shared->allocator), XSEG_OK);
+    assert_ok(xseg_close(shared->allocator));
     for (unsigned i = 0; i < THREADS; i++)
-        scene_stream_destroy(shared->stream[i]);
+        env_stream_destroy(shared->stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     free(shared);
 }
 
-static void with_room(void **state)
+TEST(with_room)
 {
-    (void)state;
     play("expandable_segments:True", 8 * GIB, 10000);
 }
 
-static void running_short(void **state)
+TEST(running_short)
 {
-    (void)state;
     play("expandable_segments:True", 256 * MIB, 5000);
 }
 
-static void classic(void **state)
+TEST(classic)
 {
-    (void)state;
     play("expandable_segments:False", GIB, 5000);
 }
 
-/* Frees that fill, remember, wait and unmap on the way. */
-static void watched(void **state)
+/* Frees with debug fill, history, waits and unmapping. */
+TEST(watched)
 {
-    (void)state;
     play("debug_fill:True,history:all,history_stacks:all,history_events:64", GIB, 2000);
     play("unmap_on_free:True,guard_page:True", 8 * GIB, 1000);
 }
 
-/* Every block is stamped, while another thread may look. */
-static void with_ages(void **state)
+/* Every block is stamped, while another thread may read. */
+TEST(with_ages)
 {
-    (void)state;
     play("history:state", GIB, 5000);
 }
 
@@ -211,7 +204,7 @@ static void *own_allocator(void *unused)
 
     (void)unused;
     for (unsigned round = 0; round < 5; round++) {
-        if (scene_try_open("expandable_segments:True", &allocator) != XSEG_OK)
+        if (env_try_open("expandable_segments:True", &allocator) != XSEG_OK)
             abort();
         for (unsigned i = 0; i < 32; i++)
             if (xseg_alloc(allocator, 0, (size_t)(i + 1) * 100 * KIB, NULL, &ptr[i]) != XSEG_OK)
@@ -225,12 +218,11 @@ static void *own_allocator(void *unused)
     return NULL;
 }
 
-static void an_allocator_each(void **state)
+TEST(an_allocator_each)
 {
     pthread_t thread[THREADS];
 
-    (void)state;
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    assert_ok(xseg_sim_reset(NULL));
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, own_allocator, NULL), 0);
     for (unsigned i = 0; i < THREADS; i++)
@@ -260,31 +252,30 @@ static void *read_all_the_time(void *self)
     return NULL;
 }
 
-static void read_while_pools_grow(void **state)
+TEST(read_while_pools_grow)
 {
-    struct growing growing = {.allocator = scene_open("expandable_segments:True")};
+    struct growing growing = {.allocator = env_open("expandable_segments:True")};
     struct xseg_request request = {sizeof(request)};
     pthread_t thread;
     void *ptr[16];
 
-    (void)state;
-    scene_free(growing.allocator, scene_alloc(growing.allocator, KIB, NULL));
+    env_free(growing.allocator, env_alloc(growing.allocator, KIB, NULL));
     assert_int_equal(pthread_create(&thread, NULL, read_all_the_time, &growing), 0);
     for (unsigned round = 0; round < 100; round++) {
-        request.pool = scene_pool(growing.allocator);
+        request.pool = env_pool(growing.allocator);
         for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
             request.bytes = i % 4 == 0 ? 30 * MIB : MIB;
-            assert_int_equal(xseg_alloc_with(growing.allocator, &request, &ptr[i]), XSEG_OK);
+            assert_ok(xseg_alloc_with(growing.allocator, &request, &ptr[i]));
         }
         for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-            scene_free(growing.allocator, ptr[i]);
-        assert_int_equal(xseg_pool_release(request.pool), XSEG_OK);
+            env_free(growing.allocator, ptr[i]);
+        assert_ok(xseg_pool_release(request.pool));
         if (round % 2 == 0)
-            scene_empty_cache(growing.allocator);
+            env_empty_cache(growing.allocator);
     }
     atomic_store(&growing.is_over, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    scene_close(growing.allocator);
+    env_close(growing.allocator);
 }
 
 /* --- Of two threads that free the same block at the same time, one is told. --- */
@@ -334,41 +325,22 @@ static void let_two_free(struct twice *twice, void *ptr)
     assert_int_equal(atomic_load(&twice->freed), round);
 }
 
-static void two_free_the_same(void **state)
+TEST(two_free_the_same)
 {
     static const size_t bytes[] = {8 * MIB, 600, 30 * MIB, MIB + 512};
-    struct twice twice = {.allocator = scene_open("expandable_segments:False")};
+    struct twice twice = {.allocator = env_open("expandable_segments:False")};
     pthread_t thread;
 
-    (void)state;
     assert_int_equal(pthread_create(&thread, NULL, free_what_is_there, &twice), 0);
     for (unsigned i = 0; i < 2000; i++) {
         if (i % 100 == 0)
-            assert_int_equal(xseg_config_set(twice.allocator, i % 200 == 0
-                                                                  ? "expandable_segments:False"
-                                                                  : "expandable_segments:True"),
-                             XSEG_OK);
-        let_two_free(&twice, scene_alloc(twice.allocator, bytes[i % COUNT_OF(bytes)], NULL));
+            assert_ok(xseg_config_set(twice.allocator, i % 200 == 0 ? "expandable_segments:False"
+                                                                    : "expandable_segments:True"));
+        let_two_free(&twice, env_alloc(twice.allocator, bytes[i % COUNT_OF(bytes)], NULL));
         if (i % 32 == 0)
-            scene_empty_cache(twice.allocator);
+            env_empty_cache(twice.allocator);
     }
     let_two_free(&twice, NULL);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    scene_close(twice.allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(with_room),
-        cmocka_unit_test(running_short),
-        cmocka_unit_test(classic),
-        cmocka_unit_test(watched),
-        cmocka_unit_test(with_ages),
-        cmocka_unit_test(an_allocator_each),
-        cmocka_unit_test(read_while_pools_grow),
-        cmocka_unit_test(two_free_the_same),
-    };
-
-    return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
+    env_close(twice.allocator);
 }

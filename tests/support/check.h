@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Checks of threads and processes without cmocka around them: a failure ends the process. */
+/* Checks for threads and processes outside cmocka: a failure aborts the process. */
 #ifndef XSEG_TESTS_CHECK_H
 #define XSEG_TESTS_CHECK_H
 
@@ -8,7 +8,7 @@
 
 #include "xseg/status.h"
 
-/* End the process unless a condition holds; with the library's last sentence. */
+/* Abort unless a condition holds, with the last error message. */
 #define CHECK(cond)                                                                     \
     do {                                                                                \
         if (!(cond)) {                                                                  \

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* A part of a test that runs in a forked child, because an assertion or a report may end the process. */
+/* Functions and whole tests that run in a forked child, because an assertion or a report may end the process. */
 #ifndef XSEG_TESTS_CHILD_H
 #define XSEG_TESTS_CHILD_H
 
-#include <setjmp.h>
+#include <dirent.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/support/test.h"
 
-/* Run a part in a child, which leaves no core file; returns its wait status.  The text is what the child says on
- * standard error until it ends. */
+/* Run a function in a child, without a core file.  Returns the wait status; `text` receives the child's standard
+ * error. */
 static inline int child_run(void (*part)(const void *), const void *argument, char *text,
                             size_t bytes)
 {
@@ -52,7 +53,7 @@ static inline void child_call(const void *part)
     (*(void (*const *)(void))part)();
 }
 
-/* As child_run(), of a part without an argument. */
+/* As child_run(), for a function without an argument. */
 static inline int child_run_part(void (*part)(void), char *text, size_t bytes)
 {
     return child_run(child_call, &part, text, bytes);
@@ -64,4 +65,181 @@ static inline bool child_aborted(int status)
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
-#endif /* XSEG_TESTS_CHILD_H */
+/* --- Programs that run each test in a child process, because a defect may end the process or block it. --- */
+
+/*
+ *     test-api-NAME              runs all tests test-api-NAME --only TEST  runs one
+ *
+ * A child whose threads all sleep for CHILD_CASE_SLEEP_MS has a deadlock, since no test sleeps or waits for time.  On
+ * a loaded machine a thread that waits for a CPU is not asleep.
+ */
+struct child_case {
+    const char *name;
+    void (*run)(const void *argument);
+    const void *argument;
+};
+
+enum { CHILD_CASE_SLEEP_MS = 3000, CHILD_CASE_MAX_S = 200, CHILD_CASE_SETUP_FAILED = 99 };
+
+/* Shared memory: the child sets it after its setup. */
+static atomic_bool *child_case_has_begun;
+
+/* End of the setup: a later failure is a defect of the library. */
+static inline void child_case_begin(void)
+{
+    atomic_store(child_case_has_begun, true);
+}
+
+static inline void child_case_pause_ms(long milliseconds)
+{
+    const struct timespec time = {0, milliseconds * 1000000};
+
+    (void)nanosleep(&time, NULL);
+}
+
+/* Whether a thread of a process is asleep; a thread that has ended is. */
+static inline bool child_case_thread_sleeps(pid_t process, const char *thread)
+{
+    char path[320], text[512] = "";
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)process, thread);
+    file = fopen(path, "re");
+    if (file == NULL)
+        return true;
+    (void)!fread(text, 1, sizeof(text) - 1, file);
+    (void)fclose(file);
+    const char *end = strrchr(text, ')');
+    return end == NULL || end[2] == 'S';
+}
+
+/* A thread that a callback starts.  It sets `number` first and `has_returned` last. */
+struct child_case_thread {
+    atomic_int number; /* of gettid() */
+    atomic_bool has_returned;
+};
+
+/* Wait until a thread has returned, or sleeps, so waits for the callback. */
+static inline void child_case_wait_for(struct child_case_thread *thread)
+{
+    char name[16];
+
+    for (int asleep = 0; !atomic_load(&thread->has_returned) && asleep < 100;) {
+        const int number = atomic_load(&thread->number);
+
+        child_case_pause_ms(1);
+        (void)snprintf(name, sizeof(name), "%d", number);
+        asleep = number != 0 && child_case_thread_sleeps(getpid(), name) ? asleep + 1 : 0;
+    }
+}
+
+static inline bool child_case_process_sleeps(pid_t process)
+{
+    struct dirent *entry;
+    bool sleeps = true;
+    char path[64];
+    DIR *folder;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)process);
+    folder = opendir(path);
+    while (folder != NULL && sleeps && (entry = readdir(folder)) != NULL)
+        sleeps = entry->d_name[0] == '.' || child_case_thread_sleeps(process, entry->d_name);
+    if (folder != NULL)
+        (void)closedir(folder);
+    return sleeps;
+}
+
+/* Wait for a child.  Returns: what is wrong with its end; NULL: nothing is */
+static inline const char *child_case_wait(pid_t child)
+{
+    static char text[64];
+    int status = 0, asleep = 0;
+    const time_t last = time(NULL) + CHILD_CASE_MAX_S;
+
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        child_case_pause_ms(10);
+        asleep = child_case_process_sleeps(child) ? asleep + 1 : 0;
+        if (asleep * 10 < CHILD_CASE_SLEEP_MS && time(NULL) < last)
+            continue;
+        (void)kill(child, SIGKILL);
+        (void)waitpid(child, &status, 0);
+        return asleep * 10 < CHILD_CASE_SLEEP_MS ? "did not end" : "deadlock: all threads sleep";
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return NULL;
+    (void)snprintf(text, sizeof(text),
+                   WIFSIGNALED(status) ? "ended by signal %d" : "exited with %d",
+                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    return text;
+}
+
+static inline void child_case_run_here(void **state)
+{
+    const struct child_case *one = *state;
+
+    one->run(one->argument);
+}
+
+/* Run a case in a child.  Returns: what is wrong, or NULL; what the child says is in `said` */
+static inline const char *child_case_run(const struct child_case *one, FILE *said)
+{
+    const struct rlimit none = {0, 0};
+    const struct CMUnitTest test = {one->name, child_case_run_here, NULL, NULL,
+                                    (void *)(uintptr_t)one};
+
+    atomic_store(child_case_has_begun, false);
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)setrlimit(RLIMIT_CORE, &none);
+        (void)signal(SIGABRT, SIG_DFL);
+        (void)dup2(fileno(said), STDOUT_FILENO);
+        (void)dup2(fileno(said), STDERR_FILENO);
+        const int failed = _cmocka_run_group_tests("case", &test, 1, NULL, NULL);
+        (void)fflush(NULL);
+        exit(failed != 0); /* which sanitizers have a part in */
+    }
+    return child < 0 ? "fork" : child_case_wait(child);
+}
+
+static inline void child_case_test(void **state)
+{
+    const struct child_case *one = *state;
+    FILE *said = tmpfile();
+    char line[512];
+
+    assert_non_null(said);
+    const char *wrong = child_case_run(one, said);
+    rewind(said);
+    while (wrong != NULL && fgets(line, sizeof(line), said) != NULL)
+        print_error("%s", line);
+    (void)fclose(said);
+    if (wrong != NULL)
+        fail_msg("%s: %s%s", one->name, wrong,
+                 atomic_load(child_case_has_begun) ? "" : ", during the setup");
+}
+
+/* The main function of such a program. */
+static inline int child_case_main(int argc, char **argv, const struct child_case *cases,
+                                  size_t count)
+{
+    const char *only = argc == 3 && strcmp(argv[1], "--only") == 0 ? argv[2] : NULL;
+    struct CMUnitTest *tests = calloc(count, sizeof(*tests));
+    size_t chosen = 0;
+
+    child_case_has_begun =
+        mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (tests == NULL || child_case_has_begun == MAP_FAILED)
+        return CHILD_CASE_SETUP_FAILED;
+    for (size_t i = 0; i < count; i++)
+        if (only == NULL || strcmp(cases[i].name, only) == 0)
+            tests[chosen++] = (struct CMUnitTest){cases[i].name, child_case_test, NULL, NULL,
+                                                  (void *)(uintptr_t)&cases[i]};
+    if (chosen == 0 || (argc > 1 && only == NULL))
+        return CHILD_CASE_SETUP_FAILED;
+    const int failed = _cmocka_run_group_tests("cases", tests, chosen, NULL, NULL);
+    free(tests);
+    return failed;
+}
+
+#endif

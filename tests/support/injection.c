@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A tool for NVTX: a library that NVTX_INJECTION64_PATH names, and that counts the ranges of each name.
+ * An NVTX injection library (NVTX_INJECTION64_PATH) that counts the ranges of each name.
  *
- * With XSEG_TEST_INJECTED set it also says on standard output that it was loaded.
+ * If XSEG_TEST_INJECTED is set, it prints a line when it is loaded.
  */
 #include <nvtx3/nvToolsExt.h>
 #include <stdatomic.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tool of injection.c counts. */
-#ifndef TESTS_SUPPORT_INJECTION_H
-#define TESTS_SUPPORT_INJECTION_H
+/* Counters of the NVTX injection library in injection.c. */
+#ifndef XSEG_TESTS_INJECTION_H
+#define XSEG_TESTS_INJECTION_H
 
 #include <stdint.h>
 
-/* Ranges of one name. */
+/* Ranges with one name. */
 struct injection_count {
     char name[32];
     unsigned begun, ended;
@@ -14,7 +14,7 @@ struct injection_count {
 
 struct injection_count injection_read(const char *name);
 
-/* Ranges that are open in this thread, and calls that are wrong. */
+/* Open ranges of this thread, plus invalid calls. */
 unsigned injection_others(void);
 
 #endif

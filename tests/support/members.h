@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Processes with an allocator each on one simulated card, and one ledger; they do what they are told through sockets. */
+/* Processes that share one simulated device by a budget file; each has an allocator and executes commands from a
+ * socket. */
 #ifndef XSEG_TESTS_MEMBERS_H
 #define XSEG_TESTS_MEMBERS_H
 
@@ -29,19 +30,19 @@ struct member_order {
 
 struct member_answer {
     int status;
-    uint64_t ns;                     /* that the call took */
-    uint64_t taken, idle, allocated; /* bytes of the device, afterwards */
-    uint64_t creates;                /* calls of cuMemCreate that it took */
-    unsigned lines;                  /* warnings that the log has had */
-    char text[512];                  /* of the error, or the last of these lines */
+    uint64_t ns;                     /* duration of the call */
+    uint64_t taken, idle, allocated; /* bytes of the device after the command */
+    uint64_t creates;                /* cuMemCreate calls of the command */
+    unsigned lines;                  /* warnings in the log so far */
+    char text[512];                  /* error message, or the last of these warnings */
 };
 
 static struct {
     struct process process[MEMBERS];
     unsigned count;
-    struct xseg_sim_settings machine;
-    char machine_name[64], folder[64], ledger[128];
-    /* What the next members do first of all, and before they open their allocator; NULL: nothing. */
+    struct xseg_sim_settings sim_settings;
+    char sim_name[64], folder[64], budget_file[128];
+    /* Called in each new member at its start, and before it opens its allocator; may be NULL. */
     void (*at_start)(int socket);
     void (*before_open)(void);
 } members;
@@ -53,7 +54,7 @@ static struct {
     struct xseg_range *range;
     struct xseg_pool *pool;
     void *block[MEMBER_BLOCKS];
-    pthread_mutex_t lock; /* of the two below: the library logs from a thread of its own */
+    pthread_mutex_t lock; /* guards the next two members: the background thread logs */
     unsigned lines;
     char line[512];
     atomic_bool is_served;
@@ -78,7 +79,7 @@ static inline uint64_t member_clock(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static inline void *member_insist(void *block)
+static inline void *member_alloc_until(void *block)
 {
     const uint64_t *bytes = *(void **)block;
     const uint64_t until = member_clock() + UINT64_C(20) * 1000000000;
@@ -91,15 +92,15 @@ static inline void *member_insist(void *block)
     return NULL;
 }
 
-/* Two threads ask again and again, so that one of them always waits, until one is served. */
-static inline xseg_status member_insist_twice(uint64_t bytes)
+/* Two threads retry an allocation, so that one of them always waits, until one succeeds. */
+static inline xseg_status member_alloc_in_two_threads(uint64_t bytes)
 {
     void *block[2] = {&bytes, &bytes};
     pthread_t thread[2];
 
     atomic_store(&member.is_served, false);
     for (unsigned i = 0; i < 2; i++)
-        if (pthread_create(&thread[i], NULL, member_insist, &block[i]) != 0)
+        if (pthread_create(&thread[i], NULL, member_alloc_until, &block[i]) != 0)
             return XSEG_ERR_HOST_MEMORY;
     for (unsigned i = 0; i < 2; i++) {
         (void)pthread_join(thread[i], NULL);
@@ -109,7 +110,7 @@ static inline xseg_status member_insist_twice(uint64_t bytes)
     return atomic_load(&member.is_served) ? XSEG_OK : XSEG_ERR_NO_MEMORY;
 }
 
-/* Fork: the child tries what it may not do, and ends; what it does is nothing to this process. */
+/* Fork: calls of the child fail, and have no effect on this process. */
 static inline xseg_status member_fork(void)
 {
     void *block = NULL;
@@ -121,8 +122,8 @@ static inline xseg_status member_fork(void)
                                 xseg_config_set(member.allocator, "budget_share:1") != XSEG_OK &&
                                 xseg_close(member.allocator) != XSEG_OK;
 
-        /* What is wiped in a child looks like a leak to a sanitizer. */
-        if (SCENE_IS_SANITIZED)
+        /* LeakSanitizer reports the memory that is wiped on fork. */
+        if (ENV_IS_SANITIZED)
             _exit(is_refused ? 0 : 1);
         exit(is_refused ? 0 : 1);
     }
@@ -131,7 +132,7 @@ static inline xseg_status member_fork(void)
     return XSEG_OK;
 }
 
-static inline xseg_status member_obey(const struct member_order *order)
+static inline xseg_status member_execute(const struct member_order *order)
 {
     struct xseg_request request = {sizeof(request)};
     void **block = &member.block[order->index];
@@ -156,12 +157,12 @@ static inline xseg_status member_obey(const struct member_order *order)
         return xseg_alloc_with(member.allocator, &request, block);
     case 't':
         return xseg_trim(member.allocator, NULL, NULL, NULL);
-    case 's': /* the pool sleeps */
+    case 's': /* pause the pool */
         return xseg_pool_pause(member.pool, XSEG_KEEP_NOTHING, NULL);
     case 'w':
         return xseg_pool_resume(member.pool);
     case 'T':
-        return member_insist_twice(order->bytes);
+        return member_alloc_in_two_threads(order->bytes);
     case 'C':
         return xseg_config_set(member.allocator, order->text);
     case 'F':
@@ -182,7 +183,7 @@ static inline void member_answer(int socket, const struct member_order *order)
     struct member_answer answer = {0};
     const uint64_t begin = member_clock(), creates = xseg_sim_calls("cuMemCreate");
 
-    answer.status = member_obey(order);
+    answer.status = member_execute(order);
     answer.ns = member_clock() - begin;
     answer.creates = xseg_sim_calls("cuMemCreate") - creates;
     if (answer.status != XSEG_OK)
@@ -202,17 +203,17 @@ static inline void member_answer(int socket, const struct member_order *order)
         _exit(3);
 }
 
-/* A member: obeys until the socket ends; its memory goes with it. */
+/* Execute commands until the socket is closed.  The exit releases the member's memory. */
 static inline void member_run(int socket, const char *config)
 {
     struct xseg_options options = {sizeof(options)};
     struct member_order order;
 
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = member_log;
     if (members.at_start != NULL)
         members.at_start(socket);
-    if (xseg_sim_reset(&members.machine) != XSEG_OK)
+    if (xseg_sim_reset(&members.sim_settings) != XSEG_OK)
         _exit(2);
     if (members.before_open != NULL)
         members.before_open();
@@ -231,15 +232,15 @@ static inline int members_begin(void **state)
 
     (void)state;
     memset(&members, 0, sizeof(members));
-    members.machine = usual;
-    members.machine.memory_bytes = GIB;
-    if (!name_shared_machine(members.machine_name, sizeof(members.machine_name)))
+    members.sim_settings = usual;
+    members.sim_settings.memory_bytes = GIB;
+    if (!sim_shared_name(members.sim_name, sizeof(members.sim_name)))
         return -1;
-    members.machine.shared = members.machine_name;
+    members.sim_settings.shared = members.sim_name;
     (void)snprintf(members.folder, sizeof(members.folder), "/dev/shm/xseg-test-XXXXXX");
     if (mkdtemp(members.folder) == NULL)
         return -1;
-    (void)snprintf(members.ledger, sizeof(members.ledger), "%s/ledger", members.folder);
+    (void)snprintf(members.budget_file, sizeof(members.budget_file), "%s/budget", members.folder);
     return 0;
 }
 
@@ -260,7 +261,7 @@ static inline void member_kill(unsigned number)
     member_end(number);
 }
 
-/* Members end without leaving the machine, so its file is removed here. */
+/* Members exit without detaching from the simulated device, so its file is removed here. */
 static inline int members_end(void **state)
 {
     char machine[128];
@@ -268,21 +269,21 @@ static inline int members_end(void **state)
     (void)state;
     for (unsigned i = 0; i < members.count; i++)
         member_end(i);
-    (void)snprintf(machine, sizeof(machine), "/dev/shm/xseg-sim-%s", members.machine_name);
+    (void)snprintf(machine, sizeof(machine), "/dev/shm/xseg-sim-%s", members.sim_name);
     (void)unlink(machine);
-    (void)unlink(members.ledger);
+    (void)unlink(members.budget_file);
     return rmdir(members.folder);
 }
 
-/* Start a member with a configuration, to which the ledger is added unless it names one. */
+/* Start a member; unless the configuration has a budget_file, that of the test is added. */
 static inline unsigned member_start(const char *config)
 {
     struct process *process = &members.process[members.count];
     char whole[512];
     int sockets[2];
 
-    (void)snprintf(whole, sizeof(whole), "budget_file:%s,budget_wait_ms:400%s%s", members.ledger,
-                   config[0] != '\0' ? "," : "", config);
+    (void)snprintf(whole, sizeof(whole), "budget_file:%s,budget_wait_ms:400%s%s",
+                   members.budget_file, config[0] != '\0' ? "," : "", config);
     assert_true(members.count < MEMBERS);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
     process->pid = fork();
@@ -315,8 +316,8 @@ static inline struct member_answer member_receive(unsigned number)
     return answer;
 }
 
-static inline struct member_answer member_ask(unsigned number, char what, unsigned index,
-                                              uint64_t bytes)
+static inline struct member_answer member_call(unsigned number, char what, unsigned index,
+                                               uint64_t bytes)
 {
     member_send(number, what, index, bytes);
     return member_receive(number);
@@ -331,22 +332,22 @@ static inline struct member_answer member_configure(unsigned number, const char 
     return member_receive(number);
 }
 
-/* Whether a member has a figure within a time: what other processes do takes some. */
-#define MEMBER_COMES_TO(number, condition)                                \
+/* Poll a member's answer until a condition holds, for at most 30 s. */
+#define MEMBER_EVENTUALLY(number, condition)                              \
     do {                                                                  \
-        struct member_answer answer = member_ask((number), ' ', 0, 0);    \
+        struct member_answer answer = member_call((number), ' ', 0, 0);   \
                                                                           \
         for (unsigned tries = 0; !(condition) && tries < 3000; tries++) { \
             (void)usleep(10000);                                          \
-            answer = member_ask((number), ' ', 0, 0);                     \
+            answer = member_call((number), ' ', 0, 0);                    \
         }                                                                 \
         assert_true(condition);                                           \
     } while (0)
 
-/* No wait is longer than this many nanoseconds; budget_wait_ms is 400, and a test machine may be busy. */
+/* Upper limit of a wait in nanoseconds: budget_wait_ms is 400, and the host may be loaded. */
 #define BOUND (UINT64_C(30) * 1000000000)
 
-/* A call of a member has succeeded, within the bound. */
+/* Expect success within BOUND. */
 #define EXPECT_OK(answer)                          \
     do {                                           \
         const struct member_answer got = (answer); \
@@ -355,5 +356,14 @@ static inline struct member_answer member_configure(unsigned number, const char 
             fail_msg("%s", got.text);              \
         assert_true(got.ns < BOUND);               \
     } while (0)
+
+static int members_ignore_sigpipe(void **state)
+{
+    (void)state;
+    (void)signal(SIGPIPE, SIG_IGN);
+    return 0;
+}
+
+TEST_GROUP_FIXTURE(members_ignore_sigpipe, NULL)
 
 #endif

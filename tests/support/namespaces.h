@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Namespaces of a process's own, as containers have them. */
+/* Namespaces for one process, as in containers. */
 #ifndef XSEG_TESTS_NAMESPACES_H
 #define XSEG_TESTS_NAMESPACES_H
 
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Enter namespaces; in a new user namespace the user has number 0.  False where the system does not allow that. */
+/* Enter new namespaces; in a new user namespace the user ID is 0.  Returns false if the host denies it. */
 static inline bool namespaces_enter(int which)
 {
     const unsigned user = geteuid(), group = getegid();
@@ -30,7 +30,7 @@ static inline bool namespaces_enter(int which)
     return fine;
 }
 
-/* Whether a child can do this, which ends it with 77 where it cannot. */
+/* Whether a child can call `enter`, which exits with 77 on failure. */
 static inline bool namespaces_can(void (*enter)(void))
 {
     int status = 1;

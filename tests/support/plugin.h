@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The libraries that are built from plugin.c, beside the programme of the test:
+ * The libraries that are built from plugin.c, next to the test program:
  *
  *   plugin-one       exports call_of_one(); its build id is PLUGIN_ONE_ID
  *   plugin-rebuilt   is the same with another build id
@@ -31,11 +31,11 @@
 struct plugin {
     void *handle;
     void (*call)(void (*back)(void *), void *context);
-    const char *base; /* the least of its addresses */
+    const char *base; /* lowest address */
     char path[1024];
 };
 
-/* Where a library beside the programme is: not by a run path, since sanitizers open libraries in our place. */
+/* The path of a library next to the program, without a run path: sanitizers intercept dlopen(). */
 static inline void plugin_path(const char *name, char *path, size_t bytes)
 {
     char self[512];

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* Elastic ranges in tests: calls that have to succeed, on granules of PAGE bytes. */
+/* Elastic ranges: calls that must succeed, on granules of PAGE bytes. */
 #ifndef XSEG_TESTS_RANGES_H
 #define XSEG_TESTS_RANGES_H
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "xseg/range.h"
 
 #define PAGE (2 * MIB)
 
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
+/* By its plain C types; CUmemLocation is a kind (1: device) and an ID. */
 struct location {
     int kind, number;
 };
 int cuMemGetAccess(unsigned long long *flags, const struct location *location,
                    unsigned long long address);
 
-/* What a device may do at an address. */
+/* Access rights of a device at an address. */
 enum { READ = 1, WRITE = 3 };
 
-static inline unsigned right_at(const void *address, int device)
+static inline unsigned access_at(const void *address, int device)
 {
     const struct location location = {1, device};
     unsigned long long flags = 0;
@@ -27,7 +27,7 @@ static inline unsigned right_at(const void *address, int device)
     return (unsigned)flags;
 }
 
-/* Two devices of 1 GiB whose memory has contents. */
+/* Two devices of 1 GiB with real contents. */
 static inline struct xseg_allocator *open_devices(const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
@@ -35,7 +35,7 @@ static inline struct xseg_allocator *open_devices(const char *config)
     settings.devices = 2;
     settings.memory_bytes = GIB;
     settings.real_bytes = true;
-    return scene_open_with_clock(&settings, config);
+    return env_open_with_clock(&settings, config);
 }
 
 static inline struct xseg_range_info info(struct xseg_range *range)
@@ -59,13 +59,12 @@ static inline void decommit(struct xseg_range *range, unsigned first, unsigned c
 }
 
 /* Map the page of a granule at another one. */
-static inline void share(struct xseg_range *to, unsigned first, struct xseg_range *from,
+static inline void alias(struct xseg_range *to, unsigned first, struct xseg_range *from,
                          unsigned at)
 {
     assert_int_equal(xseg_range_alias(to, first * PAGE, PAGE, from, at * PAGE), XSEG_OK);
 }
 
-/* Release a range, what leaves of it as well. */
 static inline void release(struct xseg_range *range)
 {
     assert_int_equal(xseg_range_release(range), XSEG_OK);

@@ -2,16 +2,16 @@
 /*
  * A part of the CUDA runtime as a shared library on the simulated driver, for libxseg-preload.so to interpose.
  *
- * Each thread has a current device and a last error.  Every error that a function returns is also the last error.  The
- * stream-ordered functions allocate immediately and wait for the stream before they free; during a capture they fail, since
- * graphs have no memory nodes here.
+ * * Each thread has a current device and a last error.  Every error that a function returns is also the last error.
+ * The stream-ordered functions allocate immediately and wait for the stream before they free; during a capture they
+ * fail, since graphs have no memory nodes here.
  *
- * This runtime needs no header of CUDA; tests/support/cudart, which PyTorch runs on, needs those of the runtime.
+ * * This runtime needs no header of CUDA; tests/support/cudart, which PyTorch runs on, needs those of the runtime.
  *
- * Threads: any.  In a forked child every call fails, as in the driver.
+ * * Threads: any.  In a forked child every call fails, as in the driver.
  */
-#ifndef TESTS_SUPPORT_RUNTIME_H
-#define TESTS_SUPPORT_RUNTIME_H
+#ifndef XSEG_TESTS_RUNTIME_H
+#define XSEG_TESTS_RUNTIME_H
 
 #include <stddef.h>
 

@@ -4,12 +4,7 @@
 #define XSEG_TESTS_SHARED_BUDGETS_H
 
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/base/error.h"
 #include "src/base/shared_budget.h"
+#include "tests/support/test.h"
 
 /* The layout of the file. */
 #define BUDGET_FILE_SLOTS_AT  4096
@@ -41,7 +35,7 @@ static inline int budget_files_begin(void **state)
         if (mkdtemp(budget_file_folder) == NULL)
             return -1;
     }
-    (void)snprintf(budget_file_path, sizeof(budget_file_path), "%s/ledger", budget_file_folder);
+    (void)snprintf(budget_file_path, sizeof(budget_file_path), "%s/budget", budget_file_folder);
     return 0;
 }
 
@@ -52,8 +46,8 @@ static inline int budget_files_end(void **state)
     return rmdir(budget_file_folder);
 }
 
-/* Figures of one device by one number. */
-static inline struct xseg_shared_budget_device budget_file_figures(uint64_t number)
+/* Statistics of one device, derived from a number. */
+static inline struct xseg_shared_budget_device budget_file_statistics(uint64_t number)
 {
     return (struct xseg_shared_budget_device){
         .uuid = {'G', 'P', 'U'},
@@ -67,16 +61,17 @@ static inline struct xseg_shared_budget_device budget_file_figures(uint64_t numb
     };
 }
 
-static inline bool budget_file_says(const struct xseg_shared_budget_record *record, uint64_t number)
+static inline bool budget_file_matches(const struct xseg_shared_budget_record *record,
+                                       uint64_t number)
 {
-    const struct xseg_shared_budget_device wanted = budget_file_figures(number);
+    const struct xseg_shared_budget_device wanted = budget_file_statistics(number);
 
     return record->device_count == 1 && memcmp(&record->devices[0], &wanted, sizeof(wanted)) == 0;
 }
 
-static inline xseg_status budget_file_say(struct xseg_shared_budget *budget, uint64_t number)
+static inline xseg_status budget_file_write(struct xseg_shared_budget *budget, uint64_t number)
 {
-    const struct xseg_shared_budget_device figures = budget_file_figures(number);
+    const struct xseg_shared_budget_device figures = budget_file_statistics(number);
 
     return xseg_shared_budget_write(budget, &figures, 1);
 }
@@ -91,7 +86,7 @@ static inline void budget_file_put(off_t at, const void *bytes, size_t count)
     assert_int_equal(close(file), 0);
 }
 
-/* How many slots are not free. */
+/* Slots that are in use. */
 static inline unsigned budget_file_count(const struct xseg_shared_budget *budget)
 {
     unsigned count = 0;
@@ -101,14 +96,14 @@ static inline unsigned budget_file_count(const struct xseg_shared_budget *budget
     return count;
 }
 
-/* The sentence of the last failure has these words. */
+/* Expect words in the last error message. */
 static inline void assert_said(const char *words)
 {
     char text[2048];
 
     (void)xseg_error_message(text, sizeof(text));
     if (strstr(text, words) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", text, words);
+        fail_msg("\"%s\" does not contain \"%s\"", text, words);
 }
 
 /* A process with the shared budget file open; its answers are one byte each. */
@@ -118,19 +113,19 @@ struct peer {
     unsigned slot;
 };
 
-/* What a peer does: 'w' and a byte writes figures, 'r' reads and answers how many slots are held, 'f' forks a child that
- * lives until the socket is closed, 'c' closes and ends. */
-static inline void peer_obey(int socket)
+/* Commands: 'w' and a byte writes statistics; 'r' reads and answers the number of slots in use; 'f' forks a child
+ * that runs until the socket is closed; 'c' closes the file and exits. */
+static inline void peer_run(int socket)
 {
     static struct xseg_shared_budget budget;
     unsigned char order[2] = {0}, answer = 255;
 
     if (xseg_shared_budget_open(&budget, budget_file_path) == XSEG_OK &&
-        budget_file_say(&budget, 0) == XSEG_OK)
+        budget_file_write(&budget, 0) == XSEG_OK)
         answer = (unsigned char)budget.slot;
     while (write(socket, &answer, 1) == 1 && read(socket, order, 2) == 2) {
         answer = 255;
-        if (order[0] == 'w' && budget_file_say(&budget, order[1]) == XSEG_OK)
+        if (order[0] == 'w' && budget_file_write(&budget, order[1]) == XSEG_OK)
             answer = 0;
         if (order[0] == 'r' && xseg_shared_budget_read(&budget) == XSEG_OK)
             answer = (unsigned char)budget_file_count(&budget);
@@ -160,7 +155,7 @@ static inline unsigned peer_answer(const struct peer *peer)
     return answer;
 }
 
-static inline unsigned peer_tell(const struct peer *peer, char order, unsigned argument)
+static inline unsigned peer_call(const struct peer *peer, char order, unsigned argument)
 {
     const unsigned char orders[2] = {(unsigned char)order, (unsigned char)argument};
 
@@ -178,7 +173,7 @@ static inline struct peer peer_start(void)
     assert_true(peer.pid >= 0);
     if (peer.pid == 0) {
         (void)close(sockets[0]);
-        peer_obey(sockets[1]);
+        peer_run(sockets[1]);
     }
     (void)close(sockets[1]);
     peer.socket = sockets[0];

@@ -12,7 +12,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "tests/support"))
-from advised import BASE, IS_SANITIZED, MIB, ROOT, TOOL, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
+from advise_case import BASE, IS_SANITIZED, MIB, ROOT, TOOL, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
 
 PYTORCH = {"expandable_segments", "large_segment_size_mb", "max_split_size_mb", "roundup_power2_divisions",
            "graph_capture_record_stream_reuse"}
@@ -99,9 +99,9 @@ def keys_of(config):
 
 
 class Planted(AdviseTest):
-    """Programmes that one string cures, or none."""
+    """Programs that one string cures, or none."""
 
-    def test_expandable_segments_cure_what_grows(self):
+    def test_expandable_segments_help_growing_blocks(self):
         found = self.advice(self.file(growing()))
         self.assertEqual(found["advised"]["config"], "expandable_segments:True")
         self.assertLess(found["advised"]["peak_reserved"], found["current"]["peak_reserved"] // 2)
@@ -109,7 +109,7 @@ class Planted(AdviseTest):
         self.assertNotIn("expandable_segments:True", found["runner_up"]["config"])
         self.assertGreaterEqual(found["replayed"], 50)
 
-    def test_rounding_cures_sizes_that_differ_a_little(self):
+    def test_rounding_helps_slightly_different_sizes(self):
         found = self.advice(self.file(uneven()))
         self.assertRegex(found["advised"]["config"], r"roundup_power2_divisions:\S+$")
         self.assertLess(found["advised"]["peak_reserved"], found["current"]["peak_reserved"] * 3 // 4)
@@ -121,13 +121,13 @@ class Planted(AdviseTest):
         self.assertIn("idle memory is released before another stream or pool grows", found["why"])
         self.assertTrue(found["why"].endswith("; the smallest device stays at 202.00 MiB"), found["why"])
 
-    def test_a_value_that_costs_is_left_out(self):
+    def test_value_with_a_cost_is_not_advised(self):
         config = "c garbage_collection_threshold:0.9 ,roundup_power2_divisions:[64:2,>:2] , expandable_segments:True\n"
         found = self.advice(self.file(config + full()))
         self.assertEqual(found["advised"]["config"], "garbage_collection_threshold:0.9,expandable_segments:True")
         self.assertIn("its current value prevents the reuse of memory", found["why"])
 
-    def test_a_key_that_saves_time_is_not_why(self):
+    def test_key_that_saves_time_only_is_no_reason(self):
         """Expandable segments alone take too much of the driver's time here, and another key helps that."""
         path = self.file(costly())
         found = self.advice(path)
@@ -177,7 +177,7 @@ class Planted(AdviseTest):
                  for config in ("expandable_segments:True", string)]
         self.assertIn(f"on a device of 80.00 GiB, the peak falls from {peaks[0]:.2f} MiB to {peaks[1]:.2f} MiB, since ", text)
 
-    def test_keys_of_the_string_in_force_that_pytorch_does_not_know(self):
+    def test_keys_unknown_to_pytorch_are_omitted_from_its_string(self):
         path = self.file("c history:state,page_size:small,max_split_size_mb:64\n" + full())
         found = self.advice(path, "--pytorch")
         self.assertEqual((found["omitted"], found["current"]["config"]),
@@ -196,7 +196,7 @@ class Planted(AdviseTest):
 
 
 class OutOfMemory(AdviseTest):
-    def test_it_would_have_completed(self):
+    def test_completing_configuration_is_advised(self):
         path = self.file(ends_short(100 * MIB))
         found = self.advice(path)
         short = found["out_of_memory"]
@@ -209,7 +209,7 @@ class OutOfMemory(AdviseTest):
         self.assertRegex(text, r"least change +this string; or, with the current string, "
                                r"a device of 50\d\.00 MiB \(5\d\.00 MiB more\)\n")
 
-    def test_it_would_not(self):
+    def test_impossible_request_is_reported(self):
         path = self.file(ends_short(300 * MIB))
         found = self.advice(path)
         short = found["out_of_memory"]
@@ -248,7 +248,7 @@ class OutOfMemory(AdviseTest):
         self.holds(path, found["advised"])
         self.completes_as_told(path, found)
 
-    def test_it_leaves_no_snapshot(self):
+    def test_advise_writes_no_snapshot(self):
         path = self.file(ends_short(300 * MIB))
         folder = self.folder / "oom"
         folder.mkdir()
@@ -273,7 +273,7 @@ class Report(AdviseTest):
                 told = re.search(rf"^  {row} +(.*)$", text, re.MULTILINE)[1]
                 self.assertEqual(re.split(r"  +", told)[at], figure, (row, string))
 
-    def test_it_is_repeatable(self):
+    def test_output_is_repeatable(self):
         path = self.file(growing())
         alone = self.run_tool("advise", path, preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
         self.assertEqual(self.run_tool("advise", path).stdout, alone.stdout)
@@ -312,7 +312,7 @@ class Report(AdviseTest):
 class Incomplete(AdviseTest):
     """Files that do not show what the program took: the advice says so, with the bytes, and is not certain."""
 
-    def test_a_state_without_its_history_does_not_show_whether_anything_helps(self):
+    def test_state_without_its_history_gives_no_advice(self):
         whole = ends_short(300 * MIB)
         state = {**whole, "device_traces": [[entry("free_completed", BASE + (1 << 40), 5 * MIB)]]}
         for segment in state["segments"]:
@@ -395,7 +395,7 @@ def child_of(process):
 
 
 class Ended(AdviseTest):
-    def test_a_process_that_is_ended(self):
+    def test_killed_process_is_reported(self):
         """As the system does when it runs short of memory."""
         path = self.file("".join(f"a {i} 512 0\nf {i}\n" for i in range(300_000)))
         for _ in range(20):  # until a child is met before it is done

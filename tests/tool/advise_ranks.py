@@ -7,7 +7,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "tests/support"))
-from advised import BASE, MIB, ROOT, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
+from advise_case import BASE, MIB, ROOT, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
 
 
 def on_streams():
@@ -69,7 +69,7 @@ class Ranks(AdviseTest):
                 self.assertEqual(found[name][figure], max(rank[name][figure] for rank in found["ranks"]))
         return found
 
-    def test_the_odd_rank_grows(self):
+    def test_advice_uses_the_outlier(self):
         found = self.advised(self.job(grows=46 * MIB))
         self.assertEqual(found["odd"], "rank 5")
         self.assertEqual([rank["rank"] for rank in found["ranks"]], ["rank 5", "rank 0", "rank 4", "rank 2"])
@@ -97,7 +97,7 @@ class Ranks(AdviseTest):
                 self.assertEqual(cells[2 * at:2 * at + 2], told, (rank["rank"], name))
         self.assertEqual(lines[-1], f"{found['replayed']} configurations replayed")
 
-    def test_what_the_document_prints_is_printed(self):
+    def test_document_shows_the_output(self):
         """Each time."""
         page = (ROOT / "docs/advise.md").read_text(encoding="utf-8")
         told = re.search(r"^\$ xseg advise snapshots\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
@@ -139,7 +139,7 @@ class Ranks(AdviseTest):
         for name in filter(found.get, ("advised", "runner_up")):
             self.assertTrue(all(rank[name]["completes"] for rank in found["ranks"][1:]), found[name])
 
-    def test_what_helps_one_rank_alone_is_not_advised(self):
+    def test_advice_for_one_rank_alone_is_omitted(self):
         for rank in range(4):
             self.file(ends_short(100 * MIB) if rank == 3 else on_streams(), f"rank{rank}.pickle")
         alone = json.loads(self.run_tool("advise", "--json", self.folder / "rank3.pickle").stdout)["advised"]["config"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The benchmark programmes run, and their rows are what the table is made of.
+"""The benchmark programs run, and their rows are what the table is made of.
 
-bench.py FOLDER SOURCE_ROOT, where FOLDER has the programmes.  No figure that was timed is looked at.
+bench.py FOLDER SOURCE_ROOT, where FOLDER has the programs.  No figure that was timed is looked at.
 """
 import os
 import pathlib
@@ -26,7 +26,7 @@ def run(*command, exit_status=0):
 
 
 def rows(name, *arguments):
-    """The figures of a programme by case and unit."""
+    """The figures of a program by case and unit."""
     said = run(FOLDER / f"bench-{name}", "--seconds", "0.01", "--warm", "100",
                *arguments)
     fields = [line.split("\t") for line in said.splitlines()]
@@ -37,7 +37,7 @@ def rows(name, *arguments):
 
 
 class Bench(unittest.TestCase):
-    def test_programmes_measure_each_of_their_cases(self):
+    def test_programs_measure_each_of_their_cases(self):
         for name, cases in (("hit", 2), ("cross", 2), ("streams", 3)):
             with self.subTest(name=name):
                 self.assertEqual(len(rows(name)), cases)
@@ -49,7 +49,7 @@ class Bench(unittest.TestCase):
                     ("event with 32 frames", "ns per event")):
             self.assertIn(row, found)
 
-    def test_the_row_says_by_what_stacks_are_taken(self):
+    def test_row_names_the_unwinder(self):
         said = run(FOLDER / "bench-history", "--seconds", "0.01", "--warm", "100").splitlines()
         notes = {row[1]: row[8] for row in (line.split("\t") for line in said) if len(row) > 8}
         self.assertEqual(list(notes), ["event with 32 frames"])
@@ -60,7 +60,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(found["8 GiB: cuMemCreate", "calls, counted"], 410)
         self.assertEqual(found["8 GiB: cuMemSetAccess", "calls, counted"], 1)
 
-    def test_two_caches_share_a_card(self):
+    def test_two_caches_share_a_device(self):
         said = run(FOLDER / "bench-ranges", "--seconds", "20")
         self.assertEqual(said, run(FOLDER / "bench-ranges", "--seconds", "20"))
         tables = [[[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
@@ -73,7 +73,7 @@ class Bench(unittest.TestCase):
             self.assertEqual(calls[row[0]]["waits"], "0")
         self.assertGreater(int(calls["share"]["shared"]), 0)
 
-    def test_two_services_share_a_card(self):
+    def test_two_services_share_a_device(self):
         said = run(FOLDER / "bench-budget", "--hours", "6")
         tables = [[[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
                   for table in re.findall(r"(?:^\|.*\n)+", said, re.MULTILINE)]
@@ -95,7 +95,7 @@ class Bench(unittest.TestCase):
             found = rows("granules")
         self.assertEqual(found["recommit one: driver calls", "calls, counted"], 0)
 
-    def test_they_run_on_the_driver_that_is_named(self):
+    def test_programs_run_on_the_named_driver(self):
         with_driver = {**os.environ, "XSEG_DRIVER": str(FOLDER.parent / "libxseg-sim.so"),
                        "XSEG_SIM_MEMORY_MB": "4096"}
         done = subprocess.run([FOLDER / "bench-large", "--seconds", "0.01", "--warm", "100"], check=True,
@@ -110,7 +110,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(done.returncode, 3)
         self.assertIn("driver: cannot be loaded, /no/such/driver", done.stderr)
 
-    def test_pairs_are_timed_where_that_is_asked_for(self):
+    def test_pairs_are_timed_on_request(self):
         self.assertEqual(run(FOLDER / "bench-pairs", "same_block", "1000"), "")
         self.assertGreater(float(run(FOLDER / "bench-pairs", "same_block", "1000", "time")), 0)
 
@@ -127,7 +127,7 @@ class Bench(unittest.TestCase):
             path.write_text(TRACE + "cb 1 0\n")
             run(FOLDER / "bench-replay", path, exit_status=2)
 
-    def test_the_table_says_why_it_has_no_ratios(self):
+    def test_table_explains_missing_ratios(self):
         with tempfile.TemporaryDirectory() as folder:
             said = run(sys.executable, ROOT / "benchmarks/speed.py", "--programs", FOLDER, "--out",
                        folder, "--rounds", "1", "--seconds", "0.01", "--without", "nobody asked", "hit")
@@ -143,7 +143,7 @@ class Bench(unittest.TestCase):
             self.assertNotIn(b"\r", done.stdout + done.stderr)
             self.assertEqual(done.stderr.count(b" of 2: hit\n"), 2)
 
-    def test_what_misses_its_aim_has_a_star(self):
+    def test_missed_target_is_marked_with_a_star(self):
         sys.path[:0] = [str(ROOT / "benchmarks")]
         import speed  # pylint: disable=import-error,import-outside-toplevel
         import table  # pylint: disable=import-error,import-outside-toplevel

@@ -96,7 +96,7 @@ class Bindings(unittest.TestCase):
         # Neither of the two counts a call of the other's machine: there is one.
         self.assertEqual(simulator.xseg_sim_calls(b"cuInit"), 1)
 
-    def test_the_device_says_what_it_is(self):
+    def test_device_describes_itself(self):
         attribute = cuda.CUdevice_attribute
         self.assertEqual(ok(cuda.cuDeviceGetCount()), 1)
         name = ok(cuda.cuDeviceGetName(64, self.device))
@@ -226,7 +226,7 @@ class Bindings(unittest.TestCase):
         ok(cuda.cuStreamDestroy(stream))
         ok(cuda.cuMemFree(memory))
 
-    def test_what_a_driver_refuses_is_refused(self):
+    def test_driver_errors_are_raised(self):
         self.refuses("OUT_OF_MEMORY", cuda.cuMemAlloc(257 * MIB))
         self.assertEqual(ok(cuda.cuGetErrorName(cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY)),
                          b"CUDA_ERROR_OUT_OF_MEMORY")
@@ -236,13 +236,13 @@ class Bindings(unittest.TestCase):
         ok(cuda.cuCtxSetCurrent(cuda.CUcontext(0)))
         self.refuses("INVALID_CONTEXT", cuda.cuMemAlloc(64))
 
-    def test_a_call_fails_when_it_is_told_to(self):
+    def test_injected_fault_fails_the_call(self):
         self.assertEqual(simulator.xseg_sim_fail(b"cuMemAlloc", ctypes.c_uint64(2), 719), 0)
         memory = ok(cuda.cuMemAlloc(64))
         self.refuses("LAUNCH_FAILED", cuda.cuMemAlloc(64))
         ok(cuda.cuMemFree(memory))
 
-    def test_what_the_simulator_has_not_is_said_to_be_missing(self):
+    def test_missing_functions_are_reported(self):
         with self.assertRaisesRegex(RuntimeError, 'Function "cuModuleLoadData" not found'):
             cuda.cuModuleLoadData(b"")
 

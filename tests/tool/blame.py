@@ -7,8 +7,9 @@ import pickle
 import random
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 ROOT = pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
@@ -21,7 +22,7 @@ BASE = 0x7f0000000000
 
 
 def frames(name, line=1, file="model.py"):
-    """A stack as PyTorch writes it, within calls of PyTorch and of the main programme."""
+    """A stack as PyTorch writes it, within calls of PyTorch and of the main program."""
     return [{"name": "empty", "filename": "/x/site-packages/torch/nn/functional.py", "line": 9},
             {"name": name, "filename": file, "line": line},
             {"name": "main", "filename": "main.py", "line": 1}]
@@ -32,7 +33,7 @@ def torch_frame(name, line=256):
     return {"name": name, "filename": "/v/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so", "line": line}
 
 
-class Programme:
+class Program:
     """A snapshot that is written event by event; memory as it is at each moment is kept for the test."""
 
     def __init__(self, start=1_000_000):
@@ -139,12 +140,7 @@ class Expected:
                 self.site.setdefault(name_of(block), [0, 0])[1] += block[0] * passed
 
 
-class BlameTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class BlameTest(FolderCase):
     def file(self, contents, name="job.pickle"):
         """A pickle of a snapshot, or these bytes."""
         path = self.folder / name
@@ -184,16 +180,16 @@ class BlameTest(unittest.TestCase):
 
 def small():
     """Two sites on a page of two, and a page alone."""
-    programme = Programme()
-    programme.map(BASE, 6 * MIB)
-    programme.alloc(BASE, MIB, frames("forward", 212), "step")
-    programme.alloc(BASE + MIB, MIB // 2, frames("cache", 7), "cache")
-    programme.time += 1_000_000
-    programme.free(BASE)
-    programme.alloc(BASE + 4 * MIB, 2 * MIB, frames("backward", 300), "step")
-    programme.time += 1_000_000
-    programme.free(BASE + 4 * MIB)
-    return programme
+    program = Program()
+    program.map(BASE, 6 * MIB)
+    program.alloc(BASE, MIB, frames("forward", 212), "step")
+    program.alloc(BASE + MIB, MIB // 2, frames("cache", 7), "cache")
+    program.time += 1_000_000
+    program.free(BASE)
+    program.alloc(BASE + 4 * MIB, 2 * MIB, frames("backward", 300), "step")
+    program.time += 1_000_000
+    program.free(BASE + 4 * MIB)
+    return program
 
 
 class Report(BlameTest):
@@ -242,15 +238,15 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of rese
 
     def sites_of_stacks(self, *stacks, how=()):
         """The names of the sites of blocks with these stacks, each of which is the site of one block."""
-        programme = Programme()
-        programme.map(BASE, 2 * MIB)
+        program = Program()
+        program.map(BASE, 2 * MIB)
         for number, stack in enumerate(stacks):
-            programme.alloc(BASE + number * 512, 512, stack)
-        programme.time += 1
-        programme.event("snapshot", 0, 0)
-        return [site["site"] for site in self.blamed(*how, self.file(programme.snapshot()))["sites"]]
+            program.alloc(BASE + number * 512, 512, stack)
+        program.time += 1
+        program.event("snapshot", 0, 0)
+        return [site["site"] for site in self.blamed(*how, self.file(program.snapshot()))["sites"]]
 
-    def test_which_frame_is_the_site(self):
+    def test_site_is_the_chosen_frame(self):
         python = {"name": "run", "filename": "/lib/python3.11/threading.py", "line": 3}
         torch = {"name": "linear", "filename": "/v/lib/python3.11/site-packages/torch/f.py", "line": 4}
         mine = {"name": "f", "filename": "/v/lib/python3.11/site-packages/other/g.py", "line": 5}
@@ -326,10 +322,10 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of rese
                          ["model.py:0 layer < model.py:1 model < model.py:2 main"])
 
     def test_names_are_untrusted(self):
-        programme = Programme()
-        programme.map(BASE, 2 * MIB)
-        programme.alloc(BASE, 512, frames("f;\x1b[31m\n"))
-        snapshot = programme.snapshot()
+        program = Program()
+        program.map(BASE, 2 * MIB)
+        program.alloc(BASE, 512, frames("f;\x1b[31m\n"))
+        snapshot = program.snapshot()
         snapshot["xseg"] = {"devices": [{"device": 0, "pages": [[BASE, 0, "\ud800\n", 0, 0]]}]}
         path = self.folder / "a\x1b\n.pickle"
         for how in ((), ("--flame",), ("--json",)):
@@ -346,8 +342,8 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of rese
         self.refused("it has nothing of device 7; there is something of 0, 1", "--device", "7", path)
 
     def test_without_events_the_device_with_the_largest_segment(self):
-        programme = small()
-        segments = programme.segments() + [{**programme.segments()[0], "device": 1, "total_size": 8 * MIB}]
+        program = small()
+        segments = program.segments() + [{**program.segments()[0], "device": 1, "total_size": 8 * MIB}]
         self.assertEqual(self.blamed(self.file(segments))["device"], 1)
 
     def test_standard_input(self):
@@ -358,11 +354,11 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of rese
 class Pages(BlameTest):
     def keep(self, size, **settings):
         """A snapshot of so many MiB, mapped at once, of which every fifth 4 MiB are kept: blame of it with and without history."""
-        programme = Programme()
-        programme.map(BASE + 6 * MIB, size * MIB)
+        program = Program()
+        program.map(BASE + 6 * MIB, size * MIB)
         for at in range(6, size + 6, 20):
-            programme.alloc(BASE + (at + 2) * MIB, 4 * MIB, frames("keep"))
-        snapshot = programme.snapshot()
+            program.alloc(BASE + (at + 2) * MIB, 4 * MIB, frames("keep"))
+        snapshot = program.snapshot()
         snapshot["allocator_settings"] |= settings.pop("settings", {})
         for segment in snapshot["segments"]:
             segment |= settings
@@ -387,22 +383,22 @@ class Pages(BlameTest):
         for wrong in ("13", "0", "-1", "x", "99999999999999999999", ""):
             self.assertIn(self.keep(200, settings={text: f"large_segment_size_mb:{wrong}"}), ((160, 0), (0, 160)), wrong)
 
-    def test_what_is_no_multiple_of_them_has_small_ones(self):
+    def test_odd_multiple_has_small_pages(self):
         self.assertEqual(self.keep(206)[0], 0)
 
     def test_a_part_that_was_unmapped_was_a_page(self):
-        programme = Programme()
-        programme.map(BASE, LARGE)
-        programme.map(BASE + LARGE, LARGE)
+        program = Program()
+        program.map(BASE, LARGE)
+        program.map(BASE + LARGE, LARGE)
         for at in range(10):
-            programme.alloc(BASE + at * 4 * MIB, 4 * MIB if at % 5 else 512, frames("keep" if at % 5 == 0 else "scratch"))
+            program.alloc(BASE + at * 4 * MIB, 4 * MIB if at % 5 else 512, frames("keep" if at % 5 == 0 else "scratch"))
         for at in range(10):
             if at % 5:
-                programme.free(BASE + at * 4 * MIB)
-        programme.ranges = {BASE: (BASE + 2 * MIB, True, PAGE), BASE + 2 * MIB: (BASE + LARGE, True, PAGE),
+                program.free(BASE + at * 4 * MIB)
+        program.ranges = {BASE: (BASE + 2 * MIB, True, PAGE), BASE + 2 * MIB: (BASE + LARGE, True, PAGE),
                             BASE + LARGE: (BASE + 2 * LARGE, True, LARGE)}
-        programme.unmap(BASE + 2 * MIB)
-        found = self.blamed(self.file(programme.snapshot()))
+        program.unmap(BASE + 2 * MIB)
+        found = self.blamed(self.file(program.snapshot()))
         self.assertEqual((found["fragmented"], found["idle"]), (2 * MIB - 512 + LARGE - 512, 0))
         self.assertEqual(found["peak"]["reserved"], 2 * LARGE)
 
@@ -419,13 +415,13 @@ class Limits(BlameTest):
         self.assertEqual(found["sites"][0]["site"], "model.py:7 cache")
 
     def test_events_of_one_moment(self):
-        programme = Programme()
-        programme.map(BASE, 2 * MIB)
-        programme.alloc(BASE, MIB, frames("f"))
-        found = self.blamed(self.file(programme.snapshot()))
+        program = Program()
+        program.map(BASE, 2 * MIB)
+        program.alloc(BASE, MIB, frames("f"))
+        found = self.blamed(self.file(program.snapshot()))
         self.assertEqual((found["duration_us"], found["fragmented"]), (0, MIB))
 
-    def test_events_that_are_missing_are_said(self):
+    def test_missing_events_are_reported(self):
         snapshot = small().snapshot()
         snapshot["device_traces"][0].insert(1, {**snapshot["device_traces"][0][1], "addr": 64})
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
@@ -440,12 +436,12 @@ class Limits(BlameTest):
             self.assertIn(line, text)
 
     def test_events_without_times_have_no_duration(self):
-        programme = Programme()
-        programme.map(BASE, 2 * MIB)
+        program = Program()
+        program.map(BASE, 2 * MIB)
         for address in (BASE, BASE + MIB):
-            programme.time += 1000
-            programme.alloc(address, MIB // 2, frames("f"))
-        snapshot = programme.snapshot()
+            program.time += 1000
+            program.alloc(address, MIB // 2, frames("f"))
+        snapshot = program.snapshot()
         for one in snapshot["device_traces"][0]:
             del one["time_us"]
         text, found = self.said(self.file(snapshot)), self.blamed(self.file(snapshot))
@@ -454,11 +450,11 @@ class Limits(BlameTest):
         self.assertNotIn(" s\n", text)
 
     def test_one_event_is_one(self):
-        programme = Programme()
-        programme.map(BASE, 2 * MIB)
-        self.assertIn(", device 0: 1 event; values at the end\n", self.said(self.file(programme.snapshot())))
+        program = Program()
+        program.map(BASE, 2 * MIB)
+        self.assertIn(", device 0: 1 event; values at the end\n", self.said(self.file(program.snapshot())))
 
-    def test_blocks_that_no_segment_contains_are_said_with_exit_status_1(self):
+    def test_blocks_outside_segments_exit_with_1(self):
         outside, overlapping = small().snapshot(), small().snapshot()
         next(block for block in outside["segments"][0]["blocks"] if block["state"] != "inactive")["address"] -= 64 * MIB
         overlapping["segments"].append(dict(overlapping["segments"][0]))
@@ -473,12 +469,12 @@ class Limits(BlameTest):
                                               r"file is inconsistent, or entries are missing\n")
                 self.assertTrue(done.stdout)
 
-    def test_an_entry_that_comes_again_is_refused(self):
+    def test_repeated_entry_is_rejected(self):
         snapshot = small().snapshot()
         snapshot["device_traces"].append(list(snapshot["device_traces"][0]))
         self.refused("each entry must be a separate dictionary", self.file(snapshot))
 
-    def test_an_entry_that_is_wrong_is_named(self):
+    def test_invalid_entry_is_named(self):
         for at, entry, words in ((4, {"action": "alloc", "addr": 1 << 40, "size": -1}, "entry 5: `size` is missing or not a number"),
                                  (0, {"addr": 5}, "entry 1: it has no `action`"), (7, 17, "entry 8: it has no `action`")):
             snapshot = small().snapshot()
@@ -488,7 +484,7 @@ class Limits(BlameTest):
         snapshot["device_traces"].append(snapshot["device_traces"][0])
         self.refused("the list is shared with another device", self.file(snapshot))
 
-    def test_what_is_older_than_the_recording(self):
+    def test_blocks_older_than_the_history(self):
         found = self.blamed(self.file(small().snapshot(skip=3)))
         self.assertEqual({site["site"] for site in found["sites"]},
                          {"model.py:7 cache", "model.py:300 backward", "(allocated before the recording began)"})
@@ -535,40 +531,40 @@ class Limits(BlameTest):
 
 
 def play(seed):
-    """A random programme."""
+    """A random program."""
     draw = random.Random(seed)
-    programme = Programme()
+    program = Program()
     for _ in range(200):
-        programme.time += draw.choice((0, 1, 7, 1000))
+        program.time += draw.choice((0, 1, 7, 1000))
         action, place = draw.randrange(10), draw.randrange(15)
         size = PAGE if place < 12 else LARGE
         start = BASE + place * PAGE if place < 12 else BASE + (1 << 30) + place * LARGE
-        mapped = [r for r in programme.ranges.items() if r[0] <= start < r[1][0]]
+        mapped = [r for r in program.ranges.items() if r[0] <= start < r[1][0]]
         expandable = place < 6 or place >= 12
         if action == 0 and not mapped:
-            programme.map(start, size, expandable, size)
+            program.map(start, size, expandable, size)
         elif action == 1 and mapped:
-            if not any(a < start + size and a + b[0] > start for a, b in programme.blocks.items()):
-                programme.unmap(start)
+            if not any(a < start + size and a + b[0] > start for a, b in program.blocks.items()):
+                program.unmap(start)
         elif action < 6 and mapped:
-            place_block(programme, draw, start, mapped)
-        elif programme.blocks:
-            programme.free(draw.choice(sorted(programme.blocks)), draw.random() < 0.3)
-    programme.time += 5
-    programme.event("snapshot", 0, 0)
-    return programme
+            place_block(program, draw, start, mapped)
+        elif program.blocks:
+            program.free(draw.choice(sorted(program.blocks)), draw.random() < 0.3)
+    program.time += 5
+    program.event("snapshot", 0, 0)
+    return program
 
 
-def place_block(programme, draw, start, mapped):
+def place_block(program, draw, start, mapped):
     """A block at a random place; in expandable memory it may reach into the next pages."""
     end, expandable, page = mapped[0][1]
-    while expandable and end in programme.ranges and programme.ranges[end][1]:
-        end = programme.ranges[end][0]
+    while expandable and end in program.ranges and program.ranges[end][1]:
+        end = program.ranges[end][0]
     address = start + 512 * draw.randrange(page // 512)
     size = min(512 * draw.randrange(1, 3 * page // 512), end - address)
-    if not any(a < address + size and a + b[0] > address for a, b in programme.blocks.items()):
+    if not any(a < address + size and a + b[0] > address for a, b in program.blocks.items()):
         line = draw.randrange(4)
-        programme.alloc(address, size, frames("f", line), f"label {line}")
+        program.alloc(address, size, frames("f", line), f"label {line}")
 
 
 class Recorded(BlameTest):
@@ -594,7 +590,7 @@ class Malformed(BlameTest):
         if where is not None:
             where[key] = draw.choice((0, 1, 3, 512, BASE, BASE + MIB, 2**63, 2**64 - 1, -1, None, "alloc", "inactive", []))
 
-    def test_whatever_is_in_it_the_sums_add_up(self):
+    def test_sums_are_consistent_for_any_input(self):
         refused = 0
         for seed in range(60):
             draw = random.Random(seed)
@@ -611,20 +607,20 @@ class Malformed(BlameTest):
 
 
 class Sums(BlameTest):
-    """Random programmes, compared with sums that are made the long way."""
+    """Random programs, compared with sums that are made the long way."""
 
-    def test_random_programmes(self):
+    def test_random_programs(self):
         for seed in range(30):
-            programme = play(seed)
+            program = play(seed)
             skip = seed % 3 * 20
             expected = Expected()
-            moments = programme.states[max(skip - 1, 0):]
-            begin = programme.trace[skip]["time_us"]
+            moments = program.states[max(skip - 1, 0):]
+            begin = program.trace[skip]["time_us"]
             for (_, ranges, blocks), (after, _, _) in zip(moments, moments[1:]):
                 expected.add(ranges, blocks, max(after - begin, 0), lambda block: block[3] if skip == 0 else "")
                 begin = max(begin, after)
             with self.subTest(seed=seed):
-                found = self.blamed("--label", self.file(programme.snapshot(skip)))
+                found = self.blamed("--label", self.file(program.snapshot(skip)))
                 self.assertEqual(found["omitted"], 0)
                 for name in ("reserved", "allocated", "pending", "idle", "fragmented"):
                     self.assertEqual(found[name], getattr(expected, name), name)

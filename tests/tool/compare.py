@@ -12,7 +12,8 @@ import sys
 import tempfile
 import unittest
 
-from blame import BASE, MIB, Programme, frames, json_keys
+from blame import BASE, MIB, Program, frames, json_keys
+from folder_case import FolderCase
 
 SIZE = 64 * MIB
 ROOT = pathlib.Path(sys.argv[2])
@@ -22,64 +23,59 @@ PAGE = ROOT / "docs/compare.md"
 
 def job(plant="", base=BASE, pace=1000, line=0, steps=10):
     """A training job; `plant` is what is different in it, `line` by how much its lines have moved."""
-    programme = Programme(start=1_000_000 + 17 * pace)
+    program = Program(start=1_000_000 + 17 * pace)
     draw = {"weights": frames("__init__", 31 + line), "activations": frames("forward", 112 + line),
             "cache": frames("cache", 212 + line), "scratch": frames("scratch", 300 + line)}
     if plant == "another site":
         draw["activations"] = frames("attention", 400)
-    programme.map(base, SIZE)
+    program.map(base, SIZE)
     if plant == "reserved":
-        programme.map(base + SIZE, SIZE)
-        programme.alloc(base + SIZE, SIZE, draw["cache"])
+        program.map(base + SIZE, SIZE)
+        program.alloc(base + SIZE, SIZE, draw["cache"])
     if plant == "idle":
-        programme.map(base + 4 * SIZE, SIZE // 2)
-    programme.alloc(base, 8 * MIB, draw["weights"], "setup")
+        program.map(base + 4 * SIZE, SIZE // 2)
+    program.alloc(base, 8 * MIB, draw["weights"], "setup")
     activations = (20 if plant == "live" else 16) * MIB
     for step in range(steps):
-        programme.time += pace
-        programme.alloc(base + 8 * MIB, activations, draw["activations"], "step")
-        programme.time += pace
+        program.time += pace
+        program.alloc(base + 8 * MIB, activations, draw["activations"], "step")
+        program.time += pace
         if plant != "lives longer":
-            programme.free(base + 8 * MIB, pending=plant == "pending")
+            program.free(base + 8 * MIB, pending=plant == "pending")
         for at in range(4):
             place = base + 30 * MIB + 2 * at * MIB
-            programme.time += pace // 10
-            if place not in programme.blocks:
-                programme.alloc(place, 512, draw["scratch"], "step")
+            program.time += pace // 10
+            if place not in program.blocks:
+                program.alloc(place, 512, draw["scratch"], "step")
             if plant == "one more" and step == at == 0:
-                programme.alloc(place + 512, 512, frames("tiny", 9))
-                programme.free(place + 512)
-            programme.time += pace // 10
+                program.alloc(place + 512, 512, frames("tiny", 9))
+                program.free(place + 512)
+            program.time += pace // 10
             if plant != "stranded":
-                programme.free(place)
+                program.free(place)
         if plant == "lives longer":
-            programme.free(base + 8 * MIB)
+            program.free(base + 8 * MIB)
         if plant == "pending":
-            programme.free(base + 8 * MIB)
-    programme.event("snapshot", 0, 0)
-    return programme
+            program.free(base + 8 * MIB)
+    program.event("snapshot", 0, 0)
+    return program
 
 
 def one_site(line, blocks=1):
     """Blocks of a line, 8 MiB together, and no history."""
-    programme = Programme()
-    programme.map(BASE, SIZE)
+    program = Program()
+    program.map(BASE, SIZE)
     for block in range(blocks):
-        programme.alloc(BASE + 8 * MIB // blocks * block, 8 * MIB // blocks, frames("model", line))
-    return programme.snapshot() | {"device_traces": [[]]}
+        program.alloc(BASE + 8 * MIB // blocks * block, 8 * MIB // blocks, frames("model", line))
+    return program.snapshot() | {"device_traces": [[]]}
 
 
-class CompareTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class CompareTest(FolderCase):
     def file(self, contents, name="job.pickle"):
-        """A pickle of a programme or a snapshot, or these bytes."""
+        """A pickle of a program or a snapshot, or these bytes."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
-        contents = contents.snapshot() if isinstance(contents, Programme) else contents
+        contents = contents.snapshot() if isinstance(contents, Program) else contents
         path.write_bytes(contents if isinstance(contents, bytes) else pickle.dumps(contents, 4))
         return path
 
@@ -115,7 +111,7 @@ class CompareTest(unittest.TestCase):
 
 
 class TwoFiles(CompareTest):
-    def test_one_programme_at_other_addresses_differs_by_nothing(self):
+    def test_same_program_at_other_addresses_has_no_difference(self):
         for base, pace in ((BASE + (1 << 40), 1000), (4 * MIB, 7777), (BASE, 3)):
             found = self.compared(job(), job(base=base, pace=pace), status=0)
             self.assertEqual(found["verdict"], "A and B differ by nothing")
@@ -163,20 +159,20 @@ rows that do not differ: 3
         self.assertRegex(self.compared(job(), job("stranded"), status=1)["verdict"], r"^B has \d.\d\d MiB more fragmented on average")
         self.assertRegex(self.compared(job(), job("lives longer"), status=1)["verdict"], r"^B has \d+.\d\d MiB more allocated on average")
 
-    def test_memory_that_is_given_back_later(self):
+    def test_memory_that_is_released_later(self):
         def shrinking(late):
-            programme = job()
-            programme.map(BASE + 4 * SIZE, SIZE)
+            program = job()
+            program.map(BASE + 4 * SIZE, SIZE)
             for back in (False, True):
                 if back == late:
-                    programme.unmap(BASE + 4 * SIZE)
+                    program.unmap(BASE + 4 * SIZE)
                 for _ in range(50):
-                    programme.event("snapshot", 0, 0)
-            return programme
+                    program.event("snapshot", 0, 0)
+            return program
         verdict = self.compared(shrinking(False), shrinking(True), status=1)["verdict"]
         self.assertRegex(verdict, r"^B reserves \d+.\d\d MiB more on average, all of it in idle pages$")
 
-    def test_what_is_in_another_site_now(self):
+    def test_memory_moved_to_another_site(self):
         verdict = self.compared(job(), job("another site"), status=1)["verdict"]
         self.assertEqual(verdict, "B reserves as much as A at the peak, but 16.00 MiB more at model.py:400 attention, where A "
                                   "allocates nothing, and 16.00 MiB less at model.py:112 forward")
@@ -187,7 +183,7 @@ rows that do not differ: 3
         self.assertGreater(rows["(pending)"]["b"]["cached"], 0)
         self.assertEqual(rows["(pending)"]["a"]["cached"], 0)
 
-    def test_little_is_no_difference(self):
+    def test_small_change_is_no_difference(self):
         found = self.compared(job(), job("one more"), status=0)
         self.assertEqual(found["verdict"], "A and B differ by less than 1 % of what is reserved")
         self.assertIn("model.py:9 tiny", [row["site_b"] for row in found["rows"] if row["differs"]])
@@ -229,16 +225,16 @@ rows that do not differ: 3
         self.refused("standard input cannot be both files", "-", "-")
 
     def test_names_are_untrusted(self):
-        programme = job()
-        programme.map(BASE + SIZE, SIZE)
-        programme.alloc(BASE + SIZE, SIZE, frames("f\x1b[31m\n"))
-        files = (self.file(job()), self.file(programme, "b\x1b\n.pickle"))
+        program = job()
+        program.map(BASE + SIZE, SIZE)
+        program.alloc(BASE + SIZE, SIZE, frames("f\x1b[31m\n"))
+        files = (self.file(job()), self.file(program, "b\x1b\n.pickle"))
         for how in ((), ("--json",)):
             text = self.said(*how, *files, status=1)
             self.assertTrue(all(byte == "\n" or " " <= byte <= "~" for byte in text), text)
 
     def test_snapshots_that_pytorch_has_written(self):
-        """tests/data/snapshots: one random programme on classic and on expandable segments."""
+        """tests/data/snapshots: one random program on classic and on expandable segments."""
         peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
         classic, expandable = (SNAPSHOTS / f"{name}.pickle.zst" for name in ("classic", "expandable"))
         for path in (classic, expandable, SNAPSHOTS / "ring.pickle.zst"):
@@ -252,7 +248,7 @@ rows that do not differ: 3
         text = self.said(SNAPSHOTS / "early.pickle.zst", SNAPSHOTS / "late.pickle.zst", status=1)
         self.assertRegex(text, r"\AB reserves 120.00 MiB more at the peak, all of it at leak.py:16 <module>\n")
 
-    def test_what_pytorch_has_written_at_other_addresses_and_with_more(self):
+    def test_pytorch_snapshots_with_other_addresses_and_more_memory(self):
         for path in sorted(SNAPSHOTS.glob("*.pickle.zst")):
             with self.subTest(path=path.name):
                 data = subprocess.run(["zstd", "-dcq", path], stdout=subprocess.PIPE, check=True).stdout
@@ -285,7 +281,7 @@ rows that do not differ: 3
 
 
 class Documents(CompareTest):
-    def test_what_the_documents_print_is_printed(self):
+    def test_documents_show_the_output(self):
         self.file(job("reserved"), "before.pickle")
         self.file(job(), "after.pickle")
         for rank in range(8):
@@ -336,11 +332,11 @@ class Ranks(CompareTest):
 
     def ranks(self, odd=None, count=8, plant="reserved", folder="job", name="oom-rank{}-pid{}-1.pickle"):
         for rank in range(count):
-            programme = job(plant if rank == odd else "", base=BASE + (rank << 32), pace=1000 + rank)
-            self.file(programme, f"{folder}/{name.format(rank, 4711 + rank)}")
+            program = job(plant if rank == odd else "", base=BASE + (rank << 32), pace=1000 + rank)
+            self.file(program, f"{folder}/{name.format(rank, 4711 + rank)}")
         return self.folder / folder
 
-    def test_the_odd_rank_is_named_with_its_site(self):
+    def test_outlier_is_named_with_its_site(self):
         for plant, why in (("reserved", "it reserves 64.00 MiB more at the peak, all of it at model.py:212 cache"),
                            ("live", "it has 4.00 MiB more allocated at the peak, all of it at model.py:112 forward"),
                            ("stranded", "MiB more fragmented on average, all of it at model.py:300 scratch"),
@@ -357,7 +353,7 @@ class Ranks(CompareTest):
                     blamed = json.loads(self.said("--json", folder, command="blame", status=0))
                     self.assertEqual(blamed["odd"], f"rank {odd}")
 
-    def test_ranks_that_are_alike(self):
+    def test_equal_ranks(self):
         folder = self.ranks()
         self.assertTrue(self.said(folder, status=0).startswith(
             f"no rank of 8 is an outlier: they differ by nothing\n{folder}, 8 files; rank 0 is the most like all\n"))
@@ -388,7 +384,7 @@ class Ranks(CompareTest):
         self.assertEqual(found["ranks"][0]["distance"], 0)
         self.assertEqual(found["verdict"], "no rank of 3 is an outlier: they differ by less than 1 % of what is reserved")
 
-    def test_when_several_differ_none_is_the_odd_one(self):
+    def test_several_different_ranks_have_no_outlier(self):
         folder = self.ranks()
         for rank in (2, 6):
             self.file(job("reserved"), f"job/oom-rank{rank}-pid{4711 + rank}-1.pickle")
@@ -545,7 +541,7 @@ class Ranks(CompareTest):
         self.ranks(count=1, folder="none", name="x{}-{}.pickle")
         self.refused("it has no rank in common with the other folder", before, self.folder / "none")
 
-    def test_a_bad_file_is_named_and_the_others_go_on(self):
+    def test_bad_file_is_named_and_the_others_are_compared(self):
         folder = self.ranks(5)
         bad = self.file(b"\x80\x04no", "job/oom-rank3-pid4714-1.pickle")
         for command in ("compare", "blame"):

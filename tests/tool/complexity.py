@@ -64,7 +64,7 @@ def last_count(case):
 
 
 class Complexity(unittest.TestCase):
-    def test_one_more_takes_no_more_where_there_are_many(self):
+    def test_cost_of_one_more_does_not_grow_with_the_count(self):
         for case in CASES:
             with self.subTest(case=case):
                 counts = COUNTS + (last_count(case),)

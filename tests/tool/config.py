@@ -52,7 +52,7 @@ class InForce(ConfigTest):
         text = self.said()
         self.assertRegex(text, r"^source    default\nstacks    captured by .*\n\nall ")
 
-    def test_what_is_set_and_why(self):
+    def test_keys_are_printed_with_their_source(self):
         self.assertEqual(self.rows(XSEG_ALLOC_CONF="idle_ms:50,page_size:fixed,expandable_segments:False,backend:native"),
                          {"idle_ms": ["50", "-1", "XSEG_ALLOC_CONF"],
                           "expandable_segments": ["False", "True", "XSEG_ALLOC_CONF"],
@@ -79,7 +79,7 @@ class InForce(ConfigTest):
         self.assertIn(f"```\n$ PYTORCH_ALLOC_CONF=large_segment_size_mb:40 xseg config\n{shown}"
                       f"{run('expandable_segment:True').stderr}```\n", page)
 
-    def test_by_what_stacks_are_taken(self):
+    def test_unwinder_is_named(self):
         try:
             ctypes.CDLL("libunwind.so.8")
             self.assertIn("\nstacks    captured by libunwind\n", self.said())
@@ -99,7 +99,7 @@ class InForce(ConfigTest):
         self.assertIn("source    argument\nstring    idle_ms:5\nignored   XSEG_ALLOC_CONF: ",
                       self.said("idle_ms:5", XSEG_ALLOC_CONF="idle_ms:6"))
 
-    def test_no_variable_is_called_as_a_source_is(self):
+    def test_sources_do_not_look_like_variables(self):
         for name in ("default", "argument"):
             self.assertEqual(self.said(**{name: "idle_ms:7"}), self.said())
 
@@ -129,7 +129,7 @@ class InForce(ConfigTest):
 
 
 class Checks(ConfigTest):
-    def test_what_is_wrong_with_a_string(self):
+    def test_invalid_string_is_explained(self):
         for string, words in (
                 ("expandable_segment:True", "did you mean expandable_segments? (source: argument)"),
                 ("idle_ms=4", "syntax error after idle_ms, '=' at column 8; expected ':' between key and value"),
@@ -138,7 +138,7 @@ class Checks(ConfigTest):
             self.refused("xseg config: ", string)
             self.refused(words, string)
 
-    def test_what_is_wrong_with_the_environment(self):
+    def test_invalid_environment_is_explained(self):
         for name in VARIABLES:
             self.refused(f"(source: {name})", **{name: "idle_ms"})
 
@@ -160,7 +160,7 @@ class Keys(ConfigTest):
     def test_a_bad_environment_does_not_hide_them(self):
         self.assertEqual(self.said("--keys", XSEG_ALLOC_CONF="nonsense"), self.said("--keys"))
 
-    def test_what_a_string_makes_of_them(self):
+    def test_string_changes_the_values(self):
         text = self.said("--keys", "idle_ms:5,expandable_segments:False")
         self.assertIn("idle_ms (default -1; here 5, argument)\n", text)
         self.assertIn("page_size (default fixed; no effect)\n", text)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`xseg blame` finds the call site that fragments memory: culprit.py TOOL SOURCE_ROOT LIBRARY.
 
-Twenty programmes run on the library and the simulated driver, in steps with a pause behind each, as a service has between
+Twenty programs run on the library and the simulated driver, in steps with a pause behind each, as a service has between
 requests.  Each has sites that allocate much and fragment little, and one that keeps small blocks among large temporary ones.
 Half of them are told apart by label, half by call stack.
 """
@@ -14,15 +14,16 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 KIB, MIB = 1 << 10, 1 << 20
 LARGE = 20 * MIB
-PROGRAMMES, FOUND = 20, 19
+PROGRAMS, FOUND = 20, 19
 
 
-class Programme:
+class Program:
     """Steps of a training or a service; `kept` are blocks of the culprit."""
 
     def __init__(self, allocator, seed):
@@ -73,14 +74,14 @@ class Programme:
 
 
 def snapshot_of(seed, folder):
-    """Run a programme; the snapshot that the library writes."""
+    """Run a program; the snapshot that the library writes."""
     path = folder / f"{seed}.pickle"
     config = "expandable_segments:" + ("False" if seed % 3 == 0 else "True") + ",history:all"
     with xseg.Allocator(config) as allocator:
-        programme = Programme(allocator, seed)
-        programme.run()
+        program = Program(allocator, seed)
+        program.run()
         write_snapshot(allocator, path)
-        programme.end()
+        program.end()
     return path
 
 
@@ -128,21 +129,16 @@ def rewrite(path, by_stack):
     path.write_bytes(pickle.dumps(snapshot, 4))
 
 
-class Culprit(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Culprit(FolderCase):
     def blamed(self, path, *arguments):
         done = subprocess.run([sys.argv[1], "blame", "--json", *arguments, path], capture_output=True,
                               check=False)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         return json.loads(done.stdout)
 
-    def test_it_is_first(self):
+    def test_culprit_is_listed_first(self):
         wrong, found = [], 0
-        for seed in range(1, PROGRAMMES + 1):
+        for seed in range(1, PROGRAMS + 1):
             by_stack = seed % 2 == 0
             path = snapshot_of(seed, self.folder)
             rewrite(path, by_stack)
@@ -157,13 +153,13 @@ class Culprit(unittest.TestCase):
             # By allocated bytes it is not: that is another question.
             self.assertNotIn("culprit", max(blame["sites"], key=lambda site: int(site["allocated"]))["site"])
         self.assertGreaterEqual(found, FOUND, wrong)
-        print(f"the culprit is first in {found} of {PROGRAMMES}")
+        print(f"the culprit is first in {found} of {PROGRAMS}")
 
     def test_idle_pages_have_the_reasons_of_the_library(self):
         blame = self.blamed(snapshot_of(2, self.folder), "--label")
         self.assertIn("policy", blame["idle_at_end"])
 
-    def test_at_the_end_it_says_what_a_trim_finds(self):
+    def test_report_at_the_end_equals_the_trim_result(self):
         path = self.folder / "end.pickle"
         for seed, pages in enumerate(("", "large_segment_size_mb:32", "large_segment_size_mb:12", "page_size:small") * 3):
             done = trimmed(f"expandable_segments:True,history:all,{pages}", seed, path)

@@ -8,19 +8,18 @@ import pathlib
 import pty
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 
 
-class DriverTest(unittest.TestCase):
+class DriverTest(FolderCase):
     """Everything below runs the tool in a folder of its own that has a libcuda.so.1."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         (self.folder / "libcuda.so.1").symlink_to(os.environ["XSEG_DRIVER"])
 
     def file(self, text):
@@ -61,7 +60,7 @@ class Driver(DriverTest):
         said = self.replay(self.WAITS, "--driver", "hip", exit_status=2)
         self.assertIn("--driver takes sim or cuda, or a FILE, whose path has a / or a .", said)
 
-    def test_a_wait_beside_a_capture_spoils_nothing(self):
+    def test_wait_during_a_capture_does_not_invalidate_it(self):
         for wait in ("y 0", "y 1", "y 2", "y *"):
             with self.subTest(wait):
                 said = self.replay(f"a 0 1000 1\nu 0 2\nu 0 0\ncb 1 1\na 1 1000 1\nk 1\n{wait}\nce 1\nf 1\nf 0\n"
@@ -69,12 +68,12 @@ class Driver(DriverTest):
                 self.assertRegex(said, r"peak reserved +4.00 MiB\n")
                 self.assertNotIn("refused", said)
 
-    def test_the_machine_has_the_memory_that_it_has(self):
+    def test_machine_reports_its_memory(self):
         said = self.replay("a 0 300000000 0\n", "--driver", "cuda", exit_status=3,
                            XSEG_SIM_MEMORY_MB="256")
         self.assertIn("out of memory", said)
 
-    def test_what_the_driver_refuses_is_named(self):
+    def test_failed_driver_call_is_named(self):
         for call, words, status in (
                 ("cuInit", "cuInit returned 999", 2),
                 ("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain returned 999", 2),
@@ -87,7 +86,7 @@ class Driver(DriverTest):
                                    XSEG_SIM_FAIL=f"{call}:1:999")
                 self.assertIn(words, said)
 
-    def test_a_board_that_makes_no_pages_runs_what_pytorch_ran(self):
+    def test_device_without_pages_runs_a_recording_of_pytorch(self):
         """It refuses from the start, or says yes and fails later; with its own word for it, or as out of memory."""
         tape = ROOT / "tests/data/tapes/expandable-mixed.tape.zst"
         for nth in (1, 3, 9):
@@ -113,7 +112,7 @@ class Driver(DriverTest):
 
 
 class Terminal(DriverTest):
-    def test_progress_is_drawn_and_taken_away(self):
+    def test_progress_is_drawn_and_removed(self):
         path = self.file("".join(f"a {i} 512 0\nf {i}\n" for i in range(200000)))
         try:
             terminal, end = pty.openpty()

@@ -12,13 +12,14 @@ import pickle
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
 sys.path.append(str(ROOT / ".deps/perfetto" / sys.implementation.cache_tag))
-import viewed  # pylint: disable=wrong-import-position
+import view_program  # pylint: disable=wrong-import-position
 try:
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 except ImportError:
@@ -118,13 +119,8 @@ def integral(values, end):
     return sum(value * (after - time) for (time, value), (after, _) in zip(values, [*values[1:], (end, 0)]))
 
 
-class ExportTest(unittest.TestCase):
+class ExportTest(FolderCase):
     """Each in a folder of its own."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def run_tool(self, *arguments, status=0, **more):
         """Run the tool; what it says on standard error."""
@@ -160,24 +156,24 @@ class ExportTest(unittest.TestCase):
 class Counters(ExportTest):
     """What is there over time."""
 
-    def test_counters_are_the_programme_at_every_event(self):
+    def test_counters_match_the_program_at_every_event(self):
         for seed, early in ((1, 0), (2, 150), (3, 400)):
-            programme = viewed.Programme(seed, 600, early)
+            program = view_program.Program(seed, 600, early)
             # Each event has a time of its own, so that each state can be looked up.
-            for number, entry in enumerate(programme.trace):
+            for number, entry in enumerate(program.trace):
                 entry["time_us"] = 10 ** 15 + 10 * number
-            trace = self.trace(programme.snapshot())
+            trace = self.trace(program.snapshot())
             told = {name: dict(trace.counter("device 0", name)) for name in COUNTERS}
             now = {}
-            for number, state in enumerate(programme.states[1:]):
+            for number, state in enumerate(program.states[1:]):
                 now.update({name: values[10 ** 15 + 10 * number] for name, values in told.items()
                             if 10 ** 15 + 10 * number in values})
                 self.assertEqual((now["reserved"], now["cached"]), (state["reserved"], state["cached"]))
                 self.assertEqual(now["reserved"], now["allocated"] + now["pending"] + now["cached"])
 
     def test_totals_are_those_of_blame_and_replay(self):
-        programme, compared = viewed.Programme(4, 900, 100), set()
-        for path in [*SNAPSHOTS, self.file(programme.snapshot())]:
+        program, compared = view_program.Program(4, 900, 100), set()
+        for path in [*SNAPSHOTS, self.file(program.snapshot())]:
             with self.subTest(path=path.name):
                 blame, trace = self.blamed(path), self.trace(path)
                 device = f"device {blame['device']}"
@@ -205,7 +201,7 @@ class Counters(ExportTest):
         self.assertEqual(compared, {False, True})
 
     def test_pools_have_counters_where_there_are_several(self):
-        self.assertEqual(self.trace(viewed.Programme(5, 80).snapshot()).find("device 0", "pool default"), [])
+        self.assertEqual(self.trace(view_program.Program(5, 80).snapshot()).find("device 0", "pool default"), [])
         trace = self.trace(two_pools())
         for name in COUNTERS:
             end = [trace.counter("device 0", pool, name)[-1][1] for pool in ("pool default", "pool (0, 3)")]
@@ -224,7 +220,7 @@ class Counters(ExportTest):
         self.assertEqual(trace.counter("device 0", "pool (0, 3)", "cached")[-1], (1_000_011, 0))
         self.assertEqual({event[2]["pool"] for event in trace.instants("device 0", "segments")}, {"(0, 3)"})
 
-    def test_what_was_in_a_segment_that_is_gone_is_the_default_pools(self):
+    def test_block_of_an_unmapped_segment_counts_for_the_default_pool(self):
         snapshot = older()
         snapshot["device_traces"][0][:0] = [
             older_entry(action, BASE + (2 << 30), size, time) for action, size, time in (
@@ -252,7 +248,7 @@ class Counters(ExportTest):
                 self.assertEqual(reserved, allocated + pending + cached)
 
     def test_each_device_has_its_tracks(self):
-        snapshot = viewed.Programme(6, 100).snapshot()
+        snapshot = view_program.Program(6, 100).snapshot()
         snapshot["device_traces"].append([dict(snapshot["device_traces"][0][0])])
         trace = self.trace(snapshot)
         self.assertEqual([trace.tracks[uuid].name for uuid in trace.children[0]],
@@ -260,7 +256,7 @@ class Counters(ExportTest):
         self.assertEqual(len(self.trace(snapshot, "--device", "1").children[0]), 1)
 
     def test_the_clock_is_stated(self):
-        snapshot = viewed.Programme(7, 50).snapshot()
+        snapshot = view_program.Program(7, 50).snapshot()
         self.assertEqual(self.trace(snapshot).clock, protos.BUILTIN_CLOCK_REALTIME)
         for entry in snapshot["device_traces"][0]:
             entry["time_us"] -= 10 ** 15 - 5
@@ -270,8 +266,8 @@ class Counters(ExportTest):
         times = [time for time, _ in self.trace(snapshot).counter("device 0", "cached")]
         self.assertLessEqual(max(times), 50)
 
-    def test_what_is_missing_is_said(self):
-        snapshot = viewed.Programme(8, 60).snapshot()
+    def test_missing_data_is_reported(self):
+        snapshot = view_program.Program(8, 60).snapshot()
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
         trace = self.trace(snapshot)
         self.assertEqual(trace.tracks[1].description,
@@ -340,7 +336,7 @@ class Events(ExportTest):
         causes = [[1, "pause"], [2, "pause"], [3, "resume"], [4, "resume"], [5, "remap"], [6, "what comes later"]]
         return {"segments": [], "device_traces": [trace], "xseg": {"devices": [{"device": 0, "causes": causes}]}}
 
-    def test_what_happens_to_segments_has_its_cause(self):
+    def test_segment_events_have_a_cause(self):
         found = self.trace(self.own()).instants("device 0", "segments")
         self.assertEqual([(time, name) for time, name, _ in found],
                          [(10, "segment_map"), (20, "segment_unmap: pause"), (21, "segment_unmap: pause"),
@@ -365,18 +361,18 @@ class Events(ExportTest):
 
     def test_blocks_are_slices(self):
         for seed, early in ((9, 0), (10, 120)):
-            programme = viewed.Programme(seed, 500, early)
-            trace = self.trace(programme.snapshot(), "--blocks", "100000")
-            expected, there, began = [], {}, programme.trace[0]["time_us"]
-            for one in programme.trace:
+            program = view_program.Program(seed, 500, early)
+            trace = self.trace(program.snapshot(), "--blocks", "100000")
+            expected, there, began = [], {}, program.trace[0]["time_us"]
+            for one in program.trace:
                 if one["action"] == "alloc":
-                    there[one["addr"]] = (one["time_us"], viewed.rounded(one["size"]))
+                    there[one["addr"]] = (one["time_us"], view_program.rounded(one["size"]))
                 elif one["action"] == "free_completed":
-                    begin, size = there.pop(one["addr"], (began, viewed.rounded(one["size"])))
+                    begin, size = there.pop(one["addr"], (began, view_program.rounded(one["size"])))
                     expected.append((begin, one["time_us"], size, one["addr"]))
-            for address, (size, _, _) in programme.blocks.items():
+            for address, (size, _, _) in program.blocks.items():
                 begin, _ = there.get(address, (began, 0))
-                expected.append((begin, None, viewed.rounded(size), address))
+                expected.append((begin, None, view_program.rounded(size), address))
             found = [(begin, end, values["bytes"], values["address"])
                      for begin, end, _, values in trace.slices("device 0", "blocks")]
             order = lambda one: (one[0], one[3], one[1] or 0)  # pylint: disable=unnecessary-lambda-assignment
@@ -385,13 +381,13 @@ class Events(ExportTest):
             self.assertTrue(all(re.fullmatch(r"model\d\.py:\d+ layer\d|\(allocated before the recording began\)", name)
                                 for name in names), names)
 
-    def test_of_many_blocks_those_that_held_most_are_there(self):
-        programme = viewed.Programme(11, 500)
-        whole = self.trace(programme.snapshot(), "--blocks", "100000").slices("device 0", "blocks")
-        end = programme.trace[-1]["time_us"]
+    def test_largest_blocks_are_exported(self):
+        program = view_program.Program(11, 500)
+        whole = self.trace(program.snapshot(), "--blocks", "100000").slices("device 0", "blocks")
+        end = program.trace[-1]["time_us"]
         weights = sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in whole), reverse=True)
         for count in (0, 1, 7):
-            trace = self.trace(programme.snapshot(), "--blocks", count)
+            trace = self.trace(program.snapshot(), "--blocks", count)
             some = trace.slices("device 0", "blocks")
             self.assertEqual(sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in some),
                                     reverse=True), weights[:count])
@@ -399,7 +395,7 @@ class Events(ExportTest):
                 self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks with the largest product of size and lifetime; "
                                  f"{len(whole) - count} others are omitted")
 
-    def test_a_block_that_waited_for_a_stream_says_how_long(self):
+    def test_block_shows_its_wait_for_a_stream(self):
         snapshot = two_pools()
         snapshot["device_traces"][0] += [entry("free_requested", BASE + 2 * MIB, MIB, 1_000_010, (0, 3)),
                                          entry("free_completed", BASE + 2 * MIB, MIB, 1_000_015, (0, 3))]
@@ -407,7 +403,7 @@ class Events(ExportTest):
         (begin, end, name, values), = self.trace(snapshot).slices("device 0", "blocks")
         self.assertEqual((begin, end, name, values["waited_us"], values["pool"]), (1_000_007, 1_000_015, "(no stack)", 5, "(0, 3)"))
 
-    def test_a_free_that_is_complete_at_once_is_never_pending(self):
+    def test_immediate_free_is_never_pending(self):
         for between, pending in ((0, [0]), (1, [0, MIB, 0])):
             snapshot = two_pools()
             snapshot["device_traces"][0] += [entry("free_requested", BASE + 2 * MIB, MIB, 1_000_010, (0, 3)),
@@ -417,7 +413,7 @@ class Events(ExportTest):
             self.assertEqual([value for _, value in trace.counter("device 0", "pending")], pending)
             self.assertEqual([value for _, value in trace.counter("device 0", "allocated")], [0, MIB, 0])
 
-    def test_names_are_utf_8_whatever_the_file_has(self):
+    def test_names_are_valid_utf_8_for_any_file(self):
         snapshot = self.own()
         snapshot["device_traces"][0][6]["frames"] = [{"name": "f\ud800ü", "filename": "m\n.py", "line": 1}]
         path = self.file(pickle.dumps(snapshot, 4).replace(b"m\n.py", b"m\xff.py"))
@@ -429,7 +425,7 @@ class Files(ExportTest):
     """Files in and out."""
 
     def test_standard_input_and_output(self):
-        path = self.file(viewed.Programme(12, 40).snapshot())
+        path = self.file(view_program.Program(12, 40).snapshot())
         path.rename(self.folder / "standard input")
         self.export("standard input", "-o", "out.perfetto")
         with open(self.folder / "standard input", "rb") as file:
@@ -438,14 +434,14 @@ class Files(ExportTest):
         self.assertEqual(out, (self.folder / "out.perfetto").read_bytes())
 
     def test_bad_files_are_refused_and_leave_nothing(self):
-        whole = pickle.dumps(viewed.Programme(13, 60).snapshot(), 4)
+        whole = pickle.dumps(view_program.Program(13, 60).snapshot(), 4)
         for contents, says in ((whole[:len(whole) // 2], "is truncated"), (b"hello", "it is a text file"),
                                (b"\x80\x09" + whole[2:], "unsupported protocol, 9; pickle.dump(value, file, 4) writes a supported one"),
                                (pickle.dumps({"a": 1}), "it is no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "_record_memory_history()"),
-                               (pickle.dumps(viewed.Programme(13, 60).snapshot() | {"device_traces": []}),
+                               (pickle.dumps(view_program.Program(13, 60).snapshot() | {"device_traces": []}),
                                 "_record_memory_history()"),
-                               (pickle.dumps(viewed.Programme(13, 60).snapshot() | {"xseg": {"devices": [
+                               (pickle.dumps(view_program.Program(13, 60).snapshot() | {"xseg": {"devices": [
                                    {"device": 0, "causes": [[60, "steal"]]}]}}), "a cause is not a list of an entry and a name")):
             said = self.export(self.file(contents, "bad"), "-o", "out.perfetto", status=2)
             self.assertIn(says, said)
@@ -453,7 +449,7 @@ class Files(ExportTest):
             self.assertEqual(os.listdir(self.folder), ["bad"])
 
     def test_bad_arguments_are_refused(self):
-        path = self.file(viewed.Programme(14, 30).snapshot())
+        path = self.file(view_program.Program(14, 30).snapshot())
         for arguments, says in ((["missing", "-o", "out"], "missing: cannot be opened: No such file"),
                                 ([path, "--device", "7", "-o", "out"], "device 7 has no segments and no events"),
                                 ([path, "-o", "missing/out"], "missing/out cannot be written: No such file or directory"),
@@ -462,15 +458,15 @@ class Files(ExportTest):
         self.assertIn("needs --perfetto", self.run_tool("export", path, "-o", "out", status=2)[1])
         self.assertEqual(os.listdir(self.folder), [path.name])
 
-    def test_a_full_disk_is_said_and_devices_stay(self):
-        path = self.file(viewed.Programme(15, 4000).snapshot())
+    def test_full_disk_is_reported_and_device_files_are_kept(self):
+        path = self.file(view_program.Program(15, 4000).snapshot())
         self.assertIn("/dev/full cannot be written: No space left", self.export(path, "-o", "/dev/full", status=2))
         self.assertTrue(pathlib.Path("/dev/full").is_char_device())
         with open("/dev/full", "wb") as full:
             self.assertIn("cannot be written: No space left", self.export(path, "-o", "-", status=2, stdout=full))
 
-    def test_the_output_takes_the_place_of_nothing_else(self):
-        path = self.file(viewed.Programme(15, 400).snapshot())
+    def test_output_replaces_only_its_own_file(self):
+        path = self.file(view_program.Program(15, 400).snapshot())
         before = path.read_bytes()
         (self.folder / "same").hardlink_to(path)
         for output in (path.name, "same"):
@@ -484,9 +480,9 @@ class Files(ExportTest):
         self.assertGreater((self.folder / "elsewhere").stat().st_size, 1000)
         self.assertEqual((self.folder / "out.part").read_text(), "the user's")
 
-    def test_what_was_there_stays_when_a_write_fails(self):
+    def test_existing_file_is_kept_on_a_failed_write(self):
         """The size of files is limited, which is a disk that fills up."""
-        path = self.file(viewed.Programme(16, 4000).snapshot())
+        path = self.file(view_program.Program(16, 4000).snapshot())
         (self.folder / "out").write_text("before", encoding="utf-8")
         said = self.run_tool("export", "--perfetto", path, "-o", "out", status=2, preexec_fn=limit)[1]
         self.assertIn("out cannot be written: File too large", said)

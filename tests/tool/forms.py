@@ -12,9 +12,10 @@ import re
 import subprocess
 import sys
 import tarfile
-import tempfile
 import unittest
 import zipfile
+
+from folder_case import FolderCase
 
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
@@ -31,12 +32,7 @@ def unpacked(path):
     return {**said, "xseg": {"format": 1, "devices": []}}
 
 
-class Forms(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Forms(FolderCase):
     def run_tool(self, command, contents, status=0):
         """What a command writes and says of a file with these bytes."""
         (self.folder / "file").write_bytes(contents)
@@ -146,7 +142,7 @@ class Others(Forms):
                                 (b"%PDF-1.7\n", "it is a PDF document")):
             self.every(contents, words)
 
-    def test_what_the_tool_writes_is_named(self):
+    def test_files_of_the_tool_are_named(self):
         snapshot = SNAPSHOTS[0].read_bytes()
         for command, words in (("view", "a page that `xseg view` wrote, which a browser opens"), ("export", "a trace of Perfetto")):
             self.every(self.run_tool(command, snapshot)[2], "file: it is " + words)

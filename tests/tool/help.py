@@ -13,6 +13,8 @@ import sys
 import tempfile
 import unittest
 
+from folder_case import FolderCase
+
 TRACE = "xtrace 1\na 0 30000000 0\nf 0\n"
 
 
@@ -105,7 +107,7 @@ class Help(unittest.TestCase):
                 given = {word[2:].split("=")[0] for word in words if word.startswith("--")}
                 self.assertLessEqual(given, set(options(name)), example)
 
-    def test_what_there_is_not(self):
+    def test_unknown_names_are_rejected(self):
         for arguments in (("fly",), ("help", "fly")):
             done = run(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
@@ -152,11 +154,11 @@ class Colours(unittest.TestCase):
         self.assertIn(self.ESCAPE, on_a_terminal("help", "replay"))
         self.assertNotIn(self.ESCAPE, said("help", "replay"))
 
-    def test_they_change_nothing_else(self):
+    def test_colors_change_nothing_else(self):
         plain = re.sub(r"\033\[[\d;]*m", "", on_a_terminal("help", "replay"))
         self.assertEqual(plain.replace("\r\n", "\n"), said("help", "replay"))
 
-    def test_reports_have_them(self):
+    def test_reports_have_colors(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "trace")
             path.write_text(TRACE)
@@ -166,13 +168,13 @@ class Colours(unittest.TestCase):
                 self.assertNotIn(self.ESCAPE, run(*command).stdout, command)
                 self.assertNotIn(self.ESCAPE, on_a_terminal(*command, "--json"), command)
 
-    def test_who_does_not_want_them(self):
+    def test_colors_can_be_disabled(self):
         self.assertNotIn(self.ESCAPE, on_a_terminal("help", NO_COLOR="1"))
         self.assertIn(self.ESCAPE, on_a_terminal("help", NO_COLOR=""))
         self.assertNotIn(self.ESCAPE, on_a_terminal("help", TERM="dumb"))
         self.assertNotIn(self.ESCAPE, on_a_terminal("help", "--color=never"))
 
-    def test_who_wants_them(self):
+    def test_colors_can_be_forced(self):
         self.assertIn(self.ESCAPE, said("help", "--color=always"))
         self.assertIn(self.ESCAPE, on_a_terminal("help", "--color", "always", NO_COLOR="1"))
         done = run("help", "--color=green")
@@ -180,13 +182,11 @@ class Colours(unittest.TestCase):
         self.assertIn("--color takes auto, always or never", done.stderr)
 
 
-class Output(unittest.TestCase):
+class Output(FolderCase):
     """Whatever cannot be written is an exit status and a sentence."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.trace = self.folder / "trace"
         self.trace.write_text(TRACE)
 
@@ -224,7 +224,7 @@ class Output(unittest.TestCase):
     def test_a_full_timeline(self):
         self.refused(["replay", "--timeline", "/dev/full", str(self.trace)])
 
-    def test_what_fails_for_itself_keeps_its_own_sentence(self):
+    def test_other_failures_keep_their_message(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
             done = run("replay", str(self.folder / "nowhere"), stdout=full)
         self.assertEqual(done.returncode, 2)

@@ -7,8 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 KEYS = ["number", "line", "action", "device", "stream", "pool", "lent", "base", "bytes",
@@ -61,13 +62,8 @@ def version():
     return subprocess.run([TOOL, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-class HistoryTest(unittest.TestCase):
+class HistoryTest(FolderCase):
     """Everything below replays small traces in a folder of its own."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def file(self, text, name="t.xtrace"):
         path = self.folder / name
@@ -135,7 +131,7 @@ class Events(HistoryTest):
                 self.assertEqual(list(event), KEYS)
         self.assertEqual(sorted(allocated.values()), [5, 6, 7])
 
-    def test_numbers_rise_where_memory_comes_and_goes(self):
+    def test_sequence_numbers_rise_with_memory_events(self):
         events, _ = self.history(CLOCKED)
         orders = [event["order"] for event in events if event["order"]]
         self.assertEqual(orders, sorted(set(orders)))
@@ -207,7 +203,7 @@ class Clock(HistoryTest):
         events, _ = self.history("xtrace 1\na 0 3000000 0\nf 0\n", "--costs", "none")
         self.assertEqual({event["time_ns"] for event in events}, {0})
 
-    def test_what_decays_does_so_in_between(self):
+    def test_decay_happens_between_events(self):
         events, _ = self.history("xtrace 1\n@ 0\na 0 3000000 0\nf 0\n@ 60000000\n", "--config",
                                  "expandable_segments:True,idle_ms:10000", "--tick", 1000)
         decayed = [event for event in events if event["action"] == "decay"]
@@ -231,12 +227,12 @@ class Keys(HistoryTest):
                          [(line, action) for line, action, *_ in CLOCKED_EVENTS
                           if action not in ("free_completed", "trim")])
 
-    def test_what_is_named_stays(self):
+    def test_named_actions_are_kept(self):
         for config in ("history:nothing", "history:state"):
             events, last = self.history(CLOCKED, "--config", config)
             self.assertEqual((events, last["lost"]), ([], 0))
 
-    def test_a_ring_that_is_too_small_says_so(self):
+    def test_overwritten_events_are_reported(self):
         trace = holes(40)
         whole, last = self.history(trace)
         self.assertEqual(last["lost"], 0)

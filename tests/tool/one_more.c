@@ -25,7 +25,7 @@
 #define CALLGRIND_DUMP_STATS_AT(name)   ((void)0)
 #endif
 
-#include "tests/support/exported.h"
+#include "tests/support/exported_handles.h"
 #include "xseg/sim.h"
 #include "xseg/xseg.h"
 
@@ -170,7 +170,7 @@ static void observer(unsigned at)
 static void export(unsigned at)
 {
     block[at] = allocate(exportable, 2 * MIB, NULL);
-    expect(exported_hold(allocator, block[at]), "xseg_export_handles");
+    expect(export_and_close_handles(allocator, block[at]), "xseg_export_handles");
 }
 
 /* A granule that leaves, behind one of two streams that do not end. */

@@ -58,7 +58,7 @@ class Manual(PagesTest):
         self.assertEqual(sorted(self.folder.glob("*.1")), sorted(path for path, _ in self.pages()))
 
     @needs("groff")
-    def test_nothing_to_warn_of(self):
+    def test_tools_report_no_warnings(self):
         for path, _ in self.pages():
             self.assertEqual(run("groff", "-man", "-ww", "-Tutf8", "-z", path), "")
 
@@ -104,7 +104,7 @@ class Manual(PagesTest):
             self.assertIn(f"{key['name']} Takes {key['accepts']}; default {key['default']}.", words)
             self.assertIn(key["meaning"].replace("`", ""), words)
 
-    def test_what_stands_in_a_line_s_beginning_is_no_request(self):
+    def test_line_starts_are_no_roff_requests(self):
         known = (".TH ", ".SH ", ".TP", ".PP")
         for path, _ in self.pages():
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -170,7 +170,7 @@ class Bash(PagesTest):
         self.addCleanup((self.folder / "two words").unlink)
         self.assertEqual(self.complete("replay", "tw"), ["two words"])
 
-    def test_it_is_for_the_tool(self):
+    def test_completion_is_for_the_tool(self):
         self.assertEqual(run("bash", "--norc", "-c", 'source "$1"; complete -p xseg', "bash",
                              self.folder / "xseg.bash"), "complete -F _xseg xseg\n")
 
@@ -186,7 +186,7 @@ class Fish(PagesTest):
     def test_syntax(self):
         self.assertEqual(run("fish", "-n", self.folder / "xseg.fish"), "")
 
-    def test_what_is_offered(self):
+    def test_completion_offers_the_candidates(self):
         self.assertEqual(self.complete("xseg "), sorted(one["name"] for one in self.commands))
         self.assertEqual(self.complete("xseg help pr"), ["probe"])
         for command in self.commands:
@@ -216,7 +216,7 @@ class Zsh(PagesTest):
                 text += os.read(terminal, 65536).decode(errors="replace")
         return text
 
-    def test_what_is_completed(self):
+    def test_completion_inserts_the_match(self):
         try:
             child, terminal = pty.fork()
         except OSError as error:

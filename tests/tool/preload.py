@@ -46,7 +46,7 @@ class Preload(unittest.TestCase):
                 status, printed, complaint = start(PROGRAM, case, LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF=segments, **TWO)
                 self.assertEqual((status, printed), (0, said), complaint)
 
-    def test_freed_memory_is_there_for_the_next_and_nobody_uses_it(self):
+    def test_freed_memory_is_reused_once_it_is_idle(self):
         self.expect("again", "other memory\ncuMemAlloc 2, cuMemCreate none\n",
                     "the same memory\ncuMemAlloc 0, cuMemCreate some\n")
 
@@ -57,7 +57,7 @@ class Preload(unittest.TestCase):
     def test_a_capture_goes_to_the_runtime(self):
         self.expect("capture", *["freeing within the capture: 1, last error 1\n"] * 2)
 
-    def test_what_xseg_refuses_the_runtime_refuses(self):
+    def test_errors_of_xseg_are_errors_of_the_runtime(self):
         self.expect("much", *["too much: 2, last error 2\nnot mine: 1\n"] * 2)
 
     def test_cached_memory_counts_as_free(self):

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "tests/support/runtime.h"
 #include "xseg/sim.h"
 
@@ -74,7 +74,7 @@ static uint64_t next_tag = 1;
 
 static uint64_t draw(uint64_t below)
 {
-    return draw_next(&state) % below;
+    return rng_next(&state) % below;
 }
 
 #define EXPECT(cond, ...)                               \

@@ -9,20 +9,16 @@ import pathlib
 import pickle
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 ESCAPE = b"a\x1b[31m\n\x7f\xc3\xa9\r\tb"
 SHOWN = rb"a\x1b[31m\x0a\x7f\xc3\xa9\x0d\x09b"
 TRACE = b"xtrace 1\na 0 512 0\nf 0\n"
 
 
-class Printable(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Printable(FolderCase):
     def file(self, contents, name=b"t"):
         path = os.path.join(os.fsencode(self.folder), name)
         pathlib.Path(os.fsdecode(path)).write_bytes(contents)

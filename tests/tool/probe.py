@@ -13,6 +13,8 @@ import tempfile
 import time
 import unittest
 
+from folder_case import FolderCase
+
 MIB = 1 << 20
 # Every call that the probe makes, cuGetErrorName aside.
 CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
@@ -125,7 +127,7 @@ class Abilities(ProbeTest):
         for row in together:
             self.assertEqual((row["idle"], row["missing"]), (None, "the driver accepts one page per call"))
 
-    def test_a_full_device_is_taken_at_its_word(self):
+    def test_memory_of_a_full_device_is_believed(self):
         report = json.loads(run("--json", XSEG_SIM_MEMORY_MB="2")[1])
         self.assertEqual(report["would_use"], "expandable")
         self.assertIn("not tested, not enough free memory", report["why"])
@@ -133,7 +135,7 @@ class Abilities(ProbeTest):
 
 
 class Costs(ProbeTest):
-    def test_they_are_the_presets(self):
+    def test_measured_costs_equal_the_presets(self):
         for preset, create, unmap in (("a100", 7.3, 34), ("a100_cold", 193, 25.6),
                                       ("consumer", 7.9, 11.5), ("rocm_slow", 62, 1050),
                                       ("none", 0, 0)):
@@ -145,7 +147,7 @@ class Costs(ProbeTest):
                     self.assertEqual(idle, {"median_us": median, "low_us": median,
                                             "high_us": median, "samples": 21})
 
-    def test_the_environment_counts_and_the_option_more(self):
+    def test_option_overrides_the_environment(self):
         self.assertEqual(self.report(XSEG_SIM_COSTS="consumer")["preset"], "consumer")
         self.assertEqual(self.report("--costs", "none", XSEG_SIM_COSTS="consumer")["preset"],
                          "none")
@@ -223,7 +225,7 @@ class Files(ProbeTest):
             self.assertEqual(len(line), len(head), line)
         return [dict(zip(head, line)) for line in lines]
 
-    def test_a_file_of_costs_charges_what_it_was_fitted_to(self):
+    def test_cost_file_charges_the_fitted_costs(self):
         path = self.folder / "card.costs"
         for preset in ("none", "a100", "a100_cold", "consumer", "rocm_slow"):
             with self.subTest(preset):
@@ -244,7 +246,7 @@ class Files(ProbeTest):
                                  [line for line in (self.folder / "again.costs").read_text().splitlines()
                                   if line[0] != "#"])
 
-    def test_what_was_not_measured_is_named_in_the_file(self):
+    def test_unmeasured_costs_are_named_in_the_file(self):
         path = self.folder / "card.costs"
         status, _ = run("--save-costs", str(path), XSEG_SIM_FAIL="cuMemAlloc:1+1:2")
         self.assertEqual(status, 1)
@@ -314,7 +316,7 @@ class Failures(ProbeTest):
             with self.subTest(nth=nth):
                 self.expect_said(f":{nth}:999")
 
-    def test_what_is_not_taken_back_is_said(self):
+    def test_leaked_objects_are_reported(self):
         for call in ("cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuEventDestroy"):
             with self.subTest(call):
                 status, said = run(XSEG_SIM_FAIL=f"{call}:1+1:999")

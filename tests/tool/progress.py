@@ -2,7 +2,6 @@
 """Commands that read large snapshots: what a terminal shows meanwhile, and what an interrupt leaves."""
 import fcntl
 import os
-import pathlib
 import pickle
 import pty
 import re
@@ -10,10 +9,11 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 import unittest
+
+from folder_case import FolderCase
 
 TOOL = ""
 BASE = 0x7f0000000000
@@ -32,17 +32,12 @@ def snapshot(blocks):
     return pickle.dumps({"segments": [segment], "device_traces": [entries]}, 4)
 
 
-class ProgressTest(unittest.TestCase):
+class ProgressTest(FolderCase):
     data = b""
 
     @classmethod
     def setUpClass(cls):
         cls.data = snapshot(100000)
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def start(self, command, *paths, **more):
         return subprocess.Popen([TOOL, command, *COMMANDS[command][0], *paths], cwd=self.folder, **more)
@@ -78,7 +73,7 @@ class Terminal(ProgressTest):
             os.close(end)
             return self.shown(process, terminal)
 
-    def test_a_bar_is_drawn_and_taken_away(self):
+    def test_bar_is_drawn_and_removed(self):
         (self.folder / "job.pickle").write_bytes(self.data)
         for command in COMMANDS:
             said = self.on_terminal(command, "job.pickle")
@@ -175,7 +170,7 @@ class Interrupt(ProgressTest):
             if status == 0:
                 (self.folder / "out").unlink()
 
-    def test_what_was_in_its_place_stays(self):
+    def test_text_in_its_place_is_kept(self):
         os.mkfifo(self.folder / "pipe")
         (self.folder / "out").write_text("before", encoding="utf-8")
         with self.start("view", "pipe") as process, open(self.folder / "pipe", "wb"):

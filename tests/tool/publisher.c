@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/due.h"
-#include "tests/support/registrar.h"
+#include "tests/support/null_registrar.h"
+#include "tests/support/trim_due.h"
 #include "xseg/xseg.h"
 
 static struct xseg_allocator *allocator;
@@ -34,7 +34,7 @@ static xseg_status make_pool(const char *name, size_t bytes)
 /* Register the first bytes of a new block. */
 static xseg_status register_some(int device, size_t bytes)
 {
-    const struct xseg_registrar registrar = registrar_of_nothing(false);
+    const struct xseg_registrar registrar = null_registrar(false);
     void *ptr = NULL;
     uint64_t id;
     const xseg_status status = xseg_alloc(allocator, device, bytes, NULL, &ptr);

@@ -9,8 +9,9 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 RANKS, ODD = 4, 2
@@ -41,12 +42,7 @@ with xseg.Allocator("expandable_segments:True,history:all,oom_snapshot:" + sys.a
 LAUNCHERS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
 
 
-class RanksTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class RanksTest(FolderCase):
     def run_job(self, variable):
         """Each rank writes its snapshot into the folder."""
         clean = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
@@ -55,7 +51,7 @@ class RanksTest(unittest.TestCase):
                                   env=clean | {variable: str(rank)}, capture_output=True)
             self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_the_odd_rank_is_found_by_the_names_that_processes_give(self):
+    def test_outlier_is_found_by_the_names_of_processes(self):
         for variable in LAUNCHERS:
             with self.subTest(variable=variable):
                 self.run_job(variable)
@@ -73,7 +69,7 @@ class RanksTest(unittest.TestCase):
                 for name in names:
                     (self.folder / name).unlink()
 
-    def test_a_second_run_stands_for_the_first(self):
+    def test_second_run_equals_the_first(self):
         self.run_job("RANK")
         self.run_job("RANK")
         done = subprocess.run([sys.argv[1], "compare", "--label", self.folder], capture_output=True, check=False)

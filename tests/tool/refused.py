@@ -6,19 +6,15 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 DEVICE_MIB = 450
 
 
-class Refused(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Refused(FolderCase):
     def refuse(self, request, config):
         """Ten classic segments, of which a part is cached in pieces, and a request that fails: the snapshot."""
         with xseg.Allocator(f"{config},oom_snapshot:{self.folder}") as allocator:
@@ -37,7 +33,7 @@ class Refused(unittest.TestCase):
         self.assertEqual(done.returncode, status, done.stderr)
         return json.loads(done.stdout) if status == 0 else done.stderr.decode()
 
-    def test_it_would_have_completed(self):
+    def test_completing_configuration_is_advised(self):
         found = self.advise(self.refuse(100 * MIB, "expandable_segments:False,history:all"))
         short = found["out_of_memory"]
         self.assertEqual((short["device_bytes"], short["failed"], short["completes"]), (DEVICE_MIB * MIB, 1, True))
@@ -45,7 +41,7 @@ class Refused(unittest.TestCase):
         self.assertTrue(short["least_change"].startswith("expandable_segments:True"), short)
         self.assertFalse(found["current"]["completes"])
 
-    def test_it_would_not(self):
+    def test_impossible_request_is_reported(self):
         found = self.advise(self.refuse(300 * MIB, "expandable_segments:False,history:all"))
         short = found["out_of_memory"]
         self.assertEqual((short["completes"], short["least_change"]), (False, None))

@@ -7,8 +7,9 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 # What a build with self-checks says first.
@@ -21,13 +22,8 @@ CLOCK_KEYS = ["live_time_avg", "reserved_time_avg", "request_path_syncs", "max_c
 EXPANDABLE = "c expandable_segments:True\n"
 
 
-class ReplayTest(unittest.TestCase):
+class ReplayTest(FolderCase):
     """Everything below runs the tool on files in a folder of its own."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def file(self, text, name="t.xtrace"):
         """A file with these contents; the format's first line is put before text."""
@@ -45,7 +41,7 @@ class ReplayTest(unittest.TestCase):
         return done
 
     def figures(self, text, *options, exit_status=0):
-        """The JSON that a programme gives."""
+        """The JSON that a program gives."""
         done = self.replay("--json", *options, self.file(text), exit_status=exit_status)
         return json.loads(done.stdout)
 
@@ -88,7 +84,7 @@ class BadInput(ReplayTest):
                 path = self.file(head + dice.randbytes(size))
                 self.refused(path, r"\d+" if head else "", "")
 
-    def test_cut_and_damaged_traces(self):
+    def test_truncated_and_damaged_traces(self):
         whole = (ROOT / "benchmarks/traces/decode_graphs.xtrace.zst").read_bytes()
         for cut in (5, 100, len(whole) // 2, len(whole) - 1):
             self.refused(self.file(whole[:cut], "cut.zst"), r"\d+", "is truncated")
@@ -173,7 +169,7 @@ class Figures(ReplayTest):
             self.assertEqual(done.returncode, 3, done.stderr)
             self.assertEqual(list(folder.iterdir()), [])
 
-    def test_an_empty_programme(self):
+    def test_empty_trace(self):
         one = self.figures("")
         self.assertEqual((one["events"], one["peak_reserved"], one["driver_us"]), (0, 0, 0))
         self.assertFalse(any(one["driver_calls"].values()))
@@ -374,7 +370,7 @@ class OutOfMemory(ReplayTest):
         self.assertEqual((one["failed"], one["failed_served"]), (1, 0))
 
     def test_only_in_the_file(self):
-        # The block is served and freed at once: the programme never had it.
+        # The block is served and freed at once: the program never had it.
         text = "d 100\na 1 900 0\n! oom\na 2 60000000 0\nf 2\n"
         one = self.figures(text, "--config", "expandable_segments:False")
         self.assertEqual((one["oom_at"], one["peak_requested"]), (-1, 60000000))
@@ -396,7 +392,7 @@ class Checks(ReplayTest):
         self.assertEqual((one["checked"], one["mismatches"]), (2, 0))
         self.figures(self.TAPE, "--check", "--config", "expandable_segments:True")
 
-    def test_what_differs_is_named(self):
+    def test_differences_are_named(self):
         path = self.file(self.TAPE.replace("= 1024 1024 0 2097152 1000 1",
                                            "= 1024 1024 0 2097153 1000 7"))
         done = self.replay("--check", path, exit_status=1)
@@ -416,7 +412,7 @@ class Checks(ReplayTest):
             self.assertIn(f": {name} is ", done.stderr)
             self.assertIn("\n1 of 2 steps agree\n", done.stdout)
 
-    def test_many_differences_are_cut(self):
+    def test_many_differences_are_truncated(self):
         tape = EXPANDABLE + "= 1 1 1 1 1 1 1 1 1\n" * 5
         done = self.replay("--check", self.file(tape), exit_status=1)
         self.assertEqual(len(done.stderr.splitlines()), 11)
@@ -472,7 +468,7 @@ class Behaviour(ReplayTest):
         self.agrees(begin + "k 2\nw 1 2\nf 0\ny 2\n" + self.PENDING)
         self.agrees(begin + "k 2\nw 1 2\nf 0\ny 1\n" + self.FREE)
 
-    def test_what_is_queued_in_a_capture_keeps_nobody_busy(self):
+    def test_work_of_a_capture_keeps_no_stream_busy(self):
         begin = EXPANDABLE + "a 0 512 0\nu 0 1\ny 1\ncb 7 3\n"
         for queued in ("k 1\n", "u 0 1\n", "k 2\nw 1 2\n"):
             self.agrees(begin + queued + "ce 7\nf 0\n" + self.FREE)
@@ -517,7 +513,7 @@ class Clock(ReplayTest):
         self.assertAlmostEqual(one["reserved_time_avg"], 100 * MIB, delta=MIB / 100)
         self.assertEqual(self.figures("@ 7\na 0 512 0\n@ 7\n")["live_time_avg"], 0)
 
-    def test_idle_memory_goes_back_by_the_trace_s_clock(self):
+    def test_idle_memory_is_released_by_the_clock_of_the_trace(self):
         config = ("--config", "idle_ms:2000")
         one = self.figures(self.IDLE, *config)
         # All of it for the second that it is live, then none after at most three more.
@@ -531,7 +527,7 @@ class Clock(ReplayTest):
         for key in CLOCK_KEYS:
             self.assertEqual(thread[key], one[key])
 
-    def test_calls_make_looks_without_ticks(self):
+    def test_calls_run_decay_passes_without_ticks(self):
         text = "@ 0\na 0 104857600 0\nf 0\n"
         for second in range(1, 11):
             text += f"@ {second}000000\na {second} 512 0\nf {second}\n"
@@ -639,7 +635,7 @@ class SmallestDevice(ReplayTest):
         self.assertEqual(one["oom_at"], 0)
         self.assertAlmostEqual(one["min_device"], 201 * MIB, delta=MIB)
 
-    def test_there_may_be_none(self):
+    def test_minimum_device_may_not_exist(self):
         one = self.figures("a 0 18446744073709551615 0\n", "--min-device", exit_status=3)
         self.assertIsNone(one["min_device"])
         one = self.figures("a 1 100 0\na 2 4611686018427387904 0\n", "--min-device",

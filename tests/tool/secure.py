@@ -4,12 +4,12 @@
 PROGRAM is secure_program.c, and TOOL the tool with the library in it; INJECTION is injection.c, or "" in a build without NVTX.  Needs root, which gives it to another user.
 """
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 OTHER = 65534  # nobody
 
@@ -28,11 +28,9 @@ def start(program, *arguments, **variables):
     return done.stdout, done.stderr
 
 
-class Secure(unittest.TestCase):
+class Secure(FolderCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.folder.chmod(0o755)
         self.program, self.simulator = self.folder / "program", self.folder / "libxseg-sim.so.0"
         shutil.copy(PROGRAM, self.program)

@@ -7,8 +7,9 @@ import pickle
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 MIB = 1 << 20
 # What a build with self-checks says first.
@@ -42,13 +43,8 @@ def snapshot(*traces, segments=(), config="expandable_segments:True"):
             "external_annotations": []}
 
 
-class SnapshotTest(unittest.TestCase):
+class SnapshotTest(FolderCase):
     """Everything below runs the tool on files in a folder of its own."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def file(self, contents, protocol=4):
         """A pickle of a snapshot, or these bytes."""
@@ -74,7 +70,7 @@ class SnapshotTest(unittest.TestCase):
 
 
 class FromPyTorch(SnapshotTest):
-    """Snapshots that PyTorch wrote, beside its own counts and the same programmes as traces."""
+    """Snapshots that PyTorch wrote, beside its own counts and the same programs as traces."""
 
     DATA = "tests/data/snapshots"
 
@@ -135,7 +131,7 @@ class Pickles(SnapshotTest):
         self.assertEqual(done.stdout, "")
         self.assertRegex(done.stderr, rf"\A{re.escape(str(self.folder))}[^\n]*{words}[^\n]*\n\Z")
 
-    def test_what_is_refused(self):
+    def test_unreplayable_snapshots_are_rejected(self):
         for protocol in (2, 3, 4, 5):
             self.refused(collections.OrderedDict(segments=[]), r"byte \d+: .* class or a function",
                          protocol)
@@ -254,7 +250,7 @@ class OlderReleases(SnapshotTest):
     DATA = "tests/data/snapshots"
     INFERRED = "configuration: the file has no setting expandable_segments; inferred from its segments: expandable_segments:{}"
 
-    def test_the_kind_of_segments_is_inferred_from_the_file_and_said(self):
+    def test_inferred_kind_of_segments_is_reported(self):
         for name, kind in (("classic", False), ("expandable", True), ("train", False), ("early", True)):
             whole, settings = unpacked(ROOT / self.DATA / f"{name}.pickle.zst"), {"max_split_size": -1}
             known = self.figures(self.file(whole))
@@ -275,13 +271,13 @@ class OlderReleases(SnapshotTest):
         self.assertEqual([one[peak] for peak in PEAKS], [known[peak] for peak in PEAKS])
         self.assertEqual(one["notes"], [self.INFERRED.format(False)])
 
-    def test_what_was_asked_for_is_taken_from_the_history_of_a_block(self):
+    def test_requested_size_comes_from_the_history_of_a_block(self):
         said = [segment(0, 4 * MIB, (MIB, "active_allocated"), (3 * MIB, "inactive"))]
         del said[0]["blocks"][0]["requested_size"]
         said[0]["blocks"][0]["history"] = [{"addr": 1 << 40, "real_size": 1000, "frames": []}]
         self.assertEqual(self.figures(self.file(said))["peak_requested"], 1000)
 
-    def test_settings_that_contradict_the_segments_are_said(self):
+    def test_contradictory_settings_are_reported(self):
         whole = unpacked(ROOT / self.DATA / "classic.pickle.zst")
         whole["allocator_settings"] |= {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "expandable_segments": True}
         self.assertRegex(self.figures(self.file(whole))["notes"][0], "mean expandable_segments:True, and all its segments are classic")
@@ -302,7 +298,7 @@ class Incomplete(SnapshotTest):
     def notes(self, said, *options):
         return self.figures(self.file(said), *options).get("notes", [])
 
-    def test_a_state_without_its_history_is_said_with_the_bytes_that_are_missing(self):
+    def test_state_without_its_history_reports_the_missing_bytes(self):
         at = [entry("free_completed", 1 << 35, 5 * MIB)]
         said = snapshot(at, segments=fragmented(), config="")
         one, other = json.loads(self.replay("--json", "--compare", "expandable_segments:True", self.file(said)).stdout)
@@ -347,7 +343,7 @@ class Incomplete(SnapshotTest):
         self.assertEqual(self.notes(said), ["history: it lacks the allocation of 1 block (1.00 MiB) in the segments of the file: peaks may be "
                                             "too low"])
 
-    def test_garbage_collection_without_a_fraction_is_said(self):
+    def test_garbage_collection_without_a_fraction_is_reported(self):
         for config, count in (("garbage_collection_threshold:0.8", 1), ("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", 0)):
             trace = self.folder / "job.xtrace"
             trace.write_text(f"xtrace 1\nc {config}\na 1 512 0\nf 1\n")

@@ -2,13 +2,13 @@
 """Frames that a snapshot has as a module and an offset, which commands name by the module: sources.py TOOL SOURCE_ROOT."""
 import json
 import os
-import pathlib
 import pickle
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 TOOL = sys.argv[1]
 BASE, MIB = 0x7f0000000000, 1 << 20
@@ -19,7 +19,7 @@ def printed(*command):
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-class Sources(unittest.TestCase):
+class Sources(FolderCase):
     """The tool itself is the module, and its main() the function."""
 
     @classmethod
@@ -27,11 +27,6 @@ class Sources(unittest.TestCase):
         cls.address = int(re.search(r"^([0-9a-f]+) T main$", printed("nm", TOOL), re.MULTILINE)[1], 16)
         cls.build_id = re.search(r"Build ID: ([0-9a-f]+)", printed("readelf", "-n", TOOL))[1]
         cls.has_lines = ".debug_line" in printed("readelf", "-SW", TOOL)
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def snapshot(self, *stacks):
         """A file of a block for each stack; a stack is frames of module, offset and build id, the innermost first."""
@@ -55,7 +50,7 @@ class Sources(unittest.TestCase):
         ran = subprocess.run([TOOL, "blame", "--json", self.snapshot(*stacks)], stdout=subprocess.PIPE, check=True)
         return [site["site"] for site in json.loads(ran.stdout)["sites"]]
 
-    def test_by_its_symbols_and_lines(self):
+    def test_module_is_resolved_by_its_symbols_and_lines(self):
         """Two places of one line are one site; without lines they are two of one function."""
         named = self.sites([(TOOL, self.address + 1, self.build_id)])
         if self.has_lines:

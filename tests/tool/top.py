@@ -194,7 +194,7 @@ class Once(Case):
         self.assertGreaterEqual(after["age_s"], before["age_s"] + 0.2)
         self.assertEqual(after["devices"], before["devices"])
 
-    def test_a_process_of_another_namespace_has_its_number_of_here(self):
+    def test_process_of_another_namespace_has_its_local_pid(self):
         within = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
         if not shutil.which("unshare") or subprocess.run([*within, "true"], check=False, capture_output=True).returncode != 0:
             self.skipTest("unshare (Debian: util-linux) cannot make a namespace of processes here")
@@ -204,7 +204,7 @@ class Once(Case):
         (found,) = look(number)
         self.assertEqual((found["pid"], found["devices"][0]["allocated"]), (number, 40 * MIB))
 
-    def test_a_child_has_no_figures_of_its_parent(self):
+    def test_child_does_not_inherit_statistics(self):
         one = self.publisher()
         one.do("alloc 0 40")
         child = one.do("fork")
@@ -255,7 +255,7 @@ class Budget(Case):
         one.end(signal.SIGKILL)
         self.assertIn("no process has this budget file open\n", top("--once", "--budget", ledger).stdout)
 
-    def test_a_ledger_without_a_free_slot_is_reported(self):
+    def test_budget_file_without_a_free_slot_is_reported(self):
         ledger = self.ledger()
         self.publisher(f"budget_file:{ledger}")
         self.assertNotIn("slots", top("--once", "--budget", ledger).stdout)
@@ -268,7 +268,7 @@ class Budget(Case):
         self.assertIn("\nall 64 slots of the budget file are in use: no other process can join\n",
                       top("--once", "--budget", ledger).stdout)
 
-    def test_what_is_no_ledger(self):
+    def test_file_that_is_no_budget_file_is_rejected(self):
         ledger = self.ledger()
         for name, status in ((ledger, 1), ("a b", 2)):
             done = top("--once", "--budget", name)
@@ -309,7 +309,7 @@ class Hostile(Case):
         self.addCleanup(os.close, os.dup(number))  # one file, however many descriptors lead to it
         self.assertEqual(len(look(os.getpid())), 1)
 
-    def test_what_cannot_be_read_is_said(self):
+    def test_unreadable_files_are_reported(self):
         for data, said in ((b"", "too short"), (b"xseg-top", "too short"), (bytes(SIZE), "xseg did not write the file"),
                            (self.content(version=9), "another version"), (self.content(devices=33), "more devices"),
                            (self.content()[:SIZE // 2], "too short")):
@@ -367,7 +367,7 @@ while True:
 
 
 class Arguments(Case):
-    def test_what_does_not_go_together(self):
+    def test_conflicting_options_are_rejected(self):
         for arguments, said in ((["--json"], "--json requires --once"), (["--once", "--interval", "2"], "--interval cannot"),
                                 (["--sort", "age"], "--sort"), (["--interval", "0"], "--interval"), (["--pid", "0"], "--pid"),
                                 ([], "must be a terminal; use --once"), (["file"], "file")):
@@ -573,7 +573,7 @@ class Live(Case):
         if any("without ncurses" in line for line in self.screen.lines()):
             self.skipTest("xseg was built without ncurses (Debian: libncurses-dev)")
 
-    def test_a_process_comes_changes_and_goes(self):
+    def test_process_starts_changes_and_exits(self):
         one = self.publisher()
         one.do("alloc 0 40")
         self.begin("--pid", one.pid)
@@ -592,7 +592,7 @@ class Live(Case):
         self.expect_end(0)
         self.assertFalse(self.screen.is_open)
 
-    def test_processes_that_share_stand_below(self):
+    def test_members_of_a_budget_file_are_listed_below(self):
         ledger = self.ledger()
         one = self.publisher(f"publish:True,budget_file:{ledger}")
         one.do("alloc 0 40")

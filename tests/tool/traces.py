@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The nine recorded programmes, in both modes, against PyTorch's own figures: traces.py TOOL SOURCE_ROOT.
+"""The nine recorded programs, in both modes, against PyTorch's own figures: traces.py TOOL SOURCE_ROOT.
 
-Each must run to its end, also on the smallest device on which it does with PyTorch; the programmes
+Each must run to its end, also on the smallest device on which it does with PyTorch; the programs
 of one stream may not reserve more than there, and none may call the driver more often.
 """
 import functools
@@ -23,7 +23,7 @@ MODES = {"classic": "expandable_segments:False", "expandable": "expandable_segme
 class TracesTest(unittest.TestCase):
     @functools.lru_cache(maxsize=None)
     def replay(self, name, mode, *options):
-        """Replay one programme, and give its figures."""
+        """Replay one program, and give its figures."""
         done = subprocess.run(
             [TOOL, "replay", "--json", "--config", MODES[mode], *options,
              FOLDER / (name + ".xtrace.zst")],
@@ -32,7 +32,7 @@ class TracesTest(unittest.TestCase):
         return json.loads(done.stdout)
 
     def each(self):
-        """Every programme in every mode, with PyTorch's figures."""
+        """Every program in every mode, with PyTorch's figures."""
         reference = json.loads((FOLDER / "reference.json").read_text())
         self.assertEqual(len(reference), 9)
         for name, modes in sorted(reference.items()):

@@ -7,25 +7,24 @@ import pickle
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from folder_case import FolderCase
 
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
-import viewed  # pylint: disable=wrong-import-position
+import view_program  # pylint: disable=wrong-import-position
 
 # What a build with self-checks says first.
 CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
 
 
-class ViewTest(unittest.TestCase):
+class ViewTest(FolderCase):
     """Each in a folder of its own."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.said = ""  # by the last page()
 
     def view(self, *arguments, status=0, **more):
@@ -42,32 +41,32 @@ class ViewTest(unittest.TestCase):
         self.said = self.view(path, "-o", "page.html", *options, status=status)
         return (self.folder / "page.html").read_text(encoding="utf-8")
 
-    def test_lives_are_those_of_the_programme_at_every_event(self):
+    def test_lifetimes_match_the_program_at_every_event(self):
         for seed, early in ((1, 0), (2, 150), (3, 400)):
             with self.subTest(seed=seed):
-                programme = viewed.Programme(seed, 600, early)
-                model = viewed.Model(self.page(programme.snapshot()))
+                program = view_program.Program(seed, 600, early)
+                model = view_program.Model(self.page(program.snapshot()))
                 self.assertTrue(model.whole)
                 self.assertEqual(model.facts["unmatched"], 0)
-                self.assertEqual(model.times, [entry["time_us"] for entry in programme.trace])
+                self.assertEqual(model.times, [entry["time_us"] for entry in program.trace])
                 for span in model.spans:
-                    page = viewed.PAGE if span["address"] < viewed.LARGE_BASE else viewed.LARGE
-                    self.assertEqual(span["page"], 0 if span["address"] >= viewed.BASE + (1 << 40) else page)
-                for moment, state in enumerate(programme.states):
+                    page = view_program.PAGE if span["address"] < view_program.LARGE_BASE else view_program.LARGE
+                    self.assertEqual(span["page"], 0 if span["address"] >= view_program.BASE + (1 << 40) else page)
+                for moment, state in enumerate(program.states):
                     expected = {key: state[key] for key in ("live", "pending", "reserved", "blocks")}
                     self.assertEqual(model.figures(moment), expected, f"moment {moment}")
 
     def test_of_too_many_blocks_the_smaller_are_summed(self):
         for seed, early in ((20, 0), (21, 200)):
-            programme = viewed.Programme(seed, 900, early)
-            whole = viewed.Model(self.page(programme.snapshot()))
-            small = viewed.Model(self.page(programme.snapshot(), "--blocks", 30))
+            program = view_program.Program(seed, 900, early)
+            whole = view_program.Model(self.page(program.snapshot()))
+            small = view_program.Model(self.page(program.snapshot(), "--blocks", 30))
             self.assertIn(f"snapshot.pickle: the page is aggregated: it has the 30 blocks with the largest product of size and "
                           f"lifetime, and the sum of {len(whole.lives) - 30} others; --blocks sets the number", self.said)
             self.assertTrue(small.whole)
             self.assertEqual(len(small.lives), 30)
             self.assertEqual(small.facts["summed"], len(whole.lives) - 30)
-            self.assertEqual(small.facts["recorded"], len(programme.trace))
+            self.assertEqual(small.facts["recorded"], len(program.trace))
             weights = sorted((life["bytes"] * (life["died"] - life["born"]) for life in whole.lives), reverse=True)
             stays = {(life["address"], life["bytes"], life["stack"]) for life in small.lives}
             self.assertLessEqual(stays, {(life["address"], life["bytes"], life["stack"]) for life in whole.lives
@@ -75,7 +74,7 @@ class ViewTest(unittest.TestCase):
             # Between two events that stay, what stays does not change: each state of the whole is at most what is said.
             used = [small.figures(moment)["live"] + small.figures(moment)["pending"] + small.summed[moment]
                     for moment in range(small.end)]
-            states = programme.states
+            states = program.states
             self.assertEqual(max(used), max(state["live"] + state["pending"] for state in states))
             self.assertEqual(max(small.figures(moment)["reserved"] for moment in range(small.end)),
                              max(state["reserved"] for state in states))
@@ -83,13 +82,13 @@ class ViewTest(unittest.TestCase):
                              [states[at]["reserved"] for at in (0, -1)])
 
     def test_the_stack_of_a_block_is_its_own(self):
-        programme = viewed.Programme(4, 300)
-        model = viewed.Model(self.page(programme.snapshot()))
+        program = view_program.Program(4, 300)
+        model = view_program.Model(self.page(program.snapshot()))
         texts = model.facts["texts"]
         for life in model.lives:
             frames = [{"name": texts[model.frames[0][f]], "filename": texts[model.frames[1][f]], "line": model.frames[2][f]}
                       for f in model.stacks[life["stack"]]]
-            self.assertEqual(frames, programme.trace[life["born"] - 1]["frames"])
+            self.assertEqual(frames, program.trace[life["born"] - 1]["frames"])
 
     def test_the_site_of_a_block_is_the_one_that_blame_names(self):
         python = {"name": "run", "filename": "/lib/python3.11/threading.py", "line": 3}
@@ -99,9 +98,9 @@ class ViewTest(unittest.TestCase):
         theirs = {"name": "decode", "filename": "/v/libdecode.so", "line": 512}
         node = {"name": "torch::autograd::generated::MmBackward0::apply(int)", "filename": "/v/libtorch_cpu.so", "line": 8}
         for stack in ([ours, torch, mine, python], [ours, torch, python], [ours, theirs, ours], [ours], [ours, node, ours]):
-            snapshot = viewed.Programme(4, 5).snapshot()
+            snapshot = view_program.Program(4, 5).snapshot()
             snapshot["device_traces"][0] = [entry | {"frames": stack} for entry in snapshot["device_traces"][0]]
-            model = viewed.Model(self.page(snapshot))
+            model = view_program.Model(self.page(snapshot))
             self.assertTrue(model.whole)
             number = next(life["stack"] for life in model.lives if life["stack"])
             blamed = subprocess.run([TOOL, "blame", "--json", self.folder / "snapshot.pickle"], capture_output=True, check=True)
@@ -113,60 +112,60 @@ class ViewTest(unittest.TestCase):
         for path in SNAPSHOTS:
             with self.subTest(path=path.name):
                 self.view(path, "-o", "page.html")
-                model = viewed.Model((self.folder / "page.html").read_text(encoding="utf-8"))
+                model = view_program.Model((self.folder / "page.html").read_text(encoding="utf-8"))
                 self.assertTrue(model.whole)
                 self.assertGreater(len(model.lives), 0)
         self.assertGreater(len(SNAPSHOTS), 0)
 
     def test_a_page_asks_for_nothing(self):
-        page = self.page(viewed.Programme(5, 50).snapshot())
+        page = self.page(view_program.Program(5, 50).snapshot())
         self.assertNotRegex(page, r"https?:|//[a-z]+\.|<link[^>]*href=\"(?!data:)|\bsrc=|@import|url\(|fetch\(|XMLHttp")
         self.assertIn("default-src 'none'", page)
 
     def test_texts_of_a_snapshot_are_no_markup(self):
-        snapshot = viewed.Programme(6, 50).snapshot()
+        snapshot = view_program.Program(6, 50).snapshot()
         snapshot["device_traces"][0][0]["user_metadata"] = "</script><script>alert(1)</script><!--"
         page = self.page(snapshot)
         self.assertNotIn("alert(1)</script", page)
-        self.assertIn("</script><script>alert(1)</script><!--", viewed.Model(page).facts["texts"])
+        self.assertIn("</script><script>alert(1)</script><!--", view_program.Model(page).facts["texts"])
 
     def test_two_files_are_on_one_page(self):
         for number in (7, 8):
-            (self.folder / f"{number}.pickle").write_bytes(pickle.dumps(viewed.Programme(number, 80).snapshot(), 4))
+            (self.folder / f"{number}.pickle").write_bytes(pickle.dumps(view_program.Program(number, 80).snapshot(), 4))
         self.view("7.pickle", "8.pickle", "-o", "page.html")
         page = (self.folder / "page.html").read_text(encoding="utf-8")
-        self.assertEqual([viewed.Model(page, number).facts["name"] for number in (0, 1)], ["7.pickle", "8.pickle"])
+        self.assertEqual([view_program.Model(page, number).facts["name"] for number in (0, 1)], ["7.pickle", "8.pickle"])
 
     def test_a_page_goes_to_standard_output(self):
-        (self.folder / "a.pickle").write_bytes(pickle.dumps(viewed.Programme(9, 20).snapshot(), 4))
+        (self.folder / "a.pickle").write_bytes(pickle.dumps(view_program.Program(9, 20).snapshot(), 4))
         with open(self.folder / "a.pickle", "rb") as file:
             ran = subprocess.run([TOOL, "view", "-", "-o", "-"], stdin=file, capture_output=True, check=True)
-        self.assertEqual(viewed.Model(ran.stdout.decode()).facts["name"], "standard input")
+        self.assertEqual(view_program.Model(ran.stdout.decode()).facts["name"], "standard input")
 
     def test_without_a_history_it_shows_the_end(self):
-        programme = viewed.Programme(10, 200)
-        snapshot = programme.snapshot() | {"device_traces": [[]]}
+        program = view_program.Program(10, 200)
+        snapshot = program.snapshot() | {"device_traces": [[]]}
         (self.folder / "a.pickle").write_bytes(pickle.dumps(snapshot, 4))
         said = self.view("a.pickle", "-o", "page.html")
         self.assertIn("_record_memory_history", said)
-        model = viewed.Model((self.folder / "page.html").read_text(encoding="utf-8"))
-        end = programme.states[-1]
+        model = view_program.Model((self.folder / "page.html").read_text(encoding="utf-8"))
+        end = program.states[-1]
         self.assertEqual(model.figures(0), {key: end[key] for key in ("live", "pending", "reserved", "blocks")})
 
     def test_a_history_that_contradicts_its_segments_opens(self):
-        snapshot = viewed.Programme(11, 300).snapshot()
+        snapshot = view_program.Program(11, 300).snapshot()
         trace = snapshot["device_traces"][0]
         alloc = next(i for i, entry in enumerate(trace) if entry["action"] == "alloc")
         trace.insert(alloc + 1, dict(trace[alloc]))
         done = next(i for i, entry in enumerate(trace) if entry["action"] == "free_completed")
         trace.insert(done + 1, dict(trace[done]))
-        model = viewed.Model(self.page(snapshot, status=1))
+        model = view_program.Model(self.page(snapshot, status=1))
         self.assertTrue(model.whole)
         self.assertEqual(model.facts["unmatched"], 2)
         self.assertRegex(self.said, "snapshot.pickle: no segment of the file contains 1 allocated block of .*, which the report leaves out")
 
     def test_bad_files_are_refused_and_leave_no_page(self):
-        whole, huge = pickle.dumps(viewed.Programme(12, 50).snapshot(), 4), viewed.Programme(12, 50).snapshot()
+        whole, huge = pickle.dumps(view_program.Program(12, 50).snapshot(), 4), view_program.Program(12, 50).snapshot()
         huge["device_traces"][0][-1]["size"] = 1 << 50
         for contents, says in ((whole[:len(whole) // 2], "byte"), (b"hello", "text file"), (pickle.dumps({"a": 1}), "no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "neither events nor segments"),
@@ -187,8 +186,8 @@ class ViewTest(unittest.TestCase):
         self.view("bad", "-o", "page.html", status=2)
         self.assertEqual((self.folder / "page.html").read_text(encoding="utf-8"), "before")
 
-    def test_a_full_disk_is_said(self):
-        (self.folder / "a.pickle").write_bytes(pickle.dumps(viewed.Programme(13, 20).snapshot(), 4))
+    def test_full_disk_is_reported(self):
+        (self.folder / "a.pickle").write_bytes(pickle.dumps(view_program.Program(13, 20).snapshot(), 4))
         with open("/dev/full", "wb") as full:
             ran = subprocess.run([TOOL, "view", self.folder / "a.pickle", "-o", "-"], stdout=full, stderr=subprocess.PIPE,
                                  text=True, check=False)

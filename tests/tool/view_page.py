@@ -11,9 +11,10 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
+
+from folder_case import FolderCase
 
 SKIPPED = 77
 SYSTEM = "/usr/bin/python3"  # Debian's packages are this one's
@@ -36,7 +37,7 @@ if not BROWSER or not DRIVER:
     print("chromium, chromedriver or selenium is not installed; run .ci/setup chromium chromium-driver python3-selenium")
     sys.exit(SKIPPED)
 sys.path.insert(0, str(ROOT / "tests/support"))
-import viewed  # pylint: disable=wrong-import-position
+import view_program  # pylint: disable=wrong-import-position
 
 KINDS = ("live", "pending", "reserved", "cached", "stranded")
 STATES = """
@@ -69,7 +70,7 @@ return Array.from({length: width}, (_, c) => ({moment: edges[c], mapped: total(g
 """
 
 
-class PageTest(unittest.TestCase):
+class PageTest(FolderCase):
     """One browser for all; a folder for each."""
 
     @classmethod
@@ -82,11 +83,6 @@ class PageTest(unittest.TestCase):
         options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
         cls.browser = webdriver.Chrome(service=Service(DRIVER), options=options)
         cls.addClassCleanup(cls.browser.quit)
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def requests(self):
         """What the browser asked for since the last call."""
@@ -137,45 +133,45 @@ class PageTest(unittest.TestCase):
         """The moment that a pane shows."""
         return self.run_script("return Main.panes[arguments[0]].cursor", pane)
 
-    def test_the_state_at_every_event_is_that_of_the_programme(self):
+    def test_state_matches_the_program_at_every_event(self):
         for seed, early in ((1, 0), (2, 200)):
-            programme = viewed.Programme(seed, 700, early)
-            self.open(programme.snapshot())
-            self.assertEqual(self.run_script(STATES), programme.states)
+            program = view_program.Program(seed, 700, early)
+            self.open(program.snapshot())
+            self.assertEqual(self.run_script(STATES), program.states)
 
-    def test_the_series_are_those_of_the_programme(self):
-        programme = viewed.Programme(3, 1500, 300)
-        self.open(programme.snapshot())
-        expected = [[state["live"] + state["pending"], state["pending"], state["reserved"]] for state in programme.states]
+    def test_series_match_the_program(self):
+        program = view_program.Program(3, 1500, 300)
+        self.open(program.snapshot())
+        expected = [[state["live"] + state["pending"], state["pending"], state["reserved"]] for state in program.states]
         self.assertEqual(self.run_script(SERIES), expected)
 
     def test_a_column_has_the_peak_of_its_events(self):
-        programme = viewed.Programme(4, 3000)
-        self.open(programme.snapshot())
+        program = view_program.Program(4, 3000)
+        self.open(program.snapshot())
         for from_, to, width in ((0, 1, 1), (0, 1, 3), (0, 1, 7), (0.1, 0.9, 100), (0.5, 0.52, 400)):
             columns = self.run_script(COLUMNS, from_, to, width)
             for first, last, used, reserved in columns:
-                states = programme.states[first:last + 1]
+                states = program.states[first:last + 1]
                 self.assertEqual(used, max(state["live"] + state["pending"] for state in states), (first, last))
                 self.assertEqual(reserved, max(state["reserved"] for state in states), (first, last))
             self.assertEqual(len(columns), width)
 
     def test_summed_blocks_are_in_the_peaks(self):
-        programme = viewed.Programme(15, 2000)
-        self.open(programme.snapshot(), options=("--blocks", "60"))
+        program = view_program.Program(15, 2000)
+        self.open(program.snapshot(), options=("--blocks", "60"))
         for width in (1, 5):
             columns = self.run_script(COLUMNS, 0, 1, width)
             for place, kind in ((2, lambda state: state["live"] + state["pending"]), (3, lambda state: state["reserved"])):
-                self.assertEqual(max(column[place] for column in columns), max(map(kind, programme.states)))
+                self.assertEqual(max(column[place] for column in columns), max(map(kind, program.states)))
         self.assertIn("aggregated", self.element(".figures").text)
 
     def test_pages_over_time_add_up(self):
         for seed, early in ((5, 0), (6, 400)):
-            programme = viewed.Programme(seed, 900, early)
-            self.open(programme.snapshot())
+            program = view_program.Program(seed, 900, early)
+            self.open(program.snapshot())
             for width, height in ((300, 40), (37, 160)):
                 for column in self.run_script(PAGES, width, height):
-                    state = programme.states[column["moment"]]
+                    state = program.states[column["moment"]]
                     blocks = state["reserved"] - state["cached"]
                     self.assertEqual(column["mapped"], state["reserved"])
                     self.assertEqual(column["live"] + column["pending"], blocks)
@@ -190,7 +186,7 @@ class PageTest(unittest.TestCase):
             self.assertTrue(all(0 <= state["stranded"] <= state["cached"] for state in states))
 
     def test_a_click_shows_the_stack(self):
-        self.open(viewed.Programme(7, 500).snapshot())
+        self.open(view_program.Program(7, 500).snapshot())
         point = self.run_script("""
             const pane = Main.panes[0], p = pane.picture, c = Math.floor(p.inner / 2);
             const box = pane.timeline.getBoundingClientRect();
@@ -203,10 +199,10 @@ class PageTest(unittest.TestCase):
         self.assertIn("active (allocated and pending)", self.element(".timeline ~ .figures").text)
 
     def test_a_search_finds_blocks_by_their_stack(self):
-        programme = viewed.Programme(8, 800)
-        allocs = [at + 1 for at, entry in enumerate(programme.trace)
+        program = view_program.Program(8, 800)
+        allocs = [at + 1 for at, entry in enumerate(program.trace)
                   if entry["action"] == "alloc" and entry["frames"][1]["name"] == "layer4"]
-        self.open(programme.snapshot())
+        self.open(program.snapshot())
         self.press(Keys.HOME, "/")
         self.press("LAYER4")
         self.assertTrue(self.element("#found").text.startswith(f"{len(allocs)} blocks"), self.element("#found").text)
@@ -219,18 +215,18 @@ class PageTest(unittest.TestCase):
         self.press(Keys.ESCAPE)
         self.assertEqual(self.element("#found").text, "")
 
-    def test_keys_move_the_cursor_and_the_picture(self):
-        programme = viewed.Programme(9, 400)
-        end = len(programme.trace)
-        self.open(programme.snapshot())
+    def test_keys_move_the_cursor_and_the_view(self):
+        program = view_program.Program(9, 400)
+        end = len(program.trace)
+        self.open(program.snapshot())
         self.assertEqual(self.cursor(), end)
         self.press(Keys.LEFT)
         self.assertEqual(self.cursor(), end - 1)
         self.press(Keys.HOME, Keys.RIGHT, Keys.RIGHT)
         self.assertEqual(self.cursor(), 2)
         self.press("p")
-        peak = programme.states[self.cursor()]
-        self.assertEqual(peak["live"] + peak["pending"], max(state["live"] + state["pending"] for state in programme.states))
+        peak = program.states[self.cursor()]
+        self.assertEqual(peak["live"] + peak["pending"], max(state["live"] + state["pending"] for state in program.states))
         self.press("+", "+")
         view = self.run_script("const v = Main.panes[0].view; return [v.from, v.to]")
         self.assertAlmostEqual(view[1] - view[0], 0.49)
@@ -239,8 +235,8 @@ class PageTest(unittest.TestCase):
         last = self.run_script("const v = Main.panes[0].view; return [v.moment(0), v.moment(1)]")
         self.assertEqual(last[1], end)
 
-    def test_the_mouse_zooms_and_moves_the_picture(self):
-        self.open(viewed.Programme(17, 600).snapshot())
+    def test_mouse_zooms_and_moves_the_view(self):
+        self.open(view_program.Program(17, 600).snapshot())
         view = "const v = Main.panes[0].view; return [v.from, v.to]"
         timeline = self.element(".timeline")
         origin = ScrollOrigin.from_element(timeline)
@@ -254,7 +250,7 @@ class PageTest(unittest.TestCase):
         self.assertAlmostEqual(moved[1] - moved[0], zoomed[1] - zoomed[0])
 
     def test_two_files_move_together(self):
-        self.open(viewed.Programme(10, 300).snapshot(), viewed.Programme(11, 500).snapshot())
+        self.open(view_program.Program(10, 300).snapshot(), view_program.Program(11, 500).snapshot())
         self.assertEqual([node.text for node in self.browser.find_elements(By.TAG_NAME, "h2")],
                          [str(self.folder / "0.pickle"), str(self.folder / "1.pickle")])
         places = [node.location for node in self.browser.find_elements(By.CSS_SELECTOR, ".pane")]
@@ -265,10 +261,10 @@ class PageTest(unittest.TestCase):
         self.assertLess(views[0][1] - views[0][0], 1)
 
     def test_reasons_of_pages_are_those_of_the_end(self):
-        programme = viewed.Programme(16, 300)
-        snapshot = programme.snapshot()
+        program = view_program.Program(16, 300)
+        snapshot = program.snapshot()
         segment = max(snapshot["segments"], key=lambda one: one["total_size"])
-        page = [segment["address"], viewed.PAGE, "pinned", 0, viewed.PAGE, viewed.PAGE // 2]
+        page = [segment["address"], view_program.PAGE, "pinned", 0, view_program.PAGE, view_program.PAGE // 2]
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 5, "left_out": 0, "pages": [page]}]}
         self.open(snapshot)
         self.assertIn("not released: 2.00 MiB (pinned)", self.element(".figures:has(+ .state)").text)
@@ -282,7 +278,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.run_script("return Main.panes[0].state.pinned.length"), 0)
 
     def test_nodes_are_few_whatever_the_file(self):
-        snapshot = viewed.Programme(12, 3000).snapshot()
+        snapshot = view_program.Program(12, 3000).snapshot()
         for number, entry in enumerate(snapshot["device_traces"][0]):
             if "frames" in entry:
                 entry["frames"] = [{"name": f"site{number}", "filename": "many.py", "line": number}]
@@ -325,7 +321,7 @@ class PageTest(unittest.TestCase):
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
     def test_dark_and_light(self):
-        self.open(viewed.Programme(13, 100).snapshot())
+        self.open(view_program.Program(13, 100).snapshot())
         grounds = []
         for scheme in ("light", "dark"):
             self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
@@ -336,9 +332,9 @@ class PageTest(unittest.TestCase):
         self.assertNotEqual(grounds[0][1], grounds[1][1])
 
     def test_a_file_without_history_shows_its_blocks(self):
-        programme = viewed.Programme(14, 300)
-        self.open(programme.snapshot() | {"device_traces": [[]]})
-        self.assertEqual(self.run_script(STATES), [programme.states[-1]])
+        program = view_program.Program(14, 300)
+        self.open(program.snapshot() | {"device_traces": [[]]})
+        self.assertEqual(self.run_script(STATES), [program.states[-1]])
         self.assertIn("no events were recorded", self.element(".figures").text)
 
 

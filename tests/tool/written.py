@@ -18,7 +18,7 @@ import unittest
 
 ROOT = pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
-import viewed  # pylint: disable=wrong-import-position
+import view_program  # pylint: disable=wrong-import-position
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 TRACE = "xtrace 1\n" + "".join(f"a {i} {512 * (i % 40 + 1)} 0\nf {i}\n" for i in range(200))
@@ -54,7 +54,7 @@ class Written(unittest.TestCase):
         self.trace = pathlib.Path(folder.name, "t.xtrace")
         self.trace.write_text(TRACE, encoding="utf-8")
         self.snapshot = pathlib.Path(folder.name, "job.pickle")
-        self.snapshot.write_bytes(pickle.dumps(viewed.Programme(13, 800).snapshot(), 4))
+        self.snapshot.write_bytes(pickle.dumps(view_program.Program(13, 800).snapshot(), 4))
         self.pipe = pathlib.Path(folder.name, "pipe")
 
     def writers(self, out="out"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programmes on xseg: what PyTorch's users do with memory goes on working.
+"""Small programs on xseg: what PyTorch's users do with memory goes on working.
 
 adapter.py DRIVER; each test runs one function of this file in a process of its own.
 """
@@ -650,7 +650,7 @@ def run_case(name):
     print("case", name, "done")
 
 
-class Programmes(unittest.TestCase):
+class Programs(unittest.TestCase):
     """Each case in a process of its own."""
 
 
@@ -662,7 +662,7 @@ def add(name, function):
         self.assertIn(f"case {name} done", backends.finish(process, "xseg"))
 
     test.__doc__ = function.__doc__
-    setattr(Programmes, "test_" + name, test)
+    setattr(Programs, "test_" + name, test)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Settings, limits, texts of errors and the profiler's events on xseg are what they are on PyTorch's own allocator.
 
-agreement.py DRIVER; each test runs a programme of agreement_cases.py in processes of its own, and compares what they tell.
+agreement.py DRIVER; each test runs a program of agreement_cases.py in processes of its own, and compares what they tell.
 """
 import pathlib
 import sys
@@ -14,17 +14,17 @@ DRIVER = sys.argv[1]
 
 
 def told(text):
-    """What a programme told."""
+    """What a program told."""
     return [line for line in text.splitlines() if line.startswith("tell ")]
 
 
 class Agreement(unittest.TestCase):
-    """Each programme."""
+    """Each program."""
 
     maxDiff = 4000
 
     def run_on(self, backend, name, **variables):
-        """What a programme printed."""
+        """What a program printed."""
         return backends.finish(backends.start(DRIVER, backend, CASES, name, **variables), backend)
 
     def compare(self, name, settings, **variables):

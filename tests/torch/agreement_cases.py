@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Programmes that print what PyTorch's settings, limits, errors and profiler do: agreement_cases.py NAME.
+"""Programs that print what PyTorch's settings, limits, errors and profiler do: agreement_cases.py NAME.
 
 agreement.py runs each on both allocators and compares what is printed.
 """
@@ -25,7 +25,7 @@ def tell(*what):
 
 
 def set_settings(text):
-    """Change the settings as PyTorch lets a programme; what is refused, is told.  Returns whether it was accepted."""
+    """Change the settings as PyTorch lets a program; what is refused, is told.  Returns whether it was accepted."""
     try:
         torch.cuda.memory._set_allocator_settings(text)  # pylint: disable=protected-access
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Programmes that print what they see print the same on PyTorch's own allocator and on xseg, in both modes.
+"""Programs that print what they see print the same on PyTorch's own allocator and on xseg, in both modes.
 
 alike.py DRIVER ["NAME..."...]
 """
@@ -40,12 +40,12 @@ class Alike(unittest.TestCase):
 
 
 def printed(text):
-    """The programme's own lines: each begins with "= "."""
+    """The program's own lines: each begins with "= "."""
     return [line for line in text.splitlines() if line.startswith("= ")]
 
 
 def add(names, is_expandable):
-    """A test for programmes in a mode."""
+    """A test for programs in a mode."""
     setattr(Alike, f"test_{names.split()[0]}_{'expandable' if is_expandable else 'classic'}",
             lambda self: self.compare(names, is_expandable))
 

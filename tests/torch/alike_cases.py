@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programmes that print what they see of pools, history and children: alike_cases.py NAME...
+"""Small programs that print what they see of pools, history and children: alike_cases.py NAME...
 
 They print the same on each allocator, which alike.py looks at.
 """

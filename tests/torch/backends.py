@@ -110,15 +110,15 @@ def can_be_forked(environment):
     return not early
 
 
-def start(driver, backend, programme, *arguments, **variables):
-    """A process that runs a programme on an allocator; variables are the environment's."""
+def start(driver, backend, program, *arguments, **variables):
+    """A process that runs a program on an allocator; variables are the environment's."""
     environment = plain_environment()
     environment.update(BACKENDS[backend], XSEG_DRIVER=str(driver), **variables)
     environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(driver).parent / "libxseg.so"))
     if can_be_forked(environment):
-        return Forked(Server.of(str(driver)), [str(argument) for argument in (programme, *arguments)], environment)
+        return Forked(Server.of(str(driver)), [str(argument) for argument in (program, *arguments)], environment)
     return subprocess.Popen([sys.executable, ENVIRONMENT, "--offline", "--driver", driver, "run", "python",
-                             HERE / "on_backend.py", programme, *arguments],
+                             HERE / "on_backend.py", program, *arguments],
                             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programmes of PyTorch's, each a check of its own: cases.py NAME.  They run on any allocator."""
+"""Small programs of PyTorch's, each a check of its own: cases.py NAME.  They run on any allocator."""
 import ctypes
 import os
 import sys

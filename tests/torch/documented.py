@@ -27,7 +27,7 @@ else:
 
 
 def shown(words, page=PAGE):
-    """The one block of the page that has these words, as a programme."""
+    """The one block of the page that has these words, as a program."""
     found = [block for block in re.findall(r"^```\w*\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
              if words in block]
     if len(found) != 1:

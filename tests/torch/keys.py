@@ -15,7 +15,7 @@ VALUES = {"max_split_size_mb": "64", "expandable_segments_reserve": "0.5",
           "soft_limit_mb": "20000", "hard_limit_mb": "20000"}
 
 
-def programme(*keys):
+def program(*keys):
     """The names among them that PyTorch does not know; it refuses a setting of such a name with these words."""
     import torch  # pylint: disable=import-outside-toplevel,import-error
 
@@ -35,7 +35,7 @@ class Keys(unittest.TestCase):
         tool = pathlib.Path(sys.argv[1]).parent / "xseg"
         known = json.loads(subprocess.run([tool, "config", "--json"], capture_output=True, check=True).stdout)["keys"]
         keys = [key["name"] + ":" + VALUES.get(key["name"], key["default"]) for key in known]
-        said = backends.finish(backends.start(sys.argv[1], "native", HERE, "programme", *keys), "native").splitlines()
+        said = backends.finish(backends.start(sys.argv[1], "native", HERE, "program", *keys), "native").splitlines()
         unknown = [line.split()[1] for line in said if line.startswith("unknown ")]
         self.assertIn("page_size", unknown)
         with tempfile.NamedTemporaryFile("w", encoding="ascii") as trace:
@@ -48,8 +48,8 @@ class Keys(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "programme":
-        programme(*sys.argv[2:])
+    if sys.argv[1] == "program":
+        program(*sys.argv[2:])
         sys.exit()
     backends.require(sys.argv[1])
     unittest.main(argv=sys.argv[:1])

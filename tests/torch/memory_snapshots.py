@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The examples of PyTorch's post "Debugging PyTorch memory use with snapshots", on both allocators: memory_snapshots.py DRIVER.
 
-The programmes are the post's, with a model of this file's for torchvision's.
+The programs are the post's, with a model of this file's for torchvision's.
 """
 import contextlib
 import io
@@ -37,7 +37,7 @@ def observed_shortage(torch, path):
         print("raised")
 
 
-def programme(folder):
+def program(folder):
     """The post's, from its beginning to its end."""
     import torch  # pylint: disable=import-outside-toplevel
     from torch import nn  # pylint: disable=import-outside-toplevel
@@ -84,7 +84,7 @@ class Example(unittest.TestCase):
             held = tempfile.TemporaryDirectory()
             cls.addClassCleanup(held.cleanup)
             cls.folders[backend] = pathlib.Path(held.name)
-            started[backend] = backends.start(sys.argv[1], backend, HERE, "programme", held.name,
+            started[backend] = backends.start(sys.argv[1], backend, HERE, "program", held.name,
                                               PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
         for backend, process in started.items():
             cls.said[backend] = backends.finish(process, backend).splitlines()
@@ -94,7 +94,7 @@ class Example(unittest.TestCase):
         return pickle.loads((self.folders[backend] / name).read_bytes())
 
     def counted(self, backend, word):
-        """The numbers behind a word that the programme printed."""
+        """The numbers behind a word that the program printed."""
         line = next(line for line in self.said[backend] if line.startswith(word + " "))
         return [int(number) for number in line.split()[1:]]
 
@@ -118,7 +118,7 @@ class Example(unittest.TestCase):
         spec.loader.exec_module(module)
         return module
 
-    def test_the_programmes_say_alike(self):
+    def test_the_programs_say_alike(self):
         self.maxDiff = None
         # Which allocator it is, and what a library with self-checks says first.
         own = ("backend", "xseg: self-checks: ")
@@ -177,7 +177,7 @@ class Example(unittest.TestCase):
         """xseg's own commands read the files of both."""
         for backend, folder in self.folders.items():
             for name in ("snapshot.pickle", "snapshot2.pickle", "oom_snapshot.pickle"):
-                self.assertRegex(self.tool("blame", folder / name), re.escape(pathlib.Path(HERE).name) + r":\d+ programme")
+                self.assertRegex(self.tool("blame", folder / name), re.escape(pathlib.Path(HERE).name) + r":\d+ program")
                 self.tool("replay", folder / name)
                 self.tool("view", folder / name, "-o", folder / "page.html")
                 self.assertIn('id="facts-0"', (folder / "page.html").read_text(encoding="utf-8"))
@@ -200,8 +200,8 @@ class Example(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "programme":
-        programme(pathlib.Path(sys.argv[2]))
+    if sys.argv[1] == "program":
+        program(pathlib.Path(sys.argv[2]))
         sys.exit()
     if sys.argv[1] == "training":
         training(sys.argv[2])

@@ -379,13 +379,13 @@ def case_no_split():
     return said
 
 
-def tracked(programme):
-    """What a trace tracker hears of a programme: action, device, block, bytes, stream, pool.
+def tracked(program):
+    """What a trace tracker hears of a program: action, device, block, bytes, stream, pool.
 
     Which of several segments goes first is nobody's business.
     """
     METHODS.library.methods_listen(True)
-    kept = programme()
+    kept = program()
     METHODS.library.methods_listen(False)
     blocks, streams, pools = Numbers(), Numbers(0), Numbers((0, 0))
     said = []
@@ -408,7 +408,7 @@ def case_trace_tracker():
     METHODS.track()
     side = torch.cuda.Stream()
 
-    def programme():
+    def program():
         small, large = torch.empty(1000, dtype=torch.uint8, device="cuda"), byte_tensor(30)
         other = byte_tensor(3, "cuda:1")
         del small
@@ -443,7 +443,7 @@ def case_trace_tracker():
         del graph, second, third
         torch.cuda.empty_cache()
 
-    return [tracked(programme), tracked(capture)]
+    return [tracked(program), tracked(capture)]
 
 
 def case_single_pages_are_segments():
@@ -508,7 +508,7 @@ def overlap(ranges, address, size):
     return [number for number in common if number > 0]
 
 
-def random_programme(seed):
+def random_program(seed):
     """Blocks come and go on three streams and in two pools; what is left at the end."""
     chance = random.Random(seed)
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
@@ -535,7 +535,7 @@ def case_tracker_account():
     """
     METHODS.track()
     METHODS.library.methods_listen(True)
-    live, pools = random_programme(7)
+    live, pools = random_program(7)
     METHODS.library.methods_listen(False)
     mirror, count = Mirror(), collections.Counter()
     for action, device, address, size, *_ in METHODS.heard():

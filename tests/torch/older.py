@@ -13,7 +13,7 @@ import tempfile
 
 import backends
 
-PROGRAMME = """
+PROGRAM = """
 import os
 import torch
 os.environ["XDG_CACHE_HOME"] = {folder!r}
@@ -60,15 +60,15 @@ except RuntimeError as refusal:
 """
 
 
-def run(programme, compiler, **variables):
-    """What a programme prints with an adapter that is built for it."""
+def run(program, compiler, **variables):
+    """What a program prints with an adapter that is built for it."""
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith(("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"))}
     environment.update(PYTHONPATH=str(backends.ADAPTER), CXX=compiler, **variables)
     environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(sys.argv[1]).parent / "libxseg.so"))
     with tempfile.TemporaryDirectory() as folder:
         ran = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", sys.argv[1], "run", "python", "-c",
-                              programme.format(folder=folder)], env=environment, capture_output=True, text=True, check=False)
+                              program.format(folder=folder)], env=environment, capture_output=True, text=True, check=False)
     print(ran.stdout, ran.stderr)
     return ran.stdout.split()
 
@@ -79,7 +79,7 @@ def main():
     if "xseg" not in backends.BACKENDS:
         print("the adapter is not in this tree")
         return backends.SKIPPED
-    is_right = run(PROGRAMME, "c++ -DXSEG_TORCH_WITHOUT_MARKS") == "tag 20 capture 60 afterwards 40 in the end 20".split()
+    is_right = run(PROGRAM, "c++ -DXSEG_TORCH_WITHOUT_MARKS") == "tag 20 capture 60 afterwards 40 in the end 20".split()
     if shutil.which("clang++"):
         is_right &= run(SETTINGS, "clang++", PYTORCH_CUDA_ALLOC_CONF="backend:native") == "1000 1 2 True".split()
     return 0 if is_right else 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Runs a programme of PyTorch's on the allocator that the environment asks for, and says which that is.
+"""Runs a program of PyTorch's on the allocator that the environment asks for, and says which that is.
 
-on_backend.py PROGRAMME [ARGS...]; with XSEG_TORCH=1 it is xseg.  The first line is "backend NAME".
+on_backend.py PROGRAM [ARGS...]; with XSEG_TORCH=1 it is xseg.  The first line is "backend NAME".
 """
 import os
 import runpy

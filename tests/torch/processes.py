@@ -217,7 +217,7 @@ class Processes(unittest.TestCase):
             self.assertEqual(len(strings(section(title))), 1)
             self.assertTrue(strings(section(title))[0].startswith("budget_file:/run/xseg/"))
         for config in strings(page):
-            # The folder is missing here: a sentence, and the programme goes on.
+            # The folder is missing here: a sentence, and the program goes on.
             process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:one_tensor", "none",
                                      XSEG_ALLOC_CONF=re.sub("budget_file:[^,]+", "budget_file:/nowhere/ledger", config))
             text = backends.finish(process, "xseg")

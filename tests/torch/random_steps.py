@@ -22,8 +22,8 @@ if os.environ.get("XSEG_TORCH") == "1":
 MIB = 1 << 20
 
 
-class Programme:
-    """The state of a programme: what is live, by what it was allocated on."""
+class Program:
+    """The state of a program: what is live, by what it was allocated on."""
 
     def __init__(self, seed, kinds):
         self.random = random.Random(seed)
@@ -118,13 +118,13 @@ class Programme:
 
 
 def main():
-    programme = Programme(int(sys.argv[1]), sys.argv[3])
+    program = Program(int(sys.argv[1]), sys.argv[3])
     every = int(sys.argv[4])
     print(torch.cuda.get_allocator_backend(), file=sys.stderr)
-    taken = pictures.Pictures(programme.streams)
+    taken = pictures.Pictures(program.streams)
     for step in range(int(sys.argv[2])):
-        name = programme.step()
-        picture = taken.take(programme.tensors()) if step % every == every - 1 else None
+        name = program.step()
+        picture = taken.take(program.tensors()) if step % every == every - 1 else None
         print(json.dumps([name, torch.cuda.memory_stats(), picture]))
 
 

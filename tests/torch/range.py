@@ -208,7 +208,7 @@ def case_locks():
     expect(set(heard) == {"on_map", "on_unmap", "on_trace"}, set(heard))
 
 
-class Programmes(unittest.TestCase):
+class Programs(unittest.TestCase):
     """Each case in a process of its own."""
 
 
@@ -221,7 +221,7 @@ def add(name, function):
         self.assertIn(f"case {name} done", backends.finish(process, "xseg"))
 
     test.__doc__ = function.__doc__
-    setattr(Programmes, "test_" + name, test)
+    setattr(Programs, "test_" + name, test)
 
 
 if __name__ == "__main__":

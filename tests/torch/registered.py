@@ -251,7 +251,7 @@ def case_classic():
     expect(asked(tensor, 50 * MIB) == (0, 100, 1), asked(tensor, 50 * MIB))
 
 
-class Programmes(unittest.TestCase):
+class Programs(unittest.TestCase):
     """Each case in a process of its own."""
 
     def said(self, name):
@@ -278,7 +278,7 @@ def add(name, function):
         self.assertNotRegex("\n".join(said), r"xseg(\.torch)?:")
 
     test.__doc__ = function.__doc__
-    setattr(Programmes, "test_" + name, test)
+    setattr(Programs, "test_" + name, test)
 
 
 if __name__ == "__main__":

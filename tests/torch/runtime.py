@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programmes on every allocator, in both modes: what PyTorch does with a device works on the runtime for tests.
+"""Small programs on every allocator, in both modes: what PyTorch does with a device works on the runtime for tests.
 
 runtime.py DRIVER
 """
@@ -31,7 +31,7 @@ WANTED = {
 
 
 def main():
-    """Some processes at a time; with --only NAME... these programmes alone."""
+    """Some processes at a time; with --only NAME... these programs alone."""
     driver = pathlib.Path(sys.argv[1])
     backends.require(driver)
     # torch.compile and optimizers import it.

@@ -3,7 +3,7 @@
 
 So do the snapshot and the history, after so many steps each (see pictures.py).
 
-steps.py DRIVER; the environment's XSEG_TEST_STEPS says how many steps, XSEG_TEST_SEED which programme, XSEG_TEST_EVERY how many
+steps.py DRIVER; the environment's XSEG_TEST_STEPS says how many steps, XSEG_TEST_SEED which program, XSEG_TEST_EVERY how many
 steps lie between two pictures.
 """
 import itertools
@@ -28,7 +28,7 @@ def lines(text):
 
 @unittest.skipUnless("xseg" in backends.BACKENDS, "the adapter is not in this tree")
 class Steps(unittest.TestCase):
-    """One programme on both allocators, in one mode each."""
+    """One program on both allocators, in one mode each."""
 
     def compare_pictures(self, step, theirs, mine):
         """Two pictures that were taken after the same step."""

@@ -1,20 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Amounts as people read them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+/* Amounts in reports. */
 #include "src/tools/output/amount.h"
+#include "tests/support/test.h"
 
-#define KIB UINT64_C(1024)
-#define GIB (KIB << 20)
-
-static void bytes_have_a_unit_that_fits(void **state)
+TEST(bytes_have_a_unit_that_fits)
 {
-    (void)state;
     assert_string_equal(amount_bytes(0).text, "0 bytes");
     assert_string_equal(amount_bytes(KIB - 1).text, "1,023 bytes");
     assert_string_equal(amount_bytes(KIB).text, "1.00 KiB");
@@ -25,50 +15,33 @@ static void bytes_have_a_unit_that_fits(void **state)
     assert_false(amount_bytes_equal(GIB, GIB + GIB / 100));
 }
 
-static void what_cannot_be_seen_is_not_none(void **state)
+TEST(amounts_below_the_last_digit_differ_from_zero)
 {
-    (void)state;
     assert_string_equal(amount_bytes_in_row(KIB, (double)GIB).text, "< 0.01 GiB");
     assert_string_equal(amount_bytes_in_row(0, (double)GIB).text, "0.00 GiB");
 }
 
-static void times_have_one_too(void **state)
+TEST(times_have_a_unit_that_fits)
 {
-    (void)state;
     assert_string_equal(amount_time(9999.4).text, "9999.4 ns");
     assert_string_equal(amount_time(1e4).text, "10.0 us");
     assert_string_equal(amount_time_in_row(5e5, 2e7).text, "0.5 ms");
 }
 
-static void changes_have_a_sign(void **state)
+TEST(changes_have_a_sign)
 {
-    (void)state;
     assert_string_equal(amount_change(0).text, "=");
     assert_string_equal(amount_change((int64_t)KIB).text, "+1.00 KiB");
     assert_string_equal(amount_change(-(int64_t)GIB).text, "-1.00 GiB");
     assert_string_equal(amount_change(INT64_MIN).text, "-8388608.00 TiB");
 }
 
-static void counts_have_commas_and_shares_a_width(void **state)
+TEST(counts_have_commas_and_shares_a_width)
 {
-    (void)state;
     assert_string_equal(amount_count(999).text, "999");
     assert_string_equal(amount_count(1234567).text, "1,234,567");
     assert_string_equal(amount_count(UINT64_MAX).text, "18,446,744,073,709,551,615");
     assert_string_equal(amount_share(1, 8).text, " 12.50 %");
     assert_string_equal(amount_share(8, 8).text, "100.00 %");
     assert_string_equal(amount_share(1, 0).text, "  0.00 %");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_have_a_unit_that_fits),
-        cmocka_unit_test(what_cannot_be_seen_is_not_none),
-        cmocka_unit_test(times_have_one_too),
-        cmocka_unit_test(changes_have_a_sign),
-        cmocka_unit_test(counts_have_commas_and_shares_a_width),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* Biased locks: nobody is let in twice, and nobody sleeps for ever. */
+/* Biased locks, and the process-wide memory barriers that revoke them. */
+#include <errno.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "src/base/biased_lock.h"
+#include "tests/support/test.h"
 
 #define THREADS 4u
 #define ROUNDS  50000u
 
-/* What threads share; `count` and `inside` are plain, so that two at once would spoil them. */
+/* State shared by the threads; `count` and `inside` are not atomic, so overlapping holders corrupt them. */
 struct fixture {
     struct xseg_biased_lock lock;
     unsigned count, inside, collisions;
-    bool rests; /* the holder sleeps now and then, so that others do as well */
+    bool rests; /* the holder sleeps occasionally, so that waiters sleep too */
 };
 
 static void *count_up(void *self)
@@ -62,22 +63,19 @@ static void count_together(bool rests, bool without_barrier)
     xseg_biased_lock_fini(&f.lock);
 }
 
-static void one_at_a_time(void **state)
+TEST(lock_excludes_other_threads)
 {
-    (void)state;
     count_together(false, false);
 }
 
-static void sleepers_are_woken(void **state)
+TEST(sleepers_are_woken)
 {
-    (void)state;
     count_together(true, false);
 }
 
-/* As in a kernel that has no membarrier. */
-static void it_works_without_the_barrier(void **state)
+/* As in a kernel without membarrier(). */
+TEST(lock_works_without_the_barrier)
 {
-    (void)state;
     count_together(false, true);
     count_together(true, true);
 }
@@ -116,7 +114,7 @@ static void *own(void *self)
     use(f, 10);
     assert_true(atomic_load(&f->lock.owner) == xseg_biased_lock_self());
     atomic_store(&f->turn, 1);
-    /* The other thread takes it away while this one goes on. */
+    /* The other thread revokes the lock while this thread continues. */
     use(f, 200000);
     wait_for_turn(f, 2);
     assert_true(atomic_load(&f->lock.owner) == XSEG_BIASED_LOCK_REVOKED);
@@ -124,10 +122,9 @@ static void *own(void *self)
     return NULL;
 }
 
-/* The first thread owns a biased lock, until another one wants it: in the middle of all it does. */
-static void an_owner_gives_way(void **state)
+/* The first thread owns a biased lock until another thread locks it, at any point of the first thread's work. */
+TEST(owner_yields_to_a_waiting_thread)
 {
-    (void)state;
     for (unsigned i = 0; i < 200; i++) {
         struct owned f = {.turn = 0};
         pthread_t thread;
@@ -149,12 +146,12 @@ static void an_owner_gives_way(void **state)
 
 #endif
 
-/* A lock whose holder writes two words, and a note that asks holders to write neither.  The note has a cache line of its
- * own, so that a holder reads it while its own stores still wait for theirs. */
+/* A lock whose holder writes two words, and a flag that asks holders to write neither. The flag has its own cache
+ * line, so that a holder reads it while its stores are still in the store buffer. */
 struct noted {
     _Alignas(64) struct xseg_biased_lock lock;
     unsigned first, second;
-    _Alignas(64) atomic_uint note; /* odd: asks for that */
+    _Alignas(64) atomic_uint note; /* odd: holders must not write */
     atomic_bool is_over;
 };
 
@@ -173,15 +170,14 @@ static void *write_unless_asked(void *self)
     return NULL;
 }
 
-/* Message passing by way of the barrier, in both directions: what holders of before have written is seen, and holders
- * of afterwards see the note.  Counts of arenas rest by this. */
-static void behind_a_barrier_a_free_lock_stays_as_asked(void **state)
+/* Message passing through the barrier in both directions: writes of earlier holders are visible, and later holders
+ * see the flag. Counts of arenas are suspended this way. */
+TEST(released_lock_keeps_its_mode_after_a_barrier)
 {
     struct noted f = {.note = 0};
     unsigned free_times = 0, torn = 0;
     pthread_t thread;
 
-    (void)state;
     xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
     assert_int_equal(pthread_create(&thread, NULL, write_unless_asked, &f), 0);
     for (unsigned i = 0; i < 200000 && free_times < 20000; i++) {
@@ -206,17 +202,158 @@ static void behind_a_barrier_a_free_lock_stays_as_asked(void **state)
     xseg_biased_lock_fini(&f.lock);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_at_a_time),
-        cmocka_unit_test(sleepers_are_woken),
-        cmocka_unit_test(it_works_without_the_barrier),
-#if !XSEG_BIASED_LOCK_IS_ATOMIC
-        cmocka_unit_test(an_owner_gives_way),
-#endif
-        cmocka_unit_test(behind_a_barrier_a_free_lock_stays_as_asked),
-    };
+/* --- Barriers, with each method that the kernel may support. --- */
 
-    return cmocka_run_group_tests_name("biased_lock", tests, NULL, NULL);
+#define BARRIER_ROUNDS 300u
+
+/* --- The kernel, as the test has it: commands of membarrier() that it refuses. --- */
+
+static atomic_uint refused;
+static atomic_uint expedited, global, unmapped;
+
+long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
+long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
+int __real_munmap(void *address, size_t bytes);
+int __wrap_munmap(void *address, size_t bytes);
+
+long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
+{
+    if (number == __NR_membarrier) {
+        atomic_fetch_add(&expedited, a == MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        atomic_fetch_add(&global, a == MEMBARRIER_CMD_GLOBAL);
+        if ((atomic_load(&refused) & (unsigned)a) != 0) {
+            errno = EPERM;
+            return -1;
+        }
+    }
+    return __real_syscall(number, a, b, c, d, e, f);
 }
+
+int __wrap_munmap(void *address, size_t bytes)
+{
+    atomic_fetch_add(&unmapped, 1);
+    return __real_munmap(address, bytes);
+}
+
+static void refuse(unsigned commands)
+{
+    atomic_store(&refused, commands);
+    atomic_store(&expedited, 0);
+    atomic_store(&global, 0);
+    atomic_store(&unmapped, 0);
+}
+
+/* --- Which way is taken. --- */
+
+TEST(barrier_falls_back_when_a_method_fails)
+{
+    if (!xseg_membarrier_register()) {
+        print_message("# this system has no membarrier\n");
+        return;
+    }
+    refuse(0);
+    xseg_membarrier();
+    assert_int_equal(atomic_load(&expedited), 1);
+    assert_int_equal(atomic_load(&global), 0);
+    refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    xseg_membarrier();
+    assert_int_equal(atomic_load(&global), 1);
+    refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
+    xseg_membarrier();
+    assert_int_equal(atomic_load(&expedited), 1);
+    assert_int_equal(atomic_load(&global), 1);
+    assert_int_equal(atomic_load(&unmapped), 1);
+    refuse(0);
+}
+
+/* --- What it is worth. --- */
+
+/* Two threads write their own word and read the other's; at least one must see the other's write (store buffering). */
+struct pair {
+    atomic_uint round, done;
+    atomic_uint mine, other, seen;
+};
+
+static void wait_for(atomic_uint *word, unsigned round)
+{
+    /* The threads must run concurrently; on one CPU the other thread needs the time slice. */
+    for (unsigned spins = 0; atomic_load(word) != round; spins++)
+        if (spins > 10000)
+            (void)sched_yield();
+}
+
+static void *write_and_read(void *self)
+{
+    struct pair *pair = self;
+
+    for (unsigned round = 1; round <= BARRIER_ROUNDS; round++) {
+        wait_for(&pair->round, round);
+        atomic_store_explicit(&pair->mine, round, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst);
+        atomic_store_explicit(&pair->seen, atomic_load_explicit(&pair->other, memory_order_relaxed),
+                              memory_order_relaxed);
+        atomic_store(&pair->done, round);
+    }
+    return NULL;
+}
+
+static void nobody_overlooks_the_other(unsigned commands)
+{
+    struct pair pair = {0};
+    pthread_t thread;
+
+    refuse(commands);
+    assert_int_equal(pthread_create(&thread, NULL, write_and_read, &pair), 0);
+    for (unsigned round = 1; round <= BARRIER_ROUNDS; round++) {
+        unsigned read;
+
+        atomic_store(&pair.round, round);
+        atomic_store_explicit(&pair.other, round, memory_order_relaxed);
+        xseg_membarrier();
+        read = atomic_load_explicit(&pair.mine, memory_order_relaxed);
+        wait_for(&pair.done, round);
+        assert_true(read == round || atomic_load(&pair.seen) == round);
+    }
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    refuse(0);
+}
+
+TEST(barrier_orders_accesses_of_two_threads)
+{
+    (void)xseg_membarrier_register();
+    nobody_overlooks_the_other(0);
+    nobody_overlooks_the_other(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    nobody_overlooks_the_other(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
+}
+
+#if !XSEG_BIASED_LOCK_IS_ATOMIC
+
+static void *take_and_give(void *self)
+{
+    xseg_biased_lock_lock(self);
+    xseg_biased_lock_unlock(self);
+    return NULL;
+}
+
+/* Revoking a lock from its owner issues the barrier and detects its failure. */
+TEST(biased_lock_never_relies_on_a_failed_barrier)
+{
+    struct xseg_biased_lock lock;
+    pthread_t thread;
+
+    xseg_biased_lock_init(&lock, XSEG_RANK_ARENA);
+    if (!lock.has_membarrier) {
+        print_message("# this system has no membarrier: no lock has an owner\n");
+        return;
+    }
+    for (int i = 0; i < 2; i++)
+        (void)take_and_give(&lock);
+    refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    assert_int_equal(pthread_create(&thread, NULL, take_and_give, &lock), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(atomic_load(&global), 1);
+    refuse(0);
+    xseg_biased_lock_fini(&lock);
+}
+
+#endif

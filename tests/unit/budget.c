@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: MIT */
-/* The demand that a process publishes in the shared budget file, and the limit that rejects it. */
+/* Demands, limits and shares of processes on one device. */
 #include <pthread.h>
 #include <stddef.h>
 
+#include "src/base/align.h"
 #include "src/core/budget/budget.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/fallback_chain.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 #include "tests/support/shared_budgets.h"
 
 static struct xseg_shared_budget seen;
 
-/* Expect what the only process says that it wants, and of that, for what it makes pages; MiB. */
+/* Expect the demand of the only process, and the part of it that creates pages, in MiB. */
 static void expect_said(uint64_t wanted, uint64_t growing)
 {
-    assert_int_equal(xseg_shared_budget_scan(&seen, budget_file_path), XSEG_OK);
+    assert_ok(xseg_shared_budget_scan(&seen, budget_file_path));
     assert_int_equal(seen.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
     assert_int_equal(seen.seen[0].record.device_count, 1);
     assert_int_equal(seen.seen[0].record.devices[0].demand, wanted * MIB);
     assert_int_equal(seen.seen[0].record.devices[0].growing, growing * MIB);
 }
 
-static void wants_are_written_at_once(void **state)
+TEST(demands_are_published_immediately)
 {
     char config[256];
 
-    (void)state;
     (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
-    struct xseg_allocator *allocator = scene_open(config);
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    struct xseg_allocator *allocator = env_open(config);
+    env_free(allocator, env_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     expect_said(0, 0);
     assert_false(xseg_budget_request(device, 100 * MIB));
@@ -46,7 +47,7 @@ static void wants_are_written_at_once(void **state)
     expect_said(100, 0);
     xseg_budget_request_end(device, 100 * MIB);
     expect_said(0, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static bool adds_twice;   /* another thread adds a device while its UUID is queried */
@@ -79,22 +80,21 @@ xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
     return __real_xseg_driver_uuid(context, uuid);
 }
 
-/* Who has seen that the UUID is there reads it without a lock, so it is written once. */
-static void a_device_is_named_once(void **state)
+/* Readers read the UUID without a lock once they have seen that it is set, so it is written once. */
+TEST(device_uuid_is_queried_once)
 {
     char config[256];
 
-    (void)state;
     (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
-    struct xseg_allocator *allocator = scene_open(config);
+    struct xseg_allocator *allocator = env_open(config);
     questions = 0;
     adds_twice = true;
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    env_free(allocator, env_alloc(allocator, 4096, NULL));
     assert_true(has_thread);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(questions, 1);
     adds_twice = false;
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 static bool count_device(void *context, const struct xseg_budget_entry *entry)
@@ -105,29 +105,28 @@ static bool count_device(void *context, const struct xseg_budget_entry *entry)
     return true;
 }
 
-static struct xseg_allocator *open_devices(unsigned devices, struct scene_heard *heard)
+static struct xseg_allocator *open_devices(unsigned devices, struct env_log *heard)
 {
     const struct xseg_sim_settings machine = {
         .struct_size = sizeof(machine), .devices = devices, .memory_bytes = 8 * MIB};
     char config[256];
 
-    assert_int_equal(xseg_sim_reset(&machine), XSEG_OK);
+    assert_ok(xseg_sim_reset(&machine));
     (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
-    return scene_open_heard(config, heard);
+    return env_open_logged(config, heard);
 }
 
-static void each_of_64_devices_is_a_member(void **state)
+TEST(each_of_64_devices_is_a_member)
 {
     enum { DEVICES = 64 };
-    struct scene_heard heard = {.lines = 0};
+    struct env_log heard = {.lines = 0};
     struct xseg_allocator *allocator = open_devices(DEVICES, &heard);
     void *block[DEVICES];
     unsigned seen_devices = 0;
 
-    (void)state;
     for (int i = 0; i < DEVICES; i++)
-        assert_int_equal(xseg_alloc(allocator, i, 4096, NULL, &block[i]), XSEG_OK);
-    assert_int_equal(xseg_budget_members(budget_file_path, count_device, &seen_devices), XSEG_OK);
+        assert_ok(xseg_alloc(allocator, i, 4096, NULL, &block[i]));
+    assert_ok(xseg_budget_members(budget_file_path, count_device, &seen_devices));
     assert_int_equal(seen_devices, DEVICES);
     for (int i = 0; i < DEVICES; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -136,10 +135,10 @@ static void each_of_64_devices_is_a_member(void **state)
         /* There is no other process, so a request does not wait. */
         assert_false(xseg_budget_request(device, 4096));
         xseg_budget_request_end(device, 4096);
-        assert_int_equal(xseg_free(allocator, block[i]), XSEG_OK);
+        assert_ok(xseg_free(allocator, block[i]));
     }
     assert_int_equal(heard.lines, 0);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* The value of a metric of a device; -1 if there is none. */
@@ -148,44 +147,43 @@ static int metric(struct xseg_allocator *allocator, const char *name, int device
     static char page[1 << 16];
     char line[96];
 
-    assert_int_equal(xseg_metrics(allocator, page, sizeof(page), NULL), XSEG_OK);
+    assert_ok(xseg_metrics(allocator, page, sizeof(page), NULL));
     (void)snprintf(line, sizeof(line), "\n%s{device=\"%d\"} ", name, device);
     const char *found = strstr(page, line);
     return found == NULL ? -1 : (int)strtol(found + strlen(line), NULL, 10);
 }
 
-/* Expect that a request of device 1 asks no process, for a reason that one line of the log has. */
-static void expect_no_part(struct xseg_allocator *allocator, struct scene_heard *heard,
+/* Expect that a request on device 1 asks no process, for a reason that one log line contains. */
+static void expect_no_part(struct xseg_allocator *allocator, struct env_log *heard,
                            const char *reason)
 {
     struct xseg_device *device;
     void *block = NULL, *more = NULL;
 
-    assert_int_equal(xseg_alloc(allocator, 1, 4 * MIB, NULL, &block), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 1, 4 * MIB, NULL, &block));
     device = xseg_allocator_open_device(allocator, 1);
     assert_false(xseg_budget_is_member(device));
-    /* A request that waited would do so for half a minute. */
+    /* A request that waited would take half a minute. */
     for (unsigned i = 0; i < 3; i++) {
-        scene_expect_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), XSEG_ERR_NO_MEMORY,
-                           "device 1");
+        env_expect_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), XSEG_ERR_NO_MEMORY,
+                         "device 1");
         assert_int_equal(atomic_load(&device->budget->requests), 0);
     }
     assert_int_equal(heard->lines, 1);
     assert_non_null(strstr(heard->line, "budget_file: device 1 is excluded, "));
     assert_non_null(strstr(heard->line, reason));
     assert_int_equal(metric(allocator, "xseg_budget_member", 1), 0);
-    assert_int_equal(xseg_free(allocator, block), XSEG_OK);
+    assert_ok(xseg_free(allocator, block));
 }
 
-/* A device of another process, which would be asked. */
+/* A device of another process, from which memory could be requested. */
 static struct xseg_shared_budget other;
 
-static void a_device_without_a_part_waits_for_no_process(void **state)
+TEST(device_without_a_share_waits_for_no_process)
 {
-    struct scene_heard heard = {.lines = 0};
+    struct env_log heard = {.lines = 0};
 
-    (void)state;
-    assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
+    assert_ok(xseg_shared_budget_open(&other, budget_file_path));
     for (unsigned way = 0; way < 2; way++) {
         struct xseg_allocator *allocator = open_devices(2, &heard);
         void *block = NULL;
@@ -195,38 +193,37 @@ static void a_device_without_a_part_waits_for_no_process(void **state)
             nameless = 1;
         else
             atomic_store(&allocator->budget->members, XSEG_SHARED_BUDGET_DEVICES - 1);
-        assert_int_equal(xseg_alloc(allocator, 0, 4096, NULL, &block), XSEG_OK);
+        assert_ok(xseg_alloc(allocator, 0, 4096, NULL, &block));
         assert_int_equal(metric(allocator, "xseg_budget_member", 0), 1);
         expect_no_part(allocator, &heard, way == 0 ? "no UUID is reported" : "is reached, 64");
-        assert_int_equal(xseg_free(allocator, block), XSEG_OK);
-        assert_int_equal(xseg_config_set(allocator, "budget_file:none"), XSEG_OK);
+        assert_ok(xseg_free(allocator, block));
+        assert_ok(xseg_config_set(allocator, "budget_file:none"));
         assert_int_equal(metric(allocator, "xseg_budget_member", 0), -1);
         nameless = -1;
-        scene_close(allocator);
+        env_close(allocator);
     }
     xseg_shared_budget_close(&other);
 }
 
 /* The log and the metrics report a process that finds no slot; it joins when another process leaves. */
-static void a_process_without_a_slot_joins_later(void **state)
+TEST(a_process_without_a_slot_joins_later)
 {
     struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
-    struct scene_heard heard = {.lines = 0};
+    struct env_log heard = {.lines = 0};
     void *block = NULL;
 
-    (void)state;
     assert_non_null(many);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        assert_int_equal(xseg_shared_budget_open(&many[i], budget_file_path), XSEG_OK);
+        assert_ok(xseg_shared_budget_open(&many[i], budget_file_path));
     struct xseg_allocator *allocator = open_devices(1, &heard);
-    assert_int_equal(xseg_alloc(allocator, 0, 4096, NULL, &block), XSEG_OK);
+    assert_ok(xseg_alloc(allocator, 0, 4096, NULL, &block));
     assert_int_equal(heard.lines, 1);
     assert_non_null(strstr(heard.line, "64 processes have \""));
     assert_int_equal(metric(allocator, "xseg_budget_member", 0), 0);
     assert_int_equal(metric(allocator, "xseg_budget_demand_bytes", 0), -1);
     xseg_shared_budget_close(&many[20]);
-    /* Turns are rare with the longest time; a turn a millisecond later is due. */
-    assert_int_equal(xseg_config_set(allocator, "budget_wait_ms:8"), XSEG_OK);
+    /* With the longest timeout rounds are rare; a round one millisecond later is due. */
+    assert_ok(xseg_config_set(allocator, "budget_wait_ms:8"));
     for (unsigned tries = 0; tries < 3000 && metric(allocator, "xseg_budget_member", 0) != 1;
          tries++)
         (void)usleep(10000);
@@ -234,34 +231,182 @@ static void a_process_without_a_slot_joins_later(void **state)
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         xseg_shared_budget_close(&many[i]);
     free(many);
-    assert_int_equal(xseg_free(allocator, block), XSEG_OK);
-    scene_close(allocator);
+    assert_ok(xseg_free(allocator, block));
+    env_close(allocator);
 }
 
-/* The allowance may have been lifted since it refused. */
-static void a_limit_is_known_by_its_value(void **state)
+/* The limit may have been lifted after it rejected the request. */
+TEST(limit_is_identified_by_its_value)
 {
-    struct xseg_allocator *allocator = scene_open("hard_limit_mb:500");
+    struct xseg_allocator *allocator = env_open("hard_limit_mb:500");
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 4096, NULL));
+    env_free(allocator, env_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     assert_int_equal(xseg_device_allowance(device), 500 * MIB);
     assert_int_equal(xseg_oom_cause_of_limit(device, 500 * MIB), XSEG_OOM_CAUSE_HARD_LIMIT);
     assert_int_equal(xseg_oom_cause_of_limit(device, 400 * MIB), XSEG_OOM_CAUSE_BUDGET);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-int main(void)
+/* --- Shares, and the memory that each member releases for others. --- */
+
+#define TOTAL (64 * GIB)
+#define MOST  8u
+
+static struct xseg_budget_member member(uint64_t taken, uint64_t idle, uint64_t wanted,
+                                        uint64_t share, uint64_t floor)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wants_are_written_at_once),
-        cmocka_unit_test(a_device_is_named_once),
-        cmocka_unit_test(each_of_64_devices_is_a_member),
-        cmocka_unit_test(a_device_without_a_part_waits_for_no_process),
-        cmocka_unit_test(a_process_without_a_slot_joins_later),
-        cmocka_unit_test(a_limit_is_known_by_its_value),
-    };
-
-    return cmocka_run_group_tests_name("budget", tests, budget_files_begin, budget_files_end);
+    return (struct xseg_budget_member){.physical = taken * GIB,
+                                       .idle = idle * GIB,
+                                       .demand = wanted * GIB,
+                                       .named_share = share,
+                                       .floor = floor * GIB};
 }
+
+static uint64_t released_by(const struct xseg_budget_member *members, unsigned count, unsigned own,
+                            uint64_t free)
+{
+    return xseg_budget_split(members, count, own, TOTAL, free).release;
+}
+
+TEST(configured_shares_are_kept)
+{
+    const struct xseg_budget_member two[] = {member(10, 0, 0, 750000, 0), member(20, 0, 0, 0, 0)};
+    const struct xseg_budget_member three[] = {member(0, 0, 0, 500000, 0), member(0, 0, 0, 0, 0),
+                                               member(0, 0, 0, 0, 0)};
+    const struct xseg_budget_member more[] = {member(0, 0, 0, 1000000, 0),
+                                              member(0, 0, 0, 600000, 0), member(0, 0, 0, 0, 0)};
+
+    assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).share, 48 * GIB);
+    assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).share, 16 * GIB);
+    assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).above_share, 4 * GIB);
+    assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).above_share, 0);
+    assert_int_equal(xseg_budget_split(three, 3, 2, TOTAL, 0).share, 16 * GIB);
+    assert_int_equal(xseg_budget_split(more, 3, 0, TOTAL, 0).share, 40 * GIB);
+    assert_int_equal(xseg_budget_split(more, 3, 1, TOTAL, 0).share, 24 * GIB);
+    assert_int_equal(xseg_budget_split(more, 3, 2, TOTAL, 0).share, 0);
+    assert_true(xseg_budget_split(more, 3, 2, TOTAL, 0).exceeds);
+    assert_false(xseg_budget_split(three, 3, 0, TOTAL, 0).exceeds);
+}
+
+/* Demands within a share are met by memory above shares, in proportion; idle memory within shares stays. */
+TEST(memory_above_the_share_is_released_first)
+{
+    const struct xseg_budget_member members[] = {member(10, 0, 4, 0, 0), member(30, 12, 0, 0, 0),
+                                                 member(24, 24, 0, 0, 0), member(0, 0, 0, 0, 0)};
+
+    /* Shares of 16 GiB; 12 and 8 GiB of idle memory are borrowed. */
+    assert_in_range(released_by(members, 4, 1, 0), 4 * GIB * 12 / 20, 4 * GIB * 12 / 20 + 2);
+    assert_in_range(released_by(members, 4, 2, 0), 4 * GIB * 8 / 20, 4 * GIB * 8 / 20 + 2);
+    assert_int_equal(released_by(members, 4, 0, 0), 0);
+    assert_int_equal(released_by(members, 4, 3, 0), 0);
+    /* Free memory is used before members release memory. */
+    assert_int_equal(released_by(members, 4, 1, 4 * GIB), 0);
+    assert_in_range(released_by(members, 4, 1, 3 * GIB), GIB * 12 / 20, GIB * 12 / 20 + 2);
+    assert_int_equal(xseg_budget_split(members, 4, 1, TOTAL, 0).spare, 0);
+    assert_int_equal(xseg_budget_split(members, 4, 1, TOTAL, 7 * GIB).spare, 3 * GIB);
+    assert_int_equal(xseg_budget_split(members, 4, 0, TOTAL, 0).spare, UINT64_MAX);
+    assert_int_equal(xseg_budget_split(members, 4, 0, TOTAL, 0).others_idle, 36 * GIB);
+}
+
+/* Beyond a share idle memory is released down to the floor, but not by members with demands. */
+TEST(idle_memory_is_lent_down_to_the_floor)
+{
+    struct xseg_budget_member members[] = {member(40, 0, 9, 0, 0), member(20, 18, 0, 0, 15),
+                                           member(4, 4, 0, 0, 0)};
+
+    assert_int_equal(released_by(members, 3, 1, 0), 5 * GIB);
+    assert_int_equal(released_by(members, 3, 2, 0), 4 * GIB);
+    assert_int_equal(xseg_budget_split(members, 3, 1, TOTAL, 0).spare, UINT64_MAX);
+    members[2].demand = GIB;
+    assert_int_equal(released_by(members, 3, 2, 0), 0);
+    assert_int_equal(released_by(members, 3, 1, 0), 5 * GIB);
+}
+
+/* Pages that are being created are not released once more; they are reserved for the growing
+ * member. */
+TEST(growing_demands_are_not_released_twice)
+{
+    struct xseg_budget_member members[] = {member(10, 0, 12, 0, 0), member(40, 30, 0, 0, 0)};
+
+    assert_in_range(released_by(members, 2, 1, 2 * GIB), 10 * GIB, 10 * GIB + 2);
+    members[0].growing = 12 * GIB;
+    assert_int_equal(released_by(members, 2, 1, 2 * GIB), 0);
+    assert_int_equal(xseg_budget_split(members, 2, 1, TOTAL, 13 * GIB).spare, GIB);
+    /* One request creates pages, another one waits. */
+    members[0].growing = 5 * GIB;
+    assert_in_range(released_by(members, 2, 1, 2 * GIB), 5 * GIB, 5 * GIB + 2);
+}
+
+/* Two members with demands above their shares do not block each other if there is enough memory for both. */
+TEST(member_above_its_share_gets_spare_memory)
+{
+    const struct xseg_budget_member members[] = {member(20, 0, 10, 0, 0), member(20, 0, 10, 0, 0),
+                                                 member(4, 0, 0, 0, 0)};
+
+    for (unsigned i = 0; i < 2; i++) {
+        const struct xseg_budget_split split = xseg_budget_split(members, 3, i, TOTAL, 20 * GIB);
+
+        assert_true(members[i].physical + split.spare >= 30 * GIB);
+        assert_true(split.share < 30 * GIB);
+    }
+    assert_int_equal(xseg_budget_split(members, 3, 0, TOTAL, GIB).spare, 0);
+}
+
+TEST(members_keep_memory_without_demands)
+{
+    const struct xseg_budget_member alone[] = {member(60, 60, 0, 0, 0)};
+    const struct xseg_budget_member two[] = {member(60, 60, 0, 0, 0), member(1, 1, 0, 0, 0)};
+
+    assert_int_equal(released_by(alone, 1, 0, 0), 0);
+    assert_int_equal(released_by(two, 2, 0, 0), 0);
+    assert_int_equal(released_by(two, 2, 1, 0), 0);
+    assert_int_equal(xseg_budget_split(alone, 1, 0, TOTAL, 0).share, TOTAL);
+}
+
+/* With any statistics: demands are met after some rounds as far as idle memory permits; no member releases more than
+ * its idle memory, or goes below its share or floor while memory above shares remains. */
+TEST(demands_are_met_within_some_rounds)
+{
+    uint64_t random = 7;
+
+    for (unsigned round = 0; round < 20000; round++) {
+        struct xseg_budget_member members[MOST];
+        const unsigned count = 2 + (unsigned)(rng_next(&random) % (MOST - 1));
+        uint64_t free = 0, lendable = 0, want = 0;
+
+        for (unsigned i = 0; i < count; i++) {
+            const uint64_t taken = rng_next(&random) % (TOTAL / count);
+
+            members[i] = (struct xseg_budget_member){
+                .physical = taken,
+                .idle = rng_next(&random) % (taken + 1),
+                .named_share = rng_next(&random) % 3 == 0 ? rng_next(&random) % 1000001 : 0,
+                .floor = rng_next(&random) % 2 == 0 ? 0 : rng_next(&random) % GIB,
+            };
+        }
+        members[0].demand = want = 1 + rng_next(&random) % (8 * GIB);
+        for (unsigned i = 1; i < count; i++)
+            lendable +=
+                xseg_min(members[i].idle,
+                         members[i].physical - xseg_min(members[i].physical, members[i].floor));
+        for (unsigned turn = 0; turn < 4; turn++) {
+            uint64_t given[MOST];
+
+            for (unsigned i = 1; i < count; i++)
+                given[i] = released_by(members, count, i, free);
+            for (unsigned i = 1; i < count; i++) {
+                assert_true(given[i] <= members[i].idle);
+                members[i].physical -= given[i];
+                members[i].idle -= given[i];
+                free += given[i];
+                assert_true(given[i] == 0 || members[i].physical >= members[i].floor);
+            }
+        }
+        assert_true(free >= xseg_min(want, lendable));
+        /* Slightly more than the demand, because each member rounds up. */
+        assert_true(free <= want + 2 * MOST);
+    }
+}
+
+TEST_GROUP_FIXTURE(budget_files_begin, budget_files_end)

@@ -1,34 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /* The clock: the system's, or the user's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "src/base/clock.h"
+#include "tests/support/test.h"
 
-static void the_system_s_clock_goes_on(void **state)
+TEST(system_clock_advances)
 {
     const struct xseg_clock clock = {NULL, NULL};
     const struct timespec nap = {0, 30000000};
     const uint64_t before = xseg_clock_fine(&clock);
 
-    (void)state;
     assert_int_equal(nanosleep(&nap, NULL), 0);
     assert_true(xseg_clock_fine(&clock) - before >= 30000000);
 }
 
-/* The coarse clock is the fine one at the last tick.  A tick may be late, so of many naps ten will do. */
-static void the_coarse_clock_follows_the_fine_one(void **state)
+/* The coarse clock is the fine clock at the last tick. A tick may be late, so 10 of at most 100 sleeps are enough. */
+TEST(the_coarse_clock_follows_the_fine_one)
 {
     const struct xseg_clock clock = {NULL, NULL};
     const struct timespec nap = {0, 30000000};
     unsigned followed = 0;
 
-    (void)state;
     for (unsigned i = 0; i < 100 && followed < 10; i++) {
         const uint64_t before = xseg_clock_fine(&clock);
 
@@ -45,23 +38,11 @@ static uint64_t read_own(void *context)
     return ++*(uint64_t *)context;
 }
 
-static void the_user_s_clock_is_read_instead(void **state)
+TEST(user_clock_replaces_the_system_clock)
 {
     uint64_t now = 41;
     const struct xseg_clock clock = {read_own, &now};
 
-    (void)state;
     assert_int_equal(xseg_clock_coarse(&clock), 42);
     assert_int_equal(xseg_clock_fine(&clock), 43);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_system_s_clock_goes_on),
-        cmocka_unit_test(the_coarse_clock_follows_the_fine_one),
-        cmocka_unit_test(the_user_s_clock_is_read_instead),
-    };
-
-    return cmocka_run_group_tests_name("clock", tests, NULL, NULL);
 }

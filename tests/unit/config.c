@@ -1,23 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* The configuration string: what is read, what is refused and how, and that it is printed back. */
+/* The configuration: its string, limits of devices, and arithmetic of sizes. */
 #include <locale.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/core/config/config.h"
 #include "src/core/config/config_table.h"
+#include "src/core/device/device.h"
+#include "tests/support/env.h"
 
-/* The configuration as a string, in one of two buffers by turns. */
+/* The configuration as a string, in alternating buffers. */
 static const char *print(const struct xseg_config *config)
 {
     static char buffer[2][4096];
@@ -31,7 +27,7 @@ static const char *print(const struct xseg_config *config)
     return buffer[turn];
 }
 
-/* Two configurations are the same if they read the same and agree in what is not printed. */
+/* Two configurations are equal if their strings and the values that are not printed are. */
 static void assert_same(const struct xseg_config *a, const struct xseg_config *b)
 {
     assert_string_equal(print(a), print(b));
@@ -52,11 +48,10 @@ static struct xseg_config parsed(const char *text)
     return config;
 }
 
-static void defaults_are_those_of_the_library(void **state)
+TEST(defaults_are_those_of_the_library)
 {
     struct xseg_config config;
 
-    (void)state;
     xseg_config_init(&config);
     assert_true(config.expandable_segments);
     assert_int_equal(config.large_segment_bytes, 20 * XSEG_MIB);
@@ -100,9 +95,8 @@ static const struct {
 };
 
 /* Each string is accepted, and the printed configuration has the fragment. */
-static void every_key_is_read(void **state)
+TEST(every_key_is_read)
 {
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(readable); i++) {
         const struct xseg_config config = parsed(readable[i].text);
 
@@ -249,15 +243,15 @@ static const struct {
      "invalid value of page_size, '20' at column 11; expected fixed, auto or small"},
 };
 
-/* Every refusal names the key, the value and its column, and changes nothing. */
-static void bad_strings_are_refused_with_a_sentence(void **state)
+/* Every rejection names the key, the value and its column, and changes nothing. */
+TEST(invalid_strings_are_rejected_with_a_message)
 {
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(refused); i++) {
         const struct xseg_config before = parsed("max_split_size_mb:77,exportable:True");
         struct xseg_config config = before;
         uint64_t named = 12345;
-        char *text = strdup(refused[i].text); /* on the heap, so that ASan sees a read past it */
+        char *text =
+            strdup(refused[i].text); /* on the heap, so that ASan detects a read past the end */
 
         assert_non_null(text);
         if (xseg_config_parse(&config, text, &named) != XSEG_ERR_CONFIG)
@@ -270,11 +264,10 @@ static void bad_strings_are_refused_with_a_sentence(void **state)
     }
 }
 
-static void good_keys_before_a_bad_one_change_nothing(void **state)
+TEST(good_keys_before_a_bad_one_change_nothing)
 {
     struct xseg_config config, before;
 
-    (void)state;
     xseg_config_init(&before);
     xseg_config_init(&config);
     assert_int_equal(xseg_config_parse(&config,
@@ -285,31 +278,28 @@ static void good_keys_before_a_bad_one_change_nothing(void **state)
     assert_same(&config, &before);
 }
 
-static void unnamed_keys_stay(void **state)
+TEST(unnamed_keys_stay)
 {
     struct xseg_config config = parsed("max_split_size_mb:64,roundup_power2_divisions:8");
 
-    (void)state;
-    assert_int_equal(xseg_config_parse(&config, "per_process_memory_fraction:0.5", NULL), XSEG_OK);
+    assert_ok(xseg_config_parse(&config, "per_process_memory_fraction:0.5", NULL));
     assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
     assert_int_equal(config.roundup_divisions[7], 8);
     assert_true(fabs(config.memory_fraction - 0.5) < 1e-12);
 }
 
-static void the_last_of_two_values_counts(void **state)
+TEST(the_last_of_two_values_counts)
 {
     const struct xseg_config config = parsed("max_split_size_mb:64,max_split_size_mb:32");
 
-    (void)state;
     assert_int_equal(config.max_split_bytes, 32 * XSEG_MIB);
 }
 
-static void blanks_and_a_last_comma_are_fine(void **state)
+TEST(blanks_and_a_last_comma_are_fine)
 {
     const struct xseg_config config =
         parsed(" max_split_size_mb :\t64 ,\n roundup_power2_divisions: [ 4 : 2 , > : 8 ] , ");
 
-    (void)state;
     assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
     assert_int_equal(config.roundup_divisions[2], 2);
     assert_int_equal(config.roundup_divisions[3], 8);
@@ -317,62 +307,57 @@ static void blanks_and_a_last_comma_are_fine(void **state)
     (void)parsed("  ");
 }
 
-static void huge_sizes_mean_unlimited(void **state)
+TEST(huge_sizes_mean_unlimited)
 {
     const struct xseg_config config =
         parsed("max_split_size_mb:17592186044416,"
                "max_non_split_rounding_mb:99999999999999999999999999999999999");
 
-    (void)state;
     assert_true(config.max_split_bytes == UINT64_MAX);
     assert_true(config.max_non_split_rounding_bytes == UINT64_MAX - XSEG_MIB + 1);
     assert_null(strstr(print(&config), "max_split_size_mb"));
 }
 
-static void the_large_segment_size_bounds_keys_on_either_side(void **state)
+TEST(the_large_segment_size_bounds_keys_on_either_side)
 {
     struct xseg_config config = parsed("max_split_size_mb:12,large_segment_size_mb:12");
 
-    (void)state;
     assert_int_equal(config.max_split_bytes, 12 * XSEG_MIB);
     assert_int_equal(
         xseg_config_parse(&config, "max_split_size_mb:39,large_segment_size_mb:40", NULL),
         XSEG_ERR_CONFIG);
     assert_non_null(strstr(xseg_fail_detail(), "'39' at column 19"));
-    /* A limit that is in force already bounds it, too. */
+    /* A limit that is already in effect applies as well. */
     assert_int_equal(xseg_config_parse(&config, "large_segment_size_mb:40", NULL), XSEG_ERR_CONFIG);
     assert_string_equal(xseg_fail_detail(),
                         "invalid value of large_segment_size_mb, '40' at column 23; expected at "
                         "most max_split_size_mb, which is 12");
 }
 
-static void rounding_follows_the_large_segment_size_unless_named(void **state)
+TEST(rounding_follows_the_large_segment_size_unless_named)
 {
     struct xseg_config config = parsed("large_segment_size_mb:40");
 
-    (void)state;
     assert_int_equal(config.max_non_split_rounding_bytes, 40 * XSEG_MIB);
     config = parsed("max_non_split_rounding_mb:64,large_segment_size_mb:40");
     assert_int_equal(config.max_non_split_rounding_bytes, 64 * XSEG_MIB);
 }
 
-static void odd_segments_and_pages_do_not_go_together(void **state)
+TEST(unaligned_segments_conflict_with_pages)
 {
     struct xseg_config config = parsed("large_segment_size_mb:13,expandable_segments:False");
 
-    (void)state;
     assert_int_equal(config.large_segment_bytes, 13 * XSEG_MIB);
     assert_int_equal(xseg_config_parse(&config, "expandable_segments:True", NULL), XSEG_ERR_CONFIG);
     assert_string_equal(
         xseg_fail_detail(),
         "invalid value of expandable_segments, 'True' at column 21; expected False, "
         "because page sizes are multiples of 2 MiB and large_segment_size_mb is 13");
-    assert_int_equal(
-        xseg_config_parse(&config, "expandable_segments:True,large_segment_size_mb:14", NULL),
-        XSEG_OK);
+    assert_ok(
+        xseg_config_parse(&config, "expandable_segments:True,large_segment_size_mb:14", NULL));
 }
 
-static void divisions_fill_their_intervals(void **state)
+TEST(divisions_fill_their_intervals)
 {
     static const struct {
         const char *text;
@@ -396,7 +381,6 @@ static void divisions_fill_their_intervals(void **state)
          "[1:4,2:8,>:16]"},
     };
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
         struct xseg_strbuf text;
         char buffer[256];
@@ -410,18 +394,17 @@ static void divisions_fill_their_intervals(void **state)
     }
 }
 
-/* A path may have a word that stands for none. */
-static void none_is_no_ledger(void **state)
+/* A path may contain the word `none`. */
+TEST(none_is_not_a_budget_file_name)
 {
     const struct xseg_config config = parsed("budget_file:here,budget_file:none,oom_snapshot:none");
 
-    (void)state;
     assert_string_equal(config.budget_file, "");
     assert_string_equal(config.oom_snapshot, "none");
     assert_string_equal(parsed("budget_file:./none").budget_file, "./none");
 }
 
-/* Everything off its default, read back from what it prints. */
+/* Every key with a value other than the default, parsed from the printed string. */
 static const char *const everything =
     "expandable_segments:False,large_segment_size_mb:41,max_split_size_mb:50,"
     "max_non_split_rounding_mb:60,roundup_power2_divisions:[2:4,16:8,64:0,>:32],"
@@ -436,13 +419,12 @@ static const char *const everything =
     "budget_min_mb:12,budget_wait_ms:13,"
     "page_size:auto";
 
-static void what_is_printed_reads_the_same(void **state)
+TEST(printed_configuration_parses_to_the_same_values)
 {
     const struct xseg_config config = parsed(everything);
     const char *const text = print(&config);
     struct xseg_config again;
 
-    (void)state;
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
         if (strstr(text, xseg_config_table[key].name) == NULL)
             fail_msg("%s is not printed", xseg_config_table[key].name);
@@ -454,12 +436,11 @@ static void what_is_printed_reads_the_same(void **state)
     assert_same(&defaults, &again);
 }
 
-/* Every locale that this machine has; C is always one. */
-static void numbers_have_a_point_in_every_locale(void **state)
+/* Every locale of this host; C always exists. */
+TEST(numbers_have_a_point_in_every_locale)
 {
     static const char *const name[] = {"C", "de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "ru_RU.UTF-8"};
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(name); i++) {
         if (setlocale(LC_NUMERIC, name[i]) == NULL)
             continue;
@@ -472,22 +453,20 @@ static void numbers_have_a_point_in_every_locale(void **state)
 }
 
 /* -1 is the value that PyTorch reports for an unlimited size. */
-static void minus_one_is_unlimited(void **state)
+TEST(minus_one_is_unlimited)
 {
     const struct xseg_config config = parsed("max_split_size_mb:100,max_split_size_mb:-1");
 
-    (void)state;
     assert_true(config.max_split_bytes == UINT64_MAX);
 }
 
 /* PyTorch checks the values of its own keys.  They are not printed, and the configuration keeps their text. */
-static void keys_of_pytorch_are_ignored(void **state)
+TEST(keys_of_pytorch_are_ignored)
 {
     struct xseg_config config =
         parsed("backend:whatever,expandable_segments_reserve_by_class:[ kv : 40G , rest:0.5 ],"
                "pinned_num_register_threads:3,release_lock_on_hipmalloc:True,max_split_size_mb:64");
 
-    (void)state;
     assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
     for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
         assert_null(strstr(print(&config), xseg_config_ignored[i]));
@@ -495,17 +474,16 @@ static void keys_of_pytorch_are_ignored(void **state)
     assert_string_equal(xseg_config_ignored_value(&config, "expandable_segments_reserve_by_class"),
                         "[ kv : 40G , rest:0.5 ]");
     assert_null(xseg_config_ignored_value(&config, "release_lock_on_cudamalloc"));
-    assert_int_equal(xseg_config_parse(&config, "pinned_num_register_threads:8", NULL), XSEG_OK);
+    assert_ok(xseg_config_parse(&config, "pinned_num_register_threads:8", NULL));
     assert_string_equal(xseg_config_ignored_value(&config, "pinned_num_register_threads"), "8");
 }
 
 /* A value longer than the buffer is accepted, and its text is not kept. */
-static void long_values_of_ignored_keys_are_not_kept(void **state)
+TEST(long_values_of_ignored_keys_are_not_kept)
 {
     static const char key[] = "expandable_segments_reserve_by_class:";
     char text[sizeof(key) + XSEG_CONFIG_IGNORED_BYTES];
 
-    (void)state;
     for (size_t length = XSEG_CONFIG_IGNORED_BYTES - 1; length <= XSEG_CONFIG_IGNORED_BYTES;
          length++) {
         memcpy(text, key, sizeof(key) - 1);
@@ -520,18 +498,16 @@ static void long_values_of_ignored_keys_are_not_kept(void **state)
     }
 }
 
-static void named_keys_are_told(void **state)
+TEST(keys_that_were_set_are_reported)
 {
     struct xseg_config config;
     uint64_t named = 0;
 
-    (void)state;
     xseg_config_init(&config);
-    assert_int_equal(xseg_config_parse(&config,
-                                       "expandable_segments:True,backend:native,"
-                                       "pinned_free_catch_all:False,max_split_size_mb:20",
-                                       &named),
-                     XSEG_OK);
+    assert_ok(xseg_config_parse(&config,
+                                "expandable_segments:True,backend:native,"
+                                "pinned_free_catch_all:False,max_split_size_mb:20",
+                                &named));
     assert_int_equal(named, UINT64_C(1) << XSEG_CONFIG_EXPANDABLE_SEGMENTS |
                                 UINT64_C(1) << XSEG_CONFIG_KEYS |
                                 UINT64_C(1) << (XSEG_CONFIG_KEYS + 2) |
@@ -559,19 +535,18 @@ static struct xseg_config loaded(const char *argument, const char *own, const ch
         (void)setenv("PYTORCH_CUDA_ALLOC_CONF", cuda, 1);
     if (generic != NULL)
         (void)setenv("PYTORCH_ALLOC_CONF", generic, 1);
-    assert_int_equal(xseg_config_load(&config, argument, &source, NULL), XSEG_OK);
+    assert_ok(xseg_config_load(&config, argument, &source, NULL));
     assert_string_equal(source, want_source);
     clear_environment();
     return config;
 }
 
-static void the_first_source_wins_whole(void **state)
+TEST(the_first_source_wins_whole)
 {
     static const char *const a = "max_split_size_mb:21", *const b = "max_split_size_mb:22",
                              *const c = "max_split_size_mb:23", *const d = "max_split_size_mb:24";
     struct xseg_config config;
 
-    (void)state;
     config = loaded(a, b, c, d, "argument");
     assert_int_equal(config.max_split_bytes, 21 * XSEG_MIB);
     config = loaded(NULL, b, c, d, "XSEG_ALLOC_CONF");
@@ -587,9 +562,8 @@ static void the_first_source_wins_whole(void **state)
     assert_true(config.max_split_bytes == UINT64_MAX);
 }
 
-static void expandable_segments_defaults_by_source(void **state)
+TEST(expandable_segments_defaults_by_source)
 {
-    (void)state;
     assert_true(loaded(NULL, NULL, NULL, NULL, "default").expandable_segments);
     assert_true(loaded("", NULL, NULL, NULL, "argument").expandable_segments);
     assert_true(loaded(NULL, "", NULL, NULL, "XSEG_ALLOC_CONF").expandable_segments);
@@ -602,12 +576,11 @@ static void expandable_segments_defaults_by_source(void **state)
         loaded("expandable_segments:False", NULL, NULL, NULL, "argument").expandable_segments);
 }
 
-static void a_bad_source_is_named_and_not_passed_over(void **state)
+TEST(invalid_source_is_named_and_not_skipped)
 {
     struct xseg_config config = parsed("max_split_size_mb:99");
     const char *source = "untouched";
 
-    (void)state;
     clear_environment();
     (void)setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:7", 1);
     (void)setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:70", 1);
@@ -618,9 +591,8 @@ static void a_bad_source_is_named_and_not_passed_over(void **state)
     assert_int_equal(config.max_split_bytes, 99 * XSEG_MIB);
 }
 
-static void the_table_describes_every_key(void **state)
+TEST(the_table_describes_every_key)
 {
-    (void)state;
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         const struct xseg_config_row *row = &xseg_config_table[key];
 
@@ -635,33 +607,132 @@ static void the_table_describes_every_key(void **state)
     }
 }
 
-int main(void)
+/* --- Limits of a device. --- */
+
+#define NONE UINT64_MAX
+
+TEST(contradictory_limits_are_rejected)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_those_of_the_library),
-        cmocka_unit_test(every_key_is_read),
-        cmocka_unit_test(bad_strings_are_refused_with_a_sentence),
-        cmocka_unit_test(good_keys_before_a_bad_one_change_nothing),
-        cmocka_unit_test(unnamed_keys_stay),
-        cmocka_unit_test(minus_one_is_unlimited),
-        cmocka_unit_test(the_last_of_two_values_counts),
-        cmocka_unit_test(blanks_and_a_last_comma_are_fine),
-        cmocka_unit_test(huge_sizes_mean_unlimited),
-        cmocka_unit_test(the_large_segment_size_bounds_keys_on_either_side),
-        cmocka_unit_test(rounding_follows_the_large_segment_size_unless_named),
-        cmocka_unit_test(odd_segments_and_pages_do_not_go_together),
-        cmocka_unit_test(divisions_fill_their_intervals),
-        cmocka_unit_test(none_is_no_ledger),
-        cmocka_unit_test(what_is_printed_reads_the_same),
-        cmocka_unit_test(numbers_have_a_point_in_every_locale),
-        cmocka_unit_test(keys_of_pytorch_are_ignored),
-        cmocka_unit_test(long_values_of_ignored_keys_are_not_kept),
-        cmocka_unit_test(named_keys_are_told),
-        cmocka_unit_test(the_first_source_wins_whole),
-        cmocka_unit_test(expandable_segments_defaults_by_source),
-        cmocka_unit_test(a_bad_source_is_named_and_not_passed_over),
-        cmocka_unit_test(the_table_describes_every_key),
+    static const struct {
+        uint64_t hard, soft, keep;
+        bool is_good;
+    } row[] = {
+        {NONE, NONE, 0, true}, {0, 0, 0, true},     {9, 5, 5, true},  {5, 5, 5, true},
+        {9, NONE, 9, true},    {NONE, 5, 4, true},  {4, 5, 0, false}, {9, 4, 5, false},
+        {4, NONE, 5, false},   {0, NONE, 1, false},
+    };
+    struct xseg_config config;
+    struct xseg_device_limits bounds;
+
+    xseg_config_init(&config);
+    for (size_t i = 0; i < COUNT_OF(row); i++) {
+        const struct xseg_limits set = {sizeof(set), row[i].hard, row[i].soft, row[i].keep,
+                                        1,           false,       1,           false};
+        struct xseg_limits now;
+
+        xseg_device_limits_init(&bounds, &config);
+        assert_int_equal(xseg_device_limits_set(&bounds, &set),
+                         row[i].is_good ? XSEG_OK : XSEG_ERR_ARGUMENT);
+        xseg_device_limits_read(&bounds, &now);
+        assert_int_equal(now.hard_bytes, row[i].is_good ? row[i].hard : NONE);
+        assert_int_equal(now.soft_bytes, row[i].is_good ? row[i].soft : NONE);
+        assert_int_equal(now.keep_bytes, row[i].is_good ? row[i].keep : 0);
+    }
+}
+
+TEST(only_keys_that_were_set_apply)
+{
+    const uint64_t hard = (uint64_t)1 << XSEG_CONFIG_HARD_LIMIT,
+                   soft = (uint64_t)1 << XSEG_CONFIG_SOFT_LIMIT,
+                   keep = (uint64_t)1 << XSEG_CONFIG_KEEP;
+    const struct xseg_limits own = {sizeof(own), 50, 40, 30, 1, false, 1, false};
+    static struct xseg_device device;
+    struct xseg_config config;
+
+    xseg_config_init(&config);
+    xseg_device_limits_init(&device.limits, &config);
+    assert_ok(xseg_device_limits_set(&device.limits, &own));
+    config.hard_limit_bytes = 35;
+    config.soft_limit_bytes = 33;
+    config.keep_bytes = 5;
+    assert_ok(xseg_device_limits_follow(&device, &config, 0, true));
+    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 50);
+    env_expect_error(xseg_device_limits_follow(&device, &config, hard, true), XSEG_ERR_CONFIG,
+                     "soft_bytes exceeds hard_bytes");
+    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 50);
+    assert_ok(xseg_device_limits_follow(&device, &config, hard | soft, false));
+    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 50);
+    assert_ok(xseg_device_limits_follow(&device, &config, hard | soft, true));
+    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 35);
+    assert_int_equal(atomic_load_explicit(&device.limits.soft, memory_order_relaxed), 33);
+    assert_int_equal(atomic_load_explicit(&device.limits.keep, memory_order_relaxed), 30);
+    assert_ok(xseg_device_limits_follow(&device, &config, keep, true));
+    assert_int_equal(atomic_load_explicit(&device.limits.keep, memory_order_relaxed), 5);
+}
+
+/* --- Arithmetic of sizes, with PyTorch's own test vectors. --- */
+
+TEST(sizes_are_rounded)
+{
+    static const struct {
+        uint32_t divisions;
+        uint64_t bytes, rounded;
+    } row[] = {
+        {0, 1, 512},
+        {0, 511, 512},
+        {0, 512, 512},
+        {0, 513, 1024},
+        {1, 1200, 1536},
+        {4, 1200, 1536},
+        {4, 2048, 2048},
+        {4, 5000, 5120},
+        {4, 84 * MIB, 96 * MIB},
+        {8, 84 * MIB, 88 * MIB},
+        {2, 400 * MIB, 512 * MIB},
+        {2, 64 * MIB, 64 * MIB},
+        {16, 3 * GIB + 1, 3 * GIB + 128 * MIB},
+        {8, MIB + 1, MIB + 128 * KIB},
     };
 
-    return cmocka_run_group_tests_name("config", tests, NULL, NULL);
+    for (unsigned i = 0; i < XSEG_COUNT_OF(row); i++) {
+        struct xseg_config config;
+
+        xseg_config_init(&config);
+        for (unsigned at = 0; at < XSEG_CONFIG_INTERVALS; at++)
+            config.roundup_divisions[at] = row[i].divisions;
+        assert_int_equal(xseg_size_round(&config, row[i].bytes), row[i].rounded);
+    }
+}
+
+/* Each interval has its own divisions; the first and the last are open-ended. */
+TEST(requests_belong_to_intervals)
+{
+    struct xseg_config config;
+
+    xseg_config_init(&config);
+    config.roundup_divisions[0] = 2;
+    config.roundup_divisions[9] = 4;
+    config.roundup_divisions[15] = 8;
+    assert_int_equal(xseg_size_round(&config, 700 * KIB), 768 * KIB);
+    assert_int_equal(xseg_size_round(&config, MIB + 1), MIB + 512 * KIB);
+    assert_int_equal(xseg_size_round(&config, 3 * MIB + 1), 3 * MIB + 512);
+    assert_int_equal(xseg_size_round(&config, 600 * MIB), 640 * MIB);
+    assert_int_equal(xseg_size_round(&config, 100 * GIB), 104 * GIB);
+}
+
+TEST(segment_sizes_follow_the_request)
+{
+    struct xseg_config config;
+
+    xseg_config_init(&config);
+    assert_int_equal(xseg_size_segment(&config, 512), 2 * MIB);
+    assert_int_equal(xseg_size_segment(&config, MIB), 2 * MIB);
+    assert_int_equal(xseg_size_segment(&config, MIB + 512), 20 * MIB);
+    assert_int_equal(xseg_size_segment(&config, 10 * MIB - 512), 20 * MIB);
+    assert_int_equal(xseg_size_segment(&config, 10 * MIB), 10 * MIB);
+    assert_int_equal(xseg_size_segment(&config, 10 * MIB + 512), 12 * MIB);
+    config.large_segment_bytes = 64 * MIB;
+    assert_int_equal(xseg_size_segment(&config, 2 * MIB), 64 * MIB);
+    assert_true(MIB <= XSEG_SIZE_SMALL_MAX);
+    assert_false(MIB + 512 <= XSEG_SIZE_SMALL_MAX);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Contents: what is saved is loaded again, from the host and from a file. */
+/* Contents of memory are saved to the host or a file, and restored. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #include "src/base/align.h"
 #include "src/base/mutex.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "vmm/contents.h"
 #include "vmm/context.h"
 #include "vmm/segment.h"
@@ -35,16 +35,14 @@ static void set_up(struct fixture *f)
     memset(f, 0, sizeof(*f));
     xseg_mutex_init(&f->memory_lock, XSEG_RANK_DEVICE_MEMORY);
     settings.real_bytes = true;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_unreleased_init(&f->unreleased, &f->context), XSEG_OK);
-    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)),
-                     XSEG_OK);
+    assert_ok(xseg_sim_reset(&settings));
+    assert_ok(xseg_driver_open(env_driver(), &f->driver));
+    assert_ok(xseg_unreleased_init(&f->unreleased, &f->context));
+    assert_ok(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)));
     xseg_page_cache_init(&f->pages, &f->context, &f->unreleased);
-    assert_int_equal(
-        xseg_segment_reserve(&f->segment, &f->context, &f->pages, BYTES, 20 * XSEG_MIB), XSEG_OK);
-    assert_int_equal(xseg_segment_map(&f->segment, 0, f->segment.granules, &plain), XSEG_OK);
-    assert_int_equal(xseg_driver_stream_create(&f->context, &f->stream), XSEG_OK);
+    assert_ok(xseg_segment_reserve(&f->segment, &f->context, &f->pages, BYTES, 20 * XSEG_MIB));
+    assert_ok(xseg_segment_map(&f->segment, 0, f->segment.granules, &plain));
+    assert_ok(xseg_driver_stream_create(&f->context, &f->stream));
     (void)snprintf(f->path, sizeof(f->path), "%s", P_tmpdir "/xseg-contents-XXXXXX");
     const int file = mkstemp(f->path);
     assert_true(file >= 0);
@@ -55,13 +53,12 @@ static void tear_down(struct fixture *f)
 {
     uint32_t done = 0;
 
-    assert_int_equal(xseg_segment_unmap(&f->segment, 0, f->segment.granules, false, &done),
-                     XSEG_OK);
-    assert_int_equal(xseg_driver_stream_destroy(&f->context, f->stream), XSEG_OK);
+    assert_ok(xseg_segment_unmap(&f->segment, 0, f->segment.granules, false, &done));
+    assert_ok(xseg_driver_stream_destroy(&f->context, f->stream));
     xseg_page_cache_fini(&f->pages);
-    assert_int_equal(xseg_segment_destroy(&f->segment), XSEG_OK);
-    assert_int_equal(xseg_unreleased_retry(&f->unreleased), XSEG_OK);
-    assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
+    assert_ok(xseg_segment_destroy(&f->segment));
+    assert_ok(xseg_unreleased_retry(&f->unreleased));
+    assert_ok(xseg_driver_release_context(&f->context));
     xseg_unreleased_fini(&f->unreleased);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -91,7 +88,7 @@ static void write_some(struct fixture *f)
 {
     for (uint64_t at = 0; at < BYTES; at += 3 * XSEG_MIB + 77)
         memory_of(f)[at] = (unsigned char)(at / 1000 + 1);
-    memset(memory_of(f) + 64 * XSEG_MIB - 9000, 5, 18000); /* over the end of a buffer */
+    memset(memory_of(f) + 64 * XSEG_MIB - 9000, 5, 18000); /* across the end of a buffer */
     memory_of(f)[BYTES - 1] = 200;
 }
 
@@ -108,7 +105,7 @@ static void expect_written(struct fixture *f)
     assert_int_equal(memory_of(f)[BYTES - 1], 200);
 }
 
-/* In two parts, whose border is not a page's. */
+/* Move the contents in two parts whose border is not a page border. */
 static xseg_status move(struct fixture *f, struct xseg_contents *contents, bool saves)
 {
     xseg_status (*copy)(struct xseg_contents *, uint64_t, uint64_t, uint64_t) =
@@ -121,7 +118,7 @@ static xseg_status move(struct fixture *f, struct xseg_contents *contents, bool 
     return status == XSEG_OK ? xseg_contents_wait(contents) : status;
 }
 
-static void contents_come_back(void **state)
+TEST(contents_are_restored)
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_FILE};
 
@@ -132,14 +129,12 @@ static void contents_come_back(void **state)
         (void)state;
         set_up(&f);
         write_some(&f);
-        assert_int_equal(
-            xseg_contents_open(&contents, &f.unreleased, f.stream, keep[i], f.path, BYTES),
-            XSEG_OK);
-        assert_int_equal(move(&f, &contents, true), XSEG_OK);
+        assert_ok(xseg_contents_open(&contents, &f.unreleased, f.stream, keep[i], f.path, BYTES));
+        assert_ok(move(&f, &contents, true));
         release_buffer(&f, &contents);
         memset(memory_of(&f), 0xaa, BYTES);
-        assert_int_equal(xseg_contents_acquire_buffer(&contents), XSEG_OK);
-        assert_int_equal(move(&f, &contents, false), XSEG_OK);
+        assert_ok(xseg_contents_acquire_buffer(&contents));
+        assert_ok(move(&f, &contents, false));
         expect_written(&f);
         close_contents(&f, &contents);
         assert_int_not_equal(access(f.path, F_OK), 0);
@@ -147,43 +142,38 @@ static void contents_come_back(void **state)
     }
 }
 
-static void a_file_that_was_cut_is_noticed(void **state)
+TEST(truncated_file_is_detected)
 {
     struct xseg_contents contents;
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     memset(memory_of(&f), 6, BYTES);
-    assert_int_equal(
-        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_FILE, f.path, BYTES),
-        XSEG_OK);
-    assert_int_equal(move(&f, &contents, true), XSEG_OK);
+    assert_ok(
+        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_FILE, f.path, BYTES));
+    assert_ok(move(&f, &contents, true));
     assert_int_equal(truncate(f.path, 100 * XSEG_MIB), 0);
-    scene_expect_error(move(&f, &contents, false), XSEG_ERR_FILE, "file has been truncated");
+    env_expect_error(move(&f, &contents, false), XSEG_ERR_FILE, "file has been truncated");
     close_contents(&f, &contents);
     tear_down(&f);
 }
 
-static void pinned_memory_that_fails_to_free_becomes_unreleased(void **state)
+TEST(pinned_memory_that_fails_to_free_becomes_unreleased)
 {
     struct xseg_contents contents;
     struct fixture f;
 
-    (void)state;
     set_up(&f);
-    assert_int_equal(
-        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_HOST, NULL, BYTES),
-        XSEG_OK);
-    assert_int_equal(xseg_sim_fail("cuMemFreeHost", 1, 999), XSEG_OK);
+    assert_ok(xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_HOST, NULL, BYTES));
+    assert_ok(xseg_sim_fail("cuMemFreeHost", 1, 999));
     close_contents(&f, &contents);
     assert_int_equal(f.unreleased.count, 1);
-    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0); /* not the device's */
+    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0); /* not memory of the device */
     tear_down(&f);
 }
 
 /* The caller of an open and of an acquire holds no lock, so neither may add a record of unreleased memory. */
-static void a_failed_open_frees_no_buffer(void **state)
+TEST(failed_open_frees_no_buffer)
 {
     const struct xseg_sim_fault no_second = {sizeof(no_second), .call = "cuMemHostAlloc", .nth = 2,
                                              .error = 2};
@@ -192,10 +182,9 @@ static void a_failed_open_frees_no_buffer(void **state)
     struct xseg_contents contents;
     struct fixture f;
 
-    (void)state;
     set_up(&f);
-    assert_int_equal(xseg_sim_fault_set(0, &no_second), XSEG_OK);
-    assert_int_equal(xseg_sim_fault_set(1, &no_free), XSEG_OK);
+    assert_ok(xseg_sim_fault_set(0, &no_second));
+    assert_ok(xseg_sim_fault_set(1, &no_free));
     assert_int_equal(
         xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_HOST, NULL, 2 * XSEG_GIB),
         XSEG_ERR_HOST_MEMORY);
@@ -205,33 +194,18 @@ static void a_failed_open_frees_no_buffer(void **state)
     tear_down(&f);
 }
 
-static void an_acquire_succeeds_after_one_has_failed(void **state)
+TEST(acquire_succeeds_after_a_failed_acquire)
 {
     struct xseg_contents contents;
     struct fixture f;
 
-    (void)state;
     set_up(&f);
-    assert_int_equal(
-        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_FILE, f.path, BYTES),
-        XSEG_OK);
+    assert_ok(
+        xseg_contents_open(&contents, &f.unreleased, f.stream, XSEG_KEEP_FILE, f.path, BYTES));
     release_buffer(&f, &contents);
-    assert_int_equal(xseg_sim_fail("cuMemHostAlloc", 1, 2), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuMemHostAlloc", 1, 2));
     assert_int_equal(xseg_contents_acquire_buffer(&contents), XSEG_ERR_HOST_MEMORY);
-    assert_int_equal(xseg_contents_acquire_buffer(&contents), XSEG_OK);
+    assert_ok(xseg_contents_acquire_buffer(&contents));
     close_contents(&f, &contents);
     tear_down(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contents_come_back),
-        cmocka_unit_test(a_file_that_was_cut_is_noticed),
-        cmocka_unit_test(pinned_memory_that_fails_to_free_becomes_unreleased),
-        cmocka_unit_test(a_failed_open_frees_no_buffer),
-        cmocka_unit_test(an_acquire_succeeds_after_one_has_failed),
-    };
-
-    return cmocka_run_group_tests_name("contents", tests, NULL, NULL);
 }

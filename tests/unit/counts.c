@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Counts: peaks of a device that are exact although every arena counts for itself. */
+/* Counters of a device: its peaks are exact although every arena counts separately. */
 #include "src/core/stats/counts.h"
 #include "src/base/align.h"
+#include "tests/support/test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MEMBERS 5u
 #define WHAT    XSEG_COUNT_RESERVED_BYTES
 
-/* The plain model of the counts. */
+/* The model of the counters. */
 struct model {
     uint64_t value[MEMBERS], up[XSEG_STAT_GROUPS], down[XSEG_STAT_GROUPS];
     uint64_t peak[XSEG_STAT_GROUPS];
@@ -77,9 +73,8 @@ static void step(struct xseg_counts *counts, struct model *model, unsigned membe
 }
 
 /* With one thread and several arenas, peaks are those of the plain model after every step. */
-static void peaks_are_exact(void **state)
+TEST(peaks_are_exact)
 {
-    (void)state;
     for (unsigned seed = 1; seed <= 20; seed++) {
         struct xseg_counts counts[MEMBERS];
         struct xseg_totals totals;
@@ -95,7 +90,7 @@ static void peaks_are_exact(void **state)
                 joined++;
             }
             step(counts, &model, (unsigned)random() % joined, (unsigned)random());
-            /* Reading now and then only, since a read must not be what keeps them exact. */
+            /* Read rarely, because reads must not be what makes the peaks exact. */
             if (i % 97 == 0)
                 expect_equal(&totals, &model);
         }
@@ -104,7 +99,7 @@ static void peaks_are_exact(void **state)
     }
 }
 
-/* What the five quantities of allocations come to, done plainly. */
+/* Reference values of the five quantities of allocations. */
 struct blocks {
     uint64_t value[XSEG_COUNTS], peak[XSEG_COUNTS];
     uint64_t live, pending; /* of 10 bytes each, 7 of them requested */
@@ -148,9 +143,8 @@ static void step_blocks(struct xseg_counts *counts, struct blocks *mine, unsigne
 }
 
 /* Blocks that are active without being allocated count for some quantities and not for others. */
-static void peaks_of_pending_blocks_are_exact(void **state)
+TEST(peaks_of_pending_blocks_are_exact)
 {
-    (void)state;
     for (unsigned seed = 1; seed <= 20; seed++) {
         struct xseg_counts counts[2];
         struct xseg_totals totals;
@@ -162,7 +156,7 @@ static void peaks_of_pending_blocks_are_exact(void **state)
             xseg_counts_init(&counts[i], &totals, i == 0);
         for (unsigned i = 0; i < 4000; i++) {
             const unsigned member = (unsigned)random() % 2;
-            /* In every other run nothing is pending for a long time. */
+            /* In every other run no block is pending for a long time. */
             const unsigned bits = seed % 2 == 0 && i < 1000 ? 2 : 0;
 
             step_blocks(&counts[member], &mine[member], (unsigned)random() | bits);
@@ -179,9 +173,8 @@ static void peaks_of_pending_blocks_are_exact(void **state)
     }
 }
 
-/* Where an arena finds no headroom, headroom is distributed anew: arenas that exchange blocks in
- * turn seldom reconcile. */
-static void room_is_shared_out(void **state)
+/* An arena without headroom redistributes it: arenas that exchange blocks in turn seldom reconcile. */
+TEST(counters_are_divided_among_devices)
 {
     enum { LIVE = 100, ROUNDS = 2000 };
     static uint64_t bytes[MEMBERS][LIVE];
@@ -189,7 +182,6 @@ static void room_is_shared_out(void **state)
     struct xseg_totals totals;
     unsigned looks = 0;
 
-    (void)state;
     srandom(1);
     xseg_totals_init(&totals);
     for (unsigned i = 0; i < MEMBERS; i++)
@@ -209,13 +201,12 @@ static void room_is_shared_out(void **state)
     xseg_totals_fini(&totals);
 }
 
-static void resets_start_again(void **state)
+TEST(reset_restarts_peaks)
 {
     struct xseg_counts counts;
     struct xseg_totals totals;
     struct xseg_stat stat;
 
-    (void)state;
     xseg_totals_init(&totals);
     xseg_counts_init(&counts, &totals, false);
     xseg_counts_increase(&counts, WHAT, 100);
@@ -247,15 +238,15 @@ static void *count_up_and_down(void *counts)
     return NULL;
 }
 
-/* Threads at once: values and totals are exact, and a peak misses at most the others' last calls. */
-static void threads_lose_nothing(void **state)
+/* With concurrent threads values and totals are exact, and a peak misses at most the last calls of the other
+ * threads. */
+TEST(concurrent_updates_lose_nothing)
 {
     struct xseg_counts counts[2];
     struct xseg_totals totals;
     pthread_t thread[2];
     struct xseg_stat stat;
 
-    (void)state;
     xseg_totals_init(&totals);
     for (unsigned i = 0; i < 2; i++)
         xseg_counts_init(&counts[i], &totals, true);
@@ -282,8 +273,8 @@ static void *count_until_over(void *counts)
     return NULL;
 }
 
-/* A thread that reads while an arena counts gets what the arena had at some moment. */
-static void values_are_of_one_moment(void **state)
+/* A thread that reads while an arena counts gets a value that the arena had at some time. */
+TEST(values_are_consistent)
 {
     struct xseg_counts counts;
     struct xseg_totals totals;
@@ -291,7 +282,6 @@ static void values_are_of_one_moment(void **state)
     unsigned others = 0;
     pthread_t thread;
 
-    (void)state;
     xseg_totals_init(&totals);
     xseg_counts_init(&counts, &totals, true);
     atomic_store(&is_over, false);
@@ -314,7 +304,7 @@ static void values_are_of_one_moment(void **state)
 
 enum { ARENAS = 300 };
 
-/* What counts have of an arena. */
+/* The part of an arena that counters use. */
 struct owner {
     struct xseg_counts counts;
     struct xseg_biased_lock lock;
@@ -330,7 +320,7 @@ static void open_owner(struct owner *owner, struct xseg_totals *totals, bool is_
     xseg_counts_allow_suspend(&owner->counts, &owner->lock, &owner->notes);
 }
 
-/* Count one block more, or one less, as an arena does it. */
+/* Count one block more or less, as an arena does. */
 static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
 {
     xseg_biased_lock_lock(&owner->lock);
@@ -359,11 +349,10 @@ static void expect_audits(struct owner *owners, struct xseg_totals *totals) XSEG
 }
 
 /* The counts of most arenas are suspended most of the time, and the peak equals that of a plain model. */
-static void peaks_are_exact_with_suspended_counts(void **state)
+TEST(peaks_are_exact_with_suspended_counts)
 {
     static struct owner owners[ARENAS];
 
-    (void)state;
     for (unsigned seed = 1; seed <= 3; seed++) {
         struct xseg_totals totals;
         uint64_t live = 0, peak = 0, allocated = 0;
@@ -374,7 +363,7 @@ static void peaks_are_exact_with_suspended_counts(void **state)
         for (unsigned i = 0; i < ARENAS; i++)
             open_owner(&owners[i], &totals, i % 2 == 0);
         for (unsigned i = 0; i < 60000; i++) {
-            /* A few at a time are busy; now and then any of them frees. */
+            /* A few arenas at a time are busy; occasionally any of them frees. */
             const unsigned at = random() % 8 == 0 ? (unsigned)random() % ARENAS
                                                   : (i / 300 + (unsigned)random() % 4) % ARENAS;
             const bool frees = random() % 16 < 7 || (random() % 4 != 0 && live > 2000);
@@ -405,7 +394,7 @@ static void peaks_are_exact_with_suspended_counts(void **state)
     }
 }
 
-/* As another thread would, so that the ranks of this one's locks are as they were. */
+/* From another thread, so that the lock ranks of this thread do not change. */
 static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 {
 #if XSEG_BIASED_LOCK_IS_ATOMIC
@@ -416,12 +405,11 @@ static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 }
 
 /* The counts of an arena whose lock is held are not suspended: the holder may be changing a value. */
-static void counts_of_locked_arenas_are_not_suspended(void **state)
+TEST(counts_of_locked_arenas_are_not_suspended)
 {
     static struct owner owners[ARENAS];
     struct xseg_totals totals;
 
-    (void)state;
     xseg_totals_init(&totals);
     for (unsigned i = 0; i < ARENAS; i++) {
         open_owner(&owners[i], &totals, true);
@@ -454,21 +442,20 @@ static void *change_on(void *argument)
     for (unsigned i = 0; i < 20000; i++) {
         const unsigned at = (unsigned)rand_r(&seed) % ARENAS;
 
-        /* Every owner has one thread; others only ever look. */
+        /* Each owner has one thread; the others only read. */
         add_block(&shared_owners[at / 3 * 3 + *(unsigned *)argument % 3], rand_r(&seed) % 2 == 0);
     }
     return NULL;
 }
 
 /* Threads change counts that other threads suspend: no value is lost. */
-static void threads_resume_counts_that_others_suspend(void **state)
+TEST(threads_resume_counts_that_others_suspend)
 {
     struct xseg_totals totals;
     pthread_t thread[3];
     unsigned number[3];
     uint64_t live = 0;
 
-    (void)state;
     xseg_totals_init(&totals);
     for (unsigned i = 0; i < ARENAS; i++)
         open_owner(&shared_owners[i], &totals, i % 2 == 0);
@@ -483,21 +470,4 @@ static void threads_resume_counts_that_others_suspend(void **state)
     expect_audits(shared_owners, &totals);
     assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current, live);
     xseg_totals_fini(&totals);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peaks_are_exact),
-        cmocka_unit_test(peaks_of_pending_blocks_are_exact),
-        cmocka_unit_test(resets_start_again),
-        cmocka_unit_test(room_is_shared_out),
-        cmocka_unit_test(peaks_are_exact_with_suspended_counts),
-        cmocka_unit_test(counts_of_locked_arenas_are_not_suspended),
-        cmocka_unit_test(threads_resume_counts_that_others_suspend),
-        cmocka_unit_test(threads_lose_nothing),
-        cmocka_unit_test(values_are_of_one_moment),
-    };
-
-    return cmocka_run_group_tests_name("counts", tests, NULL, NULL);
 }

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Variables that nothing reads are told, with the name that was meant; those of the table are not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* Variables of the environment: unknown names, and processes that may not read it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/align.h"
 #include "src/base/environment.h"
+#include "tests/support/env.h"
+
+/* --- Unknown variables are reported with the closest known name. --- */
 
 struct heard {
     unsigned count;
@@ -36,7 +33,7 @@ static struct heard check(void)
     return heard;
 }
 
-/* Clear all variables but the one that cmocka goes by. */
+/* Clear all variables except cmocka's. */
 static void clear(void)
 {
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
@@ -49,7 +46,7 @@ static void clear(void)
         assert_int_equal(setenv("CMOCKA_MESSAGE_OUTPUT", kept, 1), 0);
 }
 
-static void names_of_the_table_are_known(void **state)
+TEST(names_of_the_table_are_known)
 {
     static const char *const name[] = {
 #define X(name, reader, meaning) "XSEG_" name,
@@ -57,11 +54,10 @@ static void names_of_the_table_are_known(void **state)
 #undef X
     };
 
-    (void)state;
     clear();
     for (size_t i = 0; i < XSEG_COUNT_OF(name); i++)
         assert_int_equal(setenv(name[i], "1", 1), 0);
-    /* What begins otherwise is others'. */
+    /* Variables with another prefix belong to other programs. */
     assert_int_equal(setenv("XSEGDRIVER", "1", 1), 0);
     assert_int_equal(setenv("PYTORCH_XSEG_ALLOC", "1", 1), 0);
     assert_int_equal(check().count, 0);
@@ -69,7 +65,7 @@ static void names_of_the_table_are_known(void **state)
     assert_int_equal(check().count, 0);
 }
 
-static void mistyped_names_are_told_with_the_nearest(void **state)
+TEST(mistyped_names_are_reported_with_the_closest_match)
 {
     static const struct {
         const char *name, *want;
@@ -87,7 +83,6 @@ static void mistyped_names_are_told_with_the_nearest(void **state)
         {"XSEG_", "environment: unknown variable, XSEG_; see docs/environment.md for all names"},
     };
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
         clear();
         assert_int_equal(setenv(row[i].name, "value=1", 1), 0);
@@ -99,11 +94,10 @@ static void mistyped_names_are_told_with_the_nearest(void **state)
     clear();
 }
 
-static void many_are_summed_up(void **state)
+TEST(many_unknown_names_are_summarized)
 {
     char name[32];
 
-    (void)state;
     clear();
     for (unsigned i = 0; i < 11; i++) {
         (void)snprintf(name, sizeof(name), "XSEG_UNHEARD_OF_%u", i);
@@ -117,13 +111,103 @@ static void many_are_summed_up(void **state)
     clear();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_of_the_table_are_known),
-        cmocka_unit_test(mistyped_names_are_told_with_the_nearest),
-        cmocka_unit_test(many_are_summed_up),
-    };
+/* --- A set-user-ID process reads nothing from its environment. Here secure_getenv() answers as in such a process. --- */
 
-    return cmocka_run_group_tests_name("environment", tests, NULL, NULL);
+static const char *const variable[] = {
+    "XSEG_DRIVER",
+    "XSEG_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+};
+
+static bool has_rights; /* more than its user has */
+
+char *__real_secure_getenv(const char *name);
+char *__wrap_secure_getenv(const char *name);
+
+char *__wrap_secure_getenv(const char *name)
+{
+    return has_rights ? NULL : __real_secure_getenv(name);
+}
+
+struct heard_warning {
+    unsigned count;
+    char line[512];
+};
+
+static void hear_warning(void *context, enum xseg_log_level level, const char *line)
+{
+    struct heard_warning *heard_warning = context;
+
+    if (level != XSEG_LOG_WARNING || strstr(line, "set-user-ID") == NULL)
+        return;
+    heard_warning->count++;
+    (void)snprintf(heard_warning->line, sizeof(heard_warning->line), "%s", line);
+}
+
+static xseg_status try_open(const char *driver, struct heard_warning *heard_warning,
+                            struct xseg_allocator **out)
+{
+    struct xseg_options options = {sizeof(options)};
+
+    options.driver = driver;
+    options.log = hear_warning;
+    options.log_context = heard_warning;
+    return xseg_open(NULL, &options, out);
+}
+
+static void set_all(const char *config)
+{
+    for (unsigned i = 0; i < COUNT_OF(variable); i++)
+        assert_int_equal(setenv(variable[i], i == 0 ? "/no/such/driver" : config, 1), 0);
+}
+
+TEST(defaults_apply_and_are_logged_once)
+{
+    struct xseg_allocator *allocator = NULL;
+    struct heard_warning heard_warning = {0};
+
+    has_rights = true;
+    set_all("no_such_key:1");
+    assert_ok(xseg_sim_reset(NULL));
+    for (unsigned i = 0; i < 2; i++) {
+        assert_ok(try_open(env_driver(), &heard_warning, &allocator));
+        assert_string_equal(xseg_config_source(allocator), "default");
+        env_close(allocator);
+        assert_int_equal(heard_warning.count, 1);
+    }
+    for (unsigned i = 0; i < COUNT_OF(variable); i++)
+        assert_non_null(strstr(heard_warning.line, variable[i]));
+}
+
+TEST(driver_variable_is_ignored)
+{
+    struct xseg_allocator *allocator = NULL;
+    struct heard_warning heard_warning = {0};
+    char text[512] = "";
+
+    has_rights = true;
+    set_all("");
+    if (try_open(NULL, &heard_warning, &allocator) == XSEG_OK) {
+        env_close(allocator); /* exists on this host */
+        return;
+    }
+    (void)xseg_error_message(text, sizeof(text));
+    assert_null(strstr(text, "/no/such/driver"));
+    assert_non_null(strstr(text, "libcuda.so.1"));
+}
+
+TEST(environment_applies_without_privileges)
+{
+    struct xseg_allocator *allocator = NULL;
+    struct heard_warning heard_warning = {0};
+
+    has_rights = false;
+    set_all("no_such_key:1");
+    env_expect_error(try_open(env_driver(), &heard_warning, &allocator), XSEG_ERR_CONFIG,
+                     "XSEG_ALLOC_CONF");
+    set_all("");
+    env_expect_error(try_open(NULL, &heard_warning, &allocator), XSEG_ERR_NO_DRIVER,
+                     "/no/such/driver");
+    assert_int_equal(heard_warning.count, 0);
 }

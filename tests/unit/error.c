@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The error message of a thread: its operation and detail, and how it is kept while other functions fail. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* Error messages of threads, and log lines. */
+#include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
+#include <unistd.h>
 
 #include "src/base/error.h"
+#include "tests/support/test.h"
 
 static void expect_message(const char *expected)
 {
@@ -21,11 +18,10 @@ static void expect_message(const char *expected)
     assert_int_equal(text.length, strlen(expected));
 }
 
-static void an_empty_message_is_kept(void **state)
+TEST(an_empty_message_is_kept)
 {
     struct xseg_fail_saved kept;
 
-    (void)state;
     xseg_fail_save(&kept);
     assert_int_equal(xseg_fail(XSEG_ERR_DRIVER, "another"), XSEG_ERR_DRIVER);
     expect_message("another");
@@ -33,11 +29,10 @@ static void an_empty_message_is_kept(void **state)
     expect_message("");
 }
 
-static void a_message_is_kept(void **state)
+TEST(a_message_is_kept)
 {
     struct xseg_fail_saved kept;
 
-    (void)state;
     (void)xseg_fail(XSEG_ERR_DRIVER, "of %d%% \x01", 7);
     xseg_fail_save(&kept);
     (void)xseg_fail(XSEG_ERR_DRIVER, "another");
@@ -55,11 +50,10 @@ static void call_inner(void)
     expect_message("xseg_inner: out is NULL");
 }
 
-static void operations_nest(void **state)
+TEST(operations_nest)
 {
     struct xseg_fail_saved kept;
 
-    (void)state;
     {
         XSEG_OPERATION("xseg_outer");
         (void)xseg_fail(XSEG_ERR_BUSY, "pool is paused");
@@ -75,13 +69,83 @@ static void operations_nest(void **state)
     expect_message("no operation");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_message_is_kept),
-        cmocka_unit_test(a_message_is_kept),
-        cmocka_unit_test(operations_nest),
-    };
+/* --- Log lines. --- */
 
-    return cmocka_run_group_tests_name("error", tests, NULL, NULL);
+struct heard {
+    unsigned count;
+    enum xseg_log_level level;
+    char line[2048];
+};
+
+static void hear(void *context, enum xseg_log_level level, const char *line)
+{
+    struct heard *heard = context;
+
+    heard->count++;
+    heard->level = level;
+    (void)snprintf(heard->line, sizeof(heard->line), "%s", line);
+}
+
+TEST(sink_receives_every_level)
+{
+    static const enum xseg_log_level level[] = {XSEG_LOG_ERROR, XSEG_LOG_WARNING, XSEG_LOG_INFO};
+    struct heard heard = {0};
+    const struct xseg_log log = {hear, &heard};
+
+    for (unsigned i = 0; i < 3; i++) {
+        xseg_log_line(&log, level[i], "%s %u", "line", i);
+        assert_int_equal(heard.count, i + 1);
+        assert_int_equal(heard.level, level[i]);
+    }
+    assert_string_equal(heard.line, "line 2");
+}
+
+TEST(long_line_is_truncated)
+{
+    struct heard heard = {0};
+    const struct xseg_log log = {hear, &heard};
+    char text[4000];
+
+    memset(text, 'x', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
+    xseg_log_line(&log, XSEG_LOG_INFO, "%s", text);
+    assert_int_equal(heard.count, 1);
+    assert_in_range(strlen(heard.line), 1000, 1023);
+}
+
+TEST(unprintable_bytes_are_escaped)
+{
+    struct heard heard = {0};
+    const struct xseg_log log = {hear, &heard};
+
+    xseg_log_line(&log, XSEG_LOG_INFO, "%s and %s", "\033[2J", "\xc3\xa9\n");
+    assert_string_equal(heard.line, "\\x1b[2J and \\xc3\\xa9\\x0a");
+}
+
+/* Write the three levels without a sink, with standard error redirected to a file. */
+static void write_all(FILE *file)
+{
+    const struct xseg_log log = {NULL, NULL};
+    const int old = dup(STDERR_FILENO);
+
+    assert_true(old >= 0);
+    assert_true(dup2(fileno(file), STDERR_FILENO) >= 0);
+    xseg_log_line(&log, XSEG_LOG_ERROR, "one %d", 1);
+    xseg_log_line(&log, XSEG_LOG_INFO, "two %d", 2);
+    xseg_log_line(&log, XSEG_LOG_WARNING, "three %d", 3);
+    assert_true(dup2(old, STDERR_FILENO) >= 0);
+    assert_int_equal(close(old), 0);
+}
+
+TEST(without_a_sink_warnings_and_errors_are_written)
+{
+    char text[256] = "";
+    FILE *file = tmpfile();
+
+    assert_non_null(file);
+    write_all(file);
+    rewind(file);
+    assert_int_not_equal(fread(text, 1, sizeof(text) - 1, file), 0);
+    assert_string_equal(text, "xseg: one 1\nxseg: three 3\n");
+    assert_int_equal(fclose(file), 0);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The client of exports, at an exporter that does not follow the protocol: each way ends with a status, and no descriptor
- * stays open. */
+/* The client of exports against an exporter that violates the protocol: each violation ends with a status, and no
+ * descriptor remains open. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 #include "src/base/clock.h"
 #include "src/core/pool/share.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define PAGE (2 * MIB)
 
@@ -18,7 +18,7 @@ uint64_t __real_xseg_clock_system(void);
 uint64_t __wrap_xseg_clock_system(void);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-static uint64_t step, skipped; /* nanoseconds that each look at the clock skips */
+static uint64_t step, skipped; /* nanoseconds that each read of the clock skips */
 
 uint64_t __wrap_xseg_clock_system(void)
 {
@@ -26,13 +26,13 @@ uint64_t __wrap_xseg_clock_system(void)
     return __real_xseg_clock_system() + skipped;
 }
 
-/* What the exporter sends: a reply, of which each column spoils something. */
+/* The replies of the exporter; each column breaks one part of a reply. */
 struct script {
-    const char *word; /* of the client's error */
+    const char *word; /* in the client's error message */
     xseg_status status;
     uint64_t page_count, page_size;
     uint32_t count, files, reply_status, replies;
-    size_t size; /* of the message; 0: a whole reply */
+    size_t size; /* of the message; 0: a complete reply */
     bool is_silent;
 };
 
@@ -81,7 +81,7 @@ static void *serve(void *self)
     (void)recv(client, &token, sizeof(token), 0);
     for (uint32_t i = 0; i < exporter->script->replies; i++)
         send_reply(client, exporter->script);
-    if (exporter->script->is_silent) /* until the client gives up */
+    if (exporter->script->is_silent) /* until the client times out */
         (void)recv(client, &token, sizeof(token), 0);
     (void)close(client);
     return NULL;
@@ -100,7 +100,7 @@ static struct xseg_export_token make_token(uint64_t exporter)
     return token;
 }
 
-/* Run the client against an exporter of a script. */
+/* Run the client against an exporter with this script. */
 static xseg_status fetch(const struct script *script, struct xseg_export_pages *pages)
 {
     struct exporter exporter = {.script = script};
@@ -119,7 +119,7 @@ static xseg_status fetch(const struct script *script, struct xseg_export_pages *
     return status;
 }
 
-static void an_exporter_that_breaks_the_protocol_is_refused(void **state)
+TEST(exporter_that_violates_the_protocol_is_rejected)
 {
     static const struct script scripts[] = {
         {"closed the connection", XSEG_ERR_FILE, 3, PAGE, 3, 3, 0, .replies = 0},
@@ -146,43 +146,41 @@ static void an_exporter_that_breaks_the_protocol_is_refused(void **state)
          (uint32_t)XSEG_ERR_NOT_ALLOCATED, .replies = 1},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
-        const unsigned files = scene_open_files();
+        const unsigned files = env_open_fds();
         struct xseg_export_pages pages = {.count = 0};
         const xseg_status status = fetch(&scripts[i], &pages);
 
-        scene_expect_error(status, scripts[i].status, scripts[i].word);
+        env_expect_error(status, scripts[i].status, scripts[i].word);
         assert_null(pages.handle);
-        assert_int_equal(scene_open_files(), files);
+        assert_int_equal(env_open_fds(), files);
     }
 }
 
-static void a_run_comes_in_any_number_of_replies(void **state)
+TEST(run_arrives_in_any_number_of_replies)
 {
     static const struct script scripts[] = {
         {.page_count = 3, .page_size = PAGE, .count = 3, .files = 3, .replies = 1},
         {.page_count = 3, .page_size = PAGE, .count = 1, .files = 1, .replies = 3},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
-        const unsigned files = scene_open_files();
+        const unsigned files = env_open_fds();
         struct xseg_export_pages pages = {.count = 0};
 
-        assert_int_equal(fetch(&scripts[i], &pages), XSEG_OK);
+        assert_ok(fetch(&scripts[i], &pages));
         assert_int_equal(pages.count, 3);
         for (size_t page = 0; page < 3; page++) {
             assert_int_equal(pages.handle[page].offset, page * PAGE);
             assert_int_equal(pages.handle[page].size, PAGE);
         }
-        assert_int_equal(scene_open_files(), files + 3);
+        assert_int_equal(env_open_fds(), files + 3);
         xseg_export_pages_close(&pages);
-        assert_int_equal(scene_open_files(), files);
+        assert_int_equal(env_open_fds(), files);
     }
 }
 
-static void a_silent_exporter_is_given_up(void **state)
+TEST(silent_exporter_times_out)
 {
     static const struct script scripts[] = {
         {.is_silent = true},
@@ -194,25 +192,23 @@ static void a_silent_exporter_is_given_up(void **state)
          .is_silent = true},
     };
 
-    (void)state;
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
         struct xseg_export_pages pages = {.count = 0};
 
         step = UINT64_C(9980000000) / (i + 1);
         const xseg_status status = fetch(&scripts[i], &pages);
         step = 0;
-        scene_expect_error(status, XSEG_ERR_FILE, "exporter did not reply within 10000 ms");
+        env_expect_error(status, XSEG_ERR_FILE, "exporter did not reply within 10000 ms");
         assert_null(pages.handle);
     }
 }
 
-/* Any 64 bytes: what is taken for a token is within bounds. */
-static void any_bytes_may_be_a_token(void **state)
+/* Any 64 bytes: a token that is accepted is within its bounds. */
+TEST(arbitrary_tokens_are_handled)
 {
     struct xseg_export_token token = make_token(1);
     uint64_t random = 4711;
 
-    (void)state;
     for (unsigned i = 0; i < 100000; i++) {
         struct xseg_export_fields fields = {.size = 0};
 
@@ -226,16 +222,4 @@ static void any_bytes_may_be_a_token(void **state)
         else
             assert_int_equal(fields.size, 0);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_exporter_that_breaks_the_protocol_is_refused),
-        cmocka_unit_test(a_run_comes_in_any_number_of_replies),
-        cmocka_unit_test(a_silent_exporter_is_given_up),
-        cmocka_unit_test(any_bytes_may_be_a_token),
-    };
-
-    return cmocka_run_group_tests_name("export_client", tests, NULL, NULL);
 }

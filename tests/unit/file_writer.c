@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Files that are written front to back, and taken back from their end. */
+/* Files that are written sequentially, and from whose end bytes can be withdrawn. */
 #include "src/base/file_writer.h"
+#include "tests/support/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define BIG (3 * XSEG_FILE_WRITER_BUFFER + 17)
 
@@ -27,13 +24,13 @@ static int make_file(void)
     return file;
 }
 
-/* The byte that belongs at a place. */
+/* The byte that belongs at an offset. */
 static unsigned char byte_at(uint64_t place)
 {
     return (unsigned char)(place * 7 + place / 251);
 }
 
-/* Go on to a place, in pieces of many sizes. */
+/* Write up to an offset, in pieces of many sizes. */
 static void write_up_to(uint64_t end)
 {
     static unsigned char bytes[2 * XSEG_FILE_WRITER_BUFFER];
@@ -55,7 +52,7 @@ static void write_up_to(uint64_t end)
     }
 }
 
-/* The file has exactly these bytes from a place on. */
+/* The file has exactly these bytes from an offset on. */
 static void expect(int file, uint64_t origin, uint64_t count)
 {
     static unsigned char bytes[BIG + 100];
@@ -66,13 +63,12 @@ static void expect(int file, uint64_t origin, uint64_t count)
         assert_int_equal(bytes[i], byte_at(i));
 }
 
-static void all_bytes_arrive_in_order(void **state)
+TEST(all_bytes_arrive_in_order)
 {
     static const uint64_t sizes[] = {
         0,  1, XSEG_FILE_WRITER_BUFFER - 1, XSEG_FILE_WRITER_BUFFER, XSEG_FILE_WRITER_BUFFER + 1,
         BIG};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         const int file = make_file();
 
@@ -85,8 +81,9 @@ static void all_bytes_arrive_in_order(void **state)
     }
 }
 
-/* Back to places in the buffer, at its edge, and in what was sent; then other bytes, and on. */
-static void what_was_taken_back_is_gone(void **state)
+/* Withdraw to offsets in the buffer, at its edge, and in bytes that were written; then write other bytes and
+ * continue. */
+TEST(withdrawn_bytes_are_not_written)
 {
     static const uint64_t places[] = {BIG,
                                       BIG - 1,
@@ -96,7 +93,6 @@ static void what_was_taken_back_is_gone(void **state)
                                       1,
                                       0};
 
-    (void)state;
     for (uint64_t origin = 0; origin <= 5; origin += 5) {
         const int file = make_file();
 
@@ -117,13 +113,12 @@ static void what_was_taken_back_is_gone(void **state)
     }
 }
 
-/* A pipe: what is still in the buffer can be taken back, what was sent cannot. */
-static void a_file_without_places_keeps_what_it_has(void **state)
+/* A pipe: buffered bytes can be withdrawn, written bytes cannot. */
+TEST(unseekable_file_keeps_its_bytes)
 {
     static unsigned char bytes[200];
     int ends[2];
 
-    (void)state;
     assert_int_equal(pipe(ends), 0);
     xseg_file_writer_init(&output, ends[1]);
     write_up_to(100);
@@ -140,11 +135,10 @@ static void a_file_without_places_keeps_what_it_has(void **state)
     assert_int_equal(close(ends[0]) + close(ends[1]), 0);
 }
 
-static void the_first_error_stays(void **state)
+TEST(first_error_is_kept)
 {
     const int file = open("/dev/full", O_WRONLY | O_CLOEXEC);
 
-    (void)state;
     assert_true(file >= 0);
     xseg_file_writer_init(&output, file);
     write_up_to(10);
@@ -155,18 +149,6 @@ static void the_first_error_stays(void **state)
         xseg_file_writer_write(&output, "wrong", 5);
     assert_false(xseg_file_writer_flush(&output));
     assert_int_equal(output.error, ENOSPC);
-    /* Places do not go back, so a writer may compare them. */
+    /* Offsets never decrease, so a caller may compare them. */
     assert_int_equal(xseg_file_writer_offset(&output), 10 + 30000 * 5);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_bytes_arrive_in_order),
-        cmocka_unit_test(what_was_taken_back_is_gone),
-        cmocka_unit_test(a_file_without_places_keeps_what_it_has),
-        cmocka_unit_test(the_first_error_stays),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* The free index against an array that is searched from end to end. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+/* The free index, compared with a linear search of an array. */
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/align.h"
 #include "src/core/block/free_index.h"
+#include "tests/support/test.h"
 
 #define BLOCKS 600u
 
-/* Extents, which were registered in another order than that of their addresses. */
+/* Extents, registered in an order other than that of their addresses. */
 #define EXTENTS 7u
 
 struct fixture {
@@ -24,7 +20,7 @@ struct fixture {
     bool there[BLOCKS];
 };
 
-/* Where handles count from: the first block has the handle 1. */
+/* The base of handles: the first block has handle 1. */
 static char *records_of(struct fixture *f)
 {
     return (char *)f->block - XSEG_BUMP_UNIT;
@@ -35,7 +31,7 @@ static bool comes_before(const struct xseg_block *block, uint64_t bytes, uint64_
     return block->bytes < bytes || (block->bytes == bytes && xseg_block_position(block) < position);
 }
 
-/* The smallest block that is not below (bytes, position), found the slow way. */
+/* The smallest block not below (bytes, position), found by a linear search. */
 static struct xseg_block *slow_from(struct fixture *f, uint64_t bytes, uint64_t position)
 {
     struct xseg_block *best = NULL;
@@ -47,7 +43,7 @@ static struct xseg_block *slow_from(struct fixture *f, uint64_t bytes, uint64_t 
     return best;
 }
 
-/* Extents of so many bytes at rising addresses. */
+/* Place extents of this size at ascending addresses. */
 static void lay_extents(struct fixture *f, uint64_t bytes)
 {
     for (unsigned i = 0; i < EXTENTS; i++) {
@@ -83,7 +79,7 @@ static uint64_t random_bytes(void)
     }
 }
 
-/* Mostly one size, and two more of the same bin. */
+/* Mostly one size, and two other sizes of the same bin. */
 static uint64_t like_bytes(void)
 {
     const uint64_t odd = (uint64_t)random() % 10;
@@ -103,7 +99,7 @@ static void toggle(struct fixture *f, unsigned i, uint64_t bytes)
     f->there[i] = !f->there[i];
 }
 
-/* Random changes, with sizes from a function and blocks so far apart. */
+/* Random changes, with sizes from a function and blocks at this distance. */
 static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -134,26 +130,23 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
     free(f);
 }
 
-static void agrees_with_the_slow_search(void **state)
+TEST(agrees_with_the_slow_search)
 {
-    (void)state;
     compare_searches(random_bytes, XSEG_GIB);
 }
 
-static void agrees_with_it_where_hundreds_share_a_bin(void **state)
+TEST(agrees_with_it_where_hundreds_share_a_bin)
 {
-    (void)state;
     compare_searches(like_bytes, 20 * XSEG_MIB);
     compare_searches(like_bytes, 244 * XSEG_MIB);
 }
 
 /* Each inserted block becomes the first of a bin; then the first block is removed repeatedly. */
-static void a_bin_can_be_a_stack(void **state)
+TEST(a_bin_can_be_a_stack)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     struct xseg_violation violation;
 
-    (void)state;
     assert_non_null(f);
     xseg_free_index_init(&f->free_index, records_of(f));
     lay_extents(f, BLOCKS * 20 * XSEG_MIB);
@@ -173,8 +166,7 @@ static void a_bin_can_be_a_stack(void **state)
     free(f);
 }
 
-/* The longest run of priorities that rise among 4096 records at a regular distance: long runs make
- * deep trees. */
+/* The longest run of ascending priorities among 4096 records at a regular distance: long runs make deep trees. */
 static unsigned longest_rise(uint32_t distance)
 {
     unsigned run = 0, longest = 0;
@@ -190,21 +182,19 @@ static unsigned longest_rise(uint32_t distance)
     return longest;
 }
 
-static void no_regular_distance_has_priorities_in_order(void **state)
+TEST(no_regular_distance_has_priorities_in_order)
 {
     const uint32_t record = sizeof(struct xseg_block) / XSEG_BUMP_UNIT;
 
-    (void)state;
     for (uint32_t distance = record; distance < 4096 * record; distance += record)
         assert_in_range(longest_rise(distance), 2, 60);
 }
 
-/* Requests may ask for more than any device has. */
-static void nothing_fits_a_size_that_no_device_has(void **state)
+/* Requests may exceed the memory of any device. */
+TEST(no_block_fits_a_size_above_the_maximum)
 {
     struct fixture *f = calloc(1, sizeof(*f));
 
-    (void)state;
     assert_non_null(f);
     xseg_free_index_init(&f->free_index, records_of(f));
     lay_extents(f, 1ull << 49);
@@ -230,12 +220,11 @@ static void expect(struct fixture *f, const char *tag)
 }
 
 /* The audit names what is broken. */
-static void the_audit_can_fail(void **state)
+TEST(the_audit_can_fail)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     struct xseg_violation violation = {0};
 
-    (void)state;
     assert_non_null(f);
     xseg_free_index_init(&f->free_index, records_of(f));
     lay_extents(f, XSEG_MIB);
@@ -247,14 +236,14 @@ static void the_audit_can_fail(void **state)
     f->block[0].state = XSEG_BLOCK_ALLOCATED;
     expect(f, "INDEX-2");
     f->block[0].state = XSEG_BLOCK_CACHED;
-    /* The first block names its parent, which is above it. */
+    /* The first block names a parent with a higher address. */
     f->block[1].base -= 1024;
     f->block[0].base += 1024;
     expect(f, "INDEX-3");
     f->block[1].base += 1024;
     f->block[0].base -= 1024;
     assert_true(xseg_free_index_audit(&f->free_index, &violation));
-    /* A list in order is no treap. */
+    /* A sorted list is no treap. */
     const uint32_t first = f->free_index.bin[2];
     for (unsigned i = 0; i < 64; i++) {
         f->block[i].left = i < 63 ? xseg_block_handle(records_of(f), &f->block[i + 1]) : 0;
@@ -265,18 +254,4 @@ static void the_audit_can_fail(void **state)
     xseg_bitmap_clear(&f->free_index.used, 2);
     expect(f, "INDEX-1");
     free(f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_the_slow_search),
-        cmocka_unit_test(agrees_with_it_where_hundreds_share_a_bin),
-        cmocka_unit_test(a_bin_can_be_a_stack),
-        cmocka_unit_test(no_regular_distance_has_priorities_in_order),
-        cmocka_unit_test(nothing_fits_a_size_that_no_device_has),
-        cmocka_unit_test(the_audit_can_fail),
-    };
-
-    return cmocka_run_group_tests_name("free_index", tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The shortest way: it is taken when nothing stands against it and only then, comes to what the general
- * way comes to, and asks nobody for anything.
+ * The fast path: it is taken exactly if nothing prevents it, has the same result as the slow path, and calls neither
+ * the host allocator nor the driver.
  *
- * The program is linked so that each call of the host allocator passes by here and is counted.
+ * The linker redirects each call of the host allocator to this file (--wrap), which counts the calls.
  */
 #include <linux/seccomp.h>
 #include <stdlib.h>
@@ -14,12 +14,12 @@
 #include <unistd.h>
 
 #include "src/core/alloc/alloc.h"
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 static unsigned host_calls;
 
-/* What the linker puts in the place of the host allocator's functions, and what it calls those. */
+/* The wrappers of the host allocator's functions, and the functions themselves. */
 /* clang-format off */
 void *__real_malloc(size_t bytes);                     /* NOLINT(bugprone-reserved-identifier) */
 void *__real_calloc(size_t count, size_t bytes);       /* NOLINT(bugprone-reserved-identifier) */
@@ -67,7 +67,7 @@ static uint64_t seed_state;
 
 static uint64_t below(uint64_t bound)
 {
-    return draw_next(&seed_state) % bound;
+    return rng_next(&seed_state) % bound;
 }
 
 static void be_quiet(void *context, enum xseg_log_level level, const char *line)
@@ -82,11 +82,11 @@ static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, 
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
 
-    options.driver = scene_driver();
-    options.clock = scene_clock;
+    options.driver = env_driver();
+    options.clock = env_clock;
     options.log = be_quiet;
-    assert_int_equal(xseg_sim_reset(settings), XSEG_OK);
-    assert_int_equal(xseg_open(config, &options, &allocator), XSEG_OK);
+    assert_ok(xseg_sim_reset(settings));
+    assert_ok(xseg_open(config, &options, &allocator));
     return allocator;
 }
 
@@ -95,7 +95,7 @@ static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, 
 #define SMALL 3000u
 #define LARGE (3 * MIB)
 
-/* Whether a size is served on the shortest way; the block is freed again. */
+/* Whether a size is allocated on the fast path; the block is freed again. */
 static bool hits(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream)
 {
     void *ptr = &seed_state;
@@ -106,69 +106,67 @@ static bool hits(struct xseg_allocator *allocator, int device, size_t bytes, xse
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     return true;
 }
 
-/* Memory of both kinds is cached on a stream. */
+/* Cache memory of both kinds on a stream. */
 static void warm(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    scene_free(allocator, scene_alloc(allocator, SMALL, stream));
-    scene_free(allocator, scene_alloc(allocator, LARGE, stream));
+    env_free(allocator, env_alloc(allocator, SMALL, stream));
+    env_free(allocator, env_alloc(allocator, LARGE, stream));
 }
 
 static void expect_hits(struct xseg_allocator *allocator, xseg_stream stream, bool want)
 {
     assert_int_equal(hits(allocator, 0, SMALL, stream), want);
     assert_int_equal(hits(allocator, 0, LARGE, stream), want);
-    /* And whichever way it goes, it is served. */
+    /* Either path serves the request. */
     warm(allocator, stream);
 }
 
 static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
 {
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
 }
 
-static void plain_requests_take_it(void **state)
+TEST(ordinary_requests_take_the_fast_path)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
 
-    (void)state;
     assert_false(hits(allocator, 0, SMALL, NULL)); /* the device is not open */
     warm(allocator, NULL);
     expect_hits(allocator, NULL, true);
-    assert_false(hits(allocator, 0, SMALL, stream)); /* was never met */
+    assert_false(hits(allocator, 0, SMALL, stream)); /* never used */
     warm(allocator, stream);
     expect_hits(allocator, stream, true);
     end_stream(allocator, stream);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void odd_arguments_do_not(void **state)
+TEST(unusual_arguments_take_the_slow_path)
 {
     static const size_t odd[] = {0, SIZE_MAX, SIZE_MAX - 511, (size_t)1 << 62};
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     warm(allocator, NULL);
     assert_false(hits(allocator, -1, SMALL, NULL));
     assert_false(hits(allocator, allocator->device_count, SMALL, NULL));
     for (size_t i = 0; i < COUNT_OF(odd); i++)
         assert_false(hits(allocator, 0, odd[i], NULL));
-    /* What is too large for what is cached. */
+    /* Larger than the cached memory. */
     assert_false(hits(allocator, 0, 40 * MIB, NULL));
     assert_true(hits(allocator, 0, 1, NULL));
     assert_true(hits(allocator, 0, MIB, NULL));
-    /* Handles of which the driver has to be asked: the default streams' own. */
+    /* Handles for which the driver is queried: those of the default streams. */
     assert_false(hits(allocator, 0, SMALL, (xseg_stream)1));
     assert_false(hits(allocator, 0, SMALL, (xseg_stream)2));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void configurations_with_more_to_do_do_not(void **state)
+TEST(configurations_with_extra_work_take_the_slow_path)
 {
     static const char *const config[] = {
         "roundup_power2_divisions:4",
@@ -181,85 +179,80 @@ static void configurations_with_more_to_do_do_not(void **state)
     };
     const struct xseg_sim_settings settings = {sizeof(settings)};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = open_on(&settings, config[i]);
 
         warm(allocator, NULL);
         expect_hits(allocator, NULL, false);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
-static void classic_requests_take_it(void **state)
+TEST(classic_requests_take_the_fast_path)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         settings.without_vmm = i != 0;
         struct xseg_allocator *allocator =
             open_on(&settings, i == 0 ? "expandable_segments:False" : "expandable_segments:True");
         warm(allocator, NULL);
         expect_hits(allocator, NULL, true);
-        /* What is cached so serves expandable requests as well. */
-        assert_int_equal(xseg_config_set(allocator, i == 0 ? "expandable_segments:True"
-                                                           : "expandable_segments:False"),
-                         XSEG_OK);
+        /* Memory cached this way also serves expandable requests. */
+        assert_ok(xseg_config_set(allocator, i == 0 ? "expandable_segments:True"
+                                                    : "expandable_segments:False"));
         expect_hits(allocator, NULL, true);
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
-static void classic_requests_leave_expandable_memory_alone(void **state)
+TEST(classic_requests_leave_expandable_memory_alone)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     warm(allocator, NULL);
-    assert_int_equal(xseg_config_set(allocator, "expandable_segments:False"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
     expect_hits(allocator, NULL, false);
     expect_hits(allocator, NULL, true);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void routes_and_captures_do_not_but_pending_blocks_do(void **state)
+TEST(routes_and_captures_take_the_slow_path)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
-    (void)state;
     warm(allocator, NULL);
     warm(allocator, stream);
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     expect_hits(allocator, NULL, false);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     expect_hits(allocator, NULL, true);
 
-    /* A capture keeps all streams from hits, not only the one that is captured. */
-    scene_capture_begin(pool, stream);
+    /* A capture disables hits on all streams. */
+    env_capture_begin(pool, stream);
     expect_hits(allocator, NULL, false);
     expect_hits(allocator, stream, false);
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     expect_hits(allocator, NULL, true);
 
-    void *used = scene_alloc(allocator, SMALL, NULL);
-    assert_int_equal(xseg_record_stream(allocator, used, stream), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    scene_free(allocator, used);
+    void *used = env_alloc(allocator, SMALL, NULL);
+    assert_ok(xseg_record_stream(allocator, used, stream));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
+    env_free(allocator, used);
     expect_hits(allocator, NULL, true);
-    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 1);
-    /* What has passed is taken back on the way. */
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 1);
+    /* Completed blocks are reclaimed on the fast path. */
+    assert_ok(xseg_sim_finish(stream));
     expect_hits(allocator, NULL, true);
-    assert_int_equal(scene_stats(allocator).active[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
 
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
     assert_false(hits(allocator, 0, SMALL, stream));
-    scene_stream_destroy(stream);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
 /* As hits(), for a request that names a pool. */
@@ -272,7 +265,7 @@ static bool hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, si
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
-    scene_free(allocator, ptr);
+    env_free(allocator, ptr);
     return true;
 }
 
@@ -286,8 +279,8 @@ static void exchange_in(struct xseg_allocator *allocator, struct xseg_pool *pool
 {
     void *ptr = NULL;
 
-    ptr = scene_alloc_in(allocator, pool, bytes, NULL);
-    scene_free(allocator, ptr);
+    ptr = env_alloc_in(allocator, pool, bytes, NULL);
+    env_free(allocator, ptr);
 }
 
 static void warm_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
@@ -296,13 +289,12 @@ static void warm_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
     exchange_in(allocator, pool, LARGE);
 }
 
-static void requests_for_a_pool_take_it(void **state)
+TEST(pool_requests_take_the_fast_path)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator), *other = scene_pool(allocator);
-    const xseg_stream stream = scene_stream();
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    const xseg_stream stream = env_stream();
 
-    (void)state;
     expect_hits_in(allocator, pool, false); /* it has no arena */
     warm_pool(allocator, pool);
     expect_hits_in(allocator, pool, true);
@@ -310,76 +302,74 @@ static void requests_for_a_pool_take_it(void **state)
     assert_false(hits_in(allocator, pool, 40 * MIB));
     expect_hits_in(allocator, other, false);
 
-    /* A route elsewhere does not matter, since the request names its pool; a capture does. */
-    assert_int_equal(xseg_route_begin(other, NULL, NULL), XSEG_OK);
+    /* Another stream's route does not matter, because the request names its pool; a capture does. */
+    assert_ok(xseg_route_begin(other, NULL, NULL));
     expect_hits_in(allocator, pool, true);
-    assert_int_equal(xseg_route_end(other), XSEG_OK);
-    scene_capture_begin(other, stream);
+    assert_ok(xseg_route_end(other));
+    env_capture_begin(other, stream);
     expect_hits_in(allocator, pool, false);
-    scene_graph_destroy(scene_capture_end(other, stream));
+    env_graph_destroy(env_capture_end_graph(other, stream));
 
-    void *used = scene_alloc(allocator, SMALL, NULL);
-    assert_int_equal(xseg_record_stream(allocator, used, stream), XSEG_OK);
-    assert_int_equal(xseg_sim_launch(stream, UINT64_MAX), XSEG_OK);
-    scene_free(allocator, used);
+    void *used = env_alloc(allocator, SMALL, NULL);
+    assert_ok(xseg_record_stream(allocator, used, stream));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
+    env_free(allocator, used);
     expect_hits_in(allocator, pool, false);
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    assert_ok(xseg_sim_finish(stream));
     warm_pool(allocator, pool);
     expect_hits_in(allocator, pool, true);
 
-    /* A paused pool hands nothing out: no memory lies beneath its blocks. */
-    assert_int_equal(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    /* A paused pool allocates nothing: its blocks have no memory. */
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     expect_hits_in(allocator, pool, false);
-    assert_int_equal(xseg_pool_resume(pool), XSEG_OK);
+    assert_ok(xseg_pool_resume(pool));
     expect_hits_in(allocator, pool, true);
 
     end_stream(allocator, stream);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(other), XSEG_OK);
-    scene_close(allocator);
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_pool_release(other));
+    env_close(allocator);
 }
 
-static void pools_with_rules_of_their_own_do_not(void **state)
+TEST(pools_with_options_take_the_slow_path)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
-    (void)state;
     options.no_split = true;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     warm_pool(allocator, pool);
     expect_hits_in(allocator, pool, false);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
 /* --- The same for frees. --- */
 
-static void only_live_blocks_are_freed(void **state)
+TEST(only_allocated_blocks_are_freed)
 {
     static const size_t sizes[] = {SMALL, LARGE};
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
-    assert_int_equal(xseg_free(allocator, NULL), XSEG_OK);
-    scene_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not in memory");
+    assert_ok(xseg_free(allocator, NULL));
+    env_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not in memory");
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        char *ptr = scene_alloc(allocator, sizes[i], NULL);
+        char *ptr = env_alloc(allocator, sizes[i], NULL);
         char *end = ptr + (sizes[i] + 511) / 512 * 512;
 
-        scene_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_ALLOCATED,
-                           "not the start of a block");
-        scene_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
-                           "not the start of a block");
-        scene_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_ALLOCATED, ""); /* cached */
-        scene_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_ALLOCATED,
-                           ""); /* a hole */
-        assert_int_equal(scene_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
-        scene_free(allocator, ptr);
-        scene_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
+        env_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_ALLOCATED,
+                         "not the start of a block");
+        env_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
+                         "not the start of a block");
+        env_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_ALLOCATED, ""); /* cached */
+        env_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_ALLOCATED,
+                         ""); /* unmapped */
+        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
+        env_free(allocator, ptr);
+        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Both ways come to the same. --- */
@@ -388,28 +378,28 @@ static void only_live_blocks_are_freed(void **state)
 #define HELD    250u
 #define STREAMS 3u
 
-/* What one step came to. */
+/* The result of one step. */
 struct result {
     uint64_t address;
     xseg_status status;
     struct xseg_statistics stats;
 };
 
-struct programme {
+struct program {
     struct xseg_allocator *allocator;
-    xseg_stream stream[STREAMS + 1]; /* the last one only uses */
-    struct xseg_pool *pool, *named;  /* a route's, and one that requests name */
+    xseg_stream stream[STREAMS + 1]; /* the last stream is only recorded as a use */
+    struct xseg_pool *pool, *named;  /* of a route, and of requests that name a pool */
     void *held[HELD];
     unsigned count;
     bool shortest, is_routed;
 };
 
-static xseg_status alloc_named(struct programme *programme, size_t bytes, xseg_stream stream,
+static xseg_status alloc_named(struct program *program, size_t bytes, xseg_stream stream,
                                void **out)
 {
     struct xseg_alloc_params general = {
-        .config = xseg_allocator_config(programme->allocator),
-        .pool = programme->named,
+        .config = xseg_allocator_config(program->allocator),
+        .pool = program->named,
         .stream = stream,
         .requested = bytes,
     };
@@ -417,80 +407,77 @@ static xseg_status alloc_named(struct programme *programme, size_t bytes, xseg_s
 
     request.bytes = bytes;
     request.stream = stream;
-    request.pool = programme->named;
-    return programme->shortest ? xseg_alloc_with(programme->allocator, &request, out)
-                               : xseg_slow_path_alloc(programme->named->device, &general, out);
+    request.pool = program->named;
+    return program->shortest ? xseg_alloc_with(program->allocator, &request, out)
+                             : xseg_slow_path_alloc(program->named->device, &general, out);
 }
 
-static xseg_status alloc(struct programme *programme, size_t bytes, xseg_stream stream, void **out)
+static xseg_status alloc(struct program *program, size_t bytes, xseg_stream stream, void **out)
 {
     struct xseg_request request = {sizeof(request)};
 
     request.bytes = bytes;
     request.stream = stream;
-    return programme->shortest ? xseg_alloc(programme->allocator, 0, bytes, stream, out)
-                               : xseg_alloc_with(programme->allocator, &request, out);
+    return program->shortest ? xseg_alloc(program->allocator, 0, bytes, stream, out)
+                             : xseg_alloc_with(program->allocator, &request, out);
 }
 
-static void step_alloc(struct programme *programme, struct result *result)
+static void step_alloc(struct program *program, struct result *result)
 {
     static const size_t most[] = {4 * KIB, 4 * KIB, 100 * KIB, MIB, 4 * MIB, 40 * MIB};
     const size_t bytes = 1 + below(most[below(COUNT_OF(most))]);
-    const xseg_stream stream = programme->stream[below(STREAMS)];
+    const xseg_stream stream = program->stream[below(STREAMS)];
     void *ptr = NULL;
 
-    if (programme->count == HELD)
+    if (program->count == HELD)
         return;
-    result->status = below(5) == 0 ? alloc_named(programme, bytes, stream, &ptr)
-                                   : alloc(programme, bytes, stream, &ptr);
+    result->status = below(5) == 0 ? alloc_named(program, bytes, stream, &ptr)
+                                   : alloc(program, bytes, stream, &ptr);
     result->address = (uint64_t)(uintptr_t)ptr;
     if (result->status == XSEG_OK)
-        programme->held[programme->count++] = ptr;
+        program->held[program->count++] = ptr;
 }
 
-static void step_free(struct programme *programme, struct result *result)
+static void step_free(struct program *program, struct result *result)
 {
-    if (programme->count == 0)
+    if (program->count == 0)
         return;
-    const unsigned i = (unsigned)below(programme->count);
-    void *ptr = programme->held[i];
+    const unsigned i = (unsigned)below(program->count);
+    void *ptr = program->held[i];
 
-    result->status = programme->shortest ? xseg_free(programme->allocator, ptr)
-                                         : xseg_allocator_free(programme->allocator, ptr);
-    assert_int_equal(result->status, XSEG_OK);
-    programme->held[i] = programme->held[--programme->count];
+    result->status = program->shortest ? xseg_free(program->allocator, ptr)
+                                       : xseg_allocator_free(program->allocator, ptr);
+    assert_ok(result->status);
+    program->held[i] = program->held[--program->count];
 }
 
-static void step_use(struct programme *programme)
+static void step_use(struct program *program)
 {
-    const xseg_stream user = programme->stream[STREAMS];
+    const xseg_stream user = program->stream[STREAMS];
 
-    if (programme->count == 0)
+    if (program->count == 0)
         return;
-    assert_int_equal(
-        xseg_record_stream(programme->allocator, programme->held[below(programme->count)], user),
-        XSEG_OK);
+    assert_ok(xseg_record_stream(program->allocator, program->held[below(program->count)], user));
     if (below(2) == 0)
-        assert_int_equal(xseg_sim_launch(user, UINT64_MAX), XSEG_OK);
+        assert_ok(xseg_sim_launch(user, UINT64_MAX));
 }
 
-/* What makes calls less plain comes and goes. */
-static void step_rarely(struct programme *programme, const char *const *config, size_t configs)
+/* Change a condition that disables the fast path. */
+static void step_rarely(struct program *program, const char *const *config, size_t configs)
 {
     struct xseg_trim_options how = {sizeof(how)};
 
     switch (below(4)) {
     case 0:
-        assert_int_equal(xseg_config_set(programme->allocator, config[below(configs)]), XSEG_OK);
+        assert_ok(xseg_config_set(program->allocator, config[below(configs)]));
         break;
     case 1:
-        assert_int_equal(xseg_trim(programme->allocator, NULL, &how, NULL), XSEG_OK);
+        assert_ok(xseg_trim(program->allocator, NULL, &how, NULL));
         break;
     case 2:
-        assert_int_equal(programme->is_routed ? xseg_route_end(programme->pool)
-                                              : xseg_route_begin(programme->pool, NULL, NULL),
-                         XSEG_OK);
-        programme->is_routed = !programme->is_routed;
+        assert_ok(program->is_routed ? xseg_route_end(program->pool)
+                                     : xseg_route_begin(program->pool, NULL, NULL));
+        program->is_routed = !program->is_routed;
         break;
     default:
         xseg_sim_advance(below(1000) * 1000000);
@@ -498,7 +485,7 @@ static void step_rarely(struct programme *programme, const char *const *config, 
     }
 }
 
-static void step(struct programme *programme, unsigned turn, struct result *result)
+static void step(struct program *program, unsigned turn, struct result *result)
 {
     static const char *const config[] = {
         "expandable_segments:True",
@@ -519,16 +506,16 @@ static void step(struct programme *programme, unsigned turn, struct result *resu
 
     memset(result, 0, sizeof(*result));
     if (what < (fills ? 230u : 140u))
-        step_alloc(programme, result);
+        step_alloc(program, result);
     else if (what < 370)
-        step_free(programme, result);
+        step_free(program, result);
     else if (what < 384)
-        step_use(programme);
+        step_use(program);
     else if (what < 395)
-        assert_int_equal(xseg_sim_finish(programme->stream[STREAMS]), XSEG_OK);
+        assert_ok(xseg_sim_finish(program->stream[STREAMS]));
     else
-        step_rarely(programme, config, COUNT_OF(config));
-    result->stats = scene_stats(programme->allocator);
+        step_rarely(program, config, COUNT_OF(config));
+    result->stats = env_stats(program->allocator);
     result->stats.host_bytes = 0;
 }
 
@@ -536,26 +523,26 @@ static void play(bool shortest, const char *config, uint64_t memory, uint64_t se
                  struct result *result)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
-    struct programme programme = {.shortest = shortest};
+    struct program program = {.shortest = shortest};
 
     seed_state = seed;
     settings.memory_bytes = memory;
-    programme.allocator = open_on(&settings, config);
-    programme.pool = scene_pool(programme.allocator);
-    programme.named = scene_pool(programme.allocator);
+    program.allocator = open_on(&settings, config);
+    program.pool = env_pool(program.allocator);
+    program.named = env_pool(program.allocator);
     for (unsigned i = 1; i <= STREAMS; i++)
-        programme.stream[i] = scene_stream();
+        program.stream[i] = env_stream();
     for (unsigned turn = 0; turn < STEPS; turn++)
-        step(&programme, turn, &result[turn]);
-    if (programme.is_routed)
-        assert_int_equal(xseg_route_end(programme.pool), XSEG_OK);
-    while (programme.count > 0)
-        scene_free(programme.allocator, programme.held[--programme.count]);
-    assert_int_equal(xseg_pool_release(programme.pool), XSEG_OK);
-    assert_int_equal(xseg_pool_release(programme.named), XSEG_OK);
-    assert_int_equal(xseg_close(programme.allocator), XSEG_OK);
+        step(&program, turn, &result[turn]);
+    if (program.is_routed)
+        assert_ok(xseg_route_end(program.pool));
+    while (program.count > 0)
+        env_free(program.allocator, program.held[--program.count]);
+    assert_ok(xseg_pool_release(program.pool));
+    assert_ok(xseg_pool_release(program.named));
+    assert_ok(xseg_close(program.allocator));
     for (unsigned i = 1; i <= STREAMS; i++)
-        scene_stream_destroy(programme.stream[i]);
+        env_stream_destroy(program.stream[i]);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
@@ -582,18 +569,16 @@ static void expect_same(const char *config, uint64_t memory, uint64_t seed)
     free(result[1]);
 }
 
-static void both_ways_come_to_the_same(void **state)
+TEST(both_paths_give_the_same_result)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++) {
         expect_same("expandable_segments:True", 16 * GIB, seed * 7919);
         expect_same("expandable_segments:False", 16 * GIB, seed * 7927);
     }
 }
 
-static void also_where_memory_is_short(void **state)
+TEST(both_paths_agree_under_memory_pressure)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++)
         expect_same("expandable_segments:True", 400 * MIB, seed * 104729);
 }
@@ -602,7 +587,7 @@ static void also_where_memory_is_short(void **state)
 
 #define ROUND 4000u
 
-/* A round of calls which ends as it began.  Returns how many did not take the shortest way. */
+/* Make a round of calls that leaves the state unchanged. Returns the number of calls that left the fast path. */
 static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *stream)
 {
     static void *held[HELD];
@@ -621,24 +606,23 @@ static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *
 
             if (!xseg_hit_stream_alloc(allocator, 0, bytes, on, out, &searched, &has_polled)) {
                 slow++;
-                *out = scene_alloc(allocator, bytes, on);
+                *out = env_alloc(allocator, bytes, on);
             }
         } else if (count > 0) {
             const unsigned at = (unsigned)below(count);
 
-            scene_free(allocator, held[at]);
+            env_free(allocator, held[at]);
             held[at] = held[--count];
         }
     }
     return slow;
 }
 
-static void hits_call_neither_host_nor_driver(void **state)
+TEST(hits_call_neither_host_nor_driver)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream[2] = {NULL, scene_stream()};
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream[2] = {NULL, env_stream()};
 
-    (void)state;
     assert_int_not_equal(play_round(allocator, stream), 0);
     (void)play_round(allocator, stream);
     const uint64_t driver_before = xseg_sim_calls(NULL);
@@ -649,15 +633,15 @@ static void hits_call_neither_host_nor_driver(void **state)
     assert_int_equal(host_calls, host_before);
     assert_int_equal(xseg_sim_calls(NULL), driver_before);
     end_stream(allocator, stream[1]);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-/* In a process that may do nothing but end: 0 all went well, 1 not all calls took the shortest way, 2
- * there is no such mode here.  Any system call kills it. */
+/* In a process in which seccomp kills on any system call except exit. Exit status: 0: all calls took the fast path,
+ * 1: not all did, 2: seccomp is not available. */
 static _Noreturn void play_alone(void)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    const xseg_stream stream[2] = {NULL, scene_stream()};
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream[2] = {NULL, env_stream()};
 
     for (unsigned i = 0; i < 3; i++)
         (void)play_round(allocator, stream);
@@ -668,13 +652,12 @@ static _Noreturn void play_alone(void)
         (void)syscall(SYS_exit, slow == 0 ? 0 : 1);
 }
 
-static void hits_make_no_system_call(void **state)
+TEST(hits_make_no_system_call)
 {
     int end = 0;
 
-    (void)state;
-    /* ThreadSanitizer has a thread of its own, without which the process does not end.  With all self-checks
-     * arenas rest after two looks, behind a barrier, which is a system call. */
+    /* ThreadSanitizer has a thread, without which the process does not end. With all self-checks the counts of
+     * arenas are suspended after two polls, with a barrier, which is a system call. */
     if (XSEG_BIASED_LOCK_IS_ATOMIC || XSEG_CHECKS >= 3)
         return;
     const pid_t child = fork();
@@ -687,25 +670,4 @@ static void hits_make_no_system_call(void **state)
         print_message("# this system has no strict seccomp: nothing was tried\n");
     else
         assert_int_equal(WEXITSTATUS(end), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_requests_take_it),
-        cmocka_unit_test(odd_arguments_do_not),
-        cmocka_unit_test(configurations_with_more_to_do_do_not),
-        cmocka_unit_test(classic_requests_take_it),
-        cmocka_unit_test(classic_requests_leave_expandable_memory_alone),
-        cmocka_unit_test(routes_and_captures_do_not_but_pending_blocks_do),
-        cmocka_unit_test(requests_for_a_pool_take_it),
-        cmocka_unit_test(pools_with_rules_of_their_own_do_not),
-        cmocka_unit_test(only_live_blocks_are_freed),
-        cmocka_unit_test(both_ways_come_to_the_same),
-        cmocka_unit_test(also_where_memory_is_short),
-        cmocka_unit_test(hits_call_neither_host_nor_driver),
-        cmocka_unit_test(hits_make_no_system_call),
-    };
-
-    return cmocka_run_group_tests_name("hit", tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Which ages go: the oldest, as far as bytes and pages allow. */
+/* The choice of idle memory to release: the oldest first, limited by bytes and pages. */
 #include "src/core/reclaim/decay.h"
 
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 static void expect_choice(const struct xseg_idle_ages *ages, uint64_t bytes, uint32_t youngest,
                           uint64_t pages, uint32_t step, uint64_t part, uint64_t part_pages)
@@ -16,48 +16,38 @@ static void expect_choice(const struct xseg_idle_ages *ages, uint64_t bytes, uin
     assert_int_equal(limit.pages, pages);
 }
 
-static void the_oldest_come_first(void **state)
+TEST(oldest_memory_is_chosen_first)
 {
     struct xseg_idle_ages ages = {.span = 1000};
 
-    (void)state;
     ages.bytes[10] = 60;
     ages.pages[10] = 3;
     ages.bytes[40] = 40;
     ages.pages[40] = 2;
     ages.bytes[XSEG_IDLE_ALL - 1] = 20;
     ages.pages[XSEG_IDLE_ALL - 1] = 1;
-    /* Everything that is older than step `step`, and of that one a part. */
+    /* All memory older than `step`, and a part of the memory of that step. */
     expect_choice(&ages, 0, 0, 9, XSEG_IDLE_ALL - 1, 0, 9);
     expect_choice(&ages, 19, 0, 9, XSEG_IDLE_ALL - 1, 19, 9);
     expect_choice(&ages, 20, 0, 9, 40, 0, 8);
     expect_choice(&ages, 50, 0, 9, 40, 30, 8);
     expect_choice(&ages, 61, 0, 9, 10, 1, 6);
     expect_choice(&ages, 1000, 0, 9, 0, 880, 3);
-    /* No more pages than that. */
+    /* At most this many pages. */
     expect_choice(&ages, 1000, 0, 2, 40, 980, 1);
     expect_choice(&ages, 1000, 0, 4, 10, 940, 1);
-    /* And none that is younger. */
+    /* No younger memory. */
     expect_choice(&ages, 1000, 20, 9, 20, 940, 6);
 }
 
-/* While observers are told of what one look takes, another look may give memory a later time. */
-static void what_became_idle_meanwhile_has_no_age(void **state)
+/* While observers are notified by one pass, another thread may record a later time. */
+TEST(memory_that_became_idle_during_the_pass_has_age_0)
 {
     const struct xseg_idle_ages ages = {.now = 5000, .span = 1000};
 
-    (void)state;
     assert_int_equal(xseg_idle_step(&ages, 5000), 0);
     assert_int_equal(xseg_idle_step(&ages, 5001), 0);
     assert_int_equal(xseg_idle_step(&ages, UINT64_MAX), 0);
     assert_true(xseg_idle_step(&ages, 4500) > 0);
     assert_true(xseg_idle_step(&ages, 3000) > xseg_idle_step(&ages, 4500));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_oldest_come_first),
-                                       cmocka_unit_test(what_became_idle_meanwhile_has_no_age)};
-
-    return cmocka_run_group_tests_name("idle", tests, NULL, NULL);
 }

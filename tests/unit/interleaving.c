@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Interleavings of threads: one thread is blocked where the other one has to wait for it, or has to
- * look again because of it.
+ * Interactions of two threads: one thread is blocked where another must wait for it or retry because of it.
  *
- * A thread is parked in a callback or at a mutex (the linker's --wrap leads pthread_mutex_lock() here).
- * That the other thread waits is seen by the call it waits in.  unit/stopped parks one at any instruction.
+ * A thread is parked in a callback or in pthread_mutex_lock(), which the linker redirects (--wrap). The wait of the
+ * other thread is detected by the system call in which it waits. unit/instruction_steps parks a thread at any instruction.
  */
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -15,18 +14,18 @@
 #include <sys/syscall.h>
 
 #include "src/core/instance/instance.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 /* --- What the linker leads here. --- */
 
 static atomic_uint yields;     /* calls of sched_yield() by the library */
 static atomic_uint cond_waits; /* calls of pthread_cond_wait() */
-static atomic_uint barriers;   /* membarrier(), private and expedited */
+static atomic_uint barriers;   /* membarrier(), private expedited */
 static atomic_uint sleeps;     /* futex waits */
-static atomic_bool opens_gate; /* a yield lets a parked callback go on */
+static atomic_bool opens_gate; /* a yield opens the gate of the parked callback */
 
-/* The mutex at which the calling thread parks, once, after it has taken it so often; and whether it has come
- * there, and may go on. */
+/* The mutex at which the calling thread parks once, after it has locked the mutex this many times; whether it is
+ * parked, and whether it may continue. */
 static _Thread_local const pthread_mutex_t *parks_at;
 static _Thread_local unsigned parks_after;
 static atomic_bool is_parked, may_go;
@@ -126,7 +125,7 @@ static void *make_request(void *self)
 
     parks_at = request->parks_at;
     parks_after = request->parks_after;
-    request->ptr = scene_alloc(request->allocator, request->bytes, NULL);
+    request->ptr = env_alloc(request->allocator, request->bytes, NULL);
     return NULL;
 }
 
@@ -139,21 +138,20 @@ static void *end_route(void *self)
 {
     struct ending *ending = self;
 
-    assert_int_equal(xseg_route_end(ending->pool), XSEG_OK);
+    assert_ok(xseg_route_end(ending->pool));
     atomic_store(&ending->has_returned, true);
     return NULL;
 }
 
-static void the_end_of_a_route_waits_for_its_predicate(void **state)
+TEST(route_removal_waits_for_its_predicate)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct request request = {allocator, NULL, NULL, KIB, 0};
-    struct ending ending = {scene_pool(allocator), false};
+    struct ending ending = {env_pool(allocator), false};
     pthread_t asks, ends;
 
-    (void)state;
     reset();
-    assert_int_equal(xseg_route_begin(ending.pool, park_and_accept, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(ending.pool, park_and_accept, NULL));
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
     const unsigned before = atomic_load(&yields);
@@ -164,36 +162,34 @@ static void the_end_of_a_route_waits_for_its_predicate(void **state)
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
     assert_int_equal(pthread_join(ends, NULL), 0);
-    scene_free(allocator, request.ptr);
-    assert_int_equal(xseg_pool_release(ending.pool), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, request.ptr);
+    assert_ok(xseg_pool_release(ending.pool));
+    env_close(allocator);
 }
 
-/* A request is about to use its cached stream when a route begins: the cached stream would lead past the route. */
-static void no_cached_stream_is_used_after_a_route_has_begun(void **state)
+/* A request is about to use its cached stream lookup when a route begins: the lookup would bypass the route. */
+TEST(cached_stream_lookup_respects_a_new_route)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
     struct request request = {allocator, &allocator->stream_cache.lock->os, NULL, KIB, 0};
     pthread_t asks;
 
-    (void)state;
     reset();
-    /* The first request makes the arena; from then on a request may use the cached stream. */
-    scene_free(allocator, scene_alloc(allocator, KIB, NULL));
+    /* The first request creates the arena; later requests may use the cached lookup. */
+    env_free(allocator, env_alloc(allocator, KIB, NULL));
     xseg_stream_cache_drop_all(&allocator->stream_cache, -1);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
-    void *ptr = scene_alloc(allocator, KIB, NULL);
-    assert_ptr_equal(scene_block(allocator, ptr).pool, pool);
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
-    scene_free(allocator, ptr);
-    scene_free(allocator, request.ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    void *ptr = env_alloc(allocator, KIB, NULL);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+    assert_ok(xseg_route_end(pool));
+    env_free(allocator, ptr, request.ptr);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
 /* --- Labels. --- */
@@ -204,7 +200,7 @@ static void *annotate(void *self)
 
     parks_at = &xseg_allocator_open_device(allocator, 0)->memory_lock.os;
     parks_after = 0;
-    assert_int_equal(xseg_history_annotate(allocator, 0, "an annotation"), XSEG_OK);
+    assert_ok(xseg_history_annotate(allocator, 0, "an annotation"));
     return NULL;
 }
 
@@ -215,58 +211,55 @@ static bool note_text(void *context, const struct xseg_history_entry *entry)
     return true;
 }
 
-/* A text that is about to be noted is in no event yet, and no sweep may drop it. */
-static void a_text_stays_until_it_is_noted(void **state)
+/* A label that is about to be recorded is in no event yet, and no sweep may drop it. */
+TEST(label_is_kept_until_it_is_recorded)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     char text[XSEG_HISTORY_LABEL_BYTES] = "";
     pthread_t annotates;
 
-    (void)state;
     reset();
-    scene_free(allocator, scene_alloc(allocator, 1000, NULL));
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
     assert_int_equal(pthread_create(&annotates, NULL, annotate, allocator), 0);
     wait_until(&is_parked);
     xseg_history_sweep(allocator);
-    /* A record that was free is taken by the next text. */
-    assert_int_equal(xseg_history_label(allocator, "another", NULL), XSEG_OK);
+    /* The next label reuses a free record. */
+    assert_ok(xseg_history_label(allocator, "another", NULL));
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(annotates, NULL), 0);
-    assert_int_equal(xseg_for_each_event(allocator, 0, note_text, text, NULL), XSEG_OK);
+    assert_ok(xseg_for_each_event(allocator, 0, note_text, text, NULL));
     assert_string_equal(text, "an annotation");
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- Streams. --- */
 
-/* Two threads meet a stream at once: the one that comes later to the table finds what the other has made. */
-static void two_threads_that_meet_a_stream_know_one(void **state)
+/* Two threads look up a new stream concurrently: the later one finds the entry that the first has created. */
+TEST(concurrent_lookups_create_one_stream_entry)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
-    struct xseg_pool *pool = scene_pool(allocator); /* opens the device */
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator); /* opens the device */
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    /* The table is looked at twice before an entry is made, the second time together with that. */
+    /* The table is searched twice before an entry is created, the second time under the same lock. */
     struct request request = {allocator, &device->table_lock.os, NULL, KIB, 1};
     pthread_t asks;
 
-    (void)state;
     reset();
     const uint64_t count = atomic_load(&device->streams.count);
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
-    void *ptr = scene_alloc(allocator, KIB, NULL);
+    void *ptr = env_alloc(allocator, KIB, NULL);
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
     assert_int_equal(atomic_load(&device->streams.count), count + 1);
-    scene_free(allocator, ptr);
-    scene_free(allocator, request.ptr);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_free(allocator, ptr, request.ptr);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
 /* --- Observers. --- */
 
-/* An observer of what is traced, whose first call parks. */
+/* An observer of trace events whose first call parks. */
 struct watched {
     struct xseg_allocator *allocator;
     uint64_t id;
@@ -287,24 +280,23 @@ static void *unobserve(void *self)
 {
     struct watched *watched = self;
 
-    assert_int_equal(xseg_observer_remove(watched->allocator, watched->id), XSEG_OK);
+    assert_ok(xseg_observer_remove(watched->allocator, watched->id));
     atomic_store(&watched->has_ended, true);
     return NULL;
 }
 
-static void an_unobserve_waits_for_calls_under_way(void **state)
+TEST(observer_removal_waits_for_active_callbacks)
 {
-    struct xseg_allocator *allocator = scene_open(NULL);
+    struct xseg_allocator *allocator = env_open(NULL);
     struct watched watched = {.allocator = allocator};
     struct xseg_observer observer = {sizeof(observer)};
     struct request request = {allocator, NULL, NULL, KIB, 0};
     pthread_t asks, ends;
 
-    (void)state;
     reset();
     observer.context = &watched;
     observer.on_trace = park_first;
-    assert_int_equal(xseg_observer_add(allocator, &observer, &watched.id), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &watched.id));
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
     const unsigned before = atomic_load(&cond_waits), calls = atomic_load(&watched.calls);
@@ -315,35 +307,35 @@ static void an_unobserve_waits_for_calls_under_way(void **state)
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
     assert_int_equal(pthread_join(ends, NULL), 0);
-    /* What the same request had still to tell comes after the end: nobody is told. */
+    /* Events of the same request after the removal are not reported. */
     assert_int_equal(atomic_load(&watched.calls), calls);
-    scene_free(allocator, request.ptr);
-    scene_close(allocator);
+    env_free(allocator, request.ptr);
+    env_close(allocator);
 }
 
 /* --- A miss. --- */
 
-/* A thread has missed and is about to wait for the device memory lock; what fits is freed before it gets there. */
-static void a_miss_searches_again_for_what_was_freed_meanwhile(void **state)
+/* A thread has missed and is about to wait for the device memory lock; a fitting block is freed before it gets the
+ * lock. */
+TEST(miss_retries_after_a_concurrent_free)
 {
-    /* A growth of an expandable segment would begin with what is cached all the same. */
-    struct xseg_allocator *allocator = scene_open("expandable_segments:False");
+    /* Growth of an expandable segment would start with the cached memory anyway. */
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     pthread_t asks;
 
-    (void)state;
     reset();
-    void *first = scene_alloc(allocator, 20 * MIB, NULL);
+    void *first = env_alloc(allocator, 20 * MIB, NULL);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     struct request request = {allocator, &device->memory_lock.os, NULL, 20 * MIB, 0};
     assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
     wait_until(&is_parked);
-    scene_free(allocator, first);
+    env_free(allocator, first);
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(asks, NULL), 0);
     assert_ptr_equal(request.ptr, first);
-    assert_int_equal(scene_stats(allocator).num_device_alloc, 1);
-    scene_free(allocator, request.ptr);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).num_device_alloc, 1);
+    env_free(allocator, request.ptr);
+    env_close(allocator);
 }
 
 #if !XSEG_BIASED_LOCK_IS_ATOMIC
@@ -374,19 +366,18 @@ static void *own_and_leave(void *self)
     return NULL;
 }
 
-static void a_latch_is_taken_from_its_owner_behind_a_barrier(void **state)
+TEST(biased_lock_is_revoked_after_a_barrier)
 {
     struct owned owned = {.is_owned = false};
     pthread_t owner;
 
-    (void)state;
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
     if (!owned.lock.has_membarrier)
         return;
     assert_int_equal(pthread_create(&owner, NULL, own_and_leave, &owned), 0);
     assert_int_equal(pthread_join(owner, NULL), 0);
     const unsigned before = atomic_load(&barriers);
-    atomic_store(&owned.lock.owner, xseg_biased_lock_self() ^ 64); /* surely another thread's */
+    atomic_store(&owned.lock.owner, xseg_biased_lock_self() ^ 64); /* certainly another thread's */
     use(&owned);
     assert_int_equal(atomic_load(&barriers), before + 1);
     use(&owned);
@@ -400,12 +391,11 @@ static void *use_once(void *self)
     return NULL;
 }
 
-static void a_thread_sleeps_at_a_latch_behind_a_barrier(void **state)
+TEST(thread_sleeps_on_a_revoked_biased_lock)
 {
     struct owned owned = {.is_owned = false};
     pthread_t sleeper;
 
-    (void)state;
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
     if (!owned.lock.has_membarrier)
         return;
@@ -422,7 +412,7 @@ static void a_thread_sleeps_at_a_latch_behind_a_barrier(void **state)
     xseg_biased_lock_fini(&owned.lock);
 }
 
-/* The owner parks inside until the other thread, which waits for it, lets it go on. */
+/* The owner parks inside the lock until the waiting thread releases it. */
 static void *own_and_stay(void *self)
 {
     struct owned *owned = self;
@@ -438,12 +428,11 @@ static void *own_and_stay(void *self)
     return NULL;
 }
 
-static void a_latch_is_not_taken_from_an_owner_that_holds_it(void **state)
+TEST(held_biased_lock_is_not_revoked)
 {
     struct owned owned = {.is_owned = false};
     pthread_t owner;
 
-    (void)state;
     reset();
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
     if (!owned.lock.has_membarrier)
@@ -460,22 +449,3 @@ static void a_latch_is_not_taken_from_an_owner_that_holds_it(void **state)
 }
 
 #endif
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_end_of_a_route_waits_for_its_predicate),
-        cmocka_unit_test(no_cached_stream_is_used_after_a_route_has_begun),
-        cmocka_unit_test(a_text_stays_until_it_is_noted),
-        cmocka_unit_test(two_threads_that_meet_a_stream_know_one),
-        cmocka_unit_test(an_unobserve_waits_for_calls_under_way),
-        cmocka_unit_test(a_miss_searches_again_for_what_was_freed_meanwhile),
-#if !XSEG_BIASED_LOCK_IS_ATOMIC
-        cmocka_unit_test(a_latch_is_taken_from_its_owner_behind_a_barrier),
-        cmocka_unit_test(a_latch_is_not_taken_from_an_owner_that_holds_it),
-        cmocka_unit_test(a_thread_sleeps_at_a_latch_behind_a_barrier),
-#endif
-    };
-
-    return cmocka_run_group_tests_name("interleaving", tests, NULL, NULL);
-}

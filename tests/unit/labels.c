@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Labels: each string once, found from any thread, truncated; dropped by sweeps; full at a limit. */
 #include "src/core/history/labels.h"
+#include "tests/support/test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static int set_up(void **state)
 {
@@ -86,7 +82,7 @@ static bool is_due(struct xseg_history_labels *labels)
     return due;
 }
 
-static void each_text_is_kept_once(void **state)
+TEST_WITH(each_text_is_kept_once, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     uint32_t label;
@@ -107,14 +103,14 @@ static void each_text_is_kept_once(void **state)
         assert_string_equal(xseg_history_labels_text(labels, label), text);
         assert_int_equal(add_number(labels, i), label);
     }
-    /* A text stays where it is. */
+    /* The string does not move. */
     assert_ptr_equal(xseg_history_labels_text(labels, first), kept);
     assert_string_equal(kept, "first");
     assert_int_equal(labels->count, 1001);
     expect_audit(labels, NULL);
 }
 
-static void long_texts_are_cut(void **state)
+TEST_WITH(long_texts_are_truncated, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     char text[400];
@@ -123,23 +119,23 @@ static void long_texts_are_cut(void **state)
     text[sizeof(text) - 1] = '\0';
     const uint32_t label = add(labels, text);
     assert_int_equal(strlen(xseg_history_labels_text(labels, label)), XSEG_HISTORY_LABEL_BYTES - 1);
-    /* What is kept of both is equal, and so is the number. */
+    /* The truncated strings are equal, and so are the IDs. */
     text[XSEG_HISTORY_LABEL_BYTES - 1] = 'b';
     assert_int_equal(add(labels, text), label);
     text[XSEG_HISTORY_LABEL_BYTES - 1] = '\0';
     assert_int_equal(add(labels, text), label);
     text[XSEG_HISTORY_LABEL_BYTES - 2] = '\0';
     assert_int_not_equal(add(labels, text), label);
-    /* A text that begins like another is not the other. */
+    /* A prefix is another string. */
     assert_int_not_equal(add(labels, "aaaaaaaa"), add(labels, "aaaaaaaaa"));
     assert_int_not_equal(add(labels, "aaaaaaa"), add(labels, "aaaaaaaa"));
-    /* An empty text is a label, too. */
+    /* An empty string is a label. */
     assert_string_equal(xseg_history_labels_text(labels, add(labels, "")), "");
     expect_audit(labels, NULL);
 }
 
-/* Records of dropped labels are used again; the other labels keep their records. */
-static void unmarked_labels_are_dropped(void **state)
+/* Records of dropped labels are reused; the other labels keep their records. */
+TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     uint32_t kept[100], label;
@@ -159,7 +155,7 @@ static void unmarked_labels_are_dropped(void **state)
         (void)add_number(labels, i);
     assert_int_equal(labels->memory.used, used);
     expect_audit(labels, NULL);
-    /* 0 is no label, and a label that has been dropped is not marked. */
+    /* 0 is no label, and a dropped label is not marked. */
     sweep(labels, kept, 1);
     xseg_mutex_lock(&labels->lock);
     xseg_history_labels_mark(labels, 0);
@@ -170,8 +166,8 @@ static void unmarked_labels_are_dropped(void **state)
     expect_audit(labels, NULL);
 }
 
-/* A sweep does not drop labels that are added or found after it has begun. */
-static void labels_given_during_a_sweep_are_kept(void **state)
+/* A sweep does not drop labels that are added or found after its start. */
+TEST_WITH(labels_created_during_a_sweep_are_kept, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     const uint32_t old = add(labels, "old"), found = add(labels, "found");
@@ -192,8 +188,8 @@ static void labels_given_during_a_sweep_are_kept(void **state)
     expect_audit(labels, NULL);
 }
 
-/* What a sweep with readers has marked is no mark in the next one. */
-static void readers_keep_all_labels(void **state)
+/* Marks of a sweep with readers do not count in the next sweep. */
+TEST_WITH(readers_keep_all_labels, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     const uint32_t label = add(labels, "read");
@@ -213,8 +209,8 @@ static void readers_keep_all_labels(void **state)
     assert_int_equal(labels->count, 0);
 }
 
-/* The numbers of sweeps start over. */
-static void a_label_that_is_always_in_use_outlives_all_sweeps(void **state)
+/* The sweep counter wraps. */
+TEST_WITH(a_label_that_is_always_in_use_outlives_all_sweeps, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     const uint32_t label = add(labels, "used");
@@ -228,7 +224,7 @@ static void a_label_that_is_always_in_use_outlives_all_sweeps(void **state)
     }
 }
 
-static void a_sweep_is_due_after_many_new_labels(void **state)
+TEST_WITH(a_sweep_is_due_after_many_new_labels, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     uint32_t kept[1000];
@@ -250,9 +246,9 @@ static void a_sweep_is_due_after_many_new_labels(void **state)
     assert_int_equal(count, XSEG_HISTORY_LABELS_FRESH + 1000);
 }
 
-/* The limit is one of bytes, twice as high while there are readers.  Labels in the table are found in any case, and
- * XSEG_HISTORY_LABELS_OTHER has room. */
-static void a_full_table_takes_the_other_label_only(void **state)
+/* The limit is in bytes, and twice as high while there are readers. Labels in the table are found in any case, and
+ * XSEG_HISTORY_LABELS_OTHER has a reserved record. */
+TEST_WITH(full_table_returns_the_overflow_label_only, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     const uint32_t first = add_number(labels, 0);
@@ -306,7 +302,7 @@ static void *add_all(void *argument)
     return worker;
 }
 
-static void threads_get_one_number_for_one_text(void **state)
+TEST_WITH(threads_get_one_id_for_one_text, set_up, tear_down)
 {
     static struct worker worker[THREADS];
     pthread_t thread[THREADS];
@@ -325,7 +321,7 @@ static void threads_get_one_number_for_one_text(void **state)
         assert_memory_equal(worker[i].label, worker[0].label, sizeof(worker[0].label));
 }
 
-static void the_audit_names_the_broken_invariant(void **state)
+TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
 {
     struct xseg_history_labels *labels = *state;
     char *text;
@@ -344,23 +340,4 @@ static void the_audit_names_the_broken_invariant(void **state)
     sweep(labels, NULL, 0);
     labels->free = 0;
     expect_audit(labels, "LABEL-2");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(each_text_is_kept_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(long_texts_are_cut, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(unmarked_labels_are_dropped, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(labels_given_during_a_sweep_are_kept, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(readers_keep_all_labels, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_label_that_is_always_in_use_outlives_all_sweeps, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_sweep_is_due_after_many_new_labels, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_full_table_takes_the_other_label_only, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(threads_get_one_number_for_one_text, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(the_audit_names_the_broken_invariant, set_up, tear_down),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Metrics and the shared statistics region are equal, add up to the statistics, and need no lock of
  * the fast path. */
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "src/core/device/device.h"
 #include "src/core/report/memory_stats.h"
 
-/* More pools than have a row each in either format. */
+/* More pools than either format has rows. */
 #define POOLS 140u
 
 static struct xseg_published_sample sample;
@@ -20,7 +20,7 @@ static void read_both(struct xseg_allocator *allocator)
 {
     memset(&sample, 0, sizeof(sample));
     xseg_publisher_sample(allocator, &sample);
-    assert_int_equal(xseg_metrics(allocator, metrics, sizeof(metrics), NULL), XSEG_OK);
+    assert_ok(xseg_metrics(allocator, metrics, sizeof(metrics), NULL));
     assert_true(metrics[0] == '#');
 }
 
@@ -91,7 +91,7 @@ static void expect_others(const struct xseg_published_pool *row, uint32_t newest
 
 static void expect_statistics(struct xseg_allocator *allocator)
 {
-    const struct xseg_statistics stats = scene_stats(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
     struct xseg_published_pool sum = {.allocated = 0};
 
     for (uint32_t i = 0; i < sample.pool_count; i++) {
@@ -157,89 +157,83 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned at
     options.name = at == 0 ? "kv cache" : at < 3 ? "twin" : NULL;
     options.limit_bytes = at == 0 ? 200 * MIB : 0;
     options.use_on_oom = at == 1;
-    assert_int_equal(xseg_pool_create(allocator, 0, &options, &pool), XSEG_OK);
+    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 
 /* --- Tests. --- */
 
-static void rows_of_a_device_without_private_pools(void **state)
+TEST(device_without_private_pools_has_shared_rows_only)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
 
-    (void)state;
-    scene_free(allocator, scene_alloc(allocator, 30 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(expect_agreement(allocator), 0);
     assert_int_equal(sample.pool_count, 1);
     /* A retired pool has a row only if it has memory. */
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator);
     assert_int_equal(expect_agreement(allocator), 1);
-    scene_free(allocator, scene_alloc_in(allocator, pool, 30 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
+    env_free(allocator, env_alloc_in(allocator, pool, 30 * MIB, NULL));
+    assert_ok(xseg_pool_release(pool));
     assert_int_equal(expect_agreement(allocator), 0);
     assert_int_equal(find_kind(XSEG_PUBLISHED_RETIRED)->cached, 40 * MIB);
-    scene_empty_cache(allocator);
+    env_empty_cache(allocator);
     assert_int_equal(expect_agreement(allocator), 0);
     assert_int_equal(sample.pool_count, 1);
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void fallback_and_paused_memory_is_equal_in_both(void **state)
+TEST(fallback_and_paused_memory_is_equal_in_both)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
-    (void)state;
     settings.memory_bytes = 100 * MIB;
-    struct xseg_allocator *allocator = scene_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     struct xseg_pool *pool[] = {make_pool(allocator, 0), make_pool(allocator, 1)};
-    void *const paused = scene_alloc_in(allocator, pool[0], 20 * MIB, NULL);
-    void *const kept = scene_alloc_in(allocator, pool[1], 40 * MIB, NULL);
-    scene_free(allocator, scene_alloc_in(allocator, pool[1], 40 * MIB, NULL));
-    void *const lent = scene_alloc(allocator, 30 * MIB, NULL);
+    void *const paused = env_alloc_in(allocator, pool[0], 20 * MIB, NULL);
+    void *const kept = env_alloc_in(allocator, pool[1], 40 * MIB, NULL);
+    env_free(allocator, env_alloc_in(allocator, pool[1], 40 * MIB, NULL));
+    void *const lent = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(expect_agreement(allocator), 2);
     assert_int_equal(sample.pools[2].allocated, 70 * MIB);
     assert_int_equal(sample.pools[2].cached, 10 * MIB);
     assert_int_equal(sample.pools[0].reserved, 0);
-    assert_int_equal(xseg_pool_pause(pool[0], XSEG_KEEP_NOTHING, NULL), XSEG_OK);
+    assert_ok(xseg_pool_pause(pool[0], XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(expect_agreement(allocator), 2);
     assert_int_equal(sample.pools[1].allocated, 20 * MIB);
     assert_int_equal(sample.pools[1].reserved, 0);
-    assert_int_equal(xseg_pool_resume(pool[0]), XSEG_OK);
-    scene_free(allocator, lent);
-    scene_free(allocator, kept);
-    scene_free(allocator, paused);
+    assert_ok(xseg_pool_resume(pool[0]));
+    env_free(allocator, lent, kept, paused);
     assert_int_equal(expect_agreement(allocator), 2);
     for (unsigned i = 0; i < COUNT_OF(pool); i++)
-        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
-    scene_close(allocator);
+        assert_ok(xseg_pool_release(pool[i]));
+    env_close(allocator);
 }
 
 /* Every kind of row: default, guarded, private with blocks in all states, others, ended. */
-static void pools_without_a_row_share_one(void **state)
+TEST(pools_without_a_row_share_one)
 {
-    struct xseg_allocator *allocator = scene_open_with_clock(NULL, "unmap_on_free:True");
+    struct xseg_allocator *allocator = env_open_with_clock(NULL, "unmap_on_free:True");
     struct xseg_pool *pool[POOLS], *over;
-    xseg_stream stream = scene_stream();
+    xseg_stream stream = env_stream();
     void *kept[POOLS];
 
-    (void)state;
-    void *const guarded = scene_alloc(allocator, 3 * MIB, NULL);
-    assert_int_equal(xseg_config_set(allocator, "unmap_on_free:False,expandable_segments:True"),
-                     XSEG_OK);
+    void *const guarded = env_alloc(allocator, 3 * MIB, NULL);
+    assert_ok(xseg_config_set(allocator, "unmap_on_free:False,expandable_segments:True"));
     for (unsigned i = 0; i < POOLS; i++) {
         pool[i] = make_pool(allocator, i);
-        kept[i] = scene_alloc_in(allocator, pool[i], (i + 1) * 1024, NULL);
-        void *const freed = scene_alloc_in(allocator, pool[i], (i + 2) * MIB / 4, NULL);
+        kept[i] = env_alloc_in(allocator, pool[i], (i + 1) * 1024, NULL);
+        void *const freed = env_alloc_in(allocator, pool[i], (i + 2) * MIB / 4, NULL);
         if (i % 3 != 0) {
-            scene_work(allocator, stream, freed);
-            assert_int_equal(xseg_record_stream(allocator, freed, stream), XSEG_OK);
+            env_launch(allocator, stream, freed);
+            assert_ok(xseg_record_stream(allocator, freed, stream));
         }
-        scene_free(allocator, freed);
+        env_free(allocator, freed);
     }
-    over = scene_pool(allocator);
-    scene_free(allocator, scene_alloc_in(allocator, over, 7 * MIB, NULL));
-    assert_int_equal(xseg_pool_release(over), XSEG_OK);
-    scene_free(allocator, scene_alloc(allocator, 5 * MIB, NULL));
+    over = env_pool(allocator);
+    env_free(allocator, env_alloc_in(allocator, over, 7 * MIB, NULL));
+    assert_ok(xseg_pool_release(over));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(expect_agreement(allocator), XSEG_PUBLISHED_POOLS - 4);
     assert_int_equal(sample.pool_count, XSEG_PUBLISHED_POOLS);
     assert_int_equal(find_kind(XSEG_PUBLISHED_GUARDED)->allocated, 3 * MIB);
@@ -248,38 +242,37 @@ static void pools_without_a_row_share_one(void **state)
     assert_true(find_kind(XSEG_PUBLISHED_OTHERS)->cached > 0);
     assert_true(sample.pools[3].pending > 0);
     /* Without the oldest pool, the other pools move up by one row. */
-    scene_free(allocator, kept[0]);
-    assert_int_equal(xseg_pool_release(pool[0]), XSEG_OK);
+    env_free(allocator, kept[0]);
+    assert_ok(xseg_pool_release(pool[0]));
     read_both(allocator);
     assert_int_equal(find_kind(XSEG_PUBLISHED_PRIVATE)->number, 2);
     assert_int_equal(find_kind(XSEG_PUBLISHED_OTHERS)->count, POOLS - XSEG_PUBLISHED_POOLS + 3);
     expect_statistics(allocator);
-    scene_free(allocator, guarded);
+    env_free(allocator, guarded);
     for (unsigned i = 1; i < POOLS; i++) {
-        scene_free(allocator, kept[i]);
-        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+        env_free(allocator, kept[i]);
+        assert_ok(xseg_pool_release(pool[i]));
     }
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
-    scene_stream_destroy(stream);
-    scene_close(allocator);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+    env_close(allocator);
 }
 
 /* With the maximum number of devices private pools share a row. */
-static void rows_are_shared_by_devices(void **state)
+TEST(rows_are_shared_by_devices)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_pool *pool[3];
     void *kept[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
     uint64_t live = 0, reserved = 0;
 
-    (void)state;
     settings.devices = XSEG_PUBLISHED_DEVICES;
-    struct xseg_allocator *allocator = scene_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (int i = 0; i < (int)XSEG_PUBLISHED_DEVICES; i++)
-        assert_int_equal(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]), XSEG_OK);
+        assert_ok(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]));
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        pool[i] = scene_pool(allocator);
-        kept[i] = scene_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
+        pool[i] = env_pool(allocator);
+        kept[i] = env_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
     }
     read_both(allocator);
     assert_int_equal(sample.pool_count, XSEG_PUBLISHED_DEVICES + 1);
@@ -294,27 +287,25 @@ static void rows_are_shared_by_devices(void **state)
     assert_int_equal(sample.pools[1].reserved, reserved);
     assert_int_equal(sample.pools[2].ordinal, 1);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        scene_free(allocator, kept[i]);
-        assert_int_equal(xseg_pool_release(pool[i]), XSEG_OK);
+        env_free(allocator, kept[i]);
+        assert_ok(xseg_pool_release(pool[i]));
     }
     for (unsigned i = 0; i < XSEG_PUBLISHED_DEVICES; i++)
-        scene_free(allocator, ptr[i]);
-    scene_close(allocator);
+        env_free(allocator, ptr[i]);
+    env_close(allocator);
 }
 
 /* Locking a held lock fails the check of ranks, or hangs.  Only TABLE and REGISTRATIONS may be
  * locked. */
-static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
+TEST(reading_takes_no_lock_of_an_allocation) XSEG_UNCHECKED
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
-    void *a = scene_alloc(allocator, 3 * MIB, NULL),
-         *b = scene_alloc_in(allocator, pool, 100, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
+    void *a = env_alloc(allocator, 3 * MIB, NULL), *b = env_alloc_in(allocator, pool, 100, NULL);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     struct xseg_statistics pool_stats[2];
     size_t needed = 0;
 
-    (void)state;
     assert_non_null(device);
     struct xseg_arena *large = atomic_load(&device->pool.arenas);
     struct xseg_arena *small = atomic_load(&pool->arenas);
@@ -327,8 +318,7 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
         struct xseg_arena *held = i == 0 ? large : small;
 
         xseg_biased_lock_lock(&held->lock);
-        assert_int_equal(xseg_metrics_write_text(allocator, metrics, sizeof(metrics), &needed),
-                         XSEG_OK);
+        assert_ok(xseg_metrics_write_text(allocator, metrics, sizeof(metrics), &needed));
         xseg_publisher_sample(allocator, &sample);
         for (unsigned k = 0; k < COUNT_OF(pool_stats); k++)
             xseg_counters_read_pool(k == 0 ? &device->pool : pool, &pool_stats[k]);
@@ -347,21 +337,7 @@ static void reading_takes_no_lock_of_an_allocation(void **state) XSEG_UNCHECKED
     xseg_mutex_unlock(&device->memory_lock);
     xseg_mutex_unlock(&allocator->open_lock);
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    scene_free(allocator, a);
-    scene_free(allocator, b);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reading_takes_no_lock_of_an_allocation),
-        cmocka_unit_test(rows_of_a_device_without_private_pools),
-        cmocka_unit_test(fallback_and_paused_memory_is_equal_in_both),
-        cmocka_unit_test(pools_without_a_row_share_one),
-        cmocka_unit_test(rows_are_shared_by_devices),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    env_free(allocator, a, b);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }

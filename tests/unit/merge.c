@@ -1,37 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Merging: the order of each ring is kept, numbers rise whatever the clocks say, and beside that times do not fall.
+ * Merging of rings: the order of each ring is kept, sequence numbers rise whatever the clocks say, and times do not
+ * decrease.
  *
- * Random programmes are made as they happen: one event after the other, each in some ring, some of them with a
- * number.  What the merge makes of the rings is held against times that a slow reference has raised.
+ * Random traces are created in the order of events: each event is in some ring, and some events have a sequence number.
+ * The merged events are compared with times that a slow reference has raised.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/align.h"
 #include "src/core/history/ring.h"
-#include "tests/support/draw.h"
-
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+#include "tests/support/rng.h"
+#include "tests/support/test.h"
 
 #define RINGS_MOST  12u
 #define EVENTS_MOST 400u
 
-/* An event as it is put in, and which one it is: `base` is its ring, `requested` its place there. */
-struct programme {
+/* An event as recorded, and its identity: `base` is its ring, `requested` its index there. */
+struct program {
     struct xseg_history_event event[RINGS_MOST][EVENTS_MOST];
-    uint64_t raised[RINGS_MOST][EVENTS_MOST]; /* its time, as the reference raises it */
+    uint64_t raised[RINGS_MOST][EVENTS_MOST]; /* the time as raised by the reference */
     size_t count[RINGS_MOST];
     unsigned rings;
 };
 
-static void put(struct programme *p, unsigned ring, uint64_t time, uint32_t order)
+static void put(struct program *p, unsigned ring, uint64_t time, uint32_t order)
 {
     const size_t at = p->count[ring]++;
 
@@ -40,7 +34,7 @@ static void put(struct programme *p, unsigned ring, uint64_t time, uint32_t orde
         (struct xseg_history_event){.time = time, .base = ring, .requested = at, .order = order};
 }
 
-static struct xseg_history_merge begin(const struct programme *p)
+static struct xseg_history_merge begin(const struct program *p)
 {
     struct xseg_history_merge merge;
 
@@ -58,8 +52,8 @@ static struct xseg_history_merge begin(const struct programme *p)
 
 /* --- The reference. --- */
 
-/* The event whose number comes just before another's, or NULL. */
-static const uint64_t *before_by_number(const struct programme *p, uint32_t order)
+/* The event with the preceding sequence number, or NULL. */
+static const uint64_t *before_by_number(const struct program *p, uint32_t order)
 {
     const uint64_t *time = NULL;
     uint32_t best = 0;
@@ -73,8 +67,8 @@ static const uint64_t *before_by_number(const struct programme *p, uint32_t orde
     return time;
 }
 
-/* Raise times until none has to be raised any more. */
-static void raise_slowly(struct programme *p)
+/* Raise times until no time changes. */
+static void raise_slowly(struct program *p)
 {
     bool has_changed = true;
 
@@ -97,8 +91,8 @@ static void raise_slowly(struct programme *p)
     }
 }
 
-/* Merge, and expect what every merge promises. */
-static void expect_merged(struct programme *p)
+/* Merge, and check the invariants of every merge. */
+static void expect_merged(struct program *p)
 {
     struct xseg_history_merge merge = begin(p);
     const struct xseg_history_event *event;
@@ -124,8 +118,8 @@ static void expect_merged(struct programme *p)
     xseg_history_merge_fini(&merge);
 }
 
-/* Expect the rings of the merged events, as a text of digits. */
-static void expect_rings(struct programme *p, const char *rings)
+/* Expect the rings of the merged events, as digits. */
+static void expect_rings(struct program *p, const char *rings)
 {
     struct xseg_history_merge merge = begin(p);
     const struct xseg_history_event *event;
@@ -142,22 +136,20 @@ static void expect_rings(struct programme *p, const char *rings)
 
 /* --- By hand. --- */
 
-static void nothing_is_merged_into_nothing(void **state)
+TEST(merging_empty_rings_gives_no_events)
 {
-    static struct programme p;
+    static struct program p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     expect_rings(&p, "");
     p.rings = 3;
     expect_rings(&p, "");
 }
 
-static void times_decide_without_numbers(void **state)
+TEST(times_order_events_without_sequence_numbers)
 {
-    static struct programme p;
+    static struct program p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     p.rings = 3;
     put(&p, 0, 10, 0);
@@ -168,12 +160,11 @@ static void times_decide_without_numbers(void **state)
     expect_rings(&p, "01201");
 }
 
-/* Memory goes from ring 1 to ring 0, where a slow processor writes down an earlier time. */
-static void numbers_decide_against_times(void **state)
+/* Memory moves from ring 1 to ring 0, where a slow CPU records an earlier time. */
+TEST(sequence_numbers_override_times)
 {
-    static struct programme p;
+    static struct program p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     p.rings = 3;
     put(&p, 1, 100, 0);
@@ -185,12 +176,11 @@ static void numbers_decide_against_times(void **state)
     expect_rings(&p, "121002");
 }
 
-/* With a clock that stands still, an event comes behind the numbers that its ring has had. */
-static void equal_times_go_by_numbers(void **state)
+/* With a constant clock an event follows the sequence numbers that its ring has had. */
+TEST(equal_times_are_ordered_by_sequence_numbers)
 {
-    static struct programme p;
+    static struct program p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     p.rings = 2;
     put(&p, 0, 5, 2);
@@ -202,12 +192,11 @@ static void equal_times_go_by_numbers(void **state)
     expect_rings(&p, "110010");
 }
 
-/* So do events without a number: each has the last one that its ring has had, also at an earlier time. */
-static void events_without_a_number_go_by_the_last_one(void **state)
+/* So do events without a sequence number: each has the last number of its ring, even at an earlier time. */
+TEST(events_without_a_sequence_number_follow_the_last_one)
 {
-    static struct programme p;
+    static struct program p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     p.rings = 2;
     put(&p, 0, 5, 9);
@@ -217,12 +206,11 @@ static void events_without_a_number_go_by_the_last_one(void **state)
     expect_rings(&p, "1010");
 }
 
-/* A ring whose times fall keeps its order all the same. */
-static void a_ring_keeps_its_order(void **state)
+/* A ring with decreasing times keeps its order. */
+TEST(a_ring_keeps_its_order)
 {
-    static struct programme p;
+    static struct program p;
 
-    (void)state;
     memset(&p, 0, sizeof(p));
     p.rings = 2;
     put(&p, 0, 50, 0);
@@ -236,31 +224,31 @@ static void a_ring_keeps_its_order(void **state)
 /* --- At random. --- */
 
 struct kind {
-    unsigned numbered; /* of 16 events so many draw a number */
-    unsigned skew;     /* clocks of rings differ by up to this */
-    unsigned step;     /* the clock goes on by less than this; 1: it stands still */
-    unsigned lost;     /* of 4 rings so many have lost their first events */
+    unsigned numbered; /* of 16 events, with a sequence number */
+    unsigned skew;     /* maximum difference between clocks of rings */
+    unsigned step;     /* the clock advances by less than this; 1: it is constant */
+    unsigned lost;     /* of 4 rings, without their first events */
 };
 
-static void make(struct programme *p, const struct kind *kind, uint64_t *random)
+static void make(struct program *p, const struct kind *kind, uint64_t *random)
 {
     uint64_t skew[RINGS_MOST], time = 1000;
-    uint32_t order = (uint32_t)(draw_next(random) % 5);
-    const unsigned events = (unsigned)(draw_next(random) % EVENTS_MOST);
+    uint32_t order = (uint32_t)(rng_next(random) % 5);
+    const unsigned events = (unsigned)(rng_next(random) % EVENTS_MOST);
 
     memset(p, 0, sizeof(*p));
-    p->rings = 1 + (unsigned)(draw_next(random) % RINGS_MOST);
+    p->rings = 1 + (unsigned)(rng_next(random) % RINGS_MOST);
     for (unsigned ring = 0; ring < p->rings; ring++)
-        skew[ring] = draw_next(random) % (kind->skew + 1);
+        skew[ring] = rng_next(random) % (kind->skew + 1);
     for (unsigned i = 0; i < events; i++) {
-        const unsigned ring = (unsigned)(draw_next(random) % p->rings);
+        const unsigned ring = (unsigned)(rng_next(random) % p->rings);
 
-        time += draw_next(random) % kind->step;
-        put(p, ring, time + skew[ring], draw_next(random) % 16 < kind->numbered ? ++order : 0);
+        time += rng_next(random) % kind->step;
+        put(p, ring, time + skew[ring], rng_next(random) % 16 < kind->numbered ? ++order : 0);
     }
     for (unsigned ring = 0; ring < p->rings; ring++) {
         const size_t gone =
-            draw_next(random) % 4 < kind->lost ? draw_next(random) % (p->count[ring] + 1) : 0;
+            rng_next(random) % 4 < kind->lost ? rng_next(random) % (p->count[ring] + 1) : 0;
 
         p->count[ring] -= gone;
         memmove(p->event[ring], p->event[ring] + gone, p->count[ring] * sizeof(p->event[0][0]));
@@ -269,16 +257,15 @@ static void make(struct programme *p, const struct kind *kind, uint64_t *random)
     }
 }
 
-static void any_programme_is_in_order(void **state)
+TEST(random_traces_are_merged_in_order)
 {
     static const struct kind kinds[] = {
         {0, 0, 10, 0}, {4, 0, 10, 0}, {4, 0, 1, 0}, {4, 100, 10, 0}, {1, 1000, 3, 1},
         {8, 50, 2, 2}, {16, 5, 2, 3}, {3, 0, 2, 4}, {2, 20, 1, 1},
     };
-    static struct programme p;
+    static struct program p;
     uint64_t random = 42;
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         for (unsigned round = 0; round < 12; round++) {
             make(&p, &kinds[i], &random);
@@ -286,13 +273,12 @@ static void any_programme_is_in_order(void **state)
         }
 }
 
-/* Where all clocks agree, the merge is what happened, in its order, whatever was drawn. */
-static void true_times_stay(void **state)
+/* If all clocks agree, the merged events are in the order in which they happened. */
+TEST(correct_times_are_kept)
 {
-    static struct programme p;
+    static struct program p;
     uint64_t random = 4711;
 
-    (void)state;
     for (unsigned round = 0; round < 50; round++) {
         make(&p, &(struct kind){round % 17, 0, 1 + round % 3 * 5, round % 5}, &random);
         struct xseg_history_merge merge = begin(&p);
@@ -305,20 +291,4 @@ static void true_times_stay(void **state)
         }
         xseg_history_merge_fini(&merge);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_merged_into_nothing),
-        cmocka_unit_test(times_decide_without_numbers),
-        cmocka_unit_test(numbers_decide_against_times),
-        cmocka_unit_test(equal_times_go_by_numbers),
-        cmocka_unit_test(events_without_a_number_go_by_the_last_one),
-        cmocka_unit_test(a_ring_keeps_its_order),
-        cmocka_unit_test(any_programme_is_in_order),
-        cmocka_unit_test(true_times_stay),
-    };
-
-    return cmocka_run_group_tests_name("merge", tests, NULL, NULL);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Lock ranks: the order is kept, and breaking it ends the process with a sentence. */
+/* Lock ranks: ascending order is accepted, and a violation ends the process with a message. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/mutex.h"
 #include "tests/support/child.h"
 
-/* Note locks of two ranks as taken, one after the other. */
+/* Record locks of two ranks as acquired, one after the other. */
 static void take_both(enum xseg_lock_rank first, enum xseg_lock_rank second)
 {
     struct xseg_mutex lock[2];
@@ -28,22 +28,20 @@ static void take_pair(const void *pair)
     take_both(rank[0], rank[1]);
 }
 
-static void ranks_rise(void **state)
+TEST(ranks_rise)
 {
-    (void)state;
     for (int first = XSEG_RANK_FIRST; first < XSEG_RANK_COUNT; first++)
         for (int second = first + 1; second < XSEG_RANK_COUNT; second++)
             take_both((enum xseg_lock_rank)first, (enum xseg_lock_rank)second);
 }
 
-static void what_was_given_may_be_taken_again(void **state)
+TEST(unlocked_rank_may_be_locked_again)
 {
-    (void)state;
     for (unsigned i = 0; i < 3; i++)
         take_both(XSEG_RANK_DEVICE_MEMORY, XSEG_RANK_STATS);
 }
 
-static void a_rank_below_or_the_same_is_fatal(void **state)
+TEST(a_rank_below_or_the_same_is_fatal)
 {
     static const enum xseg_lock_rank pair[][2] = {
         {XSEG_RANK_ARENA, XSEG_RANK_ARENA},
@@ -53,7 +51,6 @@ static void a_rank_below_or_the_same_is_fatal(void **state)
     static const enum xseg_lock_rank rising[2] = {XSEG_RANK_DEVICE_MEMORY, XSEG_RANK_ARENA};
     char said[2048];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(pair) / sizeof(pair[0]); i++) {
         assert_true(child_aborted(child_run(take_pair, pair[i], said, sizeof(said))));
         assert_non_null(
@@ -63,7 +60,7 @@ static void a_rank_below_or_the_same_is_fatal(void **state)
     assert_string_equal(said, "");
 }
 
-/* Two arenas' locks at once, and then one that a third rank is before. */
+/* Locks of two arenas, nested, and one of a third rank. */
 static void take_beside(const void *of_stats)
 {
     xseg_lock_rank_acquired(XSEG_RANK_DEVICE_MEMORY);
@@ -80,24 +77,11 @@ static void take_beside(const void *of_stats)
     xseg_lock_rank_released(XSEG_RANK_DEVICE_MEMORY);
 }
 
-static void locks_of_a_rank_are_taken_beside_each_other(void **state)
+TEST(locks_of_one_rank_may_be_nested_explicitly)
 {
     char said[2048];
 
-    (void)state;
     assert_int_equal(child_run(take_beside, NULL, said, sizeof(said)), 0);
     assert_true(child_aborted(child_run(take_beside, "with STATS", said, sizeof(said))));
     assert_non_null(strstr(said, "check failed: lock order a lock of this rank or above is held"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_rise),
-        cmocka_unit_test(what_was_given_may_be_taken_again),
-        cmocka_unit_test(a_rank_below_or_the_same_is_fatal),
-        cmocka_unit_test(locks_of_a_rank_are_taken_beside_each_other),
-    };
-
-    return cmocka_run_group_tests_name("lock", tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "src/core/device/device.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define TICK_NS (UINT64_C(1) << 24)
 #define CYCLE   (TICK_NS << 32)
@@ -36,11 +36,10 @@ static uint64_t age(const struct xseg_extent *extent, uint64_t offset, uint64_t 
     return xseg_origins_age(extent, extent->segment.base + offset, now);
 }
 
-static void each_place_has_its_own_stamp(void **state)
+TEST(each_place_has_its_own_stamp)
 {
     static const uint64_t units[] = {MIB, 512};
 
-    (void)state;
     for (int small = 0; small < 2; small++) {
         struct xseg_extent *extent = make(small != 0, 10000 * units[small]);
         const uint64_t at[] = {0, 1, 4095, 4096, 9999};
@@ -58,11 +57,10 @@ static void each_place_has_its_own_stamp(void **state)
     }
 }
 
-static void a_new_block_has_a_new_age(void **state)
+TEST(a_new_block_has_a_new_age)
 {
     struct xseg_extent *extent = make(true, 2 * MIB);
 
-    (void)state;
     xseg_origins_record(extent, extent->segment.base, 1000 * TICK_NS, NULL);
     xseg_origins_record(extent, extent->segment.base, 3000 * TICK_NS, NULL);
     assert_int_equal(age(extent, 0, 4000 * TICK_NS), 1000 * TICK_NS / 1000000);
@@ -72,12 +70,11 @@ static void a_new_block_has_a_new_age(void **state)
 }
 
 /* A block that is allocated without a record does not get the origin of an earlier block. */
-static void a_cleared_place_has_no_origin(void **state)
+TEST(a_cleared_place_has_no_origin)
 {
     static const struct xseg_origin origin = {.stack = 3, .frames = 4, .label = 5};
     struct xseg_extent *extent = make(true, 2 * MIB);
 
-    (void)state;
     assert_false(xseg_origins_clear(extent, extent->segment.base));
     assert_true(xseg_origins_record(extent, extent->segment.base, TICK_NS, &origin));
     assert_false(xseg_origins_record(extent, extent->segment.base, TICK_NS, &origin));
@@ -93,13 +90,12 @@ static void a_cleared_place_has_no_origin(void **state)
     end(extent);
 }
 
-static void ages_are_correct_after_stamps_wrap(void **state)
+TEST(ages_are_correct_after_stamps_wrap)
 {
     static const uint64_t allocated_at[] = {1, TICK_NS - 1, CYCLE - TICK_NS, CYCLE,
                                             7 * CYCLE + 5 * TICK_NS};
     static const uint64_t later[] = {0, 500, 1000000, UINT64_C(4000000000)};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(allocated_at); i++)
         for (size_t at = 0; at < COUNT_OF(later); at++) {
             struct xseg_extent *extent = make(false, 20 * MIB);
@@ -114,22 +110,20 @@ static void ages_are_correct_after_stamps_wrap(void **state)
 }
 
 /* Another thread writes a stamp just after the time was read. */
-static void a_stamp_ahead_of_the_time_has_age_0(void **state)
+TEST(future_stamp_has_age_0)
 {
     struct xseg_extent *extent = make(false, 20 * MIB);
 
-    (void)state;
     xseg_origins_record(extent, extent->segment.base, 1000 * TICK_NS, NULL);
     assert_int_equal(age(extent, 0, 999 * TICK_NS), 0);
     end(extent);
 }
 
-static void host_bytes_include_the_tables(void **state)
+TEST(host_bytes_include_the_tables)
 {
     struct xseg_extent *extent = make(true, 8 * MIB);
     const uint64_t chunk = XSEG_ORIGINS_CHUNK * sizeof(uint32_t);
 
-    (void)state;
     assert_int_equal(xseg_origins_host_bytes(extent), 0);
     xseg_origins_record(extent, extent->segment.base, TICK_NS, NULL);
     const uint64_t one = xseg_origins_host_bytes(extent);
@@ -148,11 +142,10 @@ static uint64_t user(const struct xseg_extent *extent, uint64_t offset)
     return xseg_origins_user(extent, extent->segment.base + offset);
 }
 
-static void each_place_has_its_own_user_value(void **state)
+TEST(each_place_has_its_own_user_value)
 {
     static const uint64_t units[] = {MIB, 512};
 
-    (void)state;
     for (int small = 0; small < 2; small++) {
         struct xseg_extent *extent = make(small != 0, 10000 * units[small]);
         const uint64_t at[] = {0, 1, 4095, 4096, 9999};
@@ -176,12 +169,11 @@ static void each_place_has_its_own_user_value(void **state)
 }
 
 /* The value 0 allocates no table; user values alone allocate no stamps. */
-static void host_bytes_include_user_values(void **state)
+TEST(host_bytes_include_user_values)
 {
     struct xseg_extent *extent = make(true, 8 * MIB);
     const uint64_t chunk = XSEG_ORIGINS_CHUNK * sizeof(uint64_t);
 
-    (void)state;
     xseg_origins_record_user(extent, extent->segment.base, 0);
     assert_int_equal(xseg_origins_host_bytes(extent), 0);
     xseg_origins_record_user(extent, extent->segment.base, 1);
@@ -194,12 +186,11 @@ static void host_bytes_include_user_values(void **state)
     end(extent);
 }
 
-static void user_values_and_stamps_are_cleared_separately(void **state)
+TEST(user_values_and_stamps_are_cleared_separately)
 {
     struct xseg_extent *extent = make(false, 100 * MIB);
     struct xseg_arena arena;
 
-    (void)state;
     memset(&arena, 0, sizeof(arena));
     xseg_list_init(&arena.extents);
     xseg_list_insert(&arena.extents, &extent->link);
@@ -215,70 +206,48 @@ static void user_values_and_stamps_are_cleared_separately(void **state)
     end(extent);
 }
 
-static void no_user_value_is_recorded_without_the_option(void **state)
+TEST(no_user_value_is_recorded_without_the_option)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    void *ptr = scene_alloc(allocator, 3000, NULL);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *ptr = env_alloc(allocator, 3000, NULL);
     const struct xseg_extent *extent =
         xseg_page_map_find(&allocator->page_map, (uint64_t)(uintptr_t)ptr);
 
-    (void)state;
     assert_int_equal(
         xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)), 0);
     assert_int_equal(xseg_origins_host_bytes(extent), 0);
-    assert_int_equal(xseg_config_set(allocator, "history:state"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "history:state"));
     assert_true(xseg_origins_now_if_enabled(&allocator->clock, xseg_allocator_config(allocator)) >
                 0);
-    const uint64_t before = scene_stats(allocator).host_bytes;
-    scene_free(allocator, ptr);
-    ptr = scene_alloc(allocator, 3000, NULL);
+    const uint64_t before = env_stats(allocator).host_bytes;
+    env_free(allocator, ptr);
+    ptr = env_alloc(allocator, 3000, NULL);
     assert_true(xseg_origins_host_bytes(extent) > 0);
-    assert_int_equal(scene_stats(allocator).host_bytes - before, xseg_origins_host_bytes(extent));
-    scene_free(allocator, ptr);
-    scene_close(allocator);
+    assert_int_equal(env_stats(allocator).host_bytes - before, xseg_origins_host_bytes(extent));
+    env_free(allocator, ptr);
+    env_close(allocator);
 }
 
 /* Requests have user values, but the option is off. */
-static void user_values_take_no_memory_without_the_option(void **state)
+TEST(user_values_take_no_memory_without_the_option)
 {
-    struct xseg_allocator *allocator = scene_open("history:all");
+    struct xseg_allocator *allocator = env_open("history:all");
     struct xseg_request request = {sizeof(request)};
     uint64_t host_bytes = 0;
     void *ptr = NULL;
 
-    (void)state;
     request.bytes = 3000;
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(xseg_config_set(allocator, i < 2 ? "block_user:False" : "block_user:True"),
-                         XSEG_OK);
+        assert_ok(xseg_config_set(allocator, i < 2 ? "block_user:False" : "block_user:True"));
         request.user = i == 0 ? NULL : &request;
-        assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_OK);
+        assert_ok(xseg_alloc_with(allocator, &request, &ptr));
         const struct xseg_extent *extent =
             xseg_page_map_find(&allocator->page_map, (uint64_t)(uintptr_t)ptr);
         assert_true(i == 0 || xseg_origins_host_bytes(extent) - host_bytes ==
                                   (i == 1 ? 0 : XSEG_ORIGINS_CHUNK * sizeof(uint64_t)));
         assert_int_equal(extent->arena->ring->users != NULL, i == 2);
         host_bytes = xseg_origins_host_bytes(extent);
-        scene_free(allocator, ptr);
+        env_free(allocator, ptr);
     }
-    scene_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_place_has_its_own_stamp),
-        cmocka_unit_test(a_new_block_has_a_new_age),
-        cmocka_unit_test(a_cleared_place_has_no_origin),
-        cmocka_unit_test(ages_are_correct_after_stamps_wrap),
-        cmocka_unit_test(a_stamp_ahead_of_the_time_has_age_0),
-        cmocka_unit_test(host_bytes_include_the_tables),
-        cmocka_unit_test(each_place_has_its_own_user_value),
-        cmocka_unit_test(host_bytes_include_user_values),
-        cmocka_unit_test(user_values_and_stamps_are_cleared_separately),
-        cmocka_unit_test(no_user_value_is_recorded_without_the_option),
-        cmocka_unit_test(user_values_take_no_memory_without_the_option),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    env_close(allocator);
 }

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The page map: every address leads to its extent, in whole GiB, in shared ones, in crooked ones. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+/* The page map: extents of addresses, and slots and start bits of blocks. */
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "src/core/block/block.h"
 #include "src/core/block/page_map.h"
+#include "src/core/device/device.h"
+#include "tests/support/env.h"
 
 static struct xseg_extent classic(uint64_t base, uint64_t bytes)
 {
@@ -40,14 +38,14 @@ static void expect_leads(const struct xseg_page_map *page_map, const struct xseg
     assert_ptr_equal(xseg_page_map_find(page_map, base + bytes - 1), extent);
 }
 
-static void every_kind_of_extent(void **state)
+TEST(every_kind_of_extent_is_found)
 {
     struct xseg_page_map page_map;
     struct xseg_extent extent[] = {
         expandable(8 * XSEG_GIB, 90 * XSEG_GIB),
         classic(200 * XSEG_GIB, 2 * XSEG_MIB),
         classic(200 * XSEG_GIB + 2 * XSEG_MIB, 20 * XSEG_MIB),
-        /* At odd places, sharing units of 2 MiB at both ends, and across a GiB. */
+        /* At unaligned addresses, sharing units of 2 MiB at both ends, and across a GiB. */
         classic(201 * XSEG_GIB + XSEG_MIB, 2 * XSEG_MIB),
         classic(201 * XSEG_GIB + 3 * XSEG_MIB, 3 * XSEG_MIB),
         classic(203 * XSEG_GIB - 5 * XSEG_MIB, 30 * XSEG_MIB),
@@ -55,7 +53,6 @@ static void every_kind_of_extent(void **state)
         expandable(300 * XSEG_GIB + 2 * XSEG_MIB, 4 * XSEG_GIB),
     };
 
-    (void)state;
     assert_true(xseg_page_map_init(&page_map));
     for (unsigned i = 0; i < XSEG_COUNT_OF(extent); i++)
         assert_true(xseg_page_map_insert(&page_map, &extent[i]));
@@ -75,14 +72,13 @@ static void every_kind_of_extent(void **state)
     xseg_page_map_fini(&page_map);
 }
 
-/* Addresses that come again: a range where classic segments were before. */
-static void addresses_come_again(void **state)
+/* A range at addresses of earlier classic segments. */
+TEST(addresses_can_be_reused)
 {
     struct xseg_page_map page_map;
     struct xseg_extent first = classic(64 * XSEG_GIB + 8 * XSEG_MIB, 4 * XSEG_MIB);
     struct xseg_extent second = expandable(63 * XSEG_GIB, 3 * XSEG_GIB);
 
-    (void)state;
     assert_true(xseg_page_map_init(&page_map));
     assert_true(xseg_page_map_insert(&page_map, &first));
     xseg_page_map_remove(&page_map, &first);
@@ -94,24 +90,22 @@ static void addresses_come_again(void **state)
     xseg_page_map_fini(&page_map);
 }
 
-static void addresses_out_of_reach_are_refused(void **state)
+TEST(addresses_out_of_reach_are_refused)
 {
     struct xseg_page_map page_map;
     struct xseg_extent extent = classic((uint64_t)1 << 60, 2 * XSEG_MIB);
 
-    (void)state;
     assert_true(xseg_page_map_init(&page_map));
     assert_false(xseg_page_map_insert(&page_map, &extent));
     xseg_page_map_fini(&page_map);
 }
 
 /* Each GiB has an entry of its own, although entries are spread over the sets of the L1 cache. */
-static void each_gib_has_an_entry_of_its_own(void **state)
+TEST(each_gib_has_an_entry_of_its_own)
 {
     struct xseg_page_map page_map;
     bool *taken = calloc(XSEG_PAGE_MAP_ROOTS, sizeof(*taken));
 
-    (void)state;
     assert_non_null(taken);
     assert_true(xseg_page_map_init(&page_map));
     for (uint64_t gib = 0; gib < XSEG_PAGE_MAP_ROOTS; gib++) {
@@ -126,14 +120,238 @@ static void each_gib_has_an_entry_of_its_own(void **state)
     free(taken);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_of_extent),
-        cmocka_unit_test(each_gib_has_an_entry_of_its_own),
-        cmocka_unit_test(addresses_come_again),
-        cmocka_unit_test(addresses_out_of_reach_are_refused),
-    };
+/* --- Slots and start bits, compared with an array of allocated blocks. --- */
 
-    return cmocka_run_group_tests_name("page_map", tests, NULL, NULL);
+/* Slightly more than two GiB, from the middle of one on. */
+#define SLOTS (2u * XSEG_SLOT_SLOTS + 100u)
+#define BASE  (8 * XSEG_GIB)
+
+/* Blocks and arenas whose addresses are only compared. */
+static struct xseg_block block[30001];
+static char arenas[2];
+
+static struct xseg_arena *arena_number(unsigned number)
+{
+    return (struct xseg_arena *)(void *)&arenas[number];
+}
+
+static struct xseg_block *make_block(unsigned number, struct xseg_extent *extent)
+{
+    block[number].extent = extent;
+    return &block[number];
+}
+
+static struct xseg_extent make_extent(uint64_t base, uint64_t bytes, bool is_expandable)
+{
+    struct xseg_extent extent;
+
+    memset(&extent, 0, sizeof(extent));
+    extent.arena = arena_number(0);
+    extent.segment.base = base;
+    atomic_init(&extent.base, base);
+    extent.segment.bytes = bytes;
+    extent.segment.page_bytes = is_expandable ? 2 * XSEG_MIB : 0;
+    extent.segment.reserved_bytes = is_expandable ? xseg_round_up(bytes, XSEG_GIB) : 0;
+    return extent;
+}
+
+static struct xseg_block *slow_before(struct xseg_block *const *slot, unsigned number)
+{
+    for (unsigned i = number + 1; i-- > 0;)
+        if (slot[i] != NULL)
+            return slot[i];
+    return NULL;
+}
+
+static struct xseg_block *block_in(const struct xseg_page_map *page_map, uint64_t address)
+{
+    return xseg_slot_block_of(xseg_page_map_slot(page_map, address), arena_number(0));
+}
+
+TEST(agrees_with_an_array)
+{
+    struct xseg_block **slot = calloc(SLOTS, sizeof(struct xseg_block *));
+    struct xseg_extent extent = make_extent(BASE, SLOTS * XSEG_MIB, true);
+    struct xseg_page_map page_map;
+
+    assert_non_null(slot);
+    srandom(11);
+    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
+    assert_null(xseg_page_map_slot(&page_map, BASE + 5000));
+    assert_true(xseg_page_map_populate(&page_map, &extent, 0, SLOTS * XSEG_MIB));
+    assert_ptr_equal(xseg_page_map_find(&page_map, BASE + 5000), &extent);
+    for (unsigned step = 0; step < 30000; step++) {
+        /* Sparse at first, so that whole GiB are empty. */
+        const unsigned number = (unsigned)random() % (step < 200 ? SLOTS : 300);
+        const uint64_t base = BASE + number * XSEG_MIB + (uint64_t)random() % 512;
+
+        if (slot[number] == NULL) {
+            slot[number] = make_block(step, &extent);
+            xseg_slot_add(xseg_page_map_slot(&page_map, base), slot[number]);
+        } else {
+            slot[number] = NULL;
+            xseg_slot_remove(xseg_page_map_slot(&page_map, base));
+        }
+        const unsigned asked = (unsigned)random() % SLOTS;
+        assert_ptr_equal(block_in(&page_map, BASE + asked * XSEG_MIB + 511), slot[asked]);
+        assert_ptr_equal(xseg_page_map_last_slot(&page_map, &extent, BASE + asked * XSEG_MIB),
+                         slow_before(slot, asked));
+    }
+    xseg_page_map_fini(&page_map);
+    free(slot);
+}
+
+/* A GiB without mapped memory has no leaf, and is searched too. */
+TEST(uncovered_gib_are_empty)
+{
+    struct xseg_extent extent = make_extent(BASE, 90 * XSEG_GIB, true);
+    struct xseg_page_map page_map;
+
+    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
+    assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent), 0);
+    assert_true(xseg_page_map_populate(&page_map, &extent, XSEG_GIB, XSEG_GIB + 2 * XSEG_MIB));
+    assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent),
+                     sizeof(struct xseg_page_map_leaf));
+    xseg_slot_add(xseg_page_map_slot(&page_map, BASE + XSEG_GIB + 3 * XSEG_MIB),
+                  make_block(5, &extent));
+    assert_ptr_equal(xseg_page_map_last_slot(&page_map, &extent, BASE + 89 * XSEG_GIB), &block[5]);
+    assert_null(xseg_page_map_last_slot(&page_map, &extent, BASE + XSEG_GIB + 2 * XSEG_MIB));
+    assert_null(xseg_page_map_last_slot(&page_map, &extent, BASE + 512));
+    assert_null(xseg_page_map_slot(&page_map, BASE + 45 * XSEG_GIB));
+    for (uint64_t at = 0; at < 90; at++)
+        assert_ptr_equal(xseg_page_map_find(&page_map, BASE + at * XSEG_GIB + 4096), &extent);
+    xseg_page_map_remove(&page_map, &extent);
+    for (uint64_t at = 0; at < 90; at++)
+        assert_null(xseg_page_map_find(&page_map, BASE + at * XSEG_GIB + 4096));
+    xseg_page_map_fini(&page_map);
+}
+
+/* Slots of other arenas are ignored, and an earlier arena leaves nothing in a slot. */
+TEST(a_slot_is_of_one_arena)
+{
+    struct xseg_extent first = make_extent(BASE, 3 * XSEG_MIB, false);
+    struct xseg_extent second = make_extent(BASE + 3 * XSEG_MIB, 3 * XSEG_MIB, false);
+    struct xseg_page_map page_map;
+
+    second.arena = arena_number(1);
+    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &first) &&
+                xseg_page_map_insert(&page_map, &second));
+    xseg_slot *start = xseg_page_map_slot(&page_map, BASE);
+    assert_int_equal(atomic_load_explicit(start, memory_order_acquire), 0);
+    xseg_slot_add(start, make_block(1, &first));
+    xseg_slot_add(xseg_page_map_slot(&page_map, BASE + 3 * XSEG_MIB), make_block(2, &second));
+    assert_ptr_equal(xseg_slot_arena(atomic_load_explicit(start, memory_order_acquire)),
+                     arena_number(0));
+    assert_ptr_equal(xseg_slot_block_of(start, arena_number(0)), &block[1]);
+    assert_null(xseg_slot_block_of(start, arena_number(1)));
+    assert_ptr_equal(xseg_page_map_last_slot(&page_map, &second, BASE + 5 * XSEG_MIB), &block[2]);
+    assert_ptr_equal(xseg_page_map_last_slot(&page_map, &first, BASE + 3 * XSEG_MIB), &block[1]);
+    const uintptr_t before = atomic_load_explicit(start, memory_order_acquire);
+    xseg_slot_remove(start);
+    assert_false(xseg_slot_is_current(start, before, arena_number(0)));
+    xseg_slot_add(start, &block[2]);
+    assert_false(xseg_slot_is_current(start, before, arena_number(0)));
+    assert_null(xseg_slot_block_of(start, arena_number(0)));
+    assert_ptr_equal(xseg_slot_block_of(start, arena_number(1)), &block[2]);
+    xseg_page_map_fini(&page_map);
+}
+
+/* Small blocks start at multiples of 512 bytes in mapped memory. */
+TEST(start_bits_locate_small_blocks)
+{
+    const uint64_t unit = (uint64_t)1 << XSEG_STARTS_UNIT_SHIFT;
+    struct xseg_extent extent = make_extent(BASE, 5 * XSEG_GIB, true);
+    struct xseg_page_map page_map;
+
+    extent.has_starts = true;
+    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
+    struct xseg_slab_batch *batch = xseg_page_map_allocate_records(&page_map, 2);
+    assert_non_null(batch);
+    assert_int_equal((uintptr_t)batch->first % sizeof(struct xseg_block), 0);
+    struct xseg_block *record = batch->first;
+    assert_null(xseg_page_map_start(&page_map, BASE));
+    assert_null(xseg_page_map_last_start(&page_map, &extent, BASE + 5 * XSEG_GIB - 1));
+    assert_true(xseg_page_map_populate(&page_map, &extent, 3 * unit, 4 * unit));
+    assert_true(
+        xseg_page_map_populate(&page_map, &extent, 2 * XSEG_GIB - unit, 2 * XSEG_GIB + unit));
+    assert_null(xseg_page_map_start(&page_map, BASE + 2 * unit));
+    assert_null(xseg_page_map_start(&page_map, BASE + 4 * unit));
+    assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent),
+                     3 * sizeof(struct xseg_page_map_leaf) + 3 * XSEG_STARTS * sizeof(xseg_start));
+    for (unsigned i = 0; i < 2; i++) {
+        const uint64_t address = BASE + (i == 0 ? 3 * unit + 512 : 2 * XSEG_GIB);
+        xseg_start *start = xseg_page_map_start(&page_map, address);
+
+        atomic_init(&record[i].extent, &extent);
+        record[i].base = address;
+        assert_null(xseg_page_map_block(&page_map, start));
+        xseg_start_set(start, xseg_block_handle(page_map.records.base, &record[i]));
+        assert_ptr_equal(xseg_page_map_block(&page_map, start), &record[i]);
+        assert_ptr_equal(xseg_block_load_arena(&record[i]), arena_number(0));
+    }
+    assert_null(xseg_page_map_last_start(&page_map, &extent, BASE + 3 * unit + 511));
+    assert_ptr_equal(xseg_page_map_last_start(&page_map, &extent, BASE + 3 * unit + 512), record);
+    assert_ptr_equal(xseg_page_map_last_start(&page_map, &extent, BASE + 2 * XSEG_GIB - 1), record);
+    assert_ptr_equal(xseg_page_map_last_start(&page_map, &extent, BASE + 2 * XSEG_GIB), record + 1);
+    assert_ptr_equal(xseg_page_map_last_start(&page_map, &extent, BASE + 5 * XSEG_GIB - 1),
+                     record + 1);
+    free(batch);
+    xseg_page_map_fini(&page_map);
+}
+
+/* A leaf that is reused by another extent refers to that extent only. */
+TEST(leaves_are_reused)
+{
+    struct xseg_extent first = make_extent(BASE, 2 * XSEG_GIB, true);
+    struct xseg_extent second = make_extent(BASE + 7 * XSEG_MIB, 20 * XSEG_MIB, false);
+    struct xseg_page_map page_map;
+
+    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &first));
+    assert_true(xseg_page_map_populate(&page_map, &first, 0, XSEG_MIB));
+    xseg_page_map_remove(&page_map, &first);
+    assert_null(xseg_page_map_find(&page_map, BASE));
+    assert_null(xseg_page_map_find(&page_map, BASE + XSEG_GIB));
+    assert_true(xseg_page_map_insert(&page_map, &second));
+    assert_null(xseg_page_map_find(&page_map, BASE));
+    assert_ptr_equal(xseg_page_map_find(&page_map, BASE + 7 * XSEG_MIB), &second);
+    assert_int_equal(xseg_page_map_host_bytes(&page_map, &second),
+                     20 * sizeof(struct xseg_page_map_leaf) / 1024);
+    xseg_page_map_fini(&page_map);
+}
+
+/* Corrupt the slot of a large block, or a later slot, and check that the audit reports it. */
+static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
+{
+    struct xseg_allocator *allocator = env_open("");
+    struct xseg_violation violation = {0};
+    void *ptr = env_alloc(allocator, 8 * XSEG_MIB, NULL);
+    struct xseg_extent *extent = xseg_page_map_find(&allocator->page_map, (uintptr_t)ptr);
+    xseg_slot *start = xseg_page_map_slot(&allocator->page_map, (uintptr_t)ptr);
+    const uintptr_t what = atomic_load_explicit(start, memory_order_acquire);
+
+    assert_true(xseg_extent_audit(extent, &violation));
+    sabotage(start);
+    assert_false(xseg_extent_audit(extent, &violation));
+    assert_string_equal(violation.tag, tag);
+    xseg_slot_set(start, what);
+    xseg_slot_remove(start + 2);
+    assert_true(xseg_extent_audit(extent, &violation));
+    env_free(allocator, ptr);
+    env_close(allocator);
+}
+
+static void lose(xseg_slot *start)
+{
+    xseg_slot_remove(start);
+}
+
+static void repeat(xseg_slot *start)
+{
+    xseg_slot_set(start + 2, atomic_load_explicit(start, memory_order_acquire));
+}
+
+TEST(the_audit_can_fail)
+{
+    expect_finding("START-1", lose);
+    expect_finding("START-2", repeat);
 }

@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* The reader of pickles: every kind of value, and what is wrong where. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* The pickle reader: every kind of value, and errors with their offsets. */
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/tools/reading/pickle.h"
+#include "tests/support/test.h"
 
 /* A string literal's bytes, with NUL bytes among them. */
 #define BYTES(literal) (literal), sizeof(literal) - 1
 #define HEAD           "\x80\x02"
 
-/* Read bytes as a file, with a taker or NULL. */
+/* Read bytes as a file, with a consumer or NULL. */
 static bool read_with(const void *bytes, size_t size, const struct pickle_filter *filter,
                       struct pickle *pickle, struct pickle_fault *fault)
 {
@@ -50,7 +45,7 @@ static struct pickle read_good(const void *bytes, size_t size)
     return pickle;
 }
 
-static void numbers_have_their_sign_and_size(void **state)
+TEST(numbers_have_their_sign_and_size)
 {
     static const struct {
         const char *bytes;
@@ -73,7 +68,6 @@ static void numbers_have_their_sign_and_size(void **state)
         {BYTES(HEAD "\x8b\x01\x00\x00\x00\x07."), false, 7},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct pickle pickle = read_good(rows[i].bytes, rows[i].size);
         const struct pickle_value *top = pickle_top(&pickle);
@@ -88,7 +82,7 @@ static void numbers_have_their_sign_and_size(void **state)
     }
 }
 
-static void larger_numbers_are_only_huge(void **state)
+TEST(larger_numbers_are_marked_huge)
 {
     static const struct {
         const char *bytes;
@@ -99,7 +93,6 @@ static void larger_numbers_are_only_huge(void **state)
         {BYTES(HEAD "\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\xff.")},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct pickle pickle = read_good(rows[i].bytes, rows[i].size);
         uint64_t number;
@@ -111,7 +104,7 @@ static void larger_numbers_are_only_huge(void **state)
 }
 
 /* [None, True, False, 1.5, "ab", b"c", ("x",), (), {7}, {"k": "v"}] */
-static void every_kind_is_read(void **state)
+TEST(every_kind_is_read)
 {
     struct pickle pickle = read_good(
         BYTES("\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00](N\x88\x89G\x3f\xf8\x00\x00\x00\x00\x00"
@@ -125,7 +118,6 @@ static void every_kind_is_read(void **state)
     const struct pickle_value *top = pickle_top(&pickle);
     const struct pickle_value *items[10];
 
-    (void)state;
     assert_int_equal(top->kind, PICKLE_LIST);
     assert_int_equal(pickle_count(top), 10);
     for (size_t i = 0; i < 10; i++) {
@@ -149,35 +141,32 @@ static void every_kind_is_read(void **state)
     pickle_fini(&pickle);
 }
 
-static void the_last_of_equal_keys_counts(void **state)
+TEST(the_last_of_equal_keys_counts)
 {
     struct pickle pickle =
         read_good(BYTES(HEAD "}(U\x01kK\x01X\x01\0\0\0kK\x02X\x01\0\0\0kK\x03u."));
     uint64_t number = 0;
 
-    (void)state;
     assert_true(pickle_number(pickle_find(&pickle, pickle_top(&pickle), "k"), &number));
     assert_int_equal(number, 3);
     pickle_fini(&pickle);
 }
 
-static void text_with_a_nul_byte_is_no_string(void **state)
+TEST(text_with_a_nul_byte_is_no_string)
 {
     struct pickle pickle = read_good(BYTES(HEAD "X\x03\0\0\0a\0b."));
 
-    (void)state;
     assert_int_equal(pickle_top(&pickle)->count, 3);
     assert_null(pickle_string(&pickle, pickle_top(&pickle)));
     pickle_fini(&pickle);
 }
 
-static void the_memo_shares_values(void **state)
+TEST(the_memo_shares_values)
 {
     struct pickle pickle =
         read_good(BYTES("\x80\x04]\x94(K\x05\x94h\x01j\x01\0\0\0q\x02h\x02h\0e."));
     const struct pickle_value *top = pickle_top(&pickle);
 
-    (void)state;
     assert_int_equal(pickle_count(top), 5);
     for (size_t i = 0; i < 4; i++)
         assert_ptr_equal(pickle_item(&pickle, top, i), pickle_item(&pickle, top, 0));
@@ -185,13 +174,12 @@ static void the_memo_shares_values(void **state)
     pickle_fini(&pickle);
 }
 
-static void containers_grow_one_by_one(void **state)
+TEST(containers_grow_one_by_one)
 {
     enum { COUNT = 100000 };
     unsigned char *bytes = malloc(3 + 3 * COUNT + 1);
     struct pickle pickle;
 
-    (void)state;
     assert_non_null(bytes);
     memcpy(bytes, HEAD "]", 3);
     for (size_t i = 0; i < COUNT; i++)
@@ -205,14 +193,13 @@ static void containers_grow_one_by_one(void **state)
     free(bytes);
 }
 
-static void depth_only_costs_memory(void **state)
+TEST(depth_only_costs_memory)
 {
     enum { DEPTH = 1000000 };
     unsigned char *bytes = malloc(2 + 2 * DEPTH);
     struct pickle pickle;
     const struct pickle_value *at;
 
-    (void)state;
     assert_non_null(bytes);
     memcpy(bytes, HEAD, 2);
     memset(bytes + 2, ']', DEPTH);
@@ -229,7 +216,7 @@ static void depth_only_costs_memory(void **state)
     free(bytes);
 }
 
-static void what_is_wrong_is_named_with_its_place(void **state)
+TEST(errors_are_reported_with_their_offset)
 {
     static const struct {
         const char *bytes;
@@ -270,7 +257,6 @@ static void what_is_wrong_is_named_with_its_place(void **state)
         {BYTES(HEAD "NQ."), 3, "a class or a function"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct pickle_fault fault = {99, ""};
         struct pickle pickle;
@@ -284,19 +270,18 @@ static void what_is_wrong_is_named_with_its_place(void **state)
     }
 }
 
-static void marks_and_values_are_popped(void **state)
+TEST(marks_and_values_are_popped)
 {
     struct pickle pickle = read_good(BYTES(HEAD "K\x01K\x02(0(NN10"
                                                 "2\x86."));
 
-    (void)state;
     assert_int_equal(pickle_count(pickle_top(&pickle)), 2);
     assert_int_equal(pickle_item(&pickle, pickle_top(&pickle), 1)->number, 1);
     pickle_fini(&pickle);
 }
 
 /* Each empty list costs the reader 20 bytes. */
-static void memory_is_bounded(void **state)
+TEST(memory_is_bounded)
 {
     static unsigned char lists[1 << 16];
     struct pickle_fault fault = {0, ""};
@@ -304,7 +289,6 @@ static void memory_is_bounded(void **state)
     struct input *input;
     FILE *file = tmpfile();
 
-    (void)state;
     assert_non_null(file);
     memset(lists, ']', sizeof(lists));
     assert_int_equal(fwrite(HEAD, 1, 2, file), 2);
@@ -321,13 +305,13 @@ static void memory_is_bounded(void **state)
 
 /* --- Taking. --- */
 
-/* Takes dictionaries with a key `k`, and sums up its numbers; stops at 99. */
+/* Consumes dictionaries with a key `k` and sums up its numbers; stops at 99. */
 struct sum {
     struct pickle pickle;
     struct pickle_fault fault;
     uint64_t taken, sum;
-    uint32_t list;      /* the last that something was taken of */
-    uint32_t lists[16]; /* [taken]: those of which it was taken, the first ones */
+    uint32_t list;      /* of the last consumed item */
+    uint32_t lists[16]; /* [taken]: the lists of the first consumed items */
 };
 
 static enum pickle_filter_result take(void *self, uint32_t list, uint32_t item)
@@ -358,12 +342,11 @@ static bool read_taking(const void *bytes, size_t size, struct sum *sum)
 /* {"k": n}, memoized as Python does */
 #define ENTRY(n) "}\x94(\x8c\x01kK" n "u"
 
-static void what_is_taken_is_in_no_list(void **state)
+TEST(consumed_items_are_in_no_list)
 {
     struct sum sum;
     const struct pickle_value *top;
 
-    (void)state;
     /* [{"k": 1}, 7, {"k": 2}, {"j": 3}] and then {"k": 4} by itself */
     assert_true(read_taking(BYTES("\x80\x04]\x94(" ENTRY("\x01") "K\x07" ENTRY(
                                 "\x02") "}(\x8c\x01jK\x03ue" ENTRY("\x04") "a."),
@@ -378,7 +361,7 @@ static void what_is_taken_is_in_no_list(void **state)
     pickle_fini(&sum.pickle);
 }
 
-/* Notes lists and dictionaries with a key `j`, and empties the lists; takes nothing. */
+/* Annotates lists and dictionaries with a key `j`, and empties the lists; consumes nothing. */
 static enum pickle_filter_result note(void *self, uint32_t list, uint32_t item)
 {
     struct sum *sum = self;
@@ -403,12 +386,11 @@ static void read_noting(const void *bytes, size_t size, struct sum *sum)
     assert_true(read_with(bytes, size, &filter, &sum->pickle, &sum->fault));
 }
 
-static void what_has_a_note_is_not_offered_again(void **state)
+TEST(memoized_items_are_not_offered_again)
 {
     struct sum sum;
     const struct pickle_value *top;
 
-    (void)state;
     /* a = {"j": 1}; b = {"k": 1}; [a, b] and then a, b, a */
     read_noting(BYTES("\x80\x04](}q\0\x8c\x01jK\x01s}q\1\x8c\x01kK\x01se(h\0h\1h\0e."), &sum);
     top = pickle_top(&sum.pickle);
@@ -419,12 +401,11 @@ static void what_has_a_note_is_not_offered_again(void **state)
     pickle_fini(&sum.pickle);
 }
 
-static void a_list_that_was_emptied_may_be_filled_again(void **state)
+TEST(a_list_that_was_emptied_may_be_filled_again)
 {
     struct sum sum;
     const struct pickle_value *top, *list;
 
-    (void)state;
     /* a = [1, 2, 3, 4, 5]; [a]; then 6 and 7 are added to a */
     read_noting(BYTES("\x80\x04]]q\0(K\x01K\x02K\x03K\x04K\x05"
                       "ea"
@@ -441,12 +422,12 @@ static void a_list_that_was_emptied_may_be_filled_again(void **state)
     pickle_fini(&sum.pickle);
 }
 
-/* One dictionary that stands several times in a list is taken as often; once taken it cannot come again. */
-static void a_dictionary_that_comes_again_is_taken_again_or_refused(void **state)
+/* A dictionary that occurs several times in a list is consumed each time; once consumed it cannot be referenced
+ * again. */
+TEST(repeated_dictionary_is_consumed_again_or_rejected)
 {
     struct sum sum;
 
-    (void)state;
     assert_true(read_taking(BYTES("\x80\x04](" ENTRY("\x05") "h\0h\0e."), &sum));
     assert_int_equal(sum.sum, 15);
     pickle_fini(&sum.pickle);
@@ -458,7 +439,7 @@ static void a_dictionary_that_comes_again_is_taken_again_or_refused(void **state
     assert_false(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "ah\0a."), &sum));
     assert_int_equal(sum.fault.byte, 13);
     assert_non_null(strstr(sum.fault.text, "each entry must be a separate dictionary"));
-    /* Its number in the memo was given to another value before it is taken. */
+    /* Its memo ID was assigned to another value before it is consumed. */
     assert_true(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "]q\0"
                                                             "0ah\0a."),
                             &sum));
@@ -467,12 +448,11 @@ static void a_dictionary_that_comes_again_is_taken_again_or_refused(void **state
     pickle_fini(&sum.pickle);
 }
 
-/* The first list is in a dictionary that is taken, so nothing refers to it when the others come. */
-static void the_number_of_a_list_that_is_gone_is_no_other_lists(void **state)
+/* The first list is in a dictionary that is consumed, so nothing refers to it when the others follow. */
+TEST(id_of_a_freed_list_is_not_reused)
 {
     struct sum sum;
 
-    (void)state;
     /* [{"k": 1, "x": [{"k": 5}]}, [{"k": 2}], [{"k": 3}], [{"k": 4}], [{"k": 6}]] */
     assert_true(
         read_taking(BYTES("\x80\x04]}(\x8c\x01kK\x01\x8c\x01x]" ENTRY("\x05") "aua]" ENTRY(
@@ -484,17 +464,16 @@ static void the_number_of_a_list_that_is_gone_is_no_other_lists(void **state)
     pickle_fini(&sum.pickle);
 }
 
-static void a_taker_stops_the_reading(void **state)
+TEST(consumer_can_stop_the_reading)
 {
     struct sum sum;
 
-    (void)state;
     assert_false(read_taking(BYTES("\x80\x04](" ENTRY("\x05") ENTRY("\x63") "e."), &sum));
     assert_string_equal(sum.fault.text, "");
 }
 
-/* What a taken dictionary had, its own lists included, is not held; equal texts and numbers are one. */
-static void what_is_taken_takes_no_memory(void **state)
+/* The contents of a consumed dictionary are freed, including its lists; equal strings and numbers are shared. */
+TEST(consumed_items_use_no_memory)
 {
     enum { COUNT = 50000 };
     static const char entry[] = "}(\x8c\x01kK\x01\x8c\x01xM\x34\x12\x8c\x01y](M\x11\x11)eua";
@@ -502,7 +481,6 @@ static void what_is_taken_takes_no_memory(void **state)
     char *text = malloc(3 + COUNT * bytes + 1);
     struct sum sum;
 
-    (void)state;
     assert_non_null(text);
     memcpy(text, "\x80\x04]", 3);
     for (size_t i = 0; i < COUNT; i++)
@@ -515,30 +493,4 @@ static void what_is_taken_takes_no_memory(void **state)
     assert_in_range(sum.pickle.held, 0, 1 << 14);
     pickle_fini(&sum.pickle);
     free(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_have_their_sign_and_size),
-        cmocka_unit_test(larger_numbers_are_only_huge),
-        cmocka_unit_test(every_kind_is_read),
-        cmocka_unit_test(the_last_of_equal_keys_counts),
-        cmocka_unit_test(text_with_a_nul_byte_is_no_string),
-        cmocka_unit_test(the_memo_shares_values),
-        cmocka_unit_test(containers_grow_one_by_one),
-        cmocka_unit_test(depth_only_costs_memory),
-        cmocka_unit_test(what_is_wrong_is_named_with_its_place),
-        cmocka_unit_test(marks_and_values_are_popped),
-        cmocka_unit_test(memory_is_bounded),
-        cmocka_unit_test(what_is_taken_is_in_no_list),
-        cmocka_unit_test(what_has_a_note_is_not_offered_again),
-        cmocka_unit_test(a_list_that_was_emptied_may_be_filled_again),
-        cmocka_unit_test(a_dictionary_that_comes_again_is_taken_again_or_refused),
-        cmocka_unit_test(the_number_of_a_list_that_is_gone_is_no_other_lists),
-        cmocka_unit_test(a_taker_stops_the_reading),
-        cmocka_unit_test(what_is_taken_takes_no_memory),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Documents, as Python's pickle module reads them.
+ * Documents as Python's pickle module reads them.
  *
- * Each case writes one document, and its value as a Python expression; Python compares both at the end.  Which opcodes come is counted by Python's pickletools.
+ * Each case writes one document and its value as a Python expression; Python compares both at the end. pickletools
+ * counts the opcodes.
  */
 #include "src/base/pickle_writer.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
+#include "tests/support/test.h"
 
 static const char *const words[XSEG_PICKLE_MAX_INTERNED] = {"zero", "one", "two", "three",
                                                             "\"four\"\n"};
@@ -126,7 +124,7 @@ static void write_text(const char *text, size_t length)
     say("])),");
 }
 
-/* All pairs of bytes, many triples, and what RFC 3629 has at the edges; the expression decodes them by itself. */
+/* All pairs of bytes, many triples, and the edge cases of RFC 3629; the expression decodes them independently. */
 static void write_texts(void)
 {
     static const char *const edges[] = {
@@ -206,7 +204,7 @@ static void write_lists(void)
     say("]");
 }
 
-/* Of the keys of a dictionary the last value counts. */
+/* The last value of equal keys counts. */
 static void write_dicts(void)
 {
     xseg_pickle_open_list(&pickle);
@@ -227,7 +225,7 @@ static void write_dicts(void)
     say("]");
 }
 
-/* More memos than one byte counts. */
+/* More memos than one byte can number. */
 static void write_memos(void)
 {
     uint32_t memo[600];
@@ -252,7 +250,7 @@ static void write_memos(void)
 
 /* --- Marks. --- */
 
-/* Something that is going to be taken back: it opens lists, sends much, and names words. */
+/* Content that is withdrawn later: it opens lists, sends many bytes, and memoizes words. */
 static void write_wrong(unsigned items)
 {
     for (unsigned depth = 0; depth < 3; depth++) {
@@ -266,7 +264,7 @@ static void write_wrong(unsigned items)
     xseg_pickle_close(&pickle);
 }
 
-/* Marks before and behind the edges of a batch, with and without the buffer sent meanwhile. */
+/* Marks before and after the edges of a batch, with and without a flush of the buffer in between. */
 static void write_marked(void)
 {
     static const unsigned items[] = {1, 2000, 100000};
@@ -290,7 +288,7 @@ static void write_marked(void)
     xseg_pickle_close(&pickle);
 }
 
-/* A mark that is taken of a document without an open list, and a word that was new behind it. */
+/* A mark in a document without an open list, and a word that was new after it. */
 static void write_anew(void)
 {
     const struct xseg_pickle_savepoint mark = xseg_pickle_savepoint(&pickle);
@@ -310,7 +308,7 @@ static uint64_t random_state;
 
 static uint64_t draw_below(uint64_t end)
 {
-    return draw_next(&random_state) % end;
+    return rng_next(&random_state) % end;
 }
 
 static void write_value(unsigned depth)
@@ -322,7 +320,7 @@ static void write_value(unsigned depth)
     case 0:
     case 1:
     case 2: {
-        const int64_t number = (int64_t)(draw_next(&random_state) >> draw_below(64));
+        const int64_t number = (int64_t)(rng_next(&random_state) >> draw_below(64));
 
         xseg_pickle_int(&pickle, number);
         say("%" PRId64, number);
@@ -372,11 +370,10 @@ static void write_anything(void)
     random_state = seed;
 }
 
-static void documents_are_written(void **state)
+TEST(documents_are_written)
 {
     char name[32];
 
-    (void)state;
     write_all("numbers", write_numbers);
     write_all("reals", write_reals);
     write_all("texts", write_texts);
@@ -393,11 +390,10 @@ static void documents_are_written(void **state)
     }
 }
 
-static void a_full_disk_is_told(void **state)
+TEST(full_disk_is_reported)
 {
     const int file = open("/dev/full", O_WRONLY | O_CLOEXEC);
 
-    (void)state;
     assert_true(file >= 0);
     xseg_file_writer_init(&output, file);
     xseg_pickle_begin(&pickle, &output, words);
@@ -409,7 +405,8 @@ static void a_full_disk_is_told(void **state)
     assert_int_equal(close(file), 0);
 }
 
-/* What is read equals what was said.  A name may come again, a batch has at most 1000 items, and each opcode came. */
+/* The document equals the expression. A name may be repeated, a batch has at most 1000 items, and each opcode
+ * occurs. */
 static const char check[] =
     "import glob,pickle,pickletools,sys\n"
     "def text(some):\n"
@@ -443,11 +440,10 @@ static const char check[] =
     "'BININT','BININT1','BININT2','LONG1','BINFLOAT','SHORT_BINUNICODE','BINUNICODE','MEMOIZE','"
     "BINGET','LONG_BINGET'},seen\n";
 
-static void python_reads_what_was_written(void **state)
+TEST(python_reads_what_was_written)
 {
     char command[sizeof(check) + 200];
 
-    (void)state;
     (void)snprintf(command, sizeof(command), "exec python3 -c \"$CHECK\" '%s'", folder);
     assert_int_equal(setenv("CHECK", check, 1), 0);
     assert_int_equal(system(command), 0);
@@ -469,13 +465,4 @@ static int tear_down(void **state)
     return system(command);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(documents_are_written),
-        cmocka_unit_test(a_full_disk_is_told),
-        cmocka_unit_test(python_reads_what_was_written),
-    };
-
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_GROUP_FIXTURE(set_up, tear_down)

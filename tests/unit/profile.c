@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Profiles of small programmes, their sums, and comparisons of both. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* Profiles of small programs, their sums, and comparisons. */
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "src/tools/ranks/compare.h"
-#include "tests/support/programme.h"
+#include "tests/support/recording_builder.h"
+#include "tests/support/test.h"
 
 #define BASE UINT64_C(0x7f0000000000)
-#define MIB  ((uint64_t)1 << 20)
-
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 static void add_site(struct profile *profile, const char *name, uint64_t peak, uint64_t blocks)
 {
@@ -30,7 +22,7 @@ static void add_site(struct profile *profile, const char *name, uint64_t peak, u
     assert_non_null(sites[profile->site_count++].name);
 }
 
-static struct profile profile_of(struct programme *programme, bool by_events)
+static struct profile profile_of(struct builder *builder, bool by_events)
 {
     const struct profile_rules rules = {.depth = 1, .by_events = by_events};
     struct recording_stack none = {0, 0};
@@ -38,30 +30,29 @@ static struct profile profile_of(struct programme *programme, bool by_events)
     char nothing[] = "";
     struct profile profile;
 
-    programme_end(programme);
-    programme->recording.stacks = &none;
-    programme->recording.stack_count = 1;
-    programme->recording.text = &begin;
-    programme->recording.texts = nothing;
-    programme->recording.text_count = 1;
-    assert_true(profile_init(&profile, &programme->recording, &programme->device, &rules));
+    builder_end(builder);
+    builder->recording.stacks = &none;
+    builder->recording.stack_count = 1;
+    builder->recording.text = &begin;
+    builder->recording.texts = nothing;
+    builder->recording.text_count = 1;
+    assert_true(profile_init(&profile, &builder->recording, &builder->device, &rules));
     return profile;
 }
 
 /* Half a page for 1 of 3 events, or for 90 of 100 us. */
-static void averages_are_over_events_or_time(void **state)
+TEST(averages_are_over_events_or_time)
 {
-    (void)state;
     for (int by_events = 0; by_events < 2; by_events++) {
-        struct programme *programme = programme_new();
+        struct builder *builder = builder_new();
         struct profile profile;
 
-        programme_map(programme, BASE, 4 * MIB, true);
-        programme->now_us += 10;
-        programme_alloc(programme, BASE, MIB, 0);
-        programme->now_us += 90;
-        programme_free(programme, BASE);
-        profile = profile_of(programme, by_events);
+        builder_map(builder, BASE, 4 * MIB, true);
+        builder->now_us += 10;
+        builder_alloc(builder, BASE, MIB, 0);
+        builder->now_us += 90;
+        builder_free(builder, BASE);
+        profile = profile_of(builder, by_events);
         assert_int_equal(profile.site_count, 1);
         assert_string_equal(profile.sites[0].name, "(no stack)");
         assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_ALLOCATED], MIB);
@@ -71,51 +62,50 @@ static void averages_are_over_events_or_time(void **state)
         assert_int_equal(profile.sites[0].figures.of[PROFILE_ALLOCATED],
                          by_events ? MIB / 3 : MIB * 90 / 100);
         assert_int_equal(profile.idle.of[PROFILE_PEAK_CACHED], 2 * MIB);
-        assert_int_equal(
-            profile.whole.of[PROFILE_PEAK_ALLOCATED] + profile.whole.of[PROFILE_PEAK_CACHED], 4 * MIB);
+        assert_int_equal(profile.whole.of[PROFILE_PEAK_ALLOCATED] +
+                             profile.whole.of[PROFILE_PEAK_CACHED],
+                         4 * MIB);
         profile_fini(&profile);
-        free(programme);
+        free(builder);
     }
 }
 
-/* Frames that differ in what their names do not say, such as the module, are one site. */
-static void sites_of_one_name_are_one(void **state)
+/* Frames that differ in attributes outside their names, such as the module, are one site. */
+TEST(sites_of_one_name_are_one)
 {
     const struct profile_rules rules = {.depth = 1};
     struct recording_frame frames[] = {{.name = 1, .module = 2}, {.name = 1}};
     struct recording_stack stacks[] = {{0, 0}, {0, 1}, {1, 1}};
     uint32_t text[] = {0, 1, 3}, stack_frames[] = {0, 1};
     char texts[] = "\0f\0m";
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct profile profile;
 
-    (void)state;
-    programme->recording.frames = frames;
-    programme->recording.frame_count = COUNT_OF(frames);
-    programme->recording.stack_frames = stack_frames;
-    programme->recording.stacks = stacks;
-    programme->recording.stack_count = COUNT_OF(stacks);
-    programme->recording.text = text;
-    programme->recording.texts = texts;
-    programme->recording.text_count = COUNT_OF(text);
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme_alloc(programme, BASE + MIB, 2 * MIB, 2);
-    programme_end(programme);
-    assert_true(profile_init(&profile, &programme->recording, &programme->device, &rules));
+    builder->recording.frames = frames;
+    builder->recording.frame_count = COUNT_OF(frames);
+    builder->recording.stack_frames = stack_frames;
+    builder->recording.stacks = stacks;
+    builder->recording.stack_count = COUNT_OF(stacks);
+    builder->recording.text = text;
+    builder->recording.texts = texts;
+    builder->recording.text_count = COUNT_OF(text);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_alloc(builder, BASE + MIB, 2 * MIB, 2);
+    builder_end(builder);
+    assert_true(profile_init(&profile, &builder->recording, &builder->device, &rules));
     assert_int_equal(profile.site_count, 1);
     assert_string_equal(profile.sites[0].name, "f");
     assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_ALLOCATED], 3 * MIB);
     assert_int_equal(profile.sites[0].figures.of[PROFILE_BLOCKS], 2);
     profile_fini(&profile);
-    free(programme);
+    free(builder);
 }
 
-static void sums_have_each_name_once_and_in_order(void **state)
+TEST(sums_have_each_name_once_and_in_order)
 {
     struct profile sum = {0}, first = {0}, second = {0};
 
-    (void)state;
     add_site(&first, "b", 1, 10);
     add_site(&first, "d", 2, 20);
     add_site(&second, "a", 4, 1);
@@ -143,12 +133,11 @@ static void sums_have_each_name_once_and_in_order(void **state)
     profile_fini(&second);
 }
 
-static void sums_stay_at_the_most(void **state)
+TEST(sums_saturate)
 {
     struct profile sum = {0}, huge = {0}, small = {0};
     struct compare compare;
 
-    (void)state;
     add_site(&huge, "a", PROFILE_MAX, 1);
     add_site(&small, "b", 1, 1);
     assert_true(profile_add(&sum, &huge));
@@ -164,7 +153,7 @@ static void sums_stay_at_the_most(void **state)
     profile_fini(&small);
 }
 
-/* How many rows two profiles with these names are. */
+/* The number of rows of two profiles with these names. */
 static size_t rows_of(const char *const *a, const char *const *b, bool may_move)
 {
     struct profile left = {0}, right = {0};
@@ -183,7 +172,7 @@ static size_t rows_of(const char *const *a, const char *const *b, bool may_move)
     return rows;
 }
 
-static void lines_move_where_it_is_plain_which(void **state)
+TEST(moved_lines_are_matched_where_unambiguous)
 {
     static const char *const a[] = {"m.py:10 f", "m.py:9 f", "n.py:1 g < m.py:3 main", NULL};
     static const char *const moved[] = {"m.py:11 f", "m.py:12 f", "n.py:1 g < m.py:4 main", NULL};
@@ -193,24 +182,10 @@ static void lines_move_where_it_is_plain_which(void **state)
     static const char *const nameless[] = {"m.py:10", "n.py:1 g < m.py:3", NULL};
     static const char *const moved_nameless[] = {"m.py:8", "n.py:2 g < m.py:44", NULL};
 
-    (void)state;
     assert_int_equal(rows_of(a, a, true), 3);
     assert_int_equal(rows_of(a, moved, true), 3);
     assert_int_equal(rows_of(a, moved, false), 6);
     assert_int_equal(rows_of(a, more, true), 7);
     assert_int_equal(rows_of(a, words, true), 6);
     assert_int_equal(rows_of(nameless, moved_nameless, true), 2);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(averages_are_over_events_or_time),
-        cmocka_unit_test(sites_of_one_name_are_one),
-        cmocka_unit_test(sums_have_each_name_once_and_in_order),
-        cmocka_unit_test(sums_stay_at_the_most),
-        cmocka_unit_test(lines_move_where_it_is_plain_which),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

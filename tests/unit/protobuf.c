@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Messages in the wire format of Protocol Buffers: the bytes that its description gives, and lengths of all sizes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* The wire format of Protocol Buffers: examples of its specification, and lengths of all sizes. */
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/tools/commands/export/protobuf.h"
+#include "tests/support/test.h"
 
 #define BYTES(literal) (literal), sizeof(literal) - 1
 
@@ -22,12 +17,11 @@ static void expect(struct protobuf *message, const char *bytes, size_t count)
 }
 
 /* The examples of https://protobuf.dev/programming-guides/encoding/. */
-static void fields_are_as_the_description_has_them(void **state)
+TEST(fields_match_the_specification)
 {
     struct protobuf message = {0};
     size_t place;
 
-    (void)state;
     protobuf_number(&message, 1, 150);
     expect(&message, BYTES("\x08\x96\x01"));
     protobuf_text(&message, 2, "testing");
@@ -53,9 +47,8 @@ static uint64_t take_varint(const unsigned char **at)
     }
 }
 
-static void lengths_of_all_sizes_are_in_front(void **state)
+TEST(lengths_of_all_sizes_are_in_front)
 {
-    (void)state;
     for (size_t bytes = 0; bytes < 40000; bytes = bytes * 3 / 2 + 1) {
         struct protobuf message = {0};
         char *text = malloc(bytes + 1);
@@ -88,13 +81,12 @@ static void lengths_of_all_sizes_are_in_front(void **state)
     }
 }
 
-static void a_message_is_written_once(void **state)
+TEST(a_message_is_written_once)
 {
     struct protobuf message = {0};
     char text[16] = "";
     FILE *out = fmemopen(text, sizeof(text), "w");
 
-    (void)state;
     assert_non_null(out);
     protobuf_number(&message, 1, 2);
     protobuf_write(&message, out);
@@ -105,15 +97,4 @@ static void a_message_is_written_once(void **state)
     (void)fclose(out);
     assert_memory_equal(text, "\x08\x02\x18\x04", 4);
     protobuf_fini(&message);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fields_are_as_the_description_has_them),
-        cmocka_unit_test(lengths_of_all_sizes_are_in_front),
-        cmocka_unit_test(a_message_is_written_once),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

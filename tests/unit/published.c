@@ -1,26 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* Files of published figures: what is taken, what is refused, and random damage. */
+/* Files of published statistics: accepted and rejected files, and random damage. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/tools/commands/top/top_table.h"
+#include "tests/support/test.h"
 
 static struct xseg_published file, head;
 static struct xseg_published_sample frame;
 static const char *why;
 
-/* A file with two devices and three pools, in the frame of sequence 6. */
+/* A file with two devices and three pools, in the sample of sequence number 6. */
 static void fill(void)
 {
     struct xseg_published_sample *now = &file.samples[0];
@@ -58,9 +54,8 @@ static void expect_refused(const char *word)
     fill();
 }
 
-static void what_is_well_formed_is_taken(void **state)
+TEST(well_formed_files_are_accepted)
 {
-    (void)state;
     fill();
     assert_true(take());
     assert_int_equal(head.pid, 77);
@@ -68,7 +63,7 @@ static void what_is_well_formed_is_taken(void **state)
     assert_int_equal(frame.device_count, 2);
     assert_int_equal(frame.devices[1].allocated, 5);
     assert_string_equal(frame.pools[2].label, "\"kv\"");
-    /* The other frame is the current one after the next change. */
+    /* The other sample is current after the next change. */
     file.samples[1].device_count = 1;
     file.samples[1].devices[0].allocated = 11;
     file.sequence++;
@@ -77,9 +72,8 @@ static void what_is_well_formed_is_taken(void **state)
     assert_int_equal(frame.devices[0].allocated, 11);
 }
 
-static void what_is_not_is_refused(void **state)
+TEST(malformed_files_are_rejected)
 {
-    (void)state;
     fill();
     file.magic[0] = 'X';
     expect_refused("xseg did not write");
@@ -105,9 +99,8 @@ static void what_is_not_is_refused(void **state)
     }
 }
 
-static void labels_can_be_printed(void **state)
+TEST(labels_can_be_printed)
 {
-    (void)state;
     fill();
     memset(file.samples[0].pools[2].label, 'a', XSEG_PUBLISHED_LABEL);
     assert_true(take());
@@ -119,7 +112,7 @@ static void labels_can_be_printed(void **state)
 
 /* --- Rows. --- */
 
-static void rows_are_in_order(void **state)
+TEST(rows_are_in_order)
 {
     struct publisher one = {.pid = 5, .command = "one"}, other = {.pid = 3, .command = "other"};
     struct publisher *list[] = {&other, &one};
@@ -129,13 +122,12 @@ static void rows_are_in_order(void **state)
     char line[TOP_LINE];
     int from, length;
 
-    (void)state;
     fill();
     assert_true(take());
     one.sample = frame;
     other.problem = "unreadable: the file is too short";
     assert_true(top_table_init(&table, &publishers, TOP_BY_RESERVED, true));
-    /* Device 1 with two pools; the process with a problem and device 0, which have nothing. */
+    /* Device 1 with two pools; the process with a problem and device 0 have none. */
     assert_int_equal(table.count, 5);
     assert_int_equal(table.rows[0].device->ordinal, 1);
     assert_string_equal(table.rows[1].pool->label, "\"kv\"");
@@ -183,11 +175,10 @@ static int make_file(size_t bytes)
     return made;
 }
 
-static void files_are_read(void **state)
+TEST(files_are_read)
 {
     int ends[2];
 
-    (void)state;
     fill();
     int made = make_file(sizeof(file));
     assert_true(published_read(made, &head, &frame, &why));
@@ -199,7 +190,7 @@ static void files_are_read(void **state)
         assert_non_null(strstr(why, "too short"));
         assert_int_equal(close(made), 0);
     }
-    /* What follows is not looked at. */
+    /* The remainder is not read. */
     made = make_file(sizeof(file));
     assert_int_equal(ftruncate(made, (off_t)1 << 40), 0);
     assert_true(published_read(made, &head, &frame, &why));
@@ -214,7 +205,7 @@ static void files_are_read(void **state)
 
 static atomic_bool ends_now;
 
-/* Writes frames as a publisher does: all figures of a frame are its number. */
+/* Writes samples as a publisher does: all statistics of a sample equal its number. */
 static void *write_frames(void *self)
 {
     struct xseg_published *memory = self;
@@ -236,12 +227,11 @@ static void *write_frames(void *self)
     return NULL;
 }
 
-static void a_frame_is_of_one_moment(void **state)
+TEST(samples_are_consistent)
 {
     pthread_t thread;
     unsigned taken = 0;
 
-    (void)state;
     fill();
     file.samples[0].pool_count = 0;
     const int made = make_file(sizeof(file));
@@ -256,7 +246,7 @@ static void a_frame_is_of_one_moment(void **state)
             continue;
         }
         if (frame.device_count != 1)
-            continue; /* that from before the thread */
+            continue; /* the sample from before the thread */
         taken++;
         assert_int_equal(frame.devices[0].allocated, head.sequence);
         assert_int_equal(frame.devices[0].reserved, head.sequence);
@@ -276,8 +266,8 @@ static uint32_t next_random(uint64_t *state)
     return (uint32_t)(*state >> 33);
 }
 
-/* Any bytes of the file are anything: the reader stays within bounds, which a sanitizer sees. */
-static void damage_does_no_harm(void **state)
+/* Random bytes anywhere in the file: the reader stays within bounds, which a sanitizer checks. */
+TEST(damaged_files_are_tolerated)
 {
     struct publisher publisher = {.pid = 1, .command = "any"};
     struct publisher *list[] = {&publisher};
@@ -285,7 +275,6 @@ static void damage_does_no_harm(void **state)
     uint64_t random = 7;
     unsigned taken = 0;
 
-    (void)state;
     for (unsigned round = 0; round < 20000; round++) {
         struct top_table table;
         char line[TOP_LINE];
@@ -314,19 +303,4 @@ static void damage_does_no_harm(void **state)
         top_table_fini(&table);
     }
     assert_in_range(taken, 2000, 19000);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_well_formed_is_taken),
-        cmocka_unit_test(what_is_not_is_refused),
-        cmocka_unit_test(labels_can_be_printed),
-        cmocka_unit_test(rows_are_in_order),
-        cmocka_unit_test(files_are_read),
-        cmocka_unit_test(a_frame_is_of_one_moment),
-        cmocka_unit_test(damage_does_no_harm),
-    };
-
-    return cmocka_run_group_tests_name("published", tests, NULL, NULL);
 }

@@ -1,24 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a replay measures: the allocator, and not its own accounting.
+ * The time that a replay measures: calls of the allocator, without the replay's own accounting.
  *
- * Time is this test's: only calls of the library take any, each so much (the linker leads them here), so
+ * The test replaces the clock: only library calls take time, a fixed amount each (the linker redirects the calls), so
  * that every sum is exact.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "src/tools/replay/replay.h"
 #include "src/tools/trace/xtrace.h"
+#include "tests/support/test.h"
 
-#define CALL       100     /* nanoseconds: an allocation, a free, ... */
+#define CALL       100     /* nanoseconds per allocation, free or use */
 #define TRIM       7000    /* xseg_trim() */
 #define ACCOUNTING 9999999 /* statistics, counts of driver calls */
 
@@ -60,7 +55,7 @@ WRAP(xseg_driver_calls, ACCOUNTING,
       size_t *count),
      (allocator, calls, room, count))
 
-/* Nanoseconds that a replay of a programme says it spent, in all. */
+/* Nanoseconds that a replay of a trace reports in total. */
 static double measured(const char *text, uint64_t tick_ms, FILE *timeline)
 {
     const struct replay_settings settings = {.file = "test",
@@ -95,33 +90,29 @@ static void assert_measured(const char *text, uint64_t tick_ms, double expected)
         fail_msg("%f ns instead of %f", sum, expected);
 }
 
-static void calls_are_measured(void **state)
+TEST(calls_are_measured)
 {
-    (void)state;
     assert_measured("xtrace 1\na 0 512 0\nf 0\n", 0, 2 * CALL);
     assert_measured("xtrace 1\na 0 512 0\nu 0 1\nf 0\ne\n", 0, 3 * CALL + TRIM);
 }
 
-static void the_replay_s_accounting_is_not(void **state)
+TEST(accounting_of_the_replay_is_not_measured)
 {
-    (void)state;
     assert_measured("xtrace 1\n@ 0\na 0 512 0\n@ 10\nm request\nf 0\n@ 20\n", 0, 2 * CALL);
     assert_measured("xtrace 1\n@ 0\na 0 512 0\nu 0 1\n@ 10\nf 0\ne\n@ 20\n", 0, 3 * CALL + TRIM);
     assert_measured("xtrace 1\na 0 512 0\n@ 0\nf 0\n", 0, 2 * CALL);
 }
 
-static void ticks_are_the_allocator_s(void **state)
+TEST(ticks_count_as_allocator_time)
 {
-    (void)state;
     assert_measured("xtrace 1\n@ 0\na 0 512 0\n@ 3000000\nf 0\n", 1000, 2 * CALL + 3 * TRIM);
 }
 
-static void a_timeline_costs_nothing(void **state)
+TEST(a_timeline_costs_nothing)
 {
     static const char *const texts[] = {"xtrace 1\na 0 512 0\nm step\nf 0\n",
                                         "xtrace 1\n@ 0\na 0 512 0\n@ 10\nf 0\n@ 20\n"};
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) {
         FILE *file = tmpfile();
 
@@ -129,16 +120,4 @@ static void a_timeline_costs_nothing(void **state)
         assert_int_equal((int)measured(texts[i], 0, file), 2 * CALL);
         (void)fclose(file);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_are_measured),
-        cmocka_unit_test(the_replay_s_accounting_is_not),
-        cmocka_unit_test(ticks_are_the_allocator_s),
-        cmocka_unit_test(a_timeline_costs_nothing),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,27 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* A recording played forward from its first event: the state is found from the end, whatever is missing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* The replay model of a recording, and the memory that sites strand in it. */
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "src/tools/replay_model/fragmentation.h"
 #include "src/tools/replay_model/replay_model.h"
-#include "tests/support/draw.h"
-#include "tests/support/programme.h"
+#include "tests/support/recording_builder.h"
+#include "tests/support/rng.h"
+#include "tests/support/test.h"
+
+/* --- Blocks and memory over time; events may be missing. --- */
 
 #define BASE UINT64_C(0x7f0000000000)
-#define MIB  ((uint64_t)1 << 20)
 
-static struct replay_model begin(struct programme *programme)
+static struct replay_model begin(struct builder *builder)
 {
     struct replay_model model;
 
-    programme_end(programme);
-    assert_true(replay_model_init(&model, &programme->recording, &programme->device));
+    builder_end(builder);
+    assert_true(replay_model_init(&model, &builder->recording, &builder->device));
     return model;
 }
 
@@ -35,19 +32,18 @@ static size_t play(struct replay_model *model)
 
 /* --- By hand. --- */
 
-static void a_block_comes_and_goes(void **state)
+TEST(block_is_allocated_and_freed)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct replay_model model;
 
-    (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE + 512, 1000, 3);
-    programme->now_us += 5;
-    programme_request_free(programme, BASE + 512);
-    programme_complete_free(programme, BASE + 512);
-    programme_unmap(programme, BASE + 2 * MIB, 2 * MIB);
-    model = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE + 512, 1000, 3);
+    builder->now_us += 5;
+    builder_request_free(builder, BASE + 512);
+    builder_complete_free(builder, BASE + 512);
+    builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
+    model = begin(builder);
     assert_int_equal(model.reserved, 0);
     assert_true(replay_model_step(&model));
     assert_int_equal(model.reserved, 4 * MIB);
@@ -69,25 +65,24 @@ static void a_block_comes_and_goes(void **state)
     assert_false(replay_model_step(&model));
     assert_int_equal(model.omitted, 0);
     replay_model_fini(&model);
-    free(programme);
+    free(builder);
 }
 
-static void the_state_before_the_first_event_is_found(void **state)
+TEST(the_state_before_the_first_event_is_found)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct replay_model model;
 
-    (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme_alloc(programme, BASE + MIB, MIB, 2);
-    programme_request_free(programme, BASE);
-    programme->device.event_count = 0; /* a ring has lost these */
-    programme_complete_free(programme, BASE);
-    programme_alloc(programme, BASE, MIB, 3);
-    programme_request_free(programme, BASE);
-    programme_unmap(programme, BASE + 2 * MIB, 2 * MIB);
-    model = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_alloc(builder, BASE + MIB, MIB, 2);
+    builder_request_free(builder, BASE);
+    builder->device.event_count = 0; /* lost by the ring */
+    builder_complete_free(builder, BASE);
+    builder_alloc(builder, BASE, MIB, 3);
+    builder_request_free(builder, BASE);
+    builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
+    model = begin(builder);
     assert_int_equal(model.reserved, 4 * MIB);
     assert_int_equal(model.allocated, MIB);
     assert_int_equal(model.pending, MIB);
@@ -97,23 +92,22 @@ static void the_state_before_the_first_event_is_found(void **state)
     assert_int_equal(play(&model), 4);
     assert_int_equal(model.omitted, 0);
     replay_model_fini(&model);
-    free(programme);
+    free(builder);
 }
 
-/* With history_skip:[free_requested], or skip_actions of PyTorch. */
-static void without_requests_a_block_is_live_until_its_free_is_complete(void **state)
+/* With history_skip:[free_requested], or skip_actions in PyTorch. */
+TEST(without_requests_a_block_is_live_until_its_free_is_complete)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct replay_model model;
 
-    (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, MIB, 1);
-    programme->device.event_count = 0;
-    programme_alloc(programme, BASE + MIB, 1000, 2);
-    programme_complete_free(programme, BASE);
-    programme_complete_free(programme, BASE + MIB);
-    model = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder->device.event_count = 0;
+    builder_alloc(builder, BASE + MIB, 1000, 2);
+    builder_complete_free(builder, BASE);
+    builder_complete_free(builder, BASE + MIB);
+    model = begin(builder);
     assert_int_equal(model.allocated, MIB);
     assert_int_equal(model.pending, 0);
     assert_int_equal(replay_model_block_at(&model, BASE)->requested, MIB);
@@ -126,88 +120,84 @@ static void without_requests_a_block_is_live_until_its_free_is_complete(void **s
     assert_int_equal(model.allocated + model.pending, 0);
     assert_int_equal(model.omitted, 0);
     replay_model_fini(&model);
-    free(programme);
+    free(builder);
 }
 
-static void a_block_at_the_end_has_its_real_size(void **state)
+TEST(a_block_at_the_end_has_its_real_size)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct replay_model model;
 
-    (void)state;
-    programme_map(programme, BASE, 20 * MIB, false);
-    programme_alloc(programme, BASE, 19 * MIB + 1, 1);
-    programme->block[0].bytes = 20 * MIB; /* what was left was too little to split */
-    model = begin(programme);
+    builder_map(builder, BASE, 20 * MIB, false);
+    builder_alloc(builder, BASE, 19 * MIB + 1, 1);
+    builder->block[0].bytes = 20 * MIB; /* the remainder was too small to split */
+    model = begin(builder);
     assert_int_equal(play(&model), 2);
     assert_int_equal(model.allocated, 20 * MIB);
     replay_model_fini(&model);
-    free(programme);
+    free(builder);
 }
 
-static void events_that_do_not_fit_are_left_out(void **state)
+TEST(events_that_do_not_fit_are_left_out)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct replay_model model;
 
-    (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    (void)programme_event(programme, RECORDING_ALLOC, BASE + MIB, 512); /* nothing is there */
-    (void)programme_event(programme, RECORDING_FREE_COMPLETED, BASE - MIB, 512); /* in no memory */
-    (void)programme_event(programme, RECORDING_SEGMENT_MAP, BASE + 64 * MIB, MIB);
-    (void)programme_event(programme, RECORDING_SEGMENT_ALLOC, BASE, 4 * MIB); /* it is expandable */
-    (void)programme_event(programme, RECORDING_SEGMENT_UNMAP, BASE + MIB,
-                          MIB); /* it is still there */
-    (void)programme_event(programme, RECORDING_SEGMENT_FREE, BASE + 1, 7);
-    (void)programme_event(programme, RECORDING_OOM, 0, MIB);
-    (void)programme_event(programme, RECORDING_OTHER, 0, 0);
-    programme_alloc(programme, BASE, 512, 1);
-    model = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    (void)builder_event(builder, RECORDING_ALLOC, BASE + MIB, 512);          /* not a block */
+    (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE - MIB, 512); /* not in a segment */
+    (void)builder_event(builder, RECORDING_SEGMENT_MAP, BASE + 64 * MIB, MIB);
+    (void)builder_event(builder, RECORDING_SEGMENT_ALLOC, BASE,
+                        4 * MIB); /* the segment is expandable */
+    (void)builder_event(builder, RECORDING_SEGMENT_UNMAP, BASE + MIB, MIB); /* still mapped */
+    (void)builder_event(builder, RECORDING_SEGMENT_FREE, BASE + 1, 7);
+    (void)builder_event(builder, RECORDING_OOM, 0, MIB);
+    (void)builder_event(builder, RECORDING_OTHER, 0, 0);
+    builder_alloc(builder, BASE, 512, 1);
+    model = begin(builder);
     assert_int_equal(model.omitted, 6);
     assert_int_equal(play(&model), 10);
     assert_int_equal(model.reserved, 4 * MIB);
     assert_int_equal(model.allocated, 512);
     replay_model_fini(&model);
-    free(programme);
+    free(builder);
 }
 
-/* A block that a free tells of ends where the next one begins, whatever size the event has. */
-static void a_block_that_is_brought_back_ends_at_the_next(void **state)
+/* A block that only a free records ends where the next block begins, whatever the size in the event. */
+TEST(restored_block_ends_at_the_next_block)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct replay_model model;
 
-    (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE + 1024, 512, 1);
-    programme->device.event_count = 0; /* a ring has lost these */
-    (void)programme_event(programme, RECORDING_FREE_REQUESTED, BASE, 4096);
-    (void)programme_event(programme, RECORDING_FREE_COMPLETED, BASE, 4096);
-    model = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE + 1024, 512, 1);
+    builder->device.event_count = 0; /* lost by the ring */
+    (void)builder_event(builder, RECORDING_FREE_REQUESTED, BASE, 4096);
+    (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE, 4096);
+    model = begin(builder);
     assert_int_equal(replay_model_block_at(&model, BASE)->bytes, 1024);
     assert_int_equal(model.allocated, 1024 + 512);
     assert_int_equal(play(&model), 2);
     assert_int_equal(model.allocated, 512);
     replay_model_fini(&model);
-    free(programme);
+    free(builder);
 }
 
-static void frees_of_one_kind_may_be_missing(void **state)
+TEST(frees_of_one_kind_may_be_missing)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct replay_model model;
 
-    (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme_alloc(programme, BASE, 512, 1);
-    programme_request_free(programme, BASE);
-    programme_complete_free(programme, BASE);
-    programme->device.event_count--; /* skip_actions: free_completed */
-    programme_alloc(programme, BASE, 1024, 2);
-    programme_request_free(programme, BASE);
-    programme->device.event_count--; /* skip_actions: free_requested */
-    programme_complete_free(programme, BASE);
-    model = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, 512, 1);
+    builder_request_free(builder, BASE);
+    builder_complete_free(builder, BASE);
+    builder->device.event_count--; /* skip_actions: free_completed */
+    builder_alloc(builder, BASE, 1024, 2);
+    builder_request_free(builder, BASE);
+    builder->device.event_count--; /* skip_actions: free_requested */
+    builder_complete_free(builder, BASE);
+    model = begin(builder);
     assert_int_equal(model.omitted, 0);
     for (int i = 0; i < 3; i++)
         assert_true(replay_model_step(&model));
@@ -217,178 +207,175 @@ static void frees_of_one_kind_may_be_missing(void **state)
     assert_int_equal(play(&model), 5);
     assert_int_equal(model.allocated + model.pending, 0);
     replay_model_fini(&model);
-    free(programme);
+    free(builder);
 }
 
-static void mapped_memory_may_be_of_several_streams_later(void **state)
+TEST(mapped_memory_may_be_of_several_streams_later)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct replay_model model;
 
-    (void)state;
-    programme_map(programme, BASE, 8 * MIB, true);
-    programme_alloc(programme, BASE + 3 * MIB, MIB, 1);
-    programme_end(programme);
-    programme->segments[1] = programme->segments[0];
-    programme->segments[0].bytes = programme->segments[1].bytes = 4 * MIB;
-    programme->segments[0].count = 2;
-    programme->segments[1].address += 4 * MIB;
-    programme->segments[1].count = 0;
-    programme->segments[1].stream = 7;
-    programme->device.segment_count = 2;
-    assert_true(replay_model_init(&model, &programme->recording, &programme->device));
+    builder_map(builder, BASE, 8 * MIB, true);
+    builder_alloc(builder, BASE + 3 * MIB, MIB, 1);
+    builder_end(builder);
+    builder->segments[1] = builder->segments[0];
+    builder->segments[0].bytes = builder->segments[1].bytes = 4 * MIB;
+    builder->segments[0].count = 2;
+    builder->segments[1].address += 4 * MIB;
+    builder->segments[1].count = 0;
+    builder->segments[1].stream = 7;
+    builder->device.segment_count = 2;
+    assert_true(replay_model_init(&model, &builder->recording, &builder->device));
     assert_int_equal(model.omitted, 0);
     assert_int_equal(model.reserved, 0);
     assert_int_equal(play(&model), 2);
     assert_int_equal(model.reserved, 8 * MIB);
     assert_int_equal(model.allocated, MIB);
     replay_model_fini(&model);
-    free(programme);
+    free(builder);
 }
 
-static void segments_that_overlap_are_left_out(void **state)
+TEST(segments_that_overlap_are_left_out)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct replay_model model;
 
-    (void)state;
-    programme_map(programme, BASE, 4 * MIB, false);
-    programme_alloc(programme, BASE, 512, 1);
-    programme_end(programme);
-    programme->device.event_count = 0;
-    programme->segments[1] = programme->segments[0];
-    programme->segments[1].address += MIB;
-    programme->device.segment_count = 2;
-    programme->blocks[0].bytes = 5 * MIB; /* more than the segment has */
-    assert_true(replay_model_init(&model, &programme->recording, &programme->device));
+    builder_map(builder, BASE, 4 * MIB, false);
+    builder_alloc(builder, BASE, 512, 1);
+    builder_end(builder);
+    builder->device.event_count = 0;
+    builder->segments[1] = builder->segments[0];
+    builder->segments[1].address += MIB;
+    builder->device.segment_count = 2;
+    builder->blocks[0].bytes = 5 * MIB; /* larger than the segment */
+    assert_true(replay_model_init(&model, &builder->recording, &builder->device));
     assert_int_equal(model.omitted, 2);
     assert_int_equal(model.reserved, 4 * MIB);
     assert_int_equal(model.allocated, 0);
     replay_model_fini(&model);
-    free(programme);
+    free(builder);
 }
 
-static void time_does_not_go_back(void **state)
+TEST(time_never_decreases)
 {
-    struct programme *programme = programme_new();
+    struct builder *builder = builder_new();
     struct replay_model model;
 
-    (void)state;
-    programme_map(programme, BASE, 4 * MIB, true);
-    programme->now_us -= 10;
-    programme_alloc(programme, BASE, 512, 1);
-    programme->now_us += 30;
-    programme_free(programme, BASE);
-    model = begin(programme);
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder->now_us -= 10;
+    builder_alloc(builder, BASE, 512, 1);
+    builder->now_us += 30;
+    builder_free(builder, BASE);
+    model = begin(builder);
     assert_true(replay_model_step(&model));
     assert_true(replay_model_step(&model));
     assert_int_equal(model.now_us, 1000);
     (void)play(&model);
     assert_int_equal(model.now_us, 1020);
     replay_model_fini(&model);
-    for (size_t i = 0; i < programme->device.event_count; i++)
-        programme->events[i].time_us = 0;
-    model = begin(programme);
+    for (size_t i = 0; i < builder->device.event_count; i++)
+        builder->events[i].time_us = 0;
+    model = begin(builder);
     (void)play(&model);
     assert_false(model.has_times);
-    /* An event is a microsecond, a free and its completion right behind it are one. */
+    /* Each event takes 1 us; a free and its completion count as one. */
     assert_int_equal(model.now_us, 2);
     assert_int_equal(model.ticks, 3);
     replay_model_fini(&model);
-    free(programme);
+    free(builder);
 }
 
-/* --- Random programmes. --- */
+/* --- Random programs. --- */
 
 static uint32_t draw_below(uint64_t *draw, uint32_t limit)
 {
-    return (uint32_t)(draw_next(draw) >> 33) % limit;
+    return (uint32_t)(rng_next(draw) >> 33) % limit;
 }
 
-#define AREA (64 * MIB) /* of addresses; the upper half is for classic segments */
+#define AREA (64 * MIB) /* of addresses; the upper half contains classic segments */
 
-static bool is_free(const struct programme *programme, uint64_t start, uint64_t end)
+static bool is_free(const struct builder *builder, uint64_t start, uint64_t end)
 {
-    for (size_t i = 0; i < programme->block_count; i++)
-        if (programme->block[i].address < end &&
-            programme->block[i].address + programme->block[i].bytes > start)
+    for (size_t i = 0; i < builder->block_count; i++)
+        if (builder->block[i].address < end &&
+            builder->block[i].address + builder->block[i].bytes > start)
             return false;
     return true;
 }
 
-static const struct programme_range *range_at(const struct programme *programme, uint64_t address)
+static const struct builder_range *range_at(const struct builder *builder, uint64_t address)
 {
-    for (size_t i = 0; i < programme->range_count; i++)
-        if (address >= programme->range[i].start && address < programme->range[i].end)
-            return &programme->range[i];
+    for (size_t i = 0; i < builder->range_count; i++)
+        if (address >= builder->range[i].start && address < builder->range[i].end)
+            return &builder->range[i];
     return NULL;
 }
 
-static bool is_mapped(const struct programme *programme, uint64_t start, uint64_t end)
+static bool is_mapped(const struct builder *builder, uint64_t start, uint64_t end)
 {
-    for (size_t i = 0; i < programme->range_count; i++)
-        if (programme->range[i].start < end && programme->range[i].end > start)
+    for (size_t i = 0; i < builder->range_count; i++)
+        if (builder->range[i].start < end && builder->range[i].end > start)
             return true;
     return false;
 }
 
-static void change_memory(struct programme *programme, uint64_t address)
+static void change_memory(struct builder *builder, uint64_t address)
 {
-    const struct programme_range *range = range_at(programme, address);
+    const struct builder_range *range = range_at(builder, address);
     const bool is_expandable = address < BASE + AREA / 2;
     const uint64_t start = address / (2 * MIB) * (2 * MIB);
 
     if (!range) {
-        if (!is_mapped(programme, start, start + 4 * MIB) &&
+        if (!is_mapped(builder, start, start + 4 * MIB) &&
             (!is_expandable || start + 4 * MIB <= BASE + AREA / 2))
-            programme_map(programme, start, 4 * MIB, is_expandable);
-    } else if (is_expandable && is_free(programme, start, start + 2 * MIB)) {
-        programme_unmap(programme, start, 2 * MIB);
-    } else if (!is_expandable && is_free(programme, range->start, range->end)) {
-        programme_unmap(programme, range->start, range->end - range->start);
+            builder_map(builder, start, 4 * MIB, is_expandable);
+    } else if (is_expandable && is_free(builder, start, start + 2 * MIB)) {
+        builder_unmap(builder, start, 2 * MIB);
+    } else if (!is_expandable && is_free(builder, range->start, range->end)) {
+        builder_unmap(builder, range->start, range->end - range->start);
     }
 }
 
-static void change_block(struct programme *programme, uint64_t *draw, uint64_t address)
+static void change_block(struct builder *builder, uint64_t *draw, uint64_t address)
 {
-    const struct programme_range *range = range_at(programme, address);
+    const struct builder_range *range = range_at(builder, address);
     const uint64_t bytes = 512 * (1 + draw_below(draw, 1 << draw_below(draw, 13)));
     const size_t some =
-        programme->block_count > 0 ? draw_below(draw, (uint32_t)programme->block_count) : 0;
+        builder->block_count > 0 ? draw_below(draw, (uint32_t)builder->block_count) : 0;
 
     if (draw_below(draw, 2) == 0) {
-        if (range && address + bytes <= range->end && is_free(programme, address, address + bytes))
-            programme_alloc(programme, address, bytes - draw_below(draw, 512), draw_below(draw, 5));
-    } else if (programme->block_count > 0) {
-        if (programme->block[some].is_pending)
-            programme_complete_free(programme, programme->block[some].address);
+        if (range && address + bytes <= range->end && is_free(builder, address, address + bytes))
+            builder_alloc(builder, address, bytes - draw_below(draw, 512), draw_below(draw, 5));
+    } else if (builder->block_count > 0) {
+        if (builder->block[some].is_pending)
+            builder_complete_free(builder, builder->block[some].address);
         else
-            programme_request_free(programme, programme->block[some].address);
+            builder_request_free(builder, builder->block[some].address);
     }
 }
 
-static void step(struct programme *programme, uint64_t *draw)
+static void step(struct builder *builder, uint64_t *draw)
 {
     const uint64_t address = BASE + 512 * (uint64_t)draw_below(draw, AREA / 512);
 
-    programme->now_us += draw_below(draw, 3);
+    builder->now_us += draw_below(draw, 3);
     if (draw_below(draw, 8) == 0)
-        change_memory(programme, address);
+        change_memory(builder, address);
     else
-        change_block(programme, draw, address);
+        change_block(builder, draw, address);
 }
 
-/* Assert that a model has the blocks and the memory of a program. */
-static void compare_blocks(const struct replay_model *model, const struct programme *programme)
+/* The model has the blocks and the memory of the program. */
+static void compare_blocks(const struct replay_model *model, const struct builder *builder)
 {
     uint64_t reserved = 0;
 
-    for (size_t i = 0; i < programme->range_count; i++)
-        reserved += programme->range[i].end - programme->range[i].start;
+    for (size_t i = 0; i < builder->range_count; i++)
+        reserved += builder->range[i].end - builder->range[i].start;
     assert_int_equal(model->reserved, reserved);
-    assert_int_equal(model->blocks.count, programme->block_count);
-    for (size_t i = 0; i < programme->block_count; i++) {
-        const struct programme_block *block = &programme->block[i];
+    assert_int_equal(model->blocks.count, builder->block_count);
+    for (size_t i = 0; i < builder->block_count; i++) {
+        const struct builder_block *block = &builder->block[i];
         const struct replay_model_block *found = replay_model_block_at(model, block->address);
 
         assert_non_null(found);
@@ -397,8 +384,8 @@ static void compare_blocks(const struct replay_model *model, const struct progra
     }
 }
 
-/* That memory is there, as ranges of one kind of whole pages.  Returns how many. */
-static size_t compare_range(const struct replay_model *model, const struct programme_range *range)
+/* The memory is mapped, as ranges of one kind with whole pages. Returns the number of ranges. */
+static size_t compare_range(const struct replay_model *model, const struct builder_range *range)
 {
     size_t count = 0;
 
@@ -417,66 +404,64 @@ static size_t compare_range(const struct replay_model *model, const struct progr
     return count;
 }
 
-/* That its state is the same. */
-static void compare(const struct replay_model *model, const struct programme *programme)
+/* The states are equal. */
+static void compare(const struct replay_model *model, const struct builder *builder)
 {
     size_t count = 0;
 
-    compare_blocks(model, programme);
-    for (size_t i = 0; i < programme->block_count; i++)
-        assert_int_equal(replay_model_block_at(model, programme->block[i].address)->is_pending,
-                         programme->block[i].is_pending);
-    for (size_t i = 0; i < programme->range_count; i++)
-        count += compare_range(model, &programme->range[i]);
+    compare_blocks(model, builder);
+    for (size_t i = 0; i < builder->block_count; i++)
+        assert_int_equal(replay_model_block_at(model, builder->block[i].address)->is_pending,
+                         builder->block[i].is_pending);
+    for (size_t i = 0; i < builder->range_count; i++)
+        count += compare_range(model, &builder->range[i]);
     assert_int_equal(model->ranges.count, count);
 }
 
-static void random_programmes_begin_and_end_as_they_did(void **state)
+TEST(random_programs_keep_lifetimes_of_blocks)
 {
-    (void)state;
     for (uint32_t seed = 1; seed <= 40; seed++) {
-        struct programme *programme = programme_new(), *early = malloc(sizeof(*early));
+        struct builder *builder = builder_new(), *early = malloc(sizeof(*early));
         uint64_t draw = seed;
         struct replay_model model;
         size_t before;
 
         assert_non_null(early);
         for (int i = 0; i < 400; i++)
-            step(programme, &draw);
-        *early = *programme;
-        before = programme->device.event_count;
+            step(builder, &draw);
+        *early = *builder;
+        before = builder->device.event_count;
         for (int i = 0; i < 1200; i++)
-            step(programme, &draw);
-        programme->device.event_count -= before; /* a ring has lost these */
-        memmove(programme->events, programme->events + before,
-                programme->device.event_count * sizeof(programme->events[0]));
-        model = begin(programme);
+            step(builder, &draw);
+        builder->device.event_count -= before; /* lost by the ring */
+        memmove(builder->events, builder->events + before,
+                builder->device.event_count * sizeof(builder->events[0]));
+        model = begin(builder);
         assert_int_equal(model.omitted, 0);
         compare(&model, early);
-        assert_int_equal(play(&model), programme->device.event_count);
-        compare(&model, programme);
+        assert_int_equal(play(&model), builder->device.event_count);
+        compare(&model, builder);
         replay_model_fini(&model);
         free(early);
-        free(programme);
+        free(builder);
     }
 }
 
-/* Whatever is missing or wrong, an event that is played finds what it changes. */
-static void events_that_are_missing_do_no_harm(void **state)
+/* Whatever is missing or wrong, an event that is applied finds the state it changes. */
+TEST(missing_events_are_tolerated)
 {
-    (void)state;
     for (uint32_t seed = 1; seed <= 200; seed++) {
-        struct programme *programme = programme_new();
+        struct builder *builder = builder_new();
         uint64_t draw = seed;
         struct replay_model model;
         size_t kept = 0;
 
         for (int i = 0; i < 1000; i++)
-            step(programme, &draw);
-        for (size_t i = 0; i < programme->device.event_count; i++) {
-            struct recording_event *event = &programme->events[kept];
+            step(builder, &draw);
+        for (size_t i = 0; i < builder->device.event_count; i++) {
+            struct recording_event *event = &builder->events[kept];
 
-            *event = programme->events[i];
+            *event = builder->events[i];
             if (draw_below(&draw, 20) == 0)
                 continue;
             if (draw_below(&draw, 20) == 0)
@@ -486,31 +471,301 @@ static void events_that_are_missing_do_no_harm(void **state)
             event->stream = draw_below(&draw, 2);
             kept++;
         }
-        programme->device.event_count = kept;
-        model = begin(programme);
+        builder->device.event_count = kept;
+        model = begin(builder);
         (void)play(&model);
-        compare_blocks(&model, programme);
+        compare_blocks(&model, builder);
         replay_model_fini(&model);
-        free(programme);
+        free(builder);
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_block_comes_and_goes),
-        cmocka_unit_test(the_state_before_the_first_event_is_found),
-        cmocka_unit_test(without_requests_a_block_is_live_until_its_free_is_complete),
-        cmocka_unit_test(a_block_at_the_end_has_its_real_size),
-        cmocka_unit_test(events_that_do_not_fit_are_left_out),
-        cmocka_unit_test(a_block_that_is_brought_back_ends_at_the_next),
-        cmocka_unit_test(frees_of_one_kind_may_be_missing),
-        cmocka_unit_test(mapped_memory_may_be_of_several_streams_later),
-        cmocka_unit_test(segments_that_overlap_are_left_out),
-        cmocka_unit_test(time_does_not_go_back),
-        cmocka_unit_test(random_programmes_begin_and_end_as_they_did),
-        cmocka_unit_test(events_that_are_missing_do_no_harm),
-    };
+/* --- Memory that sites strand, in small programs computed by hand; in MiB times microseconds. --- */
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+#define SITES 4u
+
+static uint32_t by_stack(const void *context, const struct replay_model_block *block)
+{
+    assert_null(context);
+    return block->stack;
+}
+
+/* What each test begins with: a builder without events. */
+struct fragmentation_env {
+    struct builder *builder;
+    struct replay_model model;
+    struct fragmentation fragmented;
+    bool is_played;
+};
+
+static int set_up(void **state)
+{
+    struct fragmentation_env *fragmentation_env = calloc(1, sizeof(*fragmentation_env));
+
+    assert_non_null(fragmentation_env);
+    fragmentation_env->builder = builder_new();
+    *state = fragmentation_env;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fragmentation_env *fragmentation_env = *state;
+
+    if (fragmentation_env->is_played) {
+        fragmentation_fini(&fragmentation_env->fragmented);
+        replay_model_fini(&fragmentation_env->model);
+    }
+    free(fragmentation_env->builder);
+    free(fragmentation_env);
+    return 0;
+}
+
+/* Play the program to its end, the current time; its sums are complete then. */
+static struct fragmentation play_stranded(struct fragmentation_env *fragmentation_env)
+{
+    struct builder *builder = fragmentation_env->builder;
+    struct fragmentation *fragmented = &fragmentation_env->fragmented;
+    fragmentation_sum sum = 0;
+
+    builder_end(builder);
+    assert_true(
+        replay_model_init(&fragmentation_env->model, &builder->recording, &builder->device));
+    assert_true(fragmentation_init(fragmented, &fragmentation_env->model, SITES, by_stack, NULL));
+    fragmentation_env->is_played = true;
+    while (fragmentation_step(fragmented))
+        ;
+    fragmentation_finish(fragmented, builder->now_us);
+    assert_false(fragmented->out_of_memory);
+    for (uint32_t i = 0; i < SITES; i++)
+        sum += fragmented->sites[i].fragmented;
+    assert_true(sum == fragmented->fragmented);
+    assert_true(fragmented->reserved - fragmented->allocated ==
+                fragmented->pending + fragmented->near_pending + fragmented->idle +
+                    fragmented->fragmented);
+    return *fragmented;
+}
+
+static void assert_sum(fragmentation_sum sum, uint64_t expected)
+{
+    assert_true(sum >> 64 == 0);
+    assert_int_equal((uint64_t)sum, expected);
+}
+
+TEST_WITH(a_block_strands_its_page, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB / 2, 1);
+    builder->now_us += 10;
+    builder_free(builder, BASE);
+    builder->now_us += 5;
+    fragmented = play_stranded(*state);
+    assert_sum(fragmented.reserved, 4 * MIB * 15);
+    assert_sum(fragmented.allocated, MIB / 2 * 10);
+    assert_sum(fragmented.sites[1].fragmented, 3 * MIB / 2 * 10);
+    assert_sum(fragmented.sites[1].allocated, MIB / 2 * 10);
+    assert_sum(fragmented.idle, 2 * MIB * 10 + 4 * MIB * 5);
+    assert_sum(fragmented.pending + fragmented.near_pending, 0);
+}
+
+TEST_WITH(blocks_on_a_page_share_it_equally, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE, 2 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder->now_us += 2;
+    builder_alloc(builder, BASE + MIB, 512, 2);
+    builder->now_us += 4;
+    builder_free(builder, BASE);
+    builder->now_us += 1;
+    fragmented = play_stranded(*state);
+    assert_sum(fragmented.sites[1].fragmented, MIB * 2 + (MIB - 512) * 4 / 2);
+    assert_sum(fragmented.sites[2].fragmented, (MIB - 512) * 4 / 2 + (2 * MIB - 512) * 1);
+    assert_sum(fragmented.idle, 0);
+}
+
+TEST_WITH(remainder_of_a_division_is_not_lost, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE, 2 * MIB, true);
+    for (uint32_t i = 0; i < 3; i++)
+        builder_alloc(builder, BASE + 512 * i, 512, i);
+    builder->now_us += 1; /* 2 MiB - 1536 is not divisible by 3 */
+    for (uint32_t i = 0; i < 3; i++)
+        builder_free(builder, BASE + 512 * i);
+    fragmented = play_stranded(*state);
+    assert_true((2 * MIB - 1536) % 3 == 2);
+    assert_sum(fragmented.fragmented, 2 * MIB - 1536);
+    assert_sum(fragmented.sites[0].fragmented, (2 * MIB - 1536) / 3);
+    assert_sum(fragmented.sites[1].fragmented, (2 * MIB - 1536) / 3);
+    assert_sum(fragmented.sites[2].fragmented, (2 * MIB - 1536) / 3 + 2);
+}
+
+TEST_WITH(a_block_over_pages_strands_the_outer_ones, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE, 10 * MIB, true);
+    builder_alloc(builder, BASE + MIB, 6 * MIB, 1);     /* half of 0, 1, 2, half of 3 */
+    builder_alloc(builder, BASE + 7 * MIB, MIB / 2, 2); /* on 3 as well */
+    builder->now_us += 8;
+    fragmented = play_stranded(*state);
+    assert_sum(fragmented.sites[1].fragmented, MIB * 8 + MIB / 2 * 8 / 2);
+    assert_sum(fragmented.sites[2].fragmented, MIB / 2 * 8 / 2);
+    assert_sum(fragmented.idle, 2 * MIB * 8);
+}
+
+TEST_WITH(pages_start_at_the_mapped_address, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE + 6 * MIB, 40 * MIB, true);
+    builder_map(builder, BASE + 46 * MIB, 2 * MIB, true);
+    builder_map(builder, BASE + 48 * MIB, 22 * MIB, true); /* not divisible by 20: 2 for each */
+    builder_alloc(builder, BASE + 26 * MIB, MIB, 1);       /* 26 to 46 */
+    builder_alloc(builder, BASE + 49 * MIB, MIB / 2, 2);   /* 48 to 50 */
+    builder->now_us += 10;
+    fragmented = play_stranded(*state);
+    assert_sum(fragmented.sites[1].fragmented, 19 * MIB * 10);
+    assert_sum(fragmented.sites[2].fragmented, 3 * MIB / 2 * 10);
+    assert_sum(fragmented.idle, (20 + 2 + 20) * MIB * 10);
+}
+
+TEST_WITH(a_block_over_large_pages_strands_the_outer_ones, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE, 80 * MIB, true);
+    builder_alloc(builder, BASE + 15 * MIB, 30 * MIB, 1); /* 5 of the first, 5 of the third */
+    builder_alloc(builder, BASE + 59 * MIB, MIB, 2);      /* on the third as well */
+    builder->now_us += 2;
+    fragmented = play_stranded(*state);
+    assert_sum(fragmented.sites[1].fragmented, 15 * MIB * 2 + 14 * MIB * 2 / 2);
+    assert_sum(fragmented.sites[2].fragmented, 14 * MIB * 2 / 2);
+    assert_sum(fragmented.idle, 20 * MIB * 2);
+}
+
+TEST_WITH(partially_unmapped_memory_has_small_pages, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE, 20 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder->now_us += 3;
+    builder_unmap(builder, BASE + 8 * MIB, 2 * MIB);
+    builder->now_us += 1;
+    fragmented = play_stranded(*state);
+    assert_sum(fragmented.sites[1].fragmented, MIB * 4);
+    assert_sum(fragmented.idle, 18 * MIB * 3 + 16 * MIB);
+}
+
+/* No allocator does that, but a file may contain it. */
+TEST_WITH(page_with_a_block_survives_remapping, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE, 40 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_unmap(builder, BASE + 10 * MIB, 20 * MIB);
+    builder_alloc(builder, BASE + 8 * MIB, MIB, 2);
+    builder->now_us += 2; /* 8 MiB are cached on the remainder of the page, 10 elsewhere */
+    builder_map(builder, BASE + 10 * MIB, 20 * MIB, true);
+    builder_alloc(builder, BASE + 12 * MIB, MIB, 3);
+    builder_alloc(builder, BASE + 22 * MIB, MIB, 0);
+    builder->now_us += 3; /* 17 MiB on the page, 9 from there to 30 MiB, 10 elsewhere */
+    fragmented = play_stranded(*state);
+    assert_sum(fragmented.fragmented, 8 * MIB * 2 + (17 + 9) * MIB * 3);
+    assert_sum(fragmented.sites[3].fragmented, 17 * MIB);
+    assert_sum(fragmented.sites[0].fragmented, 9 * MIB * 3);
+    assert_sum(fragmented.idle, 10 * MIB * 5);
+}
+
+TEST_WITH(classic_segment_is_one_page, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE + MIB, 20 * MIB, false);
+    builder_map(builder, BASE + 21 * MIB, 20 * MIB, false); /* separate from the first */
+    builder_alloc(builder, BASE + 9 * MIB, MIB, 3);
+    builder->now_us += 3;
+    builder_free(builder, BASE + 9 * MIB);
+    builder_unmap(builder, BASE + MIB, 20 * MIB);
+    builder->now_us += 1;
+    fragmented = play_stranded(*state);
+    assert_sum(fragmented.sites[3].fragmented, 19 * MIB * 3);
+    assert_sum(fragmented.idle, 20 * MIB * 4);
+}
+
+TEST_WITH(pending_blocks_have_a_row_of_their_own, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_alloc(builder, BASE + MIB, MIB / 2, 2);
+    builder_alloc(builder, BASE + 2 * MIB, MIB, 1);
+    builder_request_free(builder, BASE);
+    builder_request_free(builder, BASE + 2 * MIB);
+    builder->now_us += 4;
+    builder_complete_free(builder, BASE);
+    builder_complete_free(builder, BASE + 2 * MIB);
+    fragmented = play_stranded(*state);
+    assert_sum(fragmented.pending, 2 * MIB * 4);
+    assert_sum(fragmented.near_pending, MIB * 4);            /* on the second page */
+    assert_sum(fragmented.sites[2].fragmented, MIB / 2 * 4); /* on the first */
+    assert_sum(fragmented.sites[1].fragmented, 0);
+    assert_sum(fragmented.idle, 0);
+}
+
+TEST_WITH(peak_is_at_the_maximum_of_reserved_memory, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+
+    builder_map(builder, BASE, 4 * MIB, true);
+    builder_alloc(builder, BASE, MIB, 1);
+    builder_alloc(builder, BASE + MIB, MIB, 3);
+    builder_free(builder, BASE + MIB);
+    builder_map(builder, BASE + 4 * MIB, 4 * MIB, true);
+    builder_alloc(builder, BASE + 4 * MIB, 3 * MIB, 2); /* here: 8 MiB, 4 of them allocated */
+    builder_free(builder, BASE);
+    builder_alloc(builder, BASE, MIB / 2, 1);
+    builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
+    builder_alloc(builder, BASE + MIB, MIB, 1); /* more allocated, but less reserved */
+    builder->now_us += 1;
+    fragmented = play_stranded(*state);
+    assert_int_equal(fragmented.peak.reserved, 8 * MIB);
+    assert_int_equal(fragmented.peak.allocated, 4 * MIB);
+    assert_int_equal(fragmented.peak.event, 7);
+    assert_int_equal(fragmented.sites[1].peak_bytes, MIB);
+    assert_int_equal(fragmented.sites[2].peak_bytes, 3 * MIB);
+    assert_int_equal(fragmented.sites[3].peak_bytes, 0);
+    assert_int_equal(fragmented.sites[1].blocks, 3);
+}
+
+TEST_WITH(sums_may_need_more_than_64_bits, set_up, tear_down)
+{
+    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
+    struct fragmentation fragmented;
+    const uint64_t bytes = (uint64_t)1 << 40, passed = (uint64_t)1 << 45;
+
+    builder_map(builder, BASE, bytes, false);
+    builder_alloc(builder, BASE, 512, 1);
+    builder->now_us += passed;
+    fragmented = play_stranded(*state);
+    assert_true(fragmented.sites[1].fragmented == (fragmentation_sum)(bytes - 512) * passed);
 }

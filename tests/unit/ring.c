@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Rings of events: what is kept and what is lost, against a plain list; and readers beside a writer. */
+/* Rings of events, compared with a list; and readers concurrent with a writer. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/base/align.h"
 #include "src/core/history/ring.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
+#include "tests/support/test.h"
 
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
-
-/* An event whose every word tells its number. */
+/* An event in which every word depends on its number. */
 static struct xseg_history_event event_of(uint64_t number)
 {
     const uint64_t spread = number * UINT64_C(0x9E3779B97F4A7C15) + 1;
@@ -43,7 +36,7 @@ static uint64_t user_of(uint64_t number)
     return event_of(number).base * 3;
 }
 
-/* Whether an event is that of a number; its `user` is 0 in a ring that has no users. */
+/* Whether an event has a number; its `user` is 0 in a ring without user values. */
 static bool is_event(const struct xseg_history_event *event, uint64_t user, uint64_t number,
                      bool has_users)
 {
@@ -59,8 +52,8 @@ static bool is_event(const struct xseg_history_event *event, uint64_t user, uint
            event->action == wanted.action;
 }
 
-/* Each member has bits of its own among the words. */
-static void an_event_is_what_its_words_say(void **state)
+/* Each member has separate bits among the words. */
+TEST(event_is_decoded_from_its_words)
 {
     static const struct xseg_history_event full = {
         .time = UINT64_MAX,
@@ -81,7 +74,6 @@ static void an_event_is_what_its_words_say(void **state)
     atomic_uint_fast64_t words[XSEG_HISTORY_EVENT_WORDS];
     uint64_t copy[XSEG_HISTORY_EVENT_WORDS], seen[XSEG_HISTORY_EVENT_WORDS] = {0};
 
-    (void)state;
     memset(one, 0, sizeof(one));
     one[0].time = full.time;
     one[1].base = full.base;
@@ -121,7 +113,7 @@ static void an_event_is_what_its_words_say(void **state)
     }
 }
 
-/* Note events of the next numbers. */
+/* Record events with the next numbers. */
 static void note(struct xseg_history_ring *ring, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++) {
@@ -132,7 +124,7 @@ static void note(struct xseg_history_ring *ring, uint64_t count)
     }
 }
 
-/* Expect that a reader can have exactly the events from `first` up to `end`. */
+/* Expect that a reader can read exactly the events from `first` up to `end`. */
 static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, uint64_t end,
                         uint64_t lost)
 {
@@ -152,7 +144,7 @@ static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, ui
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
-/* A ring, with users or not. */
+/* A ring, with or without user values. */
 static struct xseg_history_ring *make(uint64_t capacity, bool has_users)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(capacity);
@@ -162,12 +154,11 @@ static struct xseg_history_ring *make(uint64_t capacity, bool has_users)
     return ring;
 }
 
-static void the_newest_are_kept(void **state)
+TEST(the_newest_are_kept)
 {
     static const uint64_t capacities[] = {1, 2, 3, 16, 1000, 5000};
     static const uint64_t counts[] = {0, 1, 2, 3, 4, 15, 16, 17, 18, 999, 1001, 4097, 12345};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(capacities); i++)
         for (size_t k = 0; k < 2 * COUNT_OF(counts); k++) {
             const uint64_t count = counts[k / 2], kept = xseg_min(count, capacities[i]);
@@ -179,13 +170,12 @@ static void the_newest_are_kept(void **state)
         }
 }
 
-/* An event that was overwritten is not read; the one in the place that is written next is not, either. */
-static void the_overwritten_are_not_read(void **state)
+/* An overwritten event is not read, and neither is the one in the slot that is written next. */
+TEST(the_overwritten_are_not_read)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(4);
     struct xseg_history_event event;
 
-    (void)state;
     note(ring, 5);
     assert_false(xseg_history_ring_read(ring, 0, &event));
     for (uint64_t number = 1; number < 5; number++)
@@ -199,16 +189,15 @@ static void the_overwritten_are_not_read(void **state)
     xseg_history_ring_destroy(ring);
 }
 
-static void the_cleared_are_not_lost(void **state)
+TEST(cleared_events_are_not_counted_as_lost)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(10);
 
-    (void)state;
     note(ring, 25);
     expect_kept(ring, 15, 25, 15);
     xseg_history_ring_clear(ring, 20);
     expect_kept(ring, 20, 25, 0);
-    /* A clear of less changes nothing. */
+    /* A clear of fewer events changes nothing. */
     xseg_history_ring_clear(ring, 3);
     expect_kept(ring, 20, 25, 0);
     note(ring, 5);
@@ -234,12 +223,12 @@ static void grow_and_shrink(bool has_users)
     expect_kept(ring, 12, 112, 12);
     note(ring, 1);
     expect_kept(ring, 13, 113, 13);
-    /* What a smaller ring has no room for is lost, and stays so when the ring grows again. */
+    /* Events that do not fit into a smaller ring are lost, and remain lost when the ring grows again. */
     assert_true(xseg_history_ring_resize(ring, 3));
     expect_kept(ring, 110, 113, 110);
     assert_true(xseg_history_ring_resize(ring, 50));
     expect_kept(ring, 110, 113, 110);
-    /* A reader may still have a number of before. */
+    /* A reader may still have an earlier number. */
     struct xseg_history_event event;
     assert_false(xseg_history_ring_read(ring, 109, &event));
     assert_true(xseg_history_ring_read(ring, 110, &event));
@@ -251,21 +240,19 @@ static void grow_and_shrink(bool has_users)
     xseg_history_ring_destroy(ring);
 }
 
-static void a_ring_grows_and_shrinks(void **state)
+TEST(a_ring_grows_and_shrinks)
 {
-    (void)state;
     grow_and_shrink(false);
     grow_and_shrink(true);
 }
 
-/* Events from before have no `user`; events without one do not keep that of an earlier event in their place. */
-static void users_begin_with_the_next_event(void **state)
+/* Earlier events have no `user`; events without one do not inherit that of an earlier event in their slot. */
+TEST(readers_start_at_the_next_event)
 {
     struct xseg_history_ring *ring = make(9, false);
     struct xseg_history_event event;
     uint64_t user = 0;
 
-    (void)state;
     note(ring, 5);
     assert_true(xseg_history_ring_add_users(ring));
     note(ring, 4);
@@ -290,27 +277,26 @@ static void users_begin_with_the_next_event(void **state)
     xseg_history_ring_destroy(ring);
 }
 
-/* Whatever happens to a ring, it keeps the newest events that it had room for all the time. */
-static void any_sequence_keeps_what_it_should(void **state)
+/* In any sequence a ring keeps the newest events that fit at all times. */
+TEST(random_sequences_keep_the_newest_events)
 {
     uint64_t random = 20261;
 
-    (void)state;
     for (unsigned round = 0; round < 200; round++) {
-        struct xseg_history_ring *ring = make(1 + draw_next(&random) % 40, round % 2 != 0);
+        struct xseg_history_ring *ring = make(1 + rng_next(&random) % 40, round % 2 != 0);
         uint64_t first = 0, cleared = 0;
 
         for (unsigned step = 0; step < 60; step++) {
-            switch (draw_next(&random) % 4) {
+            switch (rng_next(&random) % 4) {
             case 0:
-                assert_true(xseg_history_ring_resize(ring, 1 + draw_next(&random) % 80));
+                assert_true(xseg_history_ring_resize(ring, 1 + rng_next(&random) % 80));
                 break;
             case 1:
-                cleared += draw_next(&random) % (atomic_load(&ring->recorded) - cleared + 1);
+                cleared += rng_next(&random) % (atomic_load(&ring->recorded) - cleared + 1);
                 xseg_history_ring_clear(ring, cleared);
                 break;
             default:
-                note(ring, draw_next(&random) % 30);
+                note(ring, rng_next(&random) % 30);
                 break;
             }
             const uint64_t noted = atomic_load(&ring->recorded);
@@ -322,12 +308,11 @@ static void any_sequence_keeps_what_it_should(void **state)
     }
 }
 
-/* A large ring takes memory as it fills. */
-static void memory_is_taken_as_events_come(void **state)
+/* A large ring allocates memory as it fills. */
+TEST(memory_is_allocated_as_events_are_recorded)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(UINT64_C(1) << 24);
 
-    (void)state;
     assert_non_null(ring);
     note(ring, 100);
     expect_kept(ring, 0, 100, 0);
@@ -346,7 +331,7 @@ static void memory_is_taken_as_events_come(void **state)
 
 struct together {
     struct xseg_history_ring *ring;
-    pthread_mutex_t history; /* in the place of HISTORY */
+    pthread_mutex_t history; /* as the lock HISTORY */
     bool resizes;
     atomic_bool over;
     uint64_t reads, misses, torn, early, moments;
@@ -362,7 +347,7 @@ static void *write_on(void *self)
 
         if (t->resizes && number % 1024 == 0) {
             (void)pthread_mutex_lock(&t->history);
-            if (!xseg_history_ring_resize(t->ring, 1 + draw_next(&random) % 300))
+            if (!xseg_history_ring_resize(t->ring, 1 + rng_next(&random) % 300))
                 t->torn++;
             (void)pthread_mutex_unlock(&t->history);
         }
@@ -371,7 +356,7 @@ static void *write_on(void *self)
     return NULL;
 }
 
-/* Read everything that there is to read, once. */
+/* Read all available events once. */
 static void look(struct together *t)
 {
     struct xseg_history_event event;
@@ -385,7 +370,7 @@ static void look(struct together *t)
             t->torn += !is_event(&event, user, number, t->ring->users != NULL);
         } else {
             t->misses++;
-            /* It was not to be had only if so many came after it. */
+            /* An event may be missing only if this many followed it. */
             t->early += atomic_load(&t->ring->recorded) - number <= t->ring->capacity;
         }
     }
@@ -400,7 +385,7 @@ static void read_together(uint64_t capacity, bool resizes, bool has_users)
 
     (void)pthread_mutex_init(&t.history, NULL);
     assert_int_equal(pthread_create(&writer, NULL, write_on, &t), 0);
-    /* The writer may come round as often as it likes: then nothing is read, and all is missed. */
+    /* The writer may overtake the readers: then nothing is read, and all events are missed. */
     while (t.reads + t.misses < 100000 || atomic_load(&t.ring->recorded) < 500000)
         look(&t);
     atomic_store(&t.over, true);
@@ -422,18 +407,16 @@ static void read_together(uint64_t capacity, bool resizes, bool has_users)
     xseg_history_ring_destroy(t.ring);
 }
 
-static void no_event_is_read_in_part(void **state)
+TEST(no_event_is_read_in_part)
 {
     static const uint64_t capacities[] = {1, 2, 16, 500};
 
-    (void)state;
     for (size_t i = 0; i < 2 * COUNT_OF(capacities); i++)
         read_together(capacities[i / 2], false, i % 2 != 0);
 }
 
-static void a_ring_is_resized_beside_readers(void **state)
+TEST(ring_is_resized_with_concurrent_readers)
 {
-    (void)state;
     read_together(16, true, false);
     read_together(16, true, true);
 }
@@ -448,12 +431,11 @@ static void expect(const struct xseg_history_ring *ring, const char *tag)
     assert_string_equal(violation.tag, tag);
 }
 
-static void the_audit_names_what_is_wrong(void **state)
+TEST(the_audit_names_the_broken_invariant)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(8);
     struct xseg_history_event early = event_of(3);
 
-    (void)state;
     note(ring, 6);
     atomic_store(&ring->cleared, 7);
     expect(ring, "RING-1");
@@ -463,27 +445,8 @@ static void the_audit_names_what_is_wrong(void **state)
     atomic_store(&ring->dropped, 0);
     xseg_history_ring_append(ring, &early);
     expect(ring, "RING-2");
-    /* Behind a clear nothing is left to be wrong. */
+    /* After a clear nothing is left to check. */
     xseg_history_ring_clear(ring, 7);
     expect_kept(ring, 7, 7, 0);
     xseg_history_ring_destroy(ring);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_event_is_what_its_words_say),
-        cmocka_unit_test(the_newest_are_kept),
-        cmocka_unit_test(the_overwritten_are_not_read),
-        cmocka_unit_test(the_cleared_are_not_lost),
-        cmocka_unit_test(a_ring_grows_and_shrinks),
-        cmocka_unit_test(users_begin_with_the_next_event),
-        cmocka_unit_test(any_sequence_keeps_what_it_should),
-        cmocka_unit_test(memory_is_taken_as_events_come),
-        cmocka_unit_test(no_event_is_read_in_part),
-        cmocka_unit_test(a_ring_is_resized_beside_readers),
-        cmocka_unit_test(the_audit_names_what_is_wrong),
-    };
-
-    return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
 }

@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Routes: read without a lock while they come and go. */
+/* Routes: lock-free lookup while routes begin and end. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/core/device/device.h"
+#include "tests/support/test.h"
 
 static struct xseg_mutex table_lock;
 static struct xseg_routes routes;
-static struct xseg_known_stream stream; /* the legacy one: no driver is asked */
+static struct xseg_known_stream stream; /* the legacy stream: no driver query */
 
 static void set_up(void)
 {
@@ -43,12 +38,11 @@ static bool yes_or_no(void *self, xseg_stream handle)
     return *(const bool *)self;
 }
 
-static void the_latest_that_accepts_is_found(void **state)
+TEST(latest_accepting_route_is_found)
 {
     struct xseg_pool pools[3];
     bool accepts[3] = {true, true, true};
 
-    (void)state;
     set_up();
     assert_false(xseg_routes_exist(&routes));
     assert_null(find());
@@ -83,7 +77,7 @@ static struct xseg_pool pool_of_the_rounds = {.holders = 1};
 static atomic_bool stop, is_routed;
 static atomic_uint late_calls;
 
-/* The user's state is only good while the route lasts. */
+/* The user's state is valid only until the route ends. */
 static bool count_late(void *self, xseg_stream handle)
 {
     (void)handle;
@@ -103,13 +97,12 @@ static void *read_all_the_time(void *unused)
     return unused;
 }
 
-static void a_predicate_is_not_called_after_its_end(void **state)
+TEST(predicate_is_not_called_after_removal)
 {
     const struct xseg_route route = {
         .pool = &pool_of_the_rounds, .accepts = count_late, .self = &is_routed};
     pthread_t reader[READERS];
 
-    (void)state;
     set_up();
     for (unsigned i = 0; i < READERS; i++)
         assert_int_equal(pthread_create(&reader[i], NULL, read_all_the_time, NULL), 0);
@@ -124,14 +117,4 @@ static void a_predicate_is_not_called_after_its_end(void **state)
         assert_int_equal(pthread_join(reader[i], NULL), 0);
     assert_int_equal(atomic_load(&late_calls), 0);
     tear_down();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_latest_that_accepts_is_found),
-        cmocka_unit_test(a_predicate_is_not_called_after_its_end),
-    };
-
-    return cmocka_run_group_tests_name("route", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The slots of shared budget files: of processes that live, stop and die, with records that cannot be read, forks, namespaces. */
+/* Shared budget files: their names and creation, slots of processes, damage, forks and namespaces. */
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -18,27 +19,470 @@ static int without_a_file(void **state)
     return 0;
 }
 
-static void processes_see_each_other(void **state)
+/* --- Files: resolution of names, creation and completion, rejected files, files that are truncated or removed. --- */
+
+/* The file's bytes; ownership passes to the caller. */
+static unsigned char *take_bytes(size_t *count)
 {
-    (void)state;
+    const int file = open(budget_file_path, O_RDONLY | O_CLOEXEC);
+    struct stat status;
+
+    assert_true(file >= 0);
+    assert_int_equal(fstat(file, &status), 0);
+    *count = (size_t)status.st_size;
+    unsigned char *bytes = malloc(*count + 1);
+    assert_non_null(bytes);
+    assert_int_equal(read(file, bytes, *count + 1), status.st_size);
+    assert_int_equal(close(file), 0);
+    return bytes;
+}
+
+TEST_WITH(a_name_leads_to_a_path, NULL, without_a_file)
+{
+    char path[XSEG_SHARED_BUDGET_PATH], wanted[XSEG_SHARED_BUDGET_PATH],
+        name[XSEG_SHARED_BUDGET_PATH + 1];
+
+    assert_int_equal(xseg_shared_budget_path("a-team_1.x", path), XSEG_OK);
+    (void)snprintf(wanted, sizeof(wanted), "/dev/shm/xseg-%u-a-team_1.x", (unsigned)geteuid());
+    assert_string_equal(path, wanted);
+    for (const char **at = (const char *[]){"/", "./x", "/some/where", "../x", NULL}; *at; at++) {
+        assert_int_equal(xseg_shared_budget_path(*at, path), XSEG_OK);
+        assert_string_equal(path, *at);
+    }
+    for (const char **at = (const char *[]){"", ".", "..", "a b", "a\n", "\xc3\xa4", NULL}; *at;
+         at++) {
+        assert_int_equal(xseg_shared_budget_path(*at, path), XSEG_ERR_ARGUMENT);
+        assert_said("name of the shared budget file");
+        assert_string_equal(path, "");
+    }
+    memset(name, 'a', sizeof(name));
+    name[XSEG_SHARED_BUDGET_NAME] = '\0';
+    assert_int_equal(xseg_shared_budget_path(name, path), XSEG_OK);
+    name[XSEG_SHARED_BUDGET_NAME] = 'a';
+    name[XSEG_SHARED_BUDGET_NAME + 1] = '\0';
+    assert_int_equal(xseg_shared_budget_path(name, path), XSEG_ERR_ARGUMENT);
+    memset(name, '/', sizeof(name));
+    name[XSEG_SHARED_BUDGET_PATH - 1] = '\0';
+    assert_int_equal(xseg_shared_budget_path(name, path), XSEG_OK);
+    name[XSEG_SHARED_BUDGET_PATH - 1] = '/';
+    name[XSEG_SHARED_BUDGET_PATH] = '\0';
+    assert_int_equal(xseg_shared_budget_path(name, path), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_shared_budget_open(&budget, name), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_shared_budget_open(&budget, ""), XSEG_ERR_ARGUMENT);
+    assert_false(xseg_shared_budget_is_own(&budget));
+}
+
+TEST_WITH(a_file_is_made_for_owner_and_group, NULL, without_a_file)
+{
+    const mode_t before = umask(077);
+    struct stat status;
+
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
-    assert_int_equal(budget_file_say(&budget, 5), XSEG_OK);
+    (void)umask(before);
+    assert_true(xseg_shared_budget_is_own(&budget));
+    assert_int_equal(budget.slot, 0);
+    assert_int_equal(stat(budget_file_path, &status), 0);
+    assert_int_equal(status.st_mode, S_IFREG | 0660);
+    assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
+    assert_true(status.st_blocks * 512 >= BUDGET_FILE_BYTES);
+    assert_int_equal(fcntl(budget.file.descriptor, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_int_equal(budget_file_count(&budget), 1);
+    assert_int_equal(budget.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_int_equal(budget.seen[0].record.device_count, 0);
+    assert_int_equal(budget.seen[0].record.pid, getpid());
+    assert_true(budget.seen[0].record.name[0] != '\0');
+    xseg_shared_budget_close(&budget);
+    xseg_shared_budget_close(&budget);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FORKED);
+    assert_int_equal(budget_file_write(&budget, 1), XSEG_ERR_FORKED);
+    assert_int_equal(stat(budget_file_path, &status), 0);
+    assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(budget.slot, 0);
+}
+
+/* The file is rejected with these words, and not changed. */
+static void assert_refused(const char *words)
+{
+    struct stat before, after;
+    size_t bytes_before = 0, bytes_after = 0;
+    unsigned char *old = take_bytes(&bytes_before);
+
+    assert_int_equal(stat(budget_file_path, &before), 0);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
+    assert_false(xseg_shared_budget_is_own(&budget));
+    assert_said(words);
+    assert_said(budget_file_path);
+    assert_int_equal(stat(budget_file_path, &after), 0);
+    assert_int_equal(after.st_mode, before.st_mode);
+    unsigned char *new = take_bytes(&bytes_after);
+    assert_int_equal(bytes_after, bytes_before);
+    assert_memory_equal(new, old, bytes_before);
+    free(old);
+    free(new);
+}
+
+/* Create a shared budget file that no process uses. */
+static void leave_a_budget_file(void)
+{
+    (void)unlink(budget_file_path);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    const struct peer peer = peer_start();
+    peer_kill(&peer);
+    xseg_shared_budget_close(&budget);
+}
+
+TEST_WITH(files_of_other_contents_are_refused, NULL, without_a_file)
+{
+    static const unsigned char one = 1;
+
+    budget_file_put(0, "hello", 5);
+    assert_refused("not a shared budget file");
+    leave_a_budget_file();
+    budget_file_put(3, "x", 1);
+    assert_refused("not a shared budget file");
+    leave_a_budget_file();
+    budget_file_put(16, "\x63", 1);
+    assert_refused("does not match, 99 in ");
+    leave_a_budget_file();
+    budget_file_put(24, "\x01", 1);
+    assert_refused("instead of 528384");
+    leave_a_budget_file();
+    budget_file_put(BUDGET_FILE_BYTES, "", 1);
+    assert_refused("528385 bytes");
+    leave_a_budget_file();
+    assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES - 1), 0);
+    assert_refused("528383 bytes");
+    /* Zeros except for one byte; and too many zeros. */
+    assert_int_equal(truncate(budget_file_path, 0), 0);
+    budget_file_put(BUDGET_FILE_BYTES - 1, &one, 1);
+    assert_refused("not a shared budget file");
+    assert_int_equal(truncate(budget_file_path, 0), 0);
+    assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES + 1), 0);
+    assert_refused("not a shared budget file");
+}
+
+TEST_WITH(files_of_another_kind_are_refused, NULL, without_a_file)
+{
+    char second[sizeof(budget_file_path) + 8];
+
+    (void)snprintf(second, sizeof(second), "%s.2", budget_file_path);
+    assert_int_equal(mkdir(budget_file_path, 0700), 0);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
+    assert_said("directory");
+    assert_int_equal(rmdir(budget_file_path), 0);
+    assert_int_equal(mkfifo(budget_file_path, 0600), 0);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
+    assert_said("is not a regular file");
+    leave_a_budget_file();
+    assert_int_equal(link(budget_file_path, second), 0);
+    assert_refused("second name");
+    assert_int_equal(unlink(budget_file_path), 0);
+    assert_int_equal(symlink(second, budget_file_path), 0);
+    assert_refused("symbolic link");
+    assert_int_equal(unlink(second), 0);
+    /* A dangling link creates no file at its target. */
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
+    assert_int_equal(access(second, F_OK), -1);
+    assert_int_equal(xseg_shared_budget_open(&budget, "./no-folder/ledger"), XSEG_ERR_FILE);
+    assert_said("./no-folder/ledger");
+}
+
+TEST_WITH(files_of_other_modes_are_refused, NULL, without_a_file)
+{
+    int status = 1;
+
+    leave_a_budget_file();
+    assert_int_equal(chmod(budget_file_path, 0666), 0);
+    assert_refused("every user");
+    assert_int_equal(chmod(budget_file_path, 0440), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        char text[1024] = "";
+
+        /* The superuser may open it. */
+        if (geteuid() == 0 && (chmod(budget_file_folder, 0711) != 0 || seteuid(65534) != 0))
+            _exit(0);
+        status = xseg_shared_budget_open(&budget, budget_file_path);
+        (void)xseg_error_message(text, sizeof(text));
+        _exit(status == XSEG_ERR_FILE && strstr(text, "allow this process") != NULL ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+TEST_WITH(an_unfinished_file_is_finished, NULL, without_a_file)
+{
+    static const off_t sizes[] = {0, 1, 4096, 5000, BUDGET_FILE_BYTES};
+    struct stat status;
+
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        const int file = open(budget_file_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+        assert_true(file >= 0);
+        assert_int_equal(ftruncate(file, sizes[i]), 0);
+        assert_int_equal(close(file), 0);
+        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+        assert_int_equal(stat(budget_file_path, &status), 0);
+        assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
+        assert_int_equal(status.st_mode, S_IFREG | 0660);
+        const struct peer peer = peer_start();
+        assert_int_equal(peer_call(&peer, 'r', 0), 2);
+        peer_end(&peer);
+        (void)without_a_file(NULL);
+    }
+}
+
+TEST_WITH(file_may_be_truncated_while_open, NULL, without_a_file)
+{
+    static const off_t sizes[] = {0, 10, BUDGET_FILE_SLOTS_AT + 100, BUDGET_FILE_BYTES + 1};
+
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        const bool has_header = sizes[i] >= BUDGET_FILE_SLOTS_AT;
+
+        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+        const struct peer peer = peer_start();
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+        assert_int_equal(truncate(budget_file_path, sizes[i]), 0);
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
+        assert_said("has changed to ");
+        assert_int_equal(budget_file_count(&budget), 2);
+        assert_int_equal(budget_file_write(&budget, 3), XSEG_ERR_FILE);
+        assert_said(budget_file_path);
+        /* With its size and header restored it is a shared budget file again for processes that have it open;
+         * truncated records are rewritten. */
+        assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
+        assert_int_equal(peer_call(&peer, 'r', 0), has_header ? 2 : 255);
+        assert_int_equal(peer_call(&peer, 'w', 0), has_header ? 0 : 255);
+        assert_int_equal(budget_file_write(&budget, 3), has_header ? XSEG_OK : XSEG_ERR_FILE);
+        if (has_header) {
+            assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+            assert_true(budget_file_matches(&budget.seen[peer.slot].record, 0));
+            assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
+        } else {
+            /* A file of zeros becomes a shared budget file when a process opens it; one with a part of a header does
+             * not. */
+            xseg_shared_budget_close(&budget);
+            assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path),
+                             sizes[i] == 0 ? XSEG_OK : XSEG_ERR_FILE);
+            assert_int_equal(peer_call(&peer, 'w', 0), sizes[i] == 0 ? 0 : 255);
+            if (sizes[i] != 0) {
+                (void)unlink(budget_file_path);
+                assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+            }
+        }
+        assert_int_equal(unlink(budget_file_path), 0);
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
+        assert_said("has been removed");
+        assert_int_equal(budget_file_write(&budget, 4), XSEG_ERR_FILE);
+        xseg_shared_budget_close(&budget);
+        peer_end(&peer);
+    }
+}
+
+/* --- Files that become foreign while members have them open. --- */
+
+/* Write a foreign file over the shared budget file, as cp does: truncate, then write. */
+static void overwrite(size_t bytes)
+{
+    char *text = malloc(bytes);
+
+    assert_non_null(text);
+    memset(text, 'x', bytes);
+    assert_int_equal(truncate(budget_file_path, 0), 0);
+    budget_file_put(0, text, bytes);
+    free(text);
+}
+
+static void overwrite_with_less(void)
+{
+    overwrite(10000);
+}
+
+static void overwrite_with_as_much(void)
+{
+    overwrite(BUDGET_FILE_BYTES);
+}
+
+static void overwrite_with_more(void)
+{
+    overwrite(BUDGET_FILE_BYTES + 1000);
+}
+
+static void empty_it(void)
+{
+    assert_int_equal(truncate(budget_file_path, 0), 0);
+}
+
+static void fill_with_zeros(void)
+{
+    empty_it();
+    assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
+}
+
+static void damage_magic(void)
+{
+    budget_file_put(3, "x", 1);
+}
+
+static void change_version(void)
+{
+    budget_file_put(16, "\x02", 1);
+}
+
+static void damage_bytes(void)
+{
+    budget_file_put(24, "\x01", 1);
+}
+
+static void let_everybody_write(void)
+{
+    assert_int_equal(chmod(budget_file_path, 0666), 0);
+}
+
+static char second_path[sizeof(budget_file_path) + 8];
+
+static void link_it(void)
+{
+    assert_int_equal(link(budget_file_path, second_path), 0);
+}
+
+static void rename_it(void)
+{
+    assert_int_equal(rename(budget_file_path, second_path), 0);
+}
+
+/* A foreign file is moved to the path, and the shared budget file is kept under another name. */
+static void put_another_in_its_place(void)
+{
+    rename_it();
+    budget_file_put(0, "hello", 5);
+}
+
+/* Bytes of all files of the folder. */
+static uint64_t sum_files(void)
+{
+    char saved[sizeof(budget_file_path)];
+    uint64_t sum = 0;
+
+    memcpy(saved, budget_file_path, sizeof(saved));
+    for (unsigned i = 0; i < 2; i++) {
+        size_t count = 0;
+
+        (void)snprintf(budget_file_path, sizeof(budget_file_path), "%.120s%s", saved,
+                       i == 0 ? "" : ".2");
+        if (access(budget_file_path, F_OK) == 0) {
+            unsigned char *bytes = take_bytes(&count);
+
+            for (size_t k = 0; k < count; k++)
+                sum = (sum ^ bytes[k]) * 0x100000001b3u;
+            sum = sum * 31 + count;
+            free(bytes);
+        }
+        memcpy(budget_file_path, saved, sizeof(saved));
+    }
+    return sum;
+}
+
+TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
+{
+    static const struct {
+        void (*becomes)(void);
+        const char *words;
+    } ways[] = {
+        {overwrite_with_less, "is not a shared budget file and remains unchanged"},
+        {overwrite_with_as_much, "is not a shared budget file and remains unchanged"},
+        {overwrite_with_more, "is not a shared budget file and remains unchanged"},
+        {empty_it, "has changed to 0 bytes"},
+        {fill_with_zeros, "is not a shared budget file"},
+        {damage_magic, "is not a shared budget file"},
+        {change_version, "does not match, 2 in "},
+        {damage_bytes, "instead of 528384"},
+        {let_everybody_write, "every user"},
+        {link_it, "second name"},
+        {rename_it, "has been renamed or replaced"},
+        {put_another_in_its_place, "has been renamed or replaced"},
+    };
+
+    (void)snprintf(second_path, sizeof(second_path), "%s.2", budget_file_path);
+    for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+        assert_int_equal(budget_file_write(&budget, 1), XSEG_OK);
+        const struct peer peer = peer_start();
+        ways[i].becomes();
+        const uint64_t before = sum_files();
+        /* A member publishes, reads, and leaves; so does another one. */
+        assert_int_equal(budget_file_write(&budget, 2), XSEG_ERR_FILE);
+        assert_said(budget_file_path);
+        assert_said(ways[i].words);
+        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
+        assert_int_equal(peer_call(&peer, 'w', 3), 255);
+        peer_end(&peer);
+        (void)xseg_fail(XSEG_ERR_ARGUMENT, "an earlier message");
+        xseg_shared_budget_close(&budget);
+        assert_said("an earlier message");
+        if (sum_files() != before)
+            fail_msg("a file that became foreign in way %u was written", i);
+        (void)unlink(budget_file_path);
+        (void)unlink(second_path);
+    }
+}
+
+/* A program may close all descriptors that it does not know, and open others under their numbers. */
+TEST_WITH(a_descriptor_may_be_closed, NULL, without_a_file)
+{
+    char other_path[sizeof(budget_file_path) + 8], byte = 0;
+    int status = 1;
+
+    (void)snprintf(other_path, sizeof(other_path), "%s.2", budget_file_path);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    const int file = open(other_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(file >= 0);
+    assert_int_equal(dup2(file, budget.file.descriptor), budget.file.descriptor);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
+    assert_said("has been closed by the program");
+    assert_int_equal(budget_file_write(&budget, 1), XSEG_ERR_FILE);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(fcntl(budget.file.descriptor, F_GETFD) >= 0 ? 0 : 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    xseg_shared_budget_close(&budget);
+    assert_false(xseg_shared_budget_is_own(&budget));
+    assert_int_equal(close(budget.file.descriptor), 0);
+    assert_int_equal(pread(file, &byte, 1, 0), 0);
+    assert_int_equal(close(file), 0);
+    assert_int_equal(unlink(other_path), 0);
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(close(budget.file.descriptor), 0);
+    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
+}
+
+/* --- Slots: processes that live, stop and die, unreadable records, forks, namespaces. --- */
+
+TEST_WITH(processes_see_each_other, NULL, without_a_file)
+{
+    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    assert_int_equal(budget_file_write(&budget, 5), XSEG_OK);
     const struct peer peer = peer_start();
     assert_int_equal(peer.slot, 1);
-    assert_int_equal(peer_tell(&peer, 'r', 0), 2);
-    assert_int_equal(peer_tell(&peer, 'w', 7), 0);
+    assert_int_equal(peer_call(&peer, 'r', 0), 2);
+    assert_int_equal(peer_call(&peer, 'w', 7), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 2);
-    assert_true(budget_file_says(&budget.seen[0].record, 5));
+    assert_true(budget_file_matches(&budget.seen[0].record, 5));
     assert_int_equal(budget.seen[1].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_says(&budget.seen[1].record, 7));
+    assert_true(budget_file_matches(&budget.seen[1].record, 7));
     assert_int_equal(budget.seen[1].record.pid, peer.pid);
-    /* What has not changed is not written. */
+    /* Unchanged records are not written. */
     const uint64_t sequence = budget.seen[1].record.sequence;
-    assert_int_equal(peer_tell(&peer, 'w', 7), 0);
+    assert_int_equal(peer_call(&peer, 'w', 7), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget.seen[1].record.sequence, sequence);
-    assert_int_equal(peer_tell(&peer, 'w', 8), 0);
+    assert_int_equal(peer_call(&peer, 'w', 8), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget.seen[1].record.sequence, sequence + 1);
     peer_end(&peer);
@@ -46,9 +490,8 @@ static void processes_see_each_other(void **state)
     assert_int_equal(budget_file_count(&budget), 1);
 }
 
-static void a_slot_ends_with_its_process(void **state)
+TEST_WITH(a_slot_ends_with_its_process, NULL, without_a_file)
 {
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer one = peer_start(), two = peer_start();
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
@@ -57,7 +500,7 @@ static void a_slot_ends_with_its_process(void **state)
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 2);
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FREE);
-    assert_int_equal(peer_tell(&two, 'r', 0), 2);
+    assert_int_equal(peer_call(&two, 'r', 0), 2);
     const struct peer three = peer_start();
     assert_int_equal(three.slot, one.slot);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
@@ -66,35 +509,33 @@ static void a_slot_ends_with_its_process(void **state)
     peer_end(&three);
 }
 
-static void a_stopped_process_counts(void **state)
+TEST_WITH(stopped_process_counts_as_a_member, NULL, without_a_file)
 {
     int status = 0;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
-    assert_int_equal(peer_tell(&peer, 'w', 9), 0);
+    assert_int_equal(peer_call(&peer, 'w', 9), 0);
     assert_int_equal(kill(peer.pid, SIGSTOP), 0);
     assert_int_equal(waitpid(peer.pid, &status, WUNTRACED), peer.pid);
     assert_true(WIFSTOPPED(status));
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_says(&budget.seen[peer.slot].record, 9));
+    assert_true(budget_file_matches(&budget.seen[peer.slot].record, 9));
     peer_kill(&peer);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 1);
 }
 
-static void all_slots_may_be_taken(void **state)
+TEST_WITH(all_slots_may_be_in_use, NULL, without_a_file)
 {
     struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
 
-    (void)state;
     assert_non_null(many);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++) {
         assert_int_equal(xseg_shared_budget_open(&many[i], budget_file_path), XSEG_OK);
         assert_int_equal(many[i].slot, i);
-        assert_int_equal(budget_file_say(&many[i], i), XSEG_OK);
+        assert_int_equal(budget_file_write(&many[i], i), XSEG_OK);
     }
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_BUSY);
     assert_said("64 processes have \"");
@@ -102,8 +543,8 @@ static void all_slots_may_be_taken(void **state)
     assert_int_equal(xseg_shared_budget_read(&many[30]), XSEG_OK);
     assert_int_equal(budget_file_count(&many[30]), XSEG_SHARED_BUDGET_SLOTS);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        assert_true(budget_file_says(&many[30].seen[i].record, i));
-    /* Every second one, so that the locks have gaps. */
+        assert_true(budget_file_matches(&many[30].seen[i].record, i));
+    /* Every second slot, so that the locks have gaps. */
     for (unsigned i = 1; i < XSEG_SHARED_BUDGET_SLOTS; i += 2)
         xseg_shared_budget_close(&many[i]);
     assert_int_equal(xseg_shared_budget_read(&many[30]), XSEG_OK);
@@ -117,15 +558,14 @@ static void all_slots_may_be_taken(void **state)
     free(many);
 }
 
-static void garbage_in_a_slot_is_unreadable(void **state)
+TEST_WITH(garbage_in_a_slot_is_unreadable, NULL, without_a_file)
 {
     static const unsigned char garbage[BUDGET_FILE_SLOT] = {1, 2, 3};
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer one = peer_start(), two = peer_start();
-    assert_int_equal(peer_tell(&one, 'w', 1), 0);
-    assert_int_equal(peer_tell(&two, 'w', 2), 0);
+    assert_int_equal(peer_call(&one, 'w', 1), 0);
+    assert_int_equal(peer_call(&two, 'w', 2), 0);
     assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
     assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
     budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)one.slot * BUDGET_FILE_SLOT, garbage,
@@ -133,20 +573,20 @@ static void garbage_in_a_slot_is_unreadable(void **state)
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     assert_int_equal(budget.seen[two.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_says(&budget.seen[two.slot].record, 2));
+    assert_true(budget_file_matches(&budget.seen[two.slot].record, 2));
     assert_int_equal(budget_file_count(&budget), 4);
-    /* Who has seen a good one keeps it, as often as it looks. */
+    /* A reader that has seen a valid record keeps it for any number of reads. */
     for (unsigned i = 0; i < 2; i++) {
         assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
         assert_int_equal(other.seen[one.slot].state, XSEG_SHARED_BUDGET_KEPT);
-        assert_true(budget_file_says(&other.seen[one.slot].record, 1));
+        assert_true(budget_file_matches(&other.seen[one.slot].record, 1));
     }
-    /* The process notices, and writes again what has not changed. */
-    assert_int_equal(peer_tell(&one, 'r', 0), 4);
-    assert_int_equal(peer_tell(&one, 'w', 1), 0);
+    /* The process notices, and rewrites its unchanged record. */
+    assert_int_equal(peer_call(&one, 'r', 0), 4);
+    assert_int_equal(peer_call(&one, 'w', 1), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    /* What another process had in the slot does not outlive it. */
+    /* The record of another process in the slot is removed with that process. */
     peer_kill(&one);
     assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
     const struct peer three = peer_start();
@@ -159,7 +599,7 @@ static void garbage_in_a_slot_is_unreadable(void **state)
     peer_end(&three);
 }
 
-/* Put a record into a slot with the checksum of its devices that belongs to it: FNV-1a. */
+/* Put a record with the checksum of its devices (FNV-1a) into a slot. */
 static void put_record(unsigned slot, const struct xseg_shared_budget_record *record)
 {
     const off_t at = BUDGET_FILE_SLOTS_AT + (off_t)slot * BUDGET_FILE_SLOT;
@@ -176,17 +616,16 @@ static void put_record(unsigned slot, const struct xseg_shared_budget_record *re
     budget_file_put(at + BUDGET_FILE_RECORD_AT, record, sizeof(*record));
 }
 
-static void numbers_out_of_range_are_unreadable(void **state)
+TEST_WITH(numbers_out_of_range_are_unreadable, NULL, without_a_file)
 {
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     for (unsigned wrong = 0; wrong < 9; wrong++) {
         struct xseg_shared_budget_record record = {.sequence = 1, .device_count = 2};
         struct xseg_shared_budget_device *device = &record.devices[1];
 
-        record.devices[0] = budget_file_figures(1);
-        *device = budget_file_figures(2);
+        record.devices[0] = budget_file_statistics(1);
+        *device = budget_file_statistics(2);
         device->uuid[15] = 1;
         memset(record.name, 'x', sizeof(record.name));
         switch (wrong) {
@@ -229,21 +668,20 @@ static void numbers_out_of_range_are_unreadable(void **state)
     peer_end(&peer);
 }
 
-/* Devices of a record with as many as there can be. */
+/* A record with the maximum number of devices. */
 static void say_devices(struct xseg_shared_budget *out, unsigned count)
 {
     struct xseg_shared_budget_device devices[XSEG_SHARED_BUDGET_DEVICES];
 
     for (unsigned i = 0; i < count; i++) {
-        devices[i] = budget_file_figures(i);
+        devices[i] = budget_file_statistics(i);
         devices[i].uuid[15] = (uint8_t)i;
     }
     assert_int_equal(xseg_shared_budget_write(out, devices, count), XSEG_OK);
 }
 
-static void each_device_of_64_is_read(void **state)
+TEST_WITH(each_device_of_64_is_read, NULL, without_a_file)
 {
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
     for (unsigned round = 0; round < 2; round++) {
@@ -258,32 +696,31 @@ static void each_device_of_64_is_read(void **state)
     }
 }
 
-static void a_forked_child_keeps_nothing(void **state)
+TEST_WITH(forked_child_holds_no_slot, NULL, without_a_file)
 {
     int status = 1;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
-    assert_int_equal(budget_file_say(&budget, 1), XSEG_OK);
+    assert_int_equal(budget_file_write(&budget, 1), XSEG_OK);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         bool fine = !xseg_shared_budget_is_own(&budget) &&
                     fcntl(budget.file.descriptor, F_GETFD) == -1 &&
-                    budget_file_say(&budget, 2) == XSEG_ERR_FORKED &&
+                    budget_file_write(&budget, 2) == XSEG_ERR_FORKED &&
                     xseg_shared_budget_read(&budget) == XSEG_ERR_FORKED;
 
         xseg_shared_budget_close(&budget);
         fine = fine && xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK &&
                other.slot == 1 && xseg_shared_budget_read(&other) == XSEG_OK &&
-               budget_file_count(&other) == 2 && budget_file_says(&other.seen[0].record, 1);
+               budget_file_count(&other) == 2 && budget_file_matches(&other.seen[0].record, 1);
         _exit(fine ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
     /* The process dies, and its child lives on. */
     const struct peer peer = peer_start();
-    assert_int_equal(peer_tell(&peer, 'f', 0), 0);
+    assert_int_equal(peer_call(&peer, 'f', 0), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 2);
     assert_int_equal(kill(peer.pid, SIGKILL), 0);
@@ -319,13 +756,12 @@ static bool has_descriptor(const struct stat *file)
     return false;
 }
 
-static void a_fork_amid_open_and_close_keeps_nothing(void **state)
+TEST_WITH(fork_during_open_and_close_holds_no_slot, NULL, without_a_file)
 {
     void *failure = NULL;
     struct stat file;
     pthread_t thread;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(fstat(budget.file.descriptor, &file), 0);
     assert_true(has_descriptor(&file));
@@ -345,7 +781,7 @@ static void a_fork_amid_open_and_close_keeps_nothing(void **state)
     assert_null(failure);
 }
 
-/* A peer of pid 1 in namespaces of its own.  A process that cannot enter any answers 254. */
+/* A peer with PID 1 in new namespaces. A process that cannot create any exits with 254. */
 static void obey_in_namespaces(int socket)
 {
     unsigned char cannot = 254;
@@ -353,17 +789,16 @@ static void obey_in_namespaces(int socket)
     if (!namespaces_enter(CLONE_NEWUSER | CLONE_NEWPID))
         _exit(write(socket, &cannot, 1) == 1 ? 0 : 1);
     if (fork() == 0)
-        peer_obey(socket);
+        peer_run(socket);
     (void)close(socket);
     _exit(wait(NULL) > 0 ? 0 : 1);
 }
 
-static void namespaces_make_no_difference(void **state)
+TEST_WITH(pid_namespaces_make_no_difference, NULL, without_a_file)
 {
     struct peer peer;
     int sockets[2];
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
     peer.pid = fork();
@@ -379,12 +814,12 @@ static void namespaces_make_no_difference(void **state)
         print_message("# this system lets no process enter a user namespace: nothing was tried\n");
     } else {
         assert_int_equal(peer.slot, 1);
-        assert_int_equal(peer_tell(&peer, 'r', 0), 2);
-        assert_int_equal(peer_tell(&peer, 'w', 4), 0);
+        assert_int_equal(peer_call(&peer, 'r', 0), 2);
+        assert_int_equal(peer_call(&peer, 'w', 4), 0);
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
         assert_int_equal(budget.seen[1].record.pid, 1);
-        assert_true(budget_file_says(&budget.seen[1].record, 4));
-        /* It reads an end of file, and ends without closing the shared budget file. */
+        assert_true(budget_file_matches(&budget.seen[1].record, 4));
+        /* The peer reads the end of the file, and exits without closing the shared budget file. */
         (void)shutdown(peer.socket, SHUT_WR);
     }
     assert_int_equal(waitpid(peer.pid, NULL, 0), peer.pid);
@@ -395,29 +830,28 @@ static void namespaces_make_no_difference(void **state)
 
 /* --- Looking without a slot. --- */
 
-static void who_looks_is_not_seen(void **state)
+TEST_WITH(readers_do_not_become_members, NULL, without_a_file)
 {
-    (void)state;
     const struct peer one = peer_start(), two = peer_start();
     struct stat before, after;
 
-    assert_int_equal(peer_tell(&one, 'w', 7), 0);
+    assert_int_equal(peer_call(&one, 'w', 7), 0);
     assert_int_equal(chmod(budget_file_path, 0440), 0);
     assert_int_equal(stat(budget_file_path, &before), 0);
     assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
     assert_false(xseg_shared_budget_is_own(&budget));
     assert_int_equal(budget_file_count(&budget), 2);
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_says(&budget.seen[one.slot].record, 7));
+    assert_true(budget_file_matches(&budget.seen[one.slot].record, 7));
     assert_int_equal(budget.seen[two.slot].record.pid, two.pid);
-    assert_int_equal(peer_tell(&one, 'r', 0), 2);
+    assert_int_equal(peer_call(&one, 'r', 0), 2);
     assert_int_equal(stat(budget_file_path, &after), 0);
     assert_memory_equal(&after.st_mtim, &before.st_mtim, sizeof(after.st_mtim));
     peer_kill(&two);
     assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 1);
     peer_end(&one);
-    /* The own process's slot is seen as any other. */
+    /* The slot of the calling process is listed like any other. */
     assert_int_equal(chmod(budget_file_path, 0660), 0);
     assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
     assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
@@ -425,11 +859,10 @@ static void who_looks_is_not_seen(void **state)
     assert_int_equal(budget.seen[0].record.pid, getpid());
 }
 
-static void garbage_is_unreadable_to_who_looks(void **state)
+TEST_WITH(garbage_is_reported_to_readers, NULL, without_a_file)
 {
     static const unsigned char garbage[BUDGET_FILE_SLOT] = {1, 2, 3};
 
-    (void)state;
     const struct peer one = peer_start();
     budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)one.slot * BUDGET_FILE_SLOT, garbage,
                     sizeof(garbage));
@@ -438,11 +871,10 @@ static void garbage_is_unreadable_to_who_looks(void **state)
     peer_end(&one);
 }
 
-static void what_is_no_budget_file_is_not_looked_at(void **state)
+TEST_WITH(readers_reject_other_files, NULL, without_a_file)
 {
     static const unsigned char zeros[BUDGET_FILE_SLOT];
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_said("cannot be opened");
     assert_int_equal(access(budget_file_path, F_OK), -1);
@@ -460,24 +892,4 @@ static void what_is_no_budget_file_is_not_looked_at(void **state)
     assert_false(xseg_shared_budget_is_own(&budget));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(processes_see_each_other, without_a_file),
-        cmocka_unit_test_teardown(a_slot_ends_with_its_process, without_a_file),
-        cmocka_unit_test_teardown(a_stopped_process_counts, without_a_file),
-        cmocka_unit_test_teardown(all_slots_may_be_taken, without_a_file),
-        cmocka_unit_test_teardown(garbage_in_a_slot_is_unreadable, without_a_file),
-        cmocka_unit_test_teardown(numbers_out_of_range_are_unreadable, without_a_file),
-        cmocka_unit_test_teardown(each_device_of_64_is_read, without_a_file),
-        cmocka_unit_test_teardown(a_forked_child_keeps_nothing, without_a_file),
-        cmocka_unit_test_teardown(a_fork_amid_open_and_close_keeps_nothing, without_a_file),
-        cmocka_unit_test_teardown(namespaces_make_no_difference, without_a_file),
-        cmocka_unit_test_teardown(who_looks_is_not_seen, without_a_file),
-        cmocka_unit_test_teardown(garbage_is_unreadable_to_who_looks, without_a_file),
-        cmocka_unit_test_teardown(what_is_no_budget_file_is_not_looked_at, without_a_file),
-    };
-
-    return cmocka_run_group_tests_name("shared_budget", tests, budget_files_begin,
-                                       budget_files_end);
-}
+TEST_GROUP_FIXTURE(budget_files_begin, budget_files_end)

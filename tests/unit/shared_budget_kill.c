@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Ledgers whose processes are killed or stopped at each system call, or have it refused; that open at once; that meet any
- * bytes, or a file that another program overwrites between any two system calls. */
+/* Shared budget files whose processes are killed or stopped at each system call, or whose system calls fail;
+ * concurrent opens; random bytes; and another program that overwrites the file between any two system calls. */
 #include <errno.h>
 #include <time.h>
 
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "tests/support/shared_budgets.h"
+#include "tests/support/test.h"
 
 int __real_open(const char *path, int flags, ...);
 int __real_close(int file);
@@ -29,20 +30,20 @@ ssize_t __wrap_pread64(int file, void *bytes, size_t count, off_t at);
 ssize_t __wrap_pwrite(int file, const void *bytes, size_t count, off_t at);
 ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at);
 
-static unsigned until;      /* calls until something happens to one; 0: nothing does */
-static int with_signal;     /* what happens: the process gets that signal before the call */
-static bool is_torn;        /* and a write of a record has been done by half */
-static int with_error;      /* or the call is refused; 0: it is not */
-static bool is_no_room;     /* posix_fallocate() finds no room */
+static unsigned until;      /* calls before the fault; 0: no fault */
+static int with_signal;     /* the fault: the process gets this signal before the call */
+static bool is_torn;        /* and half of a record is written */
+static int with_error;      /* or the call fails; 0: it does not */
+static bool is_no_room;     /* posix_fallocate() finds no space */
 static bool is_short;       /* waits take no time */
 static unsigned wait_count; /* so far */
 
-static bool is_overwritten;  /* what happens: another program overwrites the file before the call */
-static bool has_overwritten; /* that the file was there */
+static bool is_overwritten;  /* the fault: another program overwrites the file before the call */
+static bool has_overwritten; /* while the file existed */
 
 static const struct peer *leaving; /* closes its shared budget file before its slot is read */
 
-/* Fill the whole file with bytes that are no shared budget file's. */
+/* Fill the file with bytes of another format. */
 static void overwrite(void)
 {
     static unsigned char bytes[BUDGET_FILE_BYTES];
@@ -79,7 +80,7 @@ int __wrap_open64(const char *path, int flags, mode_t mode)
     return __wrap_open(path, flags, mode);
 }
 
-/* Linux closes a file whatever it answers. */
+/* Linux closes a file even if close() fails. */
 int __wrap_close(int file)
 {
     const bool is_refused = is_due();
@@ -158,13 +159,13 @@ static int without_a_file(void **state)
     return 0;
 }
 
-/* All that a process does with a shared budget file. */
+/* All uses of a shared budget file by a process. */
 static void live(void)
 {
     if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
-        (void)budget_file_say(&other, 1);
+        (void)budget_file_write(&other, 1);
         (void)xseg_shared_budget_read(&other);
-        (void)budget_file_say(&other, 2);
+        (void)budget_file_write(&other, 2);
     }
     xseg_shared_budget_close(&other);
 }
@@ -185,12 +186,12 @@ static pid_t start(unsigned nth, int number)
     return child;
 }
 
-/* Whoever comes after it has the shared budget file to itself, one bystander aside, and finds nothing of it. */
+/* The next process has the shared budget file to itself, except for one bystander, and finds no trace of the child. */
 static void assert_usable(unsigned others)
 {
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(budget.slot, others);
-    assert_int_equal(budget_file_say(&budget, 9), XSEG_OK);
+    assert_int_equal(budget_file_write(&budget, 9), XSEG_OK);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
     assert_int_equal(budget_file_count(&budget), 1 + others);
     for (unsigned i = 0; i < 1 + others; i++)
@@ -198,7 +199,7 @@ static void assert_usable(unsigned others)
     xseg_shared_budget_close(&budget);
 }
 
-/* Kill a process at each call; returns how many there were. */
+/* Kill a process at each call; returns the number of calls. */
 static unsigned kill_at_each_call(unsigned others)
 {
     for (unsigned nth = 1;; nth++) {
@@ -214,33 +215,31 @@ static unsigned kill_at_each_call(unsigned others)
     }
 }
 
-static void a_kill_while_the_file_is_made_is_harmless(void **state)
+TEST_WITH(a_kill_while_the_file_is_made_is_harmless, NULL, without_a_file)
 {
-    (void)state;
     assert_true(kill_at_each_call(0) >= 15);
     is_torn = true;
     (void)kill_at_each_call(0);
     is_torn = false;
 }
 
-static void a_kill_beside_another_process_is_harmless(void **state)
+TEST_WITH(a_kill_next_to_another_process_is_harmless, NULL, without_a_file)
 {
-    (void)state;
     const struct peer peer = peer_start();
     assert_true(kill_at_each_call(1) >= 10);
     is_torn = true;
     (void)kill_at_each_call(1);
     is_torn = false;
-    assert_int_equal(peer_tell(&peer, 'r', 0), 1);
+    assert_int_equal(peer_call(&peer, 'r', 0), 1);
     peer_end(&peer);
 }
 
-/* While the process is stopped, another one can use the shared budget file, or is told that the header is being made. */
-static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
+/* While the process is stopped, another process can use the shared budget file, or is told that the header is being
+ * written. */
+TEST_WITH(stop_at_each_call_blocks_no_process, NULL, without_a_file)
 {
     unsigned busy = 0;
 
-    (void)state;
     is_short = true;
     for (unsigned nth = 1, is_at_end = 0; !is_at_end; nth++) {
         int status = 0;
@@ -275,14 +274,13 @@ static void a_stop_at_each_call_keeps_nobody_waiting(void **state)
     assert_in_range(busy, 3, 10 + BUDGET_FILE_BYTES / 4096);
 }
 
-/* Whenever another program overwrites the file, its bytes stay.  The moment between a check and the write that follows it
- * cannot be closed (shared budget file.h), so the calls that write are left out. */
-static void a_file_that_is_overwritten_at_any_call_is_not_written(void **state)
+/* Whenever another program overwrites the file, its bytes remain. The window between a check and the following write
+ * cannot be closed, so the calls that write are excluded. */
+TEST_WITH(a_file_that_is_overwritten_at_any_call_is_not_written, NULL, without_a_file)
 {
     unsigned overwritten = 0;
     bool is_at_end = false;
 
-    (void)state;
     is_overwritten = true;
     for (unsigned nth = 1; !is_at_end; nth++) {
         struct stat status;
@@ -312,12 +310,11 @@ static void a_file_that_is_overwritten_at_any_call_is_not_written(void **state)
     assert_true(overwritten > 20);
 }
 
-/* Whatever is refused, no descriptor stays open, and the sentence names the path. */
-static void each_call_may_fail(void **state)
+/* Whichever call fails, no descriptor remains open, and the message names the path. */
+TEST_WITH(each_call_may_fail, NULL, without_a_file)
 {
     bool is_at_end = false;
 
-    (void)state;
     is_short = true;
     for (unsigned nth = 1; !is_at_end; nth++) {
         const int next = dup(0);
@@ -332,17 +329,17 @@ static void each_call_may_fail(void **state)
             assert_said("Input/output error");
             assert_false(xseg_shared_budget_is_own(&other));
         } else {
-            if (budget_file_say(&other, 1) != XSEG_OK)
+            if (budget_file_write(&other, 1) != XSEG_OK)
                 assert_said("Input/output error");
             if (xseg_shared_budget_read(&other) != XSEG_OK)
                 assert_said("Input/output error");
-            /* What has not been written is written by the next call. */
+            /* A record that could not be written is written by the next call. */
             const unsigned left = until;
             until = 0;
-            assert_int_equal(budget_file_say(&other, 1), XSEG_OK);
+            assert_int_equal(budget_file_write(&other, 1), XSEG_OK);
             assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
             until = left;
-            assert_true(budget_file_says(&other.seen[other.slot].record, 1));
+            assert_true(budget_file_matches(&other.seen[other.slot].record, 1));
         }
         xseg_shared_budget_close(&other);
         is_at_end = until > 0;
@@ -356,9 +353,8 @@ static void each_call_may_fail(void **state)
     is_short = false;
 }
 
-static void a_full_file_system_is_said(void **state)
+TEST_WITH(full_file_system_is_reported, NULL, without_a_file)
 {
-    (void)state;
     is_no_room = true;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
     is_no_room = false;
@@ -366,7 +362,7 @@ static void a_full_file_system_is_said(void **state)
     assert_usable(0);
 }
 
-/* Open it with the other processes that begin at the same moment; stay until all have. */
+/* Open the file together with the other processes; stay until all have opened it. */
 static _Noreturn void open_at_once(int begin, int opened, int end)
 {
     char byte = 0;
@@ -378,11 +374,10 @@ static _Noreturn void open_at_once(int begin, int opened, int end)
     _exit(0);
 }
 
-static void processes_that_open_at_once_meet(void **state)
+TEST_WITH(processes_that_open_concurrently_share_one_file, NULL, without_a_file)
 {
     enum { PROCESSES = 3, ROUNDS = 60 };
 
-    (void)state;
     for (unsigned round = 0; round < ROUNDS; round++) {
         int begin[2], opened[2], end[2];
         pid_t children[PROCESSES];
@@ -418,12 +413,11 @@ static void processes_that_open_at_once_meet(void **state)
     }
 }
 
-/* A reader sees whole records, however fast another process writes. */
-static void no_record_is_torn(void **state)
+/* A reader sees complete records, however fast another process writes. */
+TEST_WITH(no_record_is_torn, NULL, without_a_file)
 {
     uint64_t last = 0;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -431,7 +425,7 @@ static void no_record_is_torn(void **state)
         if (xseg_shared_budget_open(&other, budget_file_path) != XSEG_OK)
             _exit(1);
         for (uint64_t i = 1;; i++)
-            (void)budget_file_say(&other, i);
+            (void)budget_file_write(&other, i);
     }
     for (unsigned i = 0; i < 100000 && last < 2000; i++) {
         const struct xseg_shared_budget_entry *entry = &budget.seen[1];
@@ -439,7 +433,7 @@ static void no_record_is_torn(void **state)
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
         if (entry->state != XSEG_SHARED_BUDGET_FRESH || entry->record.device_count == 0)
             continue;
-        assert_true(budget_file_says(&entry->record, entry->record.devices[0].idle));
+        assert_true(budget_file_matches(&entry->record, entry->record.devices[0].idle));
         assert_true(entry->record.devices[0].idle >= last);
         last = entry->record.devices[0].idle;
     }
@@ -448,9 +442,8 @@ static void no_record_is_torn(void **state)
     assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
-static void a_process_may_leave_while_others_read(void **state)
+TEST_WITH(a_process_may_leave_while_others_read, NULL, without_a_file)
 {
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
@@ -461,32 +454,31 @@ static void a_process_may_leave_while_others_read(void **state)
     assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FREE);
 }
 
-/* Put random bytes somewhere, at times in the whole file, and change its size at times. */
+/* Put random bytes anywhere, sometimes in the whole file, and sometimes change its size. */
 static void spoil(int file, uint64_t *random)
 {
     static unsigned char bytes[BUDGET_FILE_BYTES];
-    const uint64_t kind = draw_next(random) % 16;
-    const size_t count = kind == 0 ? sizeof(bytes) : 1 + draw_next(random) % 64;
+    const uint64_t kind = rng_next(random) % 16;
+    const size_t count = kind == 0 ? sizeof(bytes) : 1 + rng_next(random) % 64;
     const off_t at = kind == 0 ? 0
                      : kind < 8
-                         ? (off_t)(draw_next(random) % (BUDGET_FILE_BYTES - 64))
-                         : (off_t)(BUDGET_FILE_SLOTS_AT + draw_next(random) % 2 * BUDGET_FILE_SLOT +
-                                   draw_next(random) % 256);
+                         ? (off_t)(rng_next(random) % (BUDGET_FILE_BYTES - 64))
+                         : (off_t)(BUDGET_FILE_SLOTS_AT + rng_next(random) % 2 * BUDGET_FILE_SLOT +
+                                   rng_next(random) % 256);
 
     for (size_t i = 0; i < count; i++)
-        bytes[i] = (unsigned char)draw_next(random);
+        bytes[i] = (unsigned char)rng_next(random);
     assert_int_equal(__real_pwrite(file, bytes, count, at), count);
     if (kind == 1)
-        assert_int_equal(ftruncate(file, (off_t)(draw_next(random) % (2 * BUDGET_FILE_BYTES))), 0);
+        assert_int_equal(ftruncate(file, (off_t)(rng_next(random) % (2 * BUDGET_FILE_BYTES))), 0);
 }
 
-static void any_bytes_may_be_in_the_file(void **state)
+TEST_WITH(any_bytes_may_be_in_the_file, NULL, without_a_file)
 {
     unsigned char header[64];
     uint64_t random = 1;
     unsigned unreadable = 0;
 
-    (void)state;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     const int file = __real_open(budget_file_path, O_RDWR | O_CLOEXEC, 0);
@@ -499,22 +491,22 @@ static void any_bytes_may_be_in_the_file(void **state)
 
             assert_int_equal(budget_file_count(&budget), 2);
             assert_true(found == XSEG_SHARED_BUDGET_UNREADABLE ||
-                        budget_file_says(&budget.seen[peer.slot].record, 0) ||
-                        budget_file_says(&budget.seen[peer.slot].record, round - 1));
+                        budget_file_matches(&budget.seen[peer.slot].record, 0) ||
+                        budget_file_matches(&budget.seen[peer.slot].record, round - 1));
             unreadable += found != XSEG_SHARED_BUDGET_FRESH;
         }
-        (void)budget_file_say(&budget, round);
+        (void)budget_file_write(&budget, round);
         if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
             assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
             assert_int_equal(budget_file_count(&other), 3);
             xseg_shared_budget_close(&other);
         }
-        /* Now and then all is well again. */
+        /* Occasionally the file is restored. */
         if (round % 10 == 9) {
             assert_int_equal(ftruncate(file, BUDGET_FILE_BYTES), 0);
             assert_int_equal(__real_pwrite(file, header, sizeof(header), 0), sizeof(header));
-            (void)peer_tell(&peer, 'r', 0);
-            assert_int_equal(peer_tell(&peer, 'w', 0), 0);
+            (void)peer_call(&peer, 'r', 0);
+            assert_int_equal(peer_call(&peer, 'w', 0), 0);
         }
     }
     assert_true(unreadable > 10);
@@ -522,22 +514,4 @@ static void any_bytes_may_be_in_the_file(void **state)
     peer_end(&peer);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_kill_while_the_file_is_made_is_harmless, without_a_file),
-        cmocka_unit_test_teardown(a_kill_beside_another_process_is_harmless, without_a_file),
-        cmocka_unit_test_teardown(a_stop_at_each_call_keeps_nobody_waiting, without_a_file),
-        cmocka_unit_test_teardown(a_file_that_is_overwritten_at_any_call_is_not_written,
-                                  without_a_file),
-        cmocka_unit_test_teardown(each_call_may_fail, without_a_file),
-        cmocka_unit_test_teardown(a_full_file_system_is_said, without_a_file),
-        cmocka_unit_test_teardown(processes_that_open_at_once_meet, without_a_file),
-        cmocka_unit_test_teardown(no_record_is_torn, without_a_file),
-        cmocka_unit_test_teardown(a_process_may_leave_while_others_read, without_a_file),
-        cmocka_unit_test_teardown(any_bytes_may_be_in_the_file, without_a_file),
-    };
-
-    return cmocka_run_group_tests_name("shared_budget_kill", tests, budget_files_begin,
-                                       budget_files_end);
-}
+TEST_GROUP_FIXTURE(budget_files_begin, budget_files_end)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Stream capture: who takes part, what is refused, what spoils it. */
+/* Stream capture: participants, rejected calls, invalidation. */
 #include <pthread.h>
 
 #include "tests/unit/sim_setup.h"
@@ -65,22 +65,14 @@ static void end_with(CUstream stream, CUresult expected)
     assert_int_equal(status_of(stream), NONE);
 }
 
-/* The stream's capture was spoilt; end it. */
+/* The stream's capture was invalidated; end it. */
 static void expect_spoilt(CUstream stream)
 {
     assert_int_equal(status_of(stream), INVALID);
     end_with(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-static CUevent record(CUstream stream)
-{
-    CUevent event = new_event();
-
-    ASSERT_OK(cuEventRecord(event, stream));
-    return event;
-}
-
-static void a_capture_has_a_beginning_an_id_and_an_end(void **state)
+SIM_TEST(a_capture_has_a_beginning_an_id_and_an_end)
 {
     CUstream stream = new_stream();
     CUstreamCaptureStatus status;
@@ -89,7 +81,6 @@ static void a_capture_has_a_beginning_an_id_and_an_end(void **state)
     const CUgraphNode *nodes = NULL;
     size_t count = 1;
 
-    (void)state;
     assert_int_equal(status_of(stream), NONE);
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     assert_int_equal(status_of(stream), ACTIVE);
@@ -112,9 +103,8 @@ static void a_capture_has_a_beginning_an_id_and_an_end(void **state)
     end_with(stream, CUDA_SUCCESS);
 }
 
-static void what_cannot_be_captured(void **state)
+SIM_TEST(uncapturable_calls_are_rejected)
 {
-    (void)state;
     ASSERT_CU(cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL),
               CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     ASSERT_CU(cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_GLOBAL),
@@ -126,11 +116,10 @@ static void what_cannot_be_captured(void **state)
     end_with(CU_STREAM_PER_THREAD, CUDA_SUCCESS);
 }
 
-static void captured_work_keeps_nobody_busy(void **state)
+SIM_TEST(captured_work_does_not_make_a_stream_busy)
 {
     CUstream other = new_stream(), stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
 
-    (void)state;
     launch(stream, UINT64_MAX);
     ASSERT_OK(cuStreamWaitEvent(other, record(stream), 0));
     launch(other, UINT64_MAX);
@@ -140,18 +129,17 @@ static void captured_work_keeps_nobody_busy(void **state)
     ASSERT_OK(cuStreamQuery(other));
 }
 
-static void work_from_before_goes_on_through_a_capture(void **state)
+SIM_TEST(earlier_work_completes_during_a_capture)
 {
     CUstream stream = new_stream();
 
-    (void)state;
     launch(stream, UINT64_MAX);
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     end_with(stream, CUDA_SUCCESS);
     ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
 }
 
-static void a_stream_that_waits_joins(void **state)
+SIM_TEST(a_stream_that_waits_joins)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), second = new_stream(),
              third = new_stream();
@@ -159,7 +147,6 @@ static void a_stream_that_waits_joins(void **state)
     CUstreamCaptureStatus status;
     CUgraph graph = NULL;
 
-    (void)state;
     ASSERT_OK(cuStreamWaitEvent(second, record(stream), 0));
     ASSERT_OK(cuStreamWaitEvent(third, record(second), 0));
     ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, &id, NULL, NULL, NULL));
@@ -175,11 +162,10 @@ static void a_stream_that_waits_joins(void **state)
     assert_int_equal(status_of(third), NONE);
 }
 
-static void a_capturing_stream_cannot_be_waited_for(void **state)
+SIM_TEST(a_capturing_stream_cannot_be_waited_for)
 {
     CUstream stream;
 
-    (void)state;
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_spoilt(stream);
@@ -194,12 +180,11 @@ static void a_capturing_stream_cannot_be_waited_for(void **state)
     expect_spoilt(stream);
 }
 
-static void a_captured_event_cannot_be_looked_at(void **state)
+SIM_TEST(captured_event_cannot_be_queried)
 {
     CUstream stream;
     CUevent event;
 
-    (void)state;
     stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     event = record(stream);
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
@@ -217,12 +202,11 @@ static void a_captured_event_cannot_be_looked_at(void **state)
     ASSERT_OK(cuEventQuery(event));
 }
 
-static void borders_of_a_capture(void **state)
+SIM_TEST(capture_boundaries_are_enforced)
 {
     CUstream outside = new_stream(), stream, other;
     CUevent before = record(outside), never = new_event(), captured;
 
-    (void)state;
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cuStreamWaitEvent(stream, never, 0));
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
@@ -244,13 +228,12 @@ static void borders_of_a_capture(void **state)
     expect_spoilt(stream);
 }
 
-static void the_legacy_stream_beside_a_blocking_capture(void **state)
+SIM_TEST(legacy_stream_conflicts_with_a_blocking_capture)
 {
     CUstreamCaptureStatus status;
     CUstream stream = NULL;
     CUevent event = new_event();
 
-    (void)state;
     ASSERT_OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     ASSERT_CU(cuStreamIsCapturing(NULL, &status), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
@@ -289,7 +272,7 @@ static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
     return mode;
 }
 
-/* An unsafe call made by another thread in some mode. */
+/* An unsafe call by another thread in some mode. */
 struct attempt {
     CUstreamCaptureMode mode;
     CUresult (*call)(void);
@@ -315,7 +298,7 @@ static CUgraph graph_of(CUstream stream)
     return graph;
 }
 
-/* The only node that the stream's next one needs. */
+/* The only node on which the stream's next node depends. */
 static CUgraphNode last_of(CUstream stream)
 {
     const CUgraphNode *nodes = NULL;
@@ -346,7 +329,7 @@ static bool has_edge(CUgraph graph, CUgraphNode from, CUgraphNode to)
 }
 
 /* a -> b on one stream, a -> c on another, b and c -> d on the first. */
-static void a_graph_has_nodes_and_edges(void **state)
+SIM_TEST(a_graph_has_nodes_and_edges)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream();
     CUgraphNode a, b, c, d, nodes[8], from[8], to[8];
@@ -355,7 +338,6 @@ static void a_graph_has_nodes_and_edges(void **state)
     size_t count = 8;
     CUgraph graph = NULL;
 
-    (void)state;
     a = captured(stream);
     ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
     assert_ptr_equal(last_of(side), a);
@@ -414,7 +396,7 @@ static void CUDA_CB do_nothing(void *argument)
     *(int *)argument += 1;
 }
 
-static void each_kind_of_work_is_a_node(void **state)
+SIM_TEST(each_kind_of_work_is_a_node)
 {
     static const CUgraphNodeType expected[] = {
         CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEMCPY,     CU_GRAPH_NODE_TYPE_MEMSET,
@@ -428,7 +410,6 @@ static void each_kind_of_work_is_a_node(void **state)
     size_t count = 8;
     int calls = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&memory, 64));
     stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     launch(stream, 1);
@@ -453,19 +434,18 @@ static void each_kind_of_work_is_a_node(void **state)
     expect_spoilt(stream);
 }
 
-static void a_fork_has_to_be_joined(void **state)
+SIM_TEST(a_fork_has_to_be_joined)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream(),
              further = new_stream();
 
-    (void)state;
     launch(stream, 1);
     ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
     launch(side, 1);
     end_with(stream, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
     assert_int_equal(status_of(side), NONE);
 
-    /* Through another stream is fine, and work after the join is not. */
+    /* A join through another stream is valid, and work after the join is not. */
     for (int late = 0; late < 2; late++) {
         ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
         ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
@@ -479,7 +459,7 @@ static void a_fork_has_to_be_joined(void **state)
     }
 }
 
-static void dependencies_can_be_set(void **state)
+SIM_TEST(dependencies_can_be_set)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED), other;
     const struct CUgraphEdgeData_st *edges = NULL;
@@ -489,7 +469,6 @@ static void dependencies_can_be_set(void **state)
     CUgraphNode node[3], foreign;
     size_t count = 0;
 
-    (void)state;
     node[0] = captured(stream);
     node[1] = captured(stream);
     ASSERT_OK(
@@ -521,17 +500,16 @@ static void dependencies_can_be_set(void **state)
     end_with(other, CUDA_SUCCESS);
 }
 
-static void an_event_keeps_what_it_saw(void **state)
+SIM_TEST(an_event_keeps_what_it_saw)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream();
     CUgraphNode first = captured(stream);
     CUevent event = record(stream);
 
-    (void)state;
     (void)captured(stream);
     ASSERT_OK(cuStreamWaitEvent(side, event, 0));
     assert_ptr_equal(last_of(side), first);
-    /* A graph that has a hundred nodes on as many streams. */
+    /* A graph with a hundred nodes on as many streams. */
     for (int i = 0; i < 100; i++) {
         CUstream next = new_stream();
 
@@ -544,7 +522,7 @@ static void an_event_keeps_what_it_saw(void **state)
     end_with(stream, CUDA_SUCCESS);
 }
 
-static void unsafe_calls_by_mode(void **state)
+SIM_TEST(unsafe_calls_by_mode)
 {
     static const struct {
         CUstreamCaptureMode capture, thread;
@@ -563,7 +541,6 @@ static void unsafe_calls_by_mode(void **state)
     };
     static CUresult (*const call[])(void) = {try_alloc, try_query};
 
-    (void)state;
     for (size_t i = 0; i < 2 * sizeof(row) / sizeof(row[0]); i++) {
         struct attempt attempt = {.mode = row[i / 2].thread, .call = call[i % 2]};
         CUstream stream = begin(row[i / 2].capture);
@@ -586,14 +563,13 @@ static void unsafe_calls_by_mode(void **state)
     }
 }
 
-static void virtual_memory_calls_go_through(void **state)
+SIM_TEST(virtual_memory_calls_succeed_during_a_capture)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(GRANULE);
     size_t left, total;
 
-    (void)state;
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
     ASSERT_OK(cuMemUnmap(base, GRANULE));
@@ -614,13 +590,12 @@ static void *end_elsewhere(void *argument)
     return &result;
 }
 
-static void a_capture_ends_in_its_thread(void **state)
+SIM_TEST(a_capture_ends_in_its_thread)
 {
     CUstream stream;
     pthread_t thread;
     void *result;
 
-    (void)state;
     stream = begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     assert_int_equal(pthread_create(&thread, NULL, end_elsewhere, stream), 0);
     assert_int_equal(pthread_join(thread, &result), 0);
@@ -632,7 +607,7 @@ static void a_capture_ends_in_its_thread(void **state)
     ASSERT_OK(*(CUresult *)result);
 }
 
-static void a_context_that_ends_takes_its_captures_along(void **state)
+SIM_TEST(destroyed_context_ends_its_captures)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), joined = new_stream();
     char text[256];
@@ -644,46 +619,18 @@ static void a_context_that_ends_takes_its_captures_along(void **state)
     assert_string_equal(text, "");
     (void)enter(0);
     ASSERT_OK(try_alloc());
-    /* So does a machine. */
+    /* The end of a machine does as well. */
     (void)begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     assert_int_equal(fresh(state), 0);
     ASSERT_OK(try_alloc());
 }
 
-static void modes_are_checked(void **state)
+SIM_TEST(modes_are_checked)
 {
     CUstreamCaptureMode mode = (CUstreamCaptureMode)3;
 
-    (void)state;
     ASSERT_CU(cuThreadExchangeStreamCaptureMode(&mode), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuThreadExchangeStreamCaptureMode(NULL), CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(exchange(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_GLOBAL);
     assert_int_equal(exchange(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_RELAXED);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_capture_has_a_beginning_an_id_and_an_end, fresh),
-        cmocka_unit_test_setup(what_cannot_be_captured, fresh),
-        cmocka_unit_test_setup(captured_work_keeps_nobody_busy, fresh),
-        cmocka_unit_test_setup(work_from_before_goes_on_through_a_capture, fresh),
-        cmocka_unit_test_setup(a_stream_that_waits_joins, fresh),
-        cmocka_unit_test_setup(a_capturing_stream_cannot_be_waited_for, fresh),
-        cmocka_unit_test_setup(a_captured_event_cannot_be_looked_at, fresh),
-        cmocka_unit_test_setup(borders_of_a_capture, fresh),
-        cmocka_unit_test_setup(the_legacy_stream_beside_a_blocking_capture, fresh),
-        cmocka_unit_test_setup(a_graph_has_nodes_and_edges, fresh),
-        cmocka_unit_test_setup(each_kind_of_work_is_a_node, fresh),
-        cmocka_unit_test_setup(a_fork_has_to_be_joined, fresh),
-        cmocka_unit_test_setup(dependencies_can_be_set, fresh),
-        cmocka_unit_test_setup(an_event_keeps_what_it_saw, fresh),
-        cmocka_unit_test_setup(unsafe_calls_by_mode, fresh),
-        cmocka_unit_test_setup(virtual_memory_calls_go_through, fresh),
-        cmocka_unit_test_setup(a_capture_ends_in_its_thread, fresh),
-        cmocka_unit_test_setup(a_context_that_ends_takes_its_captures_along, fresh),
-        cmocka_unit_test_setup(modes_are_checked, fresh),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Start-up, devices, contexts and the stack of current ones. */
+/* Initialization, entry points, devices, contexts, leaks and threads. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "tests/unit/sim_setup.h"
 
-static void before_init_everything_is_refused(void **state)
+TEST(every_call_fails_before_init)
 {
     const struct xseg_sim_settings settings = small_machine();
     CUdeviceptr address = 0;
@@ -10,7 +15,6 @@ static void before_init_everything_is_refused(void **state)
     CUevent event = NULL;
     int number = 0;
 
-    (void)state;
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     ASSERT_CU(cuDeviceGetCount(&number), CUDA_ERROR_NOT_INITIALIZED);
     ASSERT_CU(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_NOT_INITIALIZED);
@@ -27,12 +31,11 @@ static void before_init_everything_is_refused(void **state)
     assert_int_equal(number, 2);
 }
 
-static void each_device_has_a_bus(void **state)
+SIM_TEST(each_device_has_a_bus)
 {
     char text[32], cut[6];
     int value = -1;
 
-    (void)state;
     ASSERT_OK(cuDeviceGetPCIBusId(text, (int)sizeof(text), 1));
     assert_string_equal(text, "0000:02:00.0");
     ASSERT_OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 1));
@@ -44,14 +47,13 @@ static void each_device_has_a_bus(void **state)
     ASSERT_CU(cuDeviceGetPCIBusId(text, (int)sizeof(text), 2), CUDA_ERROR_INVALID_DEVICE);
 }
 
-static void devices_describe_themselves(void **state)
+SIM_TEST(devices_describe_themselves)
 {
     CUdevice device = -1;
     char name[32], cut[5];
     size_t bytes = 0;
     int value = -1;
 
-    (void)state;
     ASSERT_OK(cuDeviceGet(&device, 1));
     assert_int_equal(device, 1);
     ASSERT_CU(cuDeviceGet(&device, 2), CUDA_ERROR_INVALID_DEVICE);
@@ -78,11 +80,10 @@ static void devices_describe_themselves(void **state)
               CUDA_ERROR_INVALID_DEVICE);
 }
 
-static void devices_can_be_told_apart(void **state)
+SIM_TEST(devices_can_be_told_apart)
 {
     CUuuid uuid, again;
 
-    (void)state;
     ASSERT_OK(cuDeviceGetUuid(&uuid, 0));
     ASSERT_OK(cuDeviceGetUuid(&again, 0));
     assert_memory_equal(&uuid, &again, sizeof(uuid));
@@ -92,11 +93,10 @@ static void devices_can_be_told_apart(void **state)
     ASSERT_CU(cuDeviceGetUuid(NULL, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void errors_have_names(void **state)
+SIM_TEST(errors_have_names)
 {
     const char *text = NULL;
 
-    (void)state;
     ASSERT_OK(cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &text));
     assert_string_equal(text, "CUDA_ERROR_OUT_OF_MEMORY");
     ASSERT_OK(cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text));
@@ -106,7 +106,7 @@ static void errors_have_names(void **state)
     ASSERT_CU(cuGetErrorString(CUDA_SUCCESS, NULL), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void without_a_context_these_are_refused(void **state)
+SIM_TEST(calls_that_need_a_context_fail_without_one)
 {
     unsigned long long id = 0;
     CUdeviceptr address = 0;
@@ -115,7 +115,6 @@ static void without_a_context_these_are_refused(void **state)
     CUstream stream = NULL;
     CUevent event = NULL;
 
-    (void)state;
     ASSERT_OK(cuCtxSetCurrent(NULL));
     ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuMemFree(0), CUDA_ERROR_INVALID_CONTEXT);
@@ -130,12 +129,11 @@ static void without_a_context_these_are_refused(void **state)
                    "xseg_sim_launch: no current context for the default stream, (nil);");
 }
 
-static void the_stack_of_contexts(void **state)
+SIM_TEST(context_stack_is_pushed_and_popped)
 {
     CUcontext first = enter(0), second = NULL, current = NULL;
     CUdevice device = -1;
 
-    (void)state;
     ASSERT_OK(cuDevicePrimaryCtxRetain(&second, 1));
     assert_ptr_not_equal(first, second);
     ASSERT_OK(cuCtxPushCurrent(second));
@@ -157,25 +155,23 @@ static void the_stack_of_contexts(void **state)
     ASSERT_CU(cuCtxSetCurrent((CUcontext)(uintptr_t)0x1234), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-static void the_stack_of_contexts_ends_somewhere(void **state)
+SIM_TEST(context_stack_is_bounded)
 {
     CUcontext context = enter(0);
     CUresult result = CUDA_SUCCESS;
 
-    (void)state;
     for (int i = 0; i < 1000 && result == CUDA_SUCCESS; i++)
         result = cuCtxPushCurrent(context);
     ASSERT_CU(result, CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_OK(cuCtxPopCurrent(NULL));
 }
 
-static void a_context_lives_from_first_retain_to_last_release(void **state)
+SIM_TEST(a_context_lives_from_first_retain_to_last_release)
 {
     CUcontext context = NULL;
     unsigned flags = 1;
     int active = -1;
 
-    (void)state;
     ASSERT_OK(cuDevicePrimaryCtxGetState(1, &flags, &active));
     assert_int_equal(active, 0);
     assert_int_equal(flags, 0);
@@ -195,16 +191,15 @@ static void a_context_lives_from_first_retain_to_last_release(void **state)
     ASSERT_CU(cuDevicePrimaryCtxRetain(NULL, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void contexts_have_numbers_and_flags(void **state)
+SIM_TEST(contexts_have_ids_and_flags)
 {
     CUcontext context = NULL;
     unsigned long long first = 0, other = 0, again = 0;
     unsigned flags = 9;
 
-    (void)state;
     ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
     ASSERT_OK(cuCtxGetId(context, &first));
-    ASSERT_OK(cuCtxGetId(NULL, &other)); /* of the current one, which is device 0's */
+    ASSERT_OK(cuCtxGetId(NULL, &other)); /* of the current context, which is device 0's */
     assert_int_not_equal(first, other);
     ASSERT_OK(cuCtxGetFlags(&flags));
     assert_int_equal(flags, 0);
@@ -222,7 +217,7 @@ static void contexts_have_numbers_and_flags(void **state)
     ASSERT_OK(cuDevicePrimaryCtxRelease(1));
 }
 
-static void what_belongs_to_a_context_ends_with_it(void **state)
+SIM_TEST(objects_are_destroyed_with_their_context)
 {
     CUdeviceptr allocation = 0, range = reserve(GRANULE);
     CUstream stream = new_stream();
@@ -230,7 +225,6 @@ static void what_belongs_to_a_context_ends_with_it(void **state)
     unsigned long long id;
     char text[512];
 
-    (void)state;
     back(range, GRANULE);
     launch(stream, UINT64_MAX);
     launch(NULL, UINT64_MAX);
@@ -255,11 +249,10 @@ static void what_belongs_to_a_context_ends_with_it(void **state)
     assert_string_equal(text, "retained contexts: 1, first: device 0, 1 reference\n");
 }
 
-static void many_allocations_end_with_their_context(void **state)
+SIM_TEST(many_allocations_are_freed_with_their_context)
 {
     CUdeviceptr address = 0, range[40];
 
-    (void)state;
     for (int i = 0; i < 200; i++) {
         if (i % 5 == 0)
             range[i / 5] = reserve(GRANULE);
@@ -276,7 +269,7 @@ static void many_allocations_end_with_their_context(void **state)
     assert_int_equal(xseg_sim_used(1), 0);
 }
 
-static void handles_of_an_earlier_machine_find_nothing(void **state)
+SIM_TEST(handles_of_an_earlier_machine_are_invalid)
 {
     CUmemGenericAllocationHandle memory = create(GRANULE);
     CUcontext context = enter(0);
@@ -288,18 +281,17 @@ static void handles_of_an_earlier_machine_find_nothing(void **state)
     ASSERT_CU(cuCtxSetCurrent(context), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
-    /* Objects that take their places have other handles. */
+    /* New objects in their slots have other handles. */
     assert_true(create(GRANULE) != memory);
     assert_ptr_not_equal(new_stream(), stream);
     assert_ptr_not_equal(new_event(), event);
 }
 
-static void a_bad_scene_changes_nothing(void **state)
+SIM_TEST(invalid_settings_change_nothing)
 {
     struct xseg_sim_settings settings = small_machine();
     CUmemGenericAllocationHandle memory = create(GRANULE);
 
-    (void)state;
     settings.devices = 65;
     expect_refused(xseg_sim_reset(&settings), "xseg_sim_reset: too many devices, 65;");
     settings = small_machine();
@@ -318,24 +310,456 @@ static void a_bad_scene_changes_nothing(void **state)
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(before_init_everything_is_refused),
-        cmocka_unit_test_setup(devices_describe_themselves, fresh),
-        cmocka_unit_test_setup(each_device_has_a_bus, fresh),
-        cmocka_unit_test_setup(devices_can_be_told_apart, fresh),
-        cmocka_unit_test_setup(errors_have_names, fresh),
-        cmocka_unit_test_setup(without_a_context_these_are_refused, fresh),
-        cmocka_unit_test_setup(the_stack_of_contexts, fresh),
-        cmocka_unit_test_setup(the_stack_of_contexts_ends_somewhere, fresh),
-        cmocka_unit_test_setup(a_context_lives_from_first_retain_to_last_release, fresh),
-        cmocka_unit_test_setup(contexts_have_numbers_and_flags, fresh),
-        cmocka_unit_test_setup(what_belongs_to_a_context_ends_with_it, fresh),
-        cmocka_unit_test_setup(many_allocations_end_with_their_context, fresh),
-        cmocka_unit_test_setup(handles_of_an_earlier_machine_find_nothing, fresh),
-        cmocka_unit_test_setup(a_bad_scene_changes_nothing, fresh),
-    };
+/* --- Entry points by name and version. --- */
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+#undef cuGetProcAddress
+CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags);
+
+/* The version that introduced each signature, and the exported symbol of that signature. */
+static const struct {
+    const char *name, *symbol;
+    int version;
+} row[] = {
+    {"cuInit", "cuInit", 2000},
+    {"cuDriverGetVersion", "cuDriverGetVersion", 2020},
+    {"cuGetErrorName", "cuGetErrorName", 6000},
+    {"cuGetErrorString", "cuGetErrorString", 6000},
+    {"cuGetProcAddress", "cuGetProcAddress", 11030},
+    {"cuGetProcAddress", "cuGetProcAddress_v2", 12000},
+    {"cuDeviceGetCount", "cuDeviceGetCount", 2000},
+    {"cuDeviceGet", "cuDeviceGet", 2000},
+    {"cuDeviceGetName", "cuDeviceGetName", 2000},
+    {"cuDeviceGetUuid", "cuDeviceGetUuid", 9020},
+    {"cuDeviceGetUuid", "cuDeviceGetUuid_v2", 11040},
+    {"cuDeviceTotalMem", "cuDeviceTotalMem_v2", 3020},
+    {"cuDeviceGetAttribute", "cuDeviceGetAttribute", 2000},
+    {"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000},
+    {"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", 11000},
+    {"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState", 7000},
+    {"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2", 11000},
+    {"cuCtxPushCurrent", "cuCtxPushCurrent_v2", 4000},
+    {"cuCtxPopCurrent", "cuCtxPopCurrent_v2", 4000},
+    {"cuCtxGetCurrent", "cuCtxGetCurrent", 4000},
+    {"cuCtxSetCurrent", "cuCtxSetCurrent", 4000},
+    {"cuCtxGetDevice", "cuCtxGetDevice", 2000},
+    {"cuCtxGetDevice", "cuCtxGetDevice_v2", 13000},
+    {"cuCtxGetId", "cuCtxGetId", 12000},
+    {"cuCtxGetFlags", "cuCtxGetFlags", 7000},
+    {"cuCtxSetFlags", "cuCtxSetFlags", 12010},
+    {"cuCtxSynchronize", "cuCtxSynchronize", 2000},
+    {"cuCtxSynchronize", "cuCtxSynchronize_v2", 13000},
+    {"cuCtxGetStreamPriorityRange", "cuCtxGetStreamPriorityRange", 5050},
+    {"cuMemGetInfo", "cuMemGetInfo_v2", 3020},
+    {"cuMemAlloc", "cuMemAlloc_v2", 3020},
+    {"cuMemFree", "cuMemFree_v2", 3020},
+    {"cuMemGetAllocationGranularity", "cuMemGetAllocationGranularity", 10020},
+    {"cuMemAddressReserve", "cuMemAddressReserve", 10020},
+    {"cuMemAddressFree", "cuMemAddressFree", 10020},
+    {"cuMemCreate", "cuMemCreate", 10020},
+    {"cuMemRelease", "cuMemRelease", 10020},
+    {"cuMemMap", "cuMemMap", 10020},
+    {"cuMemUnmap", "cuMemUnmap", 10020},
+    {"cuMemSetAccess", "cuMemSetAccess", 10020},
+    {"cuMemGetAccess", "cuMemGetAccess", 10020},
+    {"cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", 11000},
+    {"cuMemcpy", "cuMemcpy", 4000},
+    {"cuMemcpyAsync", "cuMemcpyAsync", 4000},
+    {"cuMemcpyHtoD", "cuMemcpyHtoD_v2", 3020},
+    {"cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2", 3020},
+    {"cuMemcpyDtoH", "cuMemcpyDtoH_v2", 3020},
+    {"cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2", 3020},
+    {"cuMemcpyDtoD", "cuMemcpyDtoD_v2", 3020},
+    {"cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", 3020},
+    {"cuMemsetD8", "cuMemsetD8_v2", 3020},
+    {"cuMemsetD16", "cuMemsetD16_v2", 3020},
+    {"cuMemsetD32", "cuMemsetD32_v2", 3020},
+    {"cuMemsetD8Async", "cuMemsetD8Async", 3020},
+    {"cuMemsetD16Async", "cuMemsetD16Async", 3020},
+    {"cuMemsetD32Async", "cuMemsetD32Async", 3020},
+    {"cuLaunchHostFunc", "cuLaunchHostFunc", 10000},
+    {"cuStreamCreate", "cuStreamCreate", 2000},
+    {"cuStreamCreateWithPriority", "cuStreamCreateWithPriority", 5050},
+    {"cuStreamDestroy", "cuStreamDestroy_v2", 4000},
+    {"cuStreamQuery", "cuStreamQuery", 2000},
+    {"cuStreamSynchronize", "cuStreamSynchronize", 2000},
+    {"cuStreamWaitEvent", "cuStreamWaitEvent", 3020},
+    {"cuStreamGetId", "cuStreamGetId", 12000},
+    {"cuStreamGetFlags", "cuStreamGetFlags", 5050},
+    {"cuStreamGetPriority", "cuStreamGetPriority", 5050},
+    {"cuStreamGetCtx", "cuStreamGetCtx", 9020},
+    {"cuStreamGetCtx", "cuStreamGetCtx_v2", 12050},
+    {"cuStreamBeginCapture", "cuStreamBeginCapture_v2", 10010},
+    {"cuStreamEndCapture", "cuStreamEndCapture", 10000},
+    {"cuStreamIsCapturing", "cuStreamIsCapturing", 10000},
+    {"cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2", 11030},
+    {"cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", 12030},
+    {"cuThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", 10010},
+    {"cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies", 11030},
+    {"cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2", 12030},
+    {"cuGraphGetNodes", "cuGraphGetNodes", 10000},
+    {"cuGraphGetRootNodes", "cuGraphGetRootNodes", 10000},
+    {"cuGraphGetEdges", "cuGraphGetEdges", 10000},
+    {"cuGraphGetEdges", "cuGraphGetEdges_v2", 12030},
+    {"cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies", 10000},
+    {"cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies_v2", 12030},
+    {"cuGraphNodeGetType", "cuGraphNodeGetType", 10000},
+    {"cuDeviceCanAccessPeer", "cuDeviceCanAccessPeer", 4000},
+    {"cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", 4000},
+    {"cuCtxDisablePeerAccess", "cuCtxDisablePeerAccess", 4000},
+    {"cuPointerGetAttribute", "cuPointerGetAttribute", 4000},
+    {"cuPointerGetAttributes", "cuPointerGetAttributes", 7000},
+    {"cuPointerSetAttribute", "cuPointerSetAttribute", 6000},
+    {"cuMemGetAddressRange", "cuMemGetAddressRange_v2", 3020},
+    {"cuMemGetAllocationPropertiesFromHandle", "cuMemGetAllocationPropertiesFromHandle", 10020},
+    {"cuMemExportToShareableHandle", "cuMemExportToShareableHandle", 10020},
+    {"cuMemImportFromShareableHandle", "cuMemImportFromShareableHandle", 10020},
+    {"cuGraphDestroy", "cuGraphDestroy", 10000},
+    {"cuEventCreate", "cuEventCreate", 2000},
+    {"cuEventDestroy", "cuEventDestroy_v2", 4000},
+    {"cuEventRecord", "cuEventRecord", 2000},
+    {"cuEventQuery", "cuEventQuery", 2000},
+    {"cuEventSynchronize", "cuEventSynchronize", 2000},
+    {"cuEventElapsedTime", "cuEventElapsedTime", 2000},
+    {"cuEventElapsedTime", "cuEventElapsedTime_v2", 12080},
+    {"cuDeviceGetPCIBusId", "cuDeviceGetPCIBusId", 4010},
+    {"cuMemHostRegister", "cuMemHostRegister_v2", 6050},
+    {"cuMemHostUnregister", "cuMemHostUnregister", 4000},
+    {"cuMemcpyPeerAsync", "cuMemcpyPeerAsync", 4000},
+    {"cuStreamWriteValue32", "cuStreamWriteValue32_v2", 11070},
+    {"cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph", 12030},
+    {"cuGraphCreate", "cuGraphCreate", 10000},
+    {"cuGraphInstantiate", "cuGraphInstantiateWithFlags", 12000},
+    {"cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", 11040},
+    {"cuGraphLaunch", "cuGraphLaunch", 10000},
+    {"cuGraphExecDestroy", "cuGraphExecDestroy", 10000},
+    {"cuUserObjectCreate", "cuUserObjectCreate", 11030},
+    {"cuUserObjectRetain", "cuUserObjectRetain", 11030},
+    {"cuUserObjectRelease", "cuUserObjectRelease", 11030},
+    {"cuGraphRetainUserObject", "cuGraphRetainUserObject", 11030},
+#if CUDA_VERSION >= 12040
+    {"cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", 12030},
+    {"cuGraphAddNode", "cuGraphAddNode_v2", 12030},
+#endif
+    {"cuIpcGetMemHandle", "cuIpcGetMemHandle", 4010},
+    {"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", 11000},
+    {"cuIpcCloseMemHandle", "cuIpcCloseMemHandle", 4010},
+    {"cuIpcGetEventHandle", "cuIpcGetEventHandle", 4010},
+    {"cuIpcOpenEventHandle", "cuIpcOpenEventHandle", 4010},
+    {"cuEventRecordWithFlags", "cuEventRecordWithFlags", 11010},
+};
+
+/* The value of an out-parameter before the call. */
+static int stale;
+
+static void *exported(const char *symbol)
+{
+    void *address = dlsym(RTLD_DEFAULT, symbol);
+
+    if (address == NULL)
+        fail_msg("%s is not exported", symbol);
+    return address;
+}
+
+static CUresult look_up(const char *name, int version, void **out,
+                        CUdriverProcAddressQueryResult *status)
+{
+    *out = &stale;
+    *status = (CUdriverProcAddressQueryResult)-1;
+    return cuGetProcAddress_v2(name, out, version, CU_GET_PROC_ADDRESS_DEFAULT, status);
+}
+
+TEST(each_signature_is_found_from_its_version_on)
+{
+    CUdriverProcAddressQueryResult status;
+    void *address;
+
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        const bool is_first = i == 0 || strcmp(row[i - 1].name, row[i].name) != 0;
+        const bool is_last =
+            i + 1 == sizeof(row) / sizeof(row[0]) || strcmp(row[i + 1].name, row[i].name) != 0;
+
+        ASSERT_OK(look_up(row[i].name, row[i].version, &address, &status));
+        assert_ptr_equal(address, exported(row[i].symbol));
+        assert_int_equal(status, CU_GET_PROC_ADDRESS_SUCCESS);
+        if (is_last) {
+            ASSERT_OK(look_up(row[i].name, 13000, &address, &status));
+            assert_ptr_equal(address, exported(row[i].symbol));
+        }
+        if (is_first) {
+            ASSERT_CU(look_up(row[i].name, row[i].version - 10, &address, &status),
+                      CUDA_ERROR_NOT_FOUND);
+            assert_null(address);
+            assert_int_equal(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+        }
+    }
+}
+
+TEST(unknown_names_are_not_found)
+{
+    CUdriverProcAddressQueryResult status;
+    void *address;
+
+    ASSERT_CU(look_up("cuMemAlloc_v2", 13000, &address, &status), CUDA_ERROR_NOT_FOUND);
+    assert_int_equal(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    assert_null(address);
+    ASSERT_CU(look_up("", 13000, &address, &status), CUDA_ERROR_NOT_FOUND);
+    ASSERT_CU(look_up("cuinit", 13000, &address, &status), CUDA_ERROR_NOT_FOUND);
+    ASSERT_CU(cuGetProcAddress_v2("cuNone", &address, 13000, 0, NULL), CUDA_ERROR_NOT_FOUND);
+}
+
+TEST(lookup_rejects_invalid_arguments)
+{
+    CUdriverProcAddressQueryResult status;
+    void *address = NULL;
+
+    ASSERT_CU(look_up(NULL, 13000, &address, &status), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(look_up("cuInit", 13010, &address, &status), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGetProcAddress_v2("cuInit", NULL, 13000, 0, &status), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGetProcAddress_v2("cuInit", &address, 13000, 4, &status), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuGetProcAddress_v2("cuInit", &address, 13000, 3, &status), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuGetProcAddress_v2("cuStreamQuery", &address, 13000,
+                                  CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status));
+    assert_ptr_equal(address, exported("cuStreamQuery"));
+}
+
+TEST(old_signatures_work)
+{
+    void *address = NULL;
+
+    ASSERT_OK(cuGetProcAddress("cuMemCreate", &address, 11030, 0));
+    assert_ptr_equal(address, exported("cuMemCreate"));
+    ASSERT_CU(cuGetProcAddress("cuNone", &address, 11030, 0), CUDA_ERROR_NOT_FOUND);
+}
+
+TEST(lookup_needs_no_initialization)
+{
+    const struct xseg_sim_settings settings = small_machine();
+    CUdriverProcAddressQueryResult status;
+    CUresult (*init)(unsigned);
+    void *address = NULL;
+    CUdevice device;
+
+    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    ASSERT_OK(look_up("cuInit", 13000, &address, &status));
+    memcpy(&init, &address, sizeof(init));
+    ASSERT_CU(cuDeviceGet(&device, 0), CUDA_ERROR_NOT_INITIALIZED);
+    ASSERT_OK(init(0));
+    ASSERT_OK(cuDeviceGet(&device, 0));
+}
+
+SIM_TEST(newer_signatures_do_what_older_ones_do)
+{
+    CUresult (*get_device)(CUdevice *, CUcontext);
+    CUresult (*synchronize)(CUcontext);
+    CUresult (*get_context)(CUstream, CUcontext *, void **);
+    CUdriverProcAddressQueryResult status;
+    void *address, *green = &stale;
+    CUcontext second, of = NULL;
+    CUdevice device = -1;
+
+    ASSERT_OK(look_up("cuCtxGetDevice", 13000, &address, &status));
+    memcpy(&get_device, &address, sizeof(get_device));
+    ASSERT_OK(look_up("cuCtxSynchronize", 13000, &address, &status));
+    memcpy(&synchronize, &address, sizeof(synchronize));
+    ASSERT_OK(look_up("cuStreamGetCtx", 13000, &address, &status));
+    memcpy(&get_context, &address, sizeof(get_context));
+
+    ASSERT_OK(cuDevicePrimaryCtxRetain(&second, 1));
+    ASSERT_OK(get_device(&device, second));
+    assert_int_equal(device, 1);
+    ASSERT_OK(get_device(&device, NULL));
+    assert_int_equal(device, 0);
+    ASSERT_OK(synchronize(second));
+    ASSERT_CU(synchronize((CUcontext)(uintptr_t)5), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_OK(get_context(NULL, &of, &green));
+    assert_null(green);
+    assert_non_null(of);
+}
+
+/* --- Leaks. --- */
+
+SIM_TEST(a_clean_machine_reports_nothing)
+{
+    char text[64] = "unchanged";
+
+    ASSERT_OK(cuDevicePrimaryCtxRelease(0));
+    assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 0);
+    assert_string_equal(text, "");
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
+SIM_TEST(default_streams_are_not_leaks)
+{
+    unsigned long long id;
+
+    ASSERT_OK(cuStreamGetId(NULL, &id));
+    ASSERT_OK(cuStreamGetId(CU_STREAM_PER_THREAD, &id));
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
+}
+
+SIM_TEST(each_kind_of_leak_has_a_line)
+{
+    CUdeviceptr base = reserve(4 * GRANULE), second = reserve(GRANULE), address = 0;
+    CUgraph graph = NULL;
+    char expected[1024], text[1024];
+    CUstream stream;
+    unsigned long long id = 0;
+
+    (void)create(GRANULE);
+    back(base + GRANULE, GRANULE);
+    ASSERT_OK(cuMemAlloc(&address, 100));
+    ASSERT_OK(cuMemAlloc(&address, 100));
+    stream = new_stream();
+    ASSERT_OK(cuStreamGetId(stream, &id));
+    (void)new_event();
+    ASSERT_OK(cuEventRecord(new_event(), stream));
+    ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    launch(stream, 1);
+    launch(stream, 1);
+    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    (void)enter(1);
+    (void)enter(0);
+
+    (void)snprintf(expected, sizeof(expected),
+                   "physical memory: 2, first: 2097152 bytes on device 0, 1 reference, 0 "
+                   "mappings\n"
+                   "mappings: 1, first: 2097152 bytes at 0x%llx\n"
+                   "reservations: 2, first: 8388608 bytes at 0x%llx\n"
+                   "allocations: 2, first: 100 bytes at 0x%llx\n"
+                   "streams: 1, first: stream %llu of device 0\n"
+                   "events: 2, first: on device 0, never recorded\n"
+                   "graphs: 1, first: 2 nodes\n"
+                   "retained contexts: 2, first: device 0, 2 references\n",
+                   base + GRANULE, base, second + GRANULE, id);
+    assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 2 + 1 + 2 + 2 + 1 + 2 + 1 + 2);
+    assert_string_equal(text, expected);
+}
+
+SIM_TEST(leak_report_is_truncated_to_fit)
+{
+    char whole[512], text[512];
+
+    (void)create(GRANULE);
+    (void)reserve(GRANULE);
+    (void)xseg_sim_leaks(whole, sizeof(whole));
+    assert_true(strlen(whole) > 100 && strlen(whole) < sizeof(whole));
+    for (size_t bytes = 1; bytes < strlen(whole) + 3; bytes++) {
+        memset(text, 'x', sizeof(text));
+        assert_int_equal(xseg_sim_leaks(text, bytes), 3);
+        assert_int_equal(strlen(text), bytes <= strlen(whole) ? bytes - 1 : strlen(whole));
+        assert_memory_equal(text, whole, strlen(text));
+        assert_int_equal(text[bytes], 'x');
+    }
+}
+
+/* --- Threads. --- */
+
+enum { THREADS = 4, ROUNDS = 400 };
+
+/* cmocka's assertions longjmp, so a failed expectation ends the thread. */
+#define EXPECT(condition)      \
+    do {                       \
+        if (!(condition))      \
+            return #condition; \
+    } while (0)
+#define EXPECT_OK(call) EXPECT((call) == CUDA_SUCCESS)
+
+static const char *use_memory(int device)
+{
+    const CUmemAllocationProp prop = on_device(device);
+    const CUmemAccessDesc desc = read_write(device);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr base, block;
+
+    EXPECT_OK(cuMemAddressReserve(&base, 4 * GRANULE, 0, 0, 0));
+    for (int i = 0; i < 4; i++) {
+        EXPECT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
+        EXPECT_OK(cuMemMap(base + (size_t)i * GRANULE, GRANULE, 0, handle, 0));
+        EXPECT_OK(cuMemRelease(handle));
+    }
+    EXPECT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
+    EXPECT_OK(cuMemAlloc(&block, GRANULE));
+    EXPECT_OK(cuMemUnmap(base, 4 * GRANULE));
+    EXPECT_OK(cuMemFree(block));
+    EXPECT_OK(cuMemAddressFree(base, 4 * GRANULE));
+    return NULL;
+}
+
+static const char *use_streams(CUstream stream, CUevent event)
+{
+    EXPECT(xseg_sim_launch(stream, UINT64_MAX) == XSEG_OK);
+    EXPECT_OK(cuEventRecord(event, stream));
+    EXPECT(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    EXPECT_OK(cuStreamWaitEvent(CU_STREAM_PER_THREAD, event, 0));
+    EXPECT(cuStreamQuery(CU_STREAM_PER_THREAD) == CUDA_ERROR_NOT_READY);
+    EXPECT_OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    EXPECT_OK(cuEventQuery(event));
+    EXPECT_OK(cuStreamQuery(stream));
+    return NULL;
+}
+
+static const char *run(int device)
+{
+    const char *wrong = NULL;
+    CUcontext context, current;
+    CUstream stream;
+    CUevent event;
+
+    EXPECT_OK(cuCtxGetCurrent(&current));
+    EXPECT(current == NULL);
+    EXPECT_OK(cuDevicePrimaryCtxRetain(&context, device));
+    EXPECT_OK(cuCtxPushCurrent(context));
+    EXPECT_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    EXPECT_OK(cuEventCreate(&event, 0));
+    for (int i = 0; i < ROUNDS && wrong == NULL; i++) {
+        wrong = use_memory(device);
+        if (wrong == NULL)
+            wrong = use_streams(stream, event);
+        (void)xseg_sim_leaks(NULL, 0);
+    }
+    EXPECT_OK(cuStreamDestroy(stream));
+    EXPECT_OK(cuEventDestroy(event));
+    EXPECT_OK(cuDevicePrimaryCtxRelease(device));
+    return wrong;
+}
+
+struct worker {
+    pthread_t thread;
+    int device;
+    const char *wrong;
+};
+
+static void *work(void *argument)
+{
+    struct worker *worker = argument;
+
+    worker->wrong = run(worker->device);
+    return NULL;
+}
+
+TEST(threads_do_not_disturb_each_other)
+{
+    struct xseg_sim_settings settings = small_machine();
+    struct worker worker[THREADS];
+    char text[512];
+
+    settings.costs = "a100";
+    start(&settings);
+    (void)enter(0);
+    (void)enter(1);
+    for (int i = 0; i < THREADS; i++) {
+        worker[i] = (struct worker){.device = i % 2};
+        assert_int_equal(pthread_create(&worker[i].thread, NULL, work, &worker[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(worker[i].thread, NULL), 0);
+        if (worker[i].wrong != NULL)
+            fail_msg("thread %d: not so: %s", i, worker[i].wrong);
+    }
+    ASSERT_OK(cuDevicePrimaryCtxRelease(0));
+    ASSERT_OK(cuDevicePrimaryCtxRelease(1));
+    if (xseg_sim_leaks(text, sizeof(text)) != 0)
+        fail_msg("left: %s", text);
+    assert_int_equal(xseg_sim_calls("cuMemMap"), THREADS * ROUNDS * 4);
+    assert_int_equal(xseg_sim_used(0) + xseg_sim_used(1), 0);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What each preset charges. */
+/* The costs that each preset charges. */
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "tests/unit/sim_setup.h"
 
-/* What the clock has moved by since the last question. */
+/* The time by which the clock has advanced since the last call. */
 static uint64_t spent(void)
 {
     static uint64_t last;
@@ -96,9 +96,8 @@ static void classic_and_event_costs(const struct expected *row)
     assert_int_equal(spent(), row->free);
 }
 
-static void each_preset_charges_what_it_says(void **state)
+TEST(each_preset_charges_its_table)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         struct xseg_sim_settings settings = small_machine();
 
@@ -111,7 +110,7 @@ static void each_preset_charges_what_it_says(void **state)
     }
 }
 
-/* A file of these lines, which the caller removes. */
+/* Create a file of these lines; the caller removes it. */
 static void write_costs(char path[], const char *text)
 {
     const int file = mkstemp(path);
@@ -121,14 +120,14 @@ static void write_costs(char path[], const char *text)
     assert_int_equal(close(file), 0);
 }
 
-/* Every number is another one, so that none is charged in place of another. */
-static void a_file_charges_what_it_says(void **state)
+/* All numbers differ, so that none is charged in place of another. */
+TEST(file_charges_its_table)
 {
     static const struct expected row = {
         .reserve = 1,
         .create_2 = 3 + 2 * 5,
         .create_20 = 3 + 20 * 5,
-        .map = 900, /* its least */
+        .map = 900, /* the minimum */
         .access_2 = 31000 + 32000 + 2 * 37,
         .access_22_two_devices = 31000 + 2 * (32000 + 2 * 37) + 2 * (32000 + 20 * 37),
         .unmap_1 = 17000 + 19000 + 2 * 23,
@@ -152,11 +151,10 @@ static void a_file_charges_what_it_says(void **state)
     CUdeviceptr base, address = 0;
     CUevent event;
 
-    (void)state;
     write_costs(path, text);
     settings.costs = path;
     start(&settings);
-    assert_int_equal(unlink(path), 0); /* it has been read */
+    assert_int_equal(unlink(path), 0); /* already read */
     (void)enter(0);
     (void)spent();
     virtual_memory_costs(&row);
@@ -181,8 +179,8 @@ static void a_file_charges_what_it_says(void **state)
     assert_int_equal(spent(), 89);
 }
 
-/* A file's numbers may be large, and so may a size that is refused: their product has an end. */
-static void the_largest_costs_do_not_overflow(void **state)
+/* The numbers of a file may be large, and so may the size of a rejected request: their product saturates. */
+TEST(the_largest_costs_do_not_overflow)
 {
     static const char *const keys[] = {
         "reserve",       "address_free", "create",      "map",         "release",    "unmap",
@@ -192,7 +190,6 @@ static void the_largest_costs_do_not_overflow(void **state)
     char path[] = P_tmpdir "/xseg-costs.XXXXXX", text[2048] = "name = most\n";
     CUdeviceptr address = 0;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         (void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s = 1000000000000%s\n",
                        keys[i], strcmp(keys[i], "alloc") == 0 ? " 1000000000000" : "");
@@ -210,7 +207,7 @@ static void the_largest_costs_do_not_overflow(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-static void wide_mappings_cost_the_same_from_128_mib_on(void **state)
+TEST(wide_mappings_cost_the_same_from_128_mib_on)
 {
     static const struct {
         uint64_t mib, cost;
@@ -218,7 +215,6 @@ static void wide_mappings_cost_the_same_from_128_mib_on(void **state)
     struct xseg_sim_settings settings = small_machine();
     const CUmemAccessDesc desc = read_write(0);
 
-    (void)state;
     settings.costs = NULL;
     start(&settings);
     for (size_t i = 0; i < 3; i++) {
@@ -232,12 +228,11 @@ static void wide_mappings_cost_the_same_from_128_mib_on(void **state)
     }
 }
 
-static void refused_calls_and_waits_are_not_driver_time(void **state)
+TEST(failed_calls_and_waits_are_not_driver_time)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr address = 0;
 
-    (void)state;
     settings.costs = "a100";
     start(&settings);
     (void)enter(0);
@@ -245,7 +240,7 @@ static void refused_calls_and_waits_are_not_driver_time(void **state)
     assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, 2), XSEG_OK);
     ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 0);
-    /* Finding out that memory is short takes the driver as long as giving it. */
+    /* Detecting that memory is exhausted takes the driver as long as allocating. */
     ASSERT_CU(cuMemAlloc(&address, 2048 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 40000 + 2048 * 180);
 
@@ -269,7 +264,7 @@ static int rising(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* What so many calls of 2000 ns each were charged. */
+/* The charges of this many calls of 2000 ns each. */
 static void draw(uint64_t seed, uint64_t *charge)
 {
     struct xseg_sim_settings settings = small_machine();
@@ -287,12 +282,11 @@ static void draw(uint64_t seed, uint64_t *charge)
     }
 }
 
-static void tails_are_random_but_repeatable(void **state)
+TEST(tails_are_random_but_repeatable)
 {
     static uint64_t charge[DRAWS], again[DRAWS], other[DRAWS];
     int spikes = 0;
 
-    (void)state;
     draw(7, charge);
     draw(7, again);
     draw(8, other);
@@ -310,28 +304,12 @@ static void tails_are_random_but_repeatable(void **state)
         assert_int_equal(charge[i], 2000);
 }
 
-static void what_is_free_stays_free_with_tails(void **state)
+TEST(free_calls_remain_free_with_tails)
 {
     struct xseg_sim_settings settings = small_machine();
 
-    (void)state;
     settings.tail_seed = 1;
     start(&settings);
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_clock(), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_preset_charges_what_it_says),
-        cmocka_unit_test(a_file_charges_what_it_says),
-        cmocka_unit_test(the_largest_costs_do_not_overflow),
-        cmocka_unit_test(wide_mappings_cost_the_same_from_128_mib_on),
-        cmocka_unit_test(tails_are_random_but_repeatable),
-        cmocka_unit_test(what_is_free_stays_free_with_tails),
-        cmocka_unit_test(refused_calls_and_waits_are_not_driver_time),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Faults, and the counters of calls. */
+/* Injected faults, and counters of calls. */
 #include "tests/unit/sim_setup.h"
 
 #include <stdio.h>
@@ -15,9 +15,8 @@ static CUresult try_reserve(void)
     return result;
 }
 
-static void the_nth_call_of_a_name_fails_once(void **state)
+SIM_TEST(the_nth_call_of_a_name_fails_once)
 {
-    (void)state;
     assert_false(xseg_sim_failed());
     assert_int_equal(xseg_sim_fail("cuMemAddressReserve", 3, 999), XSEG_OK);
     ASSERT_OK(try_reserve());
@@ -30,12 +29,11 @@ static void the_nth_call_of_a_name_fails_once(void **state)
         ASSERT_OK(try_reserve());
 }
 
-static void any_call_that_can_fail(void **state)
+SIM_TEST(any_fallible_call_can_be_failed)
 {
     const char *text;
     int version;
 
-    (void)state;
     assert_int_equal(xseg_sim_fail(NULL, 2, 2), XSEG_OK);
     ASSERT_OK(cuGetErrorName(CUDA_SUCCESS, &text));
     ASSERT_OK(cuDriverGetVersion(&version));
@@ -45,9 +43,8 @@ static void any_call_that_can_fail(void **state)
     assert_true(xseg_sim_failed());
 }
 
-static void a_later_fault_replaces_an_earlier_one(void **state)
+SIM_TEST(a_later_fault_replaces_an_earlier_one)
 {
-    (void)state;
     assert_int_equal(xseg_sim_fail("cuMemAddressReserve", 1, 2), XSEG_OK);
     assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
     ASSERT_OK(try_reserve());
@@ -58,12 +55,11 @@ static void a_later_fault_replaces_an_earlier_one(void **state)
     (void)create(GRANULE);
 }
 
-static void a_fault_can_strike_where_others_would(void **state)
+SIM_TEST(fault_matches_calls_that_another_fault_skips)
 {
-    /* A fault strikes even a call that would have been refused, and cuInit. */
+    /* A fault also applies to a call that would fail anyway, and to cuInit. */
     const struct xseg_sim_settings settings = small_machine();
 
-    (void)state;
     assert_int_equal(xseg_sim_fail("cuMemUnmap", 1, 719), XSEG_OK);
     ASSERT_CU(cuMemUnmap(1, 1), CUDA_ERROR_LAUNCH_FAILED);
     ASSERT_CU(cuMemUnmap(1, 1), CUDA_ERROR_INVALID_VALUE);
@@ -89,11 +85,10 @@ static void set(unsigned slot, const struct xseg_sim_fault *fault)
     assert_int_equal(xseg_sim_fault_set(slot, fault), XSEG_OK);
 }
 
-static void every_nth_call_fails(void **state)
+SIM_TEST(every_nth_call_fails)
 {
     struct xseg_sim_fault fault = fault_in("cuMemAddressReserve", 2);
 
-    (void)state;
     fault.every = 3;
     fault.error = 999;
     set(0, &fault);
@@ -107,13 +102,12 @@ static void every_nth_call_fails(void **state)
     assert_int_equal(xseg_sim_fault_count(0), 4);
 }
 
-static void memory_runs_out_at_a_chosen_call(void **state)
+SIM_TEST(memory_runs_out_at_a_chosen_call)
 {
     struct xseg_sim_fault fault = fault_in("cuMemCreate", 3);
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
 
-    (void)state;
     fault.every = 1;
     set(1, &fault);
     (void)create(GRANULE);
@@ -122,12 +116,11 @@ static void memory_runs_out_at_a_chosen_call(void **state)
         ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-static void faults_by_address(void **state)
+SIM_TEST(faults_by_address)
 {
     struct xseg_sim_fault fault = fault_in(NULL, 1);
     CUdeviceptr base = reserve(4 * GRANULE);
 
-    (void)state;
     fault.address = base + GRANULE;
     fault.bytes = GRANULE;
     fault.every = 1;
@@ -147,12 +140,11 @@ static void faults_by_address(void **state)
     assert_int_equal(xseg_sim_fault_count(3), 1);
 }
 
-static void faults_are_independent(void **state)
+SIM_TEST(faults_are_independent)
 {
     struct xseg_sim_fault first = fault_in("cuMemAddressReserve", 2), second = fault_in(NULL, 4),
                           both = fault_in("cuMemAddressReserve", 2);
 
-    (void)state;
     second.error = 999;
     both.error = 719;
     set(2, &first);
@@ -170,13 +162,12 @@ static void faults_are_independent(void **state)
     assert_int_equal(xseg_sim_fault_count(XSEG_SIM_FAULTS), 0);
 }
 
-static void a_batch_fails_half_way(void **state)
+SIM_TEST(a_batch_fails_half_way)
 {
     struct xseg_sim_fault fault = fault_in("cuMemUnmap", 1);
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(4 * GRANULE);
 
-    (void)state;
     for (uint64_t done = 1; done <= 5; done++) {
         const uint64_t left = done < 4 ? 4 - done : 0;
 
@@ -200,27 +191,26 @@ static void a_batch_fails_half_way(void **state)
     assert_int_equal(access_of(base + 2 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     assert_int_equal(access_of(base + 3 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
     ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
-    /* Arguments come first. */
+    /* Arguments are checked first. */
     set(0, &fault);
     ASSERT_CU(cuMemSetAccess(base, 0, &desc, 1), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
 }
 
-static void somebody_else_holds_memory_and_addresses(void **state)
+SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = create(4 * GRANULE), other = 0;
     CUdeviceptr out = 0;
     size_t left = 0, total = 0;
 
-    (void)state;
     assert_int_equal(xseg_sim_set_external_memory(0, 1024 * MIB - 6 * GRANULE), XSEG_OK);
     ASSERT_OK(cuMemGetInfo(&left, &total));
     assert_int_equal(left, 2 * GRANULE);
     assert_int_equal(total, 1024 * MIB);
     ASSERT_CU(cuMemCreate(&other, 3 * GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemAlloc(&out, 3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
-    /* More than is free leaves nothing. */
+    /* More than the free memory leaves none. */
     assert_int_equal(xseg_sim_set_external_memory(0, UINT64_MAX), XSEG_OK);
     ASSERT_OK(cuMemGetInfo(&left, &total));
     assert_int_equal(left, 0);
@@ -265,13 +255,12 @@ static void bad_faults_in_full_are_refused(void)
     expect_refused(xseg_sim_fault_set(0, &fault), "struct_size");
 }
 
-/* A driver does not survive a fork; a fresh machine does not mind. */
-static void a_forked_child_is_refused(void **state)
+/* A driver does not survive a fork; a fresh machine works in the child. */
+SIM_TEST(calls_of_a_forked_child_fail)
 {
     const pid_t child = fork();
     int result = 0;
 
-    (void)state;
     if (child == 0) {
         CUdeviceptr address;
         int version, failures = 0;
@@ -289,11 +278,10 @@ static void a_forked_child_is_refused(void **state)
     ASSERT_OK(try_reserve());
 }
 
-static void bad_faults_are_refused(void **state)
+SIM_TEST(bad_faults_are_refused)
 {
     char text[8];
 
-    (void)state;
     bad_faults_in_full_are_refused();
     expect_refused(
         xseg_sim_fail("cuMemCreate_v2", 1, 2),
@@ -306,7 +294,7 @@ static void bad_faults_are_refused(void **state)
     (void)create(GRANULE);
 }
 
-/* A round of everything that memory is used for; every step undoes itself when one fails. */
+/* All uses of memory in one round; a failed step undoes itself. */
 static CUresult round_trip(void)
 {
     const CUmemAllocationProp prop = on_device(0);
@@ -339,11 +327,10 @@ static CUresult round_trip(void)
     return result;
 }
 
-static void a_failed_call_has_done_nothing(void **state)
+SIM_TEST(failed_call_has_no_effect)
 {
     uint64_t n = 1;
 
-    (void)state;
     for (;; n++) {
         assert_int_equal(xseg_sim_fail(NULL, n, 2), XSEG_OK);
         if (round_trip() == CUDA_SUCCESS)
@@ -356,11 +343,10 @@ static void a_failed_call_has_done_nothing(void **state)
     assert_int_equal(n, 7 + 1);
 }
 
-static void calls_are_counted_also_when_they_fail(void **state)
+SIM_TEST(calls_are_counted_also_when_they_fail)
 {
     uint64_t all = xseg_sim_calls(NULL);
 
-    (void)state;
     assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), 0);
     ASSERT_OK(try_reserve());
     assert_int_equal(xseg_sim_fail("cuMemAddressReserve", 1, 2), XSEG_OK);
@@ -374,14 +360,13 @@ static void calls_are_counted_also_when_they_fail(void **state)
     assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 1);
 }
 
-static void calls_of_any_signature_count_as_one_name(void **state)
+SIM_TEST(calls_of_any_signature_count_as_one_name)
 {
     CUdevice device;
     CUresult (*get_device)(CUdevice *, CUcontext);
     CUdriverProcAddressQueryResult status;
     void *address;
 
-    (void)state;
     ASSERT_OK(cuGetProcAddress("cuCtxGetDevice", &address, 13000, 0, &status));
     memcpy(&get_device, &address, sizeof(get_device));
     ASSERT_OK(cuCtxGetDevice(&device));
@@ -393,7 +378,7 @@ static void calls_of_any_signature_count_as_one_name(void **state)
     ASSERT_CU(get_device(&device, NULL), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* What a call writes to standard error. */
+/* The text that a call writes to standard error. */
 static void expect_said(const char *call, uint64_t count, const char *want)
 {
     char text[1024] = "";
@@ -414,10 +399,9 @@ static void expect_said(const char *call, uint64_t count, const char *want)
 
 #define ADVICE "; use a name without version suffix, such as cuMemCreate\n"
 
-/* A name that is mistyped counts nothing for ever, which looks like a test that passes. */
-static void names_that_are_no_calls_are_told(void **state)
+/* A fault with a mistyped name would never apply, and the test would pass. */
+SIM_TEST(unknown_call_names_are_reported)
 {
-    (void)state;
     ASSERT_OK(try_reserve());
     expect_said("cuMemAddressReserve", 1, "");
     expect_said("cuMemMap", 0, "");
@@ -426,28 +410,4 @@ static void names_that_are_no_calls_are_told(void **state)
     expect_said("cuMemAddressReserve_v2", 0,
                 "xseg-sim: xseg_sim_calls: unknown driver call, 'cuMemAddressReserve_v2'" ADVICE);
     expect_said("\033[2J", 0, "xseg-sim: xseg_sim_calls: unknown driver call, '\\x1b[2J'" ADVICE);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(the_nth_call_of_a_name_fails_once, fresh),
-        cmocka_unit_test_setup(any_call_that_can_fail, fresh),
-        cmocka_unit_test_setup(a_later_fault_replaces_an_earlier_one, fresh),
-        cmocka_unit_test_setup(a_fault_can_strike_where_others_would, fresh),
-        cmocka_unit_test_setup(every_nth_call_fails, fresh),
-        cmocka_unit_test_setup(memory_runs_out_at_a_chosen_call, fresh),
-        cmocka_unit_test_setup(faults_by_address, fresh),
-        cmocka_unit_test_setup(faults_are_independent, fresh),
-        cmocka_unit_test_setup(a_batch_fails_half_way, fresh),
-        cmocka_unit_test_setup(somebody_else_holds_memory_and_addresses, fresh),
-        cmocka_unit_test_setup(a_forked_child_is_refused, fresh),
-        cmocka_unit_test_setup(bad_faults_are_refused, fresh),
-        cmocka_unit_test_setup(a_failed_call_has_done_nothing, fresh),
-        cmocka_unit_test_setup(calls_are_counted_also_when_they_fail, fresh),
-        cmocka_unit_test_setup(calls_of_any_signature_count_as_one_name, fresh),
-        cmocka_unit_test_setup(names_that_are_no_calls_are_told, fresh),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

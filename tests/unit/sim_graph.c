@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Graphs that are made executable and launched, conditional nodes, captures into a graph, user objects. */
+/* Instantiation and launch of graphs, conditional nodes, captures into a graph, user objects. */
 #include "tests/unit/sim_setup.h"
 
-/* By the names of the driver's entry points, which other versions of the header declare or map to others. */
+/* The names of the driver's entry points, which other versions of the header declare differently or map to others. */
 #undef cuStreamUpdateCaptureDependencies
 
 CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes,
@@ -60,8 +60,8 @@ static void count_call(void *argument)
     ++*(int *)argument;
 }
 
-/* What was captured happens at each launch, and not before; the graph itself may be gone. */
-static void a_launch_does_what_was_captured(void **state)
+/* Captured work runs at each launch, not before; the graph may be destroyed. */
+SIM_TEST_BYTES(launch_runs_the_captured_work)
 {
     const CUdeviceptr base = device_memory();
     const CUstream stream = new_stream();
@@ -69,7 +69,6 @@ static void a_launch_does_what_was_captured(void **state)
     CUgraph graph;
     int calls = 0;
 
-    (void)state;
     begin(stream);
     ASSERT_OK(cuMemsetD8Async(base, 5, 64, stream));
     ASSERT_OK(cuMemcpyDtoDAsync(base + 64, base, 32, stream));
@@ -98,13 +97,12 @@ static void a_launch_does_what_was_captured(void **state)
     ASSERT_CU(cuGraphLaunch(executable, stream), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void wrong_arguments_are_refused(void **state)
+SIM_TEST(wrong_arguments_are_refused)
 {
     const CUstream stream = new_stream();
     CUgraphExec executable = NULL;
     CUgraph graph = NULL;
 
-    (void)state;
     ASSERT_CU(cuGraphCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuGraphCreate(&graph, 1), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuGraphCreate(&graph, 0));
@@ -120,14 +118,13 @@ static void wrong_arguments_are_refused(void **state)
     ASSERT_OK(cuGraphExecDestroy(executable));
 }
 
-/* The second launch begins when the first has ended, on whatever streams they are. */
-static void launches_of_one_graph_follow_each_other(void **state)
+/* The second launch starts after the first has ended, on any streams. */
+SIM_TEST(launches_of_one_graph_follow_each_other)
 {
     const CUstream first = new_stream(), second = new_stream();
     CUgraphExec executable;
     CUgraph graph;
 
-    (void)state;
     begin(first);
     launch(first, 1000);
     graph = end(first);
@@ -143,14 +140,13 @@ static void launches_of_one_graph_follow_each_other(void **state)
     ASSERT_OK(cuGraphDestroy(graph));
 }
 
-/* Events that are recorded and waited for by the graph, not by its capture. */
-static void launches_record_and_wait(void **state)
+/* Events that the graph records and waits for, not its capture. */
+SIM_TEST(launches_record_and_wait)
 {
     const CUstream stream = new_stream(), side = new_stream();
     const CUevent before = new_event(), after = new_event();
     CUgraphExec executable;
 
-    (void)state;
     ASSERT_CU(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL),
               CUDA_ERROR_INVALID_VALUE);
     begin(stream);
@@ -203,21 +199,19 @@ static void unmap_under_a_launch(void)
     (void)cuMemUnmap(base, GRANULE);
 }
 
-static void memory_has_to_be_there_at_each_launch(void **state)
+SIM_TEST(memory_must_be_mapped_at_each_launch)
 {
-    (void)state;
     EXPECT_REPORT(launch_on_unmapped_memory, "cuGraphLaunch");
     EXPECT_REPORT(unmap_under_a_launch, "cuMemUnmap");
 }
 
-static void a_capture_goes_into_a_graph_that_is_there(void **state)
+SIM_TEST(capture_extends_an_existing_graph)
 {
     const CUstream stream = new_stream();
     CUgraphNode first = NULL, other[2];
     CUgraph graph = NULL, same = NULL, another = NULL;
     size_t count = 1;
 
-    (void)state;
     begin(stream);
     launch(stream, 0);
     graph = end(stream);
@@ -239,10 +233,10 @@ static void a_capture_goes_into_a_graph_that_is_there(void **state)
     ASSERT_OK(cuGraphGetRootNodes(graph, other, &count));
     assert_int_equal(count, 1);
     assert_ptr_equal(other[0], first);
-    /* The program knows the graph. */
+    /* The graph belongs to the program. */
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, another, NULL, NULL, 0, 0));
     ASSERT_OK(cuStreamEndCapture(stream, NULL));
-    /* A capture that fails leaves the graph to the program. */
+    /* A failed capture leaves the graph to the program. */
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, 0));
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     ASSERT_CU(cuStreamEndCapture(stream, &same), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -274,7 +268,7 @@ static CUgraphNodeParams conditional(CUgraphConditionalHandle handle, int type, 
     return wanted;
 }
 
-/* A body that fills one byte, behind `base`. */
+/* A body that fills one byte at an offset from `base`. */
 static void fill_in(CUgraph body, CUstream stream, CUdeviceptr address)
 {
     CUgraph same = NULL;
@@ -285,7 +279,7 @@ static void fill_in(CUgraph body, CUstream stream, CUdeviceptr address)
     ASSERT_OK(cuStreamEndCapture(stream, &same));
 }
 
-/* Which of the bodies of a conditional node have run, a bit for each. */
+/* Which bodies of a conditional node have run, one bit for each. */
 static unsigned bodies_that_run(int type, unsigned size, unsigned value)
 {
     const CUdeviceptr base = device_memory();
@@ -312,9 +306,8 @@ static unsigned bodies_that_run(int type, unsigned size, unsigned value)
     return bits;
 }
 
-static void a_value_chooses_the_body(void **state)
+SIM_TEST_BYTES(condition_value_selects_the_body)
 {
-    (void)state;
     assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 1, 1), 1);
     assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 1, 0), 0);
     assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 2, 7), 1);
@@ -325,14 +318,13 @@ static void a_value_chooses_the_body(void **state)
     assert_int_equal(bodies_that_run(2, 3, 3), 0);
 }
 
-static void wrong_conditions_are_refused(void **state)
+SIM_TEST(wrong_conditions_are_refused)
 {
     CUgraph graph = NULL, other = NULL;
     CUgraphConditionalHandle handle;
     CUgraphNodeParams wanted;
     CUgraphNode node = NULL;
 
-    (void)state;
     ASSERT_OK(cuGraphCreate(&graph, 0));
     ASSERT_OK(cuGraphCreate(&other, 0));
     ASSERT_CU(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0), CUDA_ERROR_INVALID_VALUE);
@@ -352,15 +344,14 @@ static void wrong_conditions_are_refused(void **state)
     ASSERT_OK(cuGraphDestroy(other));
 }
 
-/* The graph goes under the capture of a body, which is spoilt and can still be ended. */
-static void a_graph_can_go_under_the_capture_of_its_body(void **state)
+/* The graph is destroyed during the capture of a body, which is invalidated and can still be ended. */
+SIM_TEST(graph_can_be_destroyed_during_the_capture_of_its_body)
 {
     const CUstream stream = new_stream();
     CUgraph graph = NULL, body = NULL;
     CUgraphNodeParams wanted;
     CUgraphNode node = NULL;
 
-    (void)state;
     ASSERT_OK(cuGraphCreate(&graph, 0));
     wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 1);
     ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
@@ -375,8 +366,8 @@ static void a_graph_can_go_under_the_capture_of_its_body(void **state)
 
 #if CUDA_VERSION >= 12040
 
-/* A graph is not instantiable while a body of it is captured into, however deep. */
-static void a_graph_is_whole_when_it_is_instantiated(void **state)
+/* A graph cannot be instantiated while one of its bodies is being captured, at any depth. */
+SIM_TEST(graph_is_complete_at_instantiation)
 {
     const CUstream stream = new_stream();
     CUgraph graph = NULL, body = NULL;
@@ -384,7 +375,6 @@ static void a_graph_is_whole_when_it_is_instantiated(void **state)
     CUgraphNodeParams wanted;
     CUgraphNode node = NULL;
 
-    (void)state;
     ASSERT_OK(cuGraphCreate(&graph, 0));
     wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 2);
     ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
@@ -402,7 +392,7 @@ static void a_graph_is_whole_when_it_is_instantiated(void **state)
     ASSERT_OK(cuGraphDestroy(graph));
 }
 
-static void an_executable_holds_the_objects_of_bodies(void **state)
+SIM_TEST(executable_retains_objects_of_its_bodies)
 {
     CUuserObject object = NULL;
     CUgraphExec executable;
@@ -411,7 +401,6 @@ static void an_executable_holds_the_objects_of_bodies(void **state)
     CUgraphNode node = NULL;
     int gone = 0;
 
-    (void)state;
     ASSERT_OK(cuGraphCreate(&graph, 0));
     wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 2);
     ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
@@ -427,14 +416,13 @@ static void an_executable_holds_the_objects_of_bodies(void **state)
 
 #endif
 
-/* A launch that is refused has queued nothing. */
-static void a_launch_is_all_or_nothing(void **state)
+/* A failed launch has queued nothing. */
+SIM_TEST_BYTES(a_launch_is_all_or_nothing)
 {
     const CUdeviceptr base = device_memory(), other = device_memory();
     const CUstream stream = new_stream();
     CUgraphExec executable;
 
-    (void)state;
     begin(stream);
     ASSERT_OK(cuMemsetD8Async(base, 5, 64, stream));
     ASSERT_OK(cuMemsetD8Async(other, 5, 64, stream));
@@ -460,14 +448,13 @@ static void begin_with_object(CUstream stream, int *gone)
     ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
 }
 
-/* The graph of a capture that fails goes with it, and what it referred to is told before the call returns. */
-static void objects_go_with_a_capture_that_fails(void **state)
+/* The graph of a failed capture is destroyed with it, and its objects are notified before the call returns. */
+SIM_TEST(objects_are_released_with_a_failed_capture)
 {
     const CUstream stream = new_stream();
     CUgraph graph = NULL;
     int gone = 0;
 
-    (void)state;
     begin_with_object(stream, &gone);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_int_equal(gone, 0);
@@ -475,20 +462,19 @@ static void objects_go_with_a_capture_that_fails(void **state)
     assert_int_equal(gone, 1);
 }
 
-/* As with a context that ends under the capture. */
-static void objects_go_with_the_context_of_a_capture(void **state)
+/* The same if the context is destroyed during the capture. */
+SIM_TEST(objects_are_released_with_the_context_of_a_capture)
 {
     const CUstream stream = new_stream();
     int gone = 0;
 
-    (void)state;
     begin_with_object(stream, &gone);
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
     assert_int_equal(gone, 1);
 }
 
-/* What a capture hands out as its needs can be given back to it, all or a part: nothing is added. */
-static void needs_are_given_back(void **state)
+/* The dependencies that a capture returns can be set again, all or some: nothing is added. */
+SIM_TEST(dependencies_are_released)
 {
     enum { SIDES = 3 };
     const CUstream stream = new_stream();
@@ -497,7 +483,6 @@ static void needs_are_given_back(void **state)
     CUstreamCaptureStatus status;
     size_t count = 0;
 
-    (void)state;
     begin(stream);
     launch(stream, 0);
     ASSERT_OK(cuEventRecord(forked, stream));
@@ -527,14 +512,13 @@ static void needs_are_given_back(void **state)
     (void)cuStreamEndCapture(stream, &(CUgraph){NULL});
 }
 
-static void objects_go_with_what_refers_to_them(void **state)
+SIM_TEST(objects_are_released_with_the_last_reference)
 {
     CUuserObject object = NULL;
     CUgraphExec executable;
     CUgraph graph = NULL;
     int gone = 0;
 
-    (void)state;
     ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 0, 1), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 1, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
@@ -551,44 +535,16 @@ static void objects_go_with_what_refers_to_them(void **state)
     ASSERT_CU(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void what_is_left_is_a_leak(void **state)
+SIM_TEST(remaining_graphs_are_leaks)
 {
     CUuserObject object = NULL;
     CUgraph graph = NULL;
     char text[512];
 
-    (void)state;
     ASSERT_OK(cuGraphCreate(&graph, 0));
     (void)executable_of(graph);
     ASSERT_OK(cuUserObjectCreate(&object, text, count_call, 1, 1));
     (void)xseg_sim_leaks(text, sizeof(text));
     assert_non_null(strstr(text, "executable graphs: 1"));
     assert_non_null(strstr(text, "user objects: 1"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_launch_does_what_was_captured, with_bytes),
-        cmocka_unit_test_setup(wrong_arguments_are_refused, fresh),
-        cmocka_unit_test_setup(launches_of_one_graph_follow_each_other, fresh),
-        cmocka_unit_test_setup(launches_record_and_wait, fresh),
-        cmocka_unit_test_setup(memory_has_to_be_there_at_each_launch, fresh),
-        cmocka_unit_test_setup(a_capture_goes_into_a_graph_that_is_there, fresh),
-#if CUDA_VERSION >= 12040
-        cmocka_unit_test_setup(a_value_chooses_the_body, with_bytes),
-        cmocka_unit_test_setup(wrong_conditions_are_refused, fresh),
-        cmocka_unit_test_setup(a_graph_can_go_under_the_capture_of_its_body, fresh),
-        cmocka_unit_test_setup(a_graph_is_whole_when_it_is_instantiated, fresh),
-        cmocka_unit_test_setup(an_executable_holds_the_objects_of_bodies, fresh),
-#endif
-        cmocka_unit_test_setup(a_launch_is_all_or_nothing, with_bytes),
-        cmocka_unit_test_setup(objects_go_with_a_capture_that_fails, fresh),
-        cmocka_unit_test_setup(objects_go_with_the_context_of_a_capture, fresh),
-        cmocka_unit_test_setup(needs_are_given_back, fresh),
-        cmocka_unit_test_setup(objects_go_with_what_refers_to_them, fresh),
-        cmocka_unit_test_setup(what_is_left_is_a_leak, fresh),
-    };
-
-    return cmocka_run_group_tests_name("sim_graph", tests, NULL, NULL);
 }

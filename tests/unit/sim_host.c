@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Pinned host memory, and copies that leave holes alone. */
+/* Pinned host memory, and copies that skip unmapped memory. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "tests/support/emulated.h"
+#include "tests/support/emulator.h"
 #include "tests/unit/sim_setup.h"
 
 #define LARGE ((size_t)64 << 20)
@@ -28,17 +28,11 @@ static CUdeviceptr device_memory(size_t bytes)
     return base;
 }
 
-static unsigned char *bytes_at(CUdeviceptr address)
-{
-    return (unsigned char *)(uintptr_t)address;
-}
-
-static void wrong_arguments_are_refused(void **state)
+SIM_TEST(wrong_arguments_are_refused)
 {
     unsigned char *host = NULL;
     int local = 0;
 
-    (void)state;
     ASSERT_CU(cuMemHostAlloc(NULL, 4096, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuMemHostAlloc((void **)&host, 0, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuMemHostAlloc((void **)&host, 4096, 64), CUDA_ERROR_INVALID_VALUE);
@@ -49,12 +43,11 @@ static void wrong_arguments_are_refused(void **state)
     ASSERT_CU(cuMemFreeHost(host), CUDA_ERROR_INVALID_VALUE);
 }
 
-/* Registered memory is pinned as given memory is, and stays the program's. */
-static void memory_of_the_program_can_be_pinned(void **state)
+/* Registered memory is pinned like allocated memory, and still belongs to the program. */
+SIM_TEST(program_memory_can_be_pinned)
 {
     unsigned char *own = malloc(8192), *given = pinned(4096);
 
-    (void)state;
     assert_non_null(own);
     memset(own, 7, 8192);
     ASSERT_CU(cuMemHostRegister(NULL, 4096, 0), CUDA_ERROR_INVALID_VALUE);
@@ -83,7 +76,7 @@ static unsigned number_at(const void *address, CUpointer_attribute attribute)
     return value;
 }
 
-static void pinned_memory_is_known_by_its_address(void **state)
+SIM_TEST(pinned_memory_is_known_by_its_address)
 {
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                    CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
@@ -92,7 +85,6 @@ static void pinned_memory_is_known_by_its_address(void **state)
     CUdeviceptr there = 1;
     void *answers[] = {&type, &there}, *pointer = NULL;
 
-    (void)state;
     assert_int_equal(number_at(host + 4095, CU_POINTER_ATTRIBUTE_MEMORY_TYPE), CU_MEMORYTYPE_HOST);
     assert_int_equal(number_at(host, CU_POINTER_ATTRIBUTE_MAPPED), 0);
     ASSERT_OK(cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_HOST_POINTER,
@@ -107,13 +99,12 @@ static void pinned_memory_is_known_by_its_address(void **state)
               CUDA_ERROR_INVALID_VALUE);
 }
 
-/* A stream writes a word in its turn. */
-static void a_stream_writes_a_value(void **state)
+/* A stream writes a word in stream order. */
+SIM_TEST_BYTES(a_stream_writes_a_value)
 {
     const CUdeviceptr base = device_memory(GRANULE);
     const CUstream stream = new_stream();
 
-    (void)state;
     ASSERT_CU(cuStreamWriteValue32(stream, base + 2, 1, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuStreamWriteValue32(stream, base, 1, 8), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuStreamWriteValue32(stream, 4096, 1, 0), CUDA_ERROR_INVALID_VALUE);
@@ -127,13 +118,12 @@ static void a_stream_writes_a_value(void **state)
 }
 
 /* From one device to another, on a stream of either. */
-static void a_copy_goes_from_device_to_device(void **state)
+SIM_TEST_BYTES(copy_moves_bytes_between_devices)
 {
     const CUcontext first = enter(0), second = enter(1);
     const CUstream stream = new_stream();
     CUdeviceptr from = 0, to = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&to, GRANULE));
     ASSERT_OK(cuCtxSetCurrent(first));
     ASSERT_OK(cuMemAlloc(&from, GRANULE));
@@ -148,27 +138,25 @@ static void a_copy_goes_from_device_to_device(void **state)
     ASSERT_OK(cuMemFree(from));
 }
 
-static void what_is_not_freed_is_a_leak(void **state)
+SIM_TEST(unfreed_host_memory_is_a_leak)
 {
     char text[256];
 
-    (void)state;
     unsigned char *host = pinned(12345);
     assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 2);
     assert_non_null(strstr(text, "pinned host memory: 1, first: 12345 bytes"));
     ASSERT_OK(cuMemFreeHost(host));
     assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
-    (void)pinned(100); /* ends with the machine */
+    (void)pinned(100); /* freed with the machine */
 }
 
-/* Between pinned and device memory an asynchronous copy happens in its turn, not in the call. */
-static void copies_happen_in_their_turn(void **state)
+/* Between pinned and device memory an asynchronous copy runs in stream order, not in the call. */
+SIM_TEST_BYTES(copies_run_in_stream_order)
 {
     const CUdeviceptr base = device_memory(GRANULE);
     const CUstream stream = new_stream();
     unsigned char *host = pinned(4096);
 
-    (void)state;
     memset(host, 1, 4096);
     launch(stream, UINT64_MAX);
     ASSERT_OK(cuMemcpyHtoDAsync(base, host, 4096, stream));
@@ -196,9 +184,8 @@ static void free_what_a_copy_needs(void)
     (void)cuMemFreeHost(host);
 }
 
-static void freeing_under_a_copy_is_reported(void **state)
+SIM_TEST_BYTES(free_during_a_copy_is_reported)
 {
-    (void)state;
     EXPECT_REPORT(free_what_a_copy_needs,
                   "queued copy accesses the host memory; synchronize its stream first",
                   "xseg-sim: cuMemFreeHost: ", "4096 bytes");
@@ -218,15 +205,14 @@ static size_t resident(const unsigned char *from, size_t bytes)
     return count;
 }
 
-/* Little in a lot of memory: what the copies make has as little, and the rest is zero. */
-/* What a free waits for happens before the memory goes. */
-static void what_a_free_waits_for_happens_first(void **state)
+/* Few bytes in a large range: the target of a copy has as few resident pages, and the rest is zero. */
+/* Work that a free waits for runs before the memory is unmapped. */
+SIM_TEST_BYTES(free_waits_for_earlier_work)
 {
     const CUstream stream = new_stream();
     CUdeviceptr ptr = 0;
     unsigned char found = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&ptr, GRANULE));
     unsigned char *host = pinned(4096);
     assert_int_equal(xseg_sim_launch(stream, 1000000), XSEG_OK);
@@ -239,15 +225,14 @@ static void what_a_free_waits_for_happens_first(void **state)
     ASSERT_OK(cuStreamDestroy(stream));
 }
 
-static void copies_leave_holes_alone(void **state)
+SIM_TEST_BYTES(copies_skip_unmapped_memory)
 {
     const CUdeviceptr base = device_memory(LARGE), second = device_memory(LARGE);
     unsigned char *host = pinned(LARGE);
 
-    (void)state;
     bytes_at(base)[5000] = 7;
     bytes_at(base)[LARGE - 1] = 8;
-    memset(host, 9, 3 * MIB); /* of which nothing may be left */
+    memset(host, 9, 3 * MIB); /* all of it must be overwritten */
     memset(bytes_at(second), 9, 3 * MIB);
     ASSERT_OK(cuMemcpyDtoH(host, base, LARGE));
     assert_true(resident(host, LARGE) <= 16);
@@ -257,7 +242,7 @@ static void copies_leave_holes_alone(void **state)
         assert_int_equal(bytes_at(second)[at], at == 5000 ? 7 : 0);
     }
     assert_int_equal(bytes_at(second)[LARGE - 1], 8);
-    /* A part that starts and ends inside of pages. */
+    /* A part that starts and ends inside pages. */
     ASSERT_OK(cuMemcpyDtoD(base + 100, second + 4096, LARGE / 2));
     assert_int_equal(bytes_at(base)[100 + 5000 - 4096], 7);
     ASSERT_OK(cuMemsetD8(base + 50, 0, LARGE - 51));
@@ -265,7 +250,7 @@ static void copies_leave_holes_alone(void **state)
     assert_int_equal(bytes_at(base)[LARGE - 1], 8);
 }
 
-/* The flags of the mapping that an address lies in, as the kernel lists them; "" if it does not. */
+/* The flags of the mapping at an address from /proc/self/smaps; "" if there is none. */
 static void read_flags(const void *at, char *flags, size_t bytes)
 {
     FILE *maps = fopen("/proc/self/smaps", "r");
@@ -284,13 +269,12 @@ static void read_flags(const void *at, char *flags, size_t bytes)
         (void)fclose(maps);
 }
 
-/* Where the system gives huge pages unless a mapping refuses them, a byte would take 2 MiB. */
-static void no_memory_comes_in_huge_pages(void **state)
+/* Where transparent huge pages are always on, one byte would take 2 MiB. */
+SIM_TEST_BYTES(no_memory_uses_huge_pages)
 {
     const void *const memory[] = {pinned(LARGE), bytes_at(device_memory(LARGE))};
     char flags[512];
 
-    (void)state;
     read_flags(memory[0], flags, sizeof(flags));
     if (is_emulated() || flags[0] == '\0' ||
         access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0) {
@@ -301,23 +285,4 @@ static void no_memory_comes_in_huge_pages(void **state)
         read_flags(memory[i], flags, sizeof(flags));
         assert_non_null(strstr(flags, " nh"));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(wrong_arguments_are_refused, fresh),
-        cmocka_unit_test_setup(memory_of_the_program_can_be_pinned, fresh),
-        cmocka_unit_test_setup(pinned_memory_is_known_by_its_address, fresh),
-        cmocka_unit_test_setup(a_stream_writes_a_value, with_bytes),
-        cmocka_unit_test_setup(a_copy_goes_from_device_to_device, with_bytes),
-        cmocka_unit_test_setup(what_is_not_freed_is_a_leak, fresh),
-        cmocka_unit_test_setup(copies_happen_in_their_turn, with_bytes),
-        cmocka_unit_test_setup(freeing_under_a_copy_is_reported, with_bytes),
-        cmocka_unit_test_setup(what_a_free_waits_for_happens_first, with_bytes),
-        cmocka_unit_test_setup(copies_leave_holes_alone, with_bytes),
-        cmocka_unit_test_setup(no_memory_comes_in_huge_pages, with_bytes),
-    };
-
-    return cmocka_run_group_tests_name("sim_host", tests, NULL, NULL);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Reservations, physical memory, mappings and access rights: what is refused, and what is counted. */
+/* Reservations, physical memory, mappings and access rights: rejected calls, and accounting. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "tests/unit/sim_setup.h"
 
-/* The scene of the refusals: a reservation of eight granules with mappings of 1, 2, none, 1, ... */
+/* The state for rejected calls: a reservation of eight granules with mappings of 1, 2, none, 1, ... */
 struct scene {
     CUdeviceptr base;
     CUmemGenericAllocationHandle one, two, released;
@@ -147,7 +147,7 @@ static const struct {
 #undef ROW
 };
 
-/* Everything that a refused call could have changed. */
+/* All state that a rejected call could change. */
 struct count {
     uint64_t used, peak;
     size_t leaks;
@@ -165,9 +165,8 @@ static struct count take_count(void)
     return count;
 }
 
-static void refused_calls_say_why_and_change_nothing(void **state)
+TEST(failed_calls_report_a_cause_and_change_nothing)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(refusal) / sizeof(refusal[0]); i++) {
         struct count before, after;
         struct scene scene;
@@ -188,11 +187,10 @@ static void refused_calls_say_why_and_change_nothing(void **state)
     }
 }
 
-static void a_refused_call_does_not_move_the_next_address(void **state)
+SIM_TEST(failed_call_does_not_move_the_next_address)
 {
     CUdeviceptr first, out = 0;
 
-    (void)state;
     first = reserve(GRANULE);
     ASSERT_CU(cuMemAlloc(&out, 2048 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemAddressReserve(&out, (size_t)1 << 47, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -200,11 +198,10 @@ static void a_refused_call_does_not_move_the_next_address(void **state)
     assert_int_equal(reserve(GRANULE), first + GRANULE);
 }
 
-static void addresses_rise_and_are_aligned(void **state)
+SIM_TEST(addresses_rise_and_are_aligned)
 {
     CUdeviceptr last = 0;
 
-    (void)state;
     for (size_t i = 0; i < 300; i++) {
         const size_t alignment = i % 3 == 0 ? 0 : (size_t)1 << (12 + i % 24);
         CUdeviceptr address = 0;
@@ -226,7 +223,7 @@ static void addresses_rise_and_are_aligned(void **state)
     assert_true(last < (CUdeviceptr)1 << 47);
 }
 
-static void a_run_of_the_same_calls_gives_the_same_addresses(void **state)
+SIM_TEST(a_run_of_the_same_calls_gives_the_same_addresses)
 {
     CUdeviceptr first;
 
@@ -235,12 +232,11 @@ static void a_run_of_the_same_calls_gives_the_same_addresses(void **state)
     assert_int_equal(reserve(3 * GRANULE), first);
 }
 
-static void ranges_are_found_after_many_were_given_back(void **state)
+SIM_TEST(ranges_are_found_after_many_releases)
 {
     enum { KEPT = 50 };
     CUdeviceptr kept[KEPT];
 
-    (void)state;
     for (int i = 0; i < KEPT; i++) {
         kept[i] = reserve(2 * GRANULE);
         for (int j = 0; j < 20; j++)
@@ -254,16 +250,15 @@ static void ranges_are_found_after_many_were_given_back(void **state)
     }
 }
 
-/* 128 TiB, but for what lies below the first address. */
+/* 128 TiB, except for the range below the first address. */
 #define TIB ((uint64_t)1 << 40)
 
-static void addresses_come_again_once_all_were_used(void **state)
+SIM_TEST(addresses_are_reused_once_all_were_used)
 {
     const CUdeviceptr first = reserve(TIB), kept = reserve(4 * GRANULE);
     CUdeviceptr last = 0, base = 0;
     unsigned fell = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAddressFree(first, TIB));
     back(kept + GRANULE, 2 * GRANULE);
     last = kept;
@@ -274,7 +269,7 @@ static void addresses_come_again_once_all_were_used(void **state)
         if (base < last && fell++ == 0)
             assert_int_equal(base, first);
         last = base;
-        /* What lies there by now is found there. */
+        /* Memory that is mapped there now is found there. */
         back(base + TIB - GRANULE, GRANULE);
         ASSERT_OK(cuMemUnmap(base + TIB - GRANULE, GRANULE));
         ASSERT_OK(cuMemAddressFree(base, TIB));
@@ -285,19 +280,18 @@ static void addresses_come_again_once_all_were_used(void **state)
     ASSERT_OK(cuMemAddressFree(kept, 4 * GRANULE));
 }
 
-/* Many that live, of all sizes and alignments, while the space is used up again and again. */
-static void addresses_that_come_again_belong_to_one_range(void **state)
+/* Many live ranges of all sizes and alignments, while the address space is used up repeatedly. */
+SIM_TEST(reused_addresses_belong_to_one_range)
 {
     enum { RANGES = 40 };
     CUdeviceptr base[RANGES] = {0};
     uint64_t bytes[RANGES] = {0}, random = 11;
     unsigned refused = 0;
 
-    (void)state;
     for (int round = 0; round < 2000; round++) {
-        const unsigned i = (unsigned)(draw_next(&random) % RANGES);
-        const uint64_t size = (1 + draw_next(&random) % (3 * TIB / GRANULE)) * GRANULE;
-        const uint64_t alignment = (uint64_t)GRANULE << draw_next(&random) % 12;
+        const unsigned i = (unsigned)(rng_next(&random) % RANGES);
+        const uint64_t size = (1 + rng_next(&random) % (3 * TIB / GRANULE)) * GRANULE;
+        const uint64_t alignment = (uint64_t)GRANULE << rng_next(&random) % 12;
         CUdeviceptr start = 0, inside = 0;
 
         if (base[i] != 0)
@@ -312,22 +306,21 @@ static void addresses_that_come_again_belong_to_one_range(void **state)
         for (unsigned j = 0; j < RANGES; j++)
             assert_true(j == i || base[j] == 0 || base[i] + size <= base[j] ||
                         base[j] + bytes[j] <= base[i]);
-        inside = base[i] + draw_next(&random) % size;
+        inside = base[i] + rng_next(&random) % size;
         ASSERT_OK(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside));
         assert_int_equal(start, base[i]);
     }
-    assert_true(refused < 200); /* for want of a gap that is long enough */
+    assert_true(refused < 200); /* without a gap that is long enough */
     for (unsigned i = 0; i < RANGES; i++)
         if (base[i] != 0)
             ASSERT_OK(cuMemAddressFree(base[i], bytes[i]));
 }
 
-static void addresses_run_out_and_come_back(void **state)
+TEST(exhausted_addresses_are_available_after_a_free)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr whole, out = 0;
 
-    (void)state;
     settings.address_bytes = 64 * MIB;
     start(&settings);
     (void)enter(0);
@@ -340,13 +333,12 @@ static void addresses_run_out_and_come_back(void **state)
     assert_true(reserve(64 * MIB) > whole);
 }
 
-static void memory_is_counted_by_physical_bytes(void **state)
+SIM_TEST(memory_is_counted_by_physical_bytes)
 {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr base = reserve(8 * GRANULE), out = 0;
     size_t left = 0, total = 0;
 
-    (void)state;
     assert_int_equal(xseg_sim_used(0), 0);
     handle = create(4 * GRANULE);
     assert_int_equal(xseg_sim_used(0), 4 * GRANULE);
@@ -375,13 +367,12 @@ static void memory_is_counted_by_physical_bytes(void **state)
     assert_int_equal(xseg_sim_used(64), 0);
 }
 
-static void memory_can_be_taken_to_the_last_granule(void **state)
+SIM_TEST(memory_can_be_allocated_to_the_last_granule)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle all = create(1022 * MIB), handle = 0;
     CUdeviceptr out = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&out, GRANULE));
     ASSERT_CU(cuMemAlloc(&out, 1), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -389,13 +380,12 @@ static void memory_can_be_taken_to_the_last_granule(void **state)
     ASSERT_OK(cuMemCreate(&handle, 1022 * MIB, &prop, 0));
 }
 
-static void a_fresh_mapping_has_no_access(void **state)
+SIM_TEST(a_fresh_mapping_has_no_access)
 {
     const CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
     CUmemAccessDesc desc = read_write(1);
     CUdeviceptr base = reserve(4 * GRANULE);
 
-    (void)state;
     back(base, GRANULE);
     back(base + GRANULE, 2 * GRANULE);
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -415,24 +405,22 @@ static void a_fresh_mapping_has_no_access(void **state)
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-static void a_bad_descriptor_behind_a_good_one_grants_nothing(void **state)
+SIM_TEST(invalid_descriptor_after_a_valid_one_grants_nothing)
 {
     const CUmemAccessDesc desc[2] = {read_write(0), read_write(7)};
     CUdeviceptr base = reserve(GRANULE);
 
-    (void)state;
     back(base, GRANULE);
     ASSERT_CU(cuMemSetAccess(base, GRANULE, desc, 2), CUDA_ERROR_INVALID_DEVICE);
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-static void several_mappings_in_one_call(void **state)
+TEST(one_call_may_unmap_several_mappings)
 {
     struct xseg_sim_settings settings = small_machine();
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base;
 
-    (void)state;
     for (int one_by_one = 0; one_by_one < 2; one_by_one++) {
         const CUresult expected = one_by_one ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 
@@ -456,13 +444,12 @@ static void several_mappings_in_one_call(void **state)
     }
 }
 
-/* cuda-python #2882: without that release the memory is lost. */
-static void a_retained_handle_is_the_same_and_needs_its_own_release(void **state)
+/* cuda-python #2882: without that release the memory leaks. */
+SIM_TEST(a_retained_handle_is_the_same_and_needs_its_own_release)
 {
     CUmemGenericAllocationHandle handle = create(2 * GRANULE), again = 0;
     CUdeviceptr base = reserve(2 * GRANULE);
 
-    (void)state;
     ASSERT_OK(cuMemMap(base, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemRelease(handle));
     ASSERT_CU(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
@@ -475,11 +462,10 @@ static void a_retained_handle_is_the_same_and_needs_its_own_release(void **state
     ASSERT_CU(cuMemRelease(again), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void a_range_can_be_mapped_again_after_unmap(void **state)
+SIM_TEST(a_range_can_be_mapped_again_after_unmap)
 {
     CUdeviceptr base = reserve(4 * GRANULE);
 
-    (void)state;
     for (size_t i = 0; i < 100; i++) {
         back(base + i % 3 * GRANULE, GRANULE * (1 + i % 2));
         ASSERT_OK(cuMemUnmap(base + i % 3 * GRANULE, GRANULE * (1 + i % 2)));
@@ -487,12 +473,11 @@ static void a_range_can_be_mapped_again_after_unmap(void **state)
     ASSERT_OK(cuMemAddressFree(base, 4 * GRANULE));
 }
 
-static void virtual_memory_needs_no_context(void **state)
+SIM_TEST(virtual_memory_needs_no_context)
 {
     const CUmemAccessDesc desc = read_write(1);
     CUdeviceptr base;
 
-    (void)state;
     ASSERT_OK(cuCtxSetCurrent(NULL));
     base = reserve(GRANULE);
     back(base, GRANULE);
@@ -501,7 +486,7 @@ static void virtual_memory_needs_no_context(void **state)
     ASSERT_OK(cuMemAddressFree(base, GRANULE));
 }
 
-static void without_virtual_memory_every_such_call_is_refused(void **state)
+TEST(virtual_memory_calls_fail_without_support)
 {
     struct xseg_sim_settings settings = small_machine();
     const CUmemAllocationProp prop = on_device(0);
@@ -510,7 +495,6 @@ static void without_virtual_memory_every_such_call_is_refused(void **state)
     size_t size;
     int value = 1;
 
-    (void)state;
     settings.without_vmm = true;
     start(&settings);
     (void)enter(0);
@@ -624,9 +608,8 @@ static void unmap_in_a_foreign_context(void)
     (void)cuMemUnmap(base, GRANULE);
 }
 
-static void memory_in_use_ends_in_a_report(void **state)
+TEST(unmapping_memory_in_use_is_reported)
 {
-    (void)state;
     EXPECT_REPORT(
         unmap_under_work,
         "xseg-sim: cuMemUnmap: undefined behavior, queued work accesses the memory; synchronize "
@@ -644,9 +627,8 @@ static void memory_in_use_ends_in_a_report(void **state)
                   "context:      device 1", "accesses unknown memory");
 }
 
-static void unreachable_memory_ends_in_a_report(void **state)
+TEST(access_to_unreachable_memory_is_reported)
 {
-    (void)state;
     EXPECT_REPORT(touch_nothing, "neither reserved nor allocated", "0x1000, accessed by device 0",
                   "call:         xseg_sim_launch_on");
     EXPECT_REPORT(touch_a_hole, "access to an unmapped address", "0x200200000",
@@ -657,20 +639,19 @@ static void unreachable_memory_ends_in_a_report(void **state)
                   "1 bytes on device 0 at 0x200000000, created by cuMemAlloc");
 }
 
-static void memory_can_go_when_its_work_has_ended(void **state)
+SIM_TEST(memory_can_be_unmapped_after_its_work)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(4 * GRANULE), address = 0;
     CUstream stream = new_stream(), other = new_stream();
 
-    (void)state;
     for (int way = 0; way < 5; way++) {
         CUevent event = new_event();
 
         back(base, GRANULE);
         back(base + GRANULE, GRANULE);
         ASSERT_OK(cuMemSetAccess(base, 2 * GRANULE, &desc, 1));
-        /* Work elsewhere, and open work, is no matter. */
+        /* Work elsewhere, and open-ended work, does not matter. */
         assert_int_equal(xseg_sim_launch_on(other, UINT64_MAX, base + GRANULE, 8), XSEG_OK);
         assert_int_equal(xseg_sim_launch_on(stream, 1000, base, GRANULE), XSEG_OK);
         ASSERT_OK(cuEventRecord(event, stream));
@@ -694,7 +675,7 @@ static void memory_can_go_when_its_work_has_ended(void **state)
     ASSERT_OK(cuMemAlloc(&address, 100));
     assert_int_equal(xseg_sim_launch_on(stream, 100, address, 100), XSEG_OK);
     ASSERT_OK(cuMemFree(address));
-    /* Streams that are gone, and contexts that end, leave no work behind. */
+    /* Destroyed streams and contexts leave no work. */
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
     assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, base, 1), XSEG_OK);
@@ -703,12 +684,11 @@ static void memory_can_go_when_its_work_has_ended(void **state)
     ASSERT_OK(cuMemUnmap(base, GRANULE));
 }
 
-static void in_fast_mode_nobody_looks(void **state)
+TEST(fast_mode_skips_the_checks)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr base;
 
-    (void)state;
     settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
@@ -721,13 +701,12 @@ static void in_fast_mode_nobody_looks(void **state)
                    "xseg_sim_launch_on: invalid stream handle, 0x4d;");
 }
 
-static void many_touches_are_forgotten_in_time(void **state)
+SIM_TEST(old_accesses_are_forgotten)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(GRANULE);
     CUstream stream = new_stream();
 
-    (void)state;
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
     for (uint64_t i = 0; i < 20000; i++) {
@@ -741,12 +720,6 @@ static void many_touches_are_forgotten_in_time(void **state)
 
 /* --- Real bytes. --- */
 
-/* Bytes of a device, as a kernel would see them. */
-static unsigned char *seen(CUdeviceptr address)
-{
-    return (unsigned char *)(uintptr_t)address;
-}
-
 static CUdeviceptr usable(size_t bytes)
 {
     const CUmemAccessDesc desc = read_write(0);
@@ -757,21 +730,20 @@ static CUdeviceptr usable(size_t bytes)
     return base;
 }
 
-static void copies_and_fills_move_bytes(void **state)
+SIM_TEST_BYTES(copies_and_fills_move_bytes)
 {
     CUdeviceptr mapped = usable(2 * GRANULE), allocated = 0;
     unsigned char in[64], out[64];
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&allocated, 64));
     for (size_t i = 0; i < sizeof(in); i++)
         in[i] = (unsigned char)(i * 3 + 1);
-    assert_int_equal(seen(mapped)[0], 0);
+    assert_int_equal(bytes_at(mapped)[0], 0);
     ASSERT_OK(cuMemcpyHtoD(mapped + GRANULE - 32, in, sizeof(in)));
     ASSERT_OK(cuMemcpyDtoD(allocated, mapped + GRANULE - 32, sizeof(in)));
     ASSERT_OK(cuMemcpyDtoH(out, allocated, sizeof(out)));
     assert_memory_equal(in, out, sizeof(in));
-    assert_memory_equal(seen(mapped + GRANULE - 32), in, sizeof(in));
+    assert_memory_equal(bytes_at(mapped + GRANULE - 32), in, sizeof(in));
 
     ASSERT_OK(cuMemsetD8(mapped, 0xa5, 7));
     ASSERT_OK(cuMemsetD16(mapped + 8, 0x1234, 3));
@@ -781,46 +753,44 @@ static void copies_and_fills_move_bytes(void **state)
                         "\xa5\xa5\xa5\xa5\xa5\xa5\xa5\0\x34\x12\x34\x12\x34\x12\0\0"
                         "\xef\xcd\xab\x89\xef\xcd\xab\x89\0",
                         26);
-    /* Either side may be the host's. */
+    /* Either side may be host memory. */
     ASSERT_OK(cuMemcpy((CUdeviceptr)(uintptr_t)out, mapped, 8));
     ASSERT_OK(cuMemcpy(allocated, (CUdeviceptr)(uintptr_t)in, 8));
-    assert_memory_equal(seen(allocated), in, 8);
+    assert_memory_equal(bytes_at(allocated), in, 8);
     assert_int_equal(out[6], 0xa5);
 }
 
-static void the_same_memory_at_two_places(void **state)
+SIM_TEST_BYTES(aliases_share_bytes)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUmemGenericAllocationHandle handle = create(2 * GRANULE);
     CUdeviceptr first = reserve(2 * GRANULE), second = reserve(2 * GRANULE);
 
-    (void)state;
     ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemMap(second, GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
     ASSERT_OK(cuMemSetAccess(second, GRANULE, &desc, 1));
     ASSERT_OK(cuMemsetD8(first, 1, 2 * GRANULE));
-    assert_int_equal(seen(second)[GRANULE - 1], 1);
+    assert_int_equal(bytes_at(second)[GRANULE - 1], 1);
     ASSERT_OK(cuMemUnmap(first, 2 * GRANULE));
     ASSERT_OK(cuMemsetD8(second, 2, 1));
     ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
-    /* Unmapped memory keeps what it contains; fresh memory is zero. */
-    assert_int_equal(seen(first)[0], 2);
-    assert_int_equal(seen(first)[2 * GRANULE - 1], 1);
+    /* Unmapped memory keeps its contents; fresh memory is zero. */
+    assert_int_equal(bytes_at(first)[0], 2);
+    assert_int_equal(bytes_at(first)[2 * GRANULE - 1], 1);
     ASSERT_OK(cuMemUnmap(second, GRANULE));
     back(second, GRANULE);
     ASSERT_OK(cuMemSetAccess(second, GRANULE, &desc, 1));
-    assert_int_equal(seen(second)[0], 0);
+    assert_int_equal(bytes_at(second)[0], 0);
 }
 
-static void asynchronous_copies_move_when_their_turn_comes(void **state)
+SIM_TEST_BYTES(asynchronous_copies_run_in_stream_order)
 {
     CUdeviceptr base = usable(GRANULE);
     CUstream stream = new_stream(), other = new_stream();
     unsigned char in = 7, out = 0;
 
-    (void)state;
     launch(stream, 100);
     ASSERT_OK(cuMemcpyHtoDAsync(base, &in, 1, stream));
     in = 8;
@@ -828,24 +798,24 @@ static void asynchronous_copies_move_when_their_turn_comes(void **state)
     ASSERT_OK(cuMemsetD8Async(base + 2, 9, 1, other));
     ASSERT_OK(cuMemsetD16Async(base + 4, 0x0b0a, 1, stream));
     ASSERT_OK(cuMemsetD32Async(base + 8, 0x0f0e0d0c, 1, stream));
-    assert_memory_equal(seen(base), "\0\0\x09", 3);
+    assert_memory_equal(bytes_at(base), "\0\0\x09", 3);
     xseg_sim_advance(99);
-    assert_int_equal(seen(base)[0], 0);
+    assert_int_equal(bytes_at(base)[0], 0);
     xseg_sim_advance(1);
-    assert_memory_equal(seen(base), "\7\7\x09\0\x0a\x0b\0\0\x0c\x0d\x0e\x0f", 12);
+    assert_memory_equal(bytes_at(base), "\7\7\x09\0\x0a\x0b\0\0\x0c\x0d\x0e\x0f", 12);
     launch(stream, 100);
     ASSERT_OK(cuMemsetD8Async(base, 4, 1, stream));
-    /* To host memory it waits. */
+    /* A copy to host memory waits. */
     ASSERT_OK(cuMemcpyDtoHAsync(&out, base, 1, stream));
     assert_int_equal(out, 4);
     launch(stream, UINT64_MAX);
     ASSERT_OK(cuMemcpyAsync(base, base + 2, 1, stream));
-    assert_int_equal(seen(base)[0], 4);
+    assert_int_equal(bytes_at(base)[0], 4);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
-    assert_int_equal(seen(base)[0], 9);
+    assert_int_equal(bytes_at(base)[0], 9);
 }
 
-/* Whether the process survives writing there. */
+/* Whether the process survives a write to the address. */
 static bool can_write(CUdeviceptr address)
 {
     const pid_t child = fork();
@@ -854,19 +824,18 @@ static bool can_write(CUdeviceptr address)
     if (child == 0) {
         (void)signal(SIGSEGV, SIG_DFL);
         (void)signal(SIGBUS, SIG_DFL);
-        *(volatile unsigned char *)seen(address) = 1;
+        *(volatile unsigned char *)bytes_at(address) = 1;
         _exit(0);
     }
     assert_int_equal(waitpid(child, &result, 0), child);
     return WIFEXITED(result) && WEXITSTATUS(result) == 0;
 }
 
-static void what_cannot_be_reached_is_a_fault(void **state)
+SIM_TEST_BYTES(unreachable_memory_faults)
 {
     CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = usable(GRANULE), hole = reserve(GRANULE), allocated = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&allocated, 1));
     assert_true(can_write(base) && can_write(allocated));
     assert_false(can_write(hole));
@@ -881,7 +850,7 @@ static void what_cannot_be_reached_is_a_fault(void **state)
     assert_false(can_write(allocated));
 }
 
-static void a_forked_child_does_not_empty_its_parents_memory(void **state)
+SIM_TEST_BYTES(forked_child_keeps_the_memory_of_its_parent)
 {
     CUdeviceptr base = usable(GRANULE);
     const pid_t child = (ASSERT_OK(cuMemsetD8(base, 5, GRANULE)), fork());
@@ -891,16 +860,15 @@ static void a_forked_child_does_not_empty_its_parents_memory(void **state)
         _exit(with_bytes(state));
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
-    assert_int_equal(seen(base)[GRANULE - 1], 5);
+    assert_int_equal(bytes_at(base)[GRANULE - 1], 5);
 }
 
-static void occupied_addresses_are_passed_over(void **state)
+SIM_TEST_BYTES(occupied_addresses_are_skipped)
 {
     CUdeviceptr first = reserve(GRANULE), second;
     void *mine = mmap((void *)(uintptr_t)(first + 4 * GRANULE), GRANULE, PROT_READ,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 
-    (void)state;
     assert_true(mine != MAP_FAILED);
     second = reserve(8 * GRANULE);
     assert_true(second > first + 4 * GRANULE);
@@ -909,15 +877,14 @@ static void occupied_addresses_are_passed_over(void **state)
     assert_int_equal(munmap(mine, GRANULE), 0);
 }
 
-/* A copy goes to whichever stream it is given; a fill is a kernel, which needs its own device. */
-static void a_copy_can_go_to_another_devices_stream(void **state)
+/* A copy may use any stream; a fill is a kernel, which needs its own device. */
+SIM_TEST_BYTES(copy_may_run_on_a_stream_of_another_device)
 {
     const char letter = 'x';
     char back = 0;
     CUdeviceptr here = 0;
     CUstream there;
 
-    (void)state;
     (void)enter(1);
     there = new_stream();
     (void)enter(0);
@@ -929,13 +896,12 @@ static void a_copy_can_go_to_another_devices_stream(void **state)
     ASSERT_OK(cuMemFree(here));
 }
 
-static void copies_without_bytes_are_checked(void **state)
+TEST(copies_without_bytes_are_checked)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr memory = 0;
     unsigned char out = 77;
 
-    (void)state;
     settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
@@ -1007,9 +973,8 @@ static void fill_another_device(void)
     (void)cuMemsetD8(base, 0, 64);
 }
 
-static void bad_copies_end_in_a_report(void **state)
+TEST(invalid_copies_are_reported)
 {
-    (void)state;
     EXPECT_REPORT(copy_from_another_device, "without access rights", "accessed by device 1",
                   "cuMemcpyDtoD");
     EXPECT_REPORT(copy_to_another_device, "without access rights", "accessed by device 1",
@@ -1032,7 +997,7 @@ static CUcontext second_context(void)
     return context;
 }
 
-static void peers_use_each_others_allocations(void **state)
+TEST(peers_access_each_others_allocations)
 {
     struct xseg_sim_settings settings = small_machine();
     CUcontext context[10];
@@ -1040,7 +1005,6 @@ static void peers_use_each_others_allocations(void **state)
     CUmemAccessDesc desc = read_write(1);
     int can = -1;
 
-    (void)state;
     settings.devices = 10;
     settings.skip_checks = true;
     start(&settings);
@@ -1083,14 +1047,13 @@ static void peers_use_each_others_allocations(void **state)
     ASSERT_CU(cuMemSetAccess(far, GRANULE, &desc, 1), CUDA_ERROR_INVALID_DEVICE);
 }
 
-/* XLA #40852: enabling a peer does not do. */
-static void mapped_memory_needs_access_rights_of_its_own(void **state)
+/* XLA #40852: enabling peer access is not sufficient. */
+SIM_TEST(mapped_memory_needs_access_rights_of_its_own)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
     CUdeviceptr base = reserve(GRANULE);
     CUcontext first = NULL;
 
-    (void)state;
     ASSERT_OK(cuCtxGetCurrent(&first));
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 1));
@@ -1102,13 +1065,12 @@ static void mapped_memory_needs_access_rights_of_its_own(void **state)
     assert_int_equal(xseg_sim_launch_on(NULL, 1, base, GRANULE), XSEG_OK);
 }
 
-/* The right of one device may be taken away under work of another. */
-static void rights_of_an_idle_device_can_go(void **state)
+/* The access of one device may be revoked during work of another. */
+SIM_TEST(access_of_an_idle_device_can_be_revoked)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
     CUdeviceptr base = reserve(GRANULE);
 
-    (void)state;
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 2));
     assert_int_equal(xseg_sim_launch_on(NULL, UINT64_MAX, base, GRANULE), XSEG_OK);
@@ -1119,16 +1081,7 @@ static void rights_of_an_idle_device_can_go(void **state)
     ASSERT_OK(cuCtxSynchronize());
 }
 
-/* An attribute's value, whatever its size: the rest of the room stays zero. */
-static uint64_t ask(CUdeviceptr address, int attribute)
-{
-    uint64_t value = 0;
-
-    ASSERT_OK(cuPointerGetAttribute(&value, (CUpointer_attribute)attribute, address));
-    return value;
-}
-
-static void addresses_can_be_asked_about(void **state)
+SIM_TEST(pointer_attributes_describe_addresses)
 {
     enum { GPU_DIRECT = 15, MAPPING_SIZE = 18, MAPPING_BASE = 19, BLOCK_ID = 20 };
     CUmemAccessDesc desc = read_write(0);
@@ -1138,36 +1091,38 @@ static void addresses_can_be_asked_about(void **state)
     size_t bytes = 0;
     uint64_t value;
 
-    (void)state;
     ASSERT_OK(cuCtxGetCurrent(&context));
     back(base + GRANULE, 2 * GRANULE);
     ASSERT_OK(cuMemAlloc(&allocated, 100));
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), base);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_MAPPED), 1);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE), 0);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES), 0);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_MEMORY_TYPE), CU_MEMORYTYPE_DEVICE);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_DEVICE_POINTER), inside);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), 0);
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_CONTEXT), 0);
-    assert_int_equal(ask(inside, GPU_DIRECT), 0);
-    assert_int_equal(ask(inside, MAPPING_SIZE), 2 * GRANULE);
-    assert_int_equal(ask(inside, MAPPING_BASE), base + GRANULE);
-    assert_true(ask(inside, BLOCK_ID) != ask(allocated, BLOCK_ID));
-    assert_true(ask(inside, CU_POINTER_ATTRIBUTE_BUFFER_ID) !=
-                ask(allocated, CU_POINTER_ATTRIBUTE_BUFFER_ID));
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 0);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), base);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_MAPPED), 1);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE), 0);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES), 0);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_MEMORY_TYPE),
+                     CU_MEMORYTYPE_DEVICE);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_DEVICE_POINTER), inside);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), 0);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_CONTEXT), 0);
+    assert_int_equal(pointer_attribute(inside, GPU_DIRECT), 0);
+    assert_int_equal(pointer_attribute(inside, MAPPING_SIZE), 2 * GRANULE);
+    assert_int_equal(pointer_attribute(inside, MAPPING_BASE), base + GRANULE);
+    assert_true(pointer_attribute(inside, BLOCK_ID) != pointer_attribute(allocated, BLOCK_ID));
+    assert_true(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_BUFFER_ID) !=
+                pointer_attribute(allocated, CU_POINTER_ATTRIBUTE_BUFFER_ID));
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 0);
     ASSERT_OK(cuMemSetAccess(base + GRANULE, 2 * GRANULE, &desc, 1));
-    assert_int_equal(ask(inside, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 3);
+    assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 3);
 
-    assert_int_equal(ask(base, CU_POINTER_ATTRIBUTE_MAPPED), 0);
-    assert_int_equal(ask(base, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
+    assert_int_equal(pointer_attribute(base, CU_POINTER_ATTRIBUTE_MAPPED), 0);
+    assert_int_equal(pointer_attribute(base, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
     ASSERT_CU(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base),
               CUDA_ERROR_INVALID_VALUE);
-    assert_int_equal(ask(allocated, CU_POINTER_ATTRIBUTE_CONTEXT), (uintptr_t)context);
-    assert_int_equal(ask(allocated, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE), 1);
-    assert_int_equal(ask(allocated + 99, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 3);
+    assert_int_equal(pointer_attribute(allocated, CU_POINTER_ATTRIBUTE_CONTEXT),
+                     (uintptr_t)context);
+    assert_int_equal(pointer_attribute(allocated, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE),
+                     1);
+    assert_int_equal(pointer_attribute(allocated + 99, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 3);
     ASSERT_CU(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MAPPED, allocated + 100),
               CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_MAPPED, base),
@@ -1184,7 +1139,7 @@ static void addresses_can_be_asked_about(void **state)
     ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, 5), CUDA_ERROR_NOT_FOUND);
 }
 
-static void several_attributes_at_once(void **state)
+SIM_TEST(several_attributes_are_returned_by_one_call)
 {
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
@@ -1195,13 +1150,12 @@ static void several_attributes_at_once(void **state)
     void *data[] = {&type, &device, &size};
     CUdeviceptr address = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&address, 100));
     ASSERT_OK(cuPointerGetAttributes(3, attributes, data, address));
     assert_int_equal(type, CU_MEMORYTYPE_DEVICE);
     assert_int_equal(device, 0);
     assert_int_equal(size, 100);
-    /* Of an address that the driver does not know, it says nothing, and succeeds. */
+    /* For an unknown address the driver returns empty values and succeeds. */
     ASSERT_OK(cuPointerGetAttributes(3, attributes, data, (CUdeviceptr)(uintptr_t)&size));
     assert_int_equal(type, 0);
     assert_int_equal(device, CU_DEVICE_INVALID);
@@ -1212,13 +1166,12 @@ static void several_attributes_at_once(void **state)
     ASSERT_CU(cuPointerGetAttributes(1, NULL, data, address), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void copies_can_be_made_to_wait(void **state)
+SIM_TEST(sync_memops_makes_copies_wait)
 {
     const unsigned on = 1;
     unsigned found = 9;
     CUdeviceptr address = 0, base = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&address, 100));
     ASSERT_OK(cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
     assert_int_equal(found, 0);
@@ -1238,547 +1191,15 @@ static void copies_can_be_made_to_wait(void **state)
     ASSERT_OK(cuMemFree(address));
 }
 
-static void a_handle_tells_its_properties(void **state)
+SIM_TEST(handle_returns_its_properties)
 {
     CUmemAllocationProp prop = on_device(1), found;
     CUmemGenericAllocationHandle handle = 0;
 
-    (void)state;
     prop.allocFlags.gpuDirectRDMACapable = 1;
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
     ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&found, handle));
     assert_memory_equal(&found, &prop, sizeof(prop));
     ASSERT_CU(cuMemGetAllocationPropertiesFromHandle(NULL, handle), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuMemGetAllocationPropertiesFromHandle(&found, 12), CUDA_ERROR_INVALID_VALUE);
-}
-
-/* --- Export and import. --- */
-
-static CUmemGenericAllocationHandle create_exportable(size_t bytes)
-{
-    CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle = 0;
-
-    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    ASSERT_OK(cuMemCreate(&handle, bytes, &prop, 0));
-    return handle;
-}
-
-static int export_of(CUmemGenericAllocationHandle handle)
-{
-    int file = -1;
-
-    ASSERT_OK(
-        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    assert_true(file >= 0);
-    return file;
-}
-
-static CUresult import_from(int file, CUmemGenericAllocationHandle *handle)
-{
-    return cuMemImportFromShareableHandle(handle, (void *)(uintptr_t)file,
-                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-}
-
-static void an_import_is_the_same_memory(void **state)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE), again = 0;
-    const CUmemAccessDesc desc = read_write(0);
-    CUdeviceptr first = reserve(2 * GRANULE), second = reserve(2 * GRANULE);
-    CUmemAllocationProp prop;
-    int file = export_of(handle);
-
-    (void)state;
-    ASSERT_OK(import_from(file, &again));
-    assert_int_equal(close(file), 0);
-    assert_true(again != handle);
-    assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
-    ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
-    ASSERT_OK(cuMemMap(second, 2 * GRANULE, 0, again, 0));
-    ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
-    /* The importer has access rights of its own. */
-    assert_int_equal(access_of(second, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    ASSERT_OK(cuMemSetAccess(second, 2 * GRANULE, &desc, 1));
-    ASSERT_OK(cuMemsetD8(first, 6, 2 * GRANULE));
-    assert_int_equal(seen(second)[2 * GRANULE - 1], 6);
-    assert_int_equal(ask(second, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES), 1);
-    ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&prop, again));
-    assert_int_equal(prop.requestedHandleTypes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-
-    ASSERT_OK(cuMemUnmap(first, 2 * GRANULE));
-    ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
-    assert_int_equal(seen(second)[0], 6);
-    ASSERT_OK(cuMemUnmap(second, 2 * GRANULE));
-    ASSERT_OK(cuMemRelease(again));
-    assert_int_equal(xseg_sim_used(0), 0);
-}
-
-/* smolvm #650 leaked memory in this way. */
-static void an_open_file_holds_memory(void **state)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
-    int first = export_of(handle), second = export_of(handle), copy = dup(second);
-    size_t left = 0, total = 0;
-
-    (void)state;
-    assert_true(first != second);
-    ASSERT_OK(cuMemRelease(handle));
-    ASSERT_CU(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
-    assert_int_equal(close(first), 0);
-    assert_int_equal(close(second), 0);
-    assert_int_equal(xseg_sim_used(0), GRANULE);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 2);
-    assert_int_equal(close(copy), 0);
-    ASSERT_OK(cuMemGetInfo(&left, &total));
-    assert_int_equal(left, total);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
-}
-
-/* No call asks for memory between the end of the last holder and the count. */
-static void what_nobody_holds_is_no_leak(void **state)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
-    const size_t usual = xseg_sim_leaks(NULL, 0);
-    int file = export_of(handle);
-
-    (void)state;
-    ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(xseg_sim_leaks(NULL, 0), usual);
-    assert_int_equal(close(file), 0);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), usual - 1);
-}
-
-/* Let the process open at most that many descriptors more; returns the limits before. */
-static struct rlimit leave_descriptors(rlim_t count)
-{
-    struct rlimit before, low;
-    const int lowest = dup(STDERR_FILENO);
-
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    low = before;
-    low.rlim_cur = (rlim_t)lowest + count;
-    (void)close(lowest);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    return before;
-}
-
-enum { MANY = 200, FEW = 8 };
-
-/* The number of allocations and of imports is not limited by `ulimit -n`, and neither are exports that are closed. */
-static void exportable_memory_takes_no_descriptor_of_its_own(void **state)
-{
-    CUmemGenericAllocationHandle handle[MANY], again[MANY];
-    CUdeviceptr base = reserve(MANY * GRANULE), other = reserve(MANY * GRANULE);
-    const CUmemAccessDesc desc = read_write(0);
-    const struct rlimit before = leave_descriptors(FEW);
-
-    (void)state;
-    for (size_t i = 0; i < MANY; i++) {
-        handle[i] = create_exportable(GRANULE);
-        ASSERT_OK(cuMemMap(base + i * GRANULE, GRANULE, 0, handle[i], 0));
-    }
-    ASSERT_OK(cuMemSetAccess(base, MANY * GRANULE, &desc, 1));
-    for (size_t i = 0; i < MANY; i++)
-        seen(base)[i * GRANULE] = (unsigned char)(i + 1);
-    for (size_t i = 0; i < MANY; i++) {
-        const int file = export_of(handle[i]);
-
-        ASSERT_OK(import_from(file, &again[i]));
-        assert_int_equal(close(file), 0);
-        ASSERT_OK(cuMemMap(other + i * GRANULE, GRANULE, 0, again[i], 0));
-    }
-    ASSERT_OK(cuMemSetAccess(other, MANY * GRANULE, &desc, 1));
-
-    /* Each of them goes by itself: the odd ones at the exporter first, the even ones at the importer. */
-    ASSERT_OK(cuMemUnmap(base, MANY * GRANULE));
-    for (size_t i = 1; i < MANY; i += 2)
-        ASSERT_OK(cuMemRelease(handle[i]));
-    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
-    for (size_t i = 0; i < MANY; i++)
-        assert_int_equal(seen(other)[i * GRANULE], (unsigned char)(i + 1));
-    ASSERT_OK(cuMemUnmap(other, MANY * GRANULE));
-    for (size_t i = 0; i < MANY; i++)
-        ASSERT_OK(cuMemRelease(again[i]));
-    assert_int_equal(xseg_sim_used(0), MANY / 2 * GRANULE);
-    for (size_t i = 0; i < MANY; i += 2)
-        ASSERT_OK(cuMemRelease(handle[i]));
-    assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-}
-
-/* Where the host has no descriptor left, only the call that needs one fails. */
-static void an_export_without_a_descriptor_is_out_of_memory(void **state)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0, other = 0;
-    const struct rlimit before = leave_descriptors(FEW);
-    int file[FEW + 1] = {-1};
-    CUresult result;
-    size_t count = 0;
-
-    (void)state;
-    while ((result = cuMemExportToShareableHandle(
-                &file[count], handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)) == CUDA_SUCCESS)
-        assert_true(++count <= FEW);
-    ASSERT_CU(result, CUDA_ERROR_OUT_OF_MEMORY);
-    assert_true(count >= 2);
-    again = create_exportable(GRANULE);
-    ASSERT_OK(cuMemRelease(again));
-    /* The first import from a device opens its file; further ones need no descriptor. */
-    ASSERT_CU(import_from(file[1], &again), CUDA_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(close(file[0]), 0);
-    ASSERT_OK(import_from(file[1], &again));
-    ASSERT_OK(import_from(file[1], &other));
-    ASSERT_OK(cuMemRelease(again));
-    ASSERT_OK(cuMemRelease(other));
-    file[0] = export_of(handle);
-    while (count-- != 0)
-        assert_int_equal(close(file[count]), 0);
-    ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(xseg_sim_used(0), 0);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-}
-
-/* Importing the same memory several times: each handle holds it. */
-static void each_import_of_one_export_holds_it(void **state)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again[3];
-    const int file = export_of(handle);
-
-    (void)state;
-    for (size_t i = 0; i < 3; i++)
-        ASSERT_OK(import_from(file, &again[i]));
-    assert_int_equal(close(file), 0);
-    ASSERT_OK(cuMemRelease(handle));
-    for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(xseg_sim_used(0), GRANULE);
-        ASSERT_OK(cuMemRelease(again[i]));
-    }
-    assert_int_equal(xseg_sim_used(0), 0);
-}
-
-/* The kernel searches the locks of a file one by one, and each creation of memory looks for locks of released memory.  So
- * imports of adjacent memory are one lock, which is divided when memory between others is released. */
-static void imports_of_adjacent_memory_share_a_lock(void **state)
-{
-    CUmemGenericAllocationHandle handle[MANY], again[MANY], twice = 0;
-    struct flock lock;
-    int first = -1;
-
-    (void)state;
-    memset(&lock, 0, sizeof(lock));
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
-    for (size_t i = 0; i < MANY; i++)
-        handle[i] = create_exportable(GRANULE);
-    for (size_t i = 0; i < MANY; i++) {
-        const int file = export_of(handle[i]);
-
-        ASSERT_OK(import_from(file, &again[i]));
-        if (i == MANY / 2)
-            ASSERT_OK(import_from(file, &twice));
-        if (i == 0)
-            first = file;
-        else
-            assert_int_equal(close(file), 0);
-        ASSERT_OK(cuMemRelease(handle[i]));
-    }
-    assert_int_equal(fcntl(first, F_OFD_GETLK, &lock), 0);
-    assert_int_equal(lock.l_type, F_RDLCK);
-    assert_true((uint64_t)lock.l_len >= MANY * GRANULE);
-    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
-    ASSERT_OK(cuMemRelease(again[MANY / 2]));
-    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
-    ASSERT_OK(cuMemRelease(twice));
-    assert_int_equal(xseg_sim_used(0), (MANY - 1) * GRANULE);
-    for (size_t i = 0; i < MANY; i++)
-        if (i != MANY / 2)
-            ASSERT_OK(cuMemRelease(again[i]));
-    assert_int_equal(xseg_sim_used(0), GRANULE);
-    assert_int_equal(close(first), 0);
-    assert_int_equal(xseg_sim_used(0), 0);
-}
-
-/* Memory of another machine, which has ended: a descriptor keeps its contents. */
-static void a_descriptor_outlives_its_machine(void **state)
-{
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0;
-    const CUmemAccessDesc desc = read_write(0);
-    CUdeviceptr base = reserve(GRANULE);
-    const int file = export_of(handle);
-
-    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
-    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
-    seen(base)[5] = 7;
-    assert_int_equal(with_bytes(state), 0);
-    base = reserve(GRANULE);
-    ASSERT_OK(import_from(file, &again));
-    assert_int_equal(close(file), 0);
-    ASSERT_OK(cuMemMap(base, GRANULE, 0, again, 0));
-    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
-    assert_int_equal(seen(base)[5], 7);
-    ASSERT_OK(cuMemUnmap(base, GRANULE));
-    ASSERT_OK(cuMemRelease(again));
-}
-
-static void exports_and_imports_are_checked(void **state)
-{
-    CUmemGenericAllocationHandle plain = create(GRANULE), handle = create_exportable(GRANULE),
-                                 out = 0;
-    const struct xseg_sim_settings settings = {sizeof(settings)};
-    int file = -1, ends[2];
-
-    (void)state;
-    ASSERT_CU(
-        cuMemExportToShareableHandle(&file, plain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_WIN32, 0),
-              CUDA_ERROR_NOT_SUPPORTED);
-    ASSERT_CU(
-        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1),
-        CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(
-        cuMemExportToShareableHandle(NULL, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        CUDA_ERROR_INVALID_VALUE);
-    assert_int_equal(file, -1);
-    assert_int_equal(pipe(ends), 0);
-    ASSERT_CU(import_from(ends[0], &out), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(import_from(-1, &out), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(import_from(1000000, &out), CUDA_ERROR_INVALID_VALUE);
-    file = memfd_create("empty", 0);
-    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_VALUE);
-    assert_int_equal(ftruncate(file, 8192), 0);
-    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_VALUE);
-    (void)close(file);
-    (void)close(ends[0]);
-    (void)close(ends[1]);
-    {
-        CUmemAllocationProp prop = on_device(1);
-
-        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
-    }
-    file = export_of(handle);
-    ASSERT_CU(
-        cuMemImportFromShareableHandle(&out, (void *)(uintptr_t)file, CU_MEM_HANDLE_TYPE_WIN32),
-        CUDA_ERROR_NOT_SUPPORTED);
-    ASSERT_CU(import_from(file, NULL), CUDA_ERROR_INVALID_VALUE);
-    /* A machine that lacks the device. */
-    start(&settings);
-    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_DEVICE);
-    (void)close(file);
-    assert_int_equal(out, 0);
-}
-
-static void send_file(int socket, int file)
-{
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
-    char byte = 1;
-    struct iovec data = {&byte, 1};
-    struct msghdr message;
-    struct cmsghdr *header;
-
-    memset(&message, 0, sizeof(message));
-    memset(&control, 0, sizeof(control));
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof(control);
-    header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &file, sizeof(file));
-    assert_int_equal(sendmsg(socket, &message, 0), 1);
-}
-
-static int receive_file(int socket)
-{
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
-    char byte;
-    struct iovec data = {&byte, 1};
-    struct msghdr message;
-    int file = -1;
-
-    memset(&message, 0, sizeof(message));
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof(control);
-    if (recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message) != NULL)
-        memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(file));
-    return file;
-}
-
-/* Another process: reads what the first wrote, answers, and waits to be ended. */
-static int import_elsewhere(int socket)
-{
-    const CUmemAccessDesc desc = read_write(0);
-    CUmemGenericAllocationHandle handle = 0;
-    CUdeviceptr base = 0;
-    char byte;
-    int file;
-
-    if (with_bytes(NULL) != 0)
-        return 1;
-    file = receive_file(socket);
-    if (file < 0 || import_from(file, &handle) != CUDA_SUCCESS || close(file) != 0 ||
-        cuMemAddressReserve(&base, GRANULE, 0, 0, 0) != CUDA_SUCCESS ||
-        cuMemMap(base, GRANULE, 0, handle, 0) != CUDA_SUCCESS ||
-        cuMemSetAccess(base, GRANULE, &desc, 1) != CUDA_SUCCESS)
-        return 2;
-    if (seen(base)[100] != 42)
-        return 3;
-    seen(base)[101] = 43;
-    if (write(socket, "x", 1) != 1 || read(socket, &byte, 1) != 1)
-        return 4;
-    return 0;
-}
-
-/* CU_MEM_HANDLE_TYPE_FABRIC, which older headers do not have. */
-#define FABRIC ((CUmemAllocationHandleType)8)
-
-static void memory_has_fabric_handles_where_asked_for(void **state)
-{
-    struct xseg_sim_settings settings = small_machine();
-    CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle = 0, plain = 0, again = 0;
-    const CUmemAccessDesc desc = read_write(0);
-    unsigned char named[64] = {0};
-    CUdeviceptr base, other;
-    int file = -1;
-
-    (void)state;
-    prop.requestedHandleTypes =
-        (CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | 8);
-    ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
-    settings.fabric = true;
-    settings.real_bytes = true;
-    start(&settings);
-    (void)enter(0);
-    ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
-    ASSERT_OK(
-        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    (void)close(file);
-    ASSERT_OK(cuMemExportToShareableHandle(named, handle, FABRIC, 0));
-    ASSERT_OK(cuMemImportFromShareableHandle(&again, named, FABRIC));
-    base = reserve(2 * GRANULE);
-    other = base + GRANULE;
-    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
-    ASSERT_OK(cuMemMap(other, GRANULE, 0, again, 0));
-    ASSERT_OK(cuMemSetAccess(base, 2 * GRANULE, &desc, 1));
-    *(volatile char *)(uintptr_t)base = 33;
-    assert_int_equal(*(volatile char *)(uintptr_t)other, 33);
-    /* Memory without, a handle that is none, and one of memory that is gone. */
-    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    ASSERT_OK(cuMemCreate(&plain, GRANULE, &prop, 0));
-    ASSERT_CU(cuMemExportToShareableHandle(named, plain, FABRIC, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemImportFromShareableHandle(&again, NULL, FABRIC), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_OK(cuMemRelease(again));
-    ASSERT_OK(cuMemRelease(handle));
-    ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
-    assert_int_equal(xseg_sim_used(0), GRANULE);
-    ASSERT_CU(cuMemImportFromShareableHandle(&again, named, FABRIC), CUDA_ERROR_INVALID_VALUE);
-    named[0] ^= 1;
-    ASSERT_CU(cuMemImportFromShareableHandle(&again, named, FABRIC), CUDA_ERROR_INVALID_VALUE);
-}
-
-static void memory_goes_to_another_process(void **state)
-{
-    const CUmemAccessDesc desc = read_write(0);
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr base = reserve(GRANULE);
-    int sockets[2], file, result = 0;
-    pid_t child;
-    char byte;
-
-    (void)state;
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    child = fork();
-    if (child == 0) {
-        (void)close(sockets[0]);
-        _exit(import_elsewhere(sockets[1]));
-    }
-    (void)close(sockets[1]);
-    handle = create_exportable(GRANULE);
-    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
-    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
-    seen(base)[100] = 42;
-    file = export_of(handle);
-    send_file(sockets[0], file);
-    (void)close(file);
-    assert_int_equal(read(sockets[0], &byte, 1), 1);
-    assert_int_equal(seen(base)[101], 43);
-    /* The memory is held as long as the other process has it, however that process ends. */
-    ASSERT_OK(cuMemUnmap(base, GRANULE));
-    ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(xseg_sim_used(0), GRANULE);
-    assert_int_equal(write(sockets[0], "x", 1), 1);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
-    assert_int_equal(xseg_sim_used(0), 0);
-    (void)close(sockets[0]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refused_calls_say_why_and_change_nothing),
-        cmocka_unit_test_setup(a_refused_call_does_not_move_the_next_address, fresh),
-        cmocka_unit_test_setup(addresses_rise_and_are_aligned, fresh),
-        cmocka_unit_test_setup(a_run_of_the_same_calls_gives_the_same_addresses, fresh),
-        cmocka_unit_test_setup(ranges_are_found_after_many_were_given_back, fresh),
-        cmocka_unit_test_setup(addresses_come_again_once_all_were_used, fresh),
-        cmocka_unit_test_setup(addresses_that_come_again_belong_to_one_range, fresh),
-        cmocka_unit_test(addresses_run_out_and_come_back),
-        cmocka_unit_test_setup(memory_is_counted_by_physical_bytes, fresh),
-        cmocka_unit_test_setup(memory_can_be_taken_to_the_last_granule, fresh),
-        cmocka_unit_test_setup(a_fresh_mapping_has_no_access, fresh),
-        cmocka_unit_test_setup(a_bad_descriptor_behind_a_good_one_grants_nothing, fresh),
-        cmocka_unit_test(several_mappings_in_one_call),
-        cmocka_unit_test_setup(a_retained_handle_is_the_same_and_needs_its_own_release, fresh),
-        cmocka_unit_test_setup(a_range_can_be_mapped_again_after_unmap, fresh),
-        cmocka_unit_test_setup(virtual_memory_needs_no_context, fresh),
-        cmocka_unit_test(memory_in_use_ends_in_a_report),
-        cmocka_unit_test(unreachable_memory_ends_in_a_report),
-        cmocka_unit_test_setup(memory_can_go_when_its_work_has_ended, fresh),
-        cmocka_unit_test(in_fast_mode_nobody_looks),
-        cmocka_unit_test_setup(many_touches_are_forgotten_in_time, fresh),
-        cmocka_unit_test_setup(copies_and_fills_move_bytes, with_bytes),
-        cmocka_unit_test_setup(the_same_memory_at_two_places, with_bytes),
-        cmocka_unit_test_setup(asynchronous_copies_move_when_their_turn_comes, with_bytes),
-        cmocka_unit_test_setup(what_cannot_be_reached_is_a_fault, with_bytes),
-        cmocka_unit_test_setup(a_forked_child_does_not_empty_its_parents_memory, with_bytes),
-        cmocka_unit_test_setup(occupied_addresses_are_passed_over, with_bytes),
-        cmocka_unit_test_setup(a_copy_can_go_to_another_devices_stream, with_bytes),
-        cmocka_unit_test(copies_without_bytes_are_checked),
-        cmocka_unit_test(bad_copies_end_in_a_report),
-        cmocka_unit_test(peers_use_each_others_allocations),
-        cmocka_unit_test_setup(mapped_memory_needs_access_rights_of_its_own, fresh),
-        cmocka_unit_test_setup(rights_of_an_idle_device_can_go, fresh),
-        cmocka_unit_test_setup(addresses_can_be_asked_about, fresh),
-        cmocka_unit_test_setup(copies_can_be_made_to_wait, fresh),
-        cmocka_unit_test_setup(several_attributes_at_once, fresh),
-        cmocka_unit_test_setup(a_handle_tells_its_properties, fresh),
-        cmocka_unit_test_setup(an_import_is_the_same_memory, with_bytes),
-        cmocka_unit_test_setup(an_open_file_holds_memory, fresh),
-        cmocka_unit_test_setup(what_nobody_holds_is_no_leak, fresh),
-        cmocka_unit_test_setup(exportable_memory_takes_no_descriptor_of_its_own, with_bytes),
-        cmocka_unit_test_setup(an_export_without_a_descriptor_is_out_of_memory, fresh),
-        cmocka_unit_test_setup(each_import_of_one_export_holds_it, fresh),
-        cmocka_unit_test_setup(imports_of_adjacent_memory_share_a_lock, fresh),
-        cmocka_unit_test_setup(a_descriptor_outlives_its_machine, with_bytes),
-        cmocka_unit_test_setup(exports_and_imports_are_checked, fresh),
-        cmocka_unit_test_setup(memory_has_fabric_handles_where_asked_for, fresh),
-        cmocka_unit_test_setup(memory_goes_to_another_process, with_bytes),
-        cmocka_unit_test(without_virtual_memory_every_such_call_is_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

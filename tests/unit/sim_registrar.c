@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory that others register: dma-bufs, registrars, and what a machine may lack for that. */
+/* Registration of memory by other components: dma-bufs, registrars, and missing support. */
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -38,7 +38,8 @@ static void back_for_rdma(CUdeviceptr address, size_t bytes)
     back_with(address, bytes, &prop);
 }
 
-/* Eight granules: mappings of 2, 1 and 1, a hole, one without the flag, one of the second device, one without access. */
+/* Eight granules: mappings of 2, 1 and 1, an unmapped one, one without the flag, one of the second device, one
+ * without access. */
 static CUdeviceptr set_scene(void)
 {
     const CUdeviceptr base = reserve(8 * GRANULE);
@@ -68,14 +69,6 @@ static int new_handle(CUdeviceptr address, size_t bytes)
     ASSERT_OK(handle_of(address, bytes, &file));
     assert_true(file >= 0);
     return file;
-}
-
-static int attribute(int which)
-{
-    int value = -1;
-
-    ASSERT_OK(cuDeviceGetAttribute(&value, (CUdevice_attribute)which, 0));
-    return value;
 }
 
 static unsigned is_capable(CUdeviceptr address)
@@ -116,14 +109,13 @@ static const char *past_end(uint64_t bytes, CUdeviceptr address, CUdeviceptr end
 
 /* --- Handles of address ranges. --- */
 
-static void a_handle_is_a_descriptor_of_its_range(void **state)
+SIM_TEST(a_handle_is_a_descriptor_of_its_range)
 {
     const CUdeviceptr base = set_scene();
     const size_t page = page_bytes();
     const int file = new_handle(base + GRANULE + page, 2 * GRANULE), again = new_handle(base, page);
     char link[64], name[256] = "", expected[160];
 
-    (void)state;
     assert_true(file != again);
     assert_int_equal(lseek(file, 0, SEEK_END), 2 * GRANULE);
     assert_int_equal(lseek(again, 0, SEEK_END), page);
@@ -138,13 +130,12 @@ static void a_handle_is_a_descriptor_of_its_range(void **state)
     (void)close(again);
 }
 
-static void a_range_must_be_whole_and_of_one_kind(void **state)
+SIM_TEST(exported_range_must_be_whole_and_of_one_kind)
 {
     const CUdeviceptr base = set_scene();
     CUmemAllocationProp exported = for_rdma(0);
     int file = -7;
 
-    (void)state;
     ASSERT_CU(cuMemGetHandleForAddressRange(NULL, base, GRANULE, FD, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuMemGetHandleForAddressRange(&file, base, GRANULE, (CUmemRangeHandleType)2, 0),
               CUDA_ERROR_INVALID_VALUE);
@@ -169,12 +160,11 @@ static void a_range_must_be_whole_and_of_one_kind(void **state)
     (void)close(new_handle(base + 6 * GRANULE, GRANULE));
 }
 
-static void an_allocation_has_handles_of_whole_pages(void **state)
+SIM_TEST(an_allocation_has_handles_of_whole_pages)
 {
     CUdeviceptr address = 0;
     int file = -1;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&address, page_bytes() + 1000));
     (void)close(new_handle(address, page_bytes()));
     (void)close(new_handle(address, 2 * page_bytes()));
@@ -183,13 +173,12 @@ static void an_allocation_has_handles_of_whole_pages(void **state)
     ASSERT_CU(handle_of(address, page_bytes(), &file), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void an_open_handle_keeps_the_memory(void **state)
+SIM_TEST(an_open_handle_keeps_the_memory)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     size_t left = 0, total = 0;
     int file, copy;
 
-    (void)state;
     back_for_rdma(base, GRANULE);
     back_for_rdma(base + GRANULE, 2 * GRANULE);
     file = new_handle(base + GRANULE, page_bytes());
@@ -202,13 +191,13 @@ static void an_open_handle_keeps_the_memory(void **state)
     ASSERT_OK(cuMemGetInfo(&left, &total));
     assert_int_equal(left, total);
     assert_int_equal(xseg_sim_used(0), 0);
-    /* The other way round: the memory outlives its handle. */
+    /* Vice versa: the memory outlives its handle. */
     back_for_rdma(base, GRANULE);
     (void)close(new_handle(base, GRANULE));
     assert_int_equal(xseg_sim_used(0), GRANULE);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     assert_int_equal(xseg_sim_used(0), 0);
-    /* The end of a machine ends what its handles hold. */
+    /* The end of a machine releases the memory that its handles hold. */
     back_for_rdma(base, GRANULE);
     file = new_handle(base, GRANULE);
     (void)fresh(NULL);
@@ -216,14 +205,13 @@ static void an_open_handle_keeps_the_memory(void **state)
     (void)close(file);
 }
 
-static void a_handle_takes_two_descriptors(void **state)
+SIM_TEST(a_handle_takes_two_descriptors)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const int next = dup(STDIN_FILENO);
     struct rlimit before, few;
     int file = -7;
 
-    (void)state;
     back_for_rdma(base, GRANULE);
     (void)close(next);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -256,12 +244,11 @@ static xseg_status nccl(CUdeviceptr address, uint64_t bytes, uint64_t *id)
     return xseg_sim_register(address, bytes, XSEG_SIM_NCCL, id);
 }
 
-static void registrations_are_counted(void **state)
+SIM_TEST(registrations_are_counted)
 {
     const CUdeviceptr base = set_scene();
     uint64_t first = 0, second = 0, third = 0;
 
-    (void)state;
     assert_int_equal(xseg_sim_registered(), 0);
     assert_int_equal(peermem(base + 100, 2 * GRANULE - 100, &first), XSEG_OK);
     assert_int_equal(dmabuf(base, 1, &second), XSEG_OK);
@@ -284,7 +271,7 @@ static void registrations_are_counted(void **state)
     expect_refused(xseg_sim_unregister(first), "xseg_sim_unregister: unknown registration, ID ");
 }
 
-/* What every registrar refuses, with the page that is the reason. */
+/* Every registrar rejects the range, and names the page that is the reason. */
 static void no_registrar_takes(CUdeviceptr address, uint64_t bytes, CUdeviceptr page,
                                const char *why)
 {
@@ -296,12 +283,11 @@ static void no_registrar_takes(CUdeviceptr address, uint64_t bytes, CUdeviceptr 
     assert_int_equal(id, 77);
 }
 
-static void every_registrar_looks_at_the_memory(void **state)
+SIM_TEST(every_registrar_validates_the_memory)
 {
     const CUdeviceptr base = set_scene();
     uint64_t id = 77;
 
-    (void)state;
     no_registrar_takes(base + 4 * GRANULE + page_bytes() + 900, 1,
                        base + 4 * GRANULE + page_bytes(), "page is not mapped");
     no_registrar_takes(base + 7 * GRANULE + 1, 1, base + 7 * GRANULE,
@@ -324,12 +310,11 @@ static void every_registrar_looks_at_the_memory(void **state)
     assert_int_equal(xseg_sim_registrations(), 0);
 }
 
-static void some_registrars_take_one_mapping_only(void **state)
+SIM_TEST(some_registrars_accept_one_mapping_only)
 {
     const CUdeviceptr base = set_scene();
     uint64_t id = 0;
 
-    (void)state;
     expect_refused(peermem(base + GRANULE, GRANULE + 1, &id),
                    past_end(GRANULE + 1, base + GRANULE, base + 2 * GRANULE));
     expect_refused(dmabuf(base + 2 * GRANULE, 2 * GRANULE, &id),
@@ -345,25 +330,23 @@ static void some_registrars_take_one_mapping_only(void **state)
                    at_page("page is on another device than the first page", base + 6 * GRANULE));
 }
 
-static void properties_must_be_the_same(void **state)
+SIM_TEST(properties_must_be_the_same)
 {
     CUmemAllocationProp exported = for_rdma(0);
     const CUdeviceptr base = set_scene();
     uint64_t id = 0;
 
-    (void)state;
     exported.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     back_with(base + 4 * GRANULE, GRANULE, &exported);
     expect_refused(nccl(base, 5 * GRANULE, &id),
                    at_page("page has other properties than the first page", base + 4 * GRANULE));
 }
 
-static void allocations_can_be_registered(void **state)
+SIM_TEST(allocations_can_be_registered)
 {
     CUdeviceptr address = 0;
     uint64_t id = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&address, 5000));
     assert_int_equal(peermem(address + 1, 4999, &id), XSEG_OK);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
@@ -378,13 +361,12 @@ static void allocations_can_be_registered(void **state)
     ASSERT_OK(cuMemFree(address));
 }
 
-static void a_descriptor_is_registered(void **state)
+SIM_TEST(a_descriptor_is_registered)
 {
     const CUdeviceptr base = set_scene();
     const int file = new_handle(base + GRANULE, 3 * GRANULE);
     uint64_t id = 0;
 
-    (void)state;
     expect_refused(xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE + 1, &id),
                    "range exceeds the dma-buf of 6291456 bytes, 4194305 bytes at offset 2097152");
     expect_refused(xseg_sim_register_descriptor(file, 4 * GRANULE, 1, &id),
@@ -401,7 +383,7 @@ static void a_descriptor_is_registered(void **state)
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
 }
 
-static void a_descriptor_of_former_memory_is_refused(void **state)
+SIM_TEST(a_descriptor_of_former_memory_is_refused)
 {
     const CUdeviceptr base = set_scene();
     const int file = new_handle(base, 3 * GRANULE);
@@ -409,7 +391,6 @@ static void a_descriptor_of_former_memory_is_refused(void **state)
     uint64_t id = 0;
     int other;
 
-    (void)state;
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
     expect_refused(
         xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE, &id),
@@ -429,14 +410,13 @@ static void a_descriptor_of_former_memory_is_refused(void **state)
     (void)close(other);
 }
 
-static void registrations_are_leaks(void **state)
+SIM_TEST(registrations_are_leaks)
 {
     const CUdeviceptr base = set_scene();
     const size_t before = xseg_sim_leaks(NULL, 0);
     char text[1024];
     uint64_t id = 0;
 
-    (void)state;
     assert_int_equal(nccl(base, 3 * GRANULE, &id), XSEG_OK);
     assert_int_equal(xseg_sim_leaks(text, sizeof(text)), before + 1);
     assert_non_null(strstr(text, "registrations: 1, first: 6291456 bytes at 0x"));
@@ -480,9 +460,8 @@ static void free_registered(void)
     (void)cuMemFree(address);
 }
 
-static void registered_memory_that_goes_ends_in_a_report(void **state)
+SIM_TEST(release_of_registered_memory_is_reported)
 {
-    (void)state;
     EXPECT_REPORT(
         unmap_registered, "xseg-sim: cuMemUnmap: undefined behavior, memory is registered",
         "call:         cuMemUnmap",
@@ -497,19 +476,18 @@ static void registered_memory_that_goes_ends_in_a_report(void **state)
                   "for nvidia_peermem");
 }
 
-static void memory_beside_a_registration_can_go(void **state)
+SIM_TEST(memory_next_to_a_registration_can_be_released)
 {
     struct xseg_sim_settings settings = small_machine();
     CUdeviceptr base = set_scene();
     uint64_t id = 0;
 
-    (void)state;
     assert_int_equal(peermem(base + 2 * GRANULE, GRANULE, &id), XSEG_OK);
     ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
     ASSERT_OK(cuMemUnmap(base + 3 * GRANULE, GRANULE));
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
-    /* In fast mode nobody looks. */
+    /* Fast mode does not check. */
     settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
@@ -533,19 +511,18 @@ static void machine_with(enum xseg_sim_rdma rdma, bool dma_buf, bool address_ran
 
 static void expect_attributes(int rdma, int rdma_of_mapped, int dma_buf)
 {
-    assert_int_equal(attribute(116), rdma);
-    assert_int_equal(attribute(110), rdma_of_mapped);
-    assert_int_equal(attribute(124), dma_buf);
+    assert_int_equal(device_attribute(116), rdma);
+    assert_int_equal(device_attribute(110), rdma_of_mapped);
+    assert_int_equal(device_attribute(124), dma_buf);
 }
 
-static void memory_for_rdma_can_be_refused(void **state)
+SIM_TEST(memory_for_rdma_can_be_refused)
 {
     const CUmemAllocationProp prop = for_rdma(0), plain = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
     CUdeviceptr address = 0;
     uint64_t id = 0;
 
-    (void)state;
     machine_with(XSEG_SIM_RDMA_CREATE_FAILS, true, true);
     expect_attributes(1, 1, 1);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
@@ -564,14 +541,13 @@ static void memory_for_rdma_can_be_refused(void **state)
                 "RDMA is not supported by the simulated machine");
 }
 
-static void memory_for_rdma_can_be_denied_or_ignored(void **state)
+SIM_TEST(memory_for_rdma_can_be_denied_or_ignored)
 {
     const CUmemAllocationProp prop = for_rdma(0);
     CUmemAccessDesc desc = read_write(0);
     CUmemGenericAllocationHandle handle = 0;
     CUdeviceptr base;
 
-    (void)state;
     machine_with(XSEG_SIM_RDMA_ACCESS_FAILS, true, true);
     expect_attributes(1, 1, 1);
     base = reserve(2 * GRANULE);
@@ -595,13 +571,12 @@ static void memory_for_rdma_can_be_denied_or_ignored(void **state)
     assert_int_equal(is_capable(base), 1);
 }
 
-static void a_machine_can_be_without_dma_bufs(void **state)
+SIM_TEST(dma_bufs_can_be_unsupported)
 {
     CUdeviceptr base;
     uint64_t id = 0;
     int file = -1;
 
-    (void)state;
     machine_with(XSEG_SIM_RDMA_WORKS, false, true);
     expect_attributes(1, 1, 0);
     base = set_scene();
@@ -612,13 +587,12 @@ static void a_machine_can_be_without_dma_bufs(void **state)
     expect_refused(nccl(base, 3 * GRANULE, &id), past_end(3 * GRANULE, base, base + 2 * GRANULE));
 }
 
-static void a_machine_can_be_without_answers(void **state)
+SIM_TEST(rdma_queries_can_be_unsupported)
 {
     CUdeviceptr base, address = 0, start_of = 0;
     size_t bytes = 0;
     uint64_t id = 0;
 
-    (void)state;
     machine_with(XSEG_SIM_RDMA_WORKS, true, false);
     base = set_scene();
     ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, base), CUDA_ERROR_NOT_FOUND);
@@ -633,31 +607,4 @@ static void a_machine_can_be_without_answers(void **state)
     ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, address));
     assert_int_equal(dmabuf(address, 1, &id), XSEG_OK);
     assert_int_equal(nccl(address, 1, &id), XSEG_OK);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_handle_is_a_descriptor_of_its_range, fresh),
-        cmocka_unit_test_setup(a_range_must_be_whole_and_of_one_kind, fresh),
-        cmocka_unit_test_setup(an_allocation_has_handles_of_whole_pages, fresh),
-        cmocka_unit_test_setup(an_open_handle_keeps_the_memory, fresh),
-        cmocka_unit_test_setup(a_handle_takes_two_descriptors, fresh),
-        cmocka_unit_test_setup(registrations_are_counted, fresh),
-        cmocka_unit_test_setup(every_registrar_looks_at_the_memory, fresh),
-        cmocka_unit_test_setup(some_registrars_take_one_mapping_only, fresh),
-        cmocka_unit_test_setup(properties_must_be_the_same, fresh),
-        cmocka_unit_test_setup(allocations_can_be_registered, fresh),
-        cmocka_unit_test_setup(a_descriptor_is_registered, fresh),
-        cmocka_unit_test_setup(a_descriptor_of_former_memory_is_refused, fresh),
-        cmocka_unit_test_setup(registrations_are_leaks, fresh),
-        cmocka_unit_test_setup(registered_memory_that_goes_ends_in_a_report, fresh),
-        cmocka_unit_test_setup(memory_beside_a_registration_can_go, fresh),
-        cmocka_unit_test_setup(memory_for_rdma_can_be_refused, fresh),
-        cmocka_unit_test_setup(memory_for_rdma_can_be_denied_or_ignored, fresh),
-        cmocka_unit_test_setup(a_machine_can_be_without_dma_bufs, fresh),
-        cmocka_unit_test_setup(a_machine_can_be_without_answers, fresh),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 
 #include "tests/unit/sim_setup.h"
 
-#include "tests/support/shared.h"
+#include "tests/support/sim_shared.h"
 
 static const char *const names[] = {
     "XSEG_SIM_DEVICES",       "XSEG_SIM_MEMORY_MB",     "XSEG_SIM_ADDRESSES_MB", "XSEG_SIM_COSTS",
@@ -40,20 +40,18 @@ static int count_of_devices(void)
     return count;
 }
 
-/* Has to be the first test: main() has set the variables, and nothing was called yet. */
-static void the_first_call_reads_the_environment(void **state)
+/* Has to be the first test: main() has set the variables, and no call was made before. */
+TEST_WITH(the_first_call_reads_the_environment, NULL, clear)
 {
-    (void)state;
     assert_int_equal(count_of_devices(), 3);
     assert_int_equal(xseg_sim_calls(NULL), 2);
 }
 
-static void defaults(void **state)
+TEST_WITH(defaults_apply_without_variables, NULL, clear)
 {
     size_t bytes = 0;
     int value = 0;
 
-    (void)state;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 1);
     ASSERT_OK(cuDeviceTotalMem(&bytes, 0));
@@ -63,7 +61,7 @@ static void defaults(void **state)
     assert_int_equal(value, 1);
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 2000);
-    /* Settings that say nothing mean the same. */
+    /* Settings with default values are equivalent to none. */
     {
         const struct xseg_sim_settings settings = {sizeof(settings)};
 
@@ -75,12 +73,11 @@ static void defaults(void **state)
     }
 }
 
-static void every_variable_counts(void **state)
+TEST_WITH(every_variable_is_read, NULL, clear)
 {
     CUdeviceptr base, out = 0;
     size_t bytes = 0;
 
-    (void)state;
     set("XSEG_SIM_DEVICES", "64");
     set("XSEG_SIM_MEMORY_MB", "10");
     set("XSEG_SIM_ADDRESSES_MB", "12");
@@ -103,16 +100,7 @@ static void every_variable_counts(void **state)
     ASSERT_CU(cuMemAddressReserve(&out, GRANULE, 0, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
-/* Attributes by number, since older versions of cuda.h do not name the later ones. */
-static int attribute(int which)
-{
-    int value = -1;
-
-    ASSERT_OK(cuDeviceGetAttribute(&value, (CUdevice_attribute)which, 0));
-    return value;
-}
-
-static void each_kind_of_rdma_has_its_word(void **state)
+TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
 {
     enum { OF_MAPPED = 110, SUPPORTED = 116, DMA_BUF = 124 };
     static const struct {
@@ -129,15 +117,14 @@ static void each_kind_of_rdma_has_its_word(void **state)
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle;
 
-    (void)state;
     prop.allocFlags.gpuDirectRDMACapable = 1;
     for (size_t i = 0; i < sizeof(kind) / sizeof(kind[0]); i++) {
         set("XSEG_SIM_RDMA", kind[i].word);
         assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
         ASSERT_OK(cuInit(0));
-        assert_int_equal(attribute(SUPPORTED), kind[i].attribute);
-        assert_int_equal(attribute(OF_MAPPED), kind[i].attribute);
-        assert_int_equal(attribute(DMA_BUF), 1);
+        assert_int_equal(device_attribute(SUPPORTED), kind[i].attribute);
+        assert_int_equal(device_attribute(OF_MAPPED), kind[i].attribute);
+        assert_int_equal(device_attribute(DMA_BUF), 1);
         ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), kind[i].create);
     }
     set("XSEG_SIM_DMA_BUF", "0");
@@ -145,7 +132,7 @@ static void each_kind_of_rdma_has_its_word(void **state)
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     ASSERT_OK(cuInit(0));
     (void)enter(0);
-    assert_int_equal(attribute(DMA_BUF), 0);
+    assert_int_equal(device_attribute(DMA_BUF), 0);
     {
         CUdeviceptr base = reserve(GRANULE), start_of = 0;
 
@@ -163,7 +150,7 @@ static void each_kind_of_rdma_has_its_word(void **state)
 #define PLACES 64u
 #define RANGES 6u
 
-/* Allocations and reservations of several sizes in turn, of which some are freed again: where they were placed. */
+/* Allocations and reservations of several sizes, some of which are freed again; returns their addresses. */
 static void place_some(CUdeviceptr *place)
 {
     for (unsigned i = 0; i < PLACES; i++) {
@@ -178,13 +165,12 @@ static void place_some(CUdeviceptr *place)
     }
 }
 
-static void addresses_rise_fall_or_are_shuffled(void **state)
+TEST_WITH(addresses_rise_fall_or_are_shuffled, NULL, clear)
 {
     static const char *const order[] = {"rising", "falling", "shuffled"};
     static const unsigned least[] = {PLACES - 1, 0, PLACES / 4},
                           most[] = {PLACES - 1, 0, PLACES * 3 / 4};
 
-    (void)state;
     for (unsigned which = 0; which < 3; which++) {
         CUdeviceptr place[PLACES], again[PLACES];
         unsigned above = 0;
@@ -211,12 +197,11 @@ static void addresses_rise_fall_or_are_shuffled(void **state)
     }
 }
 
-/* Ranges do not overlap, and every range is found at its address, when addresses come again. */
-static void addresses_come_again_in_any_order(void **state)
+/* With reused addresses, ranges do not overlap, and every range is found at its address. */
+TEST_WITH(freed_addresses_are_reused_in_the_chosen_order, NULL, clear)
 {
     const size_t bytes = (size_t)7 << 40;
 
-    (void)state;
     for (unsigned order = 0; order <= XSEG_SIM_ADDRESSES_SHUFFLED; order++) {
         struct xseg_sim_settings settings = {sizeof(settings)};
         CUdeviceptr place[RANGES] = {0};
@@ -240,9 +225,8 @@ static void addresses_come_again_in_any_order(void **state)
     }
 }
 
-static void a_fault_from_the_environment(void **state)
+TEST_WITH(fault_is_read_from_the_environment, NULL, clear)
 {
-    (void)state;
     set("XSEG_SIM_FAIL", "cuDeviceGetCount:2:46");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 1);
@@ -267,7 +251,7 @@ static void a_fault_from_the_environment(void **state)
     ASSERT_OK(cuInit(0));
 }
 
-static void what_cannot_be_understood_is_refused(void **state)
+TEST_WITH(invalid_values_are_rejected, NULL, clear)
 {
     static const char *const bad[][2] = {
         {"XSEG_SIM_DEVICES", "0"},
@@ -315,7 +299,6 @@ static void what_cannot_be_understood_is_refused(void **state)
          "cuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreate:1"},
     };
 
-    (void)state;
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     ASSERT_OK(cuInit(0));
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -323,7 +306,7 @@ static void what_cannot_be_understood_is_refused(void **state)
         set(bad[i][0], bad[i][1]);
         expect_refused(xseg_sim_reset(NULL), bad[i][0]);
     }
-    /* The refused settings change nothing: the machine is started still. */
+    /* Rejected settings change nothing: the machine is still running. */
     (void)reserve(GRANULE);
     (void)clear(NULL);
     set("XSEG_SIM_DEVICES", "");
@@ -345,7 +328,7 @@ static void put(const char *path, const char *text, size_t bytes)
     "unmap_mapping = 1\naccess_call = 1\naccess = 1\naccess_wide = 1\nalloc = 1\nfree = 1\n"       \
     "event_create = 1\nevent_record = 1\nevent_query = 1\nstream_wait = 1\nsynchronize = 1\n"
 
-static void costs_from_a_file(void **state)
+TEST_WITH(costs_are_read_from_a_file, NULL, clear)
 {
     static const struct {
         const char *text, *words;
@@ -371,7 +354,6 @@ static void costs_from_a_file(void **state)
     static char large[(64 << 10) + 1];
     char path[] = P_tmpdir "/xseg-costs.XXXXXX";
 
-    (void)state;
     assert_true(close(mkstemp(path)) == 0);
     put(path, WITHOUT_MAP "map = 1\n", strlen(WITHOUT_MAP "map = 1\n"));
     set("XSEG_SIM_COSTS", path);
@@ -399,7 +381,7 @@ static void costs_from_a_file(void **state)
     assert_int_equal(unlink(path), 0);
     set("XSEG_SIM_COSTS", "/");
     expect_refused(xseg_sim_reset(NULL), "not a regular file");
-    /* Nothing has changed: the costs of the file are charged still. */
+    /* Nothing has changed: the costs of the file still apply. */
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 22);
     {
@@ -425,9 +407,8 @@ static void use_destroyed_event(void)
     (void)cuEventQuery(event);
 }
 
-static void strict_unless_told_otherwise(void **state)
+TEST_WITH(machine_is_strict_by_default, NULL, clear)
 {
-    (void)state;
     EXPECT_REPORT(use_destroyed_event, "cuEventQuery");
     set("XSEG_SIM_STRICT", "1");
     EXPECT_REPORT(use_destroyed_event, "cuEventQuery");
@@ -435,13 +416,13 @@ static void strict_unless_told_otherwise(void **state)
     use_destroyed_event();
 }
 
-/* A machine to be shared; one that has no name where that is not possible. */
+/* Settings of a shared machine; without a name where sharing is not possible. */
 static struct xseg_sim_settings shared_machine(void)
 {
     static char name[64];
     struct xseg_sim_settings settings = small_machine();
 
-    if (name_shared_machine(name, sizeof(name)))
+    if (sim_shared_name(name, sizeof(name)))
         settings.shared = name;
     return settings;
 }
@@ -454,7 +435,7 @@ static size_t left_of_first_device(void)
     return left;
 }
 
-/* Another process of the machine, told what to do byte by byte: take, give back, die. */
+/* Another process of the machine, controlled byte by byte: allocate, free, die. */
 static void obey(int socket, const struct xseg_sim_settings *settings)
 {
     const CUmemAllocationProp prop = on_device(0);
@@ -473,7 +454,7 @@ static void obey(int socket, const struct xseg_sim_settings *settings)
         if (write(socket, &order, 1) != 1)
             _exit(2);
     }
-    /* The process that leaves last removes the machine; after a failure that is this one. */
+    /* The last process removes the machine; after a failure that is this one. */
     (void)xseg_sim_reset(NULL);
     _exit(3);
 }
@@ -487,7 +468,7 @@ static char order(int socket, char what)
     return answer;
 }
 
-static void processes_share_a_machine(void **state)
+TEST_WITH(processes_share_a_machine, NULL, clear)
 {
     struct xseg_sim_settings settings = shared_machine();
     const CUmemAllocationProp prop = on_device(0);
@@ -495,7 +476,6 @@ static void processes_share_a_machine(void **state)
     int sockets[2], result = 0, count = 0;
     pid_t child;
 
-    (void)state;
     if (settings.shared == NULL)
         return;
     start(&settings);
@@ -503,7 +483,7 @@ static void processes_share_a_machine(void **state)
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
     child = fork();
     if (child == 0) {
-        /* The process that comes first decides about the machine. */
+        /* The first process determines the settings of the machine. */
         settings.memory_bytes = 512 * MIB;
         settings.devices = 1;
         (void)close(sockets[0]);
@@ -520,7 +500,7 @@ static void processes_share_a_machine(void **state)
     ASSERT_OK(cuMemRelease(handle));
     assert_int_equal(order(sockets[0], 't'), 'y');
     assert_int_equal(left_of_first_device(), 424 * MIB);
-    /* What a process had is free when it has died. */
+    /* The memory of a dead process is free. */
     assert_int_equal(write(sockets[0], "d", 1), 1);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFSIGNALED(result));
@@ -530,14 +510,13 @@ static void processes_share_a_machine(void **state)
     (void)close(sockets[0]);
 }
 
-/* Not even time to take its name away. */
-static void a_shared_machine_whose_processes_were_killed_is_gone(void **state)
+/* A killed process cannot remove its name. */
+TEST_WITH(shared_machine_is_destroyed_when_its_processes_are_killed, NULL, clear)
 {
     struct xseg_sim_settings settings = shared_machine();
     const struct xseg_sim_settings own = small_machine();
     int result = 0;
 
-    (void)state;
     if (settings.shared == NULL)
         return;
     settings.memory_bytes = 64 * MIB;
@@ -556,19 +535,18 @@ static void a_shared_machine_whose_processes_were_killed_is_gone(void **state)
     start(&own);
 }
 
-static void a_shared_machine_ends_with_its_last_process(void **state)
+TEST_WITH(a_shared_machine_ends_with_its_last_process, NULL, clear)
 {
     struct xseg_sim_settings settings = shared_machine();
     const struct xseg_sim_settings own = small_machine();
     char path[80];
     int file;
 
-    (void)state;
     if (settings.shared == NULL)
         return;
     (void)snprintf(path, sizeof(path), "/xseg-sim-%s", settings.shared);
     start(&settings);
-    start(&settings); /* joins before it leaves */
+    start(&settings); /* joins before the other leaves */
     file = shm_open(path, O_RDONLY, 0);
     assert_true(file >= 0);
     (void)close(file);
@@ -598,25 +576,9 @@ static void a_shared_machine_ends_with_its_last_process(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(the_first_call_reads_the_environment, clear),
-        cmocka_unit_test_teardown(defaults, clear),
-        cmocka_unit_test_teardown(every_variable_counts, clear),
-        cmocka_unit_test_teardown(each_kind_of_rdma_has_its_word, clear),
-        cmocka_unit_test_teardown(addresses_rise_fall_or_are_shuffled, clear),
-        cmocka_unit_test_teardown(addresses_come_again_in_any_order, clear),
-        cmocka_unit_test_teardown(a_fault_from_the_environment, clear),
-        cmocka_unit_test_teardown(costs_from_a_file, clear),
-        cmocka_unit_test_teardown(strict_unless_told_otherwise, clear),
-        cmocka_unit_test_teardown(processes_share_a_machine, clear),
-        cmocka_unit_test_teardown(a_shared_machine_whose_processes_were_killed_is_gone, clear),
-        cmocka_unit_test_teardown(a_shared_machine_ends_with_its_last_process, clear),
-        cmocka_unit_test_teardown(what_cannot_be_understood_is_refused, clear),
-    };
-
     (void)clear(NULL);
     set("XSEG_SIM_DEVICES", "3");
-    /* A variable that makes no sense is reported, and the others count all the same. */
+    /* An invalid variable is reported, and the others apply. */
     set("XSEG_SIM_MEMORY_MB", "much");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tests of the simulated driver share: a fresh machine, and short ways to make things. */
+/* Helpers of the tests of the simulated driver: a fresh machine, and short forms of driver calls. */
 #ifndef XSEG_TESTS_SIM_SETUP_H
 #define XSEG_TESTS_SIM_SETUP_H
 
@@ -14,9 +14,8 @@
 #include "tests/support/child.h"
 
 #define GRANULE ((size_t)2 << 20)
-#define MIB     ((uint64_t)1 << 20)
 
-/* Of the host. */
+/* of the host */
 static inline size_t page_bytes(void)
 {
     return (size_t)sysconf(_SC_PAGESIZE);
@@ -36,7 +35,7 @@ static inline struct xseg_sim_settings small_machine(void)
     return settings;
 }
 
-/* A function of sim.h has rejected its arguments, and its message contains a text. */
+/* A function of sim.h has rejected its arguments, and its message contains a word. */
 static inline void expect_refused(xseg_status status, const char *word)
 {
     char text[512];
@@ -73,7 +72,7 @@ static inline int fresh(void **state)
     return 0;
 }
 
-/* The set-up of a test that looks at bytes of the device. */
+/* Set-up of a test that reads bytes of the device. */
 static inline int with_bytes(void **state)
 {
     struct xseg_sim_settings settings = small_machine();
@@ -84,6 +83,9 @@ static inline int with_bytes(void **state)
     (void)enter(0);
     return 0;
 }
+
+#define SIM_TEST(name)       TEST_WITH(name, fresh, NULL)
+#define SIM_TEST_BYTES(name) TEST_WITH(name, with_bytes, NULL)
 
 static inline CUmemAllocationProp on_device(int device)
 {
@@ -113,7 +115,7 @@ static inline CUdeviceptr reserve(size_t bytes)
     return address;
 }
 
-/* Memory with one mapping, and no reference but that. */
+/* Memory with one mapping and no other reference. */
 static inline void back(CUdeviceptr address, size_t bytes)
 {
     const CUmemGenericAllocationHandle handle = create(bytes);
@@ -157,12 +159,44 @@ static inline CUevent new_event(void)
     return event;
 }
 
+static inline CUevent record(CUstream stream)
+{
+    CUevent event = new_event();
+
+    ASSERT_OK(cuEventRecord(event, stream));
+    return event;
+}
+
+/* Bytes of a device, as a kernel sees them. */
+static inline unsigned char *bytes_at(CUdeviceptr address)
+{
+    return (unsigned char *)(uintptr_t)address;
+}
+
+/* An attribute of device 0 by number, because older versions of cuda.h do not name the later ones. */
+static inline int device_attribute(int which)
+{
+    int value = -1;
+
+    ASSERT_OK(cuDeviceGetAttribute(&value, (CUdevice_attribute)which, 0));
+    return value;
+}
+
+/* The value of a pointer attribute of any size: the remaining bytes are zero. */
+static inline uint64_t pointer_attribute(CUdeviceptr address, int which)
+{
+    uint64_t value = 0;
+
+    ASSERT_OK(cuPointerGetAttribute(&value, (CUpointer_attribute)which, address));
+    return value;
+}
+
 static inline void launch(CUstream stream, uint64_t nanoseconds)
 {
     assert_int_equal(xseg_sim_launch(stream, nanoseconds), XSEG_OK);
 }
 
-/* Fail unless a part ends its process with a report that has these words. */
+/* Expect that a part aborts its process with a report that contains these words. */
 static inline void expect_report(void (*part)(void), const char *const *words)
 {
     char text[8192];

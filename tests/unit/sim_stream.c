@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Streams, events, and when work ends. */
+/* Streams, events, and completion of work. */
 #include <pthread.h>
 
 #include "tests/unit/sim_setup.h"
 
 #define OPEN UINT64_MAX
-
-static CUevent record(CUstream stream)
-{
-    CUevent event = new_event();
-
-    ASSERT_OK(cuEventRecord(event, stream));
-    return event;
-}
 
 static unsigned long long id_of(CUstream stream)
 {
@@ -23,12 +15,11 @@ static unsigned long long id_of(CUstream stream)
     return id;
 }
 
-static void an_event_covers_what_was_queued_so_far(void **state)
+SIM_TEST(an_event_covers_what_was_queued_so_far)
 {
     CUstream stream = new_stream();
     CUevent empty = new_event(), idle = record(stream), first, second;
 
-    (void)state;
     launch(stream, OPEN);
     first = record(stream);
     launch(stream, OPEN);
@@ -47,7 +38,7 @@ static void an_event_covers_what_was_queued_so_far(void **state)
     ASSERT_OK(cuStreamQuery(stream));
 }
 
-/* As milliseconds; fails unless both events can be asked. */
+/* In milliseconds; fails unless both events have times. */
 static float elapsed(CUevent from, CUevent to)
 {
     float milliseconds = -1;
@@ -65,18 +56,17 @@ static CUevent record_timed(CUstream stream)
     return event;
 }
 
-static void events_know_when_they_happened(void **state)
+SIM_TEST(events_know_when_they_happened)
 {
     CUstream stream = new_stream(), idle = new_stream();
     CUevent first = record_timed(stream), second, late;
 
-    (void)state;
     launch(stream, 2500000);
     second = record_timed(stream);
     xseg_sim_advance(1000000);
     late = record_timed(idle);
     assert_true(elapsed(first, late) == 1.0f);
-    /* Asked long after the work has ended. */
+    /* Queried long after the work has ended. */
     xseg_sim_advance(50000000);
     assert_true(elapsed(first, second) == 2.5f);
     assert_true(elapsed(second, first) == -2.5f);
@@ -86,12 +76,11 @@ static void events_know_when_they_happened(void **state)
     assert_true(elapsed(late, first) == 50.0f);
 }
 
-static void an_event_of_work_that_is_finished_by_hand_happened_by_then(void **state)
+SIM_TEST(event_of_manually_finished_work_has_that_time)
 {
     CUstream stream = new_stream();
     CUevent first = record_timed(stream), second;
 
-    (void)state;
     launch(stream, 9000000);
     second = record_timed(stream);
     xseg_sim_advance(3000000);
@@ -101,14 +90,13 @@ static void an_event_of_work_that_is_finished_by_hand_happened_by_then(void **st
     assert_true(elapsed(first, second) == 3.0f);
 }
 
-static void not_every_event_has_a_time(void **state)
+SIM_TEST(events_may_have_no_time)
 {
     CUstream stream = new_stream();
     CUevent timed = record_timed(stream), untimed = record(stream), busy, captured, unused;
     CUgraph graph;
     float milliseconds = 7;
 
-    (void)state;
     ASSERT_OK(cuEventCreate(&unused, CU_EVENT_DEFAULT));
     launch(stream, OPEN);
     busy = record_timed(stream);
@@ -130,13 +118,12 @@ static void not_every_event_has_a_time(void **state)
     ASSERT_OK(cuGraphDestroy(graph));
 }
 
-static void streams_say_how_they_were_made(void **state)
+SIM_TEST(streams_return_their_flags)
 {
     CUstream stream = NULL;
     unsigned flags = 7;
     int least = 7, greatest = 7, priority = 7;
 
-    (void)state;
     ASSERT_OK(cuCtxGetStreamPriorityRange(&least, &greatest));
     assert_int_equal(least, 0);
     assert_int_equal(greatest, 0);
@@ -156,12 +143,11 @@ static void streams_say_how_they_were_made(void **state)
     ASSERT_CU(cuCtxGetStreamPriorityRange(&least, &greatest), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-static void an_event_recorded_again_forgets_what_it_was(void **state)
+SIM_TEST(an_event_recorded_again_forgets_what_it_was)
 {
     CUstream busy = new_stream(), idle = new_stream();
     CUevent event;
 
-    (void)state;
     launch(busy, OPEN);
     event = record(busy);
     ASSERT_OK(cuEventRecord(event, idle));
@@ -169,11 +155,10 @@ static void an_event_recorded_again_forgets_what_it_was(void **state)
     ASSERT_CU(cuStreamQuery(busy), CUDA_ERROR_NOT_READY);
 }
 
-static void the_clock_does_not_wrap(void **state)
+SIM_TEST(the_clock_does_not_wrap)
 {
     CUstream stream = new_stream();
 
-    (void)state;
     xseg_sim_advance(UINT64_MAX - 100);
     launch(stream, UINT64_MAX - 1);
     ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
@@ -185,12 +170,11 @@ static void the_clock_does_not_wrap(void **state)
     ASSERT_OK(cuStreamQuery(stream));
 }
 
-static void the_clock_ends_timed_work(void **state)
+SIM_TEST(the_clock_ends_timed_work)
 {
     CUstream stream = new_stream();
     CUevent first, second;
 
-    (void)state;
     launch(stream, 100);
     first = record(stream);
     launch(stream, 50);
@@ -208,11 +192,10 @@ static void the_clock_ends_timed_work(void **state)
     assert_int_equal(xseg_sim_clock(), 150);
 }
 
-static void timed_work_behind_open_work_starts_when_that_ends(void **state)
+SIM_TEST(timed_work_starts_after_earlier_open_ended_work)
 {
     CUstream stream = new_stream();
 
-    (void)state;
     launch(stream, 30);
     launch(stream, OPEN);
     launch(stream, 50);
@@ -222,12 +205,11 @@ static void timed_work_behind_open_work_starts_when_that_ends(void **state)
     assert_int_equal(xseg_sim_clock(), 1050);
 }
 
-static void a_stream_that_waits_is_busy(void **state)
+SIM_TEST(a_stream_that_waits_is_busy)
 {
     CUstream a = new_stream(), b = new_stream();
     CUevent on_a, on_b;
 
-    (void)state;
     launch(a, OPEN);
     on_a = record(a);
     ASSERT_OK(cuStreamWaitEvent(b, on_a, 0));
@@ -240,12 +222,11 @@ static void a_stream_that_waits_is_busy(void **state)
     ASSERT_OK(cuStreamQuery(b));
 }
 
-static void waiting_for_the_waiter_ends_what_it_waits_for_and_no_more(void **state)
+SIM_TEST(synchronization_completes_dependencies_only)
 {
     CUstream a = new_stream(), b = new_stream(), c = new_stream();
     CUevent early;
 
-    (void)state;
     launch(a, OPEN);
     early = record(a);
     launch(a, OPEN);
@@ -257,11 +238,10 @@ static void waiting_for_the_waiter_ends_what_it_waits_for_and_no_more(void **sta
     ASSERT_CU(cuStreamQuery(c), CUDA_ERROR_NOT_READY);
 }
 
-static void times_go_through_streams_that_wait(void **state)
+SIM_TEST(times_propagate_through_waiting_streams)
 {
     CUstream a = new_stream(), b = new_stream();
 
-    (void)state;
     launch(a, 100);
     launch(b, 20);
     ASSERT_OK(cuStreamWaitEvent(b, record(a), 0));
@@ -270,13 +250,12 @@ static void times_go_through_streams_that_wait(void **state)
     assert_int_equal(xseg_sim_clock(), 105);
 }
 
-static void long_chains_between_streams(void **state)
+SIM_TEST(long_chains_of_streams_complete)
 {
     enum { LINKS = 200000 };
     CUstream stream[2] = {new_stream(), new_stream()};
     CUevent event = new_event();
 
-    (void)state;
     launch(stream[0], OPEN);
     for (int i = 0; i < LINKS; i++) {
         ASSERT_OK(cuEventRecord(event, stream[i % 2]));
@@ -288,12 +267,11 @@ static void long_chains_between_streams(void **state)
     ASSERT_OK(cuStreamQuery(stream[1]));
 }
 
-static void finish_ends_one_stream_and_moves_no_clock(void **state)
+SIM_TEST(finish_ends_one_stream_and_moves_no_clock)
 {
     CUstream a = new_stream(), b = new_stream();
     CUevent first, waits;
 
-    (void)state;
     launch(a, 70);
     first = record(a);
     launch(a, OPEN);
@@ -312,12 +290,11 @@ static void finish_ends_one_stream_and_moves_no_clock(void **state)
     assert_int_equal(xseg_sim_clock(), 10);
 }
 
-static void finish_all_ends_everything(void **state)
+SIM_TEST(finish_all_ends_everything)
 {
     CUstream a = new_stream(), b = new_stream(), gone = new_stream();
     CUevent left_behind;
 
-    (void)state;
     launch(a, OPEN);
     launch(b, 100);
     launch(NULL, OPEN);
@@ -332,11 +309,10 @@ static void finish_all_ends_everything(void **state)
     assert_int_equal(xseg_sim_clock(), 0);
 }
 
-static void finish_lets_waiting_streams_go_on(void **state)
+SIM_TEST(finish_resumes_waiting_streams)
 {
     CUstream a = new_stream(), b = new_stream(), other = new_stream();
 
-    (void)state;
     launch(other, OPEN);
     ASSERT_OK(cuStreamWaitEvent(a, record(other), 0));
     launch(a, OPEN);
@@ -349,13 +325,12 @@ static void finish_lets_waiting_streams_go_on(void **state)
     ASSERT_OK(cuStreamQuery(b));
 }
 
-static void a_context_wait_ends_the_work_of_its_device(void **state)
+SIM_TEST(a_context_wait_ends_the_work_of_its_device)
 {
     CUstream a = new_stream(), gone = new_stream(), other;
     CUevent left_behind;
     CUcontext first = NULL;
 
-    (void)state;
     ASSERT_OK(cuCtxGetCurrent(&first));
     launch(a, OPEN);
     launch(NULL, 500);
@@ -376,12 +351,11 @@ static void a_context_wait_ends_the_work_of_its_device(void **state)
     ASSERT_CU(cuStreamQuery(other), CUDA_ERROR_NOT_READY);
 }
 
-static void a_free_waits_for_timed_work_of_its_device(void **state)
+SIM_TEST(a_free_waits_for_timed_work_of_its_device)
 {
     CUstream stream = new_stream();
     CUdeviceptr address = 0;
 
-    (void)state;
     ASSERT_OK(cuMemAlloc(&address, 1));
     launch(NULL, 300);
     launch(stream, OPEN);
@@ -397,14 +371,13 @@ static void *id_of_another_thread(void *out)
     return NULL;
 }
 
-static void stream_ids(void **state)
+SIM_TEST(streams_have_unique_ids)
 {
     CUstream stream = new_stream(), again;
     unsigned long long id = id_of(stream), legacy = id_of(NULL), mine = id_of(CU_STREAM_PER_THREAD),
                        theirs = 0;
     pthread_t thread;
 
-    (void)state;
     assert_int_equal(id_of(CU_STREAM_LEGACY), legacy);
     assert_int_equal(id_of(NULL), legacy);
     assert_int_equal(id_of(CU_STREAM_PER_THREAD), mine);
@@ -422,9 +395,8 @@ static void stream_ids(void **state)
     assert_int_equal(id_of(again), id_of(again));
 }
 
-static void default_streams_are_apart(void **state)
+SIM_TEST(default_streams_are_separate)
 {
-    (void)state;
     launch(NULL, OPEN);
     ASSERT_CU(cuStreamQuery(CU_STREAM_LEGACY), CUDA_ERROR_NOT_READY);
     ASSERT_OK(cuStreamQuery(CU_STREAM_PER_THREAD));
@@ -445,13 +417,12 @@ static CUstream new_blocking_stream(void)
     return stream;
 }
 
-/* What is queued on the legacy stream waits for all blocking streams, and they for it. */
-static void the_legacy_stream_is_in_order_with_blocking_ones(void **state)
+/* Work on the legacy stream waits for all blocking streams, and their later work waits for it. */
+SIM_TEST(the_legacy_stream_is_in_order_with_blocking_ones)
 {
     CUstream blocking = new_blocking_stream(), other = new_blocking_stream(), beside = new_stream();
     CUevent legacy, later, apart;
 
-    (void)state;
     launch(blocking, OPEN);
     launch(beside, OPEN);
     legacy = record(NULL);
@@ -474,13 +445,12 @@ static void the_legacy_stream_is_in_order_with_blocking_ones(void **state)
     ASSERT_OK(cuStreamQuery(NULL));
 }
 
-/* The order holds for times, for the work of streams that are gone, and in turns. */
-static void times_go_through_the_legacy_stream(void **state)
+/* The order applies to times, to work of destroyed streams, and in alternation. */
+SIM_TEST(times_propagate_through_the_legacy_stream)
 {
     CUstream first = new_blocking_stream(), second = new_blocking_stream();
     CUevent start = record_timed(first), middle, stop;
 
-    (void)state;
     for (unsigned i = 0; i < 3; i++) {
         launch(first, 1000000);
         launch(NULL, 500000);
@@ -495,7 +465,7 @@ static void times_go_through_the_legacy_stream(void **state)
     assert_true(elapsed(middle, stop) > 0.9 && elapsed(middle, stop) < 1.1);
 }
 
-/* Each thread's own default stream is a blocking one. */
+/* Each thread's own default stream is a blocking stream. */
 static void *launch_on_own_default_stream(void *unused)
 {
     (void)enter(0);
@@ -503,12 +473,11 @@ static void *launch_on_own_default_stream(void *unused)
     return unused;
 }
 
-static void the_legacy_stream_waits_for_per_thread_ones(void **state)
+SIM_TEST(the_legacy_stream_waits_for_per_thread_ones)
 {
     pthread_t thread;
     CUevent legacy;
 
-    (void)state;
     assert_int_equal(pthread_create(&thread, NULL, launch_on_own_default_stream, NULL), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     legacy = record(NULL);
@@ -519,15 +488,14 @@ static void the_legacy_stream_waits_for_per_thread_ones(void **state)
     ASSERT_OK(cuEventQuery(legacy));
 }
 
-/* In fast mode; see destroyed_objects_end_in_a_report. */
-static void destroyed_objects_are_recognised(void **state)
+/* In fast mode; see use_of_destroyed_objects_is_reported. */
+TEST(destroyed_objects_are_detected)
 {
     struct xseg_sim_settings settings = small_machine();
     CUstream stream, fine, rubbish = (CUstream)(uintptr_t)0x7777;
     CUevent event, good;
     unsigned long long id;
 
-    (void)state;
     settings.skip_checks = true;
     start(&settings);
     (void)enter(0);
@@ -563,7 +531,7 @@ static CUstream destroyed_stream(void)
     (void)fresh(NULL);
     stream = new_stream();
     (void)cuStreamDestroy(stream);
-    /* The slot is used again. */
+    /* The slot is reused. */
     (void)new_stream();
     return stream;
 }
@@ -619,9 +587,8 @@ static void wait_for_destroyed_event(void)
     (void)cuStreamWaitEvent(NULL, destroyed_event(), 0);
 }
 
-static void destroyed_objects_end_in_a_report(void **state)
+TEST(use_of_destroyed_objects_is_reported)
 {
-    (void)state;
     EXPECT_REPORT(query_destroyed_stream, "use of a destroyed stream or event", "cuStreamQuery",
                   "stream:", ", destroyed by cuStreamDestroy, call 5, thread 1", "stack:");
     EXPECT_REPORT(destroy_destroyed_stream, "call:         cuStreamDestroy");
@@ -632,12 +599,11 @@ static void destroyed_objects_end_in_a_report(void **state)
     EXPECT_REPORT(wait_for_destroyed_event, "cuStreamWaitEvent", "event:");
 }
 
-static void what_ended_with_its_context_is_refused(void **state)
+SIM_TEST(objects_of_a_destroyed_context_are_rejected)
 {
     CUstream stream = new_stream();
     CUevent event = new_event();
 
-    (void)state;
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
     (void)enter(0);
     (void)new_stream();
@@ -645,15 +611,14 @@ static void what_ended_with_its_context_is_refused(void **state)
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
 }
 
-/* After the reset another stream has the handle that the per-thread default stream had. */
-static void a_per_thread_stream_ends_with_its_context(void **state)
+/* After the reset another stream has the handle of the per-thread default stream. */
+SIM_TEST(a_per_thread_stream_ends_with_its_context)
 {
     struct xseg_sim_settings settings = small_machine();
     CUcontext second, of = NULL;
     unsigned long long before;
     CUstream other;
 
-    (void)state;
     settings.reuse_handles = true;
     start(&settings);
     (void)enter(1);
@@ -670,12 +635,11 @@ static void a_per_thread_stream_ends_with_its_context(void **state)
     ASSERT_OK(cuStreamQuery(CU_STREAM_PER_THREAD));
 }
 
-static void bad_arguments_are_refused(void **state)
+SIM_TEST(bad_arguments_are_refused)
 {
     CUstream stream = new_stream();
     CUevent event = new_event();
 
-    (void)state;
     ASSERT_CU(cuStreamCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuStreamCreate(&stream, 2), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -100));
@@ -688,13 +652,12 @@ static void bad_arguments_are_refused(void **state)
     ASSERT_CU(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void streams_and_events_of_another_context(void **state)
+SIM_TEST(streams_reject_events_of_another_context)
 {
     CUstream here = new_stream(), there;
     CUcontext first = NULL, second, of = NULL;
     CUevent event, far;
 
-    (void)state;
     ASSERT_OK(cuCtxGetCurrent(&first));
     second = enter(1);
     there = new_stream();
@@ -709,7 +672,7 @@ static void streams_and_events_of_another_context(void **state)
     event = new_event();
     ASSERT_CU(cuEventRecord(far, here), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventRecord(event, there), CUDA_ERROR_INVALID_CONTEXT);
-    /* Waiting for, and looking at, an event of another device is fine. */
+    /* Waiting for an event of another device, and querying it, is valid. */
     ASSERT_CU(cuEventQuery(far), CUDA_ERROR_NOT_READY);
     ASSERT_OK(cuStreamWaitEvent(here, far, 0));
     ASSERT_CU(cuStreamQuery(here), CUDA_ERROR_NOT_READY);
@@ -717,15 +680,14 @@ static void streams_and_events_of_another_context(void **state)
     assert_ptr_equal(of, second);
     ASSERT_OK(cuStreamGetCtx(NULL, &of));
     assert_ptr_equal(of, first);
-    /* The far context ends, and its work with it. */
+    /* The other device's context is destroyed with its work. */
     ASSERT_OK(cuDevicePrimaryCtxReset(1));
     ASSERT_OK(cuStreamQuery(here));
     ASSERT_CU(cuEventQuery(far), CUDA_ERROR_INVALID_HANDLE);
 }
 
-static void destroyed_streams_are_forgotten_in_time(void **state)
+SIM_TEST(destroyed_streams_are_forgotten_in_time)
 {
-    (void)state;
     for (int i = 0; i < 2000; i++) {
         CUstream stream = new_stream();
         CUevent event;
@@ -746,7 +708,7 @@ static void destroyed_streams_are_forgotten_in_time(void **state)
 struct note {
     char text[16];
     unsigned length;
-    CUresult inside; /* what a driver call in there returned */
+    CUresult inside; /* result of a driver call in the function */
     uint64_t clock;
 };
 
@@ -761,12 +723,11 @@ static void CUDA_CB write_note(void *letter)
     note.clock = xseg_sim_clock();
 }
 
-static void host_functions_run_when_their_turn_comes(void **state)
+SIM_TEST(host_functions_run_in_stream_order)
 {
     static char letter[] = "abcdef";
     CUstream a = new_stream(), b = new_stream();
 
-    (void)state;
     memset(&note, 0, sizeof(note));
     ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[0]));
     assert_string_equal(note.text, "a");
@@ -786,7 +747,7 @@ static void host_functions_run_when_their_turn_comes(void **state)
     assert_string_equal(note.text, "acdb");
     ASSERT_OK(cuStreamSynchronize(a));
     assert_string_equal(note.text, "acdbe");
-    /* What is queued when its context ends never runs. */
+    /* Work that is queued when its context is destroyed never runs. */
     launch(a, OPEN);
     ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[5]));
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
@@ -835,12 +796,11 @@ static void *open_gate(void *argument)
     return NULL;
 }
 
-static void other_threads_wait_for_a_host_function(void **state)
+SIM_TEST(other_threads_wait_for_a_host_function)
 {
     struct gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     pthread_t launcher, opener;
 
-    (void)state;
     assert_int_equal(pthread_create(&launcher, NULL, launch_gate, &gate), 0);
     (void)pthread_mutex_lock(&gate.lock);
     while (!gate.entered)
@@ -867,8 +827,8 @@ static void *run_errand(void *argument)
     return NULL;
 }
 
-/* A record does not wait, either: what stands before it is under way. */
-static void a_query_does_not_wait_for_a_host_function(void **state)
+/* A record does not wait either, because earlier work is active. */
+SIM_TEST(a_query_does_not_wait_for_a_host_function)
 {
     struct errand errand = {
         .gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER},
@@ -877,7 +837,6 @@ static void a_query_does_not_wait_for_a_host_function(void **state)
     const CUevent event = new_event();
     pthread_t runner;
 
-    (void)state;
     assert_int_equal(pthread_create(&runner, NULL, run_errand, &errand), 0);
     (void)pthread_mutex_lock(&errand.gate.lock);
     while (!errand.gate.entered)
@@ -897,8 +856,8 @@ static void a_query_does_not_wait_for_a_host_function(void **state)
     ASSERT_OK(cuStreamDestroy(errand.stream));
 }
 
-/* Random operations on three streams against a model that only knows timed work. */
-static void random_timed_work_ends_when_it_should(void **state)
+/* Random operations on three streams, compared with a model of timed work. */
+SIM_TEST(random_timed_work_completes_on_time)
 {
     enum { STREAMS = 3, EVENTS = 8 };
     CUstream stream[STREAMS];
@@ -906,7 +865,6 @@ static void random_timed_work_ends_when_it_should(void **state)
     uint64_t end_of_stream[STREAMS] = {0}, end_of_event[EVENTS] = {0}, now = 0, seed = 1;
     uint64_t time[EVENTS] = {0};
 
-    (void)state;
     for (int i = 0; i < STREAMS; i++)
         stream[i] = new_stream();
     for (int i = 0; i < EVENTS; i++)
@@ -951,46 +909,4 @@ static void random_timed_work_ends_when_it_should(void **state)
             assert_true(elapsed(event[0], event[e]) ==
                         (float)(((double)time[e] - (double)time[0]) / 1e6));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(an_event_covers_what_was_queued_so_far, fresh),
-        cmocka_unit_test_setup(events_know_when_they_happened, fresh),
-        cmocka_unit_test_setup(an_event_of_work_that_is_finished_by_hand_happened_by_then, fresh),
-        cmocka_unit_test_setup(not_every_event_has_a_time, fresh),
-        cmocka_unit_test_setup(streams_say_how_they_were_made, fresh),
-        cmocka_unit_test_setup(an_event_recorded_again_forgets_what_it_was, fresh),
-        cmocka_unit_test_setup(the_clock_ends_timed_work, fresh),
-        cmocka_unit_test_setup(the_clock_does_not_wrap, fresh),
-        cmocka_unit_test_setup(timed_work_behind_open_work_starts_when_that_ends, fresh),
-        cmocka_unit_test_setup(a_stream_that_waits_is_busy, fresh),
-        cmocka_unit_test_setup(waiting_for_the_waiter_ends_what_it_waits_for_and_no_more, fresh),
-        cmocka_unit_test_setup(times_go_through_streams_that_wait, fresh),
-        cmocka_unit_test_setup(long_chains_between_streams, fresh),
-        cmocka_unit_test_setup(finish_ends_one_stream_and_moves_no_clock, fresh),
-        cmocka_unit_test_setup(finish_all_ends_everything, fresh),
-        cmocka_unit_test_setup(finish_lets_waiting_streams_go_on, fresh),
-        cmocka_unit_test_setup(a_context_wait_ends_the_work_of_its_device, fresh),
-        cmocka_unit_test_setup(a_free_waits_for_timed_work_of_its_device, fresh),
-        cmocka_unit_test_setup(stream_ids, fresh),
-        cmocka_unit_test_setup(default_streams_are_apart, fresh),
-        cmocka_unit_test_setup(the_legacy_stream_is_in_order_with_blocking_ones, fresh),
-        cmocka_unit_test_setup(times_go_through_the_legacy_stream, fresh),
-        cmocka_unit_test_setup(the_legacy_stream_waits_for_per_thread_ones, fresh),
-        cmocka_unit_test(destroyed_objects_are_recognised),
-        cmocka_unit_test(destroyed_objects_end_in_a_report),
-        cmocka_unit_test_setup(what_ended_with_its_context_is_refused, fresh),
-        cmocka_unit_test_setup(a_per_thread_stream_ends_with_its_context, fresh),
-        cmocka_unit_test_setup(bad_arguments_are_refused, fresh),
-        cmocka_unit_test_setup(streams_and_events_of_another_context, fresh),
-        cmocka_unit_test_setup(destroyed_streams_are_forgotten_in_time, fresh),
-        cmocka_unit_test_setup(host_functions_run_when_their_turn_comes, fresh),
-        cmocka_unit_test_setup(other_threads_wait_for_a_host_function, fresh),
-        cmocka_unit_test_setup(a_query_does_not_wait_for_a_host_function, fresh),
-        cmocka_unit_test_setup(random_timed_work_ends_when_it_should, fresh),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Words that are added to and compared where they lie: the same as in C, for what fits an instruction and what does not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
+/* Addition to and comparison with words in memory: the result equals that of C, for values that fit an immediate
+ * operand and others. */
 #include "src/base/single_writer.h"
+#include "tests/support/test.h"
 
 static const uint64_t values[] = {0,          1,         INT32_MAX,         (uint64_t)INT32_MAX + 1,
                                   UINT32_MAX, INT64_MAX, (uint64_t)1 << 63, UINT64_MAX};
 
 #define VALUES (sizeof(values) / sizeof(values[0]))
 
-static void a_word_is_compared_without_a_sign(void **state)
+TEST(a_word_is_compared_without_a_sign)
 {
-    (void)state;
     for (size_t i = 0; i < VALUES; i++) {
         const atomic_uint_fast64_t word = values[i];
 
@@ -26,9 +21,8 @@ static void a_word_is_compared_without_a_sign(void **state)
     }
 }
 
-static void a_word_is_added_to_and_wraps(void **state)
+TEST(a_word_is_added_to_and_wraps)
 {
-    (void)state;
     for (size_t i = 0; i < VALUES; i++) {
         for (size_t j = 0; j < VALUES; j++) {
             atomic_uint_fast64_t word = values[i];
@@ -39,12 +33,11 @@ static void a_word_is_added_to_and_wraps(void **state)
     }
 }
 
-/* As numbers in the instruction: what gcc may put there, it must put there with its sign. */
-static void numbers_in_the_instruction_are_whole(void **state)
+/* gcc may place constants in the instruction only if their sign extension has the same value. */
+TEST(immediate_operands_are_not_sign_extended)
 {
     atomic_uint_fast64_t word = UINT64_MAX;
 
-    (void)state;
     assert_true(xseg_single_writer_equals(&word, UINT64_MAX));
     assert_false(xseg_single_writer_equals(&word, UINT32_MAX));
     assert_false(xseg_single_writer_is_below(&word, 1));
@@ -52,15 +45,4 @@ static void numbers_in_the_instruction_are_whole(void **state)
     assert_true(xseg_single_writer_equals(&word, UINT32_MAX - UINT64_C(1)));
     xseg_single_writer_add(&word, 2);
     assert_true(xseg_single_writer_equals(&word, UINT64_C(1) << 32));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_word_is_compared_without_a_sign),
-        cmocka_unit_test(a_word_is_added_to_and_wraps),
-        cmocka_unit_test(numbers_in_the_instruction_are_whole),
-    };
-
-    return cmocka_run_group_tests_name("word", tests, NULL, NULL);
 }

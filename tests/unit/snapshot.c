@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What a memory snapshot becomes as a trace, written here as the lines that would give the same. */
+/* Conversion of a memory snapshot to a trace, compared with an equivalent trace in text form. */
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/tools/trace/xtrace.h"
+#include "tests/support/test.h"
 
 #define BASE UINT64_C(0x7f0000000000)
 
@@ -184,7 +179,7 @@ static void print_op(FILE *out, const struct xtrace *trace, const struct xtrace_
     (void)fputc('\n', out);
 }
 
-/* Slots stand for blocks, and are used again. */
+/* Slots represent blocks, and are reused. */
 static void expect_from(const struct pen *pen, int device, const char *lines, const char *note)
 {
     struct xtrace_fault fault = {0, ""};
@@ -224,11 +219,10 @@ static void expect_bad(const struct pen *pen, uint64_t line, const char *words)
 
 /* --- Tests. --- */
 
-static void allocations_and_frees_go_over(void **state)
+TEST(allocations_and_frees_are_converted)
 {
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     entry(&pen, "segment_map", 0, 2 << 20);
     entry(&pen, "alloc", 0, 1000);
@@ -244,11 +238,10 @@ static void allocations_and_frees_go_over(void **state)
     expect(&pen, "a 0 1000 0\na 1 700 94399785010032\nf 0\na 0 12 0\n", "device 0, 8 entries");
 }
 
-static void a_block_is_freed_when_that_is_complete(void **state)
+TEST(block_is_freed_at_free_completed)
 {
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     entry(&pen, "alloc", 0, 1000);
     entry(&pen, "free_requested", 0, 1000);
@@ -261,11 +254,10 @@ static void a_block_is_freed_when_that_is_complete(void **state)
     expect(&pen, "a 0 1000 0\na 1 2000 0\nf 0\na 0 3000 0\n", "device 0, 6 entries");
 }
 
-static void without_completed_frees_requested_ones_count(void **state)
+TEST(without_completed_frees_requested_ones_count)
 {
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     entry(&pen, "alloc", 0, 1000);
     entry(&pen, "free_requested", 0, 1000);
@@ -275,12 +267,11 @@ static void without_completed_frees_requested_ones_count(void **state)
     expect(&pen, "a 0 1000 0\nf 0\na 0 2000 0\n", "device 0, 3 entries");
 }
 
-/* The history is a ring: what it has lost is allocated first, in the order of addresses. */
-static void what_was_live_before_comes_first(void **state)
+/* The history is a ring: blocks of overwritten events are allocated first, in order of addresses. */
+TEST(blocks_allocated_before_the_history_come_first)
 {
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     free_of(&pen, 8192, 4000);
     entry(&pen, "alloc", 8192, 77);
@@ -294,7 +285,7 @@ static void what_was_live_before_comes_first(void **state)
     block(&pen, 8192, 512, "active_allocated");
     block(&pen, 16384, 2048, "active_pending_free");
     op(&pen, "eu");
-    /* Of another device. */
+    /* of another device */
     open_segment(&pen, 1, 1 << 30, 2 << 20);
     text(&pen, "blocks");
     op(&pen, "](");
@@ -305,11 +296,10 @@ static void what_was_live_before_comes_first(void **state)
            "device 0, 4 entries; allocated before the first: 4 blocks, 7.21 KiB");
 }
 
-static void frees_that_are_missing_are_made_up_for(void **state)
+TEST(missing_frees_are_added)
 {
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     entry(&pen, "alloc", 0, 1000);
     entry(&pen, "alloc", 0, 2000);
@@ -323,26 +313,24 @@ static void frees_that_are_missing_are_made_up_for(void **state)
            "omitted: 2 of the entries");
 }
 
-static void a_request_that_failed_is_one(void **state)
+TEST(failed_request_is_replayed)
 {
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     entry(&pen, "alloc", 0, 1000);
     entry(&pen, "segment_free", 2 << 20, 2 << 20);
     entry(&pen, "oom", 5 << 20, 1 << 30);
     begin_segments(&pen);
     end(&pen);
-    /* The flush before it was the allocator's own. */
+    /* The earlier flush was the allocator's own. */
     expect(&pen, "a 0 1000 0\na 1 1073741824 0!\n", "device 0, 3 entries");
 }
 
-static void memory_that_was_given_back_is_one_e(void **state)
+TEST(released_memory_becomes_one_empty_cache)
 {
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     entry(&pen, "segment_alloc", 0, 2 << 20);
     entry(&pen, "segment_alloc", 4 << 20, 2 << 20);
@@ -357,10 +345,9 @@ static void memory_that_was_given_back_is_one_e(void **state)
     expect(&pen, "e\na 0 1000 0\nf 0\ne\n", "device 0, 9 entries");
 }
 
-/* A growth that needs more than there was when a request failed shows what the flush was for. */
-static void a_flush_for_want_of_memory_is_none(void **state)
+/* Growth that exceeds the free memory at a failed request reveals the purpose of the flush. */
+TEST(flush_under_memory_pressure_is_skipped)
 {
-    (void)state;
     for (uint64_t more = 0; more < 2; more++) {
         struct pen pen;
 
@@ -381,13 +368,12 @@ static void a_flush_for_want_of_memory_is_none(void **state)
     }
 }
 
-/* With garbage collection any growth may have given old memory back first. */
-static void what_was_collected_is_none(void **state)
+/* With garbage collection any growth may have released old memory first. */
+TEST(garbage_collection_is_skipped)
 {
     static const char *const configs[] = {"garbage_collection_threshold:0.8",
                                           "expandable_segments:True"};
 
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct pen pen;
 
@@ -408,11 +394,10 @@ static void what_was_collected_is_none(void **state)
     }
 }
 
-static void the_stack_says_who_gave_memory_back(void **state)
+TEST(stack_identifies_the_cause_of_a_release)
 {
     static const char *const names[] = {"empty_cache", "c10::cuda::emptyCache()", "forward"};
 
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         struct pen pen;
 
@@ -430,11 +415,10 @@ static void the_stack_says_who_gave_memory_back(void **state)
     }
 }
 
-static void private_pools_are_released_when_their_memory_goes(void **state)
+TEST(private_pools_are_released_with_their_memory)
 {
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     pool_entry(&pen, "alloc", 0, 1000, 3);
     pool_entry(&pen, "segment_free", 2 << 20, 2 << 20, 3);
@@ -448,12 +432,11 @@ static void private_pools_are_released_when_their_memory_goes(void **state)
            "device 0, 6 entries");
 }
 
-/* Older releases do not name the pool of an entry; the segment does, for as long as it was there. */
-static void segments_tell_the_pool_of_older_entries(void **state)
+/* Older releases do not name the pool of an entry; the segment does while it exists. */
+TEST(segments_identify_the_pool_of_older_entries)
 {
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     entry(&pen, "alloc", 0, 1000);
     free_of(&pen, 0, 1000);
@@ -474,13 +457,12 @@ static void segments_tell_the_pool_of_older_entries(void **state)
            "device 0, 8 entries");
 }
 
-static void times_are_the_clock_which_goes_on_by_milliseconds(void **state)
+TEST(times_advance_the_clock_in_milliseconds)
 {
     static const uint64_t times[] = {1795328907892187, 1795328907892180, 1795328907893186,
                                      1795328907893187, 1795328907893190};
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     for (uint64_t i = 0; i < 5; i++) {
         open_entry(&pen, "alloc", 512 * i, i + 1);
@@ -514,13 +496,12 @@ static void write_devices(struct pen *pen)
     end(pen);
 }
 
-static void the_device_with_most_entries_is_taken(void **state)
+TEST(device_with_the_most_entries_is_selected)
 {
     struct pen pen;
     struct xtrace trace;
     struct xtrace_fault fault = {0, ""};
 
-    (void)state;
     write_devices(&pen);
     expect(&pen, "a 0 222 0\na 1 333 0\n", "device 1 of 2, 2 entries");
     expect_from(&pen, 0, "a 0 111 0\n", "device 0 of 2, 1 entry");
@@ -530,11 +511,10 @@ static void the_device_with_most_entries_is_taken(void **state)
     assert_non_null(strstr(fault.text, "nothing to replay, device 5"));
 }
 
-static void without_a_history_the_live_blocks_are_left(void **state)
+TEST(snapshot_without_history_keeps_allocated_blocks)
 {
     struct pen pen = {.count = 0};
 
-    (void)state;
     op(&pen, "\x80\x02](");
     open_segment(&pen, 3, 0, 2 << 20);
     text(&pen, "blocks");
@@ -545,7 +525,7 @@ static void without_a_history_the_live_blocks_are_left(void **state)
            "device 3, 0 entries; allocated before the first: 1 block, 1,012 bytes");
 }
 
-static void settings_are_the_configuration(void **state)
+TEST(settings_become_the_configuration)
 {
     static const struct {
         const char *text, *expandable, *config;
@@ -558,7 +538,6 @@ static void settings_are_the_configuration(void **state)
         {NULL, "\x88", "expandable_segments:True"},
     };
 
-    (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct xtrace trace;
         struct xtrace_fault fault;
@@ -586,7 +565,7 @@ static void settings_are_the_configuration(void **state)
     }
 }
 
-static void what_is_wrong_is_named_by_its_entry(void **state)
+TEST(errors_name_their_entry)
 {
     static const struct {
         const char *action, *key;
@@ -599,7 +578,6 @@ static void what_is_wrong_is_named_by_its_entry(void **state)
     };
     struct pen pen;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         begin(&pen);
         entry(&pen, "alloc", 0, 1);
@@ -633,11 +611,10 @@ static void what_is_wrong_is_named_by_its_entry(void **state)
     expect_bad(&pen, 0, "device 0, entry 1: it has no `action`");
 }
 
-static void what_is_wrong_elsewhere_is_named_with_it(void **state)
+TEST(errors_outside_entries_name_their_place)
 {
     struct pen pen;
 
-    (void)state;
     begin(&pen);
     begin_segments(&pen);
     op(&pen, "}");
@@ -677,30 +654,4 @@ static void what_is_wrong_elsewhere_is_named_with_it(void **state)
     pen.count = 0;
     op(&pen, "\x80\x02}s.");
     expect_bad(&pen, 0, "byte 3: stack underflow");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allocations_and_frees_go_over),
-        cmocka_unit_test(a_block_is_freed_when_that_is_complete),
-        cmocka_unit_test(without_completed_frees_requested_ones_count),
-        cmocka_unit_test(what_was_live_before_comes_first),
-        cmocka_unit_test(frees_that_are_missing_are_made_up_for),
-        cmocka_unit_test(a_request_that_failed_is_one),
-        cmocka_unit_test(memory_that_was_given_back_is_one_e),
-        cmocka_unit_test(a_flush_for_want_of_memory_is_none),
-        cmocka_unit_test(what_was_collected_is_none),
-        cmocka_unit_test(the_stack_says_who_gave_memory_back),
-        cmocka_unit_test(private_pools_are_released_when_their_memory_goes),
-        cmocka_unit_test(segments_tell_the_pool_of_older_entries),
-        cmocka_unit_test(times_are_the_clock_which_goes_on_by_milliseconds),
-        cmocka_unit_test(the_device_with_most_entries_is_taken),
-        cmocka_unit_test(without_a_history_the_live_blocks_are_left),
-        cmocka_unit_test(settings_are_the_configuration),
-        cmocka_unit_test(what_is_wrong_is_named_by_its_entry),
-        cmocka_unit_test(what_is_wrong_elsewhere_is_named_with_it),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Paths, pool IDs and times in snapshots. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* Paths, pool IDs, times and visible events of snapshots. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "src/core/report/snapshot.h"
 #include "src/core/report/snapshot_writer.h"
+#include "tests/support/test.h"
 
 /* --- Paths. --- */
 
@@ -36,9 +31,8 @@ static void expect_path(const char *rank)
     assert_string_equal(name, want);
 }
 
-static void path_has_the_rank_of_the_first_variable_with_a_rank(void **state)
+TEST(path_has_the_rank_of_the_first_variable_with_a_rank)
 {
-    (void)state;
     set_ranks(NULL, NULL, NULL);
     expect_path("");
     set_ranks(NULL, NULL, "2");
@@ -50,11 +44,10 @@ static void path_has_the_rank_of_the_first_variable_with_a_rank(void **state)
 }
 
 /* The rank becomes part of a path, so only digits are accepted. */
-static void rank_is_a_number(void **state)
+TEST(rank_is_a_number)
 {
     static const char *const wrong[] = {"", "-1", "../../etc", "1/2", "0x3", " 4", "12345678901"};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         set_ranks(wrong[i], NULL, NULL);
         expect_path("");
@@ -66,11 +59,10 @@ static void rank_is_a_number(void **state)
     set_ranks(NULL, NULL, NULL);
 }
 
-static void path_that_does_not_fit_is_truncated(void **state)
+TEST(path_that_does_not_fit_is_truncated)
 {
     char name[16];
 
-    (void)state;
     assert_true(xseg_oom_snapshots_path(name, sizeof(name), "a/folder", 7) >= sizeof(name));
     assert_int_equal(strlen(name), sizeof(name) - 1);
 }
@@ -79,13 +71,12 @@ static void path_that_does_not_fit_is_truncated(void **state)
 
 static const struct xseg_clock system_clock = {.read = NULL};
 
-static void pool_has_the_id_of_its_user_or_its_number(void **state)
+TEST(pool_has_the_id_of_its_user_or_its_number)
 {
     const uint64_t id[2] = {5, 6};
     struct xseg_snapshot_writer writer;
     struct xseg_history_store store;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     assert_true(xseg_history_store_add_pool_id(&store, 70, id));
     xseg_snapshot_writer_init(&writer, &store);
@@ -118,14 +109,13 @@ static uint64_t read_own(void *context)
     return *(uint64_t *)context;
 }
 
-static void time_is_in_microseconds_since_1970_or_of_the_users_clock(void **state)
+TEST(time_is_in_microseconds_since_1970_or_of_the_users_clock)
 {
     uint64_t own = 42000500;
     const struct xseg_clock own_clock = {.read = read_own, .self = &own};
     struct xseg_snapshot_writer writer;
     struct xseg_history_store store;
 
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     xseg_snapshot_writer_init(&writer, &store);
     const struct xseg_history_moment moment = xseg_history_store_moment(&store);
@@ -141,15 +131,321 @@ static void time_is_in_microseconds_since_1970_or_of_the_users_clock(void **stat
     xseg_history_store_fini(&store);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(path_has_the_rank_of_the_first_variable_with_a_rank),
-        cmocka_unit_test(rank_is_a_number),
-        cmocka_unit_test(path_that_does_not_fit_is_truncated),
-        cmocka_unit_test(pool_has_the_id_of_its_user_or_its_number),
-        cmocka_unit_test(time_is_in_microseconds_since_1970_or_of_the_users_clock),
-    };
+/* --- The eviction filter of a trace. Addresses are in units of 4 KiB from BASE; the events are those of one ring. --- */
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+#define UNIT       ((uint64_t)4096)
+#define BASE       ((uint64_t)1 << 40)
+#define MAX_EVENTS 12000u
+
+struct trace {
+    struct xseg_history_event *events; /* [MAX_EVENTS] */
+    size_t count;
+    struct xseg_heap_copy heap;
+    struct xseg_heap_range ranges[4];
+    struct xseg_heap_range *list[4];
+    struct xseg_heap_block blocks[4][8];
+    struct xseg_history_merge merge;
+    struct xseg_eviction_filter filter;
+    char seen[256]; /* the allocated blocks of the last visit, as letters */
+};
+
+static void begin(struct trace *trace)
+{
+    memset(trace, 0, sizeof(*trace));
+    trace->events = calloc(MAX_EVENTS, sizeof(*trace->events));
+    assert_non_null(trace->events);
+    trace->heap.ranges = trace->list;
+}
+
+static void add(struct trace *trace, enum xseg_history_action action, uint64_t from, uint64_t units)
+{
+    assert_true(trace->count < MAX_EVENTS);
+    trace->events[trace->count] = (struct xseg_history_event){
+        .time = trace->count + 1,
+        .base = BASE + from * UNIT,
+        .requested = units * UNIT,
+        .size = xseg_history_event_size(units * UNIT) & XSEG_HISTORY_SIZE_MASK,
+        .stack = (uint32_t)trace->count + 1,
+        .action = (uint8_t)action,
+    };
+    trace->count++;
+}
+
+/* Add a range to the state after the last event. */
+static void add_range(struct trace *trace, uint64_t from, uint64_t units, bool is_evicted)
+{
+    struct xseg_heap_range *range = &trace->ranges[trace->heap.count];
+
+    range->base = BASE + from * UNIT;
+    range->bytes = units * UNIT;
+    range->is_evicted = is_evicted;
+    range->blocks = trace->blocks[trace->heap.count];
+    trace->list[trace->heap.count++] = range;
+}
+
+static void add_block(struct trace *trace, uint64_t from, uint64_t units, uint8_t state)
+{
+    const size_t last = trace->heap.count - 1;
+    struct xseg_heap_range *range = trace->list[last];
+
+    trace->blocks[last][range->count++] =
+        (struct xseg_heap_block){.base = BASE + from * UNIT, .bytes = units * UNIT, .state = state};
+}
+
+static void init_filter(struct trace *trace)
+{
+    struct xseg_history_event *copy = malloc((trace->count + 1) * sizeof(*copy));
+
+    assert_non_null(copy);
+    memcpy(copy, trace->events, trace->count * sizeof(*copy));
+    xseg_history_merge_init(&trace->merge);
+    assert_true(xseg_history_merge_add(&trace->merge, copy, NULL, trace->count));
+    assert_true(xseg_history_merge_begin(&trace->merge));
+    assert_true(xseg_eviction_filter_init(&trace->filter, &trace->merge, &trace->heap));
+}
+
+static void end(struct trace *trace)
+{
+    xseg_eviction_filter_fini(&trace->filter);
+    xseg_history_merge_fini(&trace->merge);
+    free(trace->events);
+}
+
+/* Each digit is an event: 1 if the trace shows it.  The check runs twice, because a trace can
+ * restart. */
+static void expect_shown(struct trace *trace, const char *shown)
+{
+    char found[64];
+
+    for (unsigned round = 0; round < 2; round++) {
+        memset(found, 0, sizeof(found));
+        xseg_eviction_filter_restart(&trace->filter);
+        for (size_t i = 0; i < trace->count; i++)
+            found[i] = xseg_eviction_filter_apply(&trace->filter, &trace->events[i]) ? '1' : '0';
+        assert_string_equal(found, shown);
+    }
+}
+
+static void mark_block(void *self, const struct xseg_tracked_block *block)
+{
+    struct trace *trace = self;
+
+    if (block->state == XSEG_BLOCK_ALLOCATED)
+        trace->seen[(block->base - BASE) / UNIT] = 'x';
+}
+
+/* Expect the blocks of a range that are allocated after the first `events` events, each marked
+ * x. */
+static void expect_allocated(struct trace *trace, size_t events, uint64_t from, uint64_t units,
+                             const char *live)
+{
+    memset(trace->seen, '.', sizeof(trace->seen));
+    xseg_eviction_filter_restart(&trace->filter);
+    for (size_t i = 0; i < events; i++)
+        (void)xseg_eviction_filter_apply(&trace->filter, &trace->events[i]);
+    xseg_eviction_filter_visit(&trace->filter, BASE + from * UNIT, units * UNIT, mark_block, trace);
+    trace->seen[strlen(live)] = '\0';
+    assert_string_equal(trace->seen, live);
+}
+
+TEST(trace_without_pause_shows_all_events)
+{
+    struct trace trace;
+
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_SEGMENT_MAP, 0, 10);
+    add(&trace, XSEG_HISTORY_ALLOC, 0, 2);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 2);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 2);
+    add(&trace, XSEG_HISTORY_SEGMENT_UNMAP, 0, 10);
+    init_filter(&trace);
+    assert_int_equal(trace.filter.count, 0);
+    expect_shown(&trace, "11111");
+    expect_allocated(&trace, 2, 0, 10, "...");
+    end(&trace);
+}
+
+TEST(events_during_a_pause_are_hidden)
+{
+    struct trace trace;
+
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_ALLOC, 0, 2);
+    add(&trace, XSEG_HISTORY_ALLOC, 4, 2);
+    add(&trace, XSEG_HISTORY_ALLOC, 20, 2);
+    add(&trace, XSEG_HISTORY_PAUSE, 0, 10);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 2);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 4, 2);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 20, 2);
+    add(&trace, XSEG_HISTORY_RESUME, 0, 10);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 2);
+    init_filter(&trace);
+    expect_shown(&trace, "111100111");
+    expect_allocated(&trace, 3, 0, 10, "x...x...");
+    expect_allocated(&trace, 7, 0, 10, "x.......");
+    /* The end of a range is exclusive. */
+    expect_allocated(&trace, 3, 0, 4, "x...");
+    expect_allocated(&trace, 3, 1, 4, "....x");
+    expect_allocated(&trace, 9, 0, 10, "........");
+    end(&trace);
+}
+
+/* A pool that was paused before the first event and then destroyed is known only by its frees. */
+TEST(events_of_a_pool_that_is_always_paused_are_hidden)
+{
+    struct trace trace;
+
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 1);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 1);
+    trace.events[0].flags = trace.events[1].flags = XSEG_HISTORY_EVICTED;
+    init_filter(&trace);
+    expect_shown(&trace, "001");
+    end(&trace);
+}
+
+/* One pause, three resumes; then two pauses and one resume. */
+TEST(pause_and_resume_in_parts_hide_only_their_parts)
+{
+    struct trace trace;
+
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_PAUSE, 0, 12);
+    add(&trace, XSEG_HISTORY_RESUME, 4, 4);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 1, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 5, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 9, 1);
+    add(&trace, XSEG_HISTORY_RESUME, 8, 4);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 9, 1);
+    add(&trace, XSEG_HISTORY_RESUME, 0, 4);
+    add(&trace, XSEG_HISTORY_ALLOC, 1, 1);
+    add(&trace, XSEG_HISTORY_PAUSE, 0, 6);
+    add(&trace, XSEG_HISTORY_PAUSE, 6, 6);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 1, 1);
+    add(&trace, XSEG_HISTORY_RESUME, 0, 12);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
+    init_filter(&trace);
+    expect_shown(&trace, "110101011111011");
+    /* The first event of the block at 5 is its free, so it was allocated before the first event. */
+    expect_allocated(&trace, 1, 4, 4, ".....x..");
+    expect_allocated(&trace, 13, 0, 12, "............");
+    end(&trace);
+}
+
+/* The initial states do not depend on the events that were applied before the restart. */
+TEST(restart_restores_the_initial_state_of_each_block)
+{
+    struct trace trace;
+
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
+    add(&trace, XSEG_HISTORY_ALLOC, 1, 1);
+    add(&trace, XSEG_HISTORY_ALLOC, 4, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 6, 1);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 6, 1);
+    add(&trace, XSEG_HISTORY_ALLOC, 6, 1);
+    add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
+    init_filter(&trace);
+    for (unsigned round = 0; round < 2; round++) {
+        expect_allocated(&trace, 0, 0, 8, "......x.");
+        expect_allocated(&trace, 7, 0, 8, ".x..x.x.");
+    }
+    end(&trace);
+}
+
+TEST(pause_before_the_events_hides_from_the_first_event)
+{
+    struct trace trace;
+
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 2, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 12, 1);
+    add(&trace, XSEG_HISTORY_RESUME, 0, 10);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 3, 1);
+    add_range(&trace, 0, 10, false);
+    add_block(&trace, 0, 1, XSEG_BLOCK_ALLOCATED);
+    add_block(&trace, 1, 8, XSEG_BLOCK_CACHED);
+    add_block(&trace, 9, 1, XSEG_BLOCK_PENDING_FREE);
+    init_filter(&trace);
+    expect_shown(&trace, "0111");
+    /* Blocks without an event have the state of the heap copy. */
+    expect_allocated(&trace, 2, 0, 10, "x..x......");
+    end(&trace);
+}
+
+TEST(pool_that_remains_paused_hides_its_events)
+{
+    struct trace trace;
+
+    for (unsigned has_pause = 0; has_pause < 2; has_pause++) {
+        begin(&trace);
+        if (has_pause)
+            add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
+        add(&trace, XSEG_HISTORY_FREE_REQUESTED, 3, 1);
+        add(&trace, XSEG_HISTORY_FREE_COMPLETED, 3, 1);
+        add(&trace, XSEG_HISTORY_ALLOC, 9, 1);
+        add_range(&trace, 0, 8, true);
+        add_block(&trace, 0, 1, XSEG_BLOCK_ALLOCATED);
+        add_block(&trace, 1, 7, XSEG_BLOCK_CACHED);
+        init_filter(&trace);
+        assert_int_equal(trace.filter.count, 1);
+        expect_shown(&trace, has_pause ? "1001" : "001");
+        expect_allocated(&trace, 0, 0, 8, "x..x....");
+        end(&trace);
+    }
+}
+
+/* Other segments are mapped at its addresses. */
+TEST(destroyed_paused_pool_ends_its_evicted_ranges)
+{
+    struct trace trace;
+
+    begin(&trace);
+    add(&trace, XSEG_HISTORY_ALLOC, 0, 4);
+    add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 4);
+    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 4);
+    add(&trace, XSEG_HISTORY_SEGMENT_MAP, 0, 2);
+    add(&trace, XSEG_HISTORY_ALLOC, 0, 1);
+    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 1);
+    add(&trace, XSEG_HISTORY_SEGMENT_ALLOC, 2, 6);
+    add(&trace, XSEG_HISTORY_ALLOC, 4, 1);
+    init_filter(&trace);
+    expect_shown(&trace, "110011011");
+    expect_allocated(&trace, 9, 0, 8, "x...x...");
+    end(&trace);
+}
+
+static void count_block(void *self, const struct xseg_tracked_block *block)
+{
+    assert_int_not_equal(block->state, XSEG_BLOCK_CACHED);
+    *(size_t *)self -= block->state == XSEG_BLOCK_PENDING_FREE;
+    ++*(size_t *)self;
+}
+
+/* More blocks than the initial capacity of the table, and many pauses of one range. */
+TEST(many_blocks_are_tracked_through_many_pauses)
+{
+    struct trace trace;
+    size_t hidden = 0, live = 0;
+
+    begin(&trace);
+    for (unsigned i = 0; i < 5000; i++)
+        add(&trace, XSEG_HISTORY_ALLOC, i, 1);
+    for (unsigned i = 0; i < 100; i++) {
+        add(&trace, XSEG_HISTORY_PAUSE, 0, 5000);
+        for (unsigned k = 0; k < 40; k++)
+            add(&trace, XSEG_HISTORY_FREE_REQUESTED, 40 * i + k, 1);
+        add(&trace, XSEG_HISTORY_RESUME, 0, 5000);
+    }
+    init_filter(&trace);
+    assert_int_equal(trace.filter.count, 100);
+    for (size_t i = 0; i < trace.count; i++)
+        hidden += !xseg_eviction_filter_apply(&trace.filter, &trace.events[i]);
+    assert_int_equal(hidden, 4000);
+    xseg_eviction_filter_visit(&trace.filter, BASE, 5000 * UNIT, count_block, &live);
+    assert_int_equal(live, 1000);
+    end(&trace);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Taking call stacks, the quick way and by the C library, on stacks of threads and of fibres. */
+/* Capture of call stacks, on the fast path and by the C library, on stacks of threads and of fibers. */
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <link.h>
@@ -11,7 +11,7 @@
 #include "src/base/stack.h"
 #include "tests/support/child.h"
 
-/* Whether the quick way takes libunwind. */
+/* Whether the fast path uses libunwind. */
 #if defined(__aarch64__)
 enum { BY_LIBRARY = 0 };
 #else
@@ -20,7 +20,7 @@ enum { BY_LIBRARY = 1 };
 
 /* --- The loader, as the test has it. --- */
 
-static bool is_refused; /* libunwind is not installed, as it were */
+static bool is_refused; /* simulates that libunwind is not installed */
 
 void *__real_dlopen(const char *name, int mode);
 void *__wrap_dlopen(const char *name, int mode);
@@ -35,9 +35,9 @@ void *__wrap_dlopen(const char *name, int mode)
 struct taking {
     void *frames[XSEG_STACK_FRAMES_MAX];
     uint32_t most, taken;
-    void *returns_to; /* of the function that takes the stack */
+    void *returns_to; /* of the function that captures the stack */
     void *reference[XSEG_STACK_FRAMES_MAX + 8];
-    int reference_count; /* what backtrace() says, from the same function */
+    int reference_count; /* frames from backtrace(), from the same function */
 };
 
 static __attribute__((noinline)) void take(struct taking *taking)
@@ -67,7 +67,7 @@ static struct taking *take_at(unsigned depth, uint32_t most)
     return &taking;
 }
 
-/* Whether a stack begins in take() and goes on as backtrace() sees it, down to the last frame that both have. */
+/* Whether a stack begins in take() and agrees with backtrace() down to the last common frame. */
 static bool is_as_it_should_be(const struct taking *taking)
 {
     const uint32_t count = xseg_stack_frames(taking->taken);
@@ -109,108 +109,18 @@ static void use_without_libunwind(void)
     expect(xseg_stack_frames(take_at(990, XSEG_STACK_FRAMES_MAX)->taken) > 990);
 }
 
-static int note_libunwind(struct dl_phdr_info *info, size_t bytes, void *context)
-{
-    (void)bytes;
-    *(bool *)context |= strstr(info->dlpi_name, "libunwind.so") != NULL;
-    return 0;
-}
-
-static bool has_libunwind(void)
-{
-    bool is_there = false;
-
-    (void)dl_iterate_phdr(note_libunwind, &is_there);
-    return is_there;
-}
-
-/* Linked it would take over the exceptions of the process. */
-static void libunwind_comes_with_the_preparation_only(void **state)
-{
-    (void)state;
-    assert_false(has_libunwind());
-    const bool is_quick = xseg_stack_prepare();
-    assert_int_equal(is_quick, has_libunwind() || !BY_LIBRARY);
-    assert_int_equal(is_quick, xseg_stack_prepare());
-    if (BY_LIBRARY && !has_libunwind())
-        print_message("# libunwind is not installed\n");
-}
-
-static void a_process_that_is_not_prepared_has_stacks(void **state)
+TEST(a_process_that_is_not_prepared_has_stacks)
 {
     char said[1024];
 
-    (void)state;
     assert_int_equal(child_run_part(use_without_preparation, said, sizeof(said)), 0);
 }
 
-static void without_libunwind_there_are_stacks(void **state)
+TEST(without_libunwind_there_are_stacks)
 {
     char said[1024];
 
-    (void)state;
     assert_int_equal(child_run_part(use_without_libunwind, said, sizeof(said)), 0);
-}
-
-static void stacks_begin_with_the_caller(void **state)
-{
-    (void)state;
-    for (unsigned depth = 0; depth < 300; depth += 7)
-        assert_true(is_as_it_should_be(take_at(depth, XSEG_STACK_FRAMES_MAX)));
-}
-
-static ucontext_t main_context, fibre_context;
-
-static void run_fibre(void)
-{
-    assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
-}
-
-static void a_fibre_has_a_stack_of_its_own(void **state)
-{
-    static char room[1 << 20] __attribute__((aligned(16)));
-
-    (void)state;
-    if (XSEG_HAS_THREAD_SANITIZER)
-        return; /* it would have to be told of fibres */
-    (void)xseg_stack_prepare();
-    assert_int_equal(getcontext(&fibre_context), 0);
-    fibre_context.uc_stack.ss_sp = room;
-    fibre_context.uc_stack.ss_size = sizeof(room);
-    fibre_context.uc_link = &main_context;
-    makecontext(&fibre_context, run_fibre, 0);
-    assert_int_equal(swapcontext(&main_context, &fibre_context), 0);
-    assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
-}
-
-static void the_innermost_frames_are_kept(void **state)
-{
-    void *all[XSEG_STACK_FRAMES_MAX];
-
-    (void)state;
-    const uint32_t count = take_at(990, XSEG_STACK_FRAMES_MAX)->taken;
-    assert_false(xseg_stack_is_truncated(count));
-    assert_true(count > 990);
-    memcpy(all, take_at(990, XSEG_STACK_FRAMES_MAX)->frames, sizeof(all));
-    for (uint32_t most = 1; most <= count + 1 && most <= XSEG_STACK_FRAMES_MAX; most++) {
-        const struct taking *taking = take_at(990, most);
-
-        assert_int_equal(xseg_stack_is_truncated(taking->taken), most < count);
-        assert_int_equal(xseg_stack_frames(taking->taken), most < count ? most : count);
-        /* But for where take_at() was called from. */
-        const uint32_t same = most < 990 ? most : 990;
-        assert_memory_equal(taking->frames, all, same * sizeof(*all));
-        for (uint32_t i = most; i < XSEG_STACK_FRAMES_MAX; i++)
-            assert_null(taking->frames[i]);
-    }
-}
-
-static void a_stack_that_is_too_deep_is_cut(void **state)
-{
-    (void)state;
-    const struct taking *taking = take_at(2 * XSEG_STACK_FRAMES_MAX, XSEG_STACK_FRAMES_MAX);
-    assert_int_equal(taking->taken, XSEG_STACK_FRAMES_MAX | XSEG_STACK_TRUNCATED);
-    assert_ptr_equal(taking->frames[1], taking->returns_to);
 }
 
 static void *prepare_and_take(void *self)
@@ -237,27 +147,93 @@ static void prepare_in_threads(void)
         expect(pthread_join(thread[i], NULL) == 0 && has_all[i]);
 }
 
-static void threads_prepare_at_once(void **state)
+TEST(threads_prepare_concurrently)
 {
     char said[1024];
 
-    (void)state;
     if (child_run_part(prepare_in_threads, said, sizeof(said)) != 0)
         fail_msg("%s", said);
 }
 
-int main(void)
+static int note_libunwind(struct dl_phdr_info *info, size_t bytes, void *context)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_process_that_is_not_prepared_has_stacks),
-        cmocka_unit_test(without_libunwind_there_are_stacks),
-        cmocka_unit_test(threads_prepare_at_once),
-        cmocka_unit_test(libunwind_comes_with_the_preparation_only),
-        cmocka_unit_test(stacks_begin_with_the_caller),
-        cmocka_unit_test(a_fibre_has_a_stack_of_its_own),
-        cmocka_unit_test(the_innermost_frames_are_kept),
-        cmocka_unit_test(a_stack_that_is_too_deep_is_cut),
-    };
+    (void)bytes;
+    *(bool *)context |= strstr(info->dlpi_name, "libunwind.so") != NULL;
+    return 0;
+}
 
-    return cmocka_run_group_tests_name("stack", tests, NULL, NULL);
+static bool has_libunwind(void)
+{
+    bool is_there = false;
+
+    (void)dl_iterate_phdr(note_libunwind, &is_there);
+    return is_there;
+}
+
+/* If it were linked, it would handle the exceptions of the process. */
+TEST(libunwind_is_loaded_by_the_preparation_only)
+{
+    assert_false(has_libunwind());
+    const bool is_quick = xseg_stack_prepare();
+    assert_int_equal(is_quick, has_libunwind() || !BY_LIBRARY);
+    assert_int_equal(is_quick, xseg_stack_prepare());
+    if (BY_LIBRARY && !has_libunwind())
+        print_message("# libunwind is not installed\n");
+}
+
+TEST(stacks_begin_with_the_caller)
+{
+    for (unsigned depth = 0; depth < 300; depth += 7)
+        assert_true(is_as_it_should_be(take_at(depth, XSEG_STACK_FRAMES_MAX)));
+}
+
+static ucontext_t main_context, fibre_context;
+
+static void run_fibre(void)
+{
+    assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
+}
+
+TEST(a_fibre_has_a_stack_of_its_own)
+{
+    static char room[1 << 20] __attribute__((aligned(16)));
+
+    if (XSEG_HAS_THREAD_SANITIZER)
+        return; /* it would need annotations of fibers */
+    (void)xseg_stack_prepare();
+    assert_int_equal(getcontext(&fibre_context), 0);
+    fibre_context.uc_stack.ss_sp = room;
+    fibre_context.uc_stack.ss_size = sizeof(room);
+    fibre_context.uc_link = &main_context;
+    makecontext(&fibre_context, run_fibre, 0);
+    assert_int_equal(swapcontext(&main_context, &fibre_context), 0);
+    assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
+}
+
+TEST(the_innermost_frames_are_kept)
+{
+    void *all[XSEG_STACK_FRAMES_MAX];
+
+    const uint32_t count = take_at(990, XSEG_STACK_FRAMES_MAX)->taken;
+    assert_false(xseg_stack_is_truncated(count));
+    assert_true(count > 990);
+    memcpy(all, take_at(990, XSEG_STACK_FRAMES_MAX)->frames, sizeof(all));
+    for (uint32_t most = 1; most <= count + 1 && most <= XSEG_STACK_FRAMES_MAX; most++) {
+        const struct taking *taking = take_at(990, most);
+
+        assert_int_equal(xseg_stack_is_truncated(taking->taken), most < count);
+        assert_int_equal(xseg_stack_frames(taking->taken), most < count ? most : count);
+        /* except for the caller of take_at() */
+        const uint32_t same = most < 990 ? most : 990;
+        assert_memory_equal(taking->frames, all, same * sizeof(*all));
+        for (uint32_t i = most; i < XSEG_STACK_FRAMES_MAX; i++)
+            assert_null(taking->frames[i]);
+    }
+}
+
+TEST(deep_stack_is_truncated)
+{
+    const struct taking *taking = take_at(2 * XSEG_STACK_FRAMES_MAX, XSEG_STACK_FRAMES_MAX);
+    assert_int_equal(taking->taken, XSEG_STACK_FRAMES_MAX | XSEG_STACK_TRUNCATED);
+    assert_ptr_equal(taking->frames[1], taking->returns_to);
 }

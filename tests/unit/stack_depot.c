@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The depot of call stacks: each of them once, with names that outlive the code. */
+/* The depot of call stacks: each stack is stored once, with names that outlive the code. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 
 /* --- The host, as the test has it. --- */
 
-static int calls_left = -1; /* of mmap() and mprotect() before one fails; below 0: none does */
+static int calls_left = -1; /* of mmap() and mprotect() before one fails; negative: none fails */
 
 void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
 void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
@@ -26,7 +26,7 @@ static bool is_refused(void)
 {
     if (calls_left < 0 || calls_left-- > 0)
         return false;
-    calls_left = 0; /* and all that follow */
+    calls_left = 0; /* and all later ones */
     errno = ENOMEM;
     return true;
 }
@@ -36,7 +36,7 @@ void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int fi
     return is_refused() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
 }
 
-/* As the C library names it where sizes of files have 64 bits. */
+/* The name in the C library with 64-bit file offsets. */
 void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
 {
     return __wrap_mmap(address, bytes, protection, flags, file, offset);
@@ -51,7 +51,7 @@ int __wrap_mprotect(void *address, size_t bytes, int protection)
 
 #define MADE_UP_FRAMES 12u
 
-/* Stack n of a family: the innermost two frames are its own, the others common. */
+/* Stack n of a family: the innermost two frames are its own, the others are shared. */
 static void make_up(void **frames, uint32_t n)
 {
     for (uintptr_t i = 0; i < MADE_UP_FRAMES; i++)
@@ -97,15 +97,14 @@ static void end(struct xseg_stack_depot *depot)
     xseg_stack_depot_fini(depot);
 }
 
-/* So many that some have the same hash. */
-static void each_stack_is_there_once(void **state)
+/* Enough stacks that some have equal hashes. */
+TEST(each_stack_is_stored_once)
 {
     enum { STACKS = 200000, ADDS = 1000000 };
     struct xseg_stack_depot depot;
     uint64_t random = 1;
     size_t bytes = 0;
 
-    (void)state;
     begin(&depot);
     for (uint32_t n = 0; n < STACKS; n++)
         assert_int_equal(add_made_up(&depot, n), n + 1);
@@ -125,14 +124,13 @@ static void each_stack_is_there_once(void **state)
     end(&depot);
 }
 
-/* A stack and its beginning, and the same cut and whole, are different stacks. */
-static void stacks_of_different_lengths_differ(void **state)
+/* A stack and its prefix, and the same stack truncated and complete, are different stacks. */
+TEST(stacks_of_different_lengths_differ)
 {
     void *frames[XSEG_STACK_FRAMES_MAX + 1];
     struct xseg_stack_depot depot;
     struct xseg_stack_view view;
 
-    (void)state;
     begin(&depot);
     for (uintptr_t i = 0; i <= XSEG_STACK_FRAMES_MAX; i++)
         frames[i] = (void *)(4096 + i);
@@ -154,7 +152,7 @@ static void stacks_of_different_lengths_differ(void **state)
         assert_true(view.is_truncated);
         assert_memory_equal(view.frames, frames, count * sizeof(*frames));
     }
-    /* More than is kept. */
+    /* Deeper than the depot stores. */
     const uint32_t id = xseg_stack_depot_add(&depot, frames, XSEG_STACK_FRAMES_MAX + 1);
     assert_true(xseg_stack_depot_get(&depot, id, &view));
     assert_int_equal(view.count, XSEG_STACK_FRAMES_MAX);
@@ -162,7 +160,7 @@ static void stacks_of_different_lengths_differ(void **state)
     end(&depot);
 }
 
-static void an_unknown_id_is_refused(void **state)
+TEST(an_unknown_id_is_refused)
 {
     static const uint32_t unknown[] = {0, 2, 3, 256, 257, 65536, UINT32_MAX - 1, UINT32_MAX};
     struct xseg_stack_depot depot;
@@ -171,7 +169,6 @@ static void an_unknown_id_is_refused(void **state)
     struct xseg_strbuf text;
     char buffer[64];
 
-    (void)state;
     begin(&depot);
     assert_false(xseg_stack_depot_get(&depot, 1, &view));
     assert_int_equal(add_made_up(&depot, 0), 1);
@@ -191,7 +188,7 @@ static void an_unknown_id_is_refused(void **state)
 
 /* --- Frames of libraries. --- */
 
-/* Takes the stack that it is called on. */
+/* Captures the stack on which it is called. */
 struct taking {
     struct xseg_stack_depot *depot;
     void *frames[XSEG_STACK_FRAMES];
@@ -252,12 +249,11 @@ static void assert_text(const struct taking *taking, const char *file)
     assert_string_equal(buffer, want);
 }
 
-static void modules_outlive_the_code(void **state)
+TEST(modules_outlive_the_code)
 {
     struct xseg_stack_depot depot;
     struct plugin plugin;
 
-    (void)state;
     begin(&depot);
     plugin_open(&plugin, "plugin-one");
     const struct taking taking = take_in(&depot, &plugin);
@@ -266,19 +262,18 @@ static void modules_outlive_the_code(void **state)
     for (unsigned i = 0; i < 2; i++) {
         assert_module(&taking, &plugin, PLUGIN_ONE_ID);
         assert_text(&taking, "libplugin-one.so");
-        assert_int_not_equal(add_made_up(&depot, i), 0); /* and modules are looked at */
+        assert_int_not_equal(add_made_up(&depot, i), 0); /* and modules are scanned */
         assert_audit(&depot);
     }
     end(&depot);
 }
 
-/* The same code at the same place again: the same stack.  It is called from the same place of the test. */
-static void a_library_that_comes_again_has_its_stacks(void **state)
+/* The same code at the same address: the same stack, called from the same place of the test. */
+TEST(reloaded_library_keeps_its_stacks)
 {
     struct xseg_stack_depot depot;
     struct taking first = {0};
 
-    (void)state;
     begin(&depot);
     for (unsigned i = 0; i < 20; i++) {
         struct plugin plugin;
@@ -297,8 +292,8 @@ static void a_library_that_comes_again_has_its_stacks(void **state)
     end(&depot);
 }
 
-/* The loader puts a library of the same size to the addresses that have just become free. */
-static void another_library_in_its_place_has_its_own_names(void **state)
+/* The loader maps a library of the same size to the addresses that have just become free. */
+TEST(another_library_in_its_place_has_its_own_names)
 {
     static const char *const name[] = {"plugin-one", "plugin-two"};
     static const char *const build_id[] = {PLUGIN_ONE_ID, NULL};
@@ -307,11 +302,10 @@ static void another_library_in_its_place_has_its_own_names(void **state)
     struct plugin plugin[6];
     unsigned replaced = 0;
 
-    (void)state;
     begin(&depot);
     for (unsigned i = 0; i < 6; i++) {
         plugin_open(&plugin[i], name[i % 2]);
-        /* In between a new stack is seen, as in any programme that goes on. */
+        /* In between, the depot gets a new stack, as in a running program. */
         assert_int_not_equal(add_made_up(&depot, i), 0);
         taking[i] = take_in(&depot, &plugin[i]);
         plugin_close(&plugin[i]);
@@ -326,14 +320,13 @@ static void another_library_in_its_place_has_its_own_names(void **state)
     end(&depot);
 }
 
-/* A return address behind the last byte of a module comes from a call in it; one at its first byte does not. */
-static void the_call_says_where_a_frame_lies(void **state)
+/* A return address past the last byte of a module belongs to a call in it; one at its first byte does not. */
+TEST(frame_is_located_by_its_call)
 {
     struct xseg_stack_depot depot;
     struct xseg_stack_frame frame;
     struct plugin plugin;
 
-    (void)state;
     begin(&depot);
     plugin_open(&plugin, "plugin-one");
     const struct taking taking = take_in(&depot, &plugin);
@@ -353,14 +346,13 @@ static void the_call_says_where_a_frame_lies(void **state)
     end(&depot);
 }
 
-static void frames_in_no_module_are_addresses(void **state)
+TEST(frames_in_no_module_are_addresses)
 {
     struct xseg_stack_depot depot;
     struct xseg_stack_frame frame;
     struct xseg_strbuf text;
     char buffer[64];
 
-    (void)state;
     begin(&depot);
     const uint32_t id = add_made_up(&depot, 5);
     assert_true(xseg_stack_depot_frame(&depot, id, 0, &frame));
@@ -383,15 +375,14 @@ static __attribute__((noinline)) void descend(unsigned depth, struct taking *tak
     __asm__ volatile("" : : : "memory");
 }
 
-/* Real stacks, all of them different in depth alone. */
-static void deep_stacks_are_cut(void **state)
+/* Real stacks that differ in depth only. */
+TEST(deep_stacks_are_truncated)
 {
     struct xseg_stack_depot depot;
     struct taking taking = {.depot = &depot};
     struct xseg_stack_view view;
     uint32_t cut = 0;
 
-    (void)state;
     (void)xseg_stack_prepare();
     begin(&depot);
     for (unsigned depth = 0; depth <= 1000; depth += 10) {
@@ -402,7 +393,7 @@ static void deep_stacks_are_cut(void **state)
         if (depth <= XSEG_STACK_FRAMES)
             continue;
         assert_true(view.is_truncated);
-        assert_true(cut == 0 || taking.id == cut); /* their innermost frames are the same */
+        assert_true(cut == 0 || taking.id == cut); /* with the same innermost frames */
         cut = taking.id;
     }
     assert_int_not_equal(cut, 0);
@@ -411,13 +402,12 @@ static void deep_stacks_are_cut(void **state)
 
 /* --- Bounds, and want of memory. --- */
 
-static void a_full_depot_counts_what_it_loses(void **state)
+TEST(full_depot_counts_lost_stacks)
 {
     struct xseg_stack_depot depot;
     uint32_t count = 0;
 
-    (void)state;
-    assert_true(xseg_stack_depot_init(&depot, 1)); /* becomes the least */
+    assert_true(xseg_stack_depot_init(&depot, 1)); /* becomes the minimum */
     while (add_made_up(&depot, count) != 0)
         assert_int_equal(xseg_stack_depot_count(&depot), ++count);
     assert_true(count > 100);
@@ -435,12 +425,11 @@ static void a_full_depot_counts_what_it_loses(void **state)
     end(&depot);
 }
 
-/* Wherever the depot is full: in a stack, a set, a name or a table. */
-static void a_depot_may_be_full_anywhere(void **state)
+/* The depot may be full at a stack, a set, a name or a table. */
+TEST(depot_may_be_full_at_any_step)
 {
     struct plugin plugin;
 
-    (void)state;
     plugin_open(&plugin, "plugin-one");
     for (size_t left = 0; left < 24000; left += 152) {
         struct xseg_stack_depot depot;
@@ -459,12 +448,11 @@ static void a_depot_may_be_full_anywhere(void **state)
     plugin_close(&plugin);
 }
 
-/* The n-th call of the host and all that follow are refused: the depot cannot begin, or loses what it cannot keep. */
-static void without_host_memory_stacks_are_lost(void **state)
+/* The n-th host call and all later ones fail: initialization fails, or stacks are lost. */
+TEST(without_host_memory_stacks_are_lost)
 {
     bool has_lost = false, is_served = false;
 
-    (void)state;
     for (int n = 0; !is_served; n++) {
         struct xseg_stack_depot depot;
         uint32_t count = 0;
@@ -481,7 +469,7 @@ static void without_host_memory_stacks_are_lost(void **state)
         has_lost = has_lost || !is_served;
         assert_int_equal(xseg_stack_depot_lost(&depot), !is_served);
         assert_audit(&depot);
-        /* With memory again it goes on. */
+        /* With memory available it continues. */
         assert_int_equal(add_made_up(&depot, count), count + 1);
         end(&depot);
     }
@@ -506,7 +494,7 @@ static void *add_many(void *self)
 
     adder->has_read = true;
     for (uint32_t i = 0; i < COMMON; i++) {
-        /* Each thread begins elsewhere, so that all of them are the first for some. */
+        /* Each thread starts elsewhere, so that each is the first for some stacks. */
         const uint32_t n = (i + adder->number * (COMMON / THREADS)) % COMMON;
 
         adder->common[n] = add_made_up(adder->depot, n);
@@ -522,13 +510,12 @@ static void *add_many(void *self)
     return NULL;
 }
 
-static void threads_share_a_depot(void **state)
+TEST(threads_share_a_depot)
 {
     static struct adder adder[THREADS];
     struct xseg_stack_depot depot;
     pthread_t thread[THREADS];
 
-    (void)state;
     (void)xseg_stack_prepare();
     begin(&depot);
     for (uint32_t i = 0; i < THREADS; i++) {
@@ -544,7 +531,7 @@ static void threads_share_a_depot(void **state)
         for (uint32_t own = 0; own < OWN; own++)
             assert_true(is_made_up(&depot, adder[i].own[own], COMMON + i * OWN + own));
     }
-    /* And the one that all of them took in the same place. */
+    /* The stack that all threads captured in the same place. */
     const uint32_t made_up = COMMON + THREADS * OWN;
     assert_true(xseg_stack_depot_count(&depot) > made_up);
     assert_true(xseg_stack_depot_count(&depot) <= made_up + THREADS);
@@ -568,12 +555,11 @@ static void *come_and_go(void *self)
     return NULL;
 }
 
-static void libraries_come_and_go_meanwhile(void **state)
+TEST(libraries_are_loaded_and_unloaded_concurrently)
 {
     struct xseg_stack_depot depot;
     pthread_t thread;
 
-    (void)state;
     begin(&depot);
     atomic_store(&is_over, false);
     assert_int_equal(pthread_create(&thread, NULL, come_and_go, &depot), 0);
@@ -604,13 +590,12 @@ static void use_in_a_child(const void *context)
         _exit(1);
 }
 
-/* Another thread holds the lock at the moment of the fork, as it were, and is not in the child to give it. */
-static void a_child_reads_and_adds_nothing(void **state)
+/* Another thread holds the lock at the fork, and does not exist in the child to unlock it. */
+TEST(a_child_reads_and_adds_nothing)
 {
     struct xseg_stack_depot depot;
     char said[1024];
 
-    (void)state;
     begin(&depot);
     const struct forked forked = {&depot, add_made_up(&depot, 7)};
     xseg_mutex_lock(&depot.lock);
@@ -622,12 +607,11 @@ static void a_child_reads_and_adds_nothing(void **state)
     end(&depot);
 }
 
-static void it_may_be_used_under_other_locks(void **state)
+TEST(depot_may_be_used_under_other_locks)
 {
     struct xseg_stack_depot depot;
     struct xseg_mutex arena, observers;
 
-    (void)state;
     begin(&depot);
     xseg_mutex_init(&arena, XSEG_RANK_ARENA);
     xseg_mutex_init(&observers, XSEG_RANK_OBSERVERS);
@@ -661,12 +645,11 @@ static void assert_finds(struct xseg_stack_depot *depot, const char *tag)
     assert_string_equal(violation.tag, tag);
 }
 
-static void the_audit_names_the_broken_invariant(void **state)
+TEST(the_audit_names_the_broken_invariant)
 {
     struct xseg_stack_depot depot;
     struct xseg_intern_table empty;
 
-    (void)state;
     begin(&depot);
     assert_int_equal(add_made_up(&depot, 1), 1);
     uint32_t *id = record_of(&depot, &depot.stacks); /* a stack begins with it */
@@ -684,7 +667,7 @@ static void the_audit_names_the_broken_invariant(void **state)
     assert_finds(&depot, "DEPOT-3");
     depot.frames.frames = kept;
     assert_audit(&depot);
-    /* A mapping that its set takes for loaded. */
+    /* A mapping that its set considers loaded. */
     struct taking taking = {.depot = &depot};
     take(&taking);
     struct xseg_module_mapping *mapping = depot.modules.mappings;
@@ -693,29 +676,4 @@ static void the_audit_names_the_broken_invariant(void **state)
     depot.modules.loaded_count = 0;
     assert_finds(&depot, "DEPOT-4");
     xseg_stack_depot_fini(&depot);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_stack_is_there_once),
-        cmocka_unit_test(stacks_of_different_lengths_differ),
-        cmocka_unit_test(an_unknown_id_is_refused),
-        cmocka_unit_test(modules_outlive_the_code),
-        cmocka_unit_test(a_library_that_comes_again_has_its_stacks),
-        cmocka_unit_test(another_library_in_its_place_has_its_own_names),
-        cmocka_unit_test(the_call_says_where_a_frame_lies),
-        cmocka_unit_test(frames_in_no_module_are_addresses),
-        cmocka_unit_test(deep_stacks_are_cut),
-        cmocka_unit_test(a_full_depot_counts_what_it_loses),
-        cmocka_unit_test(a_depot_may_be_full_anywhere),
-        cmocka_unit_test(without_host_memory_stacks_are_lost),
-        cmocka_unit_test(threads_share_a_depot),
-        cmocka_unit_test(libraries_come_and_go_meanwhile),
-        cmocka_unit_test(a_child_reads_and_adds_nothing),
-        cmocka_unit_test(it_may_be_used_under_other_locks),
-        cmocka_unit_test(the_audit_names_the_broken_invariant),
-    };
-
-    return cmocka_run_group_tests_name("stack_depot", tests, NULL, NULL);
 }

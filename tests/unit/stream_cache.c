@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The stream lookup cache: which streams it has, what drops them, and that it is empty in a forked child. */
+/* The stream lookup cache: which requests fill it, what invalidates them, and forked children. */
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "src/core/alloc/alloc.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 
 #define BYTES 3000u
 
@@ -14,44 +14,42 @@ static bool has(struct xseg_allocator *allocator, xseg_stream stream)
     return xseg_stream_cache_find(&allocator->stream_cache, 0, stream) != NULL;
 }
 
-/* Plain requests: the first one grows, the second one is a hit, which adds the stream to the lookup cache. */
+/* The first request grows, the second is a hit, which caches the lookup of the stream. */
 static void warm(struct xseg_allocator *allocator, xseg_stream stream)
 {
     for (unsigned i = 0; i < 2; i++)
-        scene_free(allocator, scene_alloc(allocator, BYTES, stream));
+        env_free(allocator, env_alloc(allocator, BYTES, stream));
 }
 
-static void the_first_hit_makes_one(void **state)
+TEST(first_hit_fills_the_cache)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     assert_false(has(allocator, NULL));
-    scene_free(allocator, scene_alloc(allocator, BYTES, NULL));
+    env_free(allocator, env_alloc(allocator, BYTES, NULL));
     assert_false(has(allocator, NULL));
-    scene_free(allocator, scene_alloc(allocator, BYTES, NULL));
+    env_free(allocator, env_alloc(allocator, BYTES, NULL));
     assert_true(has(allocator, NULL));
     assert_null(xseg_stream_cache_find(&allocator->stream_cache, 1, NULL));
-    /* Handles of which the driver has to be asked. */
+    /* Handles for which the driver is queried. */
     warm(allocator, (xseg_stream)1);
     warm(allocator, (xseg_stream)2);
     assert_false(has(allocator, (xseg_stream)1));
     assert_false(has(allocator, (xseg_stream)2));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-static void what_is_not_plain_makes_none(void **state)
+TEST(slow_path_requests_do_not_fill_the_cache)
 {
     static const char *const config[] = {"roundup_power2_divisions:4", "idle_ms:1000",
                                          "unmap_on_free:True"};
 
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = scene_open(config[i]);
+        struct xseg_allocator *allocator = env_open(config[i]);
 
         warm(allocator, NULL);
         assert_false(has(allocator, NULL));
-        scene_close(allocator);
+        env_close(allocator);
     }
 }
 
@@ -61,93 +59,90 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
     ++*(unsigned *)context;
 }
 
-static void what_changes_the_answers_drops_it(void **state)
+TEST(changes_of_lookup_results_invalidate_the_cache)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
-    struct xseg_pool *pool = scene_pool(allocator);
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_observer observer = {sizeof(observer)};
-    const xseg_stream stream = scene_stream();
+    const xseg_stream stream = env_stream();
     unsigned traced = 0;
     uint64_t id = 0;
 
-    (void)state;
     observer.context = &traced;
     observer.on_trace = trace;
     warm(allocator, NULL);
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
 
-    assert_int_equal(xseg_route_begin(pool, NULL, NULL), XSEG_OK);
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
     warm(allocator, NULL);
     assert_false(has(allocator, NULL) || has(allocator, stream));
-    assert_int_equal(xseg_route_end(pool), XSEG_OK);
+    assert_ok(xseg_route_end(pool));
     warm(allocator, NULL);
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
 
-    scene_capture_begin(pool, stream);
+    env_capture_begin(pool, stream);
     warm(allocator, NULL);
     assert_false(has(allocator, NULL) || has(allocator, stream));
-    scene_graph_destroy(scene_capture_end(pool, stream));
+    env_graph_destroy(env_capture_end_graph(pool, stream));
     warm(allocator, NULL);
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
 
-    assert_int_equal(xseg_config_set(allocator, "max_split_size_mb:30"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "max_split_size_mb:30"));
     assert_false(has(allocator, NULL) || has(allocator, stream));
     warm(allocator, NULL);
     warm(allocator, stream);
     assert_true(has(allocator, NULL) && has(allocator, stream));
 
-    assert_int_equal(xseg_observer_add(allocator, &observer, &id), XSEG_OK);
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
     warm(allocator, NULL);
     assert_false(has(allocator, NULL));
     assert_true(traced > 0);
-    assert_int_equal(xseg_observer_remove(allocator, id), XSEG_OK);
+    assert_ok(xseg_observer_remove(allocator, id));
     warm(allocator, NULL);
     warm(allocator, stream);
 
-    assert_int_equal(xseg_stream_retire(allocator, 0, stream), XSEG_OK);
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
     assert_false(has(allocator, stream));
     assert_true(has(allocator, NULL));
-    scene_stream_destroy(stream);
-    assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    scene_close(allocator);
+    env_stream_destroy(stream);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
 /* The default streams of all devices have one handle. */
-static void each_device_has_its_own(void **state)
+TEST(each_device_has_its_own_cache)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator;
 
-    (void)state;
     settings.devices = 4;
-    allocator = scene_open_on(&settings, "expandable_segments:True");
+    allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < 8; i++) {
         void *ptr = NULL;
 
-        assert_int_equal(xseg_alloc(allocator, (int)i % 4, BYTES, NULL, &ptr), XSEG_OK);
-        assert_int_equal(xseg_free(allocator, ptr), XSEG_OK);
+        assert_ok(xseg_alloc(allocator, (int)i % 4, BYTES, NULL, &ptr));
+        assert_ok(xseg_free(allocator, ptr));
     }
     for (int i = 0; i < 4; i++)
         assert_non_null(xseg_stream_cache_find(&allocator->stream_cache, i, NULL));
-    scene_close(allocator);
+    env_close(allocator);
 }
 
-/* More streams than there are places: some share one. */
-static void streams_may_share_a_place(void **state)
+/* More streams than entries: some share an entry. */
+TEST(streams_may_share_a_cache_entry)
 {
     enum { MANY = 700 };
     static xseg_stream stream[MANY];
     struct xseg_sim_settings settings = {sizeof(settings)};
     unsigned with = 0;
 
-    (void)state;
     settings.memory_bytes = 2 * GIB;
-    struct xseg_allocator *allocator = scene_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned i = 0; i < MANY; i++)
-        stream[i] = scene_stream();
+        stream[i] = env_stream();
     for (unsigned round = 0; round < 2; round++) {
         with = 0;
         for (unsigned i = 0; i < MANY; i++) {
@@ -157,11 +152,11 @@ static void streams_may_share_a_place(void **state)
         assert_true(with > 100 && with <= XSEG_STREAM_CACHE_ENTRIES);
     }
     for (unsigned i = 0; i < MANY; i++) {
-        assert_int_equal(xseg_stream_retire(allocator, 0, stream[i]), XSEG_OK);
+        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
         assert_false(has(allocator, stream[i]));
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
     }
-    scene_close(allocator);
+    env_close(allocator);
 }
 
 /* --- In a child. --- */
@@ -195,49 +190,32 @@ static bool child_finds_nothing(struct xseg_allocator *allocator, void *live)
            child_is_refused(allocator, live);
 }
 
-static void a_child_finds_nothing(void **state)
+TEST(forked_child_finds_an_empty_cache)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     warm(allocator, NULL);
-    void *live = scene_alloc(allocator, BYTES, NULL);
+    void *live = env_alloc(allocator, BYTES, NULL);
     assert_true(has(allocator, NULL));
     expect_child(child_finds_nothing, allocator, live);
     assert_true(has(allocator, NULL));
-    scene_free(allocator, live);
-    scene_close(allocator);
+    env_free(allocator, live);
+    env_close(allocator);
 }
 
-/* As on a kernel that wipes no memory: the entry points ask. */
-static void where_nothing_is_wiped_there_is_none(void **state)
+/* As on a kernel without MADV_WIPEONFORK: the entry points query the process ID. */
+TEST(cache_is_disabled_without_wipe_on_fork)
 {
-    struct xseg_allocator *allocator = scene_open("expandable_segments:True");
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    (void)state;
     allocator->stream_cache.is_wiped_on_fork = false;
     allocator->fast_frees_are_wiped = false;
     xseg_fork_guard_fini(&allocator->fork);
-    assert_int_equal(xseg_config_set(allocator, "expandable_segments:True"), XSEG_OK);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
     warm(allocator, NULL);
     assert_false(has(allocator, NULL));
-    void *live = scene_alloc(allocator, BYTES, NULL);
+    void *live = env_alloc(allocator, BYTES, NULL);
     expect_child(child_is_refused, allocator, live);
-    scene_free(allocator, live);
-    scene_close(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_hit_makes_one),
-        cmocka_unit_test(what_is_not_plain_makes_none),
-        cmocka_unit_test(what_changes_the_answers_drops_it),
-        cmocka_unit_test(each_device_has_its_own),
-        cmocka_unit_test(streams_may_share_a_place),
-        cmocka_unit_test(a_child_finds_nothing),
-        cmocka_unit_test(where_nothing_is_wiped_there_is_none),
-    };
-
-    return cmocka_run_group_tests_name("stream_cache", tests, NULL, NULL);
+    env_free(allocator, live);
+    env_close(allocator);
 }

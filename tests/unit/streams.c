@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The streams that a device knows: which handles are one stream, and which are many. */
+/* The streams of a device, and reuse of the entries of retired streams. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "src/core/device/device.h"
 #include "src/core/stream/streams.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "vmm/context.h"
+
+/* --- Handles that denote one stream, and handles that denote many. --- */
 
 static const xseg_stream legacy = (xseg_stream)(uintptr_t)1;
 static const xseg_stream per_thread = (xseg_stream)(uintptr_t)2;
@@ -29,11 +26,10 @@ static void set_up(struct fixture *f)
     char why[128];
 
     memset(f, 0, sizeof(*f));
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
-    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
-                     XSEG_OK);
+    assert_ok(xseg_sim_reset(NULL));
+    assert_ok(xseg_driver_open(env_driver(), &f->driver));
+    assert_ok(xseg_unreleased_init(&f->leftovers, &f->context));
+    assert_ok(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)));
     xseg_mutex_init(&f->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&f->streams, &f->context, &f->table_lock);
 }
@@ -42,7 +38,7 @@ static void tear_down(struct fixture *f)
 {
     xseg_streams_fini(&f->streams);
     xseg_mutex_fini(&f->table_lock);
-    assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
+    assert_ok(xseg_driver_release_context(&f->context));
     xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -52,7 +48,7 @@ static struct xseg_known_stream *get(struct fixture *f, xseg_stream handle)
 {
     struct xseg_known_stream *stream = NULL;
 
-    assert_int_equal(xseg_streams_find_or_add(&f->streams, handle, &stream), XSEG_OK);
+    assert_ok(xseg_streams_find_or_add(&f->streams, handle, &stream));
     assert_non_null(stream);
     return stream;
 }
@@ -61,15 +57,14 @@ static bool can_name(struct fixture *f, const struct xseg_known_stream *stream)
 {
     bool can = false;
 
-    assert_int_equal(xseg_streams_can_use(&f->context, stream, &can), XSEG_OK);
+    assert_ok(xseg_streams_can_use(&f->context, stream, &can));
     return can;
 }
 
-static void the_legacy_stream_has_two_handles(void **state)
+TEST(the_legacy_stream_has_two_handles)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     assert_ptr_equal(get(&f, NULL), get(&f, legacy));
     assert_true(can_name(&f, get(&f, NULL)));
@@ -77,14 +72,13 @@ static void the_legacy_stream_has_two_handles(void **state)
     tear_down(&f);
 }
 
-/* A hit asks the driver nothing; only the per-thread handle has to be looked up each time. */
-static void a_known_stream_costs_nothing(void **state)
+/* A hit makes no driver call; only the per-thread handle is resolved each time. */
+TEST(known_stream_needs_no_driver_call)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
-    const xseg_stream own = scene_stream();
+    const xseg_stream own = env_stream();
     struct xseg_known_stream *first = get(&f, own);
     const uint64_t calls = xseg_sim_calls(NULL);
     assert_ptr_equal(get(&f, own), first);
@@ -94,7 +88,7 @@ static void a_known_stream_costs_nothing(void **state)
     assert_ptr_equal(get(&f, per_thread), mine);
     assert_true(can_name(&f, mine));
     assert_int_equal(xseg_sim_calls("cuStreamGetId"), 4);
-    scene_stream_destroy(own);
+    env_stream_destroy(own);
     tear_down(&f);
 }
 
@@ -116,12 +110,11 @@ static void *visit(void *argument)
     return NULL;
 }
 
-static void the_per_thread_handle_is_another_stream_in_each_thread(void **state)
+TEST(the_per_thread_handle_is_another_stream_in_each_thread)
 {
     struct fixture f;
     pthread_t thread;
 
-    (void)state;
     set_up(&f);
     struct visit their = {.f = &f, .theirs = get(&f, per_thread), .can_name_theirs = true};
     assert_int_equal(pthread_create(&thread, NULL, visit, &their), 0);
@@ -135,36 +128,34 @@ static void the_per_thread_handle_is_another_stream_in_each_thread(void **state)
     tear_down(&f);
 }
 
-static void a_driver_that_cannot_tell_is_an_error(void **state)
+TEST(failed_driver_query_is_an_error)
 {
     struct fixture f;
     struct xseg_known_stream *stream = NULL;
     bool can = true;
 
-    (void)state;
     set_up(&f);
-    assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);
-    scene_expect_error(xseg_streams_find_or_add(&f.streams, NULL, &stream), XSEG_ERR_DRIVER,
-                       "stream of device 0");
+    assert_ok(xseg_sim_fail("cuStreamGetId", 1, 400));
+    env_expect_error(xseg_streams_find_or_add(&f.streams, NULL, &stream), XSEG_ERR_DRIVER,
+                     "stream of device 0");
     assert_null(stream);
     stream = get(&f, per_thread);
-    assert_int_equal(xseg_sim_fail("cuStreamGetId", 1, 400), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuStreamGetId", 1, 400));
     assert_int_equal(xseg_streams_can_use(&f.context, stream, &can), XSEG_ERR_DRIVER);
     tear_down(&f);
 }
 
 enum { MANY = 20000 };
 
-/* The table grows with the entries: each is found, and a gone one is the next one's. */
-static void many_streams_are_found_at_once(void **state)
+/* The table grows with the entries: each is found, and a retired one is reused by the next stream. */
+TEST(many_threads_find_streams_concurrently)
 {
     static xseg_stream stream[MANY];
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     for (unsigned i = 0; i < MANY; i++) {
-        stream[i] = scene_stream();
+        stream[i] = env_stream();
         (void)get(&f, stream[i]);
     }
     const uint64_t bytes = xseg_streams_host_bytes(&f.streams);
@@ -186,16 +177,16 @@ static void many_streams_are_found_at_once(void **state)
         xseg_streams_mark_retiring(&f.streams, known);
         assert_null(xseg_streams_find(&f.streams, stream[i]));
         xseg_streams_mark_retired(&f.streams, known);
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
     }
     for (unsigned i = 0; i < MANY; i++) {
-        stream[i] = scene_stream();
+        stream[i] = env_stream();
         (void)get(&f, stream[i]);
     }
     assert_int_equal(xseg_streams_host_bytes(&f.streams), bytes);
     for (unsigned i = 0; i < MANY; i++) {
         assert_ptr_equal(get(&f, stream[i])->handle, stream[i]);
-        scene_stream_destroy(stream[i]);
+        env_stream_destroy(stream[i]);
     }
     tear_down(&f);
 }
@@ -207,7 +198,7 @@ struct reading {
     unsigned wrong;
 };
 
-/* What is found without a lock is the stream's own entry; with one, it is always found. */
+/* A lock-free lookup finds the stream's own entry or none; a lookup under the lock always finds it. */
 static void *read_on(void *argument)
 {
     struct reading *reading = argument;
@@ -224,44 +215,141 @@ static void *read_on(void *argument)
     return NULL;
 }
 
-static void a_reader_finds_its_stream_while_others_come_and_go(void **state)
+TEST(reader_finds_its_stream_during_changes)
 {
     struct fixture f;
     pthread_t thread;
     static xseg_stream stream[2000];
 
-    (void)state;
     set_up(&f);
-    struct reading reading = {.f = &f, .stream = scene_stream()};
+    struct reading reading = {.f = &f, .stream = env_stream()};
     (void)get(&f, reading.stream);
     assert_int_equal(pthread_create(&thread, NULL, read_on, &reading), 0);
     for (unsigned round = 0; round < 10; round++) {
         for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-            stream[i] = scene_stream();
+            stream[i] = env_stream();
             (void)get(&f, stream[i]);
         }
         for (unsigned i = 0; i < COUNT_OF(stream); i++) {
             xseg_streams_mark_retired(&f.streams, get(&f, stream[i]));
-            scene_stream_destroy(stream[i]);
+            env_stream_destroy(stream[i]);
         }
     }
     atomic_store(&reading.ends, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(reading.wrong, 0);
-    scene_stream_destroy(reading.stream);
+    env_stream_destroy(reading.stream);
     tear_down(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_legacy_stream_has_two_handles),
-        cmocka_unit_test(a_known_stream_costs_nothing),
-        cmocka_unit_test(the_per_thread_handle_is_another_stream_in_each_thread),
-        cmocka_unit_test(a_driver_that_cannot_tell_is_an_error),
-        cmocka_unit_test(many_streams_are_found_at_once),
-        cmocka_unit_test(a_reader_finds_its_stream_while_others_come_and_go),
-    };
+/* --- Retired streams. --- */
 
-    return cmocka_run_group_tests_name("streams", tests, NULL, NULL);
+static struct xseg_known_stream *known(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
+
+    return xseg_streams_find(&device->streams, stream);
+}
+
+static void leave(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+}
+
+/* Arenas belong to the entry; among several retired entries, one that had memory is reused first. */
+TEST(next_stream_reuses_the_entry_of_a_retired_stream)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream idle = env_stream(), busy = env_stream();
+    void *shared = env_alloc(allocator, 3 * MIB, NULL);
+
+    assert_ok(xseg_record_stream(allocator, shared, idle));
+    env_free(allocator, shared);
+    env_free(allocator, env_alloc(allocator, 3 * MIB, busy));
+    struct xseg_known_stream *const of_idle = known(allocator, idle);
+    struct xseg_known_stream *const of_busy = known(allocator, busy);
+    struct xseg_arena *arena = atomic_load(&of_busy->arena[1]);
+    leave(allocator, idle);
+    leave(allocator, busy);
+
+    const xseg_stream first = env_stream(), second = env_stream(), third = env_stream();
+    void *a = env_alloc(allocator, 3 * MIB, first), *b = env_alloc(allocator, 3 * MIB, second);
+    void *c = env_alloc(allocator, 3 * MIB, third);
+    assert_ptr_equal(known(allocator, first), of_busy);
+    assert_ptr_equal(atomic_load(&of_busy->arena[1]), arena);
+    assert_ptr_equal(known(allocator, second), of_idle);
+    assert_ptr_not_equal(known(allocator, third), of_busy);
+    assert_ptr_equal(env_block(allocator, a).stream, first);
+    assert_ptr_equal(env_block(allocator, b).stream, second);
+    env_free(allocator, a, b, c);
+    leave(allocator, first);
+    leave(allocator, second);
+    leave(allocator, third);
+    env_close(allocator);
+}
+
+/* A block that the old stream used does not wait for work of the stream that reuses the entry. */
+TEST(a_use_ends_with_its_stream)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream old = env_stream();
+    void *ptr = env_alloc(allocator, 3 * MIB, NULL);
+
+    assert_ok(xseg_record_stream(allocator, ptr, old));
+    struct xseg_known_stream *const entry = known(allocator, old);
+    leave(allocator, old);
+    const xseg_stream young = env_stream();
+    void *other = env_alloc(allocator, 3 * MIB, NULL);
+    assert_ok(xseg_record_stream(allocator, other, young));
+    assert_ptr_equal(known(allocator, young), entry);
+    assert_ok(xseg_sim_launch(young, UINT64_MAX));
+    env_free(allocator, other, ptr);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
+    assert_int_equal(env_block(allocator, other).state, XSEG_BLOCK_PENDING_FREE);
+
+    /* The new stream's own uses of the same block are recorded as its own. */
+    ptr = env_alloc(allocator, 3 * MIB, NULL);
+    assert_ok(xseg_record_stream(allocator, ptr, young));
+    env_free(allocator, ptr);
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ok(xseg_sim_finish(young));
+    leave(allocator, young);
+    env_empty_cache(allocator);
+    env_close(allocator);
+}
+
+/* Many busy streams precede a completed one: it is found after a few more streams. */
+TEST(busy_streams_delay_no_other_stream)
+{
+    enum { BUSY = 100 };
+    struct xseg_allocator *allocator = env_open(NULL);
+    xseg_stream busy[BUSY], met[BUSY];
+    struct xseg_known_stream *passed;
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < BUSY; i++) {
+        busy[i] = env_stream();
+        env_free(allocator, env_alloc(allocator, 512, busy[i]));
+        assert_ok(xseg_sim_launch(busy[i], UINT64_MAX));
+        assert_ok(xseg_stream_retire(allocator, 0, busy[i]));
+    }
+    const xseg_stream last = env_stream();
+    env_free(allocator, env_alloc(allocator, 512, last));
+    passed = known(allocator, last);
+    leave(allocator, last);
+    do {
+        met[count] = env_stream();
+        env_free(allocator, env_alloc(allocator, 512, met[count]));
+    } while (known(allocator, met[count++]) != passed && count < BUSY / 10);
+    assert_ptr_equal(known(allocator, met[count - 1]), passed);
+    for (unsigned i = 0; i < BUSY; i++) {
+        assert_ok(xseg_sim_finish(busy[i]));
+        env_stream_destroy(busy[i]);
+    }
+    while (count > 0)
+        leave(allocator, met[--count]);
+    env_close(allocator);
 }

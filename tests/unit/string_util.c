@@ -1,33 +1,27 @@
 /* SPDX-License-Identifier: MIT */
-/* The bounded text builder: cuts, terminates and counts, whatever the buffer's size. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* The bounded string builder, and the closest match of a name. */
+#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "src/base/align.h"
 #include "src/base/string_util.h"
+#include "tests/support/test.h"
 
-static void a_new_text_is_empty(void **state)
+TEST(a_new_text_is_empty)
 {
     char buffer[4] = "abc";
     struct xseg_strbuf text;
 
-    (void)state;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     assert_string_equal(buffer, "");
     assert_int_equal(text.length, 0);
 }
 
-static void pieces_are_joined(void **state)
+TEST(pieces_are_joined)
 {
     char buffer[32];
     struct xseg_strbuf text;
 
-    (void)state;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_strbuf_printf(&text, "%s=%d", "a", 1);
     xseg_strbuf_printf(&text, "%s", "");
@@ -36,12 +30,11 @@ static void pieces_are_joined(void **state)
     assert_int_equal(text.length, strlen(buffer));
 }
 
-/* Buffers of every size up to more than enough: the text is cut, and nothing behind is written. */
-static void every_buffer_size_is_kept_to(void **state)
+/* Buffers of every size up to more than enough: the text is truncated, and nothing is written past the end. */
+TEST(no_buffer_size_is_exceeded)
 {
     static const char *const whole = "0123456789abcdef";
 
-    (void)state;
     for (size_t bytes = 0; bytes < 24; bytes++) {
         char buffer[32];
         struct xseg_strbuf text;
@@ -62,12 +55,11 @@ static void every_buffer_size_is_kept_to(void **state)
     }
 }
 
-static void what_follows_a_cut_is_counted_and_left_out(void **state)
+TEST(text_after_truncation_is_counted_and_omitted)
 {
     char buffer[5];
     struct xseg_strbuf text;
 
-    (void)state;
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_strbuf_printf(&text, "123456");
     xseg_strbuf_printf(&text, "7");
@@ -75,12 +67,11 @@ static void what_follows_a_cut_is_counted_and_left_out(void **state)
     assert_int_equal(text.length, 7);
 }
 
-/* In buffers of every size, and only what comes behind a place. */
-static void bytes_that_do_not_print_are_shown_by_number(void **state)
+/* In buffers of every size, and only from an offset on. */
+TEST(unprintable_bytes_are_escaped)
 {
     static const char *const whole = "ab\tc\\xff~\\x7f \\x00";
 
-    (void)state;
     for (size_t bytes = 0; bytes < 40; bytes++) {
         char buffer[48];
         struct xseg_strbuf text;
@@ -102,7 +93,7 @@ static void bytes_that_do_not_print_are_shown_by_number(void **state)
     }
 }
 
-static void mebibytes_are_one_unit(void **state)
+TEST(mebibytes_are_one_unit)
 {
     static const struct {
         uint64_t bytes;
@@ -117,7 +108,6 @@ static void mebibytes_are_one_unit(void **state)
         {81 * XSEG_GIB, "82944.00 MiB"},
     };
 
-    (void)state;
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
         char buffer[40];
         struct xseg_strbuf text;
@@ -128,16 +118,98 @@ static void mebibytes_are_one_unit(void **state)
     }
 }
 
-int main(void)
+/* --- The known name that is closest to a mistyped one. --- */
+
+static const char *const known[] = {
+    "expandable_segments", "garbage_collection_threshold",
+    "hard_limit_mb",       "idle_ms",
+    "max_split_size_mb",   "page_cache_mb",
+    "page_size",           "per_process_memory_fraction",
+    "soft_limit_mb",
+};
+
+/* The match of exactly the word's characters: the copy has no terminator. */
+static const char *nearest_to(const char *word)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_new_text_is_empty),
-        cmocka_unit_test(pieces_are_joined),
-        cmocka_unit_test(every_buffer_size_is_kept_to),
-        cmocka_unit_test(what_follows_a_cut_is_counted_and_left_out),
-        cmocka_unit_test(bytes_that_do_not_print_are_shown_by_number),
-        cmocka_unit_test(mebibytes_are_one_unit),
+    const size_t length = strlen(word);
+    char *copy = malloc(length > 0 ? length : 1);
+    struct xseg_closest_match nearest;
+
+    assert_non_null(copy);
+    memcpy(copy, word, length);
+    xseg_closest_match_init(&nearest, copy, length);
+    for (size_t i = 0; i < XSEG_COUNT_OF(known); i++)
+        xseg_closest_match_consider(&nearest, known[i]);
+    free(copy);
+    return nearest.name;
+}
+
+TEST(mistyped_names_are_found)
+{
+    static const struct {
+        const char *word, *want;
+    } row[] = {
+        {"expandable_segment", "expandable_segments"},   /* omitted */
+        {"expandable_seggments", "expandable_segments"}, /* inserted */
+        {"expendable_segments", "expandable_segments"},  /* replaced */
+        {"expandable_segmenst", "expandable_segments"},  /* transposed */
+        {"EXPANDABLE-SEGMENTS", "expandable_segments"},  /* other case and separator */
+        {"expandable", "expandable_segments"},           /* a prefix */
+        {"max_split_size", "max_split_size_mb"},
+        {"max_splitsize_mb", "max_split_size_mb"},
+        {"garbage_collect_threshold", "garbage_collection_threshold"},
+        {"hard_limit", "hard_limit_mb"},
+        {"pgae_size", "page_size"},
+        {"page", "page_size"}, /* the shorter of two names with the prefix */
+        {"page_size", "page_size"},
     };
 
-    return cmocka_run_group_tests_name("text", tests, NULL, NULL);
+    for (size_t i = 0; i < XSEG_COUNT_OF(row); i++)
+        assert_string_equal(nearest_to(row[i].word), row[i].want);
+}
+
+TEST(unrelated_names_match_nothing)
+{
+    static const char *const word[] = {
+        "",     "x",
+        "pa",   "backend",
+        "mb",   "segments_that_are_expandable",
+        "True", "page_size_in_bytes_of_the_small_pool_and_of_the_large_one_and_more",
+    };
+
+    for (size_t i = 0; i < XSEG_COUNT_OF(word); i++)
+        if (nearest_to(word[i]) != NULL)
+            fail_msg("\"%s\" is taken for \"%s\"", word[i], nearest_to(word[i]));
+}
+
+TEST(a_swap_is_one_edit_and_equals_keep_their_order)
+{
+    struct xseg_closest_match nearest;
+
+    xseg_closest_match_init(&nearest, "abdc", 4);
+    xseg_closest_match_consider(&nearest, "abcd");
+    assert_int_equal(nearest.distance, 1);
+    xseg_closest_match_consider(&nearest, "abdx");
+    assert_string_equal(nearest.name, "abcd");
+    xseg_closest_match_consider(&nearest, "abd");
+    assert_string_equal(nearest.name, "abd");
+    xseg_closest_match_consider(&nearest, "abdc");
+    assert_int_equal(nearest.distance, 0);
+}
+
+TEST(names_of_any_length_are_compared)
+{
+    char word[XSEG_CLOSEST_MATCH_MAX + 2], name[XSEG_CLOSEST_MATCH_MAX + 2];
+
+    for (size_t length = 3; length <= XSEG_CLOSEST_MATCH_MAX + 1; length++) {
+        struct xseg_closest_match nearest;
+
+        memset(word, 'w', length);
+        memset(name, 'w', length);
+        name[length] = '\0';
+        name[length / 2] = 'n';
+        xseg_closest_match_init(&nearest, word, length);
+        xseg_closest_match_consider(&nearest, name);
+        assert_ptr_equal(nearest.name, length <= XSEG_CLOSEST_MATCH_MAX ? name : NULL);
+    }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Names of frames, by libdw where it is installed. */
+/* Names of frames by libdw, where it is installed. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 /* --- The loader, as the test has it. --- */
 
-static bool is_refused; /* libdw is not installed, as it were */
+static bool is_refused; /* simulates that libdw is not installed */
 
 void *__real_dlopen(const char *name, int mode);
 void *__wrap_dlopen(const char *name, int mode);
@@ -23,7 +23,7 @@ void *__wrap_dlopen(const char *name, int mode)
 
 /* --- The cases. --- */
 
-/* Frame 1 lies in the plugin's hidden function, 2 in its exported one. */
+/* Frame 1 is in the plugin's hidden function, 2 in its exported one. */
 struct taking {
     struct xseg_stack_depot *depot;
     uint32_t id;
@@ -84,7 +84,45 @@ static bool has_libdw(void)
     return false;
 }
 
-static void frames_have_their_sources_after_the_code_is_gone(void **state)
+static void refuse(void)
+{
+    struct xseg_stack_depot depot;
+    struct xseg_symbolizer namer;
+
+    is_refused = true;
+    if (xseg_symbolizer_prepare() || !xseg_stack_depot_init(&depot, 0) ||
+        xseg_symbolizer_init(&namer, &depot))
+        _exit(1);
+}
+
+static void *prepare(void *self)
+{
+    *(bool *)self = xseg_symbolizer_prepare();
+    return NULL;
+}
+
+static void prepare_in_threads(void)
+{
+    pthread_t thread[4];
+    bool is_there[4];
+
+    for (unsigned i = 0; i < 4; i++)
+        if (pthread_create(&thread[i], NULL, prepare, &is_there[i]) != 0)
+            _exit(1);
+    for (unsigned i = 0; i < 4; i++)
+        if (pthread_join(thread[i], NULL) != 0 || is_there[i] != xseg_symbolizer_prepare())
+            _exit(1);
+}
+
+TEST(symbolizer_is_prepared_completely_or_not_at_all)
+{
+    char said[1024];
+
+    assert_int_equal(child_run_part(refuse, said, sizeof(said)), 0);
+    assert_int_equal(child_run_part(prepare_in_threads, said, sizeof(said)), 0);
+}
+
+TEST(frames_have_sources_after_the_code_was_unloaded)
 {
     static const char *const name[] = {"plugin-one", "plugin-two"};
     static const char *const symbol[] = {"call_of_one", "call_of_two"};
@@ -93,7 +131,6 @@ static void frames_have_their_sources_after_the_code_is_gone(void **state)
     struct plugin plugin[2];
     uint32_t id[2];
 
-    (void)state;
     if (!has_libdw())
         return;
     assert_true(xseg_stack_depot_init(&depot, 0));
@@ -117,13 +154,12 @@ static void frames_have_their_sources_after_the_code_is_gone(void **state)
     xseg_stack_depot_fini(&depot);
 }
 
-static void each_frame_is_asked_for_once(void **state)
+TEST(each_frame_is_resolved_once)
 {
     struct xseg_stack_depot depot;
     struct xseg_symbolizer namer;
     struct plugin plugin;
 
-    (void)state;
     if (!has_libdw())
         return;
     assert_true(xseg_stack_depot_init(&depot, 0));
@@ -135,21 +171,20 @@ static void each_frame_is_asked_for_once(void **state)
     const size_t used = depot.memory.used;
     assert_true(xseg_symbolizer_init(&namer, &depot));
     xseg_symbolizer_resolve(&namer, id);
-    assert_null(namer.files); /* none had to be opened */
+    assert_null(namer.files); /* no file had to be opened */
     assert_int_equal(depot.memory.used, used);
     xseg_symbolizer_fini(&namer);
     plugin_close(&plugin);
     xseg_stack_depot_fini(&depot);
 }
 
-/* After the deadline no stack is begun; a later call goes on with the stacks that are left. */
-static void all_stacks_are_named_until_the_deadline(void **state)
+/* After the deadline no further stack is resolved; a later call continues with the remaining stacks. */
+TEST(all_stacks_are_named_until_the_deadline)
 {
     struct xseg_stack_depot depot;
     struct plugin plugin[2];
     uint32_t id[2];
 
-    (void)state;
     if (!has_libdw())
         return;
     assert_true(xseg_stack_depot_init(&depot, 0));
@@ -169,14 +204,13 @@ static void all_stacks_are_named_until_the_deadline(void **state)
     xseg_stack_depot_fini(&depot);
 }
 
-/* Of a stripped library the exported functions are known; this one exports none. */
-static void a_stripped_library_has_no_sources(void **state)
+/* For a stripped library the exported functions are known; this one exports none. */
+TEST(a_stripped_library_has_no_sources)
 {
     struct xseg_stack_depot depot;
     struct xseg_symbolizer namer;
     struct plugin plugin;
 
-    (void)state;
     if (!has_libdw())
         return;
     assert_true(xseg_stack_depot_init(&depot, 0));
@@ -190,13 +224,12 @@ static void a_stripped_library_has_no_sources(void **state)
     xseg_stack_depot_fini(&depot);
 }
 
-/* The file is gone, is no module, or is another build by now. */
-static void a_file_that_has_changed_is_not_believed(void **state)
+/* The file was removed, is no module, or is another build. */
+TEST(changed_file_is_not_used)
 {
     char path[1024], from[1024];
     const char *folder = getenv("TMPDIR");
 
-    (void)state;
     if (!has_libdw())
         return;
     for (unsigned kind = 0; kind < 4; kind++) {
@@ -229,57 +262,4 @@ static void a_file_that_has_changed_is_not_believed(void **state)
             assert_int_equal(unlink(path), 0);
         xseg_stack_depot_fini(&depot);
     }
-}
-
-static void refuse(void)
-{
-    struct xseg_stack_depot depot;
-    struct xseg_symbolizer namer;
-
-    is_refused = true;
-    if (xseg_symbolizer_prepare() || !xseg_stack_depot_init(&depot, 0) ||
-        xseg_symbolizer_init(&namer, &depot))
-        _exit(1);
-}
-
-static void *prepare(void *self)
-{
-    *(bool *)self = xseg_symbolizer_prepare();
-    return NULL;
-}
-
-static void prepare_in_threads(void)
-{
-    pthread_t thread[4];
-    bool is_there[4];
-
-    for (unsigned i = 0; i < 4; i++)
-        if (pthread_create(&thread[i], NULL, prepare, &is_there[i]) != 0)
-            _exit(1);
-    for (unsigned i = 0; i < 4; i++)
-        if (pthread_join(thread[i], NULL) != 0 || is_there[i] != xseg_symbolizer_prepare())
-            _exit(1);
-}
-
-static void it_is_prepared_at_once_or_not_at_all(void **state)
-{
-    char said[1024];
-
-    (void)state;
-    assert_int_equal(child_run_part(refuse, said, sizeof(said)), 0);
-    assert_int_equal(child_run_part(prepare_in_threads, said, sizeof(said)), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_prepared_at_once_or_not_at_all),
-        cmocka_unit_test(frames_have_their_sources_after_the_code_is_gone),
-        cmocka_unit_test(each_frame_is_asked_for_once),
-        cmocka_unit_test(all_stacks_are_named_until_the_deadline),
-        cmocka_unit_test(a_stripped_library_has_no_sources),
-        cmocka_unit_test(a_file_that_has_changed_is_not_believed),
-    };
-
-    return cmocka_run_group_tests_name("stack_name", tests, NULL, NULL);
 }

@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Names of code by libdw: this programme asks about itself. */
+/* Source positions by libdw: this program resolves its own code. */
 #include <limits.h>
 #include <link.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/tools/reading/symbols.h"
+#include "tests/support/test.h"
 
-/* This programme as the library records a module. */
+/* This program as the library records a module. */
 static struct {
     char path[PATH_MAX], build_id[2 * 64 + 1];
     uintptr_t base;
@@ -44,7 +40,7 @@ static int find_self(struct dl_phdr_info *info, size_t bytes, void *unused)
         if (info->dlpi_phdr[i].p_type == PT_NOTE)
             read_build_id(info, &info->dlpi_phdr[i]);
     self.base = info->dlpi_addr;
-    return 1; /* the programme comes first */
+    return 1; /* the program comes first */
 }
 
 static int set_up(void **state)
@@ -78,11 +74,11 @@ static __attribute__((noinline)) uint64_t call_here(int *line)
 {
     *line = __LINE__ + 1;
     const uint64_t offset = return_offset();
-    __asm__ volatile(""); /* the call is no jump */
+    __asm__ volatile(""); /* prevents a tail call */
     return offset;
 }
 
-static void a_call_has_its_function_and_line(void **state)
+TEST_WITH(a_call_has_its_function_and_line, set_up, tear_down)
 {
     struct symbol symbol = {NULL, 0, NULL, 0};
     int line = 0;
@@ -96,7 +92,7 @@ static void a_call_has_its_function_and_line(void **state)
     assert_int_equal(symbol.line, line);
 }
 
-static void names_stay_until_the_end(void **state)
+TEST_WITH(names_are_valid_until_close, set_up, tear_down)
 {
     struct symbol first = {NULL, 0, NULL, 0}, second = {NULL, 0, NULL, 0};
     int line = 0;
@@ -110,7 +106,7 @@ static void names_stay_until_the_end(void **state)
     assert_string_equal(first.file, second.file);
 }
 
-static void another_file_has_no_names(void **state)
+TEST_WITH(another_file_has_no_names, set_up, tear_down)
 {
     static const char other[] = "0123456789abcdef0123456789abcdef01234567";
     struct symbol symbol = {NULL, 0, NULL, 7};
@@ -126,7 +122,7 @@ static void another_file_has_no_names(void **state)
     assert_true(symbols_find(*state, self.path, own_build_id(), offset, &symbol));
 }
 
-static void what_is_no_file_has_no_names(void **state)
+TEST_WITH(path_without_a_file_has_no_names, set_up, tear_down)
 {
     struct symbol symbol = {NULL, 0, NULL, 7};
 
@@ -137,7 +133,7 @@ static void what_is_no_file_has_no_names(void **state)
     assert_int_equal(symbol.line, 7);
 }
 
-static void an_offset_outside_has_no_name(void **state)
+TEST_WITH(an_offset_outside_has_no_name, set_up, tear_down)
 {
     struct symbol symbol = {NULL, 0, NULL, 7};
 
@@ -147,7 +143,7 @@ static void an_offset_outside_has_no_name(void **state)
     assert_int_equal(symbol.line, 7);
 }
 
-static void without_libdw_nothing_has_a_name(void **state)
+TEST_WITH(without_libdw_nothing_has_a_name, set_up, tear_down)
 {
     struct symbol symbol = {NULL, 0, NULL, 7};
     int line = 0;
@@ -159,17 +155,11 @@ static void without_libdw_nothing_has_a_name(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest with_libdw[] = {
-        cmocka_unit_test_setup_teardown(a_call_has_its_function_and_line, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(names_stay_until_the_end, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(another_file_has_no_names, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_is_no_file_has_no_names, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(an_offset_outside_has_no_name, set_up, tear_down),
-    };
-    const struct CMUnitTest without[] = {
-        cmocka_unit_test_setup_teardown(without_libdw_nothing_has_a_name, set_up, tear_down),
-    };
+    static const char without[] = "without_libdw_*";
 
-    return symbols_available() ? cmocka_run_group_tests_name("names", with_libdw, NULL, NULL)
-                             : cmocka_run_group_tests_name("names", without, NULL, NULL);
+    if (symbols_available())
+        cmocka_set_skip_filter(without);
+    else
+        cmocka_set_test_filter(without);
+    return test_run();
 }

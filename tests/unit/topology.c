@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* What a stream of a capture comes after, on graphs that are really captured. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* The order of captured streams, in graphs from real captures. */
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "src/core/stream/streams.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
 #include "vmm/context.h"
 
 int cuCtxPushCurrent_v2(void *context);
@@ -36,16 +30,14 @@ static void set_up(struct fixture *f)
     char why[128];
 
     memset(f, 0, sizeof(*f));
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    assert_int_equal(xseg_driver_open(scene_driver(), &f->driver), XSEG_OK);
-    assert_int_equal(xseg_unreleased_init(&f->leftovers, &f->context), XSEG_OK);
-    assert_int_equal(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)),
-                     XSEG_OK);
+    assert_ok(xseg_sim_reset(NULL));
+    assert_ok(xseg_driver_open(env_driver(), &f->driver));
+    assert_ok(xseg_unreleased_init(&f->leftovers, &f->context));
+    assert_ok(xseg_context_open(&f->context, f->driver, 0, &f->leftovers, why, sizeof(why)));
     xseg_mutex_init(&f->table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&f->streams, &f->context, &f->table_lock);
     for (unsigned i = 0; i < STREAMS; i++)
-        assert_int_equal(xseg_streams_find_or_add(&f->streams, scene_stream(), &f->stream[i]),
-                         XSEG_OK);
+        assert_ok(xseg_streams_find_or_add(&f->streams, env_stream(), &f->stream[i]));
     xseg_topology_init(&f->topology);
     assert_int_equal(cuCtxPushCurrent_v2(f->context.primary), 0);
     assert_int_equal(cuStreamBeginCapture_v2(f->stream[0]->handle, RELAXED), 0);
@@ -61,10 +53,10 @@ static void tear_down(struct fixture *f)
     xseg_topology_fini(&f->topology);
     assert_int_equal(cuCtxPopCurrent_v2(&popped), 0);
     for (unsigned i = 0; i < STREAMS; i++)
-        scene_stream_destroy(f->stream[i]->handle);
+        env_stream_destroy(f->stream[i]->handle);
     xseg_streams_fini(&f->streams);
     xseg_mutex_fini(&f->table_lock);
-    assert_int_equal(xseg_driver_release_context(&f->context), XSEG_OK);
+    assert_ok(xseg_driver_release_context(&f->context));
     xseg_unreleased_fini(&f->leftovers);
     xseg_driver_close(f->driver);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
@@ -73,27 +65,25 @@ static void tear_down(struct fixture *f)
 /* Capture one node on a stream. */
 static void launch(struct fixture *f, unsigned stream)
 {
-    assert_int_equal(xseg_sim_launch(f->stream[stream]->handle, 10), XSEG_OK);
+    assert_ok(xseg_sim_launch(f->stream[stream]->handle, 10));
 }
 
-/* Stream `to` comes after what stream `from` has so far. */
+/* Order stream `to` after the current work of stream `from`. */
 static void join(struct fixture *f, unsigned to, unsigned from)
 {
     xseg_event event = NULL;
 
-    assert_int_equal(xseg_driver_event_create(&f->context, &event), XSEG_OK);
-    assert_int_equal(xseg_driver_event_record(&f->context, event, f->stream[from]->handle),
-                     XSEG_OK);
+    assert_ok(xseg_driver_event_create(&f->context, &event));
+    assert_ok(xseg_driver_event_record(&f->context, event, f->stream[from]->handle));
     assert_int_equal(cuStreamWaitEvent(f->stream[to]->handle, event, 0), 0);
-    assert_int_equal(xseg_driver_event_destroy(&f->context, event), XSEG_OK);
+    assert_ok(xseg_driver_event_destroy(&f->context, event));
 }
 
 static struct xseg_capture_info info_of(struct fixture *f, unsigned stream)
 {
     struct xseg_capture_info info;
 
-    assert_int_equal(xseg_driver_capture_info(&f->context, f->stream[stream]->handle, &info),
-                     XSEG_OK);
+    assert_ok(xseg_driver_capture_info(&f->context, f->stream[stream]->handle, &info));
     return info;
 }
 
@@ -106,7 +96,7 @@ static struct xseg_topology_view *view_of(struct fixture *f, unsigned stream)
     return view;
 }
 
-/* Wait in a stream's view for the last nodes of another one. */
+/* In the view of a stream, wait for the last nodes of another stream. */
 static void wait_for(struct fixture *f, unsigned stream, unsigned other,
                      struct xseg_topology_waiter *waiter, struct xseg_topology_mark *mark)
 {
@@ -131,14 +121,13 @@ static bool is_ready(const struct xseg_topology_waiter *waiter)
     return !xseg_list_is_empty(&waiter->link);
 }
 
-/* Two branches: nothing before the join, everything right after it. */
-static void a_branch_is_behind_after_the_join(void **state)
+/* Two branches: unordered before the join, ordered after it. */
+TEST(branch_is_ordered_after_the_join)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
     struct xseg_topology_mark mark;
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     join(&f, 1, 0);
@@ -156,14 +145,13 @@ static void a_branch_is_behind_after_the_join(void **state)
     tear_down(&f);
 }
 
-/* Marks that are behind the stream already make a waiter ready at once. */
-static void what_is_behind_already_is_not_waited_for(void **state)
+/* Markers that already precede the stream make a waiter ready immediately. */
+TEST(ordered_streams_need_no_wait)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
     struct xseg_topology_mark mark;
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     advance(&f, 0);
@@ -172,14 +160,13 @@ static void what_is_behind_already_is_not_waited_for(void **state)
     tear_down(&f);
 }
 
-/* All marks count: two of three branches are not enough. */
-static void every_mark_has_to_be_behind(void **state)
+/* All markers count: two of three branches are not enough. */
+TEST(every_marker_must_be_ordered_before)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
     struct xseg_topology_mark marks[3];
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     memset(marks, 0, sizeof(marks));
@@ -199,14 +186,13 @@ static void every_mark_has_to_be_behind(void **state)
     tear_down(&f);
 }
 
-/* A view belongs to one stream: what is behind one is not behind the other. */
-static void views_are_apart(void **state)
+/* A view belongs to one stream: a marker that precedes one stream may not precede another. */
+TEST(views_are_independent)
 {
     struct fixture f;
     struct xseg_topology_waiter here, there;
     struct xseg_topology_mark marks[2];
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     join(&f, 1, 0);
@@ -222,12 +208,11 @@ static void views_are_apart(void **state)
     tear_down(&f);
 }
 
-/* A look costs the new nodes only, however many came before; nodes with many needs are read whole. */
-static void a_look_costs_only_what_is_new(void **state)
+/* A query reads the new nodes only, however many precede them; nodes with many dependencies are read completely. */
+TEST(query_reads_new_nodes_only)
 {
     struct fixture f;
 
-    (void)state;
     set_up(&f);
     for (unsigned i = 0; i < 500; i++)
         launch(&f, 0);
@@ -243,8 +228,8 @@ static void a_look_costs_only_what_is_new(void **state)
     tear_down(&f);
 }
 
-/* A node that needs more nodes than fit into one answer. */
-static void nodes_with_many_needs_are_read_whole(void **state)
+/* A node with more dependencies than one query returns. */
+TEST(nodes_with_many_dependencies_are_read_completely)
 {
     enum { BRANCHES = 40 };
     struct fixture f;
@@ -253,23 +238,22 @@ static void nodes_with_many_needs_are_read_whole(void **state)
     xseg_stream branch[BRANCHES];
     xseg_event event = NULL;
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     memset(marks, 0, sizeof(marks));
     for (unsigned i = 0; i < BRANCHES; i++) {
         struct xseg_capture_info info;
 
-        branch[i] = scene_stream();
-        assert_int_equal(xseg_driver_event_create(&f.context, &event), XSEG_OK);
-        assert_int_equal(xseg_driver_event_record(&f.context, event, f.stream[0]->handle), XSEG_OK);
+        branch[i] = env_stream();
+        assert_ok(xseg_driver_event_create(&f.context, &event));
+        assert_ok(xseg_driver_event_record(&f.context, event, f.stream[0]->handle));
         assert_int_equal(cuStreamWaitEvent(branch[i], event, 0), 0);
-        assert_int_equal(xseg_sim_launch(branch[i], 10), XSEG_OK);
-        assert_int_equal(xseg_driver_capture_info(&f.context, branch[i], &info), XSEG_OK);
+        assert_ok(xseg_sim_launch(branch[i], 10));
+        assert_ok(xseg_driver_capture_info(&f.context, branch[i], &info));
         marks[i].node = info.nodes[0];
-        assert_int_equal(xseg_driver_event_record(&f.context, event, branch[i]), XSEG_OK);
+        assert_ok(xseg_driver_event_record(&f.context, event, branch[i]));
         assert_int_equal(cuStreamWaitEvent(f.stream[0]->handle, event, 0), 0);
-        assert_int_equal(xseg_driver_event_destroy(&f.context, event), XSEG_OK);
+        assert_ok(xseg_driver_event_destroy(&f.context, event));
     }
     assert_true(xseg_topology_wait(view_of(&f, 0), &waiter, marks, BRANCHES));
     launch(&f, 0);
@@ -279,40 +263,24 @@ static void nodes_with_many_needs_are_read_whole(void **state)
     assert_int_equal(cuStreamEndCapture(f.stream[0]->handle, &graph), 0);
     assert_int_equal(cuGraphDestroy(graph), 0);
     for (unsigned i = 0; i < BRANCHES; i++)
-        scene_stream_destroy(branch[i]);
+        env_stream_destroy(branch[i]);
     tear_down(&f);
 }
 
-/* A driver that refuses an answer only makes the wait longer. */
-static void a_refused_answer_counts_as_not_behind(void **state)
+/* A failed driver query only prolongs the wait. */
+TEST(failed_query_counts_as_unordered)
 {
     struct fixture f;
     struct xseg_topology_waiter waiter;
     struct xseg_topology_mark mark;
 
-    (void)state;
     set_up(&f);
     launch(&f, 0);
     wait_for(&f, 0, 0, &waiter, &mark);
     launch(&f, 0);
-    assert_int_equal(xseg_sim_fail("cuGraphNodeGetDependencies", 1, 1), XSEG_OK);
+    assert_ok(xseg_sim_fail("cuGraphNodeGetDependencies", 1, 1));
     advance(&f, 0);
     assert_true(xseg_sim_failed());
     assert_false(is_ready(&waiter));
     tear_down(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_branch_is_behind_after_the_join),
-        cmocka_unit_test(what_is_behind_already_is_not_waited_for),
-        cmocka_unit_test(every_mark_has_to_be_behind),
-        cmocka_unit_test(views_are_apart),
-        cmocka_unit_test(a_look_costs_only_what_is_new),
-        cmocka_unit_test(nodes_with_many_needs_are_read_whole),
-        cmocka_unit_test(a_refused_answer_counts_as_not_behind),
-    };
-
-    return cmocka_run_group_tests_name("topology", tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Configurations that differ from one: their strings, and the values that are tried. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* Configurations that differ from a given one: their strings, and the values to try. */
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "src/tools/commands/advise/tuning.h"
+#include "tests/support/test.h"
 
-#define EXPANDABLE_TRUE 1 /* the place of the word */
+#define EXPANDABLE_TRUE 1 /* index of the keyword */
 
 static struct tuning_base base_of(const char *config, bool has_clock, bool only_pytorch)
 {
@@ -41,14 +36,13 @@ static bool has(const uint64_t *values, size_t count, uint64_t value)
     return found;
 }
 
-static void test_what_is_kept_stays_in_its_order(void **state)
+TEST(kept_keys_keep_their_order)
 {
     const struct tuning_base base = base_of(
         " backend:native , roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64 ,",
         false, false);
     struct tuning tuning = tuning_of_base();
 
-    (void)state;
     expect_spelled(
         &base, &tuning,
         "backend:native,roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64");
@@ -62,12 +56,11 @@ static void test_what_is_kept_stays_in_its_order(void **state)
     assert_int_equal(tuning_changes(&tuning), 2);
 }
 
-static void test_an_empty_string(void **state)
+TEST(empty_string_gets_the_key)
 {
     const struct tuning_base base = base_of("", false, false);
     struct tuning tuning = tuning_of_base();
 
-    (void)state;
     expect_spelled(&base, &tuning, "");
     assert_true(tuning_is_expandable(&base, &tuning));
     tuning = tuning_turned(&base, &tuning);
@@ -77,29 +70,27 @@ static void test_an_empty_string(void **state)
     expect_spelled(&base, &tuning, "");
 }
 
-static void test_a_name_within_another_is_not_it(void **state)
+TEST(name_within_another_name_does_not_match)
 {
     const struct tuning_base base =
         base_of("expandable_segments_reserve:0.5,expandable_segments:False", false, false);
     const struct tuning tuning = tuning_of_base(), turned = tuning_turned(&base, &tuning);
 
-    (void)state;
     assert_int_equal(turned.value[TUNING_EXPANDABLE], EXPANDABLE_TRUE);
     expect_spelled(&base, &turned, "expandable_segments_reserve:0.5,expandable_segments:True");
 }
 
-static void test_blanks_before_a_colon(void **state)
+TEST(blanks_before_a_colon_are_accepted)
 {
     const struct tuning_base base = base_of("backend:native,max_split_size_mb : 64", false, false);
     struct tuning tuning = tuning_of_base();
 
-    (void)state;
     expect_spelled(&base, &tuning, "backend:native,max_split_size_mb : 64");
     tuning.value[TUNING_SPLIT] = 128;
     expect_spelled(&base, &tuning, "backend:native,max_split_size_mb:128");
 }
 
-static void test_values_are_other_values(void **state)
+TEST(only_different_values_are_tried)
 {
     const struct tuning_base base =
         base_of("expandable_segments:False,max_split_size_mb:64", false, false);
@@ -107,7 +98,6 @@ static void test_values_are_other_values(void **state)
     uint64_t values[TUNING_VALUES];
     size_t count = tuning_far(&base, &tuning, TUNING_SPLIT, values);
 
-    (void)state;
     assert_false(has(values, count, 64));
     assert_false(has(values, count, TUNING_KEPT));
     assert_true(has(values, count, 128));
@@ -119,7 +109,7 @@ static void test_values_are_other_values(void **state)
     assert_int_equal(tuning_far(&base, &tuning, TUNING_EXPANDABLE, values), 0);
 }
 
-static void test_only_what_can_matter(void **state)
+TEST(only_relevant_keys_are_tried)
 {
     const struct tuning_base classic = base_of("expandable_segments:False", false, false);
     const struct tuning_base clocked = base_of("", true, false);
@@ -127,7 +117,6 @@ static void test_only_what_can_matter(void **state)
     const struct tuning tuning = tuning_of_base();
     uint64_t values[TUNING_VALUES];
 
-    (void)state;
     assert_int_equal(tuning_far(&classic, &tuning, TUNING_PAGE, values), 0);
     assert_int_equal(tuning_far(&classic, &tuning, TUNING_IDLE, values), 0);
     assert_int_equal(tuning_far(&clocked, &tuning, TUNING_SPLIT, values), 0);
@@ -139,13 +128,12 @@ static void test_only_what_can_matter(void **state)
     assert_true(tuning_far(&pytorch, &tuning, TUNING_ROUNDING, values) > 0);
 }
 
-static void test_close_values_come_closer(void **state)
+TEST(values_converge)
 {
     static const uint64_t wanted[][2] = {{24, 48}, {28, 40}, {30, 36}};
     struct tuning tuning = tuning_of_base();
     uint64_t values[TUNING_VALUES];
 
-    (void)state;
     assert_int_equal(tuning_close(&tuning, TUNING_SEGMENT, 1, values), 0);
     tuning.value[TUNING_SEGMENT] = 32;
     for (unsigned round = 1; round <= 3; round++) {
@@ -164,7 +152,7 @@ static void expect_and_free(char *text, const char *wanted)
     free(text);
 }
 
-static void test_what_pytorch_knows(void **state)
+TEST(pytorch_keys_are_recognized)
 {
     const struct tuning_base mixed =
         base_of("history:all, max_split_size_mb:64 "
@@ -174,7 +162,6 @@ static void test_what_pytorch_knows(void **state)
     const struct tuning_base classic = base_of("expandable_segments:False", false, true);
     const struct tuning_base own = base_of("expandable_segments:True,page_size:auto", false, true);
 
-    (void)state;
     expect_and_free(tuning_of_pytorch(&mixed),
                     "max_split_size_mb:64,roundup_power2_divisions:[256:1,>:4],backend:native,"
                     "expandable_segments:True");
@@ -185,29 +172,11 @@ static void test_what_pytorch_knows(void **state)
     expect_and_free(tuning_of_pytorch(&own), "expandable_segments:True");
 }
 
-static void test_a_string_with_an_error(void **state)
+TEST(invalid_string_is_rejected)
 {
     const struct xtrace trace = {.has_clock = false};
     struct tuning_base base;
 
-    (void)state;
     assert_false(tuning_base_init(&base, "max_split_size:64", &trace, false));
     assert_false(tuning_is_valid("max_split_size_mb:20,large_segment_size_mb:32"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_kept_stays_in_its_order),
-        cmocka_unit_test(test_an_empty_string),
-        cmocka_unit_test(test_a_name_within_another_is_not_it),
-        cmocka_unit_test(test_blanks_before_a_colon),
-        cmocka_unit_test(test_values_are_other_values),
-        cmocka_unit_test(test_only_what_can_matter),
-        cmocka_unit_test(test_close_values_come_closer),
-        cmocka_unit_test(test_what_pytorch_knows),
-        cmocka_unit_test(test_a_string_with_an_error),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The reader of traces: what it makes of good files, and what it says about bad ones. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* The reader of traces: valid files, and errors of invalid ones. */
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <zstd.h>
 
 #include "src/tools/containers/containers.h"
 #include "src/tools/reading/input.h"
 #include "src/tools/trace/xtrace.h"
+#include "tests/support/test.h"
 
 #define HEAD "xtrace 1\n"
 
@@ -53,7 +49,7 @@ static void expect_bad(const void *bytes, size_t size, uint64_t line, const char
                  (unsigned long)fault.line, fault.text);
 }
 
-static void every_operation_is_read(void **state)
+TEST(every_operation_is_read)
 {
     struct xtrace trace = read_good(HEAD "# text\nc max_split_size_mb:64\nd 950\n"
                                          "a 7 512 0\na 18446744073709551615 1024 9 3\nu 7 9\nk 9\n"
@@ -67,7 +63,6 @@ static void every_operation_is_read(void **state)
         XTRACE_FREE,
     };
 
-    (void)state;
     assert_int_equal(trace.op_count, sizeof(kinds) / sizeof(kinds[0]));
     for (size_t i = 0; i < trace.op_count; i++) {
         assert_int_equal(trace.ops[i].kind, kinds[i]);
@@ -87,36 +82,33 @@ static void every_operation_is_read(void **state)
     xtrace_fini(&trace);
 }
 
-static void slots_of_freed_blocks_are_used_again(void **state)
+TEST(slots_of_freed_blocks_are_reused)
 {
     struct xtrace trace = read_good(HEAD "a 1 1 0\na 2 2 0\nf 1\na 3 3 0\nf 3\nf 2\n");
 
-    (void)state;
     assert_int_equal(trace.slot_count, 2);
     assert_int_equal(trace.ops[3].slot, trace.ops[0].slot);
     assert_int_not_equal(trace.ops[1].slot, trace.ops[0].slot);
     xtrace_fini(&trace);
 }
 
-static void a_failed_allocation_gives_its_slot_back(void **state)
+TEST(failed_allocation_releases_its_slot)
 {
     struct xtrace trace = read_good(HEAD "a 1 1 0\n# between\n! oom\na 2 2 0\nf 2\n");
 
-    (void)state;
     assert_true(trace.ops[0].failed);
     assert_false(trace.ops[1].failed);
     assert_int_equal(trace.slot_count, 1);
     xtrace_fini(&trace);
 }
 
-static void answers_keep_their_place(void **state)
+TEST(answers_keep_their_place)
 {
     struct xtrace trace = read_good(HEAD "= 0 0 0 0 0 0 0 0 0\na 1 1 0\n"
                                          "= 1 2 3 4 5 6 7 8 18446744073709551615\n"
                                          "s allocation 1 2 3 4 5 6 7 8 9 10 11 12\n"
                                          "s oversize_segments 1 2 3 4\ns num_ooms 77\n");
 
-    (void)state;
     assert_int_equal(trace.answer_count, 5);
     assert_int_equal(trace.answers[0].after, 0);
     assert_int_equal(trace.answers[1].after, 1);
@@ -130,11 +122,10 @@ static void answers_keep_their_place(void **state)
     xtrace_fini(&trace);
 }
 
-static void an_empty_configuration_is_one(void **state)
+TEST(an_empty_configuration_is_one)
 {
     struct xtrace with = read_good(HEAD "c \n"), without = read_good(HEAD "\n");
 
-    (void)state;
     assert_string_equal(with.config, "");
     assert_null(without.config);
     xtrace_fini(&with);
@@ -177,7 +168,7 @@ static const struct {
     {HEAD "e 1\n", 2, "takes nothing"},
     {HEAD "cb 1 0\n", 2, "default stream"},
     {HEAD "cb 0 1\n", 2, "default pool"},
-    {HEAD "cb 1 1\ncb 1 2\n", 3, "begun on line 2"},
+    {HEAD "cb 1 1\ncb 1 2\n", 3, "capture or route of line 2"},
     {HEAD "cb 1 1\ncb 2 1\n", 3, "captured already"},
     {HEAD "ce 1\n", 2, "no capture"},
     {HEAD "pb 1 1\nce 1\n", 3, "no capture"},
@@ -209,30 +200,27 @@ static const struct {
     {HEAD "s active 1\n", 2, "takes 12 numbers"},
 };
 
-static void bad_files_are_refused(void **state)
+TEST(bad_files_are_refused)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(bad_files) / sizeof(bad_files[0]); i++)
         expect_bad(bad_files[i].text, strlen(bad_files[i].text), bad_files[i].line,
                    bad_files[i].words);
 }
 
-static void nul_bytes_are_refused(void **state)
+TEST(nul_bytes_are_refused)
 {
-    (void)state;
     expect_bad(HEAD "a 1\0 512 0\n", sizeof(HEAD "a 1\0 512 0\n") - 1, 2, "NUL");
 }
 
-static void long_lines_are_refused(void **state)
+TEST(long_lines_are_refused)
 {
     size_t size = (size_t)1 << 20;
     char *text = malloc(size);
 
-    (void)state;
     memset(text, 'x', size);
     memcpy(text, HEAD "#", sizeof(HEAD));
     expect_bad(text, size, 2, "longer than 16384");
-    /* The longest that is allowed. */
+    /* The maximum length. */
     text[9 + LINES_MAX] = '\n';
     text[10 + LINES_MAX] = '\0';
     struct xtrace trace = read_good(text);
@@ -241,19 +229,18 @@ static void long_lines_are_refused(void **state)
     free(text);
 }
 
-static void too_many_streams_are_refused(void **state)
+TEST(too_many_streams_are_refused)
 {
     char *text = malloc(32 * XTRACE_STREAMS);
     size_t length = (size_t)sprintf(text, HEAD);
 
-    (void)state;
     for (unsigned i = 1; i <= XTRACE_STREAMS; i++)
         length += (size_t)sprintf(text + length, "k %u\n", i * 1000003);
     expect_bad(text, length, XTRACE_STREAMS + 1, "streams");
     free(text);
 }
 
-/* Many operations, so that the text is longer than every buffer between it and the reader. */
+/* Enough operations that the text exceeds every buffer on the way to the reader. */
 static char *long_text(size_t *length)
 {
     char *text = malloc(40 * 100000);
@@ -265,17 +252,16 @@ static char *long_text(size_t *length)
     return text;
 }
 
-static void compressed_files_read_as_plain_ones(void **state)
+TEST(compressed_files_are_equal_to_plain_ones)
 {
     size_t length, room;
     char *text = long_text(&length);
     struct xtrace plain = read_good(text), packed;
     struct xtrace_fault fault;
 
-    (void)state;
     room = ZSTD_compressBound(length);
     char *small = malloc(2 * room);
-    /* Two frames, one after the other, are one text. */
+    /* Two frames, one after the other, form one text. */
     size_t first = ZSTD_compress(small, room, text, length / 3, 1);
     size_t size =
         first + ZSTD_compress(small + first, room, text + length / 3, length - length / 3, 19);
@@ -290,7 +276,7 @@ static void compressed_files_read_as_plain_ones(void **state)
     free(text);
 }
 
-static void damaged_compression_is_refused(void **state)
+TEST(damaged_compression_is_refused)
 {
     size_t length;
     char *text = long_text(&length);
@@ -300,7 +286,6 @@ static void damaged_compression_is_refused(void **state)
     struct xtrace trace;
     struct xtrace_fault fault;
 
-    (void)state;
     for (size_t cut = 4; cut < size; cut += size / 50 + 1) {
         assert_false(read_bytes(small, cut, &trace, &fault));
         assert_non_null(strstr(fault.text, "is truncated"));
@@ -311,7 +296,7 @@ static void damaged_compression_is_refused(void **state)
     free(text);
 }
 
-static void memory_is_bounded(void **state)
+TEST(memory_is_bounded)
 {
     const size_t block = (size_t)1 << 20, blocks = 160;
     size_t room = ZSTD_compressBound(block) * 2;
@@ -321,7 +306,6 @@ static void memory_is_bounded(void **state)
     struct xtrace trace;
     struct xtrace_fault fault;
 
-    (void)state;
     assert_non_null(file);
     for (size_t i = 0; i < block; i += 2)
         memcpy(text + i, "e\n", 2);
@@ -337,11 +321,10 @@ static void memory_is_bounded(void **state)
     free(text);
 }
 
-static void names_are_found_again(void **state)
+TEST(names_are_found_again)
 {
     struct id_map map = {NULL, 0, 0};
 
-    (void)state;
     assert_null(id_map_find(&map, 0));
     for (uint64_t i = 0; i < 10000; i++) {
         assert_null(id_map_find(&map, i << 32));
@@ -351,25 +334,4 @@ static void names_are_found_again(void **state)
         assert_int_equal(id_map_find(&map, i << 32)->number, i);
     assert_null(id_map_find(&map, 1));
     id_map_fini(&map);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_operation_is_read),
-        cmocka_unit_test(slots_of_freed_blocks_are_used_again),
-        cmocka_unit_test(a_failed_allocation_gives_its_slot_back),
-        cmocka_unit_test(answers_keep_their_place),
-        cmocka_unit_test(an_empty_configuration_is_one),
-        cmocka_unit_test(bad_files_are_refused),
-        cmocka_unit_test(nul_bytes_are_refused),
-        cmocka_unit_test(long_lines_are_refused),
-        cmocka_unit_test(too_many_streams_are_refused),
-        cmocka_unit_test(compressed_files_read_as_plain_ones),
-        cmocka_unit_test(damaged_compression_is_refused),
-        cmocka_unit_test(memory_is_bounded),
-        cmocka_unit_test(names_are_found_again),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

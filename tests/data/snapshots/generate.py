@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Makes the snapshots of this folder: generate.py FOLDER, where PyTorch finds a CUDA device.
 
-A random programme runs on PyTorch's own allocator, once for each way of recording it.  What comes of
-it: its memory snapshot, the same programme as a trace, and the peaks that PyTorch counted.
+A random program runs on PyTorch's own allocator, once for each way of recording it.  What comes of
+it: its memory snapshot, the same program as a trace, and the peaks that PyTorch counted.
 """
 import ctypes
 import json
@@ -22,7 +22,7 @@ KINDS = {
 OPERATIONS = 400
 
 
-class Programme:
+class Program:
     """Allocates and frees at random, and writes down what it does."""
 
     def __init__(self, torch):
@@ -126,14 +126,14 @@ def packed(path, contents):
 
 
 def make(name, folder):
-    """One programme, in a process of its own."""
+    """One program, in a process of its own."""
     import torch  # pylint: disable=import-outside-toplevel
 
     _, context, entries = KINDS[name]
-    programme = Programme(torch)
+    program = Program(torch)
     torch.cuda.memory._record_memory_history("all", context, "python", entries)
     for number in range(OPERATIONS):
-        programme.step(number)
+        program.step(number)
     torch.cuda.memory._dump_snapshot(str(folder / "raw"))
     snapshot = without_folders(pickle.loads((folder / "raw").read_bytes()))
     (folder / "raw").unlink()
@@ -142,7 +142,7 @@ def make(name, folder):
              for key in ("requested", "allocated", "active", "reserved")}
     packed(folder / f"{name}.pickle.zst", pickle.dumps(snapshot))
     if entries > len(snapshot["device_traces"][0]):
-        packed(folder / f"{name}.xtrace.zst", ("\n".join(programme.lines) + "\n").encode())
+        packed(folder / f"{name}.xtrace.zst", ("\n".join(program.lines) + "\n").encode())
     return peaks
 
 

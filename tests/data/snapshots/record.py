@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Makes train, generate, short, early and late.pickle.zst of this folder: record.py FOLDER, where PyTorch finds a CUDA device.
 
-Programmes of tests/torch/programmes run on PyTorch's own allocator, and it writes what happened.  `short` is `generate` with
+Programs of tests/torch/programs run on PyTorch's own allocator, and it writes what happened.  `short` is `generate` with
 less memory than it needs: the snapshot is of the moment when it ran out.  `early` and `late` are of one run of leak.py.
 peaks.json gets what PyTorch counted.
 """
@@ -17,8 +17,8 @@ import sys
 from generate import packed
 
 HERE = pathlib.Path(__file__).resolve().parent
-PROGRAMMES = HERE.parent.parent / "torch/programmes"
-# Name: programme, configuration, bytes of the device that it may take.
+PROGRAMS = HERE.parent.parent / "torch/programs"
+# Name: program, configuration, bytes of the device that it may take.
 KINDS = {
     "train": ("train_step", "expandable_segments:False", None),
     "generate": ("generate", "expandable_segments:False", None),
@@ -27,7 +27,7 @@ KINDS = {
 
 
 def without_folders(snapshot):
-    """Frames name files: of a library from its folder on, of a programme by its name.  Where they lay does not belong here."""
+    """Frames name files: of a library from its folder on, of a program by its name.  Where they lay does not belong here."""
     for entries in snapshot["device_traces"] + [snapshot["segments"]]:
         for entry in entries:
             for block in [entry, *entry.get("blocks", [])]:
@@ -37,27 +37,27 @@ def without_folders(snapshot):
     return snapshot
 
 
-def run(torch, programme):
-    """A programme, until its end or until memory is short."""
-    sys.path.insert(0, str(PROGRAMMES))
+def run(torch, program):
+    """A program, until its end or until memory is short."""
+    sys.path.insert(0, str(PROGRAMS))
     try:
-        runpy.run_path(str(PROGRAMMES / f"{programme}.py"))
+        runpy.run_path(str(PROGRAMS / f"{program}.py"))
         return False
     except torch.OutOfMemoryError:
         return True
 
 
 def make(name, folder):
-    """One programme, in a process of its own."""
+    """One program, in a process of its own."""
     import torch  # pylint: disable=import-outside-toplevel
 
-    programme, _, limit = KINDS[name]
+    program, _, limit = KINDS[name]
     raw = folder / "raw"
     torch.cuda.memory._record_memory_history("all", "all", "python", 1 << 20)
     if limit is not None:
         torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
         torch._C._cuda_attach_out_of_memory_observer(lambda *_: torch.cuda.memory._dump_snapshot(str(raw)))
-    is_short = run(torch, programme)
+    is_short = run(torch, program)
     if is_short != (limit is not None):
         raise SystemExit(f"{name}: that memory was short is {is_short}")
     if limit is None:

@@ -15,7 +15,7 @@
 #include "tests/gpu/contents/section.h"
 
 #define REPLAYS  8u
-#define MOST     (64 * MIB) /* bytes of each block */
+#define MOST     (64 * MIB) /* maximum bytes of each block */
 #define BESIDES  3u
 #define CAPTURED 0u /* the streams */
 #define JOINING  1u
@@ -31,7 +31,7 @@ struct capture {
     struct graph *graph;
     struct piece in, out, aside;
     uint64_t draws, numbers;
-    uint64_t replays, after_host, after_nothing; /* that were right or told wrong */
+    uint64_t replays, after_host, after_nothing; /* that were correct, or whose loss was reported */
 };
 
 static struct piece new_block(struct capture *capture, struct xseg_pool *pool, unsigned stream,
@@ -57,7 +57,7 @@ static void free_block(struct capture *capture, const struct piece *piece)
     XSEG(free, capture->allocator, (void *)(uintptr_t)piece->address);
 }
 
-/* What is allocated without a pool comes from the capture's. */
+/* Memory that is allocated without a pool comes from the capture's pool. */
 static struct piece captured_copy(struct capture *capture, const struct piece *from, uint64_t mask)
 {
     const struct piece to = new_block(capture, NULL, CAPTURED, from->bytes);
@@ -109,7 +109,8 @@ static void replay(struct capture *capture)
     kernel_check(capture->stage->checks[0], stream, &capture->aside);
 }
 
-/* Others allocate, write and free, and idle memory goes back, while replays run: the graph's must not. */
+/* Other requests allocate, write and free, and idle memory is released, during replays: the graph's memory must not
+ * be. */
 static void work_besides(struct capture *capture)
 {
     const CUstream other = capture->stage->stream[OTHER];
@@ -164,7 +165,7 @@ static void play_round(struct capture *capture)
     replay_some(capture, &capture->replays);
     if (!capture->stage->is_classic) {
         pause_and_resume(capture, XSEG_KEEP_HOST);
-        /* What the last replay left has come back. */
+        /* The memory of the last replay is available again. */
         kernel_check(capture->stage->checks[0], capture->stage->stream[CAPTURED], &capture->out);
         replay_some(capture, &capture->after_host);
         pause_and_resume(capture, XSEG_KEEP_NOTHING);

@@ -36,12 +36,12 @@
 #define SLACK       (32 * MIB)
 #define LEAST_FREE  (64 * MIB)
 #define MOST_MEMORY (8 * GIB)
-#define GRACE       100u /* seconds that a section may take beyond its time */
+#define GRACE       100u /* seconds that a section may exceed its time */
 #define PATIENCE    900u /* seconds that a number of operations may take */
 
 static const struct section sections[] = {
     {"selftest", "the checks find what is wrong, and nothing else", play_selftest, false, false},
-    {"random", "blocks of random programmes on several streams and threads", play_random, false,
+    {"random", "blocks of random programs on several streams and threads", play_random, false,
      false},
     {"pause", "a pool that is paused and resumed, in each keep mode", play_pause, true, false},
     {"capture", "captures that are replayed, also after a pause", play_capture, false, false},
@@ -49,7 +49,7 @@ static const struct section sections[] = {
     {"peer", "the other process of share", play_peer, true, true},
 };
 
-static char repeat[300]; /* the command that does the same again */
+static char repeat[300]; /* the command that repeats the run */
 
 uint64_t stage_length(const struct stage *stage)
 {
@@ -140,7 +140,7 @@ void stage_close(struct xseg_allocator *allocator)
 
 /* --- A section's begin and end. --- */
 
-/* What is made by a first use is made before memory is looked at: code is loaded, queues are set up. */
+/* Objects that the first use creates exist before memory is measured: code is loaded, queues are set up. */
 static void warm_up(struct stage *stage)
 {
     struct piece piece = {.bytes = 64 * 1024, .seed = 1};
@@ -156,7 +156,7 @@ static void warm_up(struct stage *stage)
         kernel_check(stage->checks[0], stage->stream[i], &piece);
         kernel_copy(stage->stream[i], memory + piece.bytes, &piece, 1);
         stage_rest(stage);
-        /* After the kernels: one that has not been loaded yet cannot be loaded in a capture. */
+        /* After the kernels, because a kernel cannot be loaded during a capture. */
         graph = graph_begin(stage->stream[i]);
         kernel_spin(stage->stream[i], 1);
         graph_end(graph);
@@ -194,7 +194,7 @@ static void strike(struct stage *stage)
     device_close();
 }
 
-/* Memory of a process that has just ended comes back a little later. */
+/* Memory of a process that has just exited becomes free slightly later. */
 static void check_memory(size_t before)
 {
     const size_t slack = device.is_simulated ? 0 : SLACK;
@@ -298,7 +298,7 @@ static bool read_number(const char *text, uint64_t least, uint64_t most, uint64_
     return *end == '\0' && *number >= least && *number <= most;
 }
 
-/* One option and its value.  Returns: how many arguments it took; 0 if it is none, or not that way */
+/* Parse one option and its value. Returns the number of arguments it used; 0: unknown option or invalid value */
 static int read_option(char **argument, struct stage *stage)
 {
     uint64_t number = 0;

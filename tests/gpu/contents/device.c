@@ -16,12 +16,12 @@ struct device device;
 
 static char problem[512];
 
-/* cuda.h names a later signature, which is the same. */
+/* cuda.h names a later, identical signature. */
 typedef CUresult(CUDAAPI *proc_address)(const char *, void **, int, cuuint64_t,
                                         CUdriverProcAddressQueryResult *);
 static proc_address get_proc_address;
 
-/* A function's address is not an object's in C, so it is copied byte by byte. */
+/* ISO C does not convert object pointers to function pointers, so the address is copied bytewise. */
 static void find(void *library, const char *name, void *function)
 {
     void *symbol = dlsym(library, name);
@@ -29,7 +29,7 @@ static void find(void *library, const char *name, void *function)
     memcpy(function, &symbol, sizeof(symbol));
 }
 
-/* Returns: the name if the driver does not have it, else NULL. */
+/* Returns the name if the driver does not have the function, else NULL. */
 static const char *find_call(const char *name, int version, void *function)
 {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
@@ -129,7 +129,7 @@ const char *device_open(void)
 {
     const char *why;
 
-    /* A simulated driver keeps what memory contains only if it is told so before its first call. */
+    /* A simulated driver keeps the contents of memory only if the variable is set before its first call. */
     if (setenv("XSEG_SIM_BYTES", "1", 1) != 0)
         return "the environment cannot be set: no host memory is left";
     why = open_library();

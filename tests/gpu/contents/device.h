@@ -23,7 +23,7 @@
 #define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)
 
-/* The name without its cu, and the version of CUDA that brought the signature. */
+/* The name without its cu prefix, and the version of CUDA that introduced the signature. */
 #define DEVICE_CALLS(X)               \
     X(Init, 2000)                     \
     X(GetErrorName, 6000)             \
@@ -58,7 +58,7 @@
     X(EventQuery, 2000)               \
     X(EventSynchronize, 2000)
 
-/* What only a GPU's driver has. */
+/* Entry points that only a GPU's driver has. */
 #define DEVICE_GPU_CALLS(X)             \
     X(ModuleLoadDataEx, 2010)           \
     X(ModuleGetFunction, 2000)          \
@@ -90,19 +90,19 @@ struct device {
     bool is_simulated, has_vmm;
     CUdevice ordinal;
     CUcontext context;
-    int clock_khz; /* of the processors; a kernel that takes time counts its cycles */
+    int clock_khz; /* of the multiprocessors; a kernel that takes time counts cycles */
 };
 
 extern struct device device;
 
-/* Open the driver and device 0; the calling thread's context is the device's then.
- * Returns: NULL, or a sentence that says why there is none. */
+/* Open the driver and device 0, and make its context current in the calling thread. Returns NULL, or a message why
+ * that failed. */
 const char *device_open(void);
 
-/* The context is given back.  Streams, events and memory have gone before. */
+/* Release the context. Streams, events and memory must have been destroyed. */
 void device_close(void);
 
-/* Make the context current in another thread, and leave it. */
+/* Make the context current in another thread. */
 void device_enter(void);
 void device_leave(void);
 
@@ -115,16 +115,16 @@ const char *device_error(CUresult result);
 
 int device_attribute(CUdevice_attribute which);
 
-/* What cuMemGetInfo calls free, in bytes. */
+/* Free memory according to cuMemGetInfo, in bytes. */
 size_t device_free_memory(void);
 
 CUstream device_stream(void);
 CUevent device_event(void);
 
-/* What is queued on one stream from here on waits for what is queued on another so far. */
+/* Later work on `waits` waits for the current work of `other`. */
 void device_order(CUstream waits, CUstream other, CUevent event);
 
-/* Whether work is under way on a stream. */
+/* Whether a stream has uncompleted work. */
 bool device_is_busy(CUstream stream);
 
 #endif

@@ -23,20 +23,20 @@ static const char *const count_names[] = {
 };
 
 static struct {
-    pthread_mutex_t lock; /* over what follows, and standard output */
+    pthread_mutex_t lock; /* over the following, and standard output */
     const char *section, *repeat;
-    char operation[OPERATIONS][OPERATION_BYTES]; /* number n at n % OPERATIONS */
+    char operation[OPERATIONS][OPERATION_BYTES]; /* operation n at n % OPERATIONS */
     unsigned operations;
     unsigned wrong;
 } journal = {.lock = PTHREAD_MUTEX_INITIALIZER, .section = "", .repeat = ""};
 
-/* What a signal's handler has to say.  It is written in one piece: threads that go on print lines too. */
+/* The output of a signal handler. It is written by one call, because other threads print lines as well. */
 static struct {
-    char text[4000]; /* below PIPE_BUF */
+    char text[4000]; /* less than PIPE_BUF */
     size_t length;
 } last_words;
 
-/* A signal may come anywhere, so only what is safe in a handler is used. */
+/* A signal may interrupt any code, so only async-signal-safe functions are used. */
 static void add_text(const char *text)
 {
     while (*text != '\0' && last_words.length < sizeof(last_words.text))
@@ -57,10 +57,9 @@ static void write_last_words(void)
     }
 }
 
-/*
- * All signals are blocked in here, so a second one can only come to another thread: timeout(1) sends its own twice,
- * and two threads may crash at once.  That thread waits, and the process ends when the first one has said everything.
- */
+/* All signals are blocked here, so a second one can only interrupt another thread: timeout(1) sends its signal
+ * twice, and two threads may crash together. That thread waits, and the process ends when the first one has printed
+ * everything. */
 static void end_by_signal(int number)
 {
     static atomic_flag ends = ATOMIC_FLAG_INIT;
@@ -90,7 +89,7 @@ static void end_by_signal(int number)
     (void)raise(number); /* ends the process when the handler returns */
 }
 
-/* A sanitizer that has a handler of its own says more. */
+/* A sanitizer with its own handler prints more. */
 static void handle(int number)
 {
     struct sigaction before, action = {.sa_handler = end_by_signal};
@@ -117,7 +116,7 @@ static void print(const char *text)
         (void)putchar(*text == '\t' || *text == '\n' ? ' ' : *text);
 }
 
-/* The lock is held. */
+/* The caller holds the lock. */
 static void print_line(const char *what, uint64_t count, const char *status, const char *detail)
 {
     (void)printf("%s\t%s\t%" PRIu64 "\t%s\t", journal.section, what, count, status);
@@ -159,7 +158,7 @@ void journal_say(const char *what, uint64_t count, const char *status, const cha
     (void)pthread_mutex_unlock(&journal.lock);
 }
 
-/* Returns: how many things are wrong by now */
+/* Returns the number of errors so far. */
 static unsigned tell_wrong(const char *what, const char *format, va_list arguments)
 {
     char detail[1024];
@@ -197,7 +196,7 @@ void journal_wrong(const char *format, ...)
         journal_stop("%d things are wrong: the section ends", MOST_WRONG);
 }
 
-/* Threads may be inside the driver, so nothing is tidied up. */
+/* Threads may be inside the driver, so nothing is released. */
 void journal_stop(const char *format, ...)
 {
     va_list arguments;

@@ -22,7 +22,7 @@
 
 #include "xseg/status.h"
 
-/* Name, how a line calls it. */
+/* Name, and its name in a line. */
 #define JOURNAL_COUNTS(X)                       \
     X(OPERATIONS, "operations")                 \
     X(BLOCKS, "blocks")                         \
@@ -51,32 +51,32 @@ static inline void journal_count(enum journal_count kind, uint64_t amount)
     atomic_fetch_add_explicit(&journal_counts[kind], amount, memory_order_relaxed);
 }
 
-/* Begin: the section's name, how to repeat it, and after how many seconds it hangs. */
+/* Begin a section: its name, how to repeat it, and the seconds after which it counts as hung. */
 void journal_open(const char *section, const char *repeat, unsigned hangs_after);
 
-/* The section is over.  Prints the counts.  Returns: the exit status */
+/* End the section. Prints the counts. Returns the exit status. */
 int journal_close(void);
 
-/* 0 if nothing is wrong so far, else 1. */
+/* 0 if no error was found so far, else 1. */
 int journal_exit(void);
 
-/* Name an operation, as one of the last ones. */
+/* Record an operation as the latest one. */
 __attribute__((format(printf, 1, 2))) void journal_operation(const char *format, ...);
 
-/* A result that is not wrong. */
+/* A result that is no error. */
 __attribute__((format(printf, 4, 5))) void journal_say(const char *what, uint64_t count,
                                                        const char *status, const char *format, ...);
 
-/* Something is wrong: told with the last operations and how to repeat it.  After the tenth the section ends. */
+/* An error: printed with the last operations and how to repeat it. The tenth error ends the section. */
 __attribute__((format(printf, 1, 2))) void journal_wrong(const char *format, ...);
 
-/* As above, and the section cannot go on: the process ends. */
+/* As journal_wrong() for an error after which the section cannot continue: the process ends. */
 __attribute__((format(printf, 1, 2), noreturn)) void journal_stop(const char *format, ...);
 
 /* The section cannot run here: the process ends. */
 __attribute__((format(printf, 1, 2), noreturn)) void journal_skip(const char *format, ...);
 
-/* Stop unless a call of the library succeeded. */
+/* End the process unless a call of the library succeeded. */
 void journal_status(xseg_status status, const char *call);
 #define XSEG(name, ...) journal_status(xseg_##name(__VA_ARGS__), "xseg_" #name)
 

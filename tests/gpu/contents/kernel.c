@@ -8,12 +8,12 @@
 #include "tests/gpu/contents/journal.h"
 
 #define THREADS     256u
-#define MOST_BLOCKS 2048u /* of threads; each thread then does several words */
-#define IN_FLIGHT   64u   /* checks whose reports have not been read */
+#define MOST_BLOCKS 2048u /* of threads; each thread then processes several words */
+#define IN_FLIGHT   64u   /* checks whose reports have not been read yet */
 
 enum kind { WRITE, CHECK, COPY, SPIN, KINDS };
 
-/* One kernel, as it is launched; on the simulator also what its function is given. */
+/* One launch of a kernel; on the simulator also the argument of its host function. */
 struct job {
     enum kind kind;
     struct piece piece;
@@ -37,11 +37,11 @@ struct graph {
     CUstream stream;
     CUgraph graph;
     CUgraphExec runnable; /* NULL on the simulator */
-    struct job job[64];   /* what was captured */
+    struct job job[64];   /* the captured launches */
     size_t count;
 };
 
-/* The graph that takes what this thread launches. */
+/* The graph that records the launches of this thread. */
 static _Thread_local struct graph *recording;
 
 static const char *refuse(CUresult result, const char *log)
@@ -118,7 +118,7 @@ static void sim_check(xseg_status status)
         journal_stop("the simulator refused work: status %d", (int)status);
 }
 
-/* How long a kernel would take that moves some TB/s. */
+/* The duration of a kernel at some TB/s. */
 static uint64_t nanoseconds_of(const struct job *job)
 {
     return job->kind == SPIN ? job->microseconds * 1000 : 3000 + job->piece.bytes / 1000;
@@ -215,7 +215,7 @@ void kernel_spin(CUstream stream, unsigned microseconds)
 
 struct check {
     struct piece piece;
-    CUevent event; /* behind its report */
+    CUevent event; /* after its report */
     bool is_under_way;
 };
 
@@ -223,7 +223,7 @@ struct checks {
     struct check check[IN_FLIGHT];
     unsigned next;
     CUdeviceptr reports;         /* IN_FLIGHT of them, on a GPU */
-    struct pattern_report *host; /* the same, as they come back; behind them one to begin with */
+    struct pattern_report *host; /* copies of the reports on the host; after them an initial one */
 };
 
 struct checks *checks_open(void)

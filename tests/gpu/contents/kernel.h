@@ -23,15 +23,15 @@
 #include "tests/gpu/contents/device.h"
 #include "tests/gpu/contents/pattern.h"
 
-/* Memory, and the pattern that it has or is to have. */
+/* Memory, and the pattern that it contains or will contain. */
 struct piece {
     CUdeviceptr address; /* a multiple of 8 */
     size_t bytes;
     uint64_t seed, mask;
-    uint64_t block; /* its number, for whoever reads what is wrong */
+    uint64_t block; /* its number, for messages */
 };
 
-/* Returns: NULL, or a sentence that says why the kernels cannot run here. */
+/* Returns NULL, or a message why the kernels cannot run here. */
 const char *kernel_load(void);
 void kernel_unload(void);
 
@@ -40,7 +40,7 @@ void kernel_write(CUstream stream, const struct piece *piece);
 /* Copy a piece, each word XOR a mask. */
 void kernel_copy(CUstream stream, CUdeviceptr to, const struct piece *from, uint64_t mask);
 
-/* A kernel that takes some time. */
+/* A kernel of some duration. */
 void kernel_spin(CUstream stream, unsigned microseconds);
 
 struct checks;
@@ -50,20 +50,18 @@ void checks_close(struct checks *checks);
 
 void kernel_check(struct checks *checks, CUstream stream, const struct piece *piece);
 
-/* Wait for all checks, and tell what differs. */
+/* Wait for all checks, and report differences. */
 void checks_wait(struct checks *checks);
 
-/* Check, wait and return what was found, which is not told. */
+/* Check, wait and return the result without reporting it. */
 struct pattern_report kernel_check_now(struct checks *checks, CUstream stream,
                                        const struct piece *piece);
 
-/* Tell what differs, if anything does, or was not looked at. */
+/* Report a difference, or words that were not compared. */
 void kernel_tell(const struct piece *piece, const struct pattern_report *report);
 
-/*
- * Graphs: kernels that were captured, to be run again and again.  The simulator captures them, but cannot run
- * a graph: a launch queues the kernels again that were launched during the capture.
- */
+/* Graphs: captured kernels that run repeatedly. The simulator captures kernels, but cannot run a graph: a launch
+ * queues the kernels of the capture again. */
 struct graph;
 
 struct graph *graph_begin(CUstream stream);

@@ -27,13 +27,13 @@ static inline uint64_t pattern_word(uint64_t seed, uint64_t mask, uint64_t index
     return word ^ (word >> 31) ^ mask;
 }
 
-/* The bytes of a word that lie in a block which ends `left` bytes after the word's begin. */
+/* The bytes of a word that are in a block which ends `left` bytes after the word's begin. */
 static inline uint64_t pattern_cut(uint64_t word, size_t left)
 {
     return left >= sizeof(word) ? word : word & ((UINT64_C(1) << (8 * left)) - 1);
 }
 
-/* The word at an index of a block, and of its last bytes only those; on a machine with the lowest byte first. */
+/* The word at an index of a block, or only the bytes of it that are in the block; on a little-endian host. */
 static inline uint64_t pattern_at(const unsigned char *block, size_t bytes, uint64_t index)
 {
     const size_t offset = (size_t)index * sizeof(uint64_t), left = bytes - offset;
@@ -55,14 +55,14 @@ static inline uint64_t pattern_words(size_t bytes)
     return (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t);
 }
 
-/* What a comparison found.  A kernel fills in the same five words. */
+/* The result of a comparison. A kernel fills in the same five words. */
 struct pattern_report {
     uint64_t count;  /* words that differ */
-    uint64_t lowest; /* index of the first of them by address; UINT64_MAX for none */
-    uint64_t index;  /* of the one that was found first, */
-    uint64_t got;    /* and what is there */
+    uint64_t lowest; /* lowest index of a differing word; UINT64_MAX: none */
+    uint64_t index;  /* of the difference that was found first, */
+    uint64_t got;    /* and its value */
     uint64_t
-        looked; /* words that were looked at: a kernel that did not run, or not to its end, shows here */
+        looked; /* words that were compared: reveals a kernel that did not run, or not completely */
 };
 
 /* clang-format off */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pause and resume: a pool's memory goes, others have it meanwhile, and it comes back beneath the same
- * addresses, with its contents if they were kept.
+ * Pause and resume: the memory of a pool is released, other pools use it, and it is mapped again at the same addresses,
+ * with its contents if they were kept.
  *
- * While the pool is paused, as much memory as it had is taken by another pool and overwritten, so that
- * contents that were not kept could only be there by a mistake.
+ * While the pool is paused, another pool allocates and overwrites as much memory, so that contents that were not kept
+ * could be there only by an error.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "tests/gpu/contents/section.h"
 
 #define BLOCKS      12u
-#define MOST_PAUSED (512 * MIB) /* pinned host memory, and the file, are as large */
+#define MOST_PAUSED (512 * MIB) /* pinned host memory and the file have the same size */
 
 static const struct {
     enum xseg_keep keep;
@@ -69,7 +69,7 @@ static void free_all(struct pause *pause)
             free_block(pause, &pause->piece[i]);
 }
 
-/* The streams alternate: each has segments of its own. */
+/* The streams alternate: each has its own segments. */
 static unsigned stream_of(unsigned block)
 {
     return block % 2;
@@ -83,7 +83,7 @@ static void check_all(struct pause *pause)
                          &pause->piece[i]);
 }
 
-/* Small blocks, odd ones and large ones; and some that are freed, whose memory stays cached. */
+/* Small blocks, blocks of odd sizes and large ones; and some that are freed, whose memory remains cached. */
 static void fill_pool(struct pause *pause)
 {
     const size_t most = pause->budget / BLOCKS * 2;
@@ -99,7 +99,7 @@ static void fill_pool(struct pause *pause)
     check_all(pause);
 }
 
-/* Others have the memory now, and write to it. */
+/* Other pools use the memory, and write to it. */
 static void use_memory(struct pause *pause)
 {
     struct piece piece[4];
@@ -132,7 +132,8 @@ static uint64_t reserved_by(const struct pause *pause)
     return stats.reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-/* What the pool reserved has to be free then.  Others on a real card may take it, so little must be missing. */
+/* The memory that the pool had reserved must be free. On a real GPU other processes may allocate it, so the bound is
+ * loose. */
 static void check_taken(size_t before, uint64_t reserved)
 {
     const size_t after = device_free_memory();
@@ -144,7 +145,7 @@ static void check_taken(size_t before, uint64_t reserved)
                       reserved, before, after);
 }
 
-/* Host memory and files may be too small for the contents, which is the machine's fault. */
+/* The host may lack memory or disk space for the contents, which is no error. */
 static bool pause_pool(struct pause *pause, enum xseg_keep keep, const char *name, const char *file)
 {
     const uint64_t reserved = reserved_by(pause);
@@ -189,7 +190,7 @@ static bool play_round(struct pause *pause, enum xseg_keep keep, const char *nam
     if (!pause_pool(pause, keep, name, file))
         return false;
     use_memory(pause);
-    free_block(pause, &pause->piece[1]); /* a block may be freed meanwhile */
+    free_block(pause, &pause->piece[1]); /* a block may be freed during the pause */
     stage_rest(pause->stage);
     give_back(pause);
     journal_operation("resume");

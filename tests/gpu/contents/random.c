@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programmes: two threads allocate, write, check, hand over and free blocks on four streams, while
+ * Random programs: two threads allocate, write, check, hand over and free blocks on four streams, while
  * memory is trimmed, decays, and is taken from other streams and pools because of a hard limit.
  *
  * A block is written as soon as it is allocated and checked before it is freed, always by kernels that are
@@ -20,10 +20,10 @@
 #include "tests/gpu/contents/section.h"
 
 #define MOST_BLOCKS   400u
-#define LEAST_MOVES   60u /* of a thread in a game, however slow the machine */
+#define LEAST_MOVES   60u /* of a thread in a game, on any machine */
 #define POOLS         2u
 #define MOST_BYTES    (200 * MIB)
-#define COPIED_BYTES  MIB /* of a block that is compared by the host */
+#define COPIED_BYTES  MIB /* of a block that the host compares */
 #define CORRUPT_AFTER 20u /* blocks */
 
 struct block {
@@ -36,8 +36,8 @@ struct game {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool[POOLS];
     uint64_t ends;
-    uint64_t thread_moves; /* 0: until it ends */
-    pthread_mutex_t lock;  /* over what one thread leaves for the other */
+    uint64_t thread_moves; /* 0: until the end */
+    pthread_mutex_t lock;  /* over the blocks that one thread leaves for the other */
     bool has_left;
     struct block left;
 };
@@ -46,13 +46,13 @@ struct player {
     struct game *game;
     unsigned number;
     uint64_t draws;
-    size_t budget, bytes; /* that it may have, and has */
+    size_t budget, bytes; /* its limit, and its current sum */
     unsigned count;
     struct block block[MOST_BLOCKS];
     unsigned char *copy; /* COPIED_BYTES */
 };
 
-static atomic_uint_fast64_t blocks; /* that were made; the numbers of blocks */
+static atomic_uint_fast64_t blocks; /* blocks created so far, which number the blocks */
 static atomic_bool has_corrupted;
 
 static uint64_t choose(struct player *player, uint64_t below)
@@ -80,7 +80,7 @@ static struct block *any_block(struct player *player)
     return player->count == 0 ? NULL : &player->block[choose(player, player->count)];
 }
 
-/* Sometimes what follows on the stream comes late. */
+/* Sometimes delay the following work of the stream. */
 static void dawdle(struct player *player, CUstream stream)
 {
     if (choose(player, 4) == 0)
@@ -98,7 +98,7 @@ static void write_anew(struct player *player, struct block *block, CUstream stre
     kernel_write(stream, &block->piece);
 }
 
-/* A block that is not the player's any more: the last one takes its place. */
+/* Remove a block from the player's list: the last one takes its place. */
 static void strike_out(struct player *player, struct block *block)
 {
     player->bytes -= block->piece.bytes;
@@ -147,7 +147,7 @@ static size_t choose_bytes(struct player *player)
     else
         bytes = 20 * MIB + choose(player, most);
     bytes += choose(player, bytes);
-    /* Any number of bytes at the end, so that last words are cut short. */
+    /* Arbitrary sizes at the end, so that last words are incomplete. */
     return (bytes < most ? bytes : most) - choose(player, 16);
 }
 
@@ -230,7 +230,7 @@ static void rewrite(struct player *player)
     write_anew(player, block, stream_of(player, block));
 }
 
-/* Another stream than the one that owns a block, which from here on waits for that. */
+/* A stream other than the owner of a block, which waits for the owner. */
 static CUstream borrow(struct player *player, const struct block *block, unsigned *other)
 {
     const CUstream *stream = player->game->stage->stream;
@@ -250,7 +250,7 @@ static void work_elsewhere(struct player *player, struct block *block, CUstream 
     }
 }
 
-/* Another stream uses a block, which then lives on, or is freed at once. */
+/* Another stream uses a block, which remains allocated or is freed immediately. */
 static void use(struct player *player)
 {
     struct block *block = any_block(player);
@@ -273,7 +273,7 @@ static void use(struct player *player)
     strike_out(player, block);
 }
 
-/* Another stream uses a block that is freed behind an event. */
+/* Another stream uses a block that is freed after an event. */
 static void free_after(struct player *player)
 {
     struct block *block = any_block(player);
@@ -292,7 +292,7 @@ static void free_after(struct player *player)
     strike_out(player, block);
 }
 
-/* One thread's block becomes the other's. */
+/* One thread passes a block to the other. */
 static void hand_over(struct player *player)
 {
     struct game *game = player->game;
@@ -313,7 +313,7 @@ static void hand_over(struct player *player)
     (void)pthread_mutex_unlock(&game->lock);
 }
 
-/* The host's own comparison, of bytes that are copied back. */
+/* Comparison on the host, of bytes that are copied back. */
 static void copy_back(struct player *player)
 {
     const struct block *block = any_block(player);
@@ -366,7 +366,7 @@ static void decay(struct player *player)
     XSEG(trim, player->game->allocator, NULL, &due, NULL);
 }
 
-/* Memory of nearly all that the player has goes back, so that others take what is cached. */
+/* Free nearly all memory of the player, so that other streams use the cached memory. */
 static void drop_most(struct player *player)
 {
     const unsigned left = player->count / 8;
@@ -403,7 +403,7 @@ static void move(struct player *player)
 
 /* --- A game. --- */
 
-/* A thread's number of moves does not depend on how fast the other one is. */
+/* A thread's number of moves does not depend on the speed of the other one. */
 static bool goes_on(const struct game *game, uint64_t made)
 {
     struct stage until = {.ends = game->ends};
@@ -437,7 +437,7 @@ static struct player *new_player(struct game *game, unsigned number, uint64_t dr
     player->game = game;
     player->number = number;
     player->draws = draws;
-    /* The rest of what the limit leaves is for blocks whose memory is not back yet. */
+    /* The remainder of the limit is for blocks whose memory is still pending. */
     player->budget = game->stage->memory / 4 * 3 / PLAYERS;
     player->copy = copy;
     return player;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sections of gpu-contents, and the stage that each finds.
+ * Sections of gpu-contents, and their common stage.
  *
- * The stage is set before the first look at the device's free memory and struck after the last: the context,
- * the compiled kernels, streams that have run one, events, reports.  So what is missing at the end is what the
- * section, or the allocator, did not give back.
+ * The stage is set up before free memory is measured first and destroyed after it is measured last: the context, the
+ * compiled kernels, streams that have run one, events, reports. So memory that is missing at the end was leaked by the
+ * section or the allocator.
  */
 #ifndef XSEG_TESTS_GPU_CONTENTS_SECTION_H
 #define XSEG_TESTS_GPU_CONTENTS_SECTION_H
@@ -18,28 +18,28 @@
 #include "xseg/xseg.h"
 
 #define STREAMS 4
-#define PLAYERS 2 /* threads that a section may have */
+#define PLAYERS 2 /* maximum threads of a section */
 
 struct stage {
     unsigned seconds;
-    uint64_t operations; /* to do, however long they take; 0: until the seconds are over */
+    uint64_t operations; /* number to make, regardless of time; 0: until the seconds have elapsed */
     uint64_t seed;
-    size_t memory;      /* bytes that the section may have of the device */
+    size_t memory;      /* bytes of the device that the section may use */
     const char *folder; /* for files */
     bool corrupts;      /* overwrite one byte behind the allocator's back */
-    bool is_classic;    /* no virtual memory management, or not wanted */
+    bool is_classic;    /* virtual memory management is unsupported or disabled */
     int socket;         /* of the other process, in `peer` */
     CUstream stream[STREAMS];
     CUevent event[PLAYERS];
     struct checks *checks[PLAYERS];
-    uint64_t ends; /* seconds of the system's monotonic clock, in nanoseconds */
+    uint64_t ends; /* nanoseconds of the monotonic clock */
 };
 
 struct section {
     const char *name, *title;
     void (*play)(struct stage *stage);
     bool needs_vmm;
-    bool is_hidden; /* the other half of a section */
+    bool is_hidden; /* the second process of a section */
 };
 
 void play_selftest(struct stage *stage);
@@ -49,17 +49,17 @@ void play_capture(struct stage *stage);
 void play_share(struct stage *stage);
 void play_peer(struct stage *stage);
 
-/* How long the section is, and the unit of that: "seconds" or "operations". */
+/* The length of the section, and its unit: "seconds" or "operations". */
 uint64_t stage_length(const struct stage *stage);
 const char *stage_unit(const struct stage *stage);
 
-/* Whether there is time left, or an operation to do. */
+/* Whether there is time left, or an operation to make. */
 bool stage_goes_on(const struct stage *stage);
 
-/* Wait until nothing is under way on the device, and tell what checks found. */
+/* Wait until the device is idle, and report the differences that checks found. */
 void stage_rest(struct stage *stage);
 
-/* An allocator on the stage's driver, whose clock moves when stage_pass_time() says so; and its end. */
+/* An allocator on the stage's driver with a clock that stage_pass_time() advances; and its close. */
 struct xseg_allocator *stage_open(const char *config);
 void stage_pass_time(unsigned milliseconds);
 void stage_close(struct xseg_allocator *allocator);

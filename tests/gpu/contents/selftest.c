@@ -13,7 +13,7 @@
 #include "tests/gpu/contents/journal.h"
 #include "tests/gpu/contents/section.h"
 
-#define GUARD 16u /* bytes behind a piece that nobody is to write to */
+#define GUARD 16u /* guard bytes after a piece, which must not change */
 #define FILL  0xa5
 
 static const size_t sizes[] = {1,    2,    7,    8,     9,     15,    511,     512,        513,
@@ -24,7 +24,7 @@ struct test {
     struct xseg_allocator *allocator;
     CUstream stream;
     struct piece piece, copy;
-    unsigned char *host; /* as long as the piece and its guard */
+    unsigned char *host; /* of the size of the piece and its guard */
 };
 
 static void check_known_outputs(void)
@@ -81,7 +81,7 @@ static void demand(const struct test *test, const char *what, uint64_t count, ui
                       what, piece->bytes, report.got, report.index, there, lowest);
 }
 
-/* Behind the allocator's back; in order with the stream's kernels. */
+/* Bypassing the allocator; in order with the stream's kernels. */
 static void overwrite(const struct test *test, size_t offset, unsigned char byte)
 {
     journal_operation("overwrite byte %zu of %zu", offset, test->piece.bytes);

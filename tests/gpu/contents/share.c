@@ -34,7 +34,7 @@ enum kind { SHARED, WRITTEN_ANEW, LET_GO, CLOSED, OVER, COUNTS };
 
 struct message {
     enum kind kind;
-    struct piece piece[BLOCKS]; /* addresses mean nothing to the other process */
+    struct piece piece[BLOCKS]; /* addresses are invalid in the other process */
     struct xseg_export_token token[BLOCKS];
     uint64_t offset[BLOCKS]; /* of the block in its run */
     uint64_t counts[COUNT_KINDS];
@@ -42,7 +42,7 @@ struct message {
 
 static pid_t peer; /* 0 in the other process itself */
 
-/* Why the other process does not answer: it says so itself, unless it crashed. */
+/* The reason why the other process does not answer: it prints it itself, unless it crashed. */
 __attribute__((noreturn)) static void tell_end(void)
 {
     int status = 0;
@@ -89,7 +89,7 @@ static void *pointer_of(const struct piece *piece)
 
 /* --- The process that exports. --- */
 
-/* Returns: this side's end of a socket */
+/* Returns this side's end of a socket. */
 static int start_peer(const struct stage *stage)
 {
     int ends[2];
@@ -106,7 +106,7 @@ static int start_peer(const struct stage *stage)
     const char *arguments[] = {"gpu-contents", "peer", "--socket",    socket, unit, length,
                                "--seed",       seed,   "--memory-mb", memory, NULL};
     char *argument[sizeof(arguments) / sizeof(arguments[0])];
-    memcpy(argument, arguments, sizeof(argument)); /* posix_spawn() writes to none of them */
+    memcpy(argument, arguments, sizeof(argument)); /* posix_spawn() does not modify the arguments */
     const int refused = posix_spawn(&peer, "/proc/self/exe", NULL, NULL, argument, environ);
     if (refused != 0)
         journal_stop("the other process cannot be started: %s", strerror(refused));
@@ -141,7 +141,7 @@ static void make_block(struct stage *stage, struct xseg_allocator *allocator,
     kernel_write(stage->stream[0], piece);
 }
 
-/* Afterwards the exporter has nothing of the blocks any more. */
+/* Afterwards the exporter has no reference to the blocks. */
 static void let_go(struct stage *stage, struct xseg_allocator *allocator, const struct piece *piece)
 {
     struct xseg_trim_options options = {sizeof(options)};
@@ -164,7 +164,7 @@ static void share_round(struct stage *stage, struct xseg_allocator *allocator,
     struct piece own[BLOCKS];
 
     for (unsigned i = 0; i < BLOCKS; i++) {
-        message.piece[i].block = *draws; /* rises from one to the next */
+        message.piece[i].block = *draws; /* increases by one each */
         make_block(stage, allocator, pool, &message.piece[i], draws);
     }
     memcpy(own, message.piece, sizeof(own));
@@ -194,7 +194,7 @@ static void end_peer(int socket)
     (void)close(socket);
 }
 
-/* A second process needs a context of its own. */
+/* A second process needs its own context. */
 static void need_second_context(void)
 {
     const int mode = device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Allocations of the classic kind, pinned memory, what the driver tells. */
+/* Classic allocations, pinned memory, queries. */
 #include "tests/gpu/facts/driver.h"
 
 /* --- FACT-ALC: allocations of the classic kind. --- */
@@ -142,7 +142,7 @@ static bool says_mapped(CUdeviceptr address)
     return answer == 1;
 }
 
-/* With rights or without; and one that is not mapped, or not reserved, is no error. */
+/* With and without access rights; an address that is not mapped, or not reserved, is no error. */
 static void any_address_tells_whether_it_is_mapped(void)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);

@@ -13,7 +13,7 @@
 #include "tests/gpu/facts/child.h"
 #include "tests/gpu/facts/driver.h"
 
-/* How much later than its alarm a process is given up; how long its end is waited for. */
+/* Seconds after its alarm at which a process is abandoned; seconds to wait for its exit. */
 #define SECONDS_LATE   3u
 #define SECONDS_TO_END 5u
 
@@ -53,7 +53,7 @@ int ask_here(const struct asking *asking)
     (void)alarm(asking->limit);
     if (is_clean && problem == NULL && !driver_leave())
         (void)printf(LEFT "\n");
-    /* What the driver would do at exit may hang after an error. */
+    /* The driver's exit handlers may hang after an error. */
     _exit(0);
 }
 
@@ -62,7 +62,7 @@ int ask_here(const struct asking *asking)
 struct process {
     pid_t id;
     int said;
-    char text[4096]; /* what it said and nobody has taken yet */
+    char text[4096]; /* output that was not read yet */
     size_t held;
 };
 
@@ -91,7 +91,7 @@ static bool start(struct process *process, const struct asking *asking, size_t f
     return is_started;
 }
 
-/* Returns: 1 with a line, which ends with a zero; 0 at the end of all lines; -1 if none came in time. */
+/* Returns 1 with a line, which is terminated by a zero; 0 at the end of all lines; -1: no line in time. */
 static int next_line(struct process *process, char *line, size_t bytes, unsigned seconds)
 {
     struct pollfd wait = {.fd = process->said, .events = POLLIN};
@@ -119,7 +119,7 @@ static int next_line(struct process *process, char *line, size_t bytes, unsigned
     }
 }
 
-/* Returns: its status as waitpid() tells it; -1 if it does not even die, and is left behind. */
+/* Returns its status from waitpid(); -1 if it does not exit even when killed, and is abandoned. */
 static int end_of(struct process *process, bool is_late)
 {
     int status = 0;
@@ -136,7 +136,7 @@ static int end_of(struct process *process, bool is_late)
     return -1;
 }
 
-/* What came of the fact beneath which a process ended. */
+/* The outcome of the fact during which a process ended. */
 static void judge(struct outcome *outcome, int status, bool is_late, unsigned limit)
 {
     const bool is_signal = status >= 0 && WIFSIGNALED(status);
@@ -157,7 +157,7 @@ static void judge(struct outcome *outcome, int status, bool is_late, unsigned li
     }
 }
 
-/* Fields of a line that says what came of a fact, behind its id. */
+/* Parse the fields of an outcome, after its id. */
 static bool read_outcome(char *fields, struct outcome *outcome)
 {
     const char *verdict = strsep(&fields, "\t"), *answer = strsep(&fields, "\t");
@@ -172,7 +172,7 @@ static bool read_outcome(char *fields, struct outcome *outcome)
     return true;
 }
 
-/* Hear one process out.  Returns: the number of the fact to go on with; unchanged if it never asked. */
+/* Read the output of one process. Returns the index of the fact to continue with; unchanged if it never began one. */
 static size_t hear(const struct asking *asking, struct process *process, size_t number,
                    struct asked *asked)
 {

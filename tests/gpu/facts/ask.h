@@ -21,12 +21,12 @@
 #include "tests/gpu/facts/fact.h"
 
 struct asking {
-    size_t first;     /* the number of the fact to begin with */
-    unsigned limit;   /* seconds for a fact */
+    size_t first;     /* the index of the first fact */
+    unsigned limit;   /* seconds per fact */
     unsigned open;    /* seconds to open the driver */
-    double until;     /* microseconds(): no fact is begun later; 0: no such time */
-    unsigned seconds; /* of which `until` is made; 0: none */
-    /* What came of a fact; called for each, in their order. */
+    double until;     /* time of microseconds() after which no fact is begun; 0: none */
+    unsigned seconds; /* from which `until` is computed; 0: none */
+    /* The outcome of a fact; called for each, in order. */
     void (*report)(size_t number, const struct outcome *outcome);
 };
 
@@ -35,13 +35,11 @@ struct asked {
     bool leaves_nothing; /* as far as can be seen */
 };
 
-/* Ask from `first` on, in as many processes as it takes. */
+/* Ask from `first` on, in as many processes as necessary. */
 void ask_all(const struct asking *asking, struct asked *asked);
 
-/*
- * The process that asks: facts from `first` on, until one does not hold.  Answers go to standard output;
- * `report` and `seconds` do not matter.
- */
+/* The process that asks: facts from `first` on, until one does not hold. Answers are written to standard output;
+ * `report` and `seconds` are ignored. */
 int ask_here(const struct asking *asking);
 
 #endif

@@ -20,7 +20,7 @@ static void begin(CUstream stream, CUstreamCaptureMode mode)
     ASSERT_EQUAL(capture_of(stream, NULL), CU_STREAM_CAPTURE_STATUS_ACTIVE);
 }
 
-/* A capture that has to be whole, or spoilt. */
+/* A capture that must be valid, or invalidated. */
 static void finish(CUstream stream, CUresult expected)
 {
     CUgraph graph = NULL;

@@ -11,22 +11,20 @@
 
 #define CHILD_SECONDS 12u
 
-/* The number under which it finds the descriptor that it was given. */
+/* The number of the descriptor that it inherits. */
 #define CHILD_FILE 100
 
 struct child_end {
-    char said[200]; /* on standard output; a zero follows */
+    char said[200]; /* standard output; zero-terminated */
     size_t bytes;
-    int status; /* as waitpid() tells it */
+    int status; /* from waitpid() */
 };
 
-/*
- * Run it with these arguments until it ends, and hear what it says.  A file of -1 is none.  What fails
- * ends the check.
- */
+/* Run the program with these arguments until it exits, and read its output. A file of -1 is none. A failure ends the
+ * check. */
 void child_run(const char *const *arguments, int file, struct child_end *end);
 
-/* To be called first in such a process.  It leaves no core file either. */
+/* Must be called first in such a process. Disables core files as well. */
 void child_begin(unsigned seconds);
 
 /* --- What it does there.  Returns: an exit status. --- */

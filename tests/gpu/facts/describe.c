@@ -9,9 +9,9 @@
 #include "tests/gpu/facts/driver.h"
 
 #define SECONDS 20u
-/* Handles that are made and destroyed; one that comes again shows within a few. */
+/* Handles that are created and destroyed; reuse shows within a few. */
 #define HANDLES 16u
-/* A search that ends: halves from the largest range that a program can have, so many ranges in all. */
+/* A search that terminates: halves from the largest possible range of a program, with this many ranges in total. */
 #define LARGEST_RANGE ((size_t)1 << 47)
 #define RANGES_MAX    256u
 
@@ -72,7 +72,7 @@ static void peers(void)
     fact_say("%s", reach == 0 ? "no" : reach == pairs ? "yes" : "some");
 }
 
-/* By number, since older versions of cuda.h do not name the later ones. */
+/* By number, because older versions of cuda.h do not name the later ones. */
 static void say_attribute(int which)
 {
     int value = 0;
@@ -91,7 +91,7 @@ static void dma_bufs(void)
     say_attribute(124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */);
 }
 
-/* Whether cuMemGetAddressRange answers for mapped memory. */
+/* Whether cuMemGetAddressRange supports mapped memory. */
 static void address_range(void)
 {
     const CUdeviceptr base = reserve(GRANULE);
@@ -143,7 +143,7 @@ static void events_come_again(void)
     say_whether_repeated(seen, HANDLES);
 }
 
-/* From the largest range down; all of it is given back before anything is judged. */
+/* From the largest range down; all ranges are released before the result is computed. */
 static void addresses_mb(void)
 {
     CUdeviceptr base[RANGES_MAX];

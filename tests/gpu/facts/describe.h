@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* What the simulator has a setting for, asked of a driver: lines of a name, a tab and a value. */
+/* Properties of a driver for which the simulator has settings: lines of a name, a tab and a value. */
 #ifndef XSEG_TESTS_GPU_FACTS_DESCRIBE_H
 #define XSEG_TESTS_GPU_FACTS_DESCRIBE_H
 
-/* What cannot be found out is left out.  Returns: an exit status. */
+/* Unknown properties are omitted. Returns an exit status. */
 int describe(void);
 
 #endif

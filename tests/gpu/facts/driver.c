@@ -33,7 +33,7 @@ static CUresult refuse(const char *name)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* What stands in for a call that is not there; no calling convention minds parameters that nobody reads. */
+/* The stub for a missing call; calling conventions permit arguments that are not read. */
 #define X(name, version)                 \
     static CUresult missing_##name(void) \
     {                                    \
@@ -54,7 +54,7 @@ void driver_forget_missing(void)
     atomic_store(&missing_call, NULL);
 }
 
-/* A function's address is not an object's in C, so it is copied byte by byte. */
+/* ISO C does not convert object pointers to function pointers, so the address is copied bytewise. */
 static bool find(void *library, const char *symbol, void *function)
 {
     void *found = dlsym(library, symbol);
@@ -63,7 +63,7 @@ static bool find(void *library, const char *symbol, void *function)
     return found != NULL;
 }
 
-/* `symbol` is the name in the library, for a driver that is older than the search by version. */
+/* `symbol` is the name in the library, for a driver without the search by version. */
 static bool find_entry(void *library, const char *name, const char *symbol, int version,
                        void *function)
 {
@@ -95,7 +95,7 @@ const char *driver_all_missing(void)
     return all_missing;
 }
 
-/* The others are found by way of cuGetProcAddress_v2, so that one gets its stand-in last. */
+/* The others are found by cuGetProcAddress_v2, so it gets its stub last. */
 static void find_entries(void *library)
 {
     (void)find(library, "cuGetProcAddress_v2", &cu.GetProcAddress);
@@ -149,7 +149,7 @@ void driver_name_result(CUresult result, char *name, size_t bytes)
 
 /* --- The machine. --- */
 
-/* By number, since older versions of cuda.h do not name the later ones. */
+/* By number, because older versions of cuda.h do not name the later ones. */
 static int attribute(int which)
 {
     int value = 0;
@@ -157,7 +157,7 @@ static int attribute(int which)
     return cu.DeviceGetAttribute(&value, (CUdevice_attribute)which, 0) == CUDA_SUCCESS ? value : 0;
 }
 
-/* Returns: whether there is one. */
+/* Returns whether there is a device. */
 static bool have_device(CUresult result, const char *call)
 {
     char name[64];

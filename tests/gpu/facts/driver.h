@@ -25,10 +25,10 @@
 #define MIB     ((size_t)1 << 20)
 #define GIB     ((size_t)1 << 30)
 
-/* What others allocate should not be taken for ours, nor what little the driver allocates itself. */
+/* Tolerance for memory that other processes, or the driver itself, allocate. */
 #define SLACK (16 * MIB)
 
-/* As in vmm/driver.c: the name without its cu, and the version that brought the signature. */
+/* As in vmm/driver.c: the name without its cu prefix, and the version that introduced the signature. */
 #define ENTRY_POINTS(X)                       \
     X(Init, 2000)                             \
     X(DriverGetVersion, 2020)                 \
@@ -92,7 +92,7 @@
     X(EventQuery, 2000)                       \
     X(EventSynchronize, 2000)
 
-/* cuda.h names a later signature of this one, whose extra answer nobody here asks for. */
+/* cuda.h names a later signature, whose additional result is not needed here. */
 typedef CUresult(CUDAAPI *capture_info)(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *,
                                         const CUgraphNode **, size_t *);
 typedef CUresult(CUDAAPI *proc_address)(const char *, void **, int, cuuint64_t,
@@ -119,23 +119,23 @@ extern CUcontext primary; /* of device 0; the process retains it once */
 extern int device_count;
 extern size_t free_at_start; /* of device 0 */
 
-/* Find the entry points.  Returns: NULL, or why there is no driver. */
+/* Find the entry points. Returns NULL, or the reason why there is no driver. */
 const char *driver_open(void);
 
-/* Find out what the machine has, and enter the context of device 0.  Returns: NULL, or why there is none. */
+/* Query the machine, and make the context of device 0 current. Returns NULL, or the reason why there is none. */
 const char *driver_enter(void);
 
-/* Leave the context.  Returns: whether nothing is left over; on the simulator that can be seen. */
+/* Release the context. Returns whether nothing has leaked, which only the simulator can report. */
 bool driver_leave(void);
 
-/* What of enum need the machine lacks, as a sentence; NULL if nothing. */
+/* The missing capabilities of enum need, as a message; NULL: none. */
 const char *driver_lacks(unsigned needs);
 
-/* The first entry point that was called and is not there, since the last driver_forget_missing(). */
+/* The first missing entry point that was called since the last driver_forget_missing(). */
 const char *driver_missing(void);
 void driver_forget_missing(void);
 
-/* All entry points that are not there, with commas between. */
+/* All missing entry points, separated by commas. */
 const char *driver_all_missing(void);
 
 void driver_name_result(CUresult result, char *name, size_t bytes);
@@ -157,12 +157,12 @@ size_t free_memory(void);
 CUstream new_stream(void);
 CUevent new_event(void);
 unsigned long long id_of(CUstream stream);
-/* The largest power of two that divides it. */
+/* The largest power of two that divides the address. */
 size_t alignment_of(CUdeviceptr address);
-/* Skip the check where less than this is free. */
+/* Skip the check if less than this is free. */
 void need_memory(size_t bytes);
 
-/* A clock of the host, for what a call takes. */
+/* A clock of the host, for durations of calls. */
 double microseconds(void);
 
 #endif

@@ -94,7 +94,7 @@ static void an_event_belongs_to_its_context(void)
     ASSERT_OK(cu.CtxPushCurrent(other));
     stream = new_stream();
     ASSERT_CU(cu.EventRecord(event, stream), CUDA_ERROR_INVALID_HANDLE);
-    /* Anybody may look at it. */
+    /* Any thread may query it. */
     ASSERT_OK(cu.EventQuery(event));
     ASSERT_OK(cu.StreamWaitEvent(stream, event, 0));
     ASSERT_OK(cu.StreamDestroy(stream));

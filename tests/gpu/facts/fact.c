@@ -7,10 +7,10 @@
 
 #include "tests/gpu/facts/driver.h"
 
-/* Below this, a driver that has no memory left says nothing about the fact. */
+/* With less free memory, a driver that is out of memory says nothing about the fact. */
 #define LITTLE_MEMORY (512 * MIB)
 
-static struct outcome *asked; /* of the check that runs */
+static struct outcome *asked; /* of the active check */
 static jmp_buf end_of_check;
 
 static const struct fact_group *const groups[] = {
@@ -58,7 +58,7 @@ const char *verdict_name(enum verdict verdict)
     return names[verdict];
 }
 
-/* An answer is a field of a table: a tab or the end of a line would end it. */
+/* An answer is a field of a table: tabs and newlines are replaced. */
 static void print_answer(const char *format, va_list arguments)
 {
     const size_t held = strlen(asked->answer);
@@ -84,7 +84,7 @@ void fact_say(const char *format, ...)
     va_end(arguments);
 }
 
-/* What failed is said first; what had been measured until then stays behind it. */
+/* The failure comes first; earlier measurements follow it. */
 void fact_fail(const char *file, int line, const char *format, ...)
 {
     char measured[sizeof(asked->answer)];
@@ -116,7 +116,7 @@ void fact_skip(const char *format, ...)
     longjmp(end_of_check, 1);
 }
 
-/* As the driver's own documentation writes it: cuMemMap(...) for cu.MemMap(...). */
+/* As in the driver's documentation: cuMemMap(...) for cu.MemMap(...). */
 static void name_call(const char *call, char *name, size_t bytes)
 {
     static const char *const spellings[][2] = {{"cu.", "cu"}, {"allow(", "cuMemSetAccess("}};
@@ -181,7 +181,7 @@ void fact_expect(bool condition, const char *text, const char *file, int line)
     fact_fail(file, line, "not so: %s", name);
 }
 
-/* The thread is as the next check expects it, and the device has no error. */
+/* The thread is in the state that the next check expects, and the device has no error. */
 static void assert_tidy(void)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;

@@ -32,13 +32,13 @@ enum need {
     VMM = 2,       /* virtual memory management */
     EXPORT = 4,    /* memory that is exported by file descriptor */
     TWO = 8,       /* a second device */
-    RDMA = 16,     /* mapped memory that RDMA reaches */
+    RDMA = 16,     /* mapped memory that is accessible by RDMA */
     DMA_BUFS = 32, /* dma-bufs of address ranges */
 };
 
 struct fact {
-    const char *id;   /* FACT-..., of docs/internals/driver-facts.md; never given to another fact */
-    const char *name; /* a sentence that holds */
+    const char *id;   /* FACT-..., of docs/internals/driver-facts.md; never reused */
+    const char *name; /* the fact as a sentence */
     void (*check)(void);
     unsigned needs; /* enum need; all but NOTHING imply DEVICE */
 };
@@ -64,15 +64,15 @@ extern const struct fact_group facts_of_open, facts_of_memory, facts_of_mapping,
 /* All facts, in the order of their page. */
 size_t fact_count(void);
 const struct fact *fact_at(size_t number);
-/* Returns: its number, or fact_count() if there is none of this id. */
+/* Returns the index, or fact_count() for an unknown id. */
 size_t fact_find(const char *id);
 
 /* --- Within a check. --- */
 
-/* Each names its arguments itself: passed on to another macro, they would be expanded in the answer. */
+/* Each macro stringifies its arguments itself: passed to another macro, they would be expanded. */
 #define ASSERT_CU(call, expected) fact_expect_result((call), (expected), #call, __FILE__, __LINE__)
 #define ASSERT_OK(call)           fact_expect_result((call), CUDA_SUCCESS, #call, __FILE__, __LINE__)
-/* As ASSERT_CU, for a result that was kept; `call` is a text that names where it is from. */
+/* As ASSERT_CU, for a stored result; `call` names its origin. */
 #define ASSERT_SAID(call, result, expected) \
     fact_expect_result((result), (expected), call, __FILE__, __LINE__)
 #define ASSERT_EQUAL(value, expected)                                                        \
@@ -81,7 +81,7 @@ size_t fact_find(const char *id);
 #define ASSERT_DIFFERENT(one, other) \
     fact_expect((one) != (other), #one " != " #other, __FILE__, __LINE__)
 #define ASSERT(condition) fact_expect((condition), #condition, __FILE__, __LINE__)
-/* Any error will do; which one it was is the answer. */
+/* Any error is accepted; the answer contains it. */
 #define ASSERT_REFUSED(call) fact_expect_refusal((call), #call, __FILE__, __LINE__)
 
 void fact_expect_result(CUresult result, CUresult expected, const char *call, const char *file,
@@ -93,10 +93,10 @@ void fact_expect(bool condition, const char *text, const char *file, int line);
 __attribute__((format(printf, 3, 4), noreturn)) void fact_fail(const char *file, int line,
                                                                const char *format, ...);
 
-/* This cannot be asked here; the reason is a sentence. */
+/* The fact cannot be asked here; the reason is a message. */
 __attribute__((format(printf, 1, 2), noreturn)) void fact_skip(const char *format, ...);
 
-/* What the check has measured; several calls make one answer. */
+/* A measurement of the check; several calls form one answer. */
 __attribute__((format(printf, 1, 2))) void fact_say(const char *format, ...);
 
 /* --- Around a check. --- */
@@ -108,15 +108,13 @@ const char *verdict_name(enum verdict verdict);
 struct outcome {
     enum verdict verdict;
     char answer[600];
-    char where[64]; /* FILE:LINE of the assertion that failed */
+    char where[64]; /* FILE:LINE of the failed assertion */
     double milliseconds;
-    bool is_clean; /* nothing was left behind: the process may ask the next fact */
+    bool is_clean; /* nothing was left: the process may ask the next fact */
 };
 
-/*
- * Asks for a fact.  A fact that holds is followed by a wait for the whole context: an error that work
- * has left there belongs to this fact, not to the next one.
- */
+/* Ask for a fact. After a fact that holds, the context is synchronized: an error of its work belongs to this fact,
+ * not to the next one. */
 void fact_ask(const struct fact *fact, struct outcome *outcome);
 
 #endif

@@ -26,10 +26,8 @@
 #include "tests/gpu/facts/describe.h"
 #include "tests/gpu/facts/driver.h"
 
-/*
- * Seconds for a fact, and for opening the driver, which takes long on a machine with many devices where
- * nothing else keeps it loaded; and which part they are of the seconds for all.
- */
+/* Seconds for a fact, and for opening the driver, which is slow on a machine with many devices and without a
+ * persistent driver; and their parts of the seconds for all. */
 #define FACT_MAX  20u
 #define FACT_PART 5u
 #define OPEN_MAX  30u
@@ -46,7 +44,7 @@ static unsigned not_held;
 static struct asked asked;
 static bool may_skip;
 
-/* Whether there is no device to ask, and that is no failure. */
+/* Whether the lack of a device is no failure. */
 static bool skips_all(void)
 {
     return may_skip && asked.problem[0] != '\0';
@@ -65,7 +63,7 @@ static void print_row(size_t number, const struct outcome *outcome)
     (void)fflush(stdout);
 }
 
-/* Print what comes before the first answer.  Returns: whether answers follow; else all of it is skipped. */
+/* Print the header. Returns whether answers follow; otherwise all facts are skipped. */
 static bool begin_test(void)
 {
     static bool has_begun;
@@ -102,7 +100,7 @@ static int list(void)
     return 0;
 }
 
-/* Returns: whether an option was understood, and how many arguments it took. */
+/* Returns the number of arguments that an option used; 0: unknown. */
 static int read_option(char **arguments, struct options *options)
 {
     const char *value = arguments[1];
@@ -126,7 +124,7 @@ static int read_option(char **arguments, struct options *options)
     return 0;
 }
 
-/* What this program does in a process of its own.  Returns: an exit status, or -1 if it is not asked to. */
+/* The work of this program as a child process. Returns an exit status, or -1 if it is not such a process. */
 static int act(int count, char **arguments)
 {
     if (count == 6 && strcmp(arguments[1], "--ask") == 0) {
@@ -149,7 +147,7 @@ static int act(int count, char **arguments)
     return count > 2 ? touch_late(arguments[2]) : use_shared();
 }
 
-/* Without a number of seconds for all, as many as may be. */
+/* Without a total number of seconds, the maximum. */
 static unsigned part_of(unsigned seconds, unsigned part, unsigned most)
 {
     if (seconds == 0 || seconds / part > most)

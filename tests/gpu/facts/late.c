@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Touching what is gone. */
+/* Access to released memory. */
 #include "tests/gpu/facts/driver.h"
 
 #include <signal.h>
@@ -11,10 +11,10 @@
 
 /* --- FACT-LATE: touching what is gone, in a process of its own, since it may not survive. --- */
 
-/* Exit statuses of that process; 0 is an access that went well. */
+/* Exit statuses of that process; 0: the access succeeded. */
 enum late { LATE_WENT_WELL, LATE_REFUSED, LATE_UNPREPARED };
 
-/* What it says before it touches the memory. */
+/* Output before it accesses the memory. */
 #define READY "now "
 
 int touch_late(const char *what)
@@ -64,7 +64,7 @@ static void expect_no_late_access(const char *what)
                  strsignal(WTERMSIG(end.status)));
     else
         fact_say("%s", end.said + strlen(READY));
-    /* Refused, or ended by the simulator's report. */
+    /* An error, or the end of the process by the simulator's report. */
     ASSERT((WIFEXITED(end.status) && WEXITSTATUS(end.status) == LATE_REFUSED) ||
            (WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT));
 }

@@ -157,7 +157,7 @@ static void memory_can_run_out(void)
     ASSERT_OK(cu.MemRelease(handle));
 }
 
-/* Jetson boards are reported to refuse in these words, with most of their memory free. */
+/* Jetson boards are reported to fail with this error, with most of their memory free. */
 static void a_page_can_be_made_where_plenty_is_free(void)
 {
     need_memory(256 * MIB);

@@ -169,7 +169,7 @@ static void a_forked_child_is_refused(void)
     if (child == 0) {
         size_t free_bytes, total;
 
-        (void)alarm(FORKED_SECONDS); /* the parent's alarm is not the child's */
+        (void)alarm(FORKED_SECONDS); /* a child does not inherit the alarm */
         _exit((int)cu.MemGetInfo(&free_bytes, &total));
     }
     ASSERT_EQUAL(waitpid(child, &result, 0), child);

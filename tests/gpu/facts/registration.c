@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory that others register: what they ask a driver, and what it gives them. */
+/* Memory that others register: their driver queries, and the results. */
 #include "tests/gpu/facts/driver.h"
 
 #include <fcntl.h>
@@ -22,10 +22,7 @@ static CUmemGenericAllocationHandle create_for_rdma(size_t bytes)
     return handle;
 }
 
-/*
- * Each mapping is made accessible and unmapped by a call of its own, since whether one call may cover several is
- * asked by other facts.
- */
+/* Each mapping gets its own call for access and for unmapping, because other facts cover calls for several mappings. */
 static void back_with(CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle)
 {
     ASSERT_OK(cu.MemMap(address, bytes, 0, handle, 0));
@@ -57,7 +54,7 @@ static unsigned is_capable(CUdeviceptr address)
     return value;
 }
 
-/* Unmap mappings of that many granules each, up to a 0, and give the range back. */
+/* Unmap mappings of these numbers of granules, up to a 0, and release the range. */
 static void put(CUdeviceptr base, const size_t *granules)
 {
     size_t bytes = 0;

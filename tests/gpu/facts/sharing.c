@@ -69,7 +69,7 @@ static void an_import_needs_its_descriptor_no_more(void)
     ASSERT_EQUAL(close(file), 0);
     ASSERT_OK(cu.MemMap(base, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cu.MemMap(base + 2 * GRANULE, 2 * GRANULE, 0, again, 0));
-    /* The mapping keeps the memory, as with a handle of one's own. */
+    /* The mapping keeps the memory, as with an own handle. */
     ASSERT_OK(cu.MemRelease(again));
     ASSERT_OK(allow(base, 2 * GRANULE));
     ASSERT_EQUAL(rights_of(base + 2 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -110,7 +110,7 @@ static void exported_memory_stays_until_nobody_has_it(void)
     handle = create_exportable(64 * MIB);
     file = export_of(handle);
     base = reserve(64 * MIB);
-    /* The exporter lets go; an open descriptor is enough to keep the memory. */
+    /* The exporter releases the memory; an open descriptor keeps it. */
     ASSERT_OK(cu.MemRelease(handle));
     ASSERT(free_memory() + 64 * MIB <= before);
     again = import_of(file);
@@ -136,11 +136,11 @@ static void another_descriptor_is_not_imported(void)
     ASSERT_EQUAL(handle, 0);
     (void)close(ends[0]);
     (void)close(ends[1]);
-    /* The refused import leaves no error behind. */
+    /* The failed import leaves no error. */
     ASSERT_OK(cu.CtxSynchronize());
 }
 
-/* What another process does with memory of this one: 0 if it saw 7 there; it leaves 8 behind. */
+/* Another process uses memory of this one: exit status 0 if it read 7; it writes 8. */
 int use_shared(void)
 {
     CUmemGenericAllocationHandle handle = 0;

@@ -193,7 +193,7 @@ static void CUDA_CB pass_gate(void *argument)
         continue;
 }
 
-/* In a thread, because a driver may run a host function in the thread that launches it. */
+/* In a thread, because a driver may run a host function in the launching thread. */
 static void *launch_gate(void *argument)
 {
     struct gate *gate = argument;

@@ -7,7 +7,7 @@
 #define LEAST_BYTES (64 * MIB)
 #define TRIALS      8u
 #define WANTED_US   200e3
-/* A stream takes some 1000 launches before a further one waits for the first to end. */
+/* A stream accepts some 1000 launches before another launch waits for the first to complete. */
 #define MOST_FILLS       800u
 #define FILLS_TO_WARM_UP 2u
 

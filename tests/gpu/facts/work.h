@@ -11,18 +11,18 @@
 
 #include <cuda.h>
 
-/* What fails, or memory that is short, ends the check. */
+/* A failure, or lack of memory, ends the check. */
 void keep_busy(CUstream stream);
 void let_rest(CUstream stream);
 
-/* The two halves of keep_busy().  The second does not assert, so any thread may call it. */
+/* The two halves of keep_busy(). The second does not assert, so any thread may call it. */
 void prepare_work(void);
 CUresult queue_work(CUstream stream);
 
-/* The context has ended, and with it the memory for the fills. */
+/* The context was destroyed, and with it the memory for the fills. */
 void forget_work(void);
 
-/* Give back that memory. */
+/* Release that memory. */
 CUresult end_work(void);
 
 #endif

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Programmes with PyTorch on its own allocator and on xseg: what they compute and count, and how long their steps take.
+"""Programs with PyTorch on its own allocator and on xseg: what they compute and count, and how long their steps take.
 
     both.py --driver cuda|FILE --library FILE --out FOLDER --seconds N [--classic] [--quick]
 
 --driver is this machine's driver, or the file of a simulated one, on which PyTorch runs under the runtime of
 tests/support/cudart; there kernels compute nothing, so that only counts are compared.  Leaves report.md, differs.md and
-torch.tsv in FOLDER, and begins no programme once N seconds are over; with --quick none but the training run.
+torch.tsv in FOLDER, and begins no program once N seconds are over; with --quick none but the training run.
 
-Exits with 1 when a programme failed, and with 77 and a sentence where there is no PyTorch.
+Exits with 1 when a program failed, and with 77 and a sentence where there is no PyTorch.
 """
 import argparse
 import json
@@ -21,7 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 ENVIRONMENT = ROOT / "tests/support/torch_environment.py"
 PACKAGE = ROOT / "src/adapters/python"
-PROGRAMMES = ROOT / "tests/torch/programmes"
+PROGRAMS = ROOT / "tests/torch/programs"
 TRAINING = pathlib.Path(__file__).resolve().parent / "training.py"
 # The most telling first.  What two processes take part in, or what only xseg does, is left to tests/torch.
 NAMES = ("train_step", "generate", "graphs", "prefetch", "autocast", "callables")
@@ -32,7 +32,7 @@ ABSENT = ("PyTorch with CUDA is not here: install it for python3, or name a Pyth
 
 
 class Failed(Exception):
-    """A programme did not come to its end; the text says how it ended."""
+    """A program did not come to its end; the text says how it ended."""
 
 
 class Late(Failed):
@@ -78,7 +78,7 @@ class Machine:
         return shutil.which("python3") or sys.executable
 
     def environment(self, backend):
-        """The variables of a programme."""
+        """The variables of a program."""
         # The folder of libraries that the command brought along is not meant for Python.
         libraries = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":")
                      if folder and pathlib.Path(folder) != pathlib.Path(self.options.library).parent]
@@ -87,7 +87,7 @@ class Machine:
         if libraries:
             result["LD_LIBRARY_PATH"] = ":".join(libraries)
         result["PYTORCH_CUDA_ALLOC_CONF"] = f"expandable_segments:{not self.options.classic}"
-        result["PYTHONPATH"] = str(PROGRAMMES)
+        result["PYTHONPATH"] = str(PROGRAMS)
         result["PYTHONDONTWRITEBYTECODE"] = "1"
         if self.options.driver != "cuda":
             result["XSEG_SIM_BYTES"] = "1"
@@ -126,10 +126,10 @@ class Machine:
                 print(why)
                 sys.exit(SKIPPED)
 
-    def run(self, programme, backend):
-        """The report of a programme on an allocator, with the seconds that it took as "seconds"."""
+    def run(self, program, backend):
+        """The report of a program on an allocator, with the seconds that it took as "seconds"."""
         began = time.monotonic()
-        text = self.start(backend, "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')", programme)
+        text = self.start(backend, "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')", program)
         result = json.loads(text.splitlines()[-1])
         if result["backend"] != backend:
             raise Failed(f"it ran on the allocator {result['backend']}, not on {backend}")
@@ -138,20 +138,20 @@ class Machine:
 
 
 class Report:
-    """What was found, on disk after each programme."""
+    """What was found, on disk after each program."""
 
     def __init__(self, machine):
         self.machine, self.out = machine, machine.options.out
         self.rows, self.differs, self.training, self.not_reached, self.failed = [], [], [], [], False
 
-    def compare(self, programme):
-        """Run a programme on both and note what differs."""
-        name = programme.stem
+    def compare(self, program):
+        """Run a program on both and note what differs."""
+        name = program.stem
         if time.monotonic() > self.machine.deadline:
             self.not_reached.append(name)
             return
         try:
-            own, ours = (self.machine.run(programme, backend) for backend in BACKENDS)
+            own, ours = (self.machine.run(program, backend) for backend in BACKENDS)
         except Late:
             self.not_reached.append(name)
             return
@@ -178,7 +178,7 @@ class Report:
         if self.machine.options.driver != "cuda":
             lines += ["**The driver is the simulator: kernels compute nothing, so what they compute is not compared, and times "
                       "say nothing about a GPU.**"]
-        lines += ["", "| programme | own, s | xseg, s | what it counts and computes |", "|---|---|---|---|", *self.rows, ""]
+        lines += ["", "| program | own, s | xseg, s | what it counts and computes |", "|---|---|---|---|", *self.rows, ""]
         if self.training:
             lines += ["A step of the training run, in ms:", "", "| | own | xseg | own / xseg |", "|---|---|---|---|",
                       *self.training, ""]
@@ -204,12 +204,12 @@ def parse():
 
 
 def main():
-    """The training run, then the programmes of tests/torch."""
+    """The training run, then the programs of tests/torch."""
     report = Report(Machine(parse()))
     names = () if report.machine.options.quick else NAMES
-    programmes = [TRAINING, *(PROGRAMMES / f"{name}.py" for name in names if (PROGRAMMES / f"{name}.py").exists())]
-    for programme in programmes:
-        report.compare(programme)
+    programs = [TRAINING, *(PROGRAMS / f"{name}.py" for name in names if (PROGRAMS / f"{name}.py").exists())]
+    for program in programs:
+        report.compare(program)
         report.write()
     return 1 if report.failed else 0
 

@@ -14,7 +14,7 @@
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "tests/support/check.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "xseg/pool.h"
 #include "xseg/range.h"
 
@@ -25,7 +25,7 @@
 
 struct thread {
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows, held in each step */
+    pthread_mutex_t lock; /* of the following, held in each step */
     uint64_t random;
     xseg_stream stream;
     void *block[SLOTS];
@@ -43,17 +43,17 @@ static struct {
     struct thread thread[THREADS];
     atomic_bool plays, ends;
     void *block;           /* of ORDER_ALLOCATE */
-    uint64_t asks, served; /* that the seat had from members before */
+    uint64_t asks, served; /* counts of earlier members of the seat */
 } own;
 
 static uint64_t below(struct thread *thread, uint64_t bound)
 {
-    return (draw_next(&thread->random) >> 16) % bound;
+    return (rng_next(&thread->random) >> 16) % bound;
 }
 
 /* --- Steps. --- */
 
-/* Whether memory was got; it need not be. */
+/* Whether memory was allocated; denial is valid. */
 static bool is_served(xseg_status status)
 {
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
@@ -123,7 +123,7 @@ static void change_range(struct thread *thread)
         thread->has[i] = !had;
 }
 
-/* Pools that come back ask as requests do. */
+/* Resume requests memory as an allocation does. */
 static void change_pool(struct thread *thread)
 {
     struct xseg_request request = {sizeof(request)};
@@ -164,7 +164,7 @@ static void configure(struct thread *thread)
     };
     char text[256];
 
-    /* Whoever has left the ledger comes back soon. */
+    /* A member that has left the shared budget file rejoins soon. */
     (void)snprintf(text, sizeof(text), "budget_file:%s", own.board->ledger);
     CHECK(xseg_config_set(own.allocator,
                           below(thread, 3) == 0 ? text : texts[below(thread, COUNT_OF(texts))]) ==
@@ -172,7 +172,7 @@ static void configure(struct thread *thread)
     (void)atomic_fetch_add(&own.seat->changes, 1);
 }
 
-/* During a capture of the device nobody is asked, and nothing goes. */
+/* During a capture on the device no process is asked, and no memory is released. */
 static void capture(struct thread *thread)
 {
     CHECK(xseg_capture_mark(own.allocator, 0) == XSEG_OK);
@@ -257,7 +257,7 @@ static void free_all(void)
                 CHECK(xseg_range_decommit(thread->range, at * PAGE, PAGE, thread->stream) ==
                       XSEG_OK);
         memset(thread->has, 0, sizeof(thread->has));
-        /* A pool that is held keeps its memory, as a graph may use it: the next one begins without. */
+        /* A retained pool keeps its memory, because a graph may use it: the next capture begins without a block. */
         free_block(&thread->pooled);
         CHECK(xseg_pool_release(thread->pool) == XSEG_OK);
         CHECK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool) == XSEG_OK);
@@ -307,7 +307,7 @@ static void obey(void)
     seat->bytes = xseg_device_physical(device());
 }
 
-/* Let the parent know what would be lost with a kill. */
+/* Publish the counts that a kill would lose. */
 static void count_asks(void)
 {
     atomic_store(&own.seat->asks, own.asks + device()->budget->requests);
@@ -321,7 +321,7 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
     (void)line;
 }
 
-/* Open on the card that all share; classic segments in one of three members. */
+/* Open the allocator on the shared device; with classic segments in one of three members. */
 static void sit_down(uint64_t seed)
 {
     struct xseg_options options = {sizeof(options)};
@@ -332,7 +332,7 @@ static void sit_down(uint64_t seed)
     (void)snprintf(config, sizeof(config),
                    "budget_file:%s,budget_wait_ms:150,expandable_segments:%s", own.board->ledger,
                    seed % 3 == 0 ? "False" : "True");
-    options.driver = scene_driver();
+    options.driver = env_driver();
     options.log = be_quiet;
     CHECK(xseg_open(config, &options, &own.allocator) == XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++) {
@@ -342,7 +342,7 @@ static void sit_down(uint64_t seed)
         CHECK(xseg_range_reserve(own.allocator, 0, GRANULES * PAGE, NULL, &thread->range) ==
               XSEG_OK);
         CHECK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool) == XSEG_OK);
-        thread->stream = scene_stream();
+        thread->stream = env_stream();
         CHECK(pthread_mutex_init(&thread->lock, NULL) == 0);
         CHECK(pthread_create(&thread->thread, NULL, play, thread) == 0);
     }
@@ -350,7 +350,7 @@ static void sit_down(uint64_t seed)
 
 _Noreturn void budget_member(struct budget_board *board, unsigned seat, uint64_t seed)
 {
-    /* No member outlives the parent, whatever ends that. */
+    /* No member outlives the parent, however that ends. */
     CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
     own.board = board;
     own.seat = &board->seat[seat];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about blocks: they come, are used, and go. */
+/* Steps that allocate, use and free blocks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 /* --- Allocation. --- */
 
-/* Whether a request may come to this when no fault is in force. */
+/* Whether a request may fail with this status when no fault is active. */
 static bool may_refuse(struct worker *worker, const struct tag *tag, xseg_status status)
 {
     switch (status) {
@@ -29,7 +29,7 @@ static bool may_refuse(struct worker *worker, const struct tag *tag, xseg_status
     }
 }
 
-/* Expect that no other live block of this worker lies there; world_check() looks at those of all
+/* Expect that the block overlaps no other live block of this worker; world_check() compares the blocks of all
  * workers. */
 static void expect_apart(const struct worker *worker, const struct block *made)
 {
@@ -43,7 +43,7 @@ static void expect_apart(const struct worker *worker, const struct block *made)
     }
 }
 
-/* What the library says of a new block; its pool is where a route or a capture sent it. */
+/* The library's information about a new block; its pool is the target of the route or capture. */
 static void expect_described(struct worker *worker, struct block *block, const struct tag *named)
 {
     struct xseg_block_info info = {sizeof(info)};
@@ -144,7 +144,7 @@ void step_alloc(struct worker *worker)
 
 /* --- Free. --- */
 
-/* The last look before a block goes. */
+/* The last access before a block is freed. */
 static void read_block(struct worker *worker, struct block *block)
 {
     if (!block->is_written || block->last == NULL || block->last->is_captured ||
@@ -175,7 +175,7 @@ void free_block_of(struct worker *worker, struct block *block)
     CHECK(status == XSEG_OK || (!fault_was_none(epoch) && status != XSEG_ERR_NOT_ALLOCATED));
     if (status == XSEG_OK) {
         block->ptr = NULL;
-        /* Only where nobody can have been given it meanwhile. */
+        /* Only if no other thread can have allocated it in the meantime. */
         if (world->options.threads == 1 && chance(worker, 16))
             CHECK(CALL(xseg_free, world->allocator, ptr) == XSEG_ERR_NOT_ALLOCATED);
     } else {
@@ -194,7 +194,7 @@ void step_free(struct worker *worker)
         free_block_of(worker, block);
 }
 
-/* Work on streams that the library is not told of, and events behind it. */
+/* Work on streams that are not recorded with the library, and events after it. */
 void step_free_after(struct worker *worker)
 {
     struct world *world = worker->world;
@@ -227,7 +227,7 @@ void step_free_after(struct worker *worker)
     note_free(worker, block, status);
     CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || !fault_was_none(epoch));
     for (size_t i = 0; i < count; i++) {
-        /* The block is still live, and free to be freed otherwise: nobody must work on it then. */
+        /* The block is still allocated and may be freed another way: no work may use it then. */
         if (status != XSEG_OK)
             finish_streams(worker);
         driver_event_destroy(events[i]);
@@ -236,7 +236,7 @@ void step_free_after(struct worker *worker)
         block->ptr = NULL;
 }
 
-/* A part of what there is goes at once. */
+/* A part of the blocks is freed in one burst. */
 void step_burst(struct worker *worker)
 {
     const unsigned first = (unsigned)below(worker, WORLD_BLOCKS);
@@ -264,7 +264,7 @@ void step_touch(struct worker *worker)
     note_features(worker->world, 0, block->device, block->tag, block, true);
 }
 
-/* A use that comes to nothing; also of a block whose memory is evicted. */
+/* A use that fails; also of a block whose memory is evicted. */
 void step_use(struct worker *worker)
 {
     struct block *block = any_block(worker);
@@ -282,7 +282,7 @@ void step_use(struct worker *worker)
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
 }
 
-/* Bad input is refused, and changes nothing. */
+/* Invalid input is rejected, and changes nothing. */
 void step_refused(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;

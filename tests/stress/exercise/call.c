@@ -31,7 +31,7 @@ static const char *const names[CALL_COUNT] = {
 #define PAUSED      (IS(ERR_PAUSED))
 #define IN_FILE     (IS(ERR_FILE))
 
-/* What the headers document.  0: it does not return a status. */
+/* The documented statuses. 0: the function returns no status. */
 static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_open] = DRIVER | IS(ERR_CONFIG) | IS(ERR_NO_DRIVER),
     [CALL_xseg_close] = IS(OK) | BUSY | IS(ERR_DRIVER) | IS(ERR_HOST_MEMORY),
@@ -147,7 +147,7 @@ void call_print(void)
     }
 }
 
-/* How often a function was called, whatever it answered. */
+/* How often a function was called, with any result. */
 static uint64_t calls_of(unsigned function)
 {
     uint64_t calls = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Calls: every function of src/xseg.map is called by CALL or CALL_PLAIN, which count what it answered and
- * hold the answer to the statuses that its header documents.
+ * Calls: every function of src/xseg.map is called by CALL or CALL_PLAIN, which count its results and compare them with
+ * the statuses that its header documents.
  *
  * Locking: none; the counts are atomic.
  */
@@ -20,21 +20,21 @@ enum call_function {
     CALL_COUNT
 };
 
-/* Call a function that returns a status; one that returns something else. */
+/* Call a function that returns a status; or one that returns another type. */
 #define CALL(name, ...)       (call_answered(CALL_##name, name(__VA_ARGS__)))
 #define CALL_PLAIN(name, ...) (call_made(CALL_##name), name(__VA_ARGS__))
 
-/* Count; the process ends where the status is not documented, or an error has no sentence. */
+/* Count the result; ends the process if the status is not documented, or an error has no message. */
 xseg_status call_answered(enum call_function function, xseg_status status);
 void call_made(enum call_function function);
 
-/* How often all functions were called so far. */
+/* The number of calls of all functions so far. */
 uint64_t call_total(void);
 
-/* Print a line a function: what it answered, and how often. */
+/* Print one line per function with its results and their counts. */
 void call_print(void);
 
-/* The first function that was never called, or never with success; NULL: there is none. */
+/* The first function that was never called, or never with success; NULL: none. */
 const char *call_missing(bool with_success);
 
 #endif

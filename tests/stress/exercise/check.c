@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The oracle: when nothing else is under way, everything adds up.  The walk over blocks is held against
- * what the workers have, the statistics of the devices and of each pool, the explanation, the mappings,
- * the driver's own account, and the library's audits.
- */
+/* The oracle: when no operation is active, all views agree. The walk over blocks is compared with the workers'
+ * blocks, the statistics of devices and pools, the explanation, the mappings, the driver's accounting, and the
+ * library's audits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,12 +18,12 @@ struct piece {
     size_t bytes;
 };
 
-/* Of live blocks; of pending ones; of all mapped bytes. */
+/* Sums of allocated blocks, of pending blocks, and of all mapped bytes. */
 struct sums {
     uint64_t live, live_bytes, active, active_bytes, requested, reserved;
 };
 
-/* What there is on one device. */
+/* The state of one device. */
 struct view {
     struct world *world;
     int device;
@@ -33,7 +31,7 @@ struct view {
     struct xseg_explain_result explained;
     struct sums sums[XSEG_STAT_GROUPS];
     uint64_t paused, explained_bytes, mapped;
-    bool is_moving; /* a block is being freed by the background thread */
+    bool is_moving; /* the background thread is freeing a block */
     struct xseg_block_info *block;
     unsigned blocks;
     struct piece *mapping;
@@ -105,7 +103,7 @@ static void read_stats(struct view *view, struct xseg_statistics *stats)
     CHECK(CALL(xseg_stats_get, view->world->allocator, &where, stats) == XSEG_OK);
 }
 
-/* Whether nothing has changed meanwhile, as the background thread may. */
+/* Whether nothing has changed in the meantime, for example by the background thread. */
 static bool gather(struct view *view)
 {
     struct xseg_allocator *allocator = view->world->allocator;
@@ -124,7 +122,7 @@ static bool gather(struct view *view)
     CHECK(CALL(xseg_explain, allocator, &where, take_reason, view, &view->explained) == XSEG_OK);
     CHECK(CALL(xseg_for_each_mapping, allocator, &where, take_mapping, view) == XSEG_OK);
     read_stats(view, &after);
-    /* Host bytes may grow with the questions. */
+    /* Queries may allocate host memory. */
     after.host_bytes = view->stats.host_bytes;
     return !view->is_moving && memcmp(&after, &view->stats, sizeof(after)) == 0;
 }
@@ -211,7 +209,7 @@ static void check_explained(const struct view *view)
     CHECK(view->stats.overwrites == 0);
 }
 
-/* The driver's account.  What importers keep of exported memory that is gone is nobody's here. */
+/* The driver's accounting. Released memory that importers still hold is excluded. */
 static void check_driver(const struct view *view)
 {
     const uint64_t used = xseg_sim_used((unsigned)view->device);
@@ -275,7 +273,7 @@ static void check_pool(const struct view *view, const struct tag *tag)
             add(&sums, &view->block[i]);
             paused += view->block[i].is_paused ? view->block[i].bytes : 0;
         }
-        /* What it has lent is reserved by it. */
+        /* Memory that it has lent is reserved by it. */
         if (view->block[i].fallback_pool == tag->pool)
             sums.reserved += view->block[i].bytes;
     }
@@ -332,7 +330,7 @@ static void check_device(struct view *view)
 
     while (!gather(view))
         if (++tries > TRIES) {
-            /* Only the background thread can be in the way. */
+            /* Only the background thread can interfere. */
             CHECK(view->world->options.has_background_thread);
             return;
         }
@@ -357,7 +355,7 @@ void world_check(struct world *world)
                         .block = calloc(PIECES_MOST, sizeof(*view.block)),
                         .mapping = calloc(PIECES_MOST, sizeof(*view.mapping))};
 
-    /* Statistics open a device, and an explanation asks about streams: both may be refused. */
+    /* Statistics open a device, and an explanation queries streams: both may fail. */
     if (!fault_was_none(epoch))
         fault_lift();
     CHECK(view.block != NULL && view.mapping != NULL);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* The configuration, limits, and what gives memory back or has it ready. */
+/* Steps about the configuration, limits, release and preparation of memory. */
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/stress/exercise/world.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "xseg/sim.h"
 
-/* A feature, what puts it in force, and what takes it out again; how seldom at the opening. */
+/* A feature, the strings that enable and disable it, and how rarely it is set at the opening. */
 static const struct setting {
     enum feature feature;
-    const char *on, *off; /* off: NULL, there is no word for that */
+    const char *on, *off; /* off: NULL: no such string */
     unsigned seldom;
-    uint64_t instead; /* what it takes the place of */
+    uint64_t instead; /* the features that it replaces */
 } settings[] = {
     {FEATURE_CLASSIC, "expandable_segments:False", "expandable_segments:True", 5, 0},
     {FEATURE_PAGES_SMALL, "page_size:small", "page_size:fixed", 4, FEATURE(PAGES_AUTO)},
@@ -50,13 +50,13 @@ uint64_t world_configuration(struct world *world, uint64_t seed, char *text, siz
     (void)world;
     text[0] = 0;
     for (unsigned i = 0; i < SETTINGS; i++) {
-        if ((draw_next(&seed) >> 16) % settings[i].seldom != 0)
+        if ((rng_next(&seed) >> 16) % settings[i].seldom != 0)
             continue;
         features = (features & ~settings[i].instead) | UINT64_C(1) << settings[i].feature;
         length += (size_t)snprintf(text + length, bytes - length, "%s%s", length == 0 ? "" : ",",
                                    settings[i].on);
     }
-    if ((draw_next(&seed) >> 16) % 4 == 0)
+    if ((rng_next(&seed) >> 16) % 4 == 0)
         (void)snprintf(text + length, bytes - length, "%sexportable:True", length == 0 ? "" : ",");
     return features;
 }
@@ -71,14 +71,14 @@ void step_configure(struct worker *worker)
 
     uint64_t before = world->features;
 
-    /* In one step, since other threads configure as well. */
+    /* Atomically, because other threads configure as well. */
     while (is_on && !atomic_compare_exchange_weak(&world->features, &before,
                                                   (before & ~setting->instead) | feature))
         continue;
     const xseg_status status =
         CALL(xseg_config_set, world->allocator, is_on ? setting->on : setting->off);
     failure_note(worker->number, "configure %s: %d", is_on ? setting->on : setting->off, status);
-    /* Limits that contradict each other. */
+    /* Contradictory limits. */
     CHECK(status == XSEG_OK || status == XSEG_ERR_CONFIG || !fault_was_none(epoch));
     if (is_on != (status == XSEG_OK))
         atomic_fetch_and(&world->features, ~feature);

@@ -5,7 +5,7 @@
 #include "tests/stress/exercise/fault.h"
 #include "xseg/sim.h"
 
-/* The entry points of the driver, by their plain C types. */
+/* Driver entry points with plain C types. */
 struct CUgraph_st;
 int cuInit(unsigned flags);
 int cuDevicePrimaryCtxRetain(void **context, int device);
@@ -41,8 +41,8 @@ enum {
 static void *contexts[DEVICES];
 static unsigned devices;
 
-/* Until it goes well.  With faults a capture may be spoilt by what another thread does; then its streams take nothing
- * more, and its end tells so. */
+/* Retry until the call succeeds. With faults another thread may invalidate a capture; then its streams reject all
+ * calls, and its end returns an error. */
 #define INSIST(call)                                                           \
     do {                                                                       \
         int result_;                                                           \
@@ -56,7 +56,7 @@ static unsigned devices;
         }                                                                      \
     } while (0)
 
-/* What is to be put back after a call. */
+/* The state that is restored after a call. */
 struct visit {
     void *context;
     int mode;
@@ -196,7 +196,7 @@ bool driver_capture_end(int device, xseg_stream stream)
     struct CUgraph_st *graph = NULL;
     int state = 1, result = 0;
 
-    /* A fault leaves the capture as it is; one that was spoilt ends without a graph. */
+    /* A fault leaves the capture unchanged; an invalidated capture ends without a graph. */
     while (state != 0) {
         result = cuStreamEndCapture(stream, &graph);
         INSIST(cuStreamIsCapturing(stream, &state));

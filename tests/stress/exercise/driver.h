@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a program asks of the driver itself: streams, events, captures, memory.
+ * The driver objects of a program: streams, events, captures, memory.
  *
- * Faults may strike in these calls, too: they are made again, and the faults are lifted when that does
- * not help.  The calling thread's context and capture mode are as they were afterwards.
+ * Faults may occur in these calls as well: they are retried, and if that fails the faults are lifted. The context and
+ * the capture mode of the calling thread are restored.
  */
 #ifndef XSEG_TESTS_EXERCISE_DRIVER_H
 #define XSEG_TESTS_EXERCISE_DRIVER_H
@@ -13,37 +13,37 @@
 
 #include "xseg/xseg.h"
 
-/* Hold the contexts of so many devices, at most 4, until the end. */
+/* Retain the contexts of at most 4 devices until the end. */
 void driver_open(unsigned devices);
 void driver_close(void);
 
-/* The calling thread's current context: a device's, or none (-1). */
+/* Set the calling thread's current context to that of a device, or none (-1). */
 void driver_set_current(int device);
 int driver_current(void);
 
 xseg_stream driver_stream(int device);
 void driver_stream_destroy(int device, xseg_stream stream);
 
-/* What `later` does next comes after what `earlier` was given so far: in a capture of that, it joins. */
+/* Order the next work on `later` after the current work on `earlier`; if `earlier` is capturing, `later` joins. */
 void driver_wait(int device, xseg_stream later, xseg_stream earlier);
 
 xseg_event driver_event(int device, xseg_stream stream);
 void driver_event_destroy(xseg_event event);
 
-/* Queue work that touches some bytes; queue a function of the host. */
+/* Queue work that touches some bytes; queue a host function. */
 void driver_work(int device, xseg_stream stream, uint64_t nanoseconds, const void *ptr,
                  uint64_t bytes);
 void driver_call_host(int device, xseg_stream stream, void (*function)(void *argument),
                       void *argument);
 
-/* Wait for all that is queued on a stream, which is not being captured. */
+/* Wait for all work of a stream, which must not be capturing. */
 void driver_finish(int device, xseg_stream stream);
 
-/* Captures are global, which is the mode that bears least. */
+/* Captures are global, the strictest mode. */
 void driver_capture_begin(int device, xseg_stream stream);
 bool driver_capture_end(int device, xseg_stream stream);
 
-/* Memory of the driver; NULL: there is none. */
+/* Memory of the driver; NULL: none. */
 void *driver_alloc(int device, uint64_t bytes);
 void driver_free(int device, void *ptr);
 

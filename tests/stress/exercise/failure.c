@@ -18,10 +18,10 @@ static struct {
     unsigned next;
 } ring[THREADS];
 
-/* Of the sanitizers' runtime, where there is one. */
+/* Of the sanitizers' runtime, if it is linked. */
 void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
-void failure_set_programme(const char *text)
+void failure_set_program(const char *text)
 {
     (void)snprintf(command, sizeof(command), "%s", text);
 }
@@ -45,7 +45,7 @@ static void put(const char *text)
     (void)!write(STDERR_FILENO, text, strlen(text));
 }
 
-/* Only calls that a signal handler may make. */
+/* Async-signal-safe functions only. */
 static void tell(void)
 {
     if (command[0] == 0)
@@ -82,7 +82,7 @@ static void tell_and_die(int number)
 void failure_install(void)
 {
     (void)signal(SIGABRT, tell_and_die);
-    /* A sanitizer reports a fault itself, and then calls back. */
+    /* A sanitizer reports the fault itself, and then calls this callback. */
     if (&__sanitizer_set_death_callback != NULL)
         __sanitizer_set_death_callback(tell);
     else

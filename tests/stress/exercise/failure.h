@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Failures: what was wrong, and how to have it again.  A failure ends the process, as the simulator's
- * reports and the sanitizers' do; whatever ends it, the programme and the last operations of each
- * thread are printed.
- */
+/* Failures: the cause, and the command that repeats it. A failure ends the process, as reports of the simulator and
+ * the sanitizers do; in each case the program and the last operations of each thread are printed. */
 #ifndef XSEG_TESTS_EXERCISE_FAILURE_H
 #define XSEG_TESTS_EXERCISE_FAILURE_H
 
@@ -11,7 +8,7 @@
 
 _Noreturn void failure(const char *form, ...) __attribute__((format(printf, 1, 2)));
 
-/* End the process unless a condition holds; with the library's last sentence. */
+/* End the process unless a condition holds; prints the library's last error message. */
 #define CHECK(condition)                                                                  \
     do {                                                                                  \
         if (!(condition)) {                                                               \
@@ -21,13 +18,13 @@ _Noreturn void failure(const char *form, ...) __attribute__((format(printf, 1, 2
         }                                                                                 \
     } while (0)
 
-/* Print programmes and operations when the process is ended. */
+/* Print the program and its operations when the process ends abnormally. */
 void failure_install(void);
 
-/* What is under way: a command that repeats it; "" when nothing is. */
-void failure_set_programme(const char *command);
+/* The command that repeats the active program; "" if there is none. */
+void failure_set_program(const char *command);
 
-/* A thread's operations, in a ring.  `thread` is its number, from 0 to 7. */
+/* Record an operation of a thread in a ring. `thread` is its index, from 0 to 7. */
 void failure_note(unsigned thread, const char *form, ...) __attribute__((format(printf, 2, 3)));
 void failure_forget(void);
 

@@ -7,17 +7,17 @@
 #include <stdio.h>
 
 #include "tests/stress/exercise/failure.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 #include "xseg/sim.h"
 
 #define SLOTS 4u
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_uint_fast64_t epoch; /* two a change, and one while faults are set */
+static atomic_uint_fast64_t epoch; /* 2 per change, plus 1 while faults are set */
 static uint64_t count;
 static unsigned next, held_devices;
 
-/* What the library calls.  NULL: any call. */
+/* Driver calls of the library. NULL: any call. */
 static const char *const names[] = {
     NULL,
     "cuMemCreate",
@@ -60,7 +60,7 @@ static const int errors[] = {2, 2, 1, 999, 801};
 
 static uint64_t draw(uint64_t *state, uint64_t bound)
 {
-    return (draw_next(state) >> 16) % bound;
+    return (rng_next(state) >> 16) % bound;
 }
 
 uint64_t fault_epoch(void)
@@ -78,7 +78,7 @@ uint64_t fault_count(void)
     return count;
 }
 
-/* Somebody else takes most of a device, or of the addresses. */
+/* Another process uses most of a device's memory, or of the addresses. */
 static void hold(uint64_t *state, unsigned devices, char *text, unsigned bytes)
 {
     const unsigned device = (unsigned)draw(state, devices);
@@ -109,7 +109,7 @@ static void refuse(uint64_t *state, char *text, unsigned bytes)
     if (fault.every == 0 && fault.call != NULL && draw(state, 2) == 0 &&
         (fault.call[5] == 'U' || fault.call[5] == 'S'))
         fault.halfway = draw(state, 4);
-    /* Half-way is of unmap and set-access alone. */
+    /* Only unmap and set-access can fail halfway. */
     if (xseg_sim_fault_set(slot, &fault) != XSEG_OK) {
         fault.halfway = 0;
         CHECK(xseg_sim_fault_set(slot, &fault) == XSEG_OK);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Faults that come and go.  The n-th call fails, of any name or of one, or every n-th; or all calls of
- * one or two names fail until the fault is lifted.  Somebody else takes the memory of a device, or
- * addresses.
+ * Faults that are set and lifted. The n-th call fails, of any name or of one, or every n-th call; or all calls of one
+ * or two names fail until the fault is lifted. Or another process uses the memory of a device, or addresses.
  *
- * Threads: any.
+ * Thread safety: any thread.
  */
 #ifndef XSEG_TESTS_EXERCISE_FAULT_H
 #define XSEG_TESTS_EXERCISE_FAULT_H
@@ -12,19 +11,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Set one; what it is follows from the number.  `text` gets its name. */
+/* Set a fault that is determined by `draw`; `text` receives its name. */
 void fault_set(uint64_t draw, unsigned devices, char *text, unsigned bytes);
 
-/* Take all of them back. */
+/* Lift all faults. */
 void fault_lift(void);
 
-/* A number that rises whenever a fault is set or lifted; odd while any may strike. */
+/* A counter that rises whenever a fault is set or lifted; odd while a fault is set. */
 uint64_t fault_epoch(void);
 
-/* Whether none can have struck since then. */
+/* Whether no fault can have occurred since then. */
 bool fault_was_none(uint64_t epoch);
 
-/* How many were set so far. */
+/* The number of faults so far. */
 uint64_t fault_count(void);
 
 #endif

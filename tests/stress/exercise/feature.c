@@ -13,7 +13,7 @@ static const char *const names[FEATURE_COUNT] = {
 
 static atomic_uint_fast64_t met[FEATURE_COUNT][FEATURE_COUNT][2];
 
-/* Pairs that exclude each other: a pool or a block that has one cannot have the other. */
+/* Pairs that exclude each other: a pool or a block with one cannot have the other. */
 static const struct {
     enum feature one;
     uint64_t others;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Features, and how often two of them met: were in force, or used, on one pool, block, stream or device
- * when it was operated upon.
- */
+/* Features, and how often each pair met: both were in effect, or used, on one pool, block, stream or device during
+ * an operation. */
 #ifndef XSEG_TESTS_EXERCISE_FEATURE_H
 #define XSEG_TESTS_EXERCISE_FEATURE_H
 
@@ -43,19 +41,19 @@ enum feature {
 /* The features of a paused pool. */
 #define FEATURES_AWAY (FEATURE(AWAY_NOTHING) | FEATURE(AWAY_HOST) | FEATURE(AWAY_FILE))
 
-/* All of a set have met; `served`: in a call that succeeded. */
+/* All features of a set have met; `served`: in a call that succeeded. */
 void feature_meet(uint64_t set, bool served);
 
 /* Print the pairs and their counts. */
 void feature_print(void);
 
-/* How many pairs can meet, and how many have. */
+/* The number of pairs that can meet; `reached`: that have met. */
 unsigned feature_pairs(unsigned *reached);
 
-/* The first pair that can meet and has not, as "a with b"; NULL: there is none. */
+/* The first pair that can meet but has not, as "a with b"; NULL: none. */
 const char *feature_missing(void);
 
-/* The first pair of features that exclude each other and have met all the same, as "a with b"; NULL: there is none. */
+/* The first pair of exclusive features that have met, as "a with b"; NULL: none. */
 const char *feature_wrongly_met(void);
 
 #endif

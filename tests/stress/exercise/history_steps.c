@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about what happened. */
+/* Steps about the history. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 struct look {
     struct world *world;
     uint64_t left;
-    uint32_t order, stack; /* order: the last number drawn */
+    uint32_t order, stack; /* order: the last sequence number */
     uint64_t time_ns;
 };
 
@@ -20,7 +20,7 @@ static bool see_frame(void *context, const struct xseg_history_frame *frame)
     return true;
 }
 
-/* The numbers that memory draws when it passes between streams rise. */
+/* Sequence numbers of memory that passes between streams rise. */
 static bool see_event(void *context, const struct xseg_history_entry *entry)
 {
     struct look *look = context;
@@ -70,7 +70,7 @@ static void set_hook(struct worker *worker)
     (void)CALL(xseg_history_set_hook, worker->world->allocator, chance(worker, 2) ? &hook : NULL);
 }
 
-/* Of what is there, whatever the other threads do meanwhile. */
+/* Of the current state, whatever other threads do concurrently. */
 static void write_snapshot(struct worker *worker, uint64_t epoch)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
@@ -88,7 +88,7 @@ static void write_snapshot(struct worker *worker, uint64_t epoch)
     CHECK(path != NULL || status != XSEG_OK || unlink(name) == 0);
 }
 
-/* A burst of requests, each with a label of its own: the texts of most of them are dropped. */
+/* A burst of requests, each with its own label: most of the labels are dropped. */
 static void label_requests(struct worker *worker, uint64_t epoch)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
@@ -117,7 +117,7 @@ void step_history(struct worker *worker)
     xseg_status status = CALL(xseg_for_each_event, world->allocator,
                               chance(worker, 2) ? -1 : any_device(worker), see_event, &look, NULL);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
-    /* Without a stack there is none of number 0. */
+    /* Without a stack, ID 0 is unknown. */
     status = CALL(xseg_history_stack, world->allocator, look.stack, see_frame, NULL);
     CHECK(status == (look.stack != 0 ? XSEG_OK : XSEG_ERR_ARGUMENT));
     (void)CALL(xseg_history_label, world->allocator, label[below(worker, 4)], NULL);

@@ -24,7 +24,7 @@ static void look(const struct kernel *kernel, size_t offset)
     volatile uint64_t *word = (volatile uint64_t *)(kernel->ptr + offset);
     const uint64_t expected = kernel->kind == KERNEL_ZERO ? 0 : word_at(kernel, offset);
 
-    /* What lies behind the bytes that were asked for is not zeroed. */
+    /* Bytes past the requested size are not zeroed. */
     if (kernel->kind == KERNEL_ZERO && offset + sizeof(*word) > kernel->bytes)
         return;
     if (kernel->kind == KERNEL_WRITE)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Kernels: work that writes or reads a block, in the order of its stream.
+ * Kernels: work that writes or reads a block, in stream order.
  *
- * A kernel writes words at sampled places, of a block's number and of where they lie in it, or compares
- * them, or expects zeros.  Places are multiples of 64 KiB of the address, and all of a small block: two
- * blocks that overlap by so much share one.  It touches all of the block, so that the strict simulator
- * ends the process if a page goes beneath it.
+ * A kernel writes words at sampled offsets, derived from the block's number and the offset, or compares them, or
+ * expects zeros. Offsets are multiples of 64 KiB of the address, and all words of a small block: two blocks that
+ * overlap by this much share one. A kernel touches the whole block, so that the strict simulator ends the process if
+ * one of its pages is unmapped.
  *
- * Where memory has no bytes (under ThreadSanitizer) only the touches are left.
+ * Where memory has no bytes (with ThreadSanitizer) only the touches remain.
  */
 #ifndef XSEG_TESTS_EXERCISE_KERNEL_H
 #define XSEG_TESTS_EXERCISE_KERNEL_H
@@ -18,7 +18,7 @@
 
 #include "xseg/xseg.h"
 
-/* ThreadSanitizer bears no memory at most addresses of the simulated machine. */
+/* ThreadSanitizer does not support memory at most addresses of the simulated machine. */
 #if defined(__SANITIZE_THREAD__)
 #define KERNEL_BYTES false
 #elif defined(__has_feature)
@@ -32,20 +32,20 @@
 
 enum kernel_kind { KERNEL_WRITE, KERNEL_READ, KERNEL_ZERO };
 
-/* What a kernel works on. */
+/* The memory that a kernel uses. */
 struct kernel {
     enum kernel_kind kind;
     char *ptr;
-    const char *like; /* the address of the block; ptr is another name of its memory, or the same */
+    const char *like; /* the address of the block; ptr is an alias of its memory, or equal */
     size_t bytes;
     uint64_t number; /* of the block */
 };
 
-/* Queue it on a stream, behind work that takes some time. */
+/* Queue the kernel on a stream, after work of some duration. */
 void kernel_launch(const struct kernel *kernel, int device, xseg_stream stream,
                    uint64_t nanoseconds);
 
-/* How many kernels have looked at contents so far. */
+/* The number of kernels that have compared contents so far. */
 uint64_t kernel_count(void);
 
 #endif

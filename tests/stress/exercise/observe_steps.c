@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Observers: some free blocks when memory is short, and one keeps account of blocks from the beginning. */
+/* Observers: some free blocks under memory pressure, and one tracks blocks from the beginning. */
 #include "tests/stress/exercise/world.h"
-#include "tests/support/draw.h"
+#include "tests/support/rng.h"
 
 static void see_mapping(void *context, const struct xseg_mapping *mapping)
 {
@@ -11,7 +11,7 @@ static void see_mapping(void *context, const struct xseg_mapping *mapping)
     CHECK(mapping->device >= 0 && mapping->device < (int)world->options.devices);
 }
 
-/* In the thread that asks, whose blocks are its own. */
+/* In the requesting thread, which owns the blocks. */
 static bool free_something(void *context, const struct xseg_oom_info *shortage)
 {
     struct worker *worker = world_worker;

@@ -151,10 +151,10 @@ void release_tag(struct worker *worker, unsigned at)
 {
     struct tag *tag = worker->tag[at];
 
-    /* The library holds it for as long as it is captured into, or routed to. */
+    /* The library retains the pool during a capture or a route. */
     if (tag->is_capturing && chance(worker, 2))
         end_capture(worker);
-    /* The graph that runs there cannot be waited for. */
+    /* It is impossible to wait for the graph that runs there. */
     if (tag->replayed_on != NULL && tag->replayed_on->is_captured)
         return;
     if (tag->is_routed && worker->left_routed == NULL && chance(worker, 2))
@@ -184,7 +184,7 @@ void step_release(struct worker *worker)
         release_tag(worker, at);
 }
 
-/* A block comes, goes, and is asked for at its address, where another thread may have been faster. */
+/* A block is allocated, freed, and requested at its address, where another thread may have been faster. */
 void step_place(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
@@ -219,7 +219,7 @@ static bool accepts(void *context, xseg_stream stream)
 {
     const struct world *world = context;
 
-    /* Accept some streams, and others in another programme. */
+    /* Accept some streams, and other streams in another program. */
     return ((uintptr_t)stream / 16 + world->options.seed) % 3 != 0;
 }
 
@@ -258,7 +258,7 @@ void step_route_end(struct worker *worker)
 
 /* --- Marks. --- */
 
-/* A marked device is left alone for a few calls of this thread; other threads go on meanwhile. */
+/* This thread does not use a marked device for a few calls; other threads continue. */
 void step_mark(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
@@ -301,7 +301,7 @@ static xseg_status pause_tag(struct worker *worker, struct tag *tag, uint64_t *f
     }
 }
 
-/* Under tag->contents. */
+/* The caller holds tag->contents. */
 static void pause_here(struct worker *worker, struct tag *tag)
 {
     const uint64_t epoch = fault_epoch();
@@ -319,7 +319,7 @@ static void pause_here(struct worker *worker, struct tag *tag)
           !fault_was_none(epoch) || (status == XSEG_ERR_PAUSED && tag->is_evicted));
     if (status == XSEG_ERR_PAUSED || (status != XSEG_OK && fault_was_none(epoch)))
         return;
-    /* Where undoing was refused, too, it is paused, and everything comes back. */
+    /* If the rollback failed as well, the pool is paused, and resume restores everything. */
     tag->is_evicted = true;
     tag->may_be_paused = status != XSEG_OK;
     if (feature == FEATURE(AWAY_NOTHING) && status == XSEG_OK)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about elastic ranges: a range comes, is used, and ends, while no other operation is under way. */
+/* Steps about elastic ranges: a range is created, used, and destroyed, while no other operation is active. */
 #include <string.h>
 
 #include "tests/stress/exercise/driver.h"
@@ -7,7 +7,7 @@
 
 #define GRANULES 12u
 
-/* A range, and which of its granules this step holds. */
+/* A range, and the granules that this step holds. */
 struct ranged {
     struct xseg_range *range;
     struct stream *stream;
@@ -40,7 +40,7 @@ static bool reserve(struct worker *worker, struct ranged *ranged)
     return status == XSEG_OK;
 }
 
-/* Do one thing with a range; what is refused is refused with a sentence, and shows nowhere. */
+/* One operation on a range; a rejected operation has an error message and no effect. */
 static void use(struct worker *worker, struct ranged *ranged)
 {
     struct xseg_range *range = ranged->range;
@@ -74,7 +74,7 @@ static void use(struct worker *worker, struct ranged *ranged)
     }
 }
 
-/* Give everything up, which must succeed without faults. */
+/* Release everything, which must succeed without faults. */
 static void end(struct worker *worker, struct ranged *ranged)
 {
     const xseg_stream stream = ranged->stream->handle;

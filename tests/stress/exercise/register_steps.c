@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about registrations: each run is registered with the simulator, which ends the process where its memory goes. */
+/* Steps about registrations: each run is registered with the simulator, which ends the process if its memory is
+ * unmapped. */
 #include <unistd.h>
 
 #include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/world.h"
 #include "xseg/sim.h"
 
-/* A run that the simulator's registrar does not take, as its pages were made without rdma, has the handle NULL. */
+/* A run that the simulator's registrar rejects, because its pages were created without rdma, has the handle NULL. */
 static bool enter(void *context, struct xseg_registered *run)
 {
     struct registered *mine = context;

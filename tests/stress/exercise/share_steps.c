@@ -3,7 +3,7 @@
 #include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/kernel.h"
 #include "tests/stress/exercise/world.h"
-#include "tests/support/exported.h"
+#include "tests/support/exported_handles.h"
 
 void step_pin(struct worker *worker)
 {
@@ -43,7 +43,7 @@ void step_unpin(struct worker *worker)
 
 /* --- Shares. --- */
 
-/* What was imported has what was exported, as long as the block lives and is not written anew. */
+/* The imported memory has the exported contents until the block is freed or rewritten. */
 static void read_import(struct share *share, const struct block *block)
 {
     const unsigned epoch = block->tag == NULL ? 0 : atomic_load(&block->tag->epoch);
@@ -57,9 +57,9 @@ static void read_import(struct share *share, const struct block *block)
     share->stream = block->last;
 }
 
-/* Export by raw handles, or by a token.  On XSEG_OK, the caller drops the handles. */
+/* Export by raw handles, or by a token. On XSEG_OK, the caller releases the handles. */
 static xseg_status export_block(struct xseg_allocator *allocator, void *ptr,
-                                struct exported *exported, struct xseg_export_token *token)
+                                struct exported_handles *exported, struct xseg_export_token *token)
 {
     if (token != NULL)
         return CALL(xseg_export, allocator, ptr, token, &exported->offset);
@@ -71,9 +71,10 @@ static xseg_status export_block(struct xseg_allocator *allocator, void *ptr,
     return status;
 }
 
-/* Import what was exported by a token, or by raw handles. */
-static void import_share(struct worker *worker, struct share *mine, struct exported *exported,
-                         const struct xseg_export_token *token, struct block *block)
+/* Import by a token, or by raw handles. */
+static void import_share(struct worker *worker, struct share *mine,
+                         struct exported_handles *exported, const struct xseg_export_token *token,
+                         struct block *block)
 {
     const uint64_t epoch = fault_epoch();
     const xseg_status status =
@@ -87,10 +88,10 @@ static void import_share(struct worker *worker, struct share *mine, struct expor
                  mine->imported);
     note_features(worker->world, FEATURE(IMPORT) | FEATURE(EXPORT), block->device, block->tag,
                   block, status == XSEG_OK);
-    /* A device that faults have taken for one without pages maps no pages of others, either. */
+    /* A device that faults have made appear without pages does not map pages of other devices either. */
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_UNSUPPORTED && fault_count() != 0));
-    exported_drop(exported);
+    export_handles_close(exported);
     if (status != XSEG_OK)
         return;
     if (block_enter(block)) {
@@ -107,7 +108,7 @@ void step_share(struct worker *worker)
     struct world *world = worker->world;
     struct share *mine = &worker->share[below(worker, WORLD_SHARES)];
     struct block *block = any_block(worker);
-    struct exported exported;
+    struct exported_handles exported;
     struct xseg_export_token token;
 
     /* Prefer a block that can be exported. */
@@ -157,7 +158,7 @@ static void end_import(struct worker *worker, struct share *share)
         read_import(share, block);
         block_leave(block);
     }
-    /* Work from before a capture began cannot be waited for during it. */
+    /* Work from before a capture cannot be waited for during it. */
     if (share->stream != NULL && share->stream->is_captured)
         return;
     if (share->stream != NULL)
@@ -181,7 +182,7 @@ void end_share(struct worker *worker, struct share *share)
     share->exported = NULL;
 }
 
-/* Either side is done with it first. */
+/* Either side releases the memory first. */
 void step_share_end(struct worker *worker)
 {
     struct share *share = &worker->share[below(worker, WORLD_SHARES)];
@@ -196,7 +197,7 @@ void step_share_end(struct worker *worker)
 
 /* --- Peers. --- */
 
-/* Work of a peer on a block, which ends before the block can go. */
+/* Work of a peer on a block, which ends before the block may be freed. */
 static void work_of_peer(struct worker *worker, const struct block *block, int peer)
 {
     const struct stream *stream = &worker->own[peer][below(worker, WORLD_OWN)];

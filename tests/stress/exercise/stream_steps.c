@@ -19,7 +19,7 @@ void step_finish(struct worker *worker)
         driver_finish(stream->device, stream->handle);
 }
 
-/* Of streams of its own, on which nobody else queues anything. */
+/* On separate streams, which no other thread uses. */
 void step_passed(struct worker *worker)
 {
     const int device = any_device(worker);
@@ -33,7 +33,7 @@ void step_passed(struct worker *worker)
     failure_note(worker->number, "passed stream %p", (void *)stream->handle);
 }
 
-/* Forget the name of a stream: nothing is queued by it any more. */
+/* Drop the handle of a stream: it queues no more work. */
 static void forget_stream(struct worker *worker, const struct stream *stream)
 {
     for (unsigned i = 0; i < WORLD_BLOCKS; i++) {
@@ -69,14 +69,14 @@ static bool is_worked_on(const struct worker *worker, const struct stream *strea
     return false;
 }
 
-/* A stream goes, with work still queued on what was freed, and another takes its place. */
+/* A stream is retired with work queued on freed blocks, and another stream takes its slot. */
 void step_gone(struct worker *worker)
 {
     const int device = any_device(worker);
     struct stream *stream = &worker->own[device][below(worker, WORLD_OWN)];
     const uint64_t epoch = fault_epoch();
 
-    /* What is live is not to be waited for by a name that is gone. */
+    /* A retired handle cannot be used to wait for live blocks. */
     if (is_worked_on(worker, stream) && !stream->is_captured)
         driver_finish(device, stream->handle);
     const xseg_status status =
@@ -133,14 +133,14 @@ void step_capture_join(struct worker *worker)
     worker->capture.joined = stream;
 }
 
-/* What the graph refers to: some blocks of the pool, which may be freed by now. */
+/* The blocks of the pool to which the graph refers; some may be freed by now. */
 static void keep_graph(struct worker *worker, struct tag *tag)
 {
     tag->graph_size = 0;
     for (unsigned i = 0; i < WORLD_BLOCKS && tag->graph_size < 4; i++) {
         const struct block *block = &worker->block[i];
 
-        /* Pages of its own go with a block, whatever refers to them. */
+        /* Dedicated pages are released with a block, whatever refers to them. */
         if (block->ptr != NULL && block->tag == tag && block->home == worker->capture.origin &&
             !(block->features & (FEATURE(GUARD) | FEATURE(UNMAP)))) {
             tag->graph[tag->graph_size].ptr = block->ptr;
@@ -178,7 +178,7 @@ void step_capture_end(struct worker *worker)
     end_capture(worker);
 }
 
-/* The graph runs: its pool keeps the memory that it refers to, whatever became of the blocks. */
+/* Launch the graph: its pool keeps the memory to which it refers, even if blocks were freed. */
 void step_replay(struct worker *worker)
 {
     struct tag *tag = any_own_tag(worker);

@@ -7,8 +7,8 @@
 
 #include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/kernel.h"
-#include "tests/support/draw.h"
-#include "tests/support/scene.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
 
 #define LEGACY     ((xseg_stream)1)
 #define PER_THREAD ((xseg_stream)2)
@@ -17,7 +17,7 @@ _Thread_local struct worker *world_worker;
 
 uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return (draw_next(&worker->random) >> 16) % bound;
+    return (rng_next(&worker->random) >> 16) % bound;
 }
 
 bool chance(struct worker *worker, unsigned of)
@@ -27,7 +27,7 @@ bool chance(struct worker *worker, unsigned of)
 
 static uint64_t world_below(struct world *world, uint64_t bound)
 {
-    return (draw_next(&world->random) >> 16) % bound;
+    return (rng_next(&world->random) >> 16) % bound;
 }
 
 /* --- Opening. --- */
@@ -36,7 +36,7 @@ static void heed_log(void *context, enum xseg_log_level level, const char *line)
 {
     const struct world *world = context;
 
-    /* An error says that something was lost, which takes a fault. */
+    /* An error reports a loss, which requires a fault. */
     if (level == XSEG_LOG_ERROR && world->options.faults == 0)
         failure("logged without a fault: %s", line);
 }
@@ -56,11 +56,11 @@ static void open_machine(struct world *world)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
-    /* A machine has files of its own once it has memory with contents. */
+    /* A machine with contents of memory has open files. */
     CHECK(xseg_sim_reset(&settings) == XSEG_OK);
     take_first_stack();
     CHECK(xseg_sim_reset(&settings) == XSEG_OK);
-    world->files = scene_open_files();
+    world->files = env_open_fds();
     world->memory = (64 + world_below(world, 193)) * 2 * MIB;
     settings.devices = world->options.devices;
     settings.memory_bytes = world->memory;
@@ -90,14 +90,14 @@ void world_open(struct world *world, const struct world_options *options)
         for (unsigned i = 0; i < WORLD_SHARED; i++)
             world->shared[device][i] =
                 (struct stream){.handle = i == 0 ? NULL : driver_stream(device), .device = device};
-    world->features = world_configuration(world, draw_next(&world->random), config, sizeof(config));
+    world->features = world_configuration(world, rng_next(&world->random), config, sizeof(config));
     world->is_exportable = strstr(config, "exportable:True") != NULL;
     if (options->has_background_thread)
         (void)strcat(config, ",background_thread:True");
-    how.driver = scene_driver();
+    how.driver = env_driver();
     how.log = heed_log;
     how.log_context = world;
-    how.clock = scene_clock;
+    how.clock = env_clock;
     CHECK(CALL(xseg_open, config, &how, &world->allocator) == XSEG_OK);
     failure_note(0, "opened with %s", config);
     if (world_below(world, 4) == 0)
@@ -149,7 +149,7 @@ void worker_close(struct worker *worker)
         while (worker->tag[i] != NULL)
             release_tag(worker, i);
     end_left_routes(worker);
-    /* Before the thread ends, and its stream with it. */
+    /* Before the thread exits, and its stream with it. */
     finish_streams(worker);
     world_worker = NULL;
 }
@@ -163,7 +163,7 @@ static void close_allocator(struct world *world)
     how.wait = true;
     CHECK(CALL(xseg_trim, world->allocator, NULL, &how, NULL) == XSEG_OK);
     world_check(world);
-    /* What the background thread had claimed before the trim it has put into the page cache by now. */
+    /* Blocks that the background thread had claimed before the trim are in the page cache now. */
     CHECK(CALL(xseg_trim, world->allocator, NULL, &how, NULL) == XSEG_OK);
     for (int device = 0; device < (int)world->options.devices; device++) {
         struct xseg_scope where = XSEG_SCOPE_ALL;
@@ -191,7 +191,7 @@ static void close_allocator(struct world *world)
     if (xseg_sim_leaks(left, sizeof(left)) != 0)
         failure("left behind: %s", left);
     CHECK(xseg_sim_reset(&settings) == XSEG_OK);
-    CHECK(scene_open_files() == world->files);
+    CHECK(env_open_fds() == world->files);
 }
 
 void world_close(struct world *world)
@@ -227,7 +227,7 @@ struct stream *any_stream(struct worker *worker, int device)
 {
     const uint64_t at = below(worker, WORLD_SHARED + WORLD_OWN + 1);
 
-    /* What a capture is about is met more often. */
+    /* Devices of the current capture are chosen more often. */
     if (worker->capture.tag != NULL && worker->capture.tag->device == device && chance(worker, 2))
         return worker->capture.joined != NULL && chance(worker, 3) ? worker->capture.joined
                                                                    : worker->capture.origin;
@@ -358,7 +358,7 @@ void note_features(struct world *world, uint64_t own, int device, struct tag *ta
         atomic_fetch_or(&tag->features, all & lasting);
 }
 
-/* Announce a stream, unless it is the block's own; false if that was refused. */
+/* Record a use by a stream, unless it is the block's own; false if the call failed. */
 static bool announce(struct worker *worker, struct block *block, const struct stream *stream)
 {
     const uint64_t epoch = fault_epoch();
@@ -375,12 +375,12 @@ static bool announce(struct worker *worker, struct block *block, const struct st
 
 void block_work(struct worker *worker, struct block *block, struct stream *stream, bool writes)
 {
-    /* Never without an end: cuMemFree waits for work, and for that would wait for ever. */
+    /* Never open-ended: cuMemFree waits for work, and would wait forever. */
     const uint64_t time = chance(worker, 64) ? UINT64_C(5000000000) : 1 + below(worker, 10000000);
     struct kernel kernel = {KERNEL_READ, block->ptr, block->ptr, block->bytes, 0};
     const unsigned epoch = block->tag == NULL ? 0 : atomic_load(&block->tag->epoch);
 
-    /* To wait for a stream that is being captured would be to join its capture. */
+    /* Waiting for a capturing stream would join its capture. */
     if (block->is_out_of_reach ||
         (block->last != NULL && block->last->is_captured && block->last != stream) ||
         !announce(worker, block, stream))

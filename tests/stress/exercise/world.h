@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A world: one allocator on a fresh simulated machine, and what a programme holds of it.
+ * A world: one allocator on a fresh simulated machine, and the state of a program.
  *
- *   programme  operations of one or more workers on one world, from its opening to its end; which ones
- *              follows from its seed
- *   worker     a thread with blocks, streams and pools of its own
- *   tag        a private pool, as its worker knows it; other workers allocate from it, too
- *   away       a paused pool's memory
+ *   program  operations of one or more workers on one world, from its opening to its end, determined by its seed
+ *   worker   a thread with its own blocks, streams and pools
+ *   tag      a private pool, as its worker sees it; other workers allocate from it, too
+ *   away     the memory of a paused pool
  *
- * Locking: operations hold `lock` for reading.  One that may run beside no other (xseg_pool_restore, a
- * look at everything) holds it for writing, and may then touch what other workers have.  A tag's
- * `contents` is held for reading while work on its blocks is queued, and for writing while it is paused
- * or resumed; behind `lock`.
+ * Locking: operations hold `lock` for reading.  An operation that must run alone (xseg_pool_restore, a check of
+ * everything) holds it for writing, and may then access the state of other workers.  A tag's `contents` is held for
+ * reading while work on its blocks is queued, and for writing during a pause or resume; it is acquired after `lock`.
  */
 #ifndef XSEG_TESTS_EXERCISE_WORLD_H
 #define XSEG_TESTS_EXERCISE_WORLD_H
@@ -28,11 +26,10 @@
 #include "tests/stress/exercise/feature.h"
 #include "xseg/xseg.h"
 
-#define WORLD_WORKERS 8u
-#define WORLD_DEVICES 4u
-#define WORLD_SHARED \
-    4u /* streams of each device that all workers use; the first is the legacy one */
-#define WORLD_OWN        2u /* streams of each device that one worker uses, which come and go */
+#define WORLD_WORKERS    8u
+#define WORLD_DEVICES    4u
+#define WORLD_SHARED     4u /* streams of each device that all workers use; first the legacy stream */
+#define WORLD_OWN        2u /* streams of each device that one worker creates and destroys */
 #define WORLD_BLOCKS     96u
 #define WORLD_TAGS       3u /* of a worker at a time */
 #define WORLD_TAGS_MOST  4096u
@@ -48,21 +45,22 @@ struct stream {
     xseg_stream handle;
     int device;
     bool is_own;
-    bool is_per_thread; /* its handle means another stream in another thread */
-    bool is_captured;   /* what is queued on it goes into a graph; own ones only */
+    bool is_per_thread; /* its handle denotes another stream in another thread */
+    bool is_captured;   /* work queued on it is captured into a graph; own streams only */
 };
 
 struct tag {
     struct xseg_pool *pool;
     int device;
-    unsigned holders; /* the worker's; 0: released */
+    unsigned holders; /* references of the worker; 0: released */
     pthread_rwlock_t contents;
     bool is_evicted;    /* the memory of its blocks must not be touched; under `contents` */
     atomic_uint epoch;  /* of its contents: they are lost when it changes */
-    bool may_be_paused; /* a pause failed, and perhaps so did its undoing */
+    bool may_be_paused; /* a pause failed, and perhaps its rollback too */
     bool is_routed, is_capturing;
-    atomic_uint_fast64_t features; /* that it has, or that are in force */
-    struct stream *replayed_on; /* where the graph that was captured into it runs; NULL: nowhere */
+    atomic_uint_fast64_t features; /* used or in effect */
+    struct stream
+        *replayed_on; /* the stream on which the graph that was captured into it runs; NULL: none */
     struct {
         const void *ptr;
         size_t bytes;
@@ -78,37 +76,37 @@ struct tag {
 };
 
 struct block {
-    char *ptr; /* NULL: there is none */
+    char *ptr; /* NULL: none */
     size_t bytes;
     uint64_t number;
     int device;
     struct tag *tag;      /* NULL: the default pool */
-    struct stream *home;  /* the stream it was allocated on; NULL: it is gone */
-    struct stream *last;  /* that work on it comes behind; NULL: it has finished */
-    bool is_out_of_reach; /* it comes behind a stream that is not this worker's */
-    bool is_written;      /* it has the contents of its number */
-    unsigned epoch;       /* of the tag's contents when it was written */
+    struct stream *home;  /* the stream on which it was allocated; NULL: destroyed */
+    struct stream *last;  /* the stream with the last work on it; NULL: completed */
+    bool is_out_of_reach; /* ordered after a stream of another worker */
+    bool is_written;      /* it contains the pattern of its number */
+    unsigned epoch;       /* epoch of the tag's contents when it was written */
     uint64_t features;
 };
 
 struct pin {
-    const char *ptr; /* NULL: there is none */
+    const char *ptr; /* NULL: none */
     size_t bytes;
 };
 
 struct registered {
-    uint64_t id; /* 0: there is none */
+    uint64_t id; /* 0: none */
     atomic_uint runs;
 };
 
 struct share {
-    void *exported; /* NULL: not, or not any more */
+    void *exported; /* NULL: not exported, or released */
     void *imported; /* of the block */
     void *base;     /* of the run */
     int device;
     size_t bytes;
     uint64_t number;       /* of the block */
-    struct stream *stream; /* that read what was imported; NULL: none */
+    struct stream *stream; /* that read the imported memory; NULL: none */
 };
 
 struct world;
@@ -116,63 +114,64 @@ struct world;
 struct worker {
     struct world *world;
     unsigned number;
-    uint64_t random; /* of the operation under way */
+    uint64_t random; /* of the active operation */
     struct block block[WORLD_BLOCKS];
     struct stream own[WORLD_DEVICES][WORLD_OWN];
     struct stream per_thread[WORLD_DEVICES];
     struct tag *_Atomic tag[WORLD_TAGS];
-    struct tag *left_routed; /* released while it was routed to; NULL: there is none */
+    struct tag *left_routed; /* released while it was the target of a route; NULL: none */
     struct pin pin[WORLD_PINS];
     struct registered registered[WORLD_REGISTERED];
     struct share share[WORLD_SHARES];
     struct {
-        struct tag *tag; /* NULL: nothing is being captured */
+        struct tag *tag; /* NULL: no capture is active */
         struct stream *origin, *joined;
     } capture;
-    uint64_t observer[WORLD_OBSERVERS]; /* 0: there is none */
-    struct block *held;                 /* under way: observers leave it alone */
+    uint64_t observer[WORLD_OBSERVERS]; /* 0: none */
+    struct block *held;                 /* in use: observers skip it */
     uint64_t blocks_made;
 };
 
-/* What a programme is. */
+/* The options of a program. */
 struct world_options {
     uint64_t seed;
     unsigned threads, devices;
-    unsigned faults; /* of 1000 operations, how many set one */
+    unsigned faults; /* faults per 1000 operations */
     bool has_background_thread;
 };
 
 struct world {
     struct world_options options;
-    uint64_t random; /* for what is not an operation of a worker */
+    uint64_t random; /* for choices outside of operations */
     struct xseg_allocator *allocator;
     pthread_rwlock_t lock;
     struct stream shared[WORLD_DEVICES][WORLD_SHARED];
     struct worker *worker;
-    struct tag *_Atomic tag[WORLD_TAGS_MOST]; /* all that there were */
+    struct tag *_Atomic tag[WORLD_TAGS_MOST]; /* all tags that ever existed */
     atomic_uint tags;
-    atomic_uint_fast64_t features; /* that the configuration puts in force */
+    atomic_uint_fast64_t features; /* that the configuration enables */
     atomic_uint_fast64_t device_features[WORLD_DEVICES];
-    atomic_uint_fast64_t own_bytes[WORLD_DEVICES]; /* that pools' own functions have given */
+    atomic_uint_fast64_t
+        own_bytes[WORLD_DEVICES]; /* that allocation functions of pools have returned */
     uint64_t memory;
     atomic_bool was_reset; /* the totals of the statistics */
     atomic_bool had_second, had_shares;
     bool without_peers;
     bool is_exportable;                                /* as the configuration says */
     atomic_bool allowed[WORLD_DEVICES][WORLD_DEVICES]; /* [owner][peer] */
-    uint64_t tracer;                                   /* since the beginning; 0: there is none */
-    atomic_int_fast64_t traced, traced_bytes;          /* blocks that the trace says are live */
-    unsigned files;                                    /* open before the allocator was */
+    uint64_t tracer;                                   /* since the beginning; 0: none */
+    atomic_int_fast64_t traced, traced_bytes;          /* allocated blocks according to the trace */
+    unsigned files;                                    /* open before the allocator was opened */
 };
 
-/* The worker of the calling thread; NULL: it is none. */
+/* The worker of the calling thread; NULL: not a worker. */
 extern _Thread_local struct worker *world_worker;
 
-/* Random numbers of the operation under way. */
+/* Random numbers of the active operation. */
 uint64_t below(struct worker *worker, uint64_t bound);
 bool chance(struct worker *worker, unsigned of);
 
-/* Set up and take down; a worker in its own thread. */
+/* Open and close a world; a worker in its own thread. */
 void world_open(struct world *world, const struct world_options *options);
 void world_close(struct world *world);
 void worker_open(struct worker *worker);
@@ -184,11 +183,11 @@ int any_device(struct worker *worker);
 struct stream *any_stream(struct worker *worker, int device);
 /* NULL: this worker has no such stream. */
 struct stream *find_stream(struct worker *worker, int device, xseg_stream handle);
-struct tag *any_own_tag(struct worker *worker); /* that is held; NULL: there is none */
-struct block *any_block(struct worker *worker); /* that is live; NULL: there is none */
+struct tag *any_own_tag(struct worker *worker); /* retained; NULL: none */
+struct block *any_block(struct worker *worker); /* allocated; NULL: none */
 struct block *free_block(struct worker *worker);
 size_t any_size(struct worker *worker);
-/* The word of each request of so many bytes. */
+/* The user value of each request of this size. */
 static inline void *word_of(uint64_t bytes)
 {
     return (void *)(uintptr_t)(2 * bytes + 1);
@@ -197,23 +196,21 @@ struct tag *find_tag(struct world *world, const struct xseg_pool *pool);
 
 /* --- Work on blocks. --- */
 
-/*
- * Whether a block's memory can be touched, which then stays so until block_leave().
- */
+/* Whether a block's memory can be touched, which remains true until block_leave(). */
 bool block_enter(struct block *block);
 void block_leave(struct block *block);
 
-/* Wait for the streams that this worker uses, but for those that it captures. */
+/* Wait for the streams that this worker uses, except those that it captures. */
 void finish_streams(struct worker *worker);
 
-/* Queue work that writes, or compares, on a stream; other streams than the block's own are announced. */
+/* Queue work that writes or compares on a stream; uses by streams other than the block's own are recorded. */
 void block_work(struct worker *worker, struct block *block, struct stream *stream, bool writes);
 
-/* Features in force at a block, a tag or a device. */
+/* Features in effect at a block, a tag or a device. */
 uint64_t features_of(struct world *world, int device, const struct tag *tag,
                      const struct block *block);
 
-/* An operation with some features of its own has been tried; what was used on a tag stays with it. */
+/* Record that an operation with these features was tried; features used on a tag remain with it. */
 void note_features(struct world *world, uint64_t own, int device, struct tag *tag,
                    const struct block *block, bool served);
 
@@ -234,7 +231,7 @@ step step_history, step_stats, step_explain, step_metrics, step_block, step_text
     step_close, step_fork;
 step step_fault, step_lift, step_quiet;
 
-/* Parts of the end of a worker. */
+/* Parts of the shutdown of a worker. */
 void end_capture(struct worker *worker);
 void end_registered(struct worker *worker, struct registered *mine);
 void end_share(struct worker *worker, struct share *share);
@@ -242,13 +239,13 @@ void free_block_of(struct worker *worker, struct block *block);
 void release_tag(struct worker *worker, unsigned at);
 void end_left_routes(struct worker *worker);
 
-/* A string for xseg_open(), and what it puts in force. */
+/* A string for xseg_open(), and the features that it enables. */
 uint64_t world_configuration(struct world *world, uint64_t seed, char *text, size_t bytes);
 
 /* Observe from the beginning. */
 void world_trace(struct world *world);
 
-/* Check that everything adds up, while no other operation is under way. */
+/* Check all invariants, while no other operation is active. */
 void world_check(struct world *world);
 
 #endif

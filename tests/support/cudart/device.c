@@ -49,7 +49,7 @@ static const struct {
 #undef INTEGER
 };
 
-/* The same for members of type size_t. */
+/* Attributes of type size_t. */
 static const struct {
     size_t offset;
     CUdevice_attribute attribute;

@@ -47,7 +47,7 @@ static void load(void)
 #define RESOLVE(name) resolve(#name, DRIVER_VERSION, &driver.name);
     DRIVER_CALLS(RESOLVE)
 #undef RESOLVE
-    /* From 13.0 on the name stands for a call with an argument, but not in cuda.h. */
+    /* From 13.0 on the name denotes a call with an argument, but not in cuda.h. */
     resolve("cuCtxSynchronize", 2000, &driver.cuCtxSynchronize);
     found = dlsym(library, "xseg_sim_launch");
     memcpy(&driver.launch, &found, sizeof(found));

@@ -2,11 +2,11 @@
 /*
  * A CUDA runtime for tests, on top of a driver: this part finds the driver's functions.
  *
- * The driver is libcuda.so.1, whichever the dynamic loader finds; tests put the simulator there.  A
- * function that the driver lacks answers CUDA_ERROR_NOT_SUPPORTED.
+ * The driver is libcuda.so.1, whichever the dynamic loader finds; tests put the simulator there.  A function that the
+ * driver lacks answers CUDA_ERROR_NOT_SUPPORTED.
  *
- * Every function of the runtime returns through answer(), which turns the driver's error into the
- * runtime's (they have the same numbers) and keeps it for cudaGetLastError().
+ * Every function of the runtime returns through answer(), which turns the driver's error into the runtime's (they have
+ * the same numbers) and keeps it for cudaGetLastError().
  *
  * Threads: any.  Each has a current device and a last error of its own.
  */

@@ -13,7 +13,7 @@
 
 enum { THREADS_MAX = 1024, BLOCKS_RESIDENT = 2 };
 
-/* What a program registers, of which nothing is looked at. */
+/* Registered objects, which are not inspected. */
 void **__cudaRegisterFatBinary(void *image);
 void __cudaRegisterFatBinaryEnd(void **handle);
 void __cudaUnregisterFatBinary(void **handle);

@@ -50,7 +50,7 @@ EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function
     ANSWER(driver.cuLaunchHostFunc(stream, function, argument));
 }
 
-/* What a stream's callback is called with, until it has been. */
+/* The arguments of a stream callback, until it has run. */
 struct callback {
     cudaStream_t stream;
     cudaStreamCallback_t function;

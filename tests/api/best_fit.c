@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: MIT */
+/* Best fit where two rules or two sizes apply. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
+
+/* Of blocks that could grow to one size, the smaller one is taken, although the other cannot grow. */
+TEST(smaller_block_wins_at_equal_growth)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+
+    void *small = env_alloc(allocator, 20 * MIB, NULL);
+    void *unmapped = env_alloc(allocator, 40 * MIB, NULL);
+    void *wall = env_alloc(allocator, 20 * MIB, NULL);
+    void *large = env_alloc(allocator, 60 * MIB, NULL);
+    void *end = env_alloc(allocator, 20 * MIB, NULL);
+    env_free(allocator, unmapped);
+    env_empty_cache(allocator);
+    env_free(allocator, large, small);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
+    assert_ptr_equal(ptr, small);
+    env_free(allocator, ptr, wall, end);
+    env_close(allocator);
+}
+
+/* A block of max_split_size_mb itself is oversize, and so kept for oversize requests. */
+TEST(a_block_of_the_largest_split_size_is_not_split)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:False,max_split_size_mb:40");
+
+    void *large = env_alloc(allocator, 40 * MIB, NULL);
+    env_free(allocator, large);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    assert_ptr_not_equal(ptr, large);
+    void *again = env_alloc(allocator, 40 * MIB, NULL);
+    assert_ptr_equal(again, large);
+    env_free(allocator, ptr, again);
+    env_close(allocator);
+}
+
+/* With small pages, growth selects the range that needs the fewest pages, not the lowest unmapped range. */
+TEST(small_pages_go_where_the_fewest_are_missing)
+{
+    struct xseg_allocator *allocator = env_open("page_size:small");
+
+    void *low = env_alloc(allocator, 8 * MIB, NULL);
+    void *wall = env_alloc(allocator, 2 * MIB, NULL);
+    void *cached = env_alloc(allocator, 6 * MIB, NULL);
+    void *unmapped = env_alloc(allocator, 4 * MIB, NULL);
+    void *end = env_alloc(allocator, 2 * MIB, NULL);
+    env_free(allocator, low, unmapped);
+    env_empty_cache(allocator);
+    env_free(allocator, cached);
+    void *ptr = env_alloc(allocator, 8 * MIB, NULL);
+    assert_ptr_equal(ptr, cached);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 12 * MIB);
+    env_free(allocator, ptr, wall, end);
+    env_close(allocator);
+}
+
+static bool note_shortage(void *context, const struct xseg_oom_info *oom)
+{
+    unsigned *count = context;
+
+    (void)oom;
+    ++*count;
+    return false;
+}
+
+/* Idle pages do not count against a limit again. */
+TEST(idle_pages_serve_a_growth_at_the_limit)
+{
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_allocator *allocator =
+        env_open_with_clock(&settings, "idle_ms:100,page_cache_mb:100,hard_limit_mb:100");
+    struct xseg_observer observer = {sizeof(observer), .on_low_memory = note_shortage};
+    const xseg_stream stream = env_stream();
+    unsigned shortages = 0;
+    uint64_t id = 0;
+
+    observer.context = &shortages;
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
+    for (unsigned i = 0; i < 30; i++) {
+        xseg_sim_advance(UINT64_C(10000000));
+        assert_ok(trim_due(allocator, UINT64_MAX));
+    }
+    assert_int_equal(env_stats(allocator).idle_page_bytes, 100 * MIB);
+    void *ptr = env_alloc(allocator, 100 * MIB, stream);
+    assert_int_equal(shortages, 0);
+    assert_int_equal(env_stats(allocator).idle_page_bytes, 0);
+    env_free(allocator, ptr);
+    assert_ok(xseg_observer_remove(allocator, id));
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+    env_close(allocator);
+}
+
+/*
+ * --- Examples E1 to E12: growth, splitting, trim, a use on another stream, a capture. The expected values are those of
+ * PyTorch 2.15's allocator, in the nine columns of a tape (docs/replay.md). ---
+ */
+
+static void expect(struct xseg_allocator *allocator, const char *numbers)
+{
+    const struct xseg_statistics stats = env_stats(allocator);
+    char text[256];
+
+    (void)snprintf(
+        text, sizeof(text),
+        "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64
+        " %" PRIu64 " %" PRIu64,
+        stats.allocated_bytes[XSEG_STAT_ALL].current, stats.active_bytes[XSEG_STAT_ALL].current,
+        stats.inactive_split_bytes[XSEG_STAT_ALL].current,
+        stats.reserved_bytes[XSEG_STAT_ALL].current, stats.requested_bytes[XSEG_STAT_ALL].current,
+        stats.allocation[XSEG_STAT_ALL].current, stats.active[XSEG_STAT_ALL].current,
+        stats.segment[XSEG_STAT_ALL].current, stats.inactive_split[XSEG_STAT_ALL].current);
+    assert_string_equal(text, numbers);
+}
+
+/* Growths, shrinks, and waits for all pending blocks, up to now. */
+static void expect_counts(struct xseg_allocator *allocator, uint64_t grown, uint64_t shrunk,
+                          uint64_t waited)
+{
+    const struct xseg_statistics stats = env_stats(allocator);
+
+    assert_int_equal(stats.num_device_alloc, grown);
+    assert_int_equal(stats.num_device_free, shrunk);
+    assert_int_equal(stats.num_sync_all_streams, waited);
+}
+
+/* E1: one page of 2 MiB, of which the head is handed out; nothing counts as an inactive split. */
+TEST(e1_a_first_small_block_maps_a_page)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *ptr = env_alloc(allocator, 1000, NULL);
+
+    expect(allocator, "1024 1024 0 2097152 1000 1 1 0 0");
+    expect_counts(allocator, 1, 0, 0);
+    assert_int_equal(env_block(allocator, ptr).free_after, 2 * MIB - 1024);
+    assert_int_equal(xseg_sim_used(0), 2 * MIB);
+    env_free(allocator, ptr);
+    env_close(allocator);
+}
+
+/* E2: the same, classic: a segment, and its tail is an inactive split. */
+TEST(e2_classic_request_allocates_a_segment)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    void *ptr = env_alloc(allocator, 1000, NULL);
+
+    expect(allocator, "1024 1024 2096128 2097152 1000 1 1 1 1");
+    expect_counts(allocator, 1, 0, 0);
+    env_free(allocator, ptr);
+    env_close(allocator);
+}
+
+/* E3: 30 map two pages of 20.  E4: 20 more need one more page, behind the cached tail of 10. */
+TEST(e3_e4_a_cached_tail_grows)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *first = env_alloc(allocator, 30 * MIB, NULL);
+
+    expect(allocator, "31457280 31457280 0 41943040 31457280 1 1 0 0");
+    assert_int_equal(env_block(allocator, first).free_after, 10 * MIB);
+    char *second = env_alloc(allocator, 20 * MIB, NULL);
+    expect(allocator, "52428800 52428800 0 62914560 52428800 2 2 0 0");
+    expect_counts(allocator, 2, 0, 0);
+    assert_ptr_equal(second, first + 30 * MIB);
+    env_free(allocator, first, second);
+    env_close(allocator);
+}
+
+/*
+ * E5: the tail of 10 MiB is the best fit for 8, but could grow, so the enclosed block of 30 is used.  E6: all idle
+ * pages are released in one call.  PyTorch frees the addresses as well; here the segment keeps them.
+ */
+TEST(e5_e6_the_growable_tail_is_spared)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *first = env_alloc(allocator, 30 * MIB, NULL);
+    char *second = env_alloc(allocator, 20 * MIB, NULL);
+
+    env_free(allocator, first);
+    expect(allocator, "20971520 20971520 0 62914560 20971520 1 1 0 0");
+    char *third = env_alloc(allocator, 8 * MIB, NULL);
+    expect(allocator, "29360128 29360128 0 62914560 29360128 2 2 0 0");
+    assert_ptr_equal(third, first);
+
+    env_free(allocator, second, third);
+    expect(allocator, "0 0 0 62914560 0 0 0 0 0");
+    uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
+    env_empty_cache(allocator);
+    expect(allocator, "0 0 0 0 0 0 0 0 0");
+    expect_counts(allocator, 2, 1, 1);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 1);
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(env_stats(allocator).address_bytes, 90 * GIB);
+    assert_ptr_equal(env_alloc(allocator, 5 * MIB, NULL), first);
+    env_free(allocator, first);
+    env_close(allocator);
+}
+
+/*
+ * E7: 2 MiB are allocated in the second of three pages; the first and the third are released.  E8: 45 MiB do not fit
+ * into the unmapped first page and the free memory after it, so the segment grows after the allocated block.
+ */
+TEST(e7_e8_trim_releases_idle_pages_only)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    char *before = env_alloc(allocator, 25 * MIB, NULL);
+    char *live = env_alloc(allocator, 2 * MIB, NULL);
+    char *after = env_alloc(allocator, 33 * MIB, NULL);
+
+    expect(allocator, "62914560 62914560 0 62914560 62914560 3 3 0 0");
+    env_free(allocator, before, after);
+    env_empty_cache(allocator);
+    expect(allocator, "2097152 2097152 0 20971520 2097152 1 1 0 0");
+    expect_counts(allocator, 2, 2, 1);
+    struct xseg_block_info info = env_block(allocator, live);
+    assert_int_equal(info.free_before, 5 * MIB);
+    assert_int_equal(info.unmapped_before, 20 * MIB);
+    assert_int_equal(info.free_after, 13 * MIB);
+    assert_true(info.unmapped_after > 80 * GIB);
+
+    char *next = env_alloc(allocator, 45 * MIB, NULL);
+    expect(allocator, "49283072 49283072 0 62914560 49283072 2 2 0 0");
+    expect_counts(allocator, 3, 2, 1);
+    assert_ptr_equal(next, live + 2 * MIB);
+    assert_int_equal(env_block(allocator, live).unmapped_before, 20 * MIB);
+    env_free(allocator, live, next);
+    env_close(allocator);
+}
+
+/* E9: a freed block is active until the other stream has passed and an allocation looks. */
+TEST(e9_a_use_delays_the_return)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream side = env_stream();
+    char *first = env_alloc(allocator, 5 * MIB, NULL);
+
+    assert_ok(xseg_record_stream(allocator, first, side));
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
+    env_free(allocator, first);
+    expect(allocator, "0 5242880 0 20971520 5242880 0 1 0 0");
+    char *second = env_alloc(allocator, 4 * MIB, NULL);
+    expect(allocator, "4194304 9437184 0 20971520 9437184 1 2 0 0");
+    assert_ptr_equal(second, first + 5 * MIB);
+
+    assert_ok(xseg_sim_finish(side));
+    expect(allocator, "4194304 9437184 0 20971520 9437184 1 2 0 0");
+    env_free(allocator, second);
+    expect(allocator, "0 5242880 0 20971520 5242880 0 1 0 0");
+    char *third = env_alloc(allocator, 4 * MIB, NULL);
+    expect(allocator, "4194304 4194304 0 20971520 4194304 1 1 0 0");
+    assert_ptr_equal(third, first);
+    assert_ptr_equal(env_alloc(allocator, 5 * MIB, NULL), first + 4 * MIB);
+    expect(allocator, "9437184 9437184 0 20971520 9437184 2 2 0 0");
+    expect_counts(allocator, 1, 0, 0);
+    env_free(allocator, third, first + 4 * MIB);
+    env_close(allocator, side);
+}
+
+/* E12: a capture's pool has separate segments, which stay reserved after the graph is destroyed, until the cache is
+ * emptied. */
+TEST(e12_graph_pool_has_separate_segments)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *outside = env_alloc(allocator, 5 * MIB, NULL);
+
+    env_capture_begin(pool, stream);
+    expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
+    void *large = env_alloc(allocator, 5 * MIB, stream);
+    expect(allocator, "10485760 10485760 0 41943040 10485760 2 2 0 0");
+    void *small = env_alloc(allocator, 1000, stream);
+    expect(allocator, "10486784 10486784 0 44040192 10486760 3 3 0 0");
+    assert_ptr_equal(env_block(allocator, large).pool, pool);
+    assert_ptr_equal(env_block(allocator, small).pool, pool);
+    env_capture_end(pool, stream);
+
+    env_free(allocator, large);
+    expect(allocator, "5243904 5243904 0 44040192 5243880 2 2 0 0");
+    env_free(allocator, small);
+    expect(allocator, "5242880 5242880 0 44040192 5242880 1 1 0 0");
+    env_empty_cache(allocator);
+    expect(allocator, "5242880 5242880 0 44040192 5242880 1 1 0 0");
+    /* Outside the capture the same stream has nothing of that memory. */
+    void *next = env_alloc(allocator, 5 * MIB, stream);
+    expect(allocator, "10485760 10485760 0 65011712 10485760 2 2 0 0");
+    assert_null(env_block(allocator, next).pool);
+
+    assert_ok(xseg_pool_release(pool));
+    expect(allocator, "10485760 10485760 0 65011712 10485760 2 2 0 0");
+    void *last = env_alloc(allocator, 5 * MIB, stream);
+    expect(allocator, "15728640 15728640 0 65011712 15728640 3 3 0 0");
+    env_empty_cache(allocator);
+    expect(allocator, "15728640 15728640 0 41943040 15728640 3 3 0 0");
+    expect_counts(allocator, 4, 2, 2);
+    env_free(allocator, outside, next, last);
+    env_close(allocator, stream);
+}

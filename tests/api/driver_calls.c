@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: MIT */
+/* Driver calls: the minimum that a workload requires. */
+#include "tests/support/env.h"
+
+#define PAGES 307u
+#define PAGE  (20 * MIB)
+
+/* Counts of the calls that create, map, unmap and release memory. */
+struct calls {
+    uint64_t reserve, create, map, access, unmap, release, all;
+};
+
+static struct calls count(void)
+{
+    return (struct calls){
+        xseg_sim_calls("cuMemAddressReserve"),
+        xseg_sim_calls("cuMemCreate"),
+        xseg_sim_calls("cuMemMap"),
+        xseg_sim_calls("cuMemSetAccess"),
+        xseg_sim_calls("cuMemUnmap"),
+        xseg_sim_calls("cuMemRelease"),
+        xseg_sim_calls(NULL),
+    };
+}
+
+/* Calls since a snapshot of the counts. */
+static struct calls since(const struct calls *before)
+{
+    const struct calls now = count();
+
+    return (struct calls){
+        now.reserve - before->reserve, now.create - before->create, now.map - before->map,
+        now.access - before->access,   now.unmap - before->unmap,   now.release - before->release,
+        now.all - before->all,
+    };
+}
+
+static void expect(const struct calls *before, struct calls wanted)
+{
+    struct calls got = since(before);
+
+    /* The sum is checked if there is no single call to check. */
+    got.all = wanted.all;
+    assert_memory_equal(&got, &wanted, sizeof(got));
+}
+
+static void free_all(struct xseg_allocator *allocator, void **blocks, size_t slots)
+{
+    for (size_t i = 0; i < slots; i++) {
+        env_free(allocator, blocks[i]);
+        blocks[i] = NULL;
+    }
+}
+
+/* As few as PyTorch's 410 pages, and one set-access; nothing again for memory that is there. */
+TEST(a_growth_of_8_gib_sets_access_once)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+
+    env_free(allocator, env_alloc(allocator, PAGE, NULL));
+    struct calls before = count();
+    void *block = env_alloc(allocator, 8 * GIB, NULL);
+    expect(&before, (struct calls){.create = 409, .map = 409, .access = 1});
+    env_free(allocator, block);
+    before = count();
+    env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
+    assert_int_equal(since(&before).all, 0);
+    /* 8 GiB in 410 pages leave 8 MiB free; 92 MiB more are 5 pages. */
+    env_free(allocator, env_alloc(allocator, 8 * GIB + 100 * MIB, NULL));
+    expect(&before, (struct calls){.create = 5, .map = 5, .access = 1});
+    env_close(allocator);
+}
+
+/* Modelled nanoseconds of a growth by 8 GiB, and its pages. */
+static uint64_t cost_of_8_gib(const char *config, struct calls *made)
+{
+    struct xseg_allocator *allocator = env_open(config);
+
+    env_free(allocator, env_alloc(allocator, PAGE, NULL));
+    env_empty_cache(allocator);
+    struct calls before = count();
+    const uint64_t began = xseg_sim_driver_time();
+    env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
+    const uint64_t cost = xseg_sim_driver_time() - began;
+    *made = since(&before);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 8200 * MIB);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
+    return cost;
+}
+
+/* On the default preset, a100: 8 GiB of long pages cost the driver a third of what full ones do. */
+TEST(automatic_pages_cost_a_third)
+{
+    struct calls full, automatic;
+    const uint64_t as_ever = cost_of_8_gib("page_size:fixed", &full);
+    const uint64_t by_size = cost_of_8_gib("page_size:auto", &automatic);
+
+    assert_int_equal(full.create, 410);     /* 8 GiB / 20 MiB, rounded up */
+    assert_int_equal(automatic.create, 27); /* 25 of 320 MiB, 160, 40 */
+    assert_int_equal(automatic.map, 27);
+    assert_int_equal(automatic.access, 1);
+    assert_in_range(by_size, 1, as_ever / 3);
+}
+
+/* Pages of a growth. */
+static uint64_t pages_of(struct xseg_allocator *allocator, size_t bytes, void **block)
+{
+    const struct calls before = count();
+
+    *block = env_alloc(allocator, bytes, NULL);
+    return since(&before).create;
+}
+
+/* Long pages for large growth, full ones for other, small ones where memory ends: 80 GiB here. */
+TEST(automatic_pages_shrink_towards_the_end)
+{
+    struct xseg_allocator *allocator = env_open("page_size:auto");
+    void *blocks[7];
+
+    env_free(allocator, env_alloc(allocator, PAGE, NULL));
+    env_empty_cache(allocator);
+    assert_int_equal(pages_of(allocator, 620 * MIB, &blocks[0]), 31);
+    assert_int_equal(pages_of(allocator, 640 * MIB, &blocks[1]), 16);
+    assert_int_equal(pages_of(allocator, 58 * GIB, &blocks[2]), 187);
+    /* Above three quarters. */
+    assert_int_equal(pages_of(allocator, 10 * GIB, &blocks[3]), 512);
+    assert_int_equal(pages_of(allocator, 5 * GIB, &blocks[4]), 256);
+    /* Above fifteen sixteenths: full ones where small ones would be too many. */
+    assert_int_equal(pages_of(allocator, GIB, &blocks[5]), 51);
+    assert_int_equal(pages_of(allocator, 100 * MIB, &blocks[6]), 50);
+    free_all(allocator, blocks, COUNT_OF(blocks));
+    /* All of it can be had again in one piece. */
+    env_free(allocator, env_alloc(allocator, 79 * GIB, NULL));
+    env_close(allocator);
+}
+
+/* Idle blocks of one page each; every n-th block stays allocated. */
+static void fill(struct xseg_allocator *allocator, void **blocks, unsigned live_every)
+{
+    for (unsigned i = 0; i < PAGES; i++)
+        blocks[i] = env_alloc(allocator, PAGE, NULL);
+    for (unsigned i = 0; i < PAGES; i++) {
+        if (live_every != 0 && i % live_every == 0)
+            continue;
+        env_free(allocator, blocks[i]);
+        blocks[i] = NULL;
+    }
+}
+
+TEST(empty_cache_unmaps_each_run_once)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *blocks[PAGES];
+
+    fill(allocator, blocks, 0);
+    struct calls before = count();
+    env_empty_cache(allocator);
+    expect(&before, (struct calls){.unmap = 1, .release = PAGES});
+    fill(allocator, blocks, 11);
+    before = count();
+    env_empty_cache(allocator);
+    expect(&before, (struct calls){.unmap = 28, .release = PAGES - 28});
+    free_all(allocator, blocks, PAGES);
+    env_close(allocator);
+}
+
+/* A driver that wants its calls one by one is not asked for more than that again and again. */
+TEST(empty_cache_unmaps_page_by_page_where_it_must)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
+    void *blocks[PAGES];
+
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    env_free(allocator, env_alloc(allocator, PAGE, NULL));
+    struct calls before = count();
+    fill(allocator, blocks, 0);
+    expect(&before, (struct calls){.create = PAGES - 1, .map = PAGES - 1, .access = PAGES - 1});
+    before = count();
+    env_empty_cache(allocator);
+    expect(&before, (struct calls){.unmap = PAGES, .release = PAGES});
+    env_close(allocator);
+}
+
+/* A small generator, the same each time. */
+static uint32_t draw(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 8;
+}
+
+/* Free and allocate at random. */
+static void churn(struct xseg_allocator *allocator, void **blocks, size_t slots, unsigned steps,
+                  uint32_t *seed)
+{
+    for (unsigned i = 0; i < steps; i++) {
+        const size_t slot = draw(seed) % slots;
+        const size_t most = draw(seed) % 4 == 0 ? 60 * MIB : 100 * KIB;
+
+        env_free(allocator, blocks[slot]);
+        blocks[slot] = env_alloc(allocator, 1 + draw(seed) % most, NULL);
+    }
+}
+
+/* While nothing is given back and nothing runs short, each page is made once, and none is released. */
+TEST(a_page_is_made_once)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *blocks[200] = {NULL};
+    uint32_t seed = 1;
+
+    env_free(allocator, env_alloc(allocator, 512, NULL));
+    env_empty_cache(allocator);
+    struct calls before = count();
+    const uint64_t growths = env_stats(allocator).num_device_alloc;
+    const uint64_t shrinks = env_stats(allocator).num_device_free;
+    churn(allocator, blocks, COUNT_OF(blocks), 20000, &seed);
+    struct calls made = since(&before);
+    struct xseg_statistics stats = env_stats(allocator);
+    assert_int_equal(made.create, stats.reserved_bytes[XSEG_STAT_SMALL].current / (2 * MIB) +
+                                      stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE);
+    assert_int_equal(made.map, made.create);
+    assert_int_equal(made.access, stats.num_device_alloc - growths);
+    assert_int_equal(made.unmap, 0);
+    assert_int_equal(made.release, 0);
+    assert_int_equal(made.reserve, 1); /* the large pool's range: the small one's is there */
+    /* One release for each page that is no longer mapped. */
+    env_empty_cache(allocator);
+    stats = env_stats(allocator);
+    made = since(&before);
+    assert_int_equal(made.create - made.release,
+                     stats.reserved_bytes[XSEG_STAT_SMALL].current / (2 * MIB) +
+                         stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE);
+    assert_int_equal(made.unmap, stats.num_device_free - shrinks);
+    free_all(allocator, blocks, COUNT_OF(blocks));
+    env_close(allocator);
+}
+
+/* The second iteration of a workload finds all its memory. */
+TEST(a_hit_calls_nothing)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *blocks[200] = {NULL};
+    uint32_t first = 7, again = 7;
+
+    churn(allocator, blocks, COUNT_OF(blocks), 5000, &first);
+    free_all(allocator, blocks, COUNT_OF(blocks));
+    const struct calls before = count();
+    churn(allocator, blocks, COUNT_OF(blocks), 5000, &again);
+    free_all(allocator, blocks, COUNT_OF(blocks));
+    assert_int_equal(since(&before).all, 0);
+    env_close(allocator);
+}
+
+/* An allocation and its free while `count` streams are pending. */
+static void expect_questions(struct xseg_allocator *allocator, size_t bytes, uint64_t streams)
+{
+    const uint64_t asked = xseg_sim_calls("cuEventQuery");
+
+    env_free(allocator, env_alloc(allocator, bytes, NULL));
+    assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, streams);
+}
+
+/* As PyTorch does, whether the memory is there or not; and the thread's capture mode is changed once for all. */
+TEST(poll_queries_each_stream_once)
+{
+    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+    xseg_stream user[2];
+
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = env_open(configs[i]);
+
+        for (size_t n = 0; n < COUNT_OF(user); n++) {
+            user[n] = env_stream();
+            void *pending = env_alloc(allocator, 2 * MIB, NULL);
+            assert_ok(xseg_record_stream(allocator, pending, user[n]));
+            assert_ok(xseg_sim_launch(user[n], UINT64_MAX));
+            env_free(allocator, pending);
+            expect_questions(allocator, 3000, n + 1);
+            expect_questions(allocator, (n + 1) * 100 * MIB, n + 1);
+            const uint64_t modes = xseg_sim_calls("cuThreadExchangeStreamCaptureMode");
+            expect_questions(allocator, 3000, n + 1);
+            expect_questions(allocator, 100 * MIB, n + 1);
+            assert_int_equal(xseg_sim_calls("cuThreadExchangeStreamCaptureMode") - modes, 4);
+        }
+        for (size_t n = 0; n < COUNT_OF(user); n++)
+            assert_ok(xseg_sim_finish(user[n]));
+        assert_ok(xseg_close(allocator));
+        for (size_t n = 0; n < COUNT_OF(user); n++)
+            env_stream_destroy(user[n]);
+    }
+}

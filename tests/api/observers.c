@@ -1,0 +1,852 @@
+/* SPDX-License-Identifier: MIT */
+/* Observers: when they are notified, and that no lock is held during a callback. */
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/env.h"
+#include "tests/support/history_list.h"
+#include "tests/support/trim_due.h"
+
+/* What an observer has recorded, and its actions. */
+struct recorder {
+    struct xseg_allocator *allocator;
+    void *free_one[4]; /* freed one by one when memory is short */
+    unsigned asked, notified, rejected;
+    bool always;       /* answers "try again" even without anything to free */
+    size_t nested;     /* bytes that it asks for itself, in vain */
+    uint64_t ends;     /* the observer that it tries to end */
+    xseg_status ended; /* what came of that */
+    struct xseg_oom_info last;
+    char text[1024];
+    enum xseg_trace_action action[64];
+    void *base[64];
+    uint64_t bytes[64];
+    unsigned entries;
+};
+
+/* Whatever the library locks can be taken here. */
+static void use_the_library(struct recorder *recorder)
+{
+    struct xseg_trim_result done = {sizeof(done)};
+
+    assert_true(env_stats(recorder->allocator).device_bytes > 0);
+    assert_ok(xseg_trim(recorder->allocator, NULL, NULL, &done));
+}
+
+static void note(struct recorder *recorder, const struct xseg_oom_info *oom)
+{
+    recorder->last = *oom;
+    (void)strncpy(recorder->text, oom->message, sizeof(recorder->text) - 1);
+    use_the_library(recorder);
+}
+
+static bool free_one(void *context, const struct xseg_oom_info *oom)
+{
+    struct recorder *recorder = context;
+    void *ptr = NULL;
+
+    assert_int_equal(oom->attempt, recorder->asked);
+    recorder->asked++;
+    note(recorder, oom);
+    if (recorder->nested != 0)
+        assert_int_equal(xseg_alloc(recorder->allocator, 0, recorder->nested, NULL, &ptr),
+                         XSEG_ERR_NO_MEMORY);
+    if (recorder->ends != 0)
+        recorder->ended = xseg_observer_remove(recorder->allocator, recorder->ends);
+    for (unsigned i = 0; i < COUNT_OF(recorder->free_one); i++) {
+        if (recorder->free_one[i] == NULL)
+            continue;
+        env_free(recorder->allocator, recorder->free_one[i]);
+        recorder->free_one[i] = NULL;
+        return true;
+    }
+    return recorder->always;
+}
+
+static void notify(void *context, const struct xseg_oom_info *oom)
+{
+    struct recorder *recorder = context;
+
+    recorder->notified++;
+    note(recorder, oom);
+}
+
+static void reject(void *context, const struct xseg_oom_info *oom)
+{
+    struct recorder *recorder = context;
+
+    recorder->rejected++;
+    note(recorder, oom);
+}
+
+static void trace(void *context, const struct xseg_trace_entry *entry)
+{
+    struct recorder *recorder = context;
+
+    assert_true(recorder->entries < COUNT_OF(recorder->action));
+    recorder->action[recorder->entries] = entry->action;
+    recorder->base[recorder->entries] = entry->base;
+    recorder->bytes[recorder->entries++] = entry->bytes;
+    assert_true(env_stats(recorder->allocator).device_bytes > 0);
+}
+
+static uint64_t observe(struct recorder *recorder, bool traces)
+{
+    struct xseg_observer observer = {sizeof(observer),
+                                     .context = recorder,
+                                     .on_low_memory = traces ? NULL : free_one,
+                                     .on_out_of_memory = traces ? NULL : notify,
+                                     .on_rejected = traces ? NULL : reject,
+                                     .on_trace = traces ? trace : NULL};
+    uint64_t id = 0;
+
+    assert_ok(xseg_observer_add(recorder->allocator, &observer, &id));
+    assert_true(id != 0);
+    return id;
+}
+
+/* --- Memory is short. --- */
+
+/* No retry, no flush, no out-of-memory error. */
+TEST(memory_freed_by_an_observer_serves_the_request)
+{
+    struct recorder recorder = {.allocator = env_open_mib(200, "expandable_segments:True")};
+
+    (void)observe(&recorder, false);
+    for (unsigned i = 0; i < 4; i++)
+        recorder.free_one[i] = env_alloc(recorder.allocator, 40 * MIB, NULL);
+    assert_int_equal(recorder.asked, 0);
+    void *ptr = env_alloc(recorder.allocator, 70 * MIB, NULL);
+    /* 40 MiB are free; one spared block makes 80. */
+    assert_int_equal(recorder.asked, 1);
+    assert_int_equal(recorder.notified, 0);
+    assert_int_equal(recorder.last.bytes, 70 * MIB);
+    assert_int_equal(recorder.last.block_bytes, 70 * MIB);
+    assert_int_equal(recorder.last.segment_bytes, 70 * MIB);
+    assert_int_equal(recorder.last.status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(recorder.last.allowed_bytes, 200 * MIB);
+    assert_int_equal(recorder.last.free_bytes, 40 * MIB);
+    assert_false(recorder.last.is_capturing);
+    assert_int_equal(env_stats(recorder.allocator).num_alloc_retries, 0);
+    env_free(recorder.allocator, ptr);
+    for (unsigned i = 1; i < 4; i++)
+        env_free(recorder.allocator, recorder.free_one[i]);
+    env_close(recorder.allocator);
+}
+
+TEST(observer_is_notified_until_the_request_fits)
+{
+    struct recorder recorder = {.allocator = env_open_mib(200, "expandable_segments:False")};
+
+    (void)observe(&recorder, false);
+    for (unsigned i = 0; i < 4; i++)
+        recorder.free_one[i] = env_alloc(recorder.allocator, 50 * MIB, NULL);
+    void *ptr = env_alloc(recorder.allocator, 99 * MIB, NULL);
+    assert_int_equal(recorder.asked, 2);
+    env_free(recorder.allocator, ptr, recorder.free_one[2], recorder.free_one[3]);
+    env_close(recorder.allocator);
+}
+
+/* "Try again" without an end does not go on for ever. */
+TEST(asking_is_bounded)
+{
+    struct recorder recorder = {.allocator = env_open_mib(100, NULL), .always = true};
+    void *ptr = NULL;
+
+    (void)observe(&recorder, false);
+    env_expect_error(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                     "out of memory on device 0, 120.00 MiB requested");
+    assert_int_equal(recorder.asked, XSEG_LOW_MEMORY_CALLS_MAX);
+    assert_int_equal(recorder.notified, 1);
+    assert_int_equal(env_stats(recorder.allocator).num_ooms, 1);
+    env_close(recorder.allocator);
+}
+
+/* The message of the error, whatever the observer did. */
+TEST(out_of_memory_is_notified_with_its_message)
+{
+    struct recorder recorder = {.allocator = env_open_mib(200, NULL)};
+    char text[1024];
+    void *live = env_alloc(recorder.allocator, 150 * MIB, NULL), *ptr = NULL;
+
+    (void)observe(&recorder, false);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_true(xseg_error_message(text, sizeof(text)) > 0);
+    assert_int_equal(recorder.asked, 1);
+    assert_int_equal(recorder.notified, 1);
+    assert_string_equal(recorder.text, text);
+    assert_non_null(strstr(text, "150.00 MiB allocated"));
+    env_free(recorder.allocator, live);
+    env_close(recorder.allocator);
+}
+
+TEST(nested_request_notifies_no_observer)
+{
+    struct recorder recorder = {.allocator = env_open_mib(100, NULL), .nested = 300 * MIB};
+    void *ptr = NULL;
+
+    (void)observe(&recorder, false);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, 200 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(recorder.asked, 1);
+    assert_int_equal(recorder.notified, 1);
+    assert_int_equal(recorder.last.bytes, 200 * MIB);
+    assert_int_equal(env_stats(recorder.allocator).num_ooms, 2);
+    env_close(recorder.allocator);
+}
+
+TEST(rejection_is_notified_separately)
+{
+    struct recorder recorder = {.allocator = env_open_mib(100, "throw_on_cudamalloc_oom:True")};
+    void *ptr = NULL;
+
+    (void)observe(&recorder, false);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(recorder.rejected, 1);
+    assert_int_equal(recorder.asked + recorder.notified, 0);
+    assert_int_equal(env_stats(recorder.allocator).num_oom_rejections, 1);
+    assert_int_equal(env_stats(recorder.allocator).num_ooms, 0);
+    env_close(recorder.allocator);
+}
+
+/* As PyTorch does, traces and the history have an out-of-memory only for what num_ooms counts. */
+TEST(a_rejection_is_no_entry)
+{
+    struct recorder recorder = {.allocator =
+                                    env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all")};
+    void *ptr = NULL;
+
+    (void)observe(&recorder, true);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(recorder.entries, 0);
+    history_expect(recorder.allocator, "");
+    env_close(recorder.allocator);
+}
+
+/* During a capture it is asked, too, and told so; the capture is not spoilt. */
+TEST(observer_is_notified_during_a_capture)
+{
+    struct recorder recorder = {.allocator = env_open_mib(100, NULL)};
+    struct xseg_pool *pool = env_pool(recorder.allocator);
+    const xseg_stream stream = env_stream();
+    void *ptr = NULL;
+
+    (void)observe(&recorder, false);
+    env_capture_begin(pool, stream);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, stream, &ptr),
+                     XSEG_ERR_NO_MEMORY);
+    assert_int_equal(recorder.asked, 1);
+    assert_true(recorder.last.is_capturing);
+    assert_ptr_equal(recorder.last.pool, pool);
+    assert_ptr_equal(recorder.last.stream, stream);
+    env_capture_end(pool, stream);
+    assert_ok(xseg_pool_release(pool));
+    env_close(recorder.allocator, stream);
+}
+
+/* --- Coming and going. --- */
+
+TEST(removed_observer_is_not_called)
+{
+    struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
+    const uint64_t ended = observe(&first, false);
+    void *ptr = NULL;
+
+    (void)observe(&second, false);
+    assert_ok(xseg_observer_remove(first.allocator, ended));
+    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(first.asked + first.notified, 0);
+    assert_int_equal(second.notified, 1);
+    env_expect_error(xseg_observer_remove(first.allocator, ended), XSEG_ERR_ARGUMENT,
+                     "observer does not exist");
+    env_close(first.allocator);
+}
+
+/* Ending itself would be waiting for itself; one observer may end another. */
+TEST(observer_cannot_remove_itself)
+{
+    struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
+    void *ptr = NULL;
+
+    first.ends = observe(&first, false);
+    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(first.ended, XSEG_ERR_BUSY);
+    first.asked = 0;
+    first.ends = observe(&second, false);
+    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_ok(first.ended);
+    assert_int_equal(second.asked, 0);
+    env_close(first.allocator);
+}
+
+TEST(invalid_observers_are_rejected)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_observer observer = {sizeof(observer)};
+    uint64_t id = 0;
+
+    env_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
+                     "callbacks of the observer are NULL");
+    observer.on_trace = trace;
+    observer.struct_size = 3;
+    env_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT, "is unknown");
+    env_expect_error(xseg_observer_add(allocator, NULL, &id), XSEG_ERR_ARGUMENT, "NULL");
+    observer.struct_size = sizeof(observer);
+    env_expect_error(xseg_observer_add(allocator, &observer, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_int_equal(xseg_observer_add(NULL, &observer, &id), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_observer_remove(NULL, 1), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_observer_remove(allocator, 0), XSEG_ERR_ARGUMENT);
+    assert_int_equal(id, 0);
+    env_close(allocator);
+}
+
+/* --- Tracing. --- */
+
+/* Entries `from` on are these actions about this block. */
+static void expect_entries(const struct recorder *recorder, unsigned from, const char *actions)
+{
+    static const char letter[] = "afcSFmuo";
+
+    assert_int_equal(recorder->entries, from + strlen(actions));
+    for (unsigned i = 0; actions[i] != '\0'; i++)
+        assert_int_equal(letter[recorder->action[from + i]], actions[i]);
+}
+
+TEST(everything_is_traced_in_order)
+{
+    struct recorder recorder = {.allocator = env_open_mib(100, "expandable_segments:True")};
+    void *none = NULL;
+
+    const uint64_t id = observe(&recorder, true);
+    void *ptr = env_alloc(recorder.allocator, 5 * MIB, NULL);
+    expect_entries(&recorder, 0, "ma");
+    assert_int_equal(recorder.bytes[0], 20 * MIB);
+    assert_ptr_equal(recorder.base[1], ptr);
+    assert_int_equal(recorder.bytes[1], 5 * MIB);
+    env_free(recorder.allocator, ptr);
+    expect_entries(&recorder, 2, "fc");
+    assert_ptr_equal(recorder.base[3], ptr);
+    env_empty_cache(recorder.allocator);
+    expect_entries(&recorder, 4, "u");
+    assert_int_equal(recorder.bytes[4], 20 * MIB);
+    assert_int_equal(xseg_alloc(recorder.allocator, 0, GIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    expect_entries(&recorder, 5, "o");
+    assert_ok(xseg_config_set(recorder.allocator, "expandable_segments:False"));
+    ptr = env_alloc(recorder.allocator, 5 * MIB, NULL);
+    env_free(recorder.allocator, ptr);
+    env_empty_cache(recorder.allocator);
+    expect_entries(&recorder, 6, "SafcF");
+    assert_ok(xseg_observer_remove(recorder.allocator, id));
+    env_free(recorder.allocator, env_alloc(recorder.allocator, 5 * MIB, NULL));
+    assert_int_equal(recorder.entries, 11);
+    env_close(recorder.allocator);
+}
+
+/* A free that waits for another stream is completed later. */
+TEST(a_pending_free_is_completed_later)
+{
+    struct recorder recorder = {.allocator = env_open("expandable_segments:True")};
+    const xseg_stream stream = env_stream();
+    void *ptr = env_alloc(recorder.allocator, 1000, NULL);
+
+    (void)observe(&recorder, true);
+    assert_ok(xseg_record_stream(recorder.allocator, ptr, stream));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
+    env_free(recorder.allocator, ptr);
+    expect_entries(&recorder, 0, "f");
+    assert_ok(xseg_sim_finish(stream));
+    void *other = env_alloc(recorder.allocator, 2000, NULL);
+    expect_entries(&recorder, 1, "ca");
+    assert_ptr_equal(recorder.base[1], ptr);
+    assert_int_equal(recorder.bytes[1], 1000);
+    env_free(recorder.allocator, other);
+    env_close(recorder.allocator, stream);
+}
+
+/* Notices as entries of the same witness: these segments came or leave. */
+static void come(void *context, const struct xseg_mapping *mapping)
+{
+    struct recorder *recorder = context;
+
+    recorder->action[recorder->entries] = XSEG_TRACE_SEGMENT_MAP;
+    recorder->base[recorder->entries++] = mapping->base;
+}
+
+static void leave(void *context, const struct xseg_mapping *mapping)
+{
+    struct recorder *recorder = context;
+
+    recorder->action[recorder->entries] = XSEG_TRACE_SEGMENT_UNMAP;
+    recorder->base[recorder->entries++] = mapping->base;
+}
+
+/* `on_trace` reports the events of a block before `on_unmap` reports the memory under it, and before `on_map`
+ * reports memory that is mapped later. */
+TEST(restored_blocks_are_notified_before_their_memory)
+{
+    struct recorder recorder = {.allocator = env_open("expandable_segments:False")};
+    struct xseg_observer observer = {sizeof(observer), .on_trace = trace, .on_map = come,
+                                     .on_unmap = leave};
+    struct xseg_trim_options options = {sizeof(options)};
+    const xseg_stream stream = env_stream();
+    void *first = env_alloc(recorder.allocator, 30 * MIB, NULL);
+    uint64_t id;
+
+    observer.context = &recorder;
+    assert_ok(xseg_observer_add(recorder.allocator, &observer, &id));
+    assert_ok(xseg_record_stream(recorder.allocator, first, stream));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
+    env_free(recorder.allocator, first);
+    assert_ok(xseg_sim_finish(stream));
+    void *second = env_alloc(recorder.allocator, 40 * MIB, NULL);
+    expect_entries(&recorder, 0, "fcmSa");
+    assert_ok(xseg_record_stream(recorder.allocator, second, stream));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
+    env_free(recorder.allocator, second);
+    options.wait = true;
+    assert_ok(xseg_trim(recorder.allocator, NULL, &options, NULL));
+    expect_entries(&recorder, 5, "fcuuFF");
+    assert_ok(xseg_observer_remove(recorder.allocator, id));
+    env_close(recorder.allocator, stream);
+}
+
+/* With the keys that take frees another way, too. */
+TEST(frees_are_traced_whatever_the_keys)
+{
+    static const char *const config[] = {"debug_fill:True", "history:all", "unmap_on_free:True"};
+
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct recorder recorder = {.allocator = env_open(config[i])};
+
+        (void)observe(&recorder, true);
+        env_free(recorder.allocator, env_alloc(recorder.allocator, 3 * MIB, NULL));
+        expect_entries(&recorder, 0, i == 2 ? "mafcu" : "mafc");
+        env_close(recorder.allocator);
+    }
+}
+
+static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
+{
+    (void)context;
+    (void)entry;
+}
+
+/* Configurations with and without recording alternate, also in other threads: there is one function table for each
+ * distinct combination. */
+TEST(removed_observers_leave_no_memory)
+{
+    struct xseg_allocator *allocator = env_open_mib(64, NULL);
+    struct xseg_observer observer = {sizeof(observer), .on_trace = trace_nothing};
+    size_t before = 0;
+
+    observer.context = &observer;
+    for (unsigned i = 0; i < 2000; i++) {
+        uint64_t id = 0;
+
+        assert_ok(xseg_observer_add(allocator, &observer, &id));
+        env_free(allocator, env_alloc(allocator, 100, NULL));
+        assert_ok(xseg_observer_remove(allocator, id));
+        assert_ok(xseg_config_set(allocator, i % 2 == 0 ? "idle_ms:100" : "idle_ms:200"));
+        if (i == 1000)
+            before = mallinfo2().uordblks;
+    }
+    /* A version has more than a thousand bytes.  Some sanitizers do not count. */
+    assert_in_range(mallinfo2().uordblks, 0, before + 16384);
+    env_close(allocator);
+}
+
+/* --- Notices: who registers addresses elsewhere hears before memory goes and after it came. --- */
+
+/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
+struct location {
+    int kind, number;
+};
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
+
+#define GRANULE  (2 * MIB)
+#define GRANULES ((size_t)1 << 16)
+
+/* A mirror of the mapped memory by notifications, as for a NIC: by granule from the lowest address. */
+struct mirror {
+    struct xseg_allocator *allocator;
+    uintptr_t origin;
+    uint64_t generation[GRANULES]; /* 0: not there */
+    unsigned came, left;
+    struct xseg_mapping last; /* notified */
+    /* One action of the next notification. */
+    void (*act)(struct mirror *mirror);
+    struct xseg_pool *pool;
+    xseg_stream stream;
+    void *ptr;
+};
+
+static size_t place_of(struct mirror *mirror, const void *base)
+{
+    if (mirror->origin == 0)
+        mirror->origin = (uintptr_t)base / GIB * GIB;
+    assert_true((uintptr_t)base >= mirror->origin);
+    const size_t place = ((uintptr_t)base - mirror->origin) / GRANULE;
+    assert_true(place < GRANULES);
+    return place;
+}
+
+static size_t count_of(const struct xseg_mapping *mapping)
+{
+    return (mapping->bytes + GRANULE - 1) / GRANULE;
+}
+
+static void act(struct mirror *mirror)
+{
+    void (*once)(struct mirror *) = mirror->act;
+
+    mirror->act = NULL;
+    if (once != NULL)
+        once(mirror);
+}
+
+static bool is_accessible(const void *base)
+{
+    const struct location device = {1, 0};
+    unsigned long long flags = 0;
+
+    return cuMemGetAccess(&flags, &device, (uintptr_t)base) == 0 && flags == 3;
+}
+
+static void leaving(void *context, const struct xseg_mapping *mapping)
+{
+    struct mirror *mirror = context;
+    const size_t first = place_of(mirror, mapping->base);
+
+    mirror->last = *mapping;
+    mirror->left++;
+    for (size_t i = 0; i < count_of(mapping); i++) {
+        assert_int_equal(mirror->generation[first + i], mapping->generation);
+        mirror->generation[first + i] = 0;
+    }
+    if (mapping->is_expandable)
+        assert_true(is_accessible(mapping->base)); /* it is still there */
+    act(mirror);
+}
+
+static void came(void *context, const struct xseg_mapping *mapping)
+{
+    struct mirror *mirror = context;
+    const size_t first = place_of(mirror, mapping->base);
+
+    mirror->last = *mapping;
+    mirror->came++;
+    for (size_t i = 0; i < count_of(mapping); i++) {
+        assert_int_equal(mirror->generation[first + i], 0);
+        mirror->generation[first + i] = mapping->generation;
+    }
+    if (mapping->is_expandable)
+        assert_true(is_accessible(mapping->base));
+    act(mirror);
+}
+
+static struct mirror *observe_mappings(struct xseg_allocator *allocator)
+{
+    struct xseg_observer observer = {sizeof(observer)};
+    struct mirror *mirror = calloc(1, sizeof(*mirror));
+    uint64_t id = 0;
+
+    assert_non_null(mirror);
+    mirror->allocator = allocator;
+    observer.context = mirror;
+    observer.on_unmap = leaving;
+    observer.on_map = came;
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    return mirror;
+}
+
+static bool compare(void *context, const struct xseg_mapping *mapping)
+{
+    struct mirror *mirror = context;
+    const size_t first = place_of(mirror, mapping->base);
+
+    for (size_t i = 0; i < count_of(mapping); i++) {
+        assert_int_equal(mirror->generation[first + i], mapping->generation);
+        mirror->generation[first + i] |= (uint64_t)1 << 63;
+    }
+    return true;
+}
+
+/* The notifications match the mapped memory. */
+static void expect_true(struct mirror *mirror)
+{
+    assert_ok(xseg_for_each_mapping(mirror->allocator, NULL, compare, mirror));
+    for (size_t i = 0; i < GRANULES; i++) {
+        assert_true(mirror->generation[i] == 0 || mirror->generation[i] >> 63 != 0);
+        mirror->generation[i] &= ~((uint64_t)1 << 63);
+    }
+}
+
+TEST(growth_and_trim_are_notified)
+{
+    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False",
+                                         "unmap_on_free:True"};
+
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = env_open(config[i]);
+        struct mirror *mirror = observe_mappings(allocator);
+        void *ptr = env_alloc(allocator, 50 * MIB, NULL), *small = env_alloc(allocator, 100, NULL);
+
+        assert_int_equal(mirror->came, 2);
+        assert_int_equal(mirror->left, 0);
+        expect_true(mirror);
+        env_free(allocator, ptr);
+        env_empty_cache(allocator);
+        assert_int_equal(mirror->left, 1);
+        expect_true(mirror);
+        env_free(allocator, small);
+        env_close(allocator); /* all of it goes */
+        assert_int_equal(mirror->left, 2);
+        free(mirror);
+    }
+}
+
+/* During the map notification the memory is not yet used, and no lock is held, so the library can be called. */
+static void allocate_more(struct mirror *mirror)
+{
+    struct xseg_block_info info = {sizeof(info)};
+    const struct xseg_mapping mapping = mirror->last;
+
+    assert_ok(xseg_block_query(mirror->allocator, mapping.base, &info));
+    assert_int_equal(info.state, XSEG_BLOCK_CLAIMED);
+    mirror->ptr = env_alloc(mirror->allocator, 70 * MIB, NULL);
+    env_empty_cache(mirror->allocator);
+    (void)env_stats(mirror->allocator);
+}
+
+TEST(observers_may_call_the_library)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct mirror *mirror = observe_mappings(allocator);
+
+    mirror->act = allocate_more;
+    void *ptr = env_alloc(allocator, 50 * MIB, NULL);
+    assert_non_null(mirror->ptr);
+    assert_ptr_not_equal(mirror->ptr, ptr);
+    void *held = mirror->ptr;
+    expect_true(mirror);
+    env_free(allocator, ptr);
+    mirror->act = allocate_more;
+    env_empty_cache(allocator);
+    expect_true(mirror);
+    env_free(allocator, held, mirror->ptr);
+    env_close(allocator);
+    free(mirror);
+}
+
+TEST(failed_unmap_is_notified_as_mapped)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct mirror *mirror = observe_mappings(allocator);
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
+    const uint64_t generation = mirror->last.generation;
+    fault.call = "cuMemUnmap";
+    fault.every = 1;
+    fault.error = 999;
+    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_empty_cache(allocator);
+    assert_ok(xseg_sim_fault_set(0, NULL));
+    assert_int_equal(mirror->left, 1);
+    assert_int_equal(mirror->came, 2);
+    assert_int_equal(mirror->last.generation, generation);
+    expect_true(mirror);
+    env_close(allocator);
+    free(mirror);
+}
+
+static void grow(struct mirror *mirror)
+{
+    mirror->ptr = env_alloc(mirror->allocator, 70 * MIB, NULL);
+}
+
+static void grow_when_told_next(struct mirror *mirror)
+{
+    mirror->act = grow;
+}
+
+/* Pages are mapped in the segment during the notification that the rest of a block stays mapped. */
+TEST(growth_in_a_notification_is_counted)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct mirror *mirror = observe_mappings(allocator);
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
+    /* The call for all pages fails, and so does the one for the third page. */
+    fault.call = "cuMemUnmap";
+    fault.nth = 1;
+    fault.every = 3;
+    fault.error = 999;
+    assert_ok(xseg_sim_fault_set(0, &fault));
+    mirror->act = grow_when_told_next;
+    env_empty_cache(allocator);
+    assert_ok(xseg_sim_fault_set(0, NULL));
+    assert_non_null(mirror->ptr);
+    expect_true(mirror);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(0));
+    env_free(allocator, mirror->ptr);
+    env_close(allocator);
+    free(mirror);
+}
+
+static void begin_capture(struct mirror *mirror)
+{
+    env_capture_begin(mirror->pool, mirror->stream);
+}
+
+TEST(capture_during_a_notification_stops_a_trim)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct mirror *mirror = observe_mappings(allocator);
+    struct xseg_trim_result done = {sizeof(done)};
+
+    mirror->pool = env_pool(allocator);
+    mirror->stream = env_stream();
+    env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
+    mirror->act = begin_capture;
+    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    assert_int_equal(done.released, 0);
+    assert_int_equal(done.kept_capture, 60 * MIB);
+    assert_int_equal(mirror->came, 2);
+    expect_true(mirror);
+    env_capture_end(mirror->pool, mirror->stream);
+    env_close(allocator, mirror->stream);
+    free(mirror);
+}
+
+/* Frees a block in a capture that it begins, when first told that memory leaves. */
+static void free_in_a_capture(void *context, const struct xseg_mapping *mapping)
+{
+    struct mirror *mirror = context;
+
+    (void)mapping;
+    if (mirror->left++ != 0)
+        return;
+    begin_capture(mirror);
+    mirror->ptr = env_alloc(mirror->allocator, 1000, mirror->stream);
+    assert_ok(xseg_record_stream(mirror->allocator, mirror->ptr, NULL));
+    env_free(mirror->allocator, mirror->ptr);
+}
+
+/* Memory that is freed in this capture waits for its end. */
+TEST(capture_during_a_notification_stops_the_fallback_chain)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True,hard_limit_mb:70");
+    struct mirror mirror = {.allocator = allocator, .pool = env_pool(allocator)};
+    struct xseg_observer observer = {sizeof(observer), .context = &mirror,
+                                     .on_unmap = free_in_a_capture};
+    const xseg_stream side = env_stream();
+    void *ptr = NULL;
+    uint64_t id = 0;
+
+    mirror.stream = env_stream();
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
+    assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, side, &ptr), XSEG_ERR_LIMIT);
+    assert_true(mirror.left > 0);
+    assert_int_equal(env_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING_FREE);
+    env_capture_end(mirror.pool, mirror.stream);
+    env_free(allocator, env_alloc(allocator, 50 * MIB, side));
+    env_close(allocator, mirror.stream, side);
+}
+
+static void queue_work(struct mirror *mirror)
+{
+    env_launch(mirror->allocator, mirror->stream, mirror->ptr);
+}
+
+TEST(pauses_are_notified)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct mirror *mirror = observe_mappings(allocator);
+
+    mirror->pool = env_pool(allocator);
+    mirror->ptr = env_alloc_in(allocator, mirror->pool, 50 * MIB, NULL);
+    const uint64_t generation = mirror->last.generation;
+    assert_ok(xseg_pool_pause(mirror->pool, XSEG_KEEP_HOST, NULL));
+    assert_int_equal(mirror->left, 1);
+    expect_true(mirror);
+    assert_ok(xseg_pool_resume(mirror->pool));
+    assert_int_equal(mirror->came, 2);
+    assert_true(mirror->last.generation > generation);
+    expect_true(mirror);
+    /* Work queued during the call blocks the release, and the same memory is reported again. */
+    mirror->act = queue_work;
+    env_expect_error(xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "work");
+    assert_int_equal(mirror->left, 2);
+    assert_int_equal(mirror->came, 3);
+    expect_true(mirror);
+    xseg_sim_finish_all();
+    env_free(allocator, mirror->ptr);
+    env_close(allocator);
+    free(mirror);
+}
+
+static uint64_t next(uint64_t *seed)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *seed >> 33;
+}
+
+/* Random operations, also under memory pressure. */
+TEST(the_mirror_is_always_true)
+{
+    static const char *const config[] = {
+        "expandable_segments:True", "expandable_segments:True,idle_ms:0",
+        "expandable_segments:False", "expandable_segments:True,page_cache_mb:64",
+        ("expandable_segments:True,per_process_memory_fraction:0.8,"
+         "garbage_collection_threshold:0.6")};
+
+    for (unsigned c = 0; c < COUNT_OF(config); c++) {
+        struct xseg_sim_settings settings = {sizeof(settings)};
+        void *block[24] = {NULL};
+        uint64_t seed = 7 + c;
+
+        settings.memory_bytes = 600 * MIB;
+        struct xseg_allocator *allocator = env_open_on(&settings, config[c]);
+        struct mirror *mirror = observe_mappings(allocator);
+        const xseg_stream stream[2] = {NULL, env_stream()};
+        mirror->pool = env_pool(allocator);
+        for (unsigned step = 0; step < 600; step++) {
+            const uint64_t what = next(&seed) % 20;
+            void **at = &block[next(&seed) % COUNT_OF(block)];
+            struct xseg_request request = {sizeof(request)};
+
+            request.bytes =
+                next(&seed) % 4 == 0 ? next(&seed) % MIB + 1 : next(&seed) % (80 * MIB) + 1;
+            request.stream = stream[next(&seed) % 2];
+            request.pool = next(&seed) % 4 == 0 ? mirror->pool : NULL;
+            if (what == 0)
+                env_empty_cache(allocator);
+            else if (what == 1)
+                assert_ok(trim_due(allocator, 1000));
+            else if (what == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
+                expect_true(mirror);
+            else if (what == 3)
+                (void)!xseg_pool_resume(mirror->pool);
+            else if (*at == NULL)
+                (void)!xseg_alloc_with(allocator, &request, at);
+            else {
+                env_free(allocator, *at);
+                *at = NULL;
+            }
+            if (step % 10 == 0)
+                expect_true(mirror);
+        }
+        expect_true(mirror);
+        assert_true(mirror->left > 10);
+        (void)!xseg_pool_resume(mirror->pool);
+        for (unsigned i = 0; i < COUNT_OF(block); i++)
+            if (block[i] != NULL)
+                env_free(allocator, block[i]);
+        env_close(allocator, stream[1]);
+        free(mirror);
+    }
+}

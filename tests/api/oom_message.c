@@ -1,0 +1,723 @@
+/* SPDX-License-Identifier: MIT */
+/* The out-of-memory message: the limit or device that is exhausted, figures that add up, and advice that helps. */
+#include "tests/support/env.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The message of a request that has to fail, without the operation. */
+static const char *error_message(xseg_status got, xseg_status want)
+{
+    static char text[2048];
+
+    assert_int_equal(got, want);
+    assert_in_range(xseg_error_message(text, sizeof(text)), 1, 1000);
+    assert_memory_equal(text, "xseg_", strlen("xseg_"));
+    return strstr(text, ": ") + strlen(": ");
+}
+
+static void expect_start(const char *text, const char *start)
+{
+    if (strncmp(text, start, strlen(start)) != 0)
+        fail_msg("\"%s\" does not begin \"%s\"", text, start);
+}
+
+static void expect_no_advice(const char *text)
+{
+    static const char *const word[] = {"raise", "end the", "release unused", "set "};
+
+    for (unsigned i = 0; i < COUNT_OF(word); i++)
+        if (strstr(text, word[i]) != NULL)
+            fail_msg("\"%s\" advises what does not help", text);
+}
+
+/* --- Figures. --- */
+
+/* The figure before a term, in MiB; 0 if the term does not occur. */
+static double figure(const char *text, const char *term)
+{
+    const size_t length = strlen(term);
+    const char *at = text;
+
+    while ((at = strstr(at, term)) != NULL && strchr(",;:", at[length]) == NULL)
+        at += length;
+    if (at == NULL)
+        return 0;
+    if (at - text < 6 || strncmp(at - 5, " MiB ", 5) != 0)
+        fail_msg("\"%s\" has no figure in MiB before \"%s\"", text, term);
+    for (at -= 5; at > text && strchr("0123456789.", at[-1]) != NULL;)
+        at--;
+    return strtod(at, NULL);
+}
+
+/* The value of an advice, after the words that begin it; 0 if there is no such advice. */
+static double advised_value(const char *text, const char *words)
+{
+    const char *at = strstr(text, words);
+
+    return at != NULL ? strtod(at + strlen(words), NULL) : 0;
+}
+
+/* All figures are in MiB: the parts add up to the memory of this allocator, and with free and other memory to the
+ * device. */
+static void expect_figures_agree(const char *text, double total)
+{
+    static const char *const part[] = {
+        "allocated",
+        "pending free",
+        "cached",
+        "fragmented",
+        "cached by private pools",
+        "cached and pinned",
+        "cached and exported",
+        "claimed by other threads",
+        "in the page cache",
+        "unreleased",
+    };
+    char words[64];
+    double sum = 0;
+
+    for (unsigned i = 0; i < COUNT_OF(part); i++)
+        sum += figure(text, part[i]);
+    assert_null(strstr(text, "GiB"));
+    assert_null(strstr(text, "bytes needed"));
+    if (fabs(sum - figure(text, "used by this allocator")) > 0.05)
+        fail_msg("the parts are %.2f: \"%s\"", sum, text);
+    (void)snprintf(words, sizeof(words), " of %.2f MiB free", total);
+    const char *free = strstr(text, words);
+    assert_non_null(free);
+    while (free > text && free[-1] != ',')
+        free--;
+    sum += strtod(free, NULL) + figure(text, "used by others");
+    if (fabs(sum - total) > 0.05)
+        fail_msg("all together are %.2f: \"%s\"", sum, text);
+}
+
+/* 81 GiB of an empty device with 80. */
+TEST(an_empty_device_is_free)
+{
+    struct xseg_allocator *allocator = env_open_mib(81920, NULL);
+    void *ptr = NULL;
+
+    const char *text =
+        error_message(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_string_equal(
+        text, "out of memory on device 0, 82944.00 MiB requested; 82944.00 MiB needed from "
+              "the driver, 81920.00 MiB of 81920.00 MiB free, 0.00 MiB used by this "
+              "allocator");
+    env_close(allocator);
+}
+
+TEST(error_has_the_requested_and_the_mapped_size)
+{
+    struct xseg_allocator *allocator = env_open_mib(20, NULL);
+    void *all = env_alloc(allocator, 20 * MIB, NULL), *ptr = NULL;
+
+    expect_start(error_message(xseg_alloc(allocator, 0, 700, NULL, &ptr), XSEG_ERR_NO_MEMORY),
+                 "out of memory on device 0, 700 bytes requested; 2.00 MiB needed from the driver, "
+                 "0.00 MiB of 20.00");
+    expect_start(
+        error_message(xseg_alloc(allocator, 0, 3 * MIB / 2, NULL, &ptr), XSEG_ERR_NO_MEMORY),
+        "out of memory on device 0, 1.50 MiB requested; 2.00 MiB needed from the driver, "
+        "0.00 MiB of 20.00");
+    env_free(allocator, all);
+    env_close(allocator);
+}
+
+/* Memory in every state that the message names. */
+TEST(figures_add_up)
+{
+    struct xseg_allocator *allocator = env_open_mib(400, "page_cache_mb:1000");
+    struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream other = env_stream();
+    void *live = env_alloc(allocator, 50 * MIB, NULL), *ptr = NULL;
+    void *small = env_alloc(allocator, 1000, NULL);
+
+    xseg_sim_set_external_memory(0, 60 * MIB);
+    env_free(allocator, env_alloc_in(allocator, pool, 70 * MIB, NULL));
+    void *pending = env_alloc(allocator, 30 * MIB, NULL);
+    env_launch(allocator, other, pending);
+    assert_ok(xseg_record_stream(allocator, pending, other));
+    void *pinned = env_alloc(allocator, 40 * MIB, NULL);
+    assert_ok(xseg_pin(allocator, pinned, 40 * MIB));
+    env_free(allocator, pinned, pending);
+    const char *text =
+        error_message(xseg_alloc(allocator, 0, 300 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    expect_figures_agree(text, 400);
+    assert_true(figure(text, "used by others") == 60);
+    const double held = figure(text, "cached by private pools");
+    assert_true(held == 80 || held == 70);
+    assert_true(figure(text, "cached and pinned") >= 20);
+    assert_ok(xseg_unpin(allocator, pinned, 40 * MIB));
+    /* In a capture nothing is waited for: what is pending stays. */
+    struct xseg_pool *graph = env_pool(allocator);
+    const xseg_stream stream = env_stream();
+    pending = env_alloc(allocator, 30 * MIB, NULL);
+    assert_ok(xseg_record_stream(allocator, pending, other));
+    env_capture_begin(graph, stream);
+    env_free(allocator, pending);
+    text = error_message(xseg_alloc(allocator, 0, 300 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
+    expect_figures_agree(text, 400);
+    assert_true(figure(text, "pending free") >= 30);
+    env_capture_end(graph, stream);
+    env_free(allocator, small, live);
+    env_close(allocator, other, stream);
+}
+
+/* The driver fails although it reports enough free memory. */
+TEST(error_has_the_driver_result)
+{
+    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
+    static const char *const call[] = {"cuMemCreate", "cuMemAlloc"};
+
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct xseg_allocator *allocator = env_open_mib(1000, config[i]);
+        struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+        char words[64];
+        void *ptr = env_alloc(allocator, 100, NULL), *none = NULL;
+
+        /* If only page creation fails, segments become classic (api/vmm_fallback). */
+        fault.every = 1;
+        for (unsigned k = 0; k < COUNT_OF(call); k++) {
+            fault.call = call[k];
+            assert_ok(xseg_sim_fault_set(k, &fault));
+        }
+        const char *text =
+            error_message(xseg_alloc(allocator, 0, 100 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+        (void)snprintf(words, sizeof(words), "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call[i]);
+        if (strstr(text, words) == NULL)
+            fail_msg("\"%s\" does not name %s", text, call[i]);
+        expect_start(text,
+                     "out of memory on device 0, 100.00 MiB requested; 100.00 MiB needed from the "
+                     "driver, 998.00");
+        expect_no_advice(text);
+        for (unsigned k = 0; k < COUNT_OF(call); k++)
+            assert_ok(xseg_sim_fault_set(k, NULL));
+        env_free(allocator, ptr);
+        env_close(allocator);
+    }
+}
+
+/* --- What is exhausted. --- */
+
+static void *alloc_nothing(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)bytes, (void)device, (void)stream;
+    return NULL;
+}
+
+static void free_memory(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
+}
+
+TEST(error_begins_with_the_limit_or_device)
+{
+    static const struct {
+        const char *config;
+        size_t pool_mib, limit_mib; /* 0: none */
+        bool own;
+        xseg_status status;
+        const char *start;
+    } row[] = {
+        {NULL, 0, 0, false, XSEG_ERR_NO_MEMORY,
+         "out of memory on device 0, 100.00 MiB requested; "},
+        {"hard_limit_mb:90", 0, 0, false, XSEG_ERR_LIMIT,
+         "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 90.00 MiB; "},
+        {NULL, 0, 80, false, XSEG_ERR_LIMIT,
+         "hard_bytes of xseg_limits_set() rejects the request on device 0, 100.00 MiB requested, "
+         "limit "
+         "80.00 MiB; "},
+        {"per_process_memory_fraction:0.25", 0, 0, false, XSEG_ERR_LIMIT,
+         "per_process_memory_fraction rejects the request on device 0, 100.00 MiB requested, limit "
+         "50.00 MiB (0.25 of the device); "},
+        {"per_process_memory_fraction:0.25,hard_limit_mb:40", 0, 0, false, XSEG_ERR_LIMIT,
+         "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 40.00 MiB; "},
+        {NULL, 64, 0, false, XSEG_ERR_LIMIT,
+         "limit_bytes of pool 1 rejects the request on device 0, 100.00 MiB requested, limit 64.00 "
+         "MiB; "},
+        {NULL, 0, 0, true, XSEG_ERR_NO_MEMORY,
+         "memory functions of pool 1 returned no memory on device 0, 100.00 MiB requested; 100.00 "
+         "MiB needed from the memory functions, "},
+    };
+
+    for (unsigned i = 0; i < COUNT_OF(row); i++) {
+        /* Only the first case is short of device memory. */
+        struct xseg_allocator *allocator = env_open_mib(200, row[i].config);
+        struct xseg_pool_options options = {sizeof(options)};
+        struct xseg_limits limits = XSEG_LIMITS_INIT;
+        struct xseg_scope where = {sizeof(where), .device = 0};
+        struct xseg_pool *pool = NULL;
+        void *ptr = NULL;
+
+        limits.hard_bytes = row[i].limit_mib * MIB;
+        if (row[i].limit_mib != 0)
+            assert_ok(xseg_limits_set(allocator, &where, &limits));
+        options.limit_bytes = row[i].pool_mib * MIB;
+        if (row[i].own)
+            options.memory = (struct xseg_pool_memory){alloc_nothing, free_memory, NULL};
+        if (row[i].pool_mib != 0 || row[i].own)
+            assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+        if (i == 0)
+            xseg_sim_set_external_memory(0, 150 * MIB);
+        const char *text =
+            error_message(env_try_alloc_in(allocator, pool, 100 * MIB, &ptr), row[i].status);
+        expect_start(text, row[i].start);
+        if (row[i].own || i == 0)
+            expect_no_advice(text);
+        env_close(allocator);
+    }
+}
+
+TEST(resume_error_begins_with_the_limit_or_device)
+{
+    struct xseg_allocator *allocator = env_open_mib(200, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *inside = env_alloc_in(allocator, pool, 100 * MIB, NULL);
+
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    void *ptr = env_alloc(allocator, 120 * MIB, NULL);
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
+                     "out of memory on device 0, 100.00 MiB requested; 120.00 MiB of 200.00 MiB "
+                     "used by this allocator; pool 1 is still paused, free memory and resume it "
+                     "again");
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:180"));
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "out of memory on device 0");
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:199"));
+    env_free(allocator, ptr);
+    ptr = env_alloc(allocator, 100 * MIB, NULL);
+    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT,
+                     "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit "
+                     "199.00 MiB; 100.00 MiB of 200.00 MiB used by this allocator");
+    env_free(allocator, ptr, inside);
+    assert_ok(xseg_pool_resume(pool));
+    env_close(allocator);
+}
+
+/* --- Advice. --- */
+
+/* A workload with one failing request; `advised` is the change that the message recommends. */
+struct play {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    xseg_stream stream;
+    void *block[16];
+    unsigned blocks;
+    bool is_capturing;
+};
+
+static void keep(struct play *play, void *ptr)
+{
+    play->block[play->blocks++] = ptr;
+}
+
+static void end_play(struct play *play)
+{
+    if (play->is_capturing)
+        env_capture_end(play->pool, play->stream);
+    for (unsigned i = 0; i < play->blocks; i++)
+        if (play->block[i] != NULL)
+            env_free(play->allocator, play->block[i]);
+    assert_ok(xseg_close(play->allocator));
+    if (play->stream != NULL)
+        env_stream_destroy(play->stream);
+}
+
+static xseg_status ask(struct play *play, struct xseg_pool *pool, size_t bytes)
+{
+    void *ptr = NULL;
+    const xseg_status status = env_try_alloc_in(play->allocator, pool, bytes, &ptr);
+
+    if (ptr != NULL)
+        keep(play, ptr);
+    return status;
+}
+
+/* 100 MiB live, and 30 more. */
+static xseg_status two_blocks(struct play *play, size_t device_mib, const char *config)
+{
+    play->allocator = env_open_mib(device_mib, config);
+    keep(play, env_alloc(play->allocator, 100 * MIB, NULL));
+    return ask(play, NULL, 30 * MIB);
+}
+
+/* Take the advice of a sentence, which has this form, as a configuration string. */
+static void apply(const char *text, const char *form, const char *key, char *config, size_t bytes)
+{
+    const char *at = strstr(text, form);
+    double value;
+
+    if (at == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", text, form);
+    value = strtod(at + strlen(form), NULL);
+    (void)snprintf(config + strlen(config), bytes - strlen(config), "%s%s:%.10g",
+                   config[0] != '\0' ? "," : "", key, value);
+}
+
+/* Each key named is raised: by then, and from the start, the request is served; by less it is not. */
+TEST(raising_the_limits_that_are_named_helps)
+{
+    static const struct {
+        const char *config;
+        bool hard, fraction;
+    } row[] = {
+        {"hard_limit_mb:120", true, false},
+        {"hard_limit_mb:120,expandable_segments:False", true, false},
+        {"per_process_memory_fraction:0.12", false, true},
+        {"per_process_memory_fraction:0.12,expandable_segments:False", false, true},
+        {"per_process_memory_fraction:0.12,hard_limit_mb:110", true, true},
+        {"per_process_memory_fraction:0.11,hard_limit_mb:120", true, true},
+        {"per_process_memory_fraction:0.12,hard_limit_mb:800", false, true},
+        {"per_process_memory_fraction:0.9,hard_limit_mb:120", true, false},
+    };
+
+    for (unsigned i = 0; i < COUNT_OF(row); i++) {
+        struct play play = {0}, again = {0};
+        char advised[256] = "", whole[512];
+        const char *text = error_message(two_blocks(&play, 1000, row[i].config), XSEG_ERR_LIMIT);
+
+        expect_figures_agree(text, 1000);
+        if (row[i].hard)
+            apply(text, "hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
+        if (row[i].fraction)
+            apply(text, "per_process_memory_fraction to ", "per_process_memory_fraction", advised,
+                  sizeof(advised));
+        assert_int_equal(strstr(text, "hard_limit_mb to ") != NULL, row[i].hard);
+        assert_int_equal(strstr(text, "per_process_memory_fraction to ") != NULL, row[i].fraction);
+        assert_ok(xseg_config_set(play.allocator, advised));
+        assert_ok(ask(&play, NULL, 30 * MIB));
+        assert_int_equal(ask(&play, NULL, 2 * MIB), XSEG_ERR_LIMIT);
+        end_play(&play);
+        (void)snprintf(whole, sizeof(whole), "%s,%s",
+                       strstr(row[i].config, "False") != NULL ? "expandable_segments:False"
+                                                              : "expandable_segments:True",
+                       advised);
+        assert_ok(two_blocks(&again, 1000, whole));
+        end_play(&again);
+    }
+}
+
+/* No higher limit is recommended if the device has no memory. */
+TEST(a_limit_is_not_raised_past_the_device)
+{
+    static const char *const config[] = {"hard_limit_mb:120", "per_process_memory_fraction:0.96",
+                                         "hard_limit_mb:120,expandable_segments:False"};
+
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct play play = {0};
+        const xseg_status status = two_blocks(&play, 126, config[i]);
+
+        assert_int_not_equal(status, XSEG_OK);
+        expect_no_advice(error_message(status, status));
+        end_play(&play);
+        play = (struct play){0};
+        play.allocator = env_open_mib(200, config[i]);
+        keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
+        xseg_sim_set_external_memory(0, 90 * MIB);
+        const xseg_status again = ask(&play, NULL, 30 * MIB);
+        assert_int_not_equal(again, XSEG_OK);
+        expect_no_advice(error_message(again, again));
+        end_play(&play);
+    }
+}
+
+TEST(raising_what_xseg_limits_has_set_helps)
+{
+    struct play play = {0};
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+
+    play.allocator = env_open_mib(1000, NULL);
+    keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
+    where.device = 0;
+    limits.hard_bytes = 120 * MIB;
+    assert_ok(xseg_limits_set(play.allocator, &where, &limits));
+    const char *text = error_message(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
+    limits.hard_bytes =
+        (uint64_t)advised_value(text, "raise hard_bytes of xseg_limits_set() to ") * MIB;
+    assert_ok(xseg_limits_set(play.allocator, &where, &limits));
+    assert_ok(ask(&play, NULL, 30 * MIB));
+    end_play(&play);
+}
+
+/* Cached memory of the default pool can serve the pool, so only the limit of the pool is named. */
+TEST(raising_the_limit_of_a_pool_helps)
+{
+    static const char *const config[] = {"hard_limit_mb:140", "hard_limit_mb:110"};
+
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        struct play play = {0};
+        struct xseg_pool_options options = {sizeof(options)};
+        struct xseg_limits limits = XSEG_LIMITS_INIT;
+        struct xseg_scope where = XSEG_SCOPE_ALL;
+        char advised[64] = "";
+
+        play.allocator = env_open_mib(200, config[i]);
+        options.limit_bytes = 100 * MIB;
+        assert_ok(xseg_pool_create(play.allocator, 0, &options, &play.pool));
+        env_free(play.allocator, env_alloc(play.allocator, 20 * MIB, NULL));
+        keep(&play, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
+        const char *text = error_message(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
+        limits.hard_bytes = (uint64_t)advised_value(text, "raise limit_bytes of pool 1 to ") * MIB;
+        assert_int_equal(strstr(text, "hard_limit_mb") != NULL, i == 1);
+        if (i == 1)
+            apply(text, "and hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
+        where.pool = play.pool;
+        assert_ok(xseg_limits_set(play.allocator, &where, &limits));
+        if (i == 1) {
+            assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
+            assert_ok(xseg_config_set(play.allocator, advised));
+        }
+        assert_ok(ask(&play, play.pool, 50 * MIB));
+        end_play(&play);
+    }
+}
+
+TEST(ending_a_capture_helps)
+{
+    static const size_t wanted[] = {120 * MIB, 60 * MIB, 122 * MIB};
+
+    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
+        struct play play = {0};
+        void *pending, *idle;
+
+        play.allocator = env_open_mib(200, NULL);
+        play.stream = env_stream();
+        play.pool = env_pool(play.allocator);
+        idle = env_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
+        pending = env_alloc(play.allocator, 80 * MIB, NULL);
+        assert_ok(xseg_record_stream(play.allocator, pending, play.stream));
+        env_capture_begin(play.pool, play.stream);
+        play.is_capturing = true;
+        if (i != 1)
+            env_free(play.allocator, idle);
+        else
+            env_free(play.allocator, pending);
+        const char *text = error_message(ask(&play, NULL, wanted[i]), XSEG_ERR_NO_MEMORY);
+        expect_figures_agree(text, 200);
+        if (i == 2) { /* 20 MiB are not enough */
+            expect_no_advice(text);
+        } else {
+            assert_non_null(strstr(text, "end the capture first"));
+            env_capture_end(play.pool, play.stream);
+            play.is_capturing = false;
+            assert_ok(ask(&play, NULL, wanted[i]));
+        }
+        keep(&play, i != 1 ? pending : idle);
+        end_play(&play);
+    }
+}
+
+TEST(releasing_pools_helps)
+{
+    static const char *const config[] = {NULL, "expandable_segments:False", "hard_limit_mb:190"};
+
+    for (unsigned i = 0; i < 2 * COUNT_OF(config); i++) {
+        struct play play = {0};
+        const bool helps = i < COUNT_OF(config);
+
+        play.allocator = env_open_mib(200, config[i % COUNT_OF(config)]);
+        play.pool = env_pool(play.allocator);
+        keep(&play, env_alloc(play.allocator, helps ? 50 * MIB : 100 * MIB, NULL));
+        env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
+        const xseg_status status = ask(&play, NULL, 120 * MIB);
+        assert_int_not_equal(status, XSEG_OK);
+        const char *text = error_message(status, status);
+        expect_figures_agree(text, 200);
+        if (!helps) {
+            expect_no_advice(text);
+        } else if (config[i] == NULL || i == 1) {
+            assert_non_null(strstr(text, "; release unused private pools"));
+            assert_ok(xseg_pool_release(play.pool));
+            assert_ok(ask(&play, NULL, 120 * MIB));
+        }
+        end_play(&play);
+    }
+}
+
+/* Segments of 90 MiB with 60 free in each. */
+static xseg_status half_free_segments(struct play *play, size_t device_mib, const char *config,
+                                      size_t wanted)
+{
+    void *idle[3];
+
+    play->allocator = env_open_mib(device_mib, config);
+    for (unsigned i = 0; i < COUNT_OF(idle); i++) {
+        void *whole = env_alloc(play->allocator, 90 * MIB, NULL);
+        env_free(play->allocator, whole);
+        idle[i] = env_alloc(play->allocator, 60 * MIB, NULL);
+        keep(play, env_alloc(play->allocator, 30 * MIB, NULL));
+    }
+    for (unsigned i = 0; i < COUNT_OF(idle); i++)
+        env_free(play->allocator, idle[i]);
+    return ask(play, NULL, wanted);
+}
+
+TEST(advice_on_expandable_segments_helps)
+{
+    static const size_t wanted[] = {80 * MIB, 100 * MIB, 185 * MIB, 250 * MIB};
+
+    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
+        struct play classic = {0}, expandable = {0};
+        const char *text =
+            error_message(half_free_segments(&classic, 280, "expandable_segments:False", wanted[i]),
+                          XSEG_ERR_NO_MEMORY);
+        const bool helps = strstr(text, "expandable_segments:True") != NULL;
+
+        expect_figures_agree(text, 280);
+        assert_int_equal(helps, i < 2);
+        if (!helps)
+            expect_no_advice(text);
+        end_play(&classic);
+        const xseg_status status =
+            half_free_segments(&expandable, 280, "expandable_segments:True", wanted[i]);
+        if (helps)
+            assert_ok(status);
+        end_play(&expandable);
+    }
+}
+
+/* A limit is in the way, and so is the kind of segments: each change is named, and is enough. */
+TEST(a_limit_does_not_hide_expandable_segments)
+{
+    static const char *const limit[] = {"hard_limit_mb:280", "per_process_memory_fraction:0.28"};
+    static const char *const raised[] = {"hard_limit_mb", "per_process_memory_fraction"};
+
+    for (unsigned i = 0; i < COUNT_OF(limit); i++) {
+        struct play classic = {0}, expandable = {0};
+        char config[128], form[64], advised[64] = "";
+
+        (void)snprintf(config, sizeof(config), "expandable_segments:False,%s", limit[i]);
+        const char *text =
+            error_message(half_free_segments(&classic, 1000, config, 100 * MIB), XSEG_ERR_LIMIT);
+        expect_figures_agree(text, 1000);
+        assert_non_null(
+            strstr(text, "; set expandable_segments:True to avoid fragmentation, or raise "));
+        (void)snprintf(form, sizeof(form), "or raise %s to ", raised[i]);
+        apply(text, form, raised[i], advised, sizeof(advised));
+        assert_ok(xseg_config_set(classic.allocator, advised));
+        assert_ok(ask(&classic, NULL, 100 * MIB));
+        end_play(&classic);
+        (void)snprintf(config, sizeof(config), "expandable_segments:True,%s", limit[i]);
+        assert_ok(half_free_segments(&expandable, 1000, config, 100 * MIB));
+        end_play(&expandable);
+    }
+}
+
+TEST(a_limit_does_not_hide_pools_that_are_held)
+{
+    struct play play = {0};
+
+    play.allocator = env_open_mib(1000, "hard_limit_mb:200");
+    play.pool = env_pool(play.allocator);
+    env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 120 * MIB, NULL));
+    const char *text = error_message(ask(&play, NULL, 100 * MIB), XSEG_ERR_LIMIT);
+    assert_non_null(
+        strstr(text, "; release unused private pools, or raise hard_limit_mb to 220 or more"));
+    assert_ok(xseg_pool_release(play.pool));
+    assert_ok(ask(&play, NULL, 100 * MIB));
+    end_play(&play);
+}
+
+/* Classic segments of 30 MiB with 24 cached in each: full pages of 20 MiB do not fit each piece, small ones do. */
+static xseg_status small_pieces(struct play *play, const char *config, size_t wanted)
+{
+    void *idle[8];
+
+    play->allocator = env_open_mib(240, config);
+    for (unsigned i = 0; i < COUNT_OF(idle); i++) {
+        void *whole = env_alloc(play->allocator, 30 * MIB, NULL);
+        env_free(play->allocator, whole);
+        idle[i] = env_alloc(play->allocator, 24 * MIB, NULL);
+        keep(play, env_alloc(play->allocator, 6 * MIB, NULL));
+    }
+    for (unsigned i = 0; i < COUNT_OF(idle); i++)
+        env_free(play->allocator, idle[i]);
+    return ask(play, NULL, wanted);
+}
+
+TEST(advice_on_expandable_segments_with_small_pages_helps)
+{
+    static const size_t wanted[] = {100 * MIB, 170 * MIB, 190 * MIB};
+
+    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
+        struct play classic = {0}, small = {0};
+        const char *text = error_message(
+            small_pieces(&classic, "expandable_segments:False", wanted[i]), XSEG_ERR_NO_MEMORY);
+        const bool helps =
+            strstr(text, "; set expandable_segments:True,page_size:small to avoid") != NULL;
+
+        assert_int_equal(helps, i < 2);
+        if (!helps)
+            expect_no_advice(text);
+        end_play(&classic);
+        const xseg_status status =
+            small_pieces(&small, "expandable_segments:True,page_size:small", wanted[i]);
+        if (helps)
+            assert_ok(status);
+        end_play(&small);
+    }
+}
+
+/* Pages of 20 MiB, each with 11 cached beside 9 live: on small pages 10 of the 11 can move. */
+static xseg_status shared_pages(struct play *play, const char *config, size_t wanted)
+{
+    void *idle[2];
+
+    play->allocator = env_open_mib(40, config);
+    for (unsigned i = 0; i < COUNT_OF(idle); i++) {
+        idle[i] = env_alloc(play->allocator, 11 * MIB, NULL);
+        keep(play, env_alloc(play->allocator, 9 * MIB, NULL));
+    }
+    for (unsigned i = 0; i < COUNT_OF(idle); i++)
+        env_free(play->allocator, idle[i]);
+    return ask(play, NULL, wanted);
+}
+
+TEST(advice_on_small_pages_helps)
+{
+    static const size_t wanted[] = {20 * MIB, 21 * MIB};
+
+    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
+        struct play fixed = {0}, small = {0};
+        const char *text =
+            error_message(shared_pages(&fixed, "page_size:fixed", wanted[i]), XSEG_ERR_NO_MEMORY);
+
+        expect_figures_agree(text, 40);
+        assert_int_equal(strstr(text, "page_size:small") != NULL, i == 0);
+        end_play(&fixed);
+        assert_int_equal(shared_pages(&small, "page_size:small", wanted[i]),
+                         i == 0 ? XSEG_OK : XSEG_ERR_NO_MEMORY);
+        end_play(&small);
+    }
+}
+
+/* 60 of 100 MiB are idle, in pieces that have to be given back to make one. */
+static xseg_status idle_elsewhere(struct play *play, const char *config, size_t wanted)
+{
+    play->allocator = env_open_mib(100, config);
+    play->stream = env_stream();
+    env_free(play->allocator, env_alloc(play->allocator, 60 * MIB, play->stream));
+    return ask(play, NULL, wanted);
+}
+
+TEST(advice_on_rejection_helps)
+{
+    static const size_t wanted[] = {80 * MIB, 120 * MIB};
+
+    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
+        struct play rejected = {0}, served = {0};
+        const char *text =
+            error_message(idle_elsewhere(&rejected, "throw_on_cudamalloc_oom:True", wanted[i]),
+                          XSEG_ERR_NO_MEMORY);
+
+        expect_figures_agree(text, 100);
+        assert_int_equal(strstr(text, "throw_on_cudamalloc_oom:False") != NULL, i == 0);
+        end_play(&rejected);
+        assert_int_equal(idle_elsewhere(&served, "throw_on_cudamalloc_oom:False", wanted[i]),
+                         i == 0 ? XSEG_OK : XSEG_ERR_NO_MEMORY);
+        end_play(&served);
+    }
+}

@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: MIT */
+/* Mapped addresses, pins, and dma-buf descriptors. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/env.h"
+#include "tests/support/process.h"
+#include "tests/support/trim_due.h"
+
+/* --- Enumeration. --- */
+
+#define MAPPINGS_MAX 64u
+
+struct list {
+    struct xseg_mapping mapping[MAPPINGS_MAX];
+    unsigned count, most;
+};
+
+static bool keep(void *context, const struct xseg_mapping *mapping)
+{
+    struct list *list = context;
+
+    assert_true(list->count < MAPPINGS_MAX);
+    assert_int_equal(mapping->struct_size, sizeof(*mapping));
+    list->mapping[list->count++] = *mapping;
+    return list->count < list->most;
+}
+
+static struct list mappings(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    struct list list = {.most = MAPPINGS_MAX};
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+
+    assert_ok(xseg_for_each_mapping(allocator, &where, keep, &list));
+    return list;
+}
+
+/* The mapping of an address, or NULL. */
+static const struct xseg_mapping *find(const struct list *list, const void *ptr)
+{
+    for (unsigned i = 0; i < list->count; i++)
+        if ((uintptr_t)ptr - (uintptr_t)list->mapping[i].base < list->mapping[i].bytes)
+            return &list->mapping[i];
+    return NULL;
+}
+
+TEST(every_mapped_byte_is_named_once)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr[4] = {env_alloc(allocator, 50 * MIB, NULL), env_alloc(allocator, 1000, NULL),
+                    env_alloc_in(allocator, pool, 30 * MIB, NULL),
+                    env_alloc(allocator, 30 * MIB, NULL)};
+    uint64_t bytes = 0;
+
+    struct list list = mappings(allocator, NULL);
+    for (unsigned i = 0; i < list.count; i++) {
+        bytes += list.mapping[i].bytes;
+        assert_int_equal(list.mapping[i].bytes % list.mapping[i].page_bytes, 0);
+        assert_int_not_equal(list.mapping[i].generation, 0);
+        assert_true(list.mapping[i].is_expandable);
+        for (unsigned j = 0; j < i; j++)
+            assert_null(find(&(struct list){.mapping = {list.mapping[j]}, .count = 1},
+                             list.mapping[i].base));
+    }
+    assert_int_equal(bytes, env_reserved(allocator));
+    assert_int_equal(find(&list, ptr[0])->page_bytes, 20 * MIB);
+    assert_int_equal(find(&list, ptr[1])->page_bytes, 2 * MIB);
+    assert_ptr_equal(find(&list, ptr[2])->pool, pool);
+    assert_null(find(&list, ptr[0])->pool);
+    list = mappings(allocator, pool);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(list.mapping[0].bytes, 40 * MIB);
+    /* The return value of the callback ends the iteration. */
+    list = (struct list){.most = 1};
+    assert_ok(xseg_for_each_mapping(allocator, NULL, keep, &list));
+    assert_int_equal(list.count, 1);
+    env_expect_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
+                     "visit");
+    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
+        env_free(allocator, ptr[i]);
+    env_close(allocator);
+}
+
+/* A generation is another one exactly where other memory came. */
+TEST(a_generation_rises_with_other_memory)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *low = env_alloc(allocator, 40 * MIB, NULL), *high = env_alloc(allocator, 40 * MIB, NULL);
+    void *tag = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+
+    const struct list before = mappings(allocator, NULL);
+    env_free(allocator, high);
+    high = env_alloc(allocator, 40 * MIB, NULL); /* a hit: the same memory */
+    struct list after = mappings(allocator, NULL);
+    assert_int_equal(find(&after, high)->generation, find(&before, high)->generation);
+    env_free(allocator, high);
+    (void)env_trim(allocator);
+    after = mappings(allocator, NULL);
+    assert_null(find(&after, high));
+    assert_int_equal(find(&after, low)->generation, find(&before, low)->generation);
+    assert_ptr_equal(env_alloc(allocator, 40 * MIB, NULL), high);
+    after = mappings(allocator, NULL);
+    assert_true(find(&after, high)->generation > find(&before, high)->generation);
+    assert_int_equal(find(&after, low)->generation, find(&before, low)->generation);
+    /* A pause, and each block can be asked. */
+    const uint64_t tagged = env_block(allocator, tag).generation;
+    assert_int_equal(tagged, find(&after, tag)->generation);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    after = mappings(allocator, NULL);
+    assert_null(find(&after, tag));
+    assert_true(env_block(allocator, tag).is_paused);
+    const uint64_t away = env_block(allocator, tag).generation;
+    assert_true(away > tagged);
+    assert_ok(xseg_pool_resume(pool));
+    assert_true(env_block(allocator, tag).generation > away);
+    assert_false(env_block(allocator, tag).is_paused);
+    env_free(allocator, tag, low, high);
+    env_close(allocator);
+}
+
+/* --- Pins. --- */
+
+TEST(pinned_pages_of_a_freed_block_stay_mapped)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    char *ptr = env_alloc(allocator, 200 * MIB, NULL); /* ten pages */
+    void *small = env_alloc(allocator, 1000, NULL);
+
+    /* In the third and fourth page, and once more in the eighth; and a small page. */
+    assert_ok(xseg_pin(allocator, ptr + 59 * MIB, 2 * MIB));
+    assert_ok(xseg_pin(allocator, ptr + 150 * MIB, 1));
+    assert_ok(xseg_pin(allocator, ptr + 150 * MIB, 1));
+    assert_ok(xseg_pin(allocator, small, 1000));
+    const struct list pinned = mappings(allocator, NULL);
+    assert_true(find(&pinned, small)->is_pinned);
+    env_free(allocator, ptr, small);
+    struct xseg_trim_result done = env_trim(allocator);
+    assert_int_equal(done.released, 140 * MIB);
+    assert_int_equal(done.kept_pinned, 62 * MIB);
+    assert_int_equal(done.kept_fragmented + done.kept_failed + done.kept_by_options, 0);
+    assert_int_equal(env_reserved(allocator), 62 * MIB);
+    const struct list left = mappings(allocator, NULL);
+    assert_non_null(find(&left, ptr + 40 * MIB));
+    assert_non_null(find(&left, ptr + 79 * MIB));
+    assert_non_null(find(&left, ptr + 150 * MIB));
+    assert_null(find(&left, ptr + 39 * MIB));
+    assert_null(find(&left, ptr + 80 * MIB));
+    /* Pins are counted. */
+    assert_ok(xseg_unpin(allocator, ptr + 150 * MIB, 1));
+    assert_int_equal(env_trim(allocator).kept_pinned, 62 * MIB);
+    assert_ok(xseg_unpin(allocator, ptr + 150 * MIB, 1));
+    env_expect_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_ERR_ARGUMENT, "pinned");
+    assert_int_equal(env_trim(allocator).released, 20 * MIB);
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
+    assert_ok(xseg_unpin(allocator, ptr + 59 * MIB, 2 * MIB));
+    assert_ok(xseg_unpin(allocator, small, 1000));
+    env_close(allocator);
+}
+
+/* Reclaim under memory pressure takes all idle memory except pinned pages. */
+TEST(pinned_pages_are_not_stolen)
+{
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    struct xseg_scope device = XSEG_SCOPE_ALL;
+    void *ptr = NULL;
+
+    struct xseg_allocator *allocator = env_open_mib(200, NULL);
+    const xseg_stream other = env_stream();
+    char *pinned = env_alloc(allocator, 160 * MIB, NULL);
+    assert_ok(xseg_pin(allocator, pinned + 70 * MIB, MIB));
+    env_free(allocator, pinned);
+    env_expect_error(xseg_alloc(allocator, 0, 190 * MIB, other, &ptr), XSEG_ERR_NO_MEMORY,
+                     "pinned");
+    assert_ok(xseg_alloc(allocator, 0, 180 * MIB, other, &ptr));
+    const struct list left = mappings(allocator, NULL);
+    assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
+    env_free(allocator, ptr);
+    /* A limit does not take the pinned page, either. */
+    device.device = 0;
+    limits.hard_bytes = 2 * MIB;
+    assert_ok(xseg_limits_set(allocator, &device, &limits));
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
+    assert_ok(xseg_unpin(allocator, pinned + 70 * MIB, MIB));
+    env_close(allocator, other);
+}
+
+TEST(decay_keeps_pinned_pages)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True,idle_ms:0");
+    char *ptr = env_alloc(allocator, 100 * MIB, NULL);
+    struct xseg_explain_result sums = {sizeof(sums)};
+
+    assert_ok(xseg_pin(allocator, ptr + 50 * MIB, 1));
+    env_free(allocator, ptr);
+    for (unsigned i = 0; i < 3; i++)
+        assert_ok(trim_due(allocator, 1000000));
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
+    assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
+    assert_int_equal(sums.pinned, 20 * MIB);
+    assert_int_equal(sums.reserved, 20 * MIB);
+    assert_ok(xseg_unpin(allocator, ptr + 50 * MIB, 1));
+    env_close(allocator);
+}
+
+TEST(a_classic_segment_is_pinned_as_a_whole)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:False");
+    char *ptr = env_alloc(allocator, 30 * MIB, NULL);
+
+    assert_ok(xseg_pin(allocator, ptr + 10 * MIB, 100));
+    env_free(allocator, ptr);
+    struct xseg_trim_result done = env_trim(allocator);
+    assert_int_equal(done.released, 0);
+    assert_int_equal(done.kept_pinned, 30 * MIB);
+    assert_ok(xseg_unpin(allocator, ptr, 1));
+    assert_int_equal(env_trim(allocator).released, 30 * MIB);
+    env_close(allocator);
+}
+
+TEST(a_pinned_pool_is_not_paused)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+
+    assert_ok(xseg_pin(allocator, ptr, 1));
+    env_free(allocator, ptr);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pinned");
+    assert_ok(xseg_unpin(allocator, ptr, 1));
+    ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    env_expect_error(xseg_pin(allocator, ptr, 1), XSEG_ERR_PAUSED, "paused");
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, ptr);
+    env_close(allocator);
+}
+
+TEST(pins_outside_a_block_are_rejected)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    char *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    int local = 0;
+
+    env_expect_error(xseg_pin(NULL, ptr, 1), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pin(allocator, NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
+    env_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "bytes is 0");
+    env_expect_error(xseg_pin(allocator, ptr, SIZE_MAX), XSEG_ERR_ARGUMENT,
+                     "exceeds the address space");
+    env_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
+    env_expect_error(xseg_pin(allocator, ptr + 1, 30 * MIB), XSEG_ERR_ARGUMENT,
+                     "size exceeds the block");
+    env_expect_error(xseg_pin(allocator, ptr + 31 * MIB, 1), XSEG_ERR_NOT_ALLOCATED,
+                     "not in an allocated block");
+    env_expect_error(xseg_unpin(allocator, ptr, 1), XSEG_ERR_ARGUMENT, "pinned");
+    env_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
+    env_expect_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), XSEG_ERR_ARGUMENT, "segment");
+    /* Part of it is pinned: nothing changes. */
+    assert_ok(xseg_pin(allocator, ptr, MIB));
+    env_expect_error(xseg_unpin(allocator, ptr, 3 * MIB), XSEG_ERR_ARGUMENT, "pinned");
+    assert_ok(xseg_unpin(allocator, ptr, MIB));
+    env_free(allocator, ptr);
+    env_close(allocator);
+}
+
+/* --- Descriptors of mapped memory: whom they serve, what they pin, and what is refused. --- */
+
+#define EXPANDABLE "expandable_segments:True,rdma:True"
+
+/* The registrar takes a range by its descriptor, from another place in it on. */
+static void expect_registered(int fd, uint64_t offset, uint64_t bytes)
+{
+    uint64_t id = 0;
+
+    assert_ok(xseg_sim_register_descriptor(fd, offset, bytes, &id));
+    assert_ok(xseg_sim_unregister(id));
+}
+
+static void expect_error(struct xseg_allocator *allocator, const void *address, size_t bytes,
+                         xseg_status status, const char *text)
+{
+    uint64_t offset = 77;
+    int fd = 77;
+
+    env_expect_error(xseg_dmabuf_open(allocator, address, bytes, 0, &fd, &offset), status, text);
+    assert_int_equal(fd, 77);
+    assert_int_equal(offset, 77);
+}
+
+/* --- One descriptor. --- */
+
+TEST(a_range_of_many_pages_has_one_descriptor)
+{
+    static const char *const configs[] = {EXPANDABLE, "expandable_segments:False"};
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        char *block = env_alloc(allocator, 214 * MIB, NULL);
+        uint64_t offset = 7;
+        int fd = -1;
+
+        assert_ok(xseg_dmabuf_open(allocator, block, 214 * MIB, 0, &fd, &offset));
+        assert_int_equal(offset, 0);
+        assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
+        expect_registered(fd, 0, 214 * MIB);
+        assert_int_equal(close(fd), 0);
+        /* In the middle of a page of the host. */
+        assert_ok(xseg_dmabuf_open(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset));
+        assert_int_equal(offset, 512);
+        expect_registered(fd, offset, 50 * MIB);
+        assert_int_equal(close(fd), 0);
+        env_free(allocator, block);
+        env_close(allocator);
+    }
+}
+
+/* --- Pins. --- */
+
+TEST(a_pin_keeps_the_pages_until_the_close)
+{
+    struct xseg_allocator *allocator = env_open(EXPANDABLE);
+    char *block = env_alloc(allocator, 40 * MIB, NULL);
+    uint64_t offset = 0;
+    int fd = -1;
+
+    assert_ok(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset));
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    uint64_t reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    assert_int_equal(reserved, 40 * MIB);
+    expect_registered(fd, 0, 40 * MIB);
+    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
+    assert_ok(xseg_dmabuf_close(allocator, fd));
+    assert_int_equal(fcntl(fd, F_GETFD), -1);
+    env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT,
+                     "fd is not a pinned descriptor of xseg_dmabuf_open(),");
+    env_empty_cache(allocator);
+    reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    assert_int_equal(reserved, 0);
+    env_close(allocator);
+}
+
+/* --- Invalid calls. --- */
+
+TEST(invalid_input_is_rejected_with_its_page)
+{
+    struct xseg_allocator *allocator = env_open(EXPANDABLE);
+    char *block = env_alloc(allocator, 40 * MIB, NULL), host[64], text[64];
+    struct xseg_pool *pool = NULL;
+    uint64_t offset = 0;
+    int fd = -1;
+
+    expect_error(allocator, NULL, 1, XSEG_ERR_ARGUMENT, "NULL");
+    expect_error(allocator, block, 0, XSEG_ERR_ARGUMENT, "bytes is 0");
+    expect_error(allocator, block, 1000000 * GIB, XSEG_ERR_ARGUMENT, "size exceeds the segment");
+    expect_error(allocator, host, sizeof(host), XSEG_ERR_NOT_ALLOCATED,
+                 "not in memory of this allocator");
+    (void)snprintf(text, sizeof(text), "address is not mapped, %p", (void *)(block + 40 * MIB));
+    expect_error(allocator, block, 50 * MIB, XSEG_ERR_NOT_ALLOCATED, text);
+    env_expect_error(xseg_dmabuf_open(allocator, block, 1, 8, &fd, &offset), XSEG_ERR_ARGUMENT,
+                     "unknown flags, 0x8");
+    env_expect_error(xseg_dmabuf_open(allocator, block, 1, 0, NULL, &offset), XSEG_ERR_ARGUMENT,
+                     "fd is NULL");
+    /* Nothing here maps memory over PCIe. */
+    env_expect_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
+                     XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
+    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+    char *paused = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    expect_error(allocator, paused, MIB, XSEG_ERR_PAUSED, "paused");
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, paused, block);
+    env_close(allocator);
+}
+
+TEST(memory_without_rdma_is_rejected_with_the_reason)
+{
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *block = env_alloc(allocator, 40 * MIB, NULL);
+
+    expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "page was created without rdma");
+    env_free(allocator, block);
+    env_close(allocator);
+    settings.rdma = XSEG_SIM_RDMA_CREATE_FAILS;
+    allocator = env_open_on(&settings, EXPANDABLE);
+    block = env_alloc(allocator, 40 * MIB, NULL);
+    expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "rdma does not work on this device");
+    env_free(allocator, block);
+    env_close(allocator);
+    settings = (struct xseg_sim_settings){.struct_size = sizeof(struct xseg_sim_settings)};
+    settings.without_dma_buf = true;
+    allocator = env_open_on(&settings, EXPANDABLE);
+    block = env_alloc(allocator, 4 * MIB, NULL);
+    expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
+    env_free(allocator, block);
+    env_close(allocator);
+}
+
+/* --- Two processes. --- */
+
+/* Give out two descriptors, one of which pins, have them registered, and wait to be killed. */
+static void give_out(int socket, const struct xseg_sim_settings *settings)
+{
+    struct xseg_allocator *allocator = NULL;
+    void *block = NULL;
+    uint64_t offset, id;
+    int fd[2];
+    char order;
+
+    if (read(socket, &order, 1) != 1 || xseg_sim_reset(settings) != XSEG_OK ||
+        env_try_open(EXPANDABLE, &allocator) != XSEG_OK ||
+        xseg_alloc(allocator, 0, 100 * MIB, NULL, &block) != XSEG_OK)
+        _exit(1);
+    for (unsigned i = 0; i < 2; i++)
+        if (xseg_dmabuf_open(allocator, block, 100 * MIB, i == 0 ? XSEG_DMABUF_PIN : 0, &fd[i],
+                             &offset) != XSEG_OK ||
+            xseg_sim_register_descriptor(fd[i], offset, 100 * MIB, &id) != XSEG_OK)
+            _exit(2);
+    if (write(socket, "y", 1) != 1)
+        _exit(3);
+    (void)read(socket, &order, 1); /* until the test ends, should it not be killed */
+    _exit(4);
+}
+
+TEST(killed_process_leaves_no_descriptors)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB};
+    struct process process = {0};
+    struct xseg_allocator *own = NULL;
+    void *block = NULL;
+    int result = 0;
+
+    if (!process_start(&process, &settings, give_out))
+        return;
+    assert_int_equal(write(process.socket, "g", 1), 1);
+    assert_true(process_answer(&process));
+    assert_ok(env_try_open(NULL, &own));
+    assert_int_equal(xseg_alloc(own, 0, 1000 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(kill(process.pid, SIGKILL), 0);
+    assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
+    assert_true(WIFSIGNALED(result));
+    assert_ok(xseg_alloc(own, 0, 1000 * MIB, NULL, &block));
+    (void)close(process.socket);
+    assert_ok(xseg_free(own, block));
+    assert_ok(xseg_close(own));
+    settings.shared = NULL;
+    assert_ok(xseg_sim_reset(&settings));
+}
+
+TEST(a_forked_child_has_descriptors_and_no_calls)
+{
+    struct xseg_allocator *allocator = env_open(EXPANDABLE);
+    char *block = env_alloc(allocator, 40 * MIB, NULL);
+    uint64_t offset = 0;
+    int fd = -1, other = -1, result = 0;
+
+    assert_ok(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset));
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(fcntl(fd, F_GETFD) == FD_CLOEXEC &&
+                      xseg_dmabuf_open(allocator, block, MIB, 0, &other, &offset) ==
+                          XSEG_ERR_FORKED &&
+                      xseg_dmabuf_close(allocator, fd) == XSEG_ERR_FORKED
+                  ? 0
+                  : 1);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_ok(xseg_dmabuf_close(allocator, fd));
+    env_empty_cache(allocator);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    env_close(allocator);
+}

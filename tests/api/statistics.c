@@ -1,0 +1,650 @@
+/* SPDX-License-Identifier: MIT */
+/* Statistics as users read and reset them, and the counters of driver calls. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/env.h"
+#include "tests/support/trim_due.h"
+
+/* Resident bytes of the process, exact; statm is delayed. */
+static uint64_t resident_bytes(void)
+{
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    unsigned long kib = 0;
+    char line[256];
+
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "Rss: %lu", &kib) == 1)
+            break;
+    (void)fclose(file);
+    return (uint64_t)kib * KIB;
+}
+
+/* The first test, before others leave memory in the heap.  Tables for a huge device are mostly address space: only
+ * touched pages count. */
+TEST(host_bytes_do_not_exceed_resident_memory)
+{
+    static void *block[20000];
+    xseg_stream stream[10];
+
+    const uint64_t without = resident_bytes();
+    struct xseg_allocator *allocator = env_open_mib(4096 * KIB, "expandable_segments:True");
+    for (unsigned i = 0; i < COUNT_OF(stream); i++)
+        stream[i] = env_stream();
+    for (unsigned i = 0; i < COUNT_OF(block); i++)
+        block[i] = env_alloc(allocator, i % 100 == 0 ? 4 * MIB : 4096, stream[i % 10]);
+    const uint64_t host = env_stats(allocator).host_bytes;
+    const uint64_t got = resident_bytes() - without;
+    print_message("# host_bytes %zu, the process got %zu\n", (size_t)host, (size_t)got);
+    assert_true(host >= MIB);
+    /* Self-checks read all of the tables, which maps uncounted pages. */
+    if (XSEG_CHECKS < 2)
+        assert_true(host <= got);
+    for (unsigned i = 0; i < COUNT_OF(block); i++)
+        env_free(allocator, block[i]);
+    assert_ok(xseg_close(allocator));
+    for (unsigned i = 0; i < COUNT_OF(stream); i++)
+        env_stream_destroy(stream[i]);
+}
+
+static struct xseg_scope device(int ordinal)
+{
+    struct xseg_scope where = {sizeof(where), .device = ordinal};
+
+    return where;
+}
+
+static void reset(struct xseg_allocator *allocator, unsigned what)
+{
+    const struct xseg_scope where = device(0);
+
+    assert_ok(xseg_stats_reset(allocator, &where, what));
+}
+
+TEST(peak_reset_keeps_other_statistics)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *first = env_alloc(allocator, 4 * MIB, NULL);
+
+    env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
+    const struct xseg_statistics before = env_stats(allocator);
+    assert_int_equal(before.allocated_bytes[XSEG_STAT_ALL].peak, 12 * MIB);
+    reset(allocator, XSEG_RESET_PEAK);
+    const struct xseg_statistics after = env_stats(allocator);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].peak, 4 * MIB);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].current, 4 * MIB);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].allocated, 12 * MIB);
+    assert_int_equal(after.num_device_alloc, before.num_device_alloc);
+    env_free(allocator, first);
+    env_close(allocator);
+}
+
+TEST(accumulated_reset_keeps_other_statistics)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void *first = env_alloc(allocator, 4 * MIB, NULL);
+
+    env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
+    assert_int_not_equal(env_stats(allocator).num_device_alloc, 0);
+    reset(allocator, XSEG_RESET_ACCUMULATED);
+    const struct xseg_statistics after = env_stats(allocator);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].peak, 12 * MIB);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].current, 4 * MIB);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].allocated, 0);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].freed, 0);
+    assert_int_equal(after.num_device_alloc, 0);
+    env_free(allocator, first);
+    assert_int_equal(env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].freed, 4 * MIB);
+    env_close(allocator);
+}
+
+TEST(invalid_scopes_are_rejected)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_statistics stats = {sizeof(stats)};
+    struct xseg_scope where = device(0);
+
+    env_expect_error(xseg_stats_reset(allocator, &where, 0), XSEG_ERR_ARGUMENT, "XSEG_RESET_");
+    env_expect_error(xseg_stats_reset(allocator, &where, 1u << 20), XSEG_ERR_ARGUMENT, "0x100000");
+    env_expect_error(xseg_stats_reset(NULL, &where, XSEG_RESET_PEAK), XSEG_ERR_ARGUMENT, "NULL");
+    where.one_stream = true;
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
+    assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
+    where = device(99);
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
+    where = device(0);
+    stats.struct_size = sizeof(stats) + 1;
+    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
+    env_close(allocator);
+}
+
+/* A program that was built when the structure was shorter gets what it knows, and no more. */
+TEST(older_structure_is_filled_up_to_its_size)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const struct xseg_scope where = device(0);
+    struct xseg_statistics stats;
+    void *block = env_alloc(allocator, 512, NULL);
+
+    memset(&stats, 0xa5, sizeof(stats));
+    stats.struct_size = offsetof(struct xseg_statistics, segment);
+    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
+    for (size_t i = offsetof(struct xseg_statistics, segment); i < sizeof(stats); i++)
+        assert_int_equal(((const unsigned char *)&stats)[i], 0xa5);
+    env_free(allocator, block);
+    env_close(allocator);
+}
+
+TEST(driver_calls_are_counted_by_name)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    struct xseg_driver_call calls[128];
+    size_t count = 0, seen = 0;
+
+    void *block = env_alloc(allocator, 4 * MIB, NULL);
+    assert_ok(xseg_driver_calls(allocator, NULL, 0, &count));
+    assert_in_range(count, 10, COUNT_OF(calls));
+    assert_ok(xseg_driver_calls(allocator, calls, COUNT_OF(calls), NULL));
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(calls[i].count, xseg_sim_calls(calls[i].name));
+        seen += strcmp(calls[i].name, "cuMemMap") == 0 && calls[i].count > 0;
+    }
+    assert_int_equal(seen, 1);
+    env_expect_error(xseg_driver_calls(allocator, NULL, 1, &count), XSEG_ERR_ARGUMENT, "calls");
+    env_free(allocator, block);
+    env_close(allocator);
+}
+
+/* A million live blocks of 4 KiB on average. Of the 2.25 % of the mapped memory, 0.78 % is a start
+ * for each 512 bytes, and most of the rest a record of 64 bytes for each block. */
+TEST(metadata_uses_little_host_memory)
+{
+    enum { BLOCKS = 1000000 };
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    void **blocks = calloc(BLOCKS, sizeof(*blocks));
+    uint32_t seed = 1;
+
+    assert_non_null(blocks);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        blocks[i] = env_alloc(allocator, 1 + (seed >> 8) % (8 * KIB), NULL);
+    }
+    const struct xseg_statistics stats = env_stats(allocator);
+    assert_in_range(stats.requested_bytes[XSEG_STAT_ALL].current / BLOCKS, 4000, 4200);
+    const uint64_t reserved = stats.reserved_bytes[XSEG_STAT_ALL].current;
+    print_message("# host_bytes: %.2f %% of the mapped memory\n",
+                  100.0 * (double)stats.host_bytes / (double)reserved);
+    assert_in_range(stats.host_bytes, MIB, reserved * 3 / 100);
+    for (unsigned i = 0; i < BLOCKS; i++)
+        env_free(allocator, blocks[i]);
+    free(blocks);
+    env_close(allocator);
+}
+
+/* --- Statistics of all devices: equal to the other reports, without driver calls and waits. --- */
+
+#define DEVICES 4
+#define MS      UINT64_C(1000000)
+
+/* Of CUresult. */
+#define ILLEGAL_ADDRESS 700
+
+static struct xseg_allocator *open_on(size_t mib, const char *config)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = DEVICES,
+                                         .memory_bytes = mib * MIB};
+
+    return env_open_with_clock(&settings, config);
+}
+
+static void *alloc_on(struct xseg_allocator *allocator, int device, size_t bytes)
+{
+    void *block = NULL;
+
+    assert_ok(xseg_alloc(allocator, device, bytes, NULL, &block));
+    return block;
+}
+
+static struct xseg_scope where_of(int device)
+{
+    struct xseg_scope where = {sizeof(where), .device = device};
+
+    return where;
+}
+
+static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
+{
+    struct xseg_limits set = XSEG_LIMITS_INIT;
+    const struct xseg_scope where = where_of(device);
+
+    set.hard_bytes = hard;
+    set.fraction = fraction;
+    set.has_fraction = true;
+    assert_ok(xseg_limits_set(allocator, &where, &set));
+}
+
+/* The counts of all driver calls, which the caller frees. */
+static struct xseg_driver_call *counts_of(struct xseg_allocator *allocator, size_t *count)
+{
+    struct xseg_driver_call *calls;
+
+    assert_ok(xseg_driver_calls(allocator, NULL, 0, count));
+    calls = calloc(*count, sizeof(*calls));
+    assert_non_null(calls);
+    assert_ok(xseg_driver_calls(allocator, calls, *count, NULL));
+    return calls;
+}
+
+/* Read all devices: no call of the driver is counted, neither by the library nor by the driver. */
+static void look(struct xseg_allocator *allocator, struct xseg_device_stats *devices)
+{
+    const uint64_t made = xseg_sim_calls(NULL);
+    size_t count = 0, calls = 0;
+    struct xseg_driver_call *before = counts_of(allocator, &calls);
+
+    memset(devices, 0xa5, DEVICES * sizeof(*devices));
+    assert_ok(xseg_device_stats_get(allocator, devices, sizeof(*devices), DEVICES, &count));
+    assert_int_equal(count, DEVICES);
+    struct xseg_driver_call *after = counts_of(allocator, &calls);
+    assert_memory_equal(before, after, calls * sizeof(*before));
+    assert_int_equal(xseg_sim_calls(NULL), made);
+    free(before);
+    free(after);
+    for (int i = 0; i < DEVICES; i++) {
+        assert_int_equal(devices[i].struct_size, sizeof(*devices));
+        assert_int_equal(devices[i].device, i);
+    }
+}
+
+static struct xseg_device_stats look_at(struct xseg_allocator *allocator, int device)
+{
+    struct xseg_device_stats devices[DEVICES];
+
+    look(allocator, devices);
+    return devices[device];
+}
+
+/* The statistics of the device agree, without concurrent calls and paused pools. */
+static void expect_statistics(struct xseg_allocator *allocator,
+                              const struct xseg_device_stats *device)
+{
+    struct xseg_statistics stats = {sizeof(stats)};
+    const struct xseg_scope where = where_of(device->device);
+
+    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    const uint64_t reserved = stats.reserved_bytes[XSEG_STAT_ALL].current;
+    const uint64_t live = stats.allocated_bytes[XSEG_STAT_ALL].current;
+    const uint64_t active = stats.active_bytes[XSEG_STAT_ALL].current;
+    assert_true(device->is_open);
+    assert_int_equal(device->total_bytes, stats.device_bytes);
+    assert_int_equal(device->limit_bytes, stats.limit_bytes);
+    assert_int_equal(device->physical_bytes, stats.physical_bytes);
+    assert_int_equal(device->reserved_bytes, reserved);
+    assert_int_equal(device->allocated_bytes, live);
+    assert_int_equal(device->pending_bytes, active - live);
+    assert_int_equal(device->idle_bytes, reserved - active + stats.idle_page_bytes);
+}
+
+static void expect_closed(const struct xseg_device_stats *device, int ordinal)
+{
+    const struct xseg_device_stats closed = {.struct_size = sizeof(closed), .device = ordinal};
+
+    assert_memory_equal(device, &closed, sizeof(closed));
+}
+
+/* --- Arguments, and room. --- */
+
+TEST(arguments_are_checked)
+{
+    struct xseg_allocator *allocator = open_on(4096, NULL);
+    struct xseg_device_stats devices[DEVICES];
+    size_t count = 77;
+
+    env_expect_error(xseg_device_stats_get(NULL, devices, sizeof(devices[0]), DEVICES, &count),
+                     XSEG_ERR_ARGUMENT, "allocator");
+    env_expect_error(xseg_device_stats_get(allocator, NULL, sizeof(devices[0]), 1, &count),
+                     XSEG_ERR_ARGUMENT, "devices is NULL");
+    env_expect_error(xseg_device_stats_get(allocator, devices, 4, DEVICES, &count),
+                     XSEG_ERR_ARGUMENT, "is unknown");
+    env_expect_error(xseg_device_stats_get(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
+                     XSEG_ERR_ARGUMENT, "entry_bytes");
+    env_expect_error(xseg_device_stats_get(allocator, devices, 5000, 1, &count), XSEG_ERR_ARGUMENT,
+                     "struct xseg_device_stats");
+    assert_int_equal(count, 77);
+    assert_ok(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), DEVICES, NULL));
+    env_close(allocator);
+}
+
+TEST(short_array_is_filled_up_to_its_length)
+{
+    struct xseg_allocator *allocator = open_on(4096, NULL);
+    struct xseg_device_stats devices[DEVICES + 1];
+    unsigned char behind[sizeof(devices[0])];
+
+    memset(behind, 0xa5, sizeof(behind));
+    for (size_t capacity = 0; capacity <= DEVICES + 1; capacity++) {
+        const size_t filled = capacity < DEVICES ? capacity : DEVICES;
+        size_t count = 0;
+
+        memset(devices, 0xa5, sizeof(devices));
+        assert_ok(xseg_device_stats_get(allocator, capacity == 0 ? NULL : devices,
+                                        sizeof(devices[0]), capacity, &count));
+        assert_int_equal(count, DEVICES);
+        for (size_t i = 0; i < filled; i++)
+            assert_int_equal(devices[i].device, i);
+        for (size_t i = filled; i <= DEVICES; i++)
+            assert_memory_equal(&devices[i], behind, sizeof(behind));
+    }
+    env_close(allocator);
+}
+
+/* A program that was built when the entries were shorter, and one that was built when they are longer. */
+TEST(entries_of_other_versions_are_filled_up_to_both_sizes)
+{
+    enum { SHORT = offsetof(struct xseg_device_stats, total_bytes) };
+    struct xseg_allocator *allocator = open_on(4096, NULL);
+    struct {
+        struct xseg_device_stats known;
+        uint64_t more;
+    } longer[DEVICES];
+    unsigned char shorter[DEVICES][SHORT];
+
+    env_free(allocator, alloc_on(allocator, 2, 4 * MIB));
+    memset(longer, 0xa5, sizeof(longer));
+    assert_ok(xseg_device_stats_get(allocator, &longer[0].known, sizeof(longer[0]), DEVICES, NULL));
+    assert_ok(xseg_device_stats_get(allocator, (void *)shorter, sizeof(shorter[0]), DEVICES, NULL));
+    for (int i = 0; i < DEVICES; i++) {
+        struct xseg_device_stats known = {0};
+
+        memcpy(&known, shorter[i], SHORT);
+        assert_int_equal(known.struct_size, SHORT);
+        assert_int_equal(known.device, i);
+        assert_int_equal(known.is_open, i == 2);
+        assert_int_equal(longer[i].known.struct_size, sizeof(known));
+        assert_int_equal(longer[i].known.is_open, i == 2);
+        assert_int_equal(longer[i].more, UINT64_C(0xa5a5a5a5a5a5a5a5));
+    }
+    env_close(allocator);
+}
+
+/* --- What they say. --- */
+
+TEST(looking_opens_no_device)
+{
+    struct xseg_allocator *allocator = open_on(4096, NULL);
+    struct xseg_device_stats devices[DEVICES];
+
+    for (unsigned round = 0; round < 2; round++) {
+        look(allocator, devices);
+        for (int i = 0; i < DEVICES; i++)
+            expect_closed(&devices[i], i);
+    }
+    assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 0);
+    env_close(allocator);
+}
+
+/* Device 0 is in use, device 1 is lost, device 2 is full, device 3 is unused. */
+TEST(devices_have_separate_statistics)
+{
+    struct xseg_allocator *allocator = open_on(512, "expandable_segments:True");
+    const xseg_stream side = env_stream();
+    struct xseg_device_stats devices[DEVICES];
+    void *live = alloc_on(allocator, 0, 100 * MIB), *pending = alloc_on(allocator, 0, 60 * MIB);
+    void *lost = alloc_on(allocator, 1, 40 * MIB), *full = alloc_on(allocator, 2, 500 * MIB);
+    void *none = NULL;
+
+    env_free(allocator, alloc_on(allocator, 0, 40 * MIB));
+    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    assert_ok(xseg_record_stream(allocator, pending, side));
+    env_free(allocator, pending);
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
+    assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &none), XSEG_ERR_DEVICE_LOST);
+    assert_int_equal(xseg_alloc(allocator, 2, 40 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    look(allocator, devices);
+    for (int i = 0; i < 3; i++) {
+        expect_statistics(allocator, &devices[i]);
+        assert_int_equal(devices[i].total_bytes, 512 * MIB);
+        assert_int_equal(devices[i].limit_bytes, UINT64_MAX);
+        assert_int_equal(devices[i].is_lost, i == 1);
+    }
+    assert_int_equal(devices[0].allocated_bytes, 100 * MIB);
+    assert_int_equal(devices[0].pending_bytes, 60 * MIB);
+    assert_int_equal(devices[0].idle_bytes, 40 * MIB);
+    assert_int_equal(devices[0].free_bytes, UINT64_MAX);
+    assert_int_equal(devices[0].free_age_ms, UINT64_MAX);
+    assert_int_equal(devices[1].allocated_bytes, 40 * MIB);
+    assert_int_equal(devices[2].physical_bytes, 500 * MIB);
+    assert_int_equal(devices[2].idle_bytes, 0);
+    assert_int_equal(devices[2].free_bytes, 12 * MIB);
+    assert_int_equal(devices[2].free_age_ms, 0);
+    expect_closed(&devices[3], 3);
+    env_free(allocator, live, lost, full);
+    assert_ok(xseg_close(allocator)); /* a lost device keeps its memory */
+    env_stream_destroy(side);
+}
+
+/* External memory is that of the last driver query; own memory is current. */
+TEST(free_is_as_last_learned)
+{
+    struct xseg_allocator *allocator = open_on(100, "expandable_segments:False"), *other = NULL;
+    void *block = NULL;
+
+    assert_ok(env_try_open("expandable_segments:False", &other));
+    void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = alloc_on(allocator, 0, 20 * MIB);
+    assert_int_equal(look_at(allocator, 0).free_bytes, UINT64_MAX);
+    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(look_at(allocator, 0).free_bytes, 40 * MIB);
+    xseg_sim_advance(3000 * MS);
+    assert_int_equal(look_at(allocator, 0).free_age_ms, 3000);
+    void *more = alloc_on(allocator, 0, 30 * MIB);
+    assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
+    /* The other allocator releases its memory, without a query since. */
+    env_free(other, theirs);
+    assert_ok(xseg_close(other));
+    assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
+    /* More than was free then. */
+    void *most = alloc_on(allocator, 0, 40 * MIB);
+    assert_int_equal(look_at(allocator, 0).free_bytes, 0);
+    assert_in_range(look_at(allocator, 0).free_age_ms, 3000, 3100);
+    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
+    assert_int_equal(look_at(allocator, 0).free_age_ms, 0);
+    env_free(allocator, ours, more, most);
+    env_close(allocator);
+}
+
+/* With device_free_min_mb each decay pass queries the driver. */
+TEST(decay_learns_what_is_free)
+{
+    struct xseg_allocator *allocator = open_on(1024, "device_free_min_mb:1"), *other = NULL;
+
+    env_free(allocator, alloc_on(allocator, 1, 100 * MIB));
+    assert_ok(env_try_open(NULL, &other));
+    void *theirs = alloc_on(other, 1, 200 * MIB);
+    xseg_sim_advance(1000 * MS);
+    assert_ok(trim_due(allocator, 1));
+    xseg_sim_advance(20 * MS);
+    const struct xseg_device_stats device = look_at(allocator, 1);
+    assert_int_equal(device.free_bytes, (1024 - 100 - 200) * MIB);
+    assert_int_equal(device.free_age_ms, 20);
+    expect_statistics(allocator, &device);
+    env_free(other, theirs);
+    assert_ok(xseg_close(other));
+    env_close(allocator);
+}
+
+TEST(the_lowest_limit_counts)
+{
+    struct xseg_allocator *allocator = open_on(1024, NULL);
+    struct xseg_device_stats devices[DEVICES];
+
+    limit(allocator, 0, 300 * MIB, 1);
+    limit(allocator, 1, 300 * MIB, 0.25);
+    limit(allocator, 2, UINT64_MAX, 0.5);
+    look(allocator, devices);
+    assert_int_equal(devices[0].limit_bytes, 300 * MIB);
+    assert_int_equal(devices[1].limit_bytes, 256 * MIB);
+    assert_int_equal(devices[2].limit_bytes, 512 * MIB);
+    expect_closed(&devices[3], 3);
+    env_close(allocator);
+}
+
+TEST(pages_kept_for_reuse_are_idle)
+{
+    struct xseg_allocator *allocator = open_on(1024, "idle_ms:100,page_cache_mb:100");
+    void *live = alloc_on(allocator, 0, 40 * MIB);
+
+    env_free(allocator, alloc_on(allocator, 0, 200 * MIB));
+    assert_int_equal(look_at(allocator, 0).idle_bytes, 200 * MIB);
+    for (unsigned i = 0; i < 30; i++) {
+        xseg_sim_advance(10 * MS);
+        assert_ok(trim_due(allocator, UINT64_MAX));
+    }
+    const struct xseg_device_stats device = look_at(allocator, 0);
+    expect_statistics(allocator, &device);
+    assert_int_equal(device.reserved_bytes, 40 * MIB);
+    assert_int_equal(device.physical_bytes, 140 * MIB);
+    assert_int_equal(device.idle_bytes, 100 * MIB);
+    env_free(allocator, live);
+    env_close(allocator);
+}
+
+TEST(paused_blocks_do_not_reduce_idle_bytes)
+{
+    struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
+    struct xseg_pool *pool = env_pool(allocator);
+    void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
+
+    env_free(allocator, alloc_on(allocator, 0, 60 * MIB));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    const struct xseg_device_stats device = look_at(allocator, 0);
+    assert_int_equal(device.allocated_bytes, 100 * MIB);
+    assert_int_equal(device.reserved_bytes, 60 * MIB);
+    assert_int_equal(device.idle_bytes, 60 * MIB);
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
+}
+
+/* Of all pools: one that is held, one that has ended. */
+TEST(cached_memory_of_every_pool_is_idle)
+{
+    struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
+    struct xseg_pool *held = env_pool(allocator), *ended = env_pool(allocator);
+
+    env_free(allocator, env_alloc_in(allocator, held, 20 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, ended, 40 * MIB, NULL));
+    env_free(allocator, alloc_on(allocator, 0, 80 * MIB));
+    assert_ok(xseg_pool_release(ended));
+    const struct xseg_device_stats device = look_at(allocator, 0);
+    expect_statistics(allocator, &device);
+    assert_int_equal(device.idle_bytes, 140 * MIB);
+    assert_ok(xseg_pool_release(held));
+    env_close(allocator);
+}
+
+/* --- While something happens. --- */
+
+/* Memory of a pool's own that comes when the test says so. */
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_waiting, is_open;
+};
+
+static void *come_late(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    struct gate *gate = context;
+    void *memory = NULL;
+
+    (void)device;
+    (void)stream;
+    (void)pthread_mutex_lock(&gate->lock);
+    gate->is_waiting = true;
+    (void)pthread_cond_broadcast(&gate->changed);
+    while (!gate->is_open)
+        (void)pthread_cond_wait(&gate->changed, &gate->lock);
+    (void)pthread_mutex_unlock(&gate->lock);
+    return posix_memalign(&memory, 512, bytes) == 0 ? memory : NULL;
+}
+
+static void free_memory(void *context, void *memory, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context;
+    (void)bytes;
+    (void)device;
+    (void)stream;
+    free(memory);
+}
+
+/* A thread that allocates from a pool. */
+struct growth {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+};
+
+static void *grow(void *self)
+{
+    const struct growth *growth = self;
+    struct xseg_request request = {sizeof(request), .bytes = 20 * MIB, .pool = growth->pool};
+    void *block = NULL;
+
+    return xseg_alloc_with(growth->allocator, &request, &block) == XSEG_OK ? block : NULL;
+}
+
+/* A growth that waits for memory holds its device for itself; figures can be read, and are those before it. */
+TEST(query_does_not_wait_for_growth)
+{
+    struct xseg_allocator *allocator = open_on(1024, NULL);
+    struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
+    struct xseg_pool_options options = {
+        sizeof(options), .memory = (struct xseg_pool_memory){come_late, free_memory, &gate}};
+    struct growth growth = {allocator, NULL};
+    void *block = NULL;
+    pthread_t thread;
+
+    assert_ok(xseg_pool_create(allocator, 0, &options, &growth.pool));
+    assert_int_equal(pthread_create(&thread, NULL, grow, &growth), 0);
+    (void)pthread_mutex_lock(&gate.lock);
+    while (!gate.is_waiting)
+        (void)pthread_cond_wait(&gate.changed, &gate.lock);
+    (void)pthread_mutex_unlock(&gate.lock);
+    for (unsigned i = 0; i < 100; i++)
+        assert_int_equal(look_at(allocator, 0).reserved_bytes, 0);
+    (void)pthread_mutex_lock(&gate.lock);
+    gate.is_open = true;
+    (void)pthread_cond_broadcast(&gate.changed);
+    (void)pthread_mutex_unlock(&gate.lock);
+    assert_int_equal(pthread_join(thread, &block), 0);
+    assert_non_null(block);
+    assert_int_equal(look_at(allocator, 0).allocated_bytes, 20 * MIB);
+    env_free(allocator, block);
+    assert_ok(xseg_pool_release(growth.pool));
+    env_close(allocator);
+}
+
+TEST(calls_of_a_forked_child_fail)
+{
+    struct xseg_allocator *allocator = open_on(1024, NULL);
+    int result = 0;
+
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct xseg_device_stats device;
+
+        _exit(xseg_device_stats_get(allocator, &device, sizeof(device), 1, NULL) == XSEG_ERR_FORKED
+                  ? 0
+                  : 1);
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    env_close(allocator);
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Bugs that were reported of other allocators, about streams, graph captures and pools: each test
+ * does what the report does, and is named after its project and number.
+ */
+#include "tests/support/env.h"
+
+int cuCtxGetCurrent(void **context);
+int cuStreamQuery(xseg_stream stream);
+
+static uint64_t active(struct xseg_allocator *allocator)
+{
+    return env_stats(allocator).active[XSEG_STAT_ALL].current;
+}
+
+/* empty_cache while another device is current waited for that device's stream 0, and unmapped under
+ * a kernel. */
+TEST(pytorch_196258_another_device_is_current)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    void *before = NULL, *after = NULL;
+
+    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    void *ptr = env_alloc(allocator, 40 * MIB, NULL);
+    env_launch_at(NULL, ptr, 40 * MIB);
+    env_free(allocator, ptr);
+
+    env_context_push(1);
+    assert_int_equal(cuCtxGetCurrent(&before), 0);
+    assert_int_equal(env_trim(allocator).kept_busy, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(cuCtxGetCurrent(&after), 0);
+    assert_ptr_equal(before, after);
+    env_context_pop(1);
+    env_close(allocator);
+}
+
+/* The ways in which a capture goes wrong. */
+enum failure { NEVER_BEGAN, WAS_SPOILT, WAS_GIVEN_UP, FAILURES };
+
+static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, enum failure failure)
+{
+    struct xseg_pool *pool = env_pool(allocator);
+
+    assert_ok(xseg_capture_begin(pool, stream));
+    if (failure != NEVER_BEGAN)
+        env_driver_capture_begin(stream);
+    void *first = env_alloc(allocator, 30 * MIB, stream);
+    if (failure == WAS_SPOILT) {
+        env_context_push(0);
+        assert_int_not_equal(cuStreamQuery(stream), 0);
+        env_context_pop(0);
+    }
+    void *second = env_alloc(allocator, 1000, stream);
+    if (failure != NEVER_BEGAN) {
+        assert_ptr_equal(env_block(allocator, first).pool, pool);
+        assert_ptr_equal(env_block(allocator, second).pool, pool);
+    }
+    /* Unwinding releases the graph first. */
+    assert_ok(xseg_capture_end(pool));
+    if (failure != NEVER_BEGAN)
+        assert_int_equal(env_driver_capture_end(stream), failure == WAS_GIVEN_UP);
+    assert_ok(xseg_pool_release(pool));
+    env_free(allocator, first, second);
+}
+
+/* A capture that failed kept its pool's memory until the process ended. */
+TEST(pytorch_190308_an_abandoned_capture)
+{
+    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = env_open(configs[i]);
+        const xseg_stream stream = env_stream();
+
+        for (unsigned failure = 0; failure < FAILURES; failure++) {
+            fail_capture(allocator, stream, (enum failure)failure);
+            env_empty_cache(allocator);
+            assert_int_equal(env_reserved(allocator), 0);
+            assert_int_equal(xseg_sim_used(0), 0);
+        }
+        env_close(allocator, stream);
+    }
+}
+
+/* Memory was unmapped while the kernels of a forward pass still ran on it. */
+TEST(vllm_45615_a_kernel_in_flight)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream(), side = env_stream();
+    void *own = env_alloc(allocator, 60 * MIB, stream);
+    void *shared = env_alloc(allocator, 40 * MIB, NULL);
+
+    env_launch_at(stream, own, 60 * MIB);
+    env_launch_at(side, shared, 40 * MIB);
+    assert_ok(xseg_record_stream(allocator, shared, side));
+    env_free(allocator, own, shared);
+    struct xseg_trim_result done = env_trim(allocator);
+    assert_int_equal(done.released, 0);
+    assert_int_equal(done.kept_busy, 60 * MIB);
+    assert_int_equal(done.kept_pending, 40 * MIB);
+    assert_int_equal(xseg_sim_used(0), 100 * MIB);
+
+    /* Each waits for its own work only, and empty_cache for all of it. */
+    assert_ok(xseg_sim_finish(side));
+    assert_int_equal(env_trim(allocator).released, 40 * MIB);
+    env_empty_cache(allocator);
+    assert_int_equal(xseg_sim_used(0), 0);
+    env_close(allocator, stream, side);
+}
+
+/* A map that failed half-way left pages that were no pages; here during a capture. */
+TEST(pytorch_188008_a_map_fails_in_a_capture)
+{
+    static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
+    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *held[COUNT_OF(calls)][4] = {{NULL}};
+
+    env_capture_begin(pool, stream);
+    for (size_t i = 0; i < COUNT_OF(calls); i++)
+        for (unsigned nth = 1; nth <= (i == 2 ? 1 : 3); nth++) {
+            const uint64_t before = env_reserved(allocator);
+            void *ptr = NULL;
+
+            assert_ok(xseg_sim_fail(calls[i], nth, 2));
+            if (xseg_alloc(allocator, 0, 60 * MIB, stream, &ptr) != XSEG_OK) {
+                assert_null(ptr);
+                assert_int_equal(env_reserved(allocator), before);
+                assert_int_equal(xseg_sim_used(0), before);
+                ptr = env_alloc(allocator, 60 * MIB, stream);
+            }
+            assert_true(xseg_sim_failed());
+            assert_int_equal(env_reserved(allocator), before + 60 * MIB);
+            held[i][nth] = ptr;
+        }
+    env_capture_end(pool, stream);
+    for (size_t i = 0; i < COUNT_OF(calls) * 4; i++) {
+        void *ptr = held[i / 4][i % 4];
+
+        if (ptr != NULL)
+            env_launch_at(stream, ptr, 60 * MIB);
+        env_free(allocator, ptr);
+    }
+    env_close(allocator, stream);
+}
+
+/* A device that is full in a capture: the retry freed memory, which spoilt the capture, where an
+ * out-of-memory would have been right. */
+static void expect_clean_shortage(const char *config)
+{
+    void *ptr = NULL;
+
+    struct xseg_allocator *allocator = env_open_mib(200, config);
+    xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *cached = env_alloc(allocator, 80 * MIB, NULL);
+    void *waiting = env_alloc(allocator, 20 * MIB, NULL);
+    assert_ok(xseg_record_stream(allocator, waiting, stream));
+    env_free(allocator, cached, waiting);
+    env_capture_begin(pool, stream);
+    uint64_t before = env_unsafe_calls();
+    env_expect_error(xseg_alloc(allocator, 0, 140 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY,
+                     "100.00 MiB of 200.00 MiB free");
+    assert_null(ptr);
+    ptr = env_alloc(allocator, 60 * MIB, stream);
+    assert_int_equal(env_unsafe_calls(), before);
+    assert_int_equal(env_reserved(allocator), 160 * MIB);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    assert_int_equal(active(allocator), 2);
+    env_capture_end(pool, stream);
+
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
+    env_free(allocator, env_alloc(allocator, 140 * MIB, stream));
+    env_close(allocator, stream);
+}
+
+TEST(pytorch_159594_a_full_device_in_a_capture)
+{
+    expect_clean_shortage("expandable_segments:True");
+    expect_clean_shortage("expandable_segments:False");
+    expect_clean_shortage("expandable_segments:False,max_split_size_mb:64");
+}
+
+/* Routes were treated as captures: freed memory was never reused. */
+TEST(pytorch_175015_a_route_is_no_capture)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    const xseg_stream side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 5 * MIB, NULL);
+
+    assert_ok(xseg_route_begin(pool, NULL, NULL));
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_free(allocator, ptr);
+    assert_int_equal(active(allocator), 1);
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+    assert_int_equal(active(allocator), 0);
+    assert_int_equal(env_trim(allocator).released, 20 * MIB);
+    assert_ok(xseg_route_end(pool));
+    env_close(allocator, side);
+}
+
+/* 300 GiB of churn on a device of 80, with some 50 GiB in use; then 132 MiB could not be had. */
+static void churn(const char *config)
+{
+    struct xseg_allocator *allocator = env_open(config);
+    xseg_stream streams[4] = {NULL};
+    void *held[400] = {NULL};
+    size_t bytes[400] = {0};
+    uint64_t random = 1, in_use = 0, sum = 0;
+
+    for (size_t i = 1; i < COUNT_OF(streams); i++)
+        streams[i] = env_stream();
+    while (sum < 300 * GIB) {
+        random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        const size_t at = (size_t)(random >> 33) % COUNT_OF(held);
+        const size_t wanted = MIB + (size_t)(random >> 20) % (256 * MIB);
+
+        env_free(allocator, held[at]);
+        in_use -= bytes[at];
+        held[at] = NULL;
+        bytes[at] = 0;
+        if (in_use + wanted > 53 * GIB)
+            continue;
+        held[at] = env_alloc(allocator, wanted, streams[(random >> 60) % COUNT_OF(streams)]);
+        bytes[at] = wanted;
+        in_use += wanted;
+        sum += wanted;
+    }
+    assert_true(in_use > 40 * GIB);
+    for (size_t i = 0; i < COUNT_OF(streams); i++)
+        env_free(allocator, env_alloc(allocator, 132 * MIB, streams[i]));
+    for (size_t i = 0; i < COUNT_OF(held); i++)
+        env_free(allocator, held[i]);
+    assert_ok(xseg_close(allocator));
+    for (size_t i = 1; i < COUNT_OF(streams); i++)
+        env_stream_destroy(streams[i]);
+}
+
+TEST(rmm_1245_churn_and_then_132_mib)
+{
+    churn("expandable_segments:True");
+    churn("expandable_segments:False");
+}

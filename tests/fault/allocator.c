@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The sweep: every driver call of every scenario fails once, with several errors.
+ *
+ * After the failure the operation has either succeeded all the same, or returned a status.  Live
+ * blocks are where they were, with their pages mapped and accessible, and the counts are those of
+ * the blocks.  The same call then works, and in the end nothing is left behind.
+ */
+#include "tests/fault/fault_env.h"
+
+/* --- The scenarios. --- */
+
+static void grow_and_shrink(struct fault_env *env)
+{
+    void *a = fault_alloc(env, 30 * MIB, NULL), *b = fault_alloc(env, 2 * MIB, NULL);
+    void *c = fault_alloc(env, 90 * MIB, NULL), *d = fault_alloc(env, 1000, NULL);
+
+    fault_free(env, a);
+    fault_free(env, c);
+    fault_trim(env, true);
+    a = fault_alloc(env, 25 * MIB, NULL);
+    c = fault_alloc(env, 70 * MIB, NULL);
+    fault_free(env, b);
+    fault_free(env, d);
+    fault_trim(env, false);
+    b = fault_alloc(env, 45 * MIB, NULL);
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_free(env, c);
+    fault_trim(env, true);
+}
+
+static void several_streams(struct fault_env *env)
+{
+    const xseg_stream side = env->side;
+    void *a = fault_alloc(env, 5 * MIB, NULL), *b = fault_alloc(env, 5 * MIB, side);
+    void *c = fault_alloc(env, 300, side);
+
+    fault_record_stream(env, a, side);
+    fault_record_stream(env, b, NULL);
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    fault_free(env, a);
+    fault_free(env, b);
+    a = fault_alloc(env, 5 * MIB, NULL);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    b = fault_alloc(env, 5 * MIB, NULL);
+    fault_trim(env, false);
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_free(env, c);
+    fault_trim(env, true);
+}
+
+static void private_pool(struct fault_env *env)
+{
+    struct xseg_pool *pool = NULL;
+
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
+    void *a = fault_alloc_in(env, pool, 12 * MIB, NULL),
+         *b = fault_alloc_zeroed(env, pool, 700, NULL);
+    fault_free(env, a);
+    fault_trim(env, true);
+    a = fault_alloc_in(env, pool, 11 * MIB, NULL);
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_free(env, b);
+    fault_trim(env, true);
+    fault_free(env, a);
+    fault_trim(env, true);
+}
+
+/* The device holds 200 MiB: the last request needs cached memory to be released. */
+static void full_device(struct fault_env *env)
+{
+    const xseg_stream side = env->side;
+    void *a = fault_alloc(env, 100 * MIB, NULL), *b = fault_alloc(env, 3 * MIB, NULL);
+
+    fault_record_stream(env, a, side);
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    fault_free(env, a);
+    void *c = fault_alloc(env, 130 * MIB, side);
+    fault_free(env, b);
+    fault_free(env, c);
+    a = fault_alloc(env, 150 * MIB, NULL);
+    fault_free(env, a);
+    fault_trim(env, true);
+}
+
+/* Everything that fills, reads back, zeroes or takes pages away: small, so that bytes can be real. */
+static void helpers(struct fault_env *env)
+{
+    const xseg_stream side = env->side;
+    void *a = fault_alloc(env, 5000, NULL), *b = fault_alloc_zeroed(env, NULL, 700 * KIB, side);
+    void *c = fault_alloc_zeroed(env, NULL, 600 * KIB, NULL);
+
+    fault_record_stream(env, a, side);
+    assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
+    fault_free(env, a);
+    fault_free(env, b);
+    assert_int_equal(xseg_sim_finish(side), XSEG_OK);
+    a = fault_alloc(env, 5000, NULL);
+    b = fault_alloc(env, 700 * KIB, side);
+    fault_free(env, c);
+    c = fault_alloc_zeroed(env, NULL, 600 * KIB, NULL);
+    fault_trim(env, false);
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_free(env, c);
+    fault_trim(env, true);
+}
+
+/* Decay releases memory of idle and busy streams, and under limits that fall. */
+static void gives_back(struct fault_env *env)
+{
+    const xseg_stream side = env->side;
+    void *a = fault_alloc(env, 90 * MIB, NULL), *b = fault_alloc(env, 30 * MIB, side);
+    void *c = fault_alloc(env, 700, side);
+
+    fault_advance(env, 1);
+    assert_int_equal(xseg_sim_launch_on(side, 100 * 1000000, (uint64_t)(uintptr_t)b, 30 * MIB),
+                     XSEG_OK);
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_advance(env, 60);
+    a = fault_alloc(env, 50 * MIB, NULL);
+    fault_advance(env, 60);
+    b = fault_alloc(env, 30 * MIB, NULL);
+    fault_free(env, a);
+    fault_configure(env, "hard_limit_mb:120,soft_limit_mb:40");
+    a = fault_alloc(env, 10 * MIB, side);
+    fault_free(env, b);
+    fault_advance(env, 1);
+    fault_free(env, a);
+    fault_free(env, c);
+    fault_advance(env, 1000);
+    fault_advance(env, 1000);
+}
+
+/* Memory, and a pool, of each of two devices, which are closed together. */
+static void two_devices(struct fault_env *env)
+{
+    struct xseg_pool *pool = NULL;
+    void *near = fault_alloc(env, 30 * MIB, NULL), *far = NULL;
+
+    for (int device = 0; device < 2; device++)
+        FAULT_RETRY(env, xseg_pool_create(env->allocator, device, NULL, &pool));
+    FAULT_RETRY(env, xseg_alloc(env->allocator, 1, 5 * MIB, NULL, &far));
+    fault_free(env, near);
+    FAULT_RETRY(env, xseg_free(env->allocator, far));
+}
+
+/* --- The sweep. --- */
+
+static void sweep(const char *name, fault_scenario play, const char *config, uint64_t memory,
+                  bool one_by_one)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
+                                         .single_mapping_calls = one_by_one};
+
+    fault_sweep(name, play, &settings, config);
+}
+
+static void sweep_all(const char *config, bool one_by_one)
+{
+    sweep("grow and shrink", grow_and_shrink, config, GIB, one_by_one);
+    sweep("several streams", several_streams, config, GIB, one_by_one);
+    sweep("private pool", private_pool, config, GIB, one_by_one);
+    sweep("full device", full_device, config, 200 * MIB, one_by_one);
+}
+
+TEST(expandable_segments_survive_each_failure)
+{
+    sweep_all("expandable_segments:True", false);
+}
+
+/* The contents of allocated blocks survive every failure. */
+TEST(contents_survive_each_failure)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .real_bytes = true,
+                                         .memory_bytes = 200 * MIB};
+
+    fault_sweep("contents", full_device, &settings, "expandable_segments:True");
+}
+
+TEST(single_mapping_calls_survive_each_failure)
+{
+    sweep_all("expandable_segments:True", true);
+}
+
+TEST(classic_segments_survive_each_failure)
+{
+    sweep_all("expandable_segments:False", false);
+}
+
+TEST(limits_survive_each_failure)
+{
+    sweep("limit", full_device, "expandable_segments:True,per_process_memory_fraction:0.2", GIB,
+          false);
+}
+
+TEST(several_devices_survive_each_failure)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .devices = 2};
+
+    fault_sweep("two devices", two_devices, &settings, NULL);
+    assert_true(fault_pairs(two_devices, &settings, NULL, 3) > 100);
+    /* The first call of a device tries whether its memory can be exported. */
+    fault_sweep("two devices", two_devices, &settings, "exportable:True");
+    assert_true(fault_pairs(two_devices, &settings, "exportable:True", 3) > 100);
+}
+
+TEST(decay_survives_each_failure)
+{
+    sweep("gives back", gives_back, "idle_ms:100", GIB, false);
+    sweep("gives back", gives_back, "idle_ms:100,expandable_segments:False", GIB, false);
+    sweep("full device", full_device, "hard_limit_mb:200", GIB, false);
+}
+
+/* Pages move from pool to pool, through the cache and because memory is short. */
+static void change_pools(struct fault_env *env)
+{
+    struct xseg_pool *pool = NULL;
+
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
+    void *a = fault_alloc_in(env, pool, 45 * MIB, NULL);
+    void *b = fault_alloc_in(env, pool, 700, env->side);
+    fault_free(env, a);
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_advance(env, 1);
+    fault_advance(env, 1000);
+    fault_free(env, b);
+    a = fault_alloc(env, 50 * MIB, env->side);
+    fault_advance(env, 1000);
+    b = fault_alloc(env, 600, NULL);
+    fault_free(env, a);
+    a = fault_alloc(env, 60 * MIB, NULL);
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_configure(env, "page_cache_mb:0");
+}
+
+TEST(page_cache_survives_each_failure)
+{
+    struct xseg_sim_settings settings = {sizeof(settings)};
+    const char *const config = "idle_ms:100,page_cache_mb:50";
+
+    sweep("gives back", gives_back, config, GIB, false);
+    sweep("change pools", change_pools, config, 80 * MIB, true);
+    sweep("full device", full_device, config, 200 * MIB, false);
+    settings.memory_bytes = 80 * MIB;
+    settings.real_bytes = true;
+    fault_sweep("change pools", change_pools, &settings, config);
+}
+
+/* Long pages, which go in one piece, make place for small ones. */
+static void long_pages(struct fault_env *env)
+{
+    void *a = fault_alloc(env, 700 * MIB, NULL);
+
+    fault_free(env, a);
+    a = fault_alloc(env, 300 * MIB, NULL);
+    fault_trim(env, true);
+    void *b = fault_alloc(env, 600 * MIB, NULL);
+    fault_free(env, a);
+    a = fault_alloc(env, 800 * MIB, env->side);
+    fault_free(env, b);
+    fault_free(env, a);
+    fault_trim(env, true);
+}
+
+TEST(automatic_pages_survive_each_failure)
+{
+    sweep("long pages", long_pages, "page_size:auto", 1536 * MIB, false);
+}
+
+TEST(debug_fill_survives_each_failure)
+{
+    struct xseg_sim_settings settings = {sizeof(settings)};
+
+    sweep("several streams", several_streams, "debug_fill:True", GIB, false);
+    sweep("full device", full_device, "debug_fill:True", 200 * MIB, false);
+    settings.real_bytes = true;
+    settings.memory_bytes = GIB;
+    fault_sweep("helpers", helpers, &settings, "debug_fill:True");
+    fault_sweep("helpers", helpers, &settings, "debug_fill:True,expandable_segments:False");
+}
+
+/* Blocks of a few pages: every one of them is created and mapped apart. */
+TEST(guarded_blocks_survive_each_failure)
+{
+    static const char *const config[] = {"unmap_on_free:True", "guard_page:True,history:all"};
+
+    for (unsigned i = 0; i < COUNT_OF(config); i++) {
+        sweep("several streams", several_streams, config[i], GIB, i == 1);
+        sweep("helpers", helpers, config[i], 6 * MIB, i == 1);
+    }
+    sweep("helpers", helpers, "guard_page:True,debug_fill:True", GIB, false);
+}
+
+TEST(rollbacks_survive_a_second_failure)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
+    uint64_t runs = 0;
+
+    runs += fault_pairs(grow_and_shrink, &settings, "expandable_segments:True", 4);
+    settings.memory_bytes = 200 * MIB;
+    runs += fault_pairs(full_device, &settings, "expandable_segments:True", 4);
+    settings.memory_bytes = GIB;
+    runs += fault_pairs(helpers, &settings, "debug_fill:True", 1);
+    settings.memory_bytes = 6 * MIB;
+    runs += fault_pairs(helpers, &settings, "unmap_on_free:True", 3);
+    settings.memory_bytes = 80 * MIB;
+    runs += fault_pairs(change_pools, &settings, "idle_ms:100,page_cache_mb:50", 3);
+    print_message("# %u pairs\n", (unsigned)runs);
+    assert_true(runs > 400);
+}
+
+/* A batched unmap or set-access that does some of its mappings and then fails. */
+TEST(partial_batches_are_rolled_back)
+{
+    static const char *const calls[] = {"cuMemUnmap", "cuMemSetAccess"};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
+    uint64_t runs = 0;
+
+    for (unsigned call = 0; call < COUNT_OF(calls); call++)
+        for (uint64_t mappings = 1; mappings <= 3; mappings++) {
+            struct xseg_sim_fault fault = fault_nth_call(1, 999);
+
+            fault.call = calls[call];
+            fault.halfway = mappings;
+            for (; fault_run(grow_and_shrink, &settings, "expandable_segments:True", fault,
+                             fault_nth_call(0, 1));
+                 fault.nth++)
+                runs++;
+        }
+    assert_true(runs > 20);
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Fault sweep over the out-of-memory fallback chain: a scenario for each step, in which every driver call fails once,
+ * and pairs of consecutive calls.  fault_env.h lists the checks after each call.
+ */
+#include "tests/fault/fault_env.h"
+
+/* --- Scenarios: without faults each one ends at the step in its name. --- */
+
+struct free_one {
+    struct fault_env *env;
+    void *block;
+};
+
+static bool free_spare(void *context, const struct xseg_oom_info *oom)
+{
+    struct free_one *free_one = context;
+    void *block = free_one->block;
+
+    (void)oom;
+    free_one->block = NULL;
+    if (block != NULL)
+        fault_free(free_one->env, block);
+    return block != NULL;
+}
+
+static void ask(struct fault_env *env)
+{
+    struct free_one free_one = {env, fault_alloc(env, 150 * MIB, NULL)};
+    struct xseg_observer observer = {sizeof(observer), .context = &free_one,
+                                     .on_low_memory = free_spare};
+    uint64_t id = 0;
+
+    FAULT_RETRY(env, xseg_observer_add(env->allocator, &observer, &id));
+    void *a = fault_alloc(env, 90 * MIB, NULL);
+    fault_free(env, a);
+    if (free_one.block != NULL)
+        fault_free(env, free_one.block);
+    FAULT_RETRY(env, xseg_observer_remove(env->allocator, id));
+    fault_trim(env, true);
+}
+
+static void own_segments(struct fault_env *env)
+{
+    void *idle = fault_alloc(env, 60 * MIB, NULL), *live = fault_alloc(env, 120 * MIB, NULL);
+
+    fault_free(env, idle);
+    idle = fault_alloc(env, 80 * MIB, NULL);
+    fault_free(env, live);
+    fault_free(env, idle);
+    fault_trim(env, true);
+}
+
+static void other_streams(struct fault_env *env)
+{
+    void *a = fault_alloc(env, 190 * MIB, env->side);
+
+    fault_free(env, a);
+    /* Full pages for the one, small ones of what was full for the other. */
+    void *b = fault_alloc(env, 65 * MIB, NULL);
+    void *c = fault_alloc(env, 3000, NULL);
+    fault_free(env, b);
+    fault_free(env, c);
+    fault_trim(env, true);
+}
+
+static void small_to_large(struct fault_env *env)
+{
+    void *block[16];
+
+    for (unsigned i = 0; i < COUNT_OF(block); i++)
+        block[i] = fault_alloc(env, MIB, NULL);
+    for (unsigned i = 0; i < COUNT_OF(block); i++)
+        fault_free(env, block[i]);
+    void *large = fault_alloc(env, 12 * MIB, NULL);
+    fault_free(env, large);
+    fault_trim(env, true);
+}
+
+static void busy_stream(struct fault_env *env)
+{
+    void *a = fault_alloc(env, 190 * MIB, env->side);
+
+    assert_int_equal(xseg_sim_launch_on(env->side, 1000000, (uintptr_t)a, 190 * MIB), XSEG_OK);
+    fault_free(env, a);
+    a = fault_alloc(env, 65 * MIB, NULL);
+    fault_free(env, a);
+    fault_trim(env, true);
+}
+
+static void alloc_fallback(struct fault_env *env)
+{
+    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
+    struct xseg_pool *pool = NULL;
+
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    void *a = fault_alloc_in(env, pool, 150 * MIB, NULL);
+    fault_free(env, a);
+    a = fault_alloc(env, 90 * MIB, NULL);
+    fault_free(env, a);
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_trim(env, true);
+}
+
+static void pending(struct fault_env *env)
+{
+    void *a = fault_alloc(env, 190 * MIB, NULL);
+
+    fault_record_stream(env, a, env->side);
+    assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
+    fault_free(env, a);
+    a = fault_alloc(env, 90 * MIB, NULL);
+    fault_free(env, a);
+    fault_trim(env, true);
+}
+
+/* Classic: segments of max_split_size_mb, then everything. */
+static void segments(struct fault_env *env)
+{
+    void *a = fault_alloc(env, 110 * MIB, NULL), *b = fault_alloc(env, 80 * MIB, NULL);
+
+    fault_free(env, a);
+    fault_free(env, b);
+    a = fault_alloc(env, 50 * MIB, NULL);
+    fault_free(env, a);
+    a = fault_alloc(env, 170 * MIB, NULL);
+    fault_free(env, a);
+    fault_trim(env, true);
+}
+
+/* Garbage, before anything is short of memory. */
+static void garbage(struct fault_env *env)
+{
+    void *a = fault_alloc(env, 40 * MIB, NULL), *b = fault_alloc(env, 30 * MIB, NULL);
+
+    fault_free(env, a);
+    fault_free(env, b);
+    void *c = fault_alloc(env, 60 * MIB, NULL);
+    b = fault_alloc(env, 70 * MIB, NULL);
+    fault_free(env, b);
+    fault_free(env, c);
+    fault_trim(env, true);
+}
+
+/* After low memory, cached memory is released before a capture: of a busy stream and of an idle one, and a block that
+ * another stream uses. */
+static void before_capture(struct fault_env *env)
+{
+    struct xseg_pool *pool = NULL;
+    void *a = fault_alloc(env, 150 * MIB, env->side);
+
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
+    fault_free(env, a);
+    void *b = fault_alloc(env, 90 * MIB, NULL);
+    void *c = fault_alloc(env, 20 * MIB, NULL);
+    fault_record_stream(env, c, env->side);
+    assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
+    fault_free(env, c);
+    fault_free(env, b);
+    FAULT_RETRY(env, xseg_capture_begin(pool, env->side));
+    FAULT_RETRY(env, xseg_capture_end(pool));
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_trim(env, true);
+}
+
+/* No addresses for a second segment: a classic one. */
+static void addresses(struct fault_env *env)
+{
+    void *a = fault_alloc(env, 5 * MIB, NULL);
+
+    xseg_sim_set_external_addresses(2 * GIB - 100 * MIB);
+    void *b = fault_alloc(env, 1000, NULL);
+    void *c = fault_alloc(env, 900, env->side);
+    fault_free(env, a);
+    fault_free(env, b);
+    fault_trim(env, true);
+    fault_free(env, c);
+    fault_trim(env, true);
+    xseg_sim_set_external_addresses(0);
+}
+
+/* --- The sweep. --- */
+
+static const struct {
+    const char *name;
+    fault_scenario play;
+    const char *config;
+    size_t mib; /* of the device */
+} rung[] = {
+    {"ask", ask, "expandable_segments:True", 200},
+    {"own segments", own_segments, "expandable_segments:True", 200},
+    {"other streams", other_streams, "expandable_segments:True", 200},
+    {"small to large", small_to_large, "expandable_segments:True", 40},
+    {"busy stream", busy_stream, "expandable_segments:True", 200},
+    {"lend", alloc_fallback, "expandable_segments:True", 200},
+    {"pending", pending, "expandable_segments:True", 200},
+    {"classic, ask", ask, "expandable_segments:False", 200},
+    {"classic, pending", pending, "expandable_segments:False", 200},
+    {"classic, segments", segments, "expandable_segments:False,max_split_size_mb:40", 200},
+    {"classic, garbage", garbage,
+     "expandable_segments:False,per_process_memory_fraction:0.4,garbage_collection_threshold:0.4",
+     600},
+    {"garbage", garbage,
+     "expandable_segments:True,per_process_memory_fraction:0.4,garbage_collection_threshold:0.4",
+     600},
+    {"a limit", other_streams, "expandable_segments:True,per_process_memory_fraction:0.2", 1000},
+    {"addresses", addresses, "expandable_segments:True", 1000},
+    {"before a capture", before_capture, "expandable_segments:True", 200},
+};
+
+static struct xseg_sim_settings device_of(unsigned i, bool one_by_one)
+{
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = rung[i].mib * MIB,
+                                         .single_mapping_calls = one_by_one,
+                                         .address_bytes = rung[i].play == addresses ? 4 * GIB : 0};
+
+    return settings;
+}
+
+TEST(steps_survive_each_failure)
+{
+    for (unsigned i = 0; i < COUNT_OF(rung); i++) {
+        const struct xseg_sim_settings settings = device_of(i, false);
+
+        fault_sweep(rung[i].name, rung[i].play, &settings, rung[i].config);
+    }
+}
+
+/* On a driver that unmaps and grants access one mapping at a time. */
+TEST(steps_survive_each_failure_of_single_mapping_calls)
+{
+    for (unsigned i = 0; i < COUNT_OF(rung); i++) {
+        const struct xseg_sim_settings settings = device_of(i, true);
+
+        fault_sweep(rung[i].name, rung[i].play, &settings, rung[i].config);
+    }
+}
+
+TEST(steps_survive_a_second_failure)
+{
+    uint64_t runs = 0;
+
+    for (unsigned i = 0; i < COUNT_OF(rung); i++) {
+        const struct xseg_sim_settings settings = device_of(i, false);
+
+        runs += fault_pairs(rung[i].play, &settings, rung[i].config, 3);
+    }
+    print_message("# %u pairs\n", (unsigned)runs);
+    assert_true(runs > 1000);
+}

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/fault/fault_env.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/core/device/device.h"
+#include "src/core/instance/instance.h"
+#include "src/core/pending/pending.h"
+#include "tests/fault/host_faults.h"
+#include "tests/support/trim_due.h"
+
+/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
+struct location {
+    int kind, number;
+};
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
+
+void fault_no_log(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+/* --- Checks after every call. --- */
+
+/* Injected faults; host faults count as one. */
+static uint64_t faults_injected(void)
+{
+    return xseg_sim_fault_count(0) + xseg_sim_fault_count(1) + (host_fault_count() != 0);
+}
+
+static void expect_mapped(const struct xseg_block_info *info)
+{
+    const struct location device = {1, 0};
+    /* A block alone in its segment has small pages, too. */
+    const uint64_t page = info->is_small || info->segment_bytes < 128 * MIB ? 2 * MIB : 20 * MIB;
+    const uint64_t base = (uint64_t)(uintptr_t)info->base;
+    const uint64_t segment = (uint64_t)(uintptr_t)info->segment_base;
+
+    if (!info->is_expandable)
+        return;
+    for (uint64_t at = base; at < base + info->bytes;
+         at = segment + ((at - segment) / page + 1) * page) {
+        unsigned long long flags = 0;
+
+        /* Each of two faults may be injected into this call of the test. */
+        if (cuMemGetAccess(&flags, &device, at) != 0 && cuMemGetAccess(&flags, &device, at) != 0)
+            assert_int_equal(cuMemGetAccess(&flags, &device, at), 0);
+        assert_int_equal(flags, 3);
+    }
+}
+
+/* The value of a word of a block, unique for each word. */
+static uint64_t word_at(const uint64_t *place)
+{
+    return ((uint64_t)(uintptr_t)place + 1) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+/* The next checked word: one in each stride, and the last one. */
+static uint64_t *word_after(const struct fault_block *held, size_t offset)
+{
+    const size_t last = (held->bytes - sizeof(uint64_t)) & ~(sizeof(uint64_t) - 1);
+
+    return (uint64_t *)(void *)((char *)held->ptr + (offset < last ? offset : last));
+}
+
+static size_t stride_of(const struct fault_env *env)
+{
+    return env->stride != 0 ? env->stride : 512 * KIB;
+}
+
+static void expect_contents(const struct fault_env *env, const struct fault_block *held)
+{
+    const size_t stride = stride_of(env);
+
+    for (size_t at = 0; at < held->bytes + stride; at += stride)
+        assert_int_equal(*word_after(held, at), word_at(word_after(held, at)));
+}
+
+static void write_contents(const struct fault_env *env, const struct fault_block *held)
+{
+    const size_t stride = stride_of(env);
+
+    for (size_t at = 0; at < held->bytes + stride; at += stride)
+        *word_after(held, at) = word_at(word_after(held, at));
+}
+
+static void expect_intact(struct fault_env *env)
+{
+    struct xseg_device *device = NULL;
+    struct xseg_violation violation = {0};
+    uint64_t requested = 0;
+
+    if (env->allocator != NULL)
+        device = xseg_allocator_open_device(env->allocator, 0);
+    if (device == NULL)
+        return;
+    for (unsigned i = 0; i < env->count; i++) {
+        const struct xseg_block_info info = env_block(env->allocator, env->held[i].ptr);
+
+        assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
+        assert_ptr_equal(info.base, env->held[i].ptr);
+        assert_int_equal(info.requested, env->held[i].bytes);
+        requested += env->held[i].bytes;
+        if (env->paused != NULL && info.pool == env->paused)
+            continue;
+        expect_mapped(&info);
+        if (env->bytes)
+            expect_contents(env, &env->held[i]);
+    }
+    assert_int_equal(
+        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current,
+        env->count);
+    assert_true(
+        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_REQUESTED_BYTES).current >=
+        requested);
+    /* Before the first fault all runs of a scenario are equal. */
+    if (faults_injected() > 0 && !xseg_device_audit(device, &violation))
+        fail_msg("%s: %s", violation.tag, violation.text);
+}
+
+bool fault_retry(struct fault_env *env, xseg_status status)
+{
+    char text[1024];
+
+    host_fault_suspend(true);
+    expect_intact(env);
+    host_fault_suspend(false);
+    if (status == XSEG_OK)
+        return false;
+    if (host_fault_count() != 0 && status != XSEG_ERR_HOST_MEMORY)
+        fail_msg("an error of host memory is reported as %s", xseg_status_name(status));
+    host_fault_clear();
+    assert_true(xseg_error_message(text, sizeof(text)) > 0);
+    if (faults_injected() <= env->failures++)
+        fail_msg("failed without a fault: %s", text);
+    return true;
+}
+
+bool fault_failed(struct fault_env *env, xseg_status status)
+{
+    char text[1024];
+
+    expect_intact(env);
+    if (status == XSEG_OK)
+        return false;
+    assert_true(xseg_error_message(text, sizeof(text)) > 0);
+    if (faults_injected() == 0)
+        fail_msg("failed without a fault: %s", text);
+    return true;
+}
+
+bool fault_retry_driver(struct fault_env *env, int result)
+{
+    if (result == 0)
+        return false;
+    if (faults_injected() <= env->failures++)
+        fail_msg("a driver call failed without a fault: %d", result);
+    return true;
+}
+
+/* --- The calls. --- */
+
+void fault_track(struct fault_env *env, void *ptr, size_t bytes)
+{
+    assert_true(env->count < FAULT_BLOCKS_MAX);
+    env->held[env->count] = (struct fault_block){ptr, bytes};
+    if (env->bytes)
+        write_contents(env, &env->held[env->count]);
+    env->count++;
+}
+
+void fault_untrack(struct fault_env *env, const void *ptr)
+{
+    unsigned i = 0;
+
+    while (env->held[i].ptr != ptr)
+        i++;
+    env->held[i] = env->held[--env->count];
+}
+
+static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, xseg_stream stream,
+                  bool zeroed)
+{
+    struct xseg_request request = {sizeof(request), .bytes = bytes,   .stream = stream,
+                                   .pool = pool,    .zeroed = zeroed, .user = env};
+    void *ptr = NULL;
+    xseg_status status;
+
+    do {
+        status = xseg_alloc_with(env->allocator, &request, &ptr);
+        if (status == XSEG_OK) {
+            fault_track(env, ptr, bytes);
+        }
+    } while (fault_retry(env, status));
+    return ptr;
+}
+
+void *fault_alloc_in(struct fault_env *env, struct xseg_pool *pool, size_t bytes,
+                     xseg_stream stream)
+{
+    return take(env, pool, bytes, stream, false);
+}
+
+void *fault_alloc_zeroed(struct fault_env *env, struct xseg_pool *pool, size_t bytes,
+                         xseg_stream stream)
+{
+    return take(env, pool, bytes, stream, true);
+}
+
+void *fault_alloc(struct fault_env *env, size_t bytes, xseg_stream stream)
+{
+    return fault_alloc_in(env, NULL, bytes, stream);
+}
+
+void fault_free(struct fault_env *env, void *ptr)
+{
+    xseg_status status;
+
+    do {
+        status = xseg_free(env->allocator, ptr);
+        if (status == XSEG_OK)
+            fault_untrack(env, ptr);
+    } while (fault_retry(env, status));
+}
+
+void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream)
+{
+    FAULT_RETRY(env, xseg_record_stream(env->allocator, ptr, stream));
+}
+
+void fault_trim(struct fault_env *env, bool wait)
+{
+    struct xseg_trim_options how = {sizeof(how), .wait = wait};
+
+    FAULT_RETRY(env, xseg_trim(env->allocator, NULL, &how, NULL));
+}
+
+void fault_configure(struct fault_env *env, const char *config)
+{
+    FAULT_RETRY(env, xseg_config_set(env->allocator, config));
+}
+
+void fault_advance(struct fault_env *env, uint64_t milliseconds)
+{
+    xseg_sim_advance(milliseconds * 1000000);
+    FAULT_RETRY(env, trim_due(env->allocator, UINT64_MAX));
+}
+
+/* --- Running. --- */
+
+static void open_allocator(struct fault_env *env, const char *config)
+{
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = fault_no_log};
+
+    options.clock = env_clock; /* so that runs are repeatable */
+    FAULT_RETRY(env, xseg_open(config, &options, &env->allocator));
+}
+
+/* `usual` is the number of the environment's resources. */
+static void expect_nothing_left(size_t usual)
+{
+    char text[1024];
+
+    if (xseg_sim_leaks(text, sizeof(text)) != usual)
+        fail_msg("leaked driver resources: %s", text);
+}
+
+static void close_allocator(struct fault_env *env)
+{
+    xseg_status status;
+
+    do
+        status = xseg_close(env->allocator);
+    while (status != XSEG_OK && fault_retry(env, status));
+}
+
+/* A failed fill or copy is no write after free. */
+static void expect_no_alarm(struct fault_env *env)
+{
+    struct xseg_device *device = xseg_allocator_open_device(env->allocator, 0);
+
+    if (device != NULL)
+        assert_int_equal(atomic_load(&device->overwrites), 0);
+}
+
+/* The fault of the host in the next runs; nth 0 is none. */
+static struct {
+    uint64_t nth;
+    bool onward;
+} host_fault;
+
+/* Set or remove a fault; nth 0 is none. */
+static void set_fault(unsigned slot, struct xseg_sim_fault fault)
+{
+    assert_ok(xseg_sim_fault_set(slot, fault.nth != 0 ? &fault : NULL));
+}
+
+struct xseg_sim_fault fault_nth_call(uint64_t nth, int error)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    fault.nth = nth;
+    fault.error = error;
+    return fault;
+}
+
+bool fault_run(fault_scenario play, const struct xseg_sim_settings *settings, const char *config,
+               struct xseg_sim_fault first, struct xseg_sim_fault second)
+{
+    struct fault_env env = {.bytes = settings->real_bytes};
+
+    assert_ok(xseg_sim_reset(settings));
+    env.side = env_stream();
+    const size_t usual = xseg_sim_leaks(NULL, 0);
+    set_fault(0, first);
+    set_fault(1, second);
+    host_fault_set(host_fault.nth, host_fault.onward);
+    open_allocator(&env, config);
+    play(&env);
+    expect_no_alarm(&env);
+    close_allocator(&env);
+    const bool struck = xseg_sim_fault_count(second.nth != 0 ? 1 : 0) != 0;
+    set_fault(0, fault_nth_call(0, 1));
+    set_fault(1, fault_nth_call(0, 1));
+    host_fault_clear();
+    /* The retained context keeps events and streams alive. */
+    expect_nothing_left(usual);
+    env_stream_destroy(env.side);
+    expect_nothing_left(0);
+    return struck;
+}
+
+/* With a sanitizer one error is enough; builds without it test all. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FIRST_ERROR 2u
+#else
+#define FIRST_ERROR 0u
+#endif
+
+void fault_sweep(const char *name, fault_scenario play, const struct xseg_sim_settings *settings,
+                 const char *config)
+{
+    static const int errors[] = {1, 2, 999};
+    uint64_t n = 0;
+
+    /* Real contents take time, so one error is enough. */
+    for (unsigned i = settings->real_bytes ? 2 : FIRST_ERROR; i < COUNT_OF(errors); i++)
+        for (n = 1; fault_run(play, settings, config, fault_nth_call(n, errors[i]),
+                              fault_nth_call(0, errors[i]));
+             n++)
+            assert_true(n < 100000);
+    print_message("# %s: %u driver calls\n", name, (unsigned)(n - 1));
+    assert_true(n > 20);
+    fault_sweep_host(name, play, settings, config);
+}
+
+void fault_sweep_host(const char *name, fault_scenario play,
+                      const struct xseg_sim_settings *settings, const char *config)
+{
+    const struct xseg_sim_fault none = fault_nth_call(0, 1);
+    uint64_t n = 0;
+
+    for (unsigned onward = 0; onward < 2; onward++) {
+        host_fault.onward = onward;
+        for (n = 1; n < 100000; n++) {
+            host_fault.nth = n;
+            (void)fault_run(play, settings, config, none, none);
+            if (host_fault_count() == 0)
+                break;
+        }
+    }
+    host_fault.nth = 0;
+    host_fault_set(0, false);
+    print_message("# %s: %u calls of the host\n", name, (unsigned)(n - 1));
+    assert_true(n > 10);
+}
+
+/*
+ * The second fault is in the rollback of the first one.  It is not CUDA_ERROR_INVALID_VALUE, which denotes an unmapped
+ * address.
+ */
+uint64_t fault_pairs(fault_scenario play, const struct xseg_sim_settings *settings,
+                     const char *config, uint64_t distance)
+{
+    uint64_t pairs = 0;
+
+    for (uint64_t behind = 1; behind <= distance; behind++)
+        for (uint64_t n = 1; fault_run(play, settings, config, fault_nth_call(n, 999),
+                                       fault_nth_call(n + behind, 999));
+             n++)
+            pairs++;
+    return pairs;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The environment of a fault sweep: a scenario with an allocator and injected faults, and the checks after each call.
+ *
+ * * A scenario makes its calls through the functions below, which repeat a call as long as a fault is injected into
+ * it. After each attempt allocated blocks must have their addresses, mapped and accessible pages, and their contents;
+ * the counts must be those of the blocks; and the audits must pass.
+ */
+#ifndef XSEG_TESTS_FAULT_ENV_H
+#define XSEG_TESTS_FAULT_ENV_H
+
+#include "tests/support/env.h"
+
+#define FAULT_BLOCKS_MAX 64u
+
+struct fault_block {
+    void *ptr;
+    size_t bytes;
+};
+
+struct fault_env {
+    struct xseg_allocator *allocator;
+    xseg_stream side; /* a second stream, created without faults */
+    struct fault_block held[FAULT_BLOCKS_MAX];
+    unsigned count;
+    unsigned failures; /* calls that returned a status */
+    bool bytes;        /* the memory has contents */
+    size_t stride;     /* distance of the words that are written and checked; 0: 512 KiB */
+    const struct xseg_pool *paused; /* its blocks have no pages; or NULL */
+};
+
+/* Check the state after a call; returns whether to repeat the call, at most once for each fault. */
+bool fault_retry(struct fault_env *env, xseg_status status);
+
+/* Make a call, and repeat it after a fault. */
+#define FAULT_RETRY(env, call) \
+    do {                       \
+    } while (fault_retry((env), (call)))
+
+/* As fault_retry(), for repeated failures: the call may fail after any fault, and is not repeated.  Returns whether
+ * it has failed. */
+bool fault_failed(struct fault_env *env, xseg_status status);
+
+/* As fault_retry(), for a driver call of the scenario. */
+bool fault_retry_driver(struct fault_env *env, int result);
+
+void *fault_alloc(struct fault_env *env, size_t bytes, xseg_stream stream);
+void *fault_alloc_in(struct fault_env *env, struct xseg_pool *pool, size_t bytes,
+                     xseg_stream stream);
+void *fault_alloc_zeroed(struct fault_env *env, struct xseg_pool *pool, size_t bytes,
+                         xseg_stream stream);
+void fault_free(struct fault_env *env, void *ptr);
+void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream);
+void fault_trim(struct fault_env *env, bool wait);
+
+/* Change the configuration; advance the clock and run a decay pass. */
+void fault_configure(struct fault_env *env, const char *config);
+void fault_advance(struct fault_env *env, uint64_t milliseconds);
+
+/* Add or remove a block that another function allocates or frees. */
+void fault_track(struct fault_env *env, void *ptr, size_t bytes);
+void fault_untrack(struct fault_env *env, const void *ptr);
+
+/* --- Running. --- */
+
+typedef void (*fault_scenario)(struct fault_env *env);
+
+/* A log callback that ignores all lines. */
+void fault_no_log(void *context, enum xseg_log_level level, const char *line);
+
+/* A fault in the nth call; 0: none. */
+struct xseg_sim_fault fault_nth_call(uint64_t nth, int error);
+
+/* Run a scenario with faults.  Returns whether the last fault was injected. */
+bool fault_run(fault_scenario play, const struct xseg_sim_settings *settings, const char *config,
+               struct xseg_sim_fault first, struct xseg_sim_fault second);
+
+/* Fail every driver call once, with several errors; then every host call. */
+void fault_sweep(const char *name, fault_scenario play, const struct xseg_sim_settings *settings,
+                 const char *config);
+
+/* Fail every host allocation, mapping and thread creation of the library: once, and then onwards until a call returns
+ * XSEG_ERR_HOST_MEMORY. */
+void fault_sweep_host(const char *name, fault_scenario play,
+                      const struct xseg_sim_settings *settings, const char *config);
+
+/* Inject a second fault 1 to `distance` calls after each one.  Returns the number of pairs. */
+uint64_t fault_pairs(fault_scenario play, const struct xseg_sim_settings *settings,
+                     const char *config, uint64_t distance);
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/fault/host_faults.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/mman.h>
+
+static atomic_uint_fast64_t calls, fails_at, struck;
+static atomic_bool is_onward, is_held;
+
+void host_fault_set(uint64_t nth, bool onward)
+{
+    atomic_store(&calls, 0);
+    atomic_store(&struck, 0);
+    atomic_store(&is_onward, onward);
+    atomic_store(&fails_at, nth);
+}
+
+void host_fault_clear(void)
+{
+    atomic_store(&fails_at, 0);
+}
+
+void host_fault_suspend(bool held)
+{
+    atomic_store(&is_held, held);
+}
+
+uint64_t host_fault_count(void)
+{
+    return atomic_load(&struck);
+}
+
+/* Count a call; whether it fails. */
+static bool fails(void)
+{
+    const uint64_t nth = atomic_load(&fails_at);
+
+    if (nth == 0 || atomic_load(&is_held))
+        return false;
+    const uint64_t number = atomic_fetch_add(&calls, 1) + 1;
+    if (number != nth && !(atomic_load(&is_onward) && number > nth))
+        return false;
+    atomic_fetch_add(&struck, 1);
+    errno = ENOMEM;
+    return true;
+}
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+void *__real_aligned_alloc(size_t alignment, size_t bytes);
+char *__real_strdup(const char *text);
+void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+void *__real_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *self);
+
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+char *__wrap_strdup(const char *text);
+void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *self);
+
+void *__wrap_malloc(size_t bytes)
+{
+    return fails() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    return fails() ? NULL : __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *memory, size_t bytes)
+{
+    return fails() ? NULL : __real_realloc(memory, bytes);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    return fails() ? NULL : __real_aligned_alloc(alignment, bytes);
+}
+
+char *__wrap_strdup(const char *text)
+{
+    return fails() ? NULL : __real_strdup(text);
+}
+
+void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    return fails() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
+}
+
+/* A library compiled with 64-bit file offsets calls this variant. */
+void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    return fails() ? MAP_FAILED : __real_mmap64(address, bytes, protection, flags, file, offset);
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *self)
+{
+    return fails() ? EAGAIN : __real_pthread_create(thread, attributes, run, self);
+}

@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Repeated failures: each pair of driver calls fails repeatedly, for a while, and then works again.  Meanwhile
+ * operations succeed or return a status; allocated blocks keep their addresses, pages and contents; and the physical
+ * bytes in the statistics are those of the device.  Afterwards everything works, close succeeds, and nothing is
+ * leaked.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/fault/fault_env.h"
+
+#include "src/core/device/device.h"
+#include "tests/support/exported_handles.h"
+#include "tests/support/trim_due.h"
+#include "xseg/range.h"
+
+#define NAMES_MAX 64u
+
+/* The driver's, by its plain C types; 201 is that no context is current. */
+int cuCtxPopCurrent_v2(void **context);
+
+/* --- Calls that may be refused. --- */
+
+/* After a call: what must hold; whether it succeeded, which it need not while calls are refused. */
+static bool went_well(struct fault_env *env, xseg_status status)
+{
+    return !fault_failed(env, status);
+}
+
+static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, xseg_stream stream)
+{
+    struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream, .pool = pool};
+    void *ptr = NULL;
+
+    const xseg_status status = xseg_alloc_with(env->allocator, &request, &ptr);
+    if (status == XSEG_OK)
+        fault_track(env, ptr, bytes);
+    /* The device may be full without any fault. */
+    (void)went_well(env, status == XSEG_ERR_NO_MEMORY ? XSEG_OK : status);
+    return ptr;
+}
+
+static void alloc_memory(struct fault_env *env, void *ptr)
+{
+    if (ptr == NULL)
+        return;
+    const xseg_status status = xseg_free(env->allocator, ptr);
+    if (status == XSEG_OK)
+        fault_untrack(env, ptr);
+    (void)went_well(env, status);
+}
+
+static void give_all(struct fault_env *env)
+{
+    for (unsigned i = env->count; i > 0; i--)
+        alloc_memory(env, env->held[i - 1].ptr);
+}
+
+static bool trim(struct fault_env *env)
+{
+    struct xseg_trim_options how = {sizeof(how), .wait = true};
+
+    return went_well(env, xseg_trim(env->allocator, NULL, &how, NULL));
+}
+
+static void pass(struct fault_env *env, uint64_t milliseconds)
+{
+    xseg_sim_advance(milliseconds * 1000000);
+    (void)went_well(env, trim_due(env->allocator, UINT64_MAX));
+}
+
+/* --- The scenarios: what is there before, and what happens while calls are refused. --- */
+
+struct scenario {
+    const char *name, *config;
+    void (*prepare)(struct fault_env *env, struct xseg_pool **pool);
+    void (*play)(struct fault_env *env, struct xseg_pool *pool);
+    bool one_by_one, opens;
+};
+
+static struct xseg_pool *make_pool(struct fault_env *env)
+{
+    struct xseg_pool_options options = {sizeof(options), .exportable = true};
+    struct xseg_pool *pool = NULL;
+
+    (void)went_well(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    return pool;
+}
+
+static void nothing(struct fault_env *env, struct xseg_pool **pool)
+{
+    (void)env;
+    *pool = NULL;
+}
+
+/* Blocks of every state: live, cached, and waiting for another stream; and a pool. */
+static void some_of_all(struct fault_env *env, struct xseg_pool **pool)
+{
+    void *cached = take(env, NULL, 50 * MIB, NULL), *pending = take(env, NULL, 3 * MIB, NULL);
+
+    (void)take(env, NULL, 5 * MIB, NULL);
+    (void)take(env, NULL, 1000, env->side);
+    *pool = make_pool(env);
+    void *own = take(env, *pool, 30 * MIB, NULL);
+    (void)take(env, *pool, 3 * MIB, NULL);
+    assert_ok(xseg_record_stream(env->allocator, pending, env->side));
+    assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
+    alloc_memory(env, cached);
+    alloc_memory(env, pending);
+    alloc_memory(env, own);
+}
+
+/* The first steps of a device. */
+static void come_up(struct fault_env *env, struct xseg_pool *pool)
+{
+    (void)pool;
+    for (unsigned i = 0; i < 2; i++) {
+        alloc_memory(env, take(env, NULL, 3 * MIB, NULL));
+        (void)trim(env);
+    }
+}
+
+static void come_and_go(struct fault_env *env, struct xseg_pool *pool)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        void *a = take(env, NULL, 45 * MIB, NULL), *b = take(env, pool, 25 * MIB, NULL);
+        void *c = take(env, NULL, 700, env->side);
+
+        if (a != NULL)
+            (void)went_well(env, xseg_record_stream(env->allocator, a, env->side));
+        alloc_memory(env, a);
+        alloc_memory(env, b);
+        (void)trim(env);
+        pass(env, 1000);
+        alloc_memory(env, c);
+        (void)trim(env);
+    }
+}
+
+/* More than the device has, so that the fallback chain remaps memory. */
+static void run_short(struct fault_env *env, struct xseg_pool *pool)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        void *a = take(env, NULL, 110 * MIB, env->side), *b = take(env, NULL, 60 * MIB, NULL);
+
+        alloc_memory(env, a);
+        a = take(env, pool, 80 * MIB, NULL);
+        alloc_memory(env, b);
+        alloc_memory(env, a);
+        (void)trim(env);
+    }
+}
+
+static void pause_it(struct fault_env *env, struct xseg_pool *pool, enum xseg_keep keep)
+{
+    const char *name = NULL;
+    char file[64];
+
+    if (keep == XSEG_KEEP_FILE) {
+        (void)snprintf(file, sizeof(file), P_tmpdir "/xseg-refusals-%d", (int)getpid());
+        name = file;
+    }
+    const xseg_status status = xseg_pool_pause(pool, keep, name);
+    /* The pool may be paused in spite of an error. */
+    env->paused = pool;
+    (void)went_well(env, status);
+    const xseg_status back = xseg_pool_resume(pool);
+    /* If it was not paused after all, that is no argument. */
+    if (back == XSEG_OK || back == XSEG_ERR_ARGUMENT)
+        env->paused = NULL;
+    (void)went_well(env, back);
+}
+
+static void pause_and_resume(struct fault_env *env, struct xseg_pool *pool)
+{
+    static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_NOTHING, XSEG_KEEP_FILE};
+
+    for (unsigned i = 0; i < COUNT_OF(keep); i++) {
+        if (env->bytes && keep[i] == XSEG_KEEP_NOTHING)
+            continue; /* so that the contents can be checked */
+        pause_it(env, pool, keep[i]);
+        (void)trim(env);
+    }
+}
+
+static void share_it(struct fault_env *env, struct xseg_pool *pool)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        struct exported_handles exported;
+        void *block = take(env, pool, 25 * MIB, NULL), *again = NULL;
+
+        if (block != NULL &&
+            went_well(env, export_handles(env->allocator, block, XSEG_HANDLE_FD, &exported))) {
+            if (went_well(env, import_handles(env->allocator, &exported, NULL, &again)))
+                assert_ok(xseg_import_close(env->allocator, again));
+            assert_ok(xseg_export_close(env->allocator, block));
+        }
+        export_handles_close(&exported);
+        alloc_memory(env, block);
+        (void)trim(env);
+    }
+}
+
+/* --- Ranges. --- */
+
+#define RANGE_PAGE (2 * MIB)
+
+static struct xseg_range *ranges[2];
+
+static void two_ranges(struct fault_env *env, struct xseg_pool **pool)
+{
+    struct xseg_range_options options = {sizeof(options)};
+
+    *pool = make_pool(env);
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_range_info info = {sizeof(info)};
+
+        assert_ok(xseg_range_reserve(env->allocator, 0, 16 * RANGE_PAGE, &options, &ranges[i]));
+        assert_ok(xseg_range_query(ranges[i], &info));
+        options.pool = info.pool;
+        assert_ok(xseg_range_commit(ranges[i], 0, 4 * RANGE_PAGE, i == 0 ? NULL : env->side));
+    }
+    assert_ok(xseg_range_alias(ranges[1], 8 * RANGE_PAGE, RANGE_PAGE, ranges[0], 0));
+    assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
+}
+
+/* Decommit what is committed of some granules; on the second stream, behind its work. */
+static void give_up(struct fault_env *env, struct xseg_range *range, unsigned first, unsigned count)
+{
+    for (unsigned at = first; at < first + count; at++) {
+        const xseg_status status =
+            xseg_range_decommit(range, at * RANGE_PAGE, RANGE_PAGE, at % 2 == 0 ? NULL : env->side);
+
+        (void)went_well(env, status == XSEG_ERR_ARGUMENT ? XSEG_OK : status);
+    }
+}
+
+static void ranges_come_and_go(struct fault_env *env, struct xseg_pool *pool)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        give_up(env, ranges[0], 0, 3);
+        (void)went_well(env, xseg_range_prepare(ranges[1], 2 * RANGE_PAGE));
+        const xseg_status status =
+            xseg_range_commit(ranges[0], 0, 10 * RANGE_PAGE, i == 0 ? env->side : NULL);
+        /* A granule whose decommit failed is still committed. */
+        (void)went_well(env, status == XSEG_ERR_ARGUMENT ? XSEG_OK : status);
+        const xseg_status shared = xseg_range_alias(ranges[1], (9 + i) * RANGE_PAGE, RANGE_PAGE,
+                                                    ranges[0], 3 * RANGE_PAGE);
+        (void)went_well(env, shared == XSEG_ERR_ARGUMENT ? XSEG_OK : shared);
+        alloc_memory(env, take(env, pool, 25 * MIB, NULL));
+        give_up(env, ranges[0], 0, 16);
+        (void)trim(env);
+        give_up(env, ranges[1], 8, 8);
+    }
+}
+
+/* All memory of the ranges is released once the driver accepts it. */
+static void end_ranges(struct fault_env *env)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        if (ranges[i] == NULL)
+            continue;
+        give_up(env, ranges[i], 0, 16);
+        assert_ok(xseg_range_release(ranges[i]));
+        ranges[i] = NULL;
+    }
+}
+
+static const struct scenario scenarios[] = {
+    {"opening", NULL, nothing, come_up, false, true},
+    {"opening, one by one", NULL, nothing, come_up, true, true},
+    {"come and go", NULL, some_of_all, come_and_go, false, false},
+    {"come and go, one by one", NULL, some_of_all, come_and_go, true, false},
+    {"classic", "expandable_segments:False", some_of_all, come_and_go, false, false},
+    {"decay", "idle_ms:100,page_cache_mb:50", some_of_all, come_and_go, false, false},
+    {"alone", "unmap_on_free:True", some_of_all, come_and_go, false, false},
+    {"short", NULL, some_of_all, run_short, false, false},
+    {"pause", NULL, some_of_all, pause_and_resume, false, false},
+    {"pause, one by one", NULL, some_of_all, pause_and_resume, true, false},
+    {"share", NULL, some_of_all, share_it, false, false},
+    {"ranges", NULL, two_ranges, ranges_come_and_go, false, false},
+};
+
+/* --- Running. --- */
+
+static const char *names[NAMES_MAX];
+static unsigned count_of_names;
+
+/* A failing call; a name of NULL: none. */
+struct error_message {
+    const char *name;
+    int error;
+    uint64_t halfway; /* mappings that are done all the same */
+};
+
+static void refuse(unsigned slot, struct error_message error_message)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    fault.call = error_message.name;
+    fault.every = 1;
+    fault.error = error_message.error;
+    fault.halfway = error_message.halfway;
+    assert_ok(xseg_sim_fault_set(slot, error_message.name == NULL ? NULL : &fault));
+}
+
+static void refuse_nothing(void)
+{
+    refuse(0, (struct error_message){NULL, 0, 0});
+    refuse(1, (struct error_message){NULL, 0, 0});
+}
+
+/* The device's memory in use is that of the statistics, at any time. */
+static void expect_accounted(struct fault_env *env)
+{
+    struct xseg_statistics stats = {sizeof(stats)};
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+
+    if (xseg_allocator_open_device(env->allocator, 0) == NULL)
+        return;
+    where.device = 0;
+    assert_ok(xseg_stats_get(env->allocator, &where, &stats));
+    assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
+}
+
+static void expect_ok(xseg_status status)
+{
+    char text[1024];
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_message(text, sizeof(text));
+    fail_msg("after the refusals: %s", text);
+}
+
+static void expect_trimmed(struct fault_env *env)
+{
+    struct xseg_trim_options how = {sizeof(how), .wait = true};
+
+    expect_ok(xseg_trim(env->allocator, NULL, &how, NULL));
+}
+
+/* All works again. */
+static void recover(struct fault_env *env, struct xseg_pool *pool)
+{
+    if (env->paused != NULL)
+        expect_ok(xseg_pool_resume(pool));
+    env->paused = NULL;
+    end_ranges(env);
+    expect_trimmed(env);
+    assert_non_null(take(env, NULL, 900, NULL));
+    expect_accounted(env);
+    assert_ok(xseg_sim_finish(env->side));
+    give_all(env);
+    /* A classic segment, which may be what the refusals have left, needs 20 MiB for it. */
+    assert_non_null(take(env, NULL, 4 * MIB, NULL));
+    expect_accounted(env);
+    give_all(env);
+    assert_int_equal(env->count, 0);
+    if (pool != NULL)
+        assert_ok(xseg_pool_release(pool));
+    expect_trimmed(env);
+    struct xseg_statistics stats = env_stats(env->allocator);
+    assert_int_equal(stats.unreleased_bytes, 0);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
+    expect_accounted(env);
+}
+
+static bool open_allocator(struct fault_env *env, const char *config)
+{
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = fault_no_log,
+                                   .clock = env_clock};
+
+    return xseg_open(config, &options, &env->allocator) == XSEG_OK;
+}
+
+/* Play a scenario while one or two calls are refused. */
+static void run(const struct scenario *scenario, struct error_message first,
+                struct error_message second)
+{
+    const bool has_bytes =
+        first.halfway != 0; /* there are few of these, and they take their time */
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB,
+                                         .single_mapping_calls = scenario->one_by_one};
+    struct fault_env env = {.bytes = has_bytes};
+    struct xseg_pool *pool = NULL;
+
+    settings.real_bytes = has_bytes;
+    assert_ok(xseg_sim_reset(&settings));
+    env.side = env_stream();
+    const size_t usual = xseg_sim_leaks(NULL, 0);
+    if (!scenario->opens) {
+        assert_true(open_allocator(&env, scenario->config));
+        scenario->prepare(&env, &pool);
+    }
+    refuse(0, first);
+    refuse(1, second);
+    if (scenario->opens && !open_allocator(&env, scenario->config)) {
+        refuse_nothing();
+        assert_true(open_allocator(&env, scenario->config));
+    }
+    scenario->play(&env, pool);
+    expect_accounted(&env);
+    refuse_nothing();
+    recover(&env, pool);
+    expect_ok(xseg_close(env.allocator));
+    if (xseg_sim_leaks(NULL, 0) != usual) {
+        char text[1024];
+
+        (void)xseg_sim_leaks(text, sizeof(text));
+        fail_msg("left behind: %s", text);
+    }
+    env_stream_destroy(env.side);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    /* At most one context has stayed on the stack, however often it could not be popped. */
+    void *current = NULL;
+    (void)cuCtxPopCurrent_v2(&current);
+    assert_int_equal(cuCtxPopCurrent_v2(&current), 201);
+}
+
+/* Exempt from failures: the first names an error, and the second is how fault_env.c checks pages. */
+static bool is_the_tests(const char *name)
+{
+    return strcmp(name, "cuGetErrorName") == 0 || strcmp(name, "cuMemGetAccess") == 0;
+}
+
+/* The driver calls that a scenario makes, by name: those that the library makes at all. */
+static void learn_names(const struct scenario *scenario)
+{
+    struct xseg_driver_call calls[NAMES_MAX];
+    struct xseg_driver *driver = NULL;
+
+    assert_ok(xseg_driver_open(env_driver(), &driver));
+    const size_t count = xseg_driver_call_counts(driver, calls, NAMES_MAX);
+    assert_true(count <= NAMES_MAX);
+    run(scenario, (struct error_message){NULL, 0, 0}, (struct error_message){NULL, 0, 0});
+    count_of_names = 0;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(calls[i].name, "cuPointerGetAttributes") == 0 || /* after refusals only */
+            strcmp(calls[i].name, "cuCtxGetCurrent") == 0 ||
+            (xseg_sim_calls(calls[i].name) != 0 && !is_the_tests(calls[i].name)))
+            names[count_of_names++] = calls[i].name;
+    xseg_driver_close(driver);
+}
+
+static void sweep(void **state)
+{
+    static const int errors[] = {1, 2, 999};
+    const struct scenario *scenario = *state;
+    const struct error_message none = {NULL, 0, 0};
+    unsigned runs = 0;
+
+    learn_names(scenario);
+    for (unsigned a = 0; a < count_of_names; a++) {
+        for (unsigned b = a + 1; b < count_of_names; b++, runs++)
+            run(scenario, (struct error_message){names[a], 999, 0},
+                (struct error_message){names[b], 999, 0});
+        for (unsigned i = 0; i < COUNT_OF(errors); i++)
+            run(scenario, (struct error_message){names[a], errors[i], 0}, none);
+        /* A batch that unmaps some, and says that it failed. */
+        for (uint64_t mappings = 1; mappings <= 2; mappings++)
+            run(scenario, (struct error_message){"cuMemUnmap", 999, mappings},
+                strcmp(names[a], "cuMemUnmap") == 0 ? none
+                                                    : (struct error_message){names[a], 999, 0});
+    }
+    print_message("# %s: %u pairs of %u calls\n", scenario->name, runs, count_of_names);
+    assert_true(runs > 100);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[COUNT_OF(scenarios)];
+
+    for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
+        tests[i] = (struct CMUnitTest){
+            .name = scenarios[i].name,
+            .test_func = sweep,
+            .initial_state = (void *)(uintptr_t)&scenarios[i],
+        };
+    return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
+}

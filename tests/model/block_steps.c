@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps about blocks and streams. */
+#include <string.h>
+
+#include "tests/model/run.h"
+
+/* Any slot; while there are captures, often one of those. */
+static unsigned any_slot(struct run *run)
+{
+    const unsigned captured = model_captures(&run->model) > 0 ? run_captured_slot(run) : MODEL_NONE;
+
+    if (captured != MODEL_NONE && run_random(run, 2) == 0)
+        return captured;
+    return (unsigned)run_random(run, RUN_SLOTS);
+}
+
+static struct model_entry *entry_of(struct run *run, unsigned slot)
+{
+    return &run->model.entry[run->slot[slot].entry];
+}
+
+static struct model_queue *queue_of(struct run *run, unsigned slot)
+{
+    return &run->model.queue[run->slot[slot].queue];
+}
+
+/* A live block, or NULL. */
+static struct model_block *any_live(struct run *run)
+{
+    struct model *model = &run->model;
+
+    for (unsigned tries = 0; model->blocks > 0 && tries < 4; tries++) {
+        struct model_block *block = &model->block[run_random(run, model->blocks)];
+
+        if (block->state == MODEL_ALLOCATED)
+            return block;
+    }
+    return NULL;
+}
+
+/* --- Allocating. --- */
+
+/* The pool that a request names, or MODEL_NONE. */
+static unsigned any_pool(struct run *run)
+{
+    const unsigned pool = run_pool(run);
+
+    return pool == 0 || run_random(run, 4) != 0 ? MODEL_NONE : pool;
+}
+
+static unsigned pool_id(const struct run *run, const struct xseg_pool *pool)
+{
+    unsigned i = 0;
+
+    while (i < run->model.pools && run->model.pool[i].pool != pool)
+        i++;
+    assert_true(i < run->model.pools);
+    return i;
+}
+
+/* The expected size of a block. */
+static void check_size(const struct run *run, const struct xseg_block_info *info,
+                       const struct xseg_pool_options *options)
+{
+    const bool exact = (info->is_expandable || info->is_small) && !options->no_split;
+
+    assert_int_equal(info->is_small, run_round(info->requested) <= MIB);
+    assert_int_equal(info->is_expandable, run->options.expandable && options->memory.alloc == NULL);
+    assert_int_equal(info->bytes % 512, 0);
+    assert_int_equal((uintptr_t)info->base % 512, 0);
+    assert_true(info->bytes >= info->requested);
+    if (exact)
+        assert_int_equal(info->bytes, run_round(info->requested));
+    else if (!options->no_split)
+        assert_true(info->bytes - run_round(info->requested) <= MIB);
+}
+
+static void enter_block(struct run *run, unsigned slot, void *ptr, size_t bytes, unsigned pool)
+{
+    const struct xseg_block_info info = env_block(run->allocator, ptr);
+    struct model_block block = {.ptr = ptr, .bytes = info.bytes, .requested = bytes};
+    struct model_segment segment = {.base = info.segment_base, .bytes = info.segment_bytes};
+
+    block.entry = segment.entry = run->slot[slot].entry;
+    block.fallback = info.fallback_pool != NULL;
+    block.pool = segment.pool = pool_id(run, block.fallback ? info.fallback_pool : info.pool);
+    block.is_small = info.is_small;
+    if (block.pool != pool) {
+        /* A pool may lend to the default one when memory is short. */
+        assert_true(block.fallback);
+        assert_null(info.pool);
+        assert_int_equal(pool, 0);
+        assert_true(run->model.pool[block.pool].options.use_on_oom);
+        assert_true(run->model.pool[block.pool].holders > 0);
+        assert_false(run->model.pool[block.pool].is_captured);
+        assert_true(run->options.is_low_on_memory);
+        run->above_share++;
+    }
+    assert_ptr_equal(info.stream, entry_of(run, slot)->handle);
+    assert_int_equal(info.requested, bytes);
+    check_size(run, &info, &run->model.pool[block.pool].options);
+    const char *wrong = model_alloc(&run->model, &block, &segment);
+    if (wrong != NULL)
+        fail_msg("%p of %zu bytes on stream %p: %s", ptr, bytes, (void *)info.stream, wrong);
+}
+
+/* Whether a request may fail for want of memory. */
+static bool may_fail(const struct run *run, unsigned pool)
+{
+    const struct xseg_pool_options *options = &run->model.pool[pool].options;
+
+    return run->options.is_low_on_memory || options->limit_bytes != 0 ||
+           (options->memory.alloc != NULL && run->own_fails);
+}
+
+/*
+ * Whether an allocation must poll pending blocks.  After low memory this is not required if its own arena has none
+ * pending: then completed blocks may or may not be reclaimed.
+ */
+static bool must_look(const struct run *run, unsigned slot, unsigned pool, size_t bytes)
+{
+    const struct xseg_device *device = xseg_allocator_open_device(run->allocator, 0);
+    const struct model *model = &run->model;
+
+    if (device == NULL || !atomic_load(&device->polls_on_miss) || model_captures(model) > 0)
+        return true;
+    for (unsigned i = 0; i < model->blocks; i++)
+        if (model->block[i].state != MODEL_ALLOCATED &&
+            model->block[i].entry == run->slot[slot].entry && model->block[i].pool == pool &&
+            model->block[i].is_small == (bytes <= MIB))
+            return true;
+    return false;
+}
+
+void step_alloc(struct run *run)
+{
+    struct model *model = &run->model;
+    struct xseg_request request = {sizeof(request)};
+    const unsigned slot = any_slot(run), named = any_pool(run);
+    void *ptr = NULL;
+
+    if (model->blocks >= MODEL_BLOCKS / 2)
+        return;
+    request.bytes = run_size(run);
+    request.stream = run_handle(run, slot);
+    request.pool = named == MODEL_NONE ? NULL : model->pool[named].pool;
+    run->own_fails = run_random(run, 4) == 0;
+    const unsigned pool = named != MODEL_NONE ? named : model_pool_of(model, run->slot[slot].entry);
+    const unsigned before = model->blocks;
+    const bool captured = model_captures(model) > 0;
+    const bool looks = must_look(run, slot, pool, request.bytes);
+    model->pool[pool].is_captured = model->pool[pool].is_captured || captured;
+    if (looks)
+        model_before_alloc(model, run->slot[slot].entry);
+    run->reused += captured ? before - model->blocks : 0;
+
+    run_expect_lookup(run, slot);
+    const int device = run_call_begin(run);
+    const xseg_status status = xseg_alloc_with(run->allocator, &request, &ptr);
+    run_call_end(run, device);
+    run->may_come_back = may_fail(run, pool) || !looks;
+    run_lookup(run, slot);
+    model_name_entry(model, run->slot[slot].entry);
+    if (status == XSEG_OK) {
+        enter_block(run, slot, ptr, request.bytes, pool);
+        return;
+    }
+    assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    assert_true(may_fail(run, pool));
+    run->oom++;
+}
+
+void step_prewarm(struct run *run)
+{
+    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true};
+    const unsigned slot = any_slot(run), named = any_pool(run);
+
+    where.stream = run_handle(run, slot);
+    where.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
+    run->own_fails = false;
+    run_expect_lookup(run, slot);
+    const int device = run_call_begin(run);
+    const xseg_status status = xseg_prewarm(run->allocator, &where, run_size(run));
+    run_call_end(run, device);
+    run->may_come_back = may_fail(run, named == MODEL_NONE ? 0 : named);
+    run_lookup(run, slot);
+    model_name_entry(&run->model, run->slot[slot].entry);
+    if (status != XSEG_OK) {
+        assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+        assert_true(may_fail(run, named == MODEL_NONE ? 0 : named));
+    }
+}
+
+/* --- Freeing. --- */
+
+void step_free(struct run *run)
+{
+    struct model_block *block = any_live(run);
+    const int device = run_call_begin(run);
+
+    if (block != NULL) {
+        char *ptr = block->ptr;
+
+        env_free(run->allocator, ptr);
+        model_free(&run->model, block);
+        assert_int_equal(xseg_free(run->allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
+    }
+    run_call_end(run, device);
+}
+
+/* Events behind work that some streams have queued; how many. */
+static size_t some_events(struct run *run, xseg_event *events, struct model_fence *until)
+{
+    size_t count = 0;
+
+    for (unsigned slot = 0; slot < RUN_SLOTS && count < 3; slot++) {
+        const unsigned at = run->slot[slot].queue;
+        const struct model_queue *queue = &run->model.queue[at];
+        const uint64_t open = queue->queued - queue->passed;
+
+        if (open == 0 || run_random(run, 2) == 0)
+            continue;
+        until->position[at] = queue->passed + 1 + run_random(run, open);
+        events[count++] = run->queue[at].behind[until->position[at] % RUN_WORK];
+    }
+    return count;
+}
+
+void step_free_after(struct run *run)
+{
+    struct model_block *block = any_live(run);
+    struct model_fence until = {0};
+    xseg_event events[3];
+
+    if (block == NULL || block->uses == MODEL_USES)
+        return;
+    const size_t count = some_events(run, events, &until);
+    const int device = run_call_begin(run);
+    const xseg_status status = xseg_free_after(run->allocator, block->ptr, events, count);
+    run_call_end(run, device);
+    if (model_captures(&run->model) > 0) {
+        assert_int_equal(status, XSEG_ERR_BUSY);
+        return;
+    }
+    assert_int_equal(status, XSEG_OK);
+    /* Behind the library's own stream that waits for events, its blocks need not wait for anything. */
+    if (run_is_library_stream(run, block))
+        model_free(&run->model, block);
+    else
+        model_free_after(&run->model, block, &until);
+}
+
+/* --- Using. --- */
+
+static void use(struct run *run, struct model_block *block, unsigned slot)
+{
+    const int device = run_call_begin(run);
+    char *ptr = block->ptr;
+
+    assert_int_equal(xseg_record_stream(run->allocator, ptr, run_handle(run, slot)), XSEG_OK);
+    run_call_end(run, device);
+    run_lookup(run, slot);
+    model_name_entry(&run->model, run->slot[slot].entry);
+    model_use(&run->model, model_find(&run->model, ptr), run->slot[slot].entry);
+}
+
+void step_record_stream(struct run *run)
+{
+    struct model_block *block = any_live(run);
+
+    if (block != NULL && block->uses + 1 < MODEL_USES)
+        use(run, block, any_slot(run));
+}
+
+/* In a capture: a block of one stream is used by another that takes part, and freed. */
+void step_capture_share(struct run *run)
+{
+    struct model *model = &run->model;
+    const unsigned slot = run_captured_slot(run);
+    const unsigned other = (unsigned)run_random(run, RUN_SLOTS);
+
+    if (slot == MODEL_NONE || queue_of(run, other)->capture != queue_of(run, slot)->capture)
+        return;
+    for (unsigned i = 0; i < model->blocks; i++) {
+        struct model_block *block = &model->block[i];
+        char *ptr = block->ptr;
+
+        if (block->state != MODEL_ALLOCATED || block->entry != run->slot[slot].entry ||
+            block->uses > 1)
+            continue;
+        use(run, block, other);
+        env_free(run->allocator, ptr);
+        model_free(model, model_find(model, ptr));
+        return;
+    }
+}
+
+/* Queue work on a stream, on a block or on nothing. */
+static void queue_work(struct run *run, unsigned slot, const struct model_block *block)
+{
+    const unsigned at = run->slot[slot].queue;
+    struct model_queue *queue = &run->model.queue[at];
+
+    queue->queued++;
+    (void)model_enqueue(&run->model, at);
+    run->queue[at].behind[queue->queued % RUN_WORK] = driver_work(
+        run->queue[at].handle, block == NULL ? NULL : block->ptr, block == NULL ? 0 : block->bytes);
+}
+
+void step_work(struct run *run)
+{
+    const unsigned slot = any_slot(run);
+    const struct model_queue *queue = queue_of(run, slot);
+    struct model_block *block = any_live(run);
+    const bool announced_first = run_random(run, 2) == 0;
+
+    /* The legacy stream would spoil captures of streams that wait for it. */
+    if (queue->queued - queue->passed + 1 >= RUN_WORK || queue->capture != 0 ||
+        (slot == 0 && model_captures(&run->model) > 0))
+        return;
+    if (block == NULL || block->uses + 1 >= MODEL_USES) {
+        queue_work(run, slot, NULL);
+        return;
+    }
+    const void *ptr = block->ptr;
+    if (announced_first)
+        use(run, block, slot);
+    queue_work(run, slot, model_find(&run->model, ptr));
+    if (!announced_first)
+        use(run, block, slot);
+}
+
+/* The host waits for the last piece of a stream's work, and with it for all that this needs. */
+static void finish(struct run *run, unsigned slot)
+{
+    const struct model_queue *queue = queue_of(run, slot);
+    const unsigned at = run->slot[slot].queue;
+
+    if (queue->passed < queue->queued)
+        driver_wait(run->queue[at].behind[queue->queued % RUN_WORK]);
+}
+
+void step_finish(struct run *run)
+{
+    const unsigned slot = any_slot(run);
+
+    if (run_random(run, 4) == 0)
+        xseg_sim_finish_all();
+    else
+        finish(run, slot);
+}
+
+void step_synchronize(struct run *run)
+{
+    const unsigned slot = any_slot(run);
+
+    if (queue_of(run, slot)->passed < queue_of(run, slot)->queued)
+        return;
+    const int device = run_call_begin(run);
+    assert_int_equal(xseg_stream_synchronized(run->allocator, 0, run_handle(run, slot)), XSEG_OK);
+    run_call_end(run, device);
+    model_synchronize(&run->model, run->slot[slot].entry);
+    run->may_come_back = run->has_passed = run->may_have_looked;
+}
+
+/* A stream goes, and either its handle comes again, or another stream takes its place. */
+void step_retire(struct run *run)
+{
+    struct model *model = &run->model;
+    const unsigned slot = 2 + (unsigned)run_random(run, RUN_SLOTS - 2);
+    const unsigned at = run->slot[slot].queue;
+    struct model_entry *entry = entry_of(run, slot);
+
+    if (model->queues == MODEL_QUEUES || model->entries == MODEL_ENTRIES)
+        return;
+    const int device = run_call_begin(run);
+    const xseg_status status = xseg_stream_retire(run->allocator, 0, run->queue[at].handle);
+    run_call_end(run, device);
+    const bool captured = model->queue[at].capture != 0 && model_captures(model) > 0;
+    const bool is_busy = entry->met && (captured || model_is_origin(model, run->slot[slot].entry));
+    assert_int_equal(status, is_busy ? XSEG_ERR_BUSY : XSEG_OK);
+    /* A stream that the library has not met may be captured; the stream does not go all the same. */
+    if (is_busy || model->queue[at].capture != 0)
+        return;
+    model_retire(model, run->slot[slot].entry);
+    const bool again = run_random(run, 2) == 0;
+    if (!again) {
+        driver_stream_destroy(run->queue[at].handle);
+        run->queue[at].is_there = false;
+    }
+    run_fill_slot(run, slot, again);
+}
+
+/* --- Trimming. --- */
+
+static uint64_t reserved_bytes(struct run *run)
+{
+    return env_stats(run->allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+/* A trim that kept everything reports all cached memory. */
+static void check_kept(struct run *run, const struct xseg_trim_result *done)
+{
+    const struct xseg_statistics stats = env_stats(run->allocator);
+
+    assert_int_equal(done->kept_fragmented + done->kept_busy + done->kept_pool + done->kept_capture,
+                     stats.reserved_bytes[XSEG_STAT_ALL].current -
+                         stats.active_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(done->kept_pending, stats.active_bytes[XSEG_STAT_ALL].current -
+                                             stats.allocated_bytes[XSEG_STAT_ALL].current);
+}
+
+void step_trim(struct run *run)
+{
+    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_trim_options how = {sizeof(how)};
+    const unsigned slot = any_slot(run), named = any_pool(run);
+    const uint64_t before = reserved_bytes(run);
+    const bool captured = model_captures(&run->model) > 0;
+
+    how.wait = run_random(run, 3) == 0;
+    where.one_stream = run_random(run, 3) == 0;
+    where.stream = run_handle(run, slot);
+    where.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
+    model_poll(&run->model);
+    const int device = run_call_begin(run);
+    assert_int_equal(xseg_trim(run->allocator, &where, &how, &done), XSEG_OK);
+    run_call_end(run, device);
+    run->may_come_back = true;
+    run->saved_may_be_gone =
+        run->saved_may_be_gone || (named == run->saved_pool && done.released > 0);
+    if (where.one_stream)
+        run_lookup(run, slot);
+    if (how.wait && !captured)
+        run_expect_nothing_pending(run);
+    assert_int_equal(done.released, before - reserved_bytes(run));
+    assert_int_equal(done.kept_failed, 0);
+    assert_true(captured ? done.released == 0 : done.kept_capture == 0);
+    assert_true(!how.wait || done.kept_busy == 0);
+    if (!where.one_stream && where.pool == NULL)
+        check_kept(run, &done);
+}
+
+/* --- Beside it. --- */
+
+/* Device 1 has blocks, too, whatever is current and captured here. */
+void step_second_device(struct run *run)
+{
+    const int device = run_call_begin(run);
+
+    if (run->fars < RUN_FAR && run_random(run, 2) == 0) {
+        const xseg_status status =
+            xseg_alloc(run->allocator, 1, run_size(run), NULL, &run->far[run->fars]);
+
+        if (status == XSEG_OK)
+            run->fars++;
+        else
+            assert_true(run->options.is_low_on_memory && status == XSEG_ERR_NO_MEMORY);
+    } else if (run->fars > 0) {
+        env_free(run->allocator, run->far[--run->fars]);
+    } else {
+        struct xseg_scope where = {sizeof(where), .device = 1};
+
+        run_expect_ok(xseg_trim(run->allocator, &where, NULL, NULL));
+    }
+    run_call_end(run, device);
+}
+
+void step_bad_input(struct run *run)
+{
+    struct model *model = &run->model;
+    struct model_block *block = any_live(run);
+    const unsigned pool = (unsigned)run_random(run, model->pools);
+    const unsigned slot = any_slot(run);
+    struct xseg_request request = {sizeof(request)};
+    void *ptr = NULL;
+
+    if (block != NULL) {
+        const xseg_event none = NULL;
+        const int device = run_call_begin(run);
+
+        assert_int_equal(xseg_free(run->allocator, block->ptr + 256), XSEG_ERR_NOT_ALLOCATED);
+        assert_int_equal(xseg_free_after(run->allocator, block->ptr, &none, 1),
+                         model_captures(model) > 0 ? XSEG_ERR_BUSY : XSEG_ERR_ARGUMENT);
+        assert_int_equal(xseg_record_stream(run->allocator,
+                                            block->ptr + (block->bytes > 512 ? 512 : 0),
+                                            (xseg_stream)(uintptr_t)0x1234560),
+                         block->bytes > 512 ? XSEG_ERR_NOT_ALLOCATED : XSEG_ERR_DRIVER);
+        run_call_end(run, device);
+        if (block->bytes <= 512)
+            run_poll_retired(run);
+    }
+    assert_int_equal(xseg_stream_retire(run->allocator, 0, run_handle(run, slot % 2)),
+                     XSEG_ERR_ARGUMENT);
+    request.bytes = 1;
+    request.pool = model->pool[pool].pool;
+    if (request.pool != NULL && model->pool[pool].holders == 0) {
+        assert_int_equal(xseg_alloc_with(run->allocator, &request, &ptr), XSEG_ERR_ARGUMENT);
+        assert_int_equal(xseg_pool_retain(request.pool), XSEG_ERR_ARGUMENT);
+        assert_int_equal(xseg_pool_release(request.pool), XSEG_ERR_ARGUMENT);
+        assert_int_equal(xseg_route_begin(request.pool, NULL, NULL), XSEG_ERR_ARGUMENT);
+        const int device = run_call_begin(run);
+        assert_int_equal(xseg_capture_begin(request.pool, run_handle(run, slot)),
+                         XSEG_ERR_ARGUMENT);
+        run_call_end(run, device);
+        run_lookup(run, slot);
+    }
+}

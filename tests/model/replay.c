@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/model/replay.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void replay_free(struct replay *replay)
+{
+    free(replay->block);
+    free(replay->range);
+    memset(replay, 0, sizeof(*replay));
+}
+
+struct replay replay_copy(const struct replay *replay)
+{
+    struct replay copy = *replay;
+
+    copy.block = malloc((replay->blocks + 1) * sizeof(*copy.block));
+    copy.range = malloc((replay->ranges + 1) * sizeof(*copy.range));
+    assert_true(copy.block != NULL && copy.range != NULL);
+    if (replay->blocks != 0)
+        memcpy(copy.block, replay->block, replay->blocks * sizeof(*copy.block));
+    if (replay->ranges != 0)
+        memcpy(copy.range, replay->range, replay->ranges * sizeof(*copy.range));
+    copy.block_room = replay->blocks + 1;
+    copy.range_room = replay->ranges + 1;
+    return copy;
+}
+
+static bool refuse(struct replay *replay, const char *what, uint64_t base, uint64_t bytes)
+{
+    (void)snprintf(replay->why, sizeof(replay->why), "%s: %#" PRIx64 ", %" PRIu64 " bytes", what,
+                   base, bytes);
+    return false;
+}
+
+/* --- Memory. --- */
+
+/* The first range that ends after an address. */
+static size_t find_range(const struct replay *replay, uint64_t address)
+{
+    size_t low = 0, high = replay->ranges;
+
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+
+        if (replay->range[middle].end <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool has_memory(const struct replay *replay, uint64_t base, uint64_t end)
+{
+    const size_t at = find_range(replay, base);
+
+    return at < replay->ranges && replay->range[at].base <= base && end <= replay->range[at].end;
+}
+
+static void put_range(struct replay *replay, size_t at, struct replay_range range)
+{
+    if (replay->ranges == replay->range_room) {
+        replay->range_room = replay->range_room * 2 + 16;
+        replay->range = realloc(replay->range, replay->range_room * sizeof(range));
+        assert_non_null(replay->range);
+    }
+    memmove(&replay->range[at + 1], &replay->range[at], (replay->ranges - at) * sizeof(range));
+    replay->range[at] = range;
+    replay->ranges++;
+}
+
+static void drop_range(struct replay *replay, size_t at)
+{
+    replay->ranges--;
+    memmove(&replay->range[at], &replay->range[at + 1],
+            (replay->ranges - at) * sizeof(replay->range[0]));
+}
+
+static bool add_memory(struct replay *replay, uint64_t base, uint64_t bytes)
+{
+    struct replay_range range = {base, base + bytes};
+    size_t at = find_range(replay, base);
+
+    if (at < replay->ranges && replay->range[at].base < range.end)
+        return refuse(replay, "memory comes where some is", base, bytes);
+    if (at < replay->ranges && replay->range[at].base == range.end) {
+        range.end = replay->range[at].end;
+        drop_range(replay, at);
+    }
+    if (at > 0 && replay->range[at - 1].end == range.base) {
+        range.base = replay->range[--at].base;
+        drop_range(replay, at);
+    }
+    put_range(replay, at, range);
+    return true;
+}
+
+static bool remove_memory(struct replay *replay, uint64_t base, uint64_t bytes)
+{
+    const size_t at = find_range(replay, base);
+    const uint64_t end = base + bytes;
+
+    if (!has_memory(replay, base, end))
+        return refuse(replay, "memory goes where none is", base, bytes);
+    const struct replay_range range = replay->range[at];
+    drop_range(replay, at);
+    if (end < range.end)
+        put_range(replay, at, (struct replay_range){end, range.end});
+    if (range.base < base)
+        put_range(replay, at, (struct replay_range){range.base, base});
+    return true;
+}
+
+/* --- Blocks. --- */
+
+/* The first block that ends after an address. */
+static size_t find_block(const struct replay *replay, uint64_t address)
+{
+    size_t low = 0, high = replay->blocks;
+
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+
+        if (replay->block[middle].base + replay->block[middle].bytes <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool has_block(const struct replay *replay, uint64_t base, uint64_t bytes)
+{
+    const size_t at = find_block(replay, base);
+
+    return at < replay->blocks && replay->block[at].base < base + bytes;
+}
+
+static bool add_block(struct replay *replay, const struct replay_block *block)
+{
+    const size_t at = find_block(replay, block->base);
+
+    if (block->bytes == 0 || block->requested > block->bytes)
+        return refuse(replay, "a block has no such size", block->base, block->bytes);
+    if (has_block(replay, block->base, block->bytes))
+        return refuse(replay, "a block comes where one is", block->base, block->bytes);
+    if (replay->blocks == replay->block_room) {
+        replay->block_room = replay->block_room * 2 + 16;
+        replay->block = realloc(replay->block, replay->block_room * sizeof(*block));
+        assert_non_null(replay->block);
+    }
+    memmove(&replay->block[at + 1], &replay->block[at], (replay->blocks - at) * sizeof(*block));
+    replay->block[at] = *block;
+    replay->blocks++;
+    return true;
+}
+
+static bool is_same_block(const struct replay_block *a, const struct replay_block *b)
+{
+    return a->base == b->base && a->bytes == b->bytes && a->requested == b->requested &&
+           a->device == b->device && a->pool == b->pool && a->is_lent == b->is_lent &&
+           a->is_pending == b->is_pending && a->user == b->user;
+}
+
+/* The place of exactly this block, or `blocks`. */
+static size_t place_of(struct replay *replay, const struct replay_block *block)
+{
+    const size_t at = find_block(replay, block->base);
+
+    if (at < replay->blocks && is_same_block(&replay->block[at], block))
+        return at;
+    (void)refuse(replay,
+                 block->is_pending ? "there is no such pending block"
+                                   : "there is no such live block",
+                 block->base, block->bytes);
+    return replay->blocks;
+}
+
+static bool remove_block(struct replay *replay, const struct replay_block *block)
+{
+    const size_t at = place_of(replay, block);
+
+    if (at == replay->blocks)
+        return false;
+    replay->blocks--;
+    memmove(&replay->block[at], &replay->block[at + 1], (replay->blocks - at) * sizeof(*block));
+    return true;
+}
+
+/* A block goes from live to pending, or back. */
+static bool turn(struct replay *replay, struct replay_block *block, bool to_pending)
+{
+    block->is_pending = !to_pending;
+    const size_t at = place_of(replay, block);
+
+    if (at == replay->blocks)
+        return false;
+    replay->block[at].is_pending = to_pending;
+    return true;
+}
+
+/* --- Events. --- */
+
+static struct replay_block block_of(const struct xseg_history_entry *entry)
+{
+    return (struct replay_block){
+        .base = (uint64_t)(uintptr_t)entry->base,
+        .bytes = entry->bytes,
+        .requested = entry->requested,
+        .device = entry->device,
+        .pool = entry->pool,
+        .is_lent = entry->is_fallback,
+        .is_pending = entry->action == XSEG_HISTORY_FREE_COMPLETED,
+        .user = entry->user,
+    };
+}
+
+/* Memory comes or goes. */
+static bool move(struct replay *replay, const struct xseg_history_entry *entry, bool comes)
+{
+    const uint64_t base = (uint64_t)(uintptr_t)entry->base;
+    /* The blocks of a paused pool stay where its memory was. */
+    const bool is_pause =
+        entry->action == XSEG_HISTORY_PAUSE || entry->action == XSEG_HISTORY_RESUME;
+
+    if (entry->bytes == 0 || entry->order == 0)
+        return refuse(replay, "memory of no size, or without a number", base, entry->bytes);
+    if (!is_pause && has_block(replay, base, entry->bytes))
+        return refuse(replay, "memory moves beneath a block", base, entry->bytes);
+    return comes ? add_memory(replay, base, entry->bytes)
+                 : remove_memory(replay, base, entry->bytes);
+}
+
+static bool come_to_be(struct replay *replay, const struct replay_block *block)
+{
+    if (!has_memory(replay, block->base, block->base + block->bytes))
+        return refuse(replay, "a block comes where no memory is", block->base, block->bytes);
+    return add_block(replay, block);
+}
+
+bool replay_apply(struct replay *replay, const struct xseg_history_entry *entry)
+{
+    struct replay_block block = block_of(entry);
+
+    switch (entry->action) {
+    case XSEG_HISTORY_ALLOC:
+        return come_to_be(replay, &block);
+    case XSEG_HISTORY_FREE_REQUESTED:
+        return turn(replay, &block, true);
+    case XSEG_HISTORY_FREE_COMPLETED:
+        return remove_block(replay, &block);
+    case XSEG_HISTORY_SEGMENT_ALLOC:
+    case XSEG_HISTORY_SEGMENT_MAP:
+    case XSEG_HISTORY_RESUME:
+        return move(replay, entry, true);
+    case XSEG_HISTORY_SEGMENT_FREE:
+    case XSEG_HISTORY_SEGMENT_UNMAP:
+    case XSEG_HISTORY_PAUSE:
+        return move(replay, entry, false);
+    case XSEG_HISTORY_REMAP:
+    case XSEG_HISTORY_DECAY:
+    case XSEG_HISTORY_TRIM:
+    case XSEG_HISTORY_BUDGET_RELEASE:
+        return has_memory(replay, block.base, block.base + block.bytes) ||
+               refuse(replay, "memory is to go where none is", block.base, block.bytes);
+    case XSEG_HISTORY_OOM:
+    case XSEG_HISTORY_ANNOTATION:
+    case XSEG_HISTORY_BUDGET_REQUEST:
+        return block.base == 0 || refuse(replay, "an event of no memory has some", block.base, 0);
+    case XSEG_HISTORY_ACTIONS:
+        break;
+    }
+    return refuse(replay, "there is no such action", block.base, block.bytes);
+}
+
+bool replay_undo(struct replay *replay, const struct xseg_history_entry *entry)
+{
+    struct replay_block block = block_of(entry);
+
+    switch (entry->action) {
+    case XSEG_HISTORY_ALLOC:
+        return remove_block(replay, &block);
+    case XSEG_HISTORY_FREE_REQUESTED:
+        return turn(replay, &block, false);
+    case XSEG_HISTORY_FREE_COMPLETED:
+        /* The blocks of a paused pool may be freed, too. */
+        return add_block(replay, &block);
+    case XSEG_HISTORY_SEGMENT_ALLOC:
+    case XSEG_HISTORY_SEGMENT_MAP:
+    case XSEG_HISTORY_RESUME:
+        return move(replay, entry, false);
+    case XSEG_HISTORY_SEGMENT_FREE:
+    case XSEG_HISTORY_SEGMENT_UNMAP:
+    case XSEG_HISTORY_PAUSE:
+        return move(replay, entry, true);
+    case XSEG_HISTORY_REMAP:
+    case XSEG_HISTORY_DECAY:
+    case XSEG_HISTORY_TRIM:
+    case XSEG_HISTORY_OOM:
+    case XSEG_HISTORY_ANNOTATION:
+    case XSEG_HISTORY_BUDGET_REQUEST:
+    case XSEG_HISTORY_BUDGET_RELEASE:
+        return true;
+    case XSEG_HISTORY_ACTIONS:
+        break;
+    }
+    return refuse(replay, "there is no such action", block.base, block.bytes);
+}
+
+/* --- The state as it is. --- */
+
+struct reading {
+    struct replay replay;
+    struct xseg_pool *const *pools;
+    unsigned count;
+};
+
+static uint32_t number_of(const struct reading *reading, const struct xseg_pool *pool)
+{
+    /* A later pool may have the address of a destroyed one. */
+    for (unsigned i = reading->count; i > 0; i--)
+        if (reading->pools[i - 1] == pool)
+            return i;
+    assert_null(pool);
+    return 0;
+}
+
+static bool read_block(void *context, const struct xseg_block_info *info)
+{
+    struct reading *reading = context;
+    const uint64_t base = (uint64_t)(uintptr_t)info->base;
+
+    assert_int_not_equal(info->state, XSEG_BLOCK_CLAIMED);
+    if (info->state != XSEG_BLOCK_UNMAPPED && !info->is_paused)
+        assert_true(add_memory(&reading->replay, base, info->bytes));
+    if (info->state == XSEG_BLOCK_ALLOCATED || info->state == XSEG_BLOCK_PENDING_FREE) {
+        const struct replay_block block = {
+            .base = base,
+            .bytes = info->bytes,
+            .requested = info->requested,
+            .device = info->device,
+            .pool =
+                number_of(reading, info->fallback_pool != NULL ? info->fallback_pool : info->pool),
+            .is_lent = info->fallback_pool != NULL,
+            .is_pending = info->state == XSEG_BLOCK_PENDING_FREE,
+            .user = info->user,
+        };
+
+        assert_true(add_block(&reading->replay, &block));
+    }
+    return true;
+}
+
+struct replay replay_read(struct xseg_allocator *allocator, struct xseg_pool *const *pools,
+                          unsigned count)
+{
+    struct reading reading = {.pools = pools, .count = count};
+
+    assert_int_equal(xseg_for_each_block(allocator, NULL, read_block, &reading), XSEG_OK);
+    return reading.replay;
+}
+
+bool replay_equal(struct replay *replay, const struct replay *other)
+{
+    for (size_t i = 0; i < replay->blocks || i < other->blocks; i++) {
+        const struct replay_block *block =
+            i < replay->blocks ? &replay->block[i] : &other->block[i];
+
+        if (i >= replay->blocks || i >= other->blocks || !is_same_block(block, &other->block[i]))
+            return refuse(replay, i < replay->blocks ? "a block differs" : "a block is missing",
+                          block->base, block->bytes);
+    }
+    for (size_t i = 0; i < replay->ranges || i < other->ranges; i++) {
+        const struct replay_range *range =
+            i < replay->ranges ? &replay->range[i] : &other->range[i];
+
+        if (i >= replay->ranges || i >= other->ranges || range->base != other->range[i].base ||
+            range->end != other->range[i].end)
+            return refuse(replay, i < replay->ranges ? "memory differs" : "memory is missing",
+                          range->base, range->end - range->base);
+    }
+    return true;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The state of an allocator, as far as its history determines it: allocated and pending blocks, and mapped addresses.
+ * It is read from xseg_for_each_block(), or replayed from events, forwards or backwards.
+ *
+ * * Each event must be consistent with the state: a block is allocated in mapped memory without a block, memory is
+ * unmapped if it has no block, a freed block was allocated, and the event describes the block.
+ */
+#ifndef XSEG_TESTS_REPLAY_H
+#define XSEG_TESTS_REPLAY_H
+
+#include "tests/support/env.h"
+
+#define REPLAY_POOLS 64u
+
+struct replay_block {
+    uint64_t base, bytes, requested;
+    int device;
+    uint32_t pool; /* number; of the lender if it is lent */
+    void *user;    /* the word of its request */
+    bool is_lent, is_pending;
+};
+
+/* Addresses with memory. */
+struct replay_range {
+    uint64_t base, end;
+};
+
+struct replay {
+    struct replay_block *block; /* [blocks], by address */
+    struct replay_range *range; /* [ranges], by address; neighbors are joined */
+    size_t blocks, ranges, block_room, range_room;
+    char why[256]; /* what was wrong */
+};
+
+void replay_free(struct replay *replay);
+
+/* The state as it is.  pools: those of the users, in the order of their numbers, from 1 on */
+struct replay replay_read(struct xseg_allocator *allocator, struct xseg_pool *const *pools,
+                          unsigned count);
+
+struct replay replay_copy(const struct replay *replay);
+
+/* Play an event, or take it back.  Returns false where it does not fit, and says why. */
+bool replay_apply(struct replay *replay, const struct xseg_history_entry *entry);
+bool replay_undo(struct replay *replay, const struct xseg_history_entry *entry);
+
+/* Whether two states are the same; else `why` of the first says what differs. */
+bool replay_equal(struct replay *replay, const struct replay *other);
+
+#endif

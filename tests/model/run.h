@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A run of a random program: the library on a simulated device, and the model of its expected state.
+ *
+ * * A slot is a stream of the program: slot 0 the legacy default stream, slot 1 the per-thread one, the rest created
+ * here.  When the stream of a slot is retired, another one takes the slot.  A step (block_steps.c, pool_steps.c)
+ * changes both sides; run_check() then compares them.
+ */
+#ifndef XSEG_TESTS_RUN_H
+#define XSEG_TESTS_RUN_H
+
+#include "src/core/device/device.h"
+#include "tests/model/driver.h"
+#include "tests/model/model.h"
+#include "tests/support/env.h"
+
+#define RUN_SLOTS 6u
+#define RUN_WORK  24u /* pieces that may be queued on a stream at once */
+#define RUN_FAR   6u  /* blocks on the other device */
+
+struct run_slot {
+    unsigned queue, entry; /* in the model */
+};
+
+/* The driver's side of a queue. */
+struct run_queue {
+    xseg_stream handle;
+    bool is_there;
+    xseg_event behind[RUN_WORK]; /* piece number n: at n % RUN_WORK */
+};
+
+struct run_options {
+    uint64_t seed;
+    bool expandable, reuse;
+    bool is_low_on_memory; /* of memory */
+    bool is_captured;      /* mostly captures */
+};
+
+struct run {
+    struct run_options options;
+    struct xseg_allocator *allocator;
+    struct model model;
+    struct run_slot slot[RUN_SLOTS];
+    struct run_queue queue[MODEL_QUEUES];
+    const void *known[MODEL_ENTRIES]; /* what the library knows an entry by, once it has met it */
+    uint64_t random;
+    bool leaving; /* when the last call was made, the library waited for streams that are gone */
+    /* The step under way: freed blocks whose work has passed may come back in it. */
+    bool may_come_back;
+    bool has_passed;      /* a stream, as the user said in this step */
+    bool may_have_looked; /* a step ran short, in which uses of blocks that stayed may have ended */
+    bool is_expected;     /* run_expect_lookup() was called */
+    /* A checkpoint, and what is to be live after its restoration. */
+    struct xseg_checkpoint *checkpoint;
+    unsigned saved_pool, saved_count;
+    bool saved_may_be_gone; /* the pool was trimmed by name */
+    struct model_block saved[MODEL_BLOCKS];
+    /* Blocks on device 1. */
+    void *far[RUN_FAR];
+    unsigned fars;
+    uint64_t own_bytes; /* of pools with their own functions */
+    bool own_fails;     /* those functions have nothing now */
+    unsigned oom, above_share, restored, reused;
+};
+
+/* The sizes that a small block may have. */
+static inline uint64_t run_round(uint64_t bytes)
+{
+    return (bytes + 511) / 512 * 512;
+}
+
+uint64_t run_random(struct run *run, uint64_t bound);
+size_t run_size(struct run *run);
+
+/* A private pool that is held; 0: there is none. */
+unsigned run_pool(struct run *run);
+
+/* A slot that takes part in a capture which is in order; MODEL_NONE: there is none. */
+unsigned run_captured_slot(struct run *run);
+
+/* Set up and take down; the latter expects that everything adds up to nothing. */
+void run_open(struct run *run, const struct run_options *options);
+void run_close(struct run *run);
+
+/* A stream for a slot: a new one, or the handle of the last one again. */
+void run_fill_slot(struct run *run, unsigned slot, bool again);
+
+/* The handle of a slot, by one of its names. */
+xseg_stream run_handle(struct run *run, unsigned slot);
+
+/* Around each call of the library: any context may be current, and stays so. */
+int run_call_begin(struct run *run);
+void run_call_end(const struct run *run, int device);
+
+/* A call went well; else its sentence. */
+void run_expect_ok(xseg_status status);
+
+/* Look which work has passed. */
+void run_poll(struct run *run);
+
+/*
+ * The library is about to look up a slot's stream in a call that may wait for work afterwards: the polls before that
+ * are done now.
+ */
+void run_expect_lookup(struct run *run, unsigned slot);
+
+/*
+ * The library has looked up a slot's stream in a call that has returned: blocks of retired streams may belong to that
+ * stream now.  If the stream was unknown, the library has also polled events, if streams were retired.
+ */
+void run_lookup(struct run *run, unsigned slot);
+void run_poll_retired(struct run *run);
+
+/* Whether a block belongs to the library's own stream, which may have replaced a retired one. */
+bool run_is_library_stream(const struct run *run, const struct model_block *block);
+
+/* After a wait for all streams: every block is live in the model. */
+void run_expect_nothing_pending(struct run *run);
+
+/* Library and model agree; the audits, which take longer, if asked for. */
+void run_check(struct run *run, bool audit);
+
+/* --- Steps; each does one thing, or nothing if it does not apply. --- */
+
+void step_alloc(struct run *run);
+void step_free(struct run *run);
+void step_free_after(struct run *run);
+void step_record_stream(struct run *run);
+void step_work(struct run *run);
+void step_finish(struct run *run);
+void step_synchronize(struct run *run);
+void step_retire(struct run *run);
+void step_trim(struct run *run);
+void step_prewarm(struct run *run);
+void step_second_device(struct run *run);
+void step_bad_input(struct run *run);
+
+void step_pool(struct run *run);
+void step_release(struct run *run);
+void step_route(struct run *run);
+void step_route_end(struct run *run);
+void step_checkpoint(struct run *run);
+void step_restore(struct run *run);
+void step_check_live(struct run *run);
+void step_capture(struct run *run);
+void step_capture_begin_late(struct run *run);
+void step_capture_node(struct run *run);
+void step_capture_share(struct run *run);
+void step_capture_join(struct run *run);
+void step_capture_invalidate(struct run *run);
+void step_mark(struct run *run);
+void step_unmark(struct run *run);
+void step_capture_end(struct run *run);
+
+/* End a route or a capture; also at the end of a program. */
+void step_end_route_at(struct run *run, unsigned at);
+
+#endif

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/stress/exercise/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/stress/exercise/driver.h"
+#include "tests/support/rng.h"
+#include "xseg/sim.h"
+
+/* The kinds of operations, their weights, and whether an operation must run alone. */
+static const struct kind {
+    const char *name;
+    step *run;
+    unsigned weight;
+    bool is_guarded;
+} kinds[] = {
+    {"alloc", step_alloc, 300, false},
+    {"free", step_free, 150, false},
+    {"free_after", step_free_after, 20, false},
+    {"burst", step_burst, 4, false},
+    {"touch", step_touch, 80, false},
+    {"use", step_use, 15, false},
+    {"refused", step_refused, 4, false},
+    {"time", step_time, 40, false},
+    {"finish", step_finish, 15, false},
+    {"passed", step_passed, 8, false},
+    {"gone", step_gone, 12, false},
+    {"tag", step_tag, 20, false},
+    {"retain", step_retain, 6, false},
+    {"release", step_release, 10, false},
+    {"pause", step_pause, 30, false},
+    {"resume", step_resume, 35, false},
+    {"route", step_route, 12, false},
+    {"route_end", step_route_end, 12, false},
+    {"checkpoint", step_checkpoint, 20, true},
+    {"restore", step_restore, 20, true},
+    {"holds", step_holds, 4, true},
+    {"replay", step_replay, 10, false},
+    {"place", step_place, 6, false},
+    {"mark", step_mark, 6, false},
+    {"capture", step_capture, 16, false},
+    {"capture_join", step_capture_join, 10, false},
+    {"env_capture_end", step_capture_end, 40, false},
+    {"pin", step_pin, 20, false},
+    {"unpin", step_unpin, 40, false},
+    {"register", step_register, 20, false},
+    {"unregister", step_unregister, 30, false},
+    {"dmabuf", step_dmabuf, 8, false},
+    {"range", step_range, 8, true},
+    {"share", step_share, 24, false},
+    {"share_end", step_share_end, 40, false},
+    {"peer", step_peer, 10, false},
+    {"trim", step_trim, 16, false},
+    {"tick", step_trim_due, 15, false},
+    {"prewarm", step_prewarm, 10, false},
+    {"limits", step_limits, 8, false},
+    {"configure", step_configure, 10, false},
+    {"observe", step_observe, 5, false},
+    {"stats", step_stats, 6, false},
+    {"history", step_history, 12, false},
+    {"explain", step_explain, 6, false},
+    {"metrics", step_metrics, 6, false},
+    {"block", step_block, 8, false},
+    {"texts", step_texts, 2, false},
+    {"second", step_second, 1, false},
+    {"close", step_close, 2, true},
+    {"fork", step_fork, 1, true},
+    {"quiet", step_quiet, 8, true},
+};
+
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+const char *program_name(unsigned kind)
+{
+    return kinds[kind].name;
+}
+
+struct operation *program_list(uint64_t seed, unsigned thread, unsigned count)
+{
+    struct operation *list = calloc(count + 1, sizeof(*list));
+    uint64_t state = (seed * 64 + thread + 1) * UINT64_C(0x9E3779B97F4A7C15) | 1, sum = 0;
+
+    CHECK(list != NULL);
+    for (unsigned i = 0; i < KINDS; i++)
+        sum += kinds[i].weight;
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t at = (rng_next(&state) >> 16) % sum;
+        unsigned kind = 0;
+
+        for (; at >= kinds[kind].weight; kind++)
+            at -= kinds[kind].weight;
+        list[i] = (struct operation){kind, rng_next(&state) | 1};
+    }
+    return list;
+}
+
+/* The current context does not change, unless a fault occurred where the library restores it. */
+static void operate(struct worker *worker, const struct operation *operation)
+{
+    struct world *world = worker->world;
+    const struct kind *kind = &kinds[operation->kind];
+    const uint64_t epoch = fault_epoch();
+    const int device = (int)(operation->number % (world->options.devices + 1)) - 1;
+
+    worker->random = operation->number;
+    (void)(kind->is_guarded ? pthread_rwlock_wrlock(&world->lock)
+                            : pthread_rwlock_rdlock(&world->lock));
+    driver_set_current(device);
+    kind->run(worker);
+    CHECK(driver_current() == device || !fault_was_none(epoch));
+    (void)pthread_rwlock_unlock(&world->lock);
+}
+
+/* Set and lift faults between operations, as the program's random numbers determine. */
+static void disturb(struct worker *worker, uint64_t number)
+{
+    const unsigned faults = worker->world->options.faults;
+
+    worker->random = number * 3 | 1;
+    if (faults == 0)
+        return;
+    if (below(worker, 1000) < faults)
+        step_fault(worker);
+    else if (fault_epoch() % 2 != 0 && below(worker, 12) == 0)
+        step_lift(worker);
+}
+
+struct player {
+    pthread_t thread;
+    struct worker *worker;
+    const struct operation *list;
+    unsigned count;
+    pthread_barrier_t *barrier;
+};
+
+static void *play(void *self)
+{
+    struct player *player = self;
+    struct worker *worker = player->worker;
+
+    worker_open(worker);
+    for (unsigned i = 0; i < player->count; i++) {
+        disturb(worker, player->list[i].number);
+        operate(worker, &player->list[i]);
+    }
+    driver_set_current(-1);
+    (void)pthread_barrier_wait(player->barrier);
+    fault_lift();
+    end_capture(worker);
+    (void)pthread_barrier_wait(player->barrier);
+    worker_close(worker);
+    return NULL;
+}
+
+static void play_lists(const struct world_options *options, struct operation *const *lists,
+                       unsigned count)
+{
+    struct world *world = calloc(1, sizeof(*world));
+    struct player player[WORLD_WORKERS];
+    pthread_barrier_t barrier;
+
+    CHECK(world != NULL);
+    failure_forget();
+    world_open(world, options);
+    (void)pthread_barrier_init(&barrier, NULL, options->threads);
+    for (unsigned i = 0; i < options->threads; i++)
+        player[i] = (struct player){0, &world->worker[i], lists[i], count, &barrier};
+    if (options->threads == 1) {
+        (void)play(&player[0]);
+    } else {
+        for (unsigned i = 0; i < options->threads; i++)
+            CHECK(pthread_create(&player[i].thread, NULL, play, &player[i]) == 0);
+        for (unsigned i = 0; i < options->threads; i++)
+            CHECK(pthread_join(player[i].thread, NULL) == 0);
+    }
+    (void)pthread_barrier_destroy(&barrier);
+    world_close(world);
+    free(world);
+}
+
+static void announce(const struct world_options *options, unsigned count)
+{
+    char command[512];
+
+    (void)snprintf(command, sizeof(command),
+                   "tests/test-stress-exercise --program %llu --operations %u --threads %u "
+                   "--devices %u --faults %u%s",
+                   (unsigned long long)options->seed, count, options->threads, options->devices,
+                   options->faults, options->has_background_thread ? " --background" : "");
+    failure_set_program(command);
+}
+
+void program_play_list(const struct world_options *options, const struct operation *list,
+                       unsigned count)
+{
+    struct operation *lists[1] = {(struct operation *)(uintptr_t)list};
+
+    play_lists(options, lists, count);
+}
+
+void program_play(const struct world_options *options, unsigned count)
+{
+    struct operation *lists[WORLD_WORKERS];
+
+    announce(options, count);
+    for (unsigned i = 0; i < options->threads; i++)
+        lists[i] = program_list(options->seed, i, count);
+    play_lists(options, lists, count);
+    for (unsigned i = 0; i < options->threads; i++)
+        free(lists[i]);
+    failure_set_program("");
+}
+
+/* --- Shrinking. --- */
+
+static bool fails(const struct world_options *options, const struct operation *list, unsigned count)
+{
+    int result = 0;
+
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(freopen("/dev/null", "w", stderr) != NULL);
+        (void)alarm(60);
+        program_play_list(options, list, count);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &result, 0) == child);
+    return result != 0;
+}
+
+/* Leave out sublists of each length, from half of the list down to one operation. */
+static unsigned shrink(const struct world_options *options, struct operation *list, unsigned count)
+{
+    struct operation *shorter = calloc(count + 1, sizeof(*shorter));
+
+    CHECK(shorter != NULL);
+    for (unsigned piece = count / 2; piece > 0; piece = piece == 1 ? 0 : (piece + 1) / 2)
+        for (unsigned at = 0; at < count;) {
+            const unsigned end = at + piece < count ? at + piece : count;
+
+            memcpy(shorter, list, at * sizeof(*list));
+            memcpy(shorter + at, list + end, (count - end) * sizeof(*list));
+            if (fails(options, shorter, count - (end - at))) {
+                count -= end - at;
+                memcpy(list, shorter, count * sizeof(*list));
+            } else {
+                at = end;
+            }
+        }
+    free(shorter);
+    return count;
+}
+
+void program_shrink(const struct world_options *options, unsigned count)
+{
+    struct operation *list = program_list(options->seed, 0, count);
+
+    if (!fails(options, list, count)) {
+        (void)printf("# the program does not fail\n");
+    } else {
+        const unsigned left = shrink(options, list, count);
+
+        (void)printf("# %u operations are left of %u:\n", left, count);
+        for (unsigned i = 0; i < left; i++)
+            (void)printf("# %s %#llx\n", kinds[list[i].kind].name,
+                         (unsigned long long)list[i].number);
+        (void)fflush(stdout);
+        announce(options, count);
+        program_play_list(options, list, left);
+    }
+    free(list);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Programs: lists of operations, and their execution.
+ *
+ * Each operation is a kind and a number that determines all its choices, so a list can be run without some of its
+ * operations. With one thread a program is deterministic.
+ */
+#ifndef XSEG_TESTS_EXERCISE_PROGRAM_H
+#define XSEG_TESTS_EXERCISE_PROGRAM_H
+
+#include "tests/stress/exercise/world.h"
+
+struct operation {
+    unsigned kind;
+    uint64_t number;
+};
+
+/* The operations of one thread of a program; ownership passes to the caller. */
+struct operation *program_list(uint64_t seed, unsigned thread, unsigned count);
+
+/* Run a program of one thread from a list; or of several threads, each with its own list. */
+void program_play_list(const struct world_options *options, const struct operation *list,
+                       unsigned count);
+void program_play(const struct world_options *options, unsigned count);
+
+/* Find a shorter list that fails as well, trying each in a child process, and run it; for programs of one thread. */
+void program_shrink(const struct world_options *options, unsigned count);
+
+/* The name of a kind. */
+const char *program_name(unsigned kind);
+
+#endif

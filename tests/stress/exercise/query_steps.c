@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps that query state, and steps about whole allocators. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/stress/exercise/driver.h"
+#include "tests/stress/exercise/world.h"
+#include "tests/support/env.h"
+
+/* Related statistics of each device are consistent, whatever other threads do concurrently. */
+static void see_devices(const struct world *world)
+{
+    struct xseg_device_stats devices[64];
+    size_t count = 0;
+
+    CHECK(CALL(xseg_device_stats_get, world->allocator, devices, sizeof(devices[0]),
+               sizeof(devices) / sizeof(devices[0]), &count) == XSEG_OK);
+    CHECK(count == world->options.devices);
+    for (size_t i = 0; i < count; i++) {
+        CHECK(devices[i].device == (int)i && devices[i].is_open == (devices[i].total_bytes != 0));
+        CHECK(devices[i].reserved_bytes <= devices[i].physical_bytes);
+        CHECK(devices[i].idle_bytes <= devices[i].physical_bytes);
+        CHECK((devices[i].free_bytes == UINT64_MAX) == (devices[i].free_age_ms == UINT64_MAX));
+    }
+}
+
+void step_stats(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_statistics stats = {sizeof(stats)};
+    struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
+    const uint64_t epoch = fault_epoch();
+
+    see_devices(world);
+    where.device = tag == NULL ? any_device(worker) : tag->device;
+    where.pool = tag == NULL ? NULL : tag->pool;
+    xseg_status status = CALL(xseg_stats_get, world->allocator, &where, &stats);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
+          (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
+    where.pool = NULL;
+    if (!chance(worker, 16))
+        return;
+    world->was_reset = true;
+    status = CALL(xseg_stats_reset, world->allocator, &where, 1 + (unsigned)below(worker, 3));
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+}
+
+static bool see_block(void *context, const struct xseg_block_info *block)
+{
+    uint64_t *left = context;
+
+    CHECK(block->bytes > 0);
+    CHECK(block->user == NULL || block->user == word_of(block->requested));
+    return --*left > 0;
+}
+
+static bool see_reason(void *context, const struct xseg_reason *reason)
+{
+    uint64_t *left = context;
+
+    CHECK(reason->bytes == reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
+                               reason->cached_bytes);
+    CHECK(CALL_PLAIN(xseg_reason_message, reason->kind)[0] != 0);
+    return --*left > 0;
+}
+
+static bool see_mapping(void *context, const struct xseg_mapping *mapping)
+{
+    uint64_t *left = context;
+
+    CHECK(mapping->bytes > 0 && mapping->generation != 0);
+    return --*left > 0;
+}
+
+/* With other threads only a summary is consistent in itself. */
+void step_explain(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_explain_result sums = {sizeof(sums)};
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct tag *tag = chance(worker, 3) ? any_own_tag(worker) : NULL;
+    uint64_t left = 1 + below(worker, 200);
+
+    where.device = tag == NULL ? any_device(worker) : tag->device;
+    where.pool = tag == NULL ? NULL : tag->pool;
+    where.one_stream = chance(worker, 4);
+    where.stream = any_stream(worker, where.device)->handle;
+    const xseg_status status = CALL(xseg_explain, world->allocator, &where,
+                                    chance(worker, 2) ? see_reason : NULL, &left, &sums);
+    if (status == XSEG_OK)
+        CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool +
+                                   sums.pinned + sums.capture + sums.stream + sums.keep +
+                                   sums.decay + sums.policy + sums.exported + sums.registered +
+                                   sums.above_share);
+    left = 1 + below(worker, 200);
+    (void)CALL(xseg_for_each_block, world->allocator, &where, see_block, &left);
+    left = 1 + below(worker, 200);
+    (void)CALL(xseg_for_each_mapping, world->allocator, &where, see_mapping, &left);
+}
+
+void step_block(struct worker *worker)
+{
+    struct block *block = any_block(worker);
+    struct xseg_block_info info = {sizeof(info)};
+
+    if (block == NULL)
+        return;
+    CHECK(CALL(xseg_block_query, worker->world->allocator, block->ptr + below(worker, block->bytes),
+               &info) == XSEG_OK);
+    CHECK(info.base == block->ptr && info.state == XSEG_BLOCK_ALLOCATED);
+    CHECK(info.requested == block->bytes);
+    CHECK(info.pool == (block->tag == NULL ? NULL : block->tag->pool));
+}
+
+static bool see_key(void *context, const struct xseg_config_key *key)
+{
+    unsigned *keys = context;
+
+    CHECK(key->name[0] != 0 && key->value != NULL && key->default_value != NULL);
+    ++*keys;
+    return true;
+}
+
+/* The current configuration parses to itself. */
+static void read_keys(const char *config)
+{
+    const char *source = NULL;
+    unsigned keys = 0;
+
+    CHECK(CALL(xseg_config_keys, config, &source, see_key, &keys) == XSEG_OK);
+    CHECK(strcmp(source, "argument") == 0 && keys > 0);
+    CHECK(CALL(xseg_config_keys, "no_such_key:1", NULL, NULL, NULL) == XSEG_ERR_CONFIG);
+}
+
+/* Functions that return text. */
+void step_texts(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->world->allocator;
+    struct xseg_driver_call calls[128];
+    char text[4096];
+    size_t needed = 0, count = 0;
+
+    CHECK(CALL(xseg_config_get, allocator, NULL, 0, &needed) == XSEG_OK);
+    CHECK(CALL(xseg_config_get, allocator, text, sizeof(text), NULL) == XSEG_OK);
+    /* Another thread may configure in between. */
+    CHECK(strlen(text) + 1 == needed || worker->world->options.threads > 1);
+    read_keys(text);
+    CHECK(strcmp(CALL_PLAIN(xseg_config_source, allocator), "argument") == 0);
+    CHECK(CALL_PLAIN(xseg_history_stack_method, NULL) != NULL);
+    CHECK(CALL_PLAIN(xseg_status_name, XSEG_ERR_BUSY)[0] != 0);
+    (void)CALL_PLAIN(xseg_error_message, text, sizeof(text));
+    CHECK(CALL(xseg_driver_calls, allocator, calls, sizeof(calls) / sizeof(calls[0]), &count) ==
+          XSEG_OK);
+    CHECK(count > 0 && count <= sizeof(calls) / sizeof(calls[0]));
+}
+
+/* --- Allocators. --- */
+
+static void log_nothing(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+static bool see_share(void *context, const struct xseg_budget_entry *entry)
+{
+    (void)context;
+    CHECK(entry->idle_bytes <= entry->physical_bytes);
+    return true;
+}
+
+/* Let the second allocator share its devices with no other process, by its own shared budget file; the caller
+ * removes the file. */
+static void name_ledger(const struct worker *worker, char *config, size_t bytes, char *name,
+                        size_t name_bytes)
+{
+    const size_t length = strlen(config);
+
+    (void)snprintf(name, name_bytes, "/dev/shm/xseg-exercise-%d-%u", (int)getpid(), worker->number);
+    (void)snprintf(config + length, bytes - length, "%sbudget_file:%s", length == 0 ? "" : ",",
+                   name);
+}
+
+/* A second allocator that shares only the machine with the first. */
+void step_second(struct worker *worker)
+{
+    struct world *world = worker->world;
+    struct xseg_options how = {sizeof(how)};
+    struct xseg_allocator *second = NULL;
+    const uint64_t epoch = fault_epoch();
+    void *ptr = NULL;
+    char config[1024], driver[4096], ledger[64];
+
+    world->had_second = true;
+    (void)world_configuration(world, below(worker, UINT64_C(1) << 40) | 1, config, sizeof(config));
+    name_ledger(worker, config, sizeof(config), ledger, sizeof(ledger));
+    (void)strncpy(driver, env_driver(), sizeof(driver) - 1);
+    driver[sizeof(driver) - 1] = 0;
+    how.driver = driver;
+    how.log = log_nothing;
+    xseg_status status = CALL(xseg_open, config, &how, &second);
+    failure_note(worker->number, "second allocator with %s: %d", config, status);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    if (status != XSEG_OK) {
+        (void)unlink(ledger);
+        return;
+    }
+    (void)CALL(xseg_budget_members, ledger, see_share, NULL);
+    status = CALL(xseg_alloc, second, any_device(worker), any_size(worker), NULL, &ptr);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
+          !fault_was_none(epoch));
+    if (status == XSEG_OK) {
+        CHECK(CALL(xseg_free, world->allocator, ptr) == XSEG_ERR_NOT_ALLOCATED);
+        CHECK(CALL(xseg_close, second) == XSEG_ERR_BUSY);
+        status = CALL(xseg_free, second, ptr);
+        CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    }
+    fault_lift();
+    if (status != XSEG_OK && ptr != NULL)
+        CHECK(CALL(xseg_free, second, ptr) == XSEG_OK);
+    CHECK(CALL(xseg_close, second) == XSEG_OK);
+    (void)unlink(ledger);
+}
+
+/* With allocated blocks it does not close, and remains usable. */
+void step_close(struct worker *worker)
+{
+    if (any_block(worker) != NULL)
+        CHECK(CALL(xseg_close, worker->world->allocator) == XSEG_ERR_BUSY);
+    failure_note(worker->number, "close");
+}
+
+static bool child_is_refused(struct worker *worker)
+{
+    struct xseg_allocator *allocator = worker->world->allocator;
+    struct block *block = any_block(worker);
+    struct tag *tag = any_own_tag(worker);
+    void *ptr = NULL;
+
+    return xseg_alloc(allocator, 0, 512, NULL, &ptr) == XSEG_ERR_FORKED && ptr == NULL &&
+           (block == NULL || xseg_free(allocator, block->ptr) == XSEG_ERR_FORKED) &&
+           xseg_trim(allocator, NULL, NULL, NULL) == XSEG_ERR_FORKED &&
+           xseg_trim(allocator, NULL, NULL, NULL) == XSEG_ERR_FORKED &&
+           (tag == NULL || xseg_pool_retain(tag->pool) == XSEG_ERR_FORKED) &&
+           xseg_close(allocator) == XSEG_ERR_FORKED;
+}
+
+void step_fork(struct worker *worker)
+{
+    int result = 0;
+
+    /* A process with several threads forks with any locks that the others hold. */
+    if (worker->world->options.threads > 1 || worker->world->options.has_background_thread)
+        return;
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(child_is_refused(worker) ? 0 : 1);
+    CHECK(waitpid(child, &result, 0) == child);
+    CHECK(result == 0);
+    failure_note(worker->number, "fork");
+}
+
+/* --- Faults. --- */
+
+void step_fault(struct worker *worker)
+{
+    char text[120];
+
+    fault_set(worker->random, worker->world->options.devices, text, sizeof(text));
+    failure_note(worker->number, "fault: %s", text);
+}
+
+void step_lift(struct worker *worker)
+{
+    fault_lift();
+    failure_note(worker->number, "no faults");
+}
+
+/* A page that fits is complete, whatever other threads do concurrently. */
+void step_metrics(struct worker *worker)
+{
+    struct world *world = worker->world;
+    const uint64_t epoch = fault_epoch();
+    const size_t room = (size_t)1 << 18;
+    const bool is_there = chance(worker, 8);
+    char *text = malloc(room);
+    size_t needed = 0;
+
+    CHECK(text != NULL);
+    xseg_status status = CALL(xseg_metrics, world->allocator, text, room, &needed);
+    CHECK(status == XSEG_OK || !fault_was_none(epoch));
+    if (status == XSEG_OK)
+        CHECK(needed <= room && strlen(text) + 1 == needed && text[needed - 2] == '\n');
+    free(text);
+    if (!chance(worker, 16))
+        return;
+    status = CALL(xseg_metrics_write, world->allocator, is_there ? "/dev/null" : "/dev/null/none");
+    CHECK(status == (is_there ? XSEG_OK : XSEG_ERR_FILE) || !fault_was_none(epoch));
+}
+
+void step_quiet(struct worker *worker)
+{
+    failure_note(worker->number, "look at everything");
+    world_check(worker->world);
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Snapshots with concurrent threads: the state is consistent across arenas, and the trace ends at that state.
+ *
+ * Each worker has at most one block, on two streams in turn. Between their arenas is the arena of a third stream, whose
+ * many blocks take time to copy.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/tools/reading/pickle.h"
+#include "tests/support/env.h"
+#include "xseg/history.h"
+
+#define WORKERS   2u
+#define BETWEEN   5000u
+#define SNAPSHOTS (ENV_IS_SANITIZED ? 10u : 30u) /* with sanitizers each takes two seconds */
+#define EVENTS    4000u                          /* in a snapshot: the newest events */
+
+struct worker {
+    struct xseg_allocator *allocator;
+    atomic_bool *over;
+    xseg_stream stream[2];
+    size_t bytes; /* a size that only this worker requests */
+    unsigned failures;
+};
+
+static char path[128];
+static void *held[WORKERS * 2][BETWEEN + 1];
+
+static void *take_turns(void *self)
+{
+    struct worker *worker = self;
+    void *ptr = NULL;
+
+    for (unsigned i = 0; !atomic_load(worker->over); i++) {
+        worker->failures +=
+            xseg_alloc(worker->allocator, 0, worker->bytes, worker->stream[i % 2], &ptr) != XSEG_OK;
+        worker->failures += xseg_free(worker->allocator, ptr) != XSEG_OK;
+    }
+    return NULL;
+}
+
+/* Write a snapshot and read it. */
+static void take_snapshot(struct xseg_allocator *allocator, struct pickle *out)
+{
+    struct xseg_snapshot_options options = {sizeof(options)};
+    struct pickle_fault fault;
+
+    options.host_bytes = (uint64_t)EVENTS * 64;
+    assert_ok(xseg_snapshot(allocator, path, &options));
+    FILE *file = fopen(path, "rb");
+    struct input *input = file == NULL ? NULL : input_open(file);
+    assert_non_null(input);
+    assert_true(pickle_read(input, NULL, out, &fault));
+    input_close(input);
+    assert_int_equal(fclose(file), 0);
+}
+
+static uint64_t number_of(const struct pickle *pickle, const struct pickle_value *value,
+                          const char *key)
+{
+    uint64_t number = 0;
+
+    assert_true(pickle_number(pickle_find(pickle, value, key), &number));
+    return number;
+}
+
+static bool is(const struct pickle *pickle, const struct pickle_value *value, const char *key,
+               const char *wanted)
+{
+    const char *string = pickle_string(pickle, pickle_find(pickle, value, key));
+
+    return string != NULL && strcmp(string, wanted) == 0;
+}
+
+static unsigned count_live(const struct pickle *pickle, size_t bytes)
+{
+    const struct pickle_value *segments = pickle_find(pickle, pickle_top(pickle), "segments");
+    unsigned count = 0;
+
+    for (size_t i = 0; i < pickle_count(segments); i++) {
+        const struct pickle_value *blocks =
+            pickle_find(pickle, pickle_item(pickle, segments, i), "blocks");
+
+        for (size_t k = 0; k < pickle_count(blocks); k++) {
+            const struct pickle_value *block = pickle_item(pickle, blocks, k);
+
+            count += is(pickle, block, "state", "active_allocated") &&
+                     number_of(pickle, block, "requested_size") == bytes;
+        }
+    }
+    return count;
+}
+
+/* Whether the last entry about a worker's block leaves it allocated; *found: whether there is an entry. */
+static bool ends_live(const struct pickle *pickle, size_t bytes, bool *found)
+{
+    const struct pickle_value *trace =
+        pickle_item(pickle, pickle_find(pickle, pickle_top(pickle), "device_traces"), 0);
+
+    for (size_t i = pickle_count(trace); i > 0; i--) {
+        const struct pickle_value *entry = pickle_item(pickle, trace, i - 1);
+
+        *found = number_of(pickle, entry, "size") == bytes;
+        if (*found)
+            return is(pickle, entry, "action", "alloc");
+    }
+    return false;
+}
+
+static uint64_t live_in_segments(const struct pickle *pickle)
+{
+    const struct pickle_value *segments = pickle_find(pickle, pickle_top(pickle), "segments");
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < pickle_count(segments); i++)
+        sum += number_of(pickle, pickle_item(pickle, segments, i), "allocated_size");
+    return sum;
+}
+
+static uint64_t live_in_pages(const struct pickle *pickle)
+{
+    const struct pickle_value *own = pickle_find(pickle, pickle_top(pickle), "xseg");
+    const struct pickle_value *devices = pickle_find(pickle, own, "devices");
+    const struct pickle_value *pages =
+        pickle_find(pickle, pickle_item(pickle, devices, 0), "pages");
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < pickle_count(pages); i++) {
+        uint64_t live = 0;
+
+        /* Address, bytes, reason, allocated bytes, cached bytes. */
+        assert_true(pickle_number(pickle_item(pickle, pickle_item(pickle, pages, i), 3), &live));
+        sum += live;
+    }
+    return sum;
+}
+
+TEST(snapshot_is_consistent)
+{
+    struct xseg_allocator *allocator = env_open("expandable_segments:True,history:all,"
+                                                "history_events:200000,history_stacks:none");
+    struct worker worker[WORKERS];
+    xseg_stream between[2 * WORKERS];
+    pthread_t thread[WORKERS];
+    atomic_bool over = false;
+    unsigned live = 0, traces = 0, taken = 0;
+
+    for (unsigned i = 0; i < 2 * WORKERS; i++) {
+        const xseg_stream stream = env_stream();
+
+        between[i] = env_stream();
+        worker[i / 2].stream[i % 2] = stream;
+        for (unsigned k = 0; k <= BETWEEN; k++)
+            held[i][k] = env_alloc(allocator, 4096, k == 0 ? stream : between[i]);
+    }
+    for (unsigned i = 0; i < WORKERS; i++) {
+        worker[i].allocator = allocator;
+        worker[i].over = &over;
+        worker[i].bytes = 8001 + i;
+        worker[i].failures = 0;
+        assert_int_equal(pthread_create(&thread[i], NULL, take_turns, &worker[i]), 0);
+    }
+    /* On a busy machine all snapshots may find the workers between two rounds: then more are taken. */
+    for (; taken < SNAPSHOTS || (taken < 30 * SNAPSHOTS && (live == 0 || traces <= SNAPSHOTS));
+         taken++) {
+        struct pickle pickle;
+
+        take_snapshot(allocator, &pickle);
+        for (unsigned k = 0; k < WORKERS; k++) {
+            const unsigned count = count_live(&pickle, worker[k].bytes);
+            bool found = false;
+            const bool ended = ends_live(&pickle, worker[k].bytes, &found);
+
+            assert_in_range(count, 0, 1);
+            assert_true(!found || ended == (count == 1));
+            live += count;
+            traces += found;
+        }
+        assert_int_equal(live_in_segments(&pickle), live_in_pages(&pickle));
+        pickle_fini(&pickle);
+    }
+    atomic_store(&over, true);
+    for (unsigned i = 0; i < WORKERS; i++) {
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+        assert_int_equal(worker[i].failures, 0);
+    }
+    print_message("# of %u: %u live, %u traces\n", WORKERS * taken, live, traces);
+    assert_true(live > 0 && traces > SNAPSHOTS);
+    assert_int_equal(unlink(path), 0);
+    for (unsigned i = 0; i < 2 * WORKERS; i++)
+        for (unsigned k = 0; k <= BETWEEN; k++)
+            env_free(allocator, held[i][k]);
+    assert_ok(xseg_close(allocator));
+    for (unsigned i = 0; i < 2 * WORKERS; i++) {
+        env_stream_destroy(between[i]);
+        env_stream_destroy(worker[i / 2].stream[i % 2]);
+    }
+}
+
+int main(void)
+{
+    (void)snprintf(path, sizeof(path), P_tmpdir "/xseg-moments-%ld", (long)getpid());
+    return test_run();
+}

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Streams are retired, and later streams reuse their memory, while other threads free, trim and query that memory.
+ * Meant for ThreadSanitizer.
+ *
+ * Two cases park a thread where it holds no lock, and retire the stream meanwhile. The signals between the threads are
+ * relaxed, so that only the library orders their accesses.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "src/core/pending/pending.h"
+#include "tests/support/env.h"
+#include "tests/support/rng.h"
+
+/* --- Where a thread is parked. --- */
+
+static struct {
+    atomic_bool wanted, reached, left;
+} gate;
+
+static void close_gate(void)
+{
+    atomic_store(&gate.reached, false);
+    atomic_store(&gate.left, false);
+    atomic_store(&gate.wanted, true);
+}
+
+/* The first thread that arrives waits here once. */
+static void stop_at_gate(void)
+{
+    if (!atomic_load_explicit(&gate.wanted, memory_order_relaxed) ||
+        !atomic_exchange_explicit(&gate.wanted, false, memory_order_relaxed))
+        return;
+    atomic_store_explicit(&gate.reached, true, memory_order_relaxed);
+    while (!atomic_load_explicit(&gate.left, memory_order_relaxed))
+        (void)sched_yield();
+}
+
+static void wait_for_gate(void)
+{
+    while (!atomic_load_explicit(&gate.reached, memory_order_relaxed))
+        (void)sched_yield();
+}
+
+static void open_gate(void)
+{
+    atomic_store_explicit(&gate.left, true, memory_order_relaxed);
+}
+
+/* A free with a debug fill has released the lock of the arena, and has not cached the block yet. */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
+void __real_xseg_debug_fill_claimed(struct xseg_block *block);
+void __wrap_xseg_debug_fill_claimed(struct xseg_block *block);
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+void __wrap_xseg_debug_fill_claimed(struct xseg_block *block)
+{
+    stop_at_gate();
+    __real_xseg_debug_fill_claimed(block);
+}
+
+/* --- One thread against one hand-over. --- */
+
+struct party {
+    struct xseg_allocator *allocator;
+    void *ptr;
+};
+
+/* A stream whose arenas have one allocated block each, and cached blocks that other threads do not use. */
+static xseg_stream settle(struct xseg_allocator *allocator, void *live[2])
+{
+    const xseg_stream stream = env_stream();
+    void *small = env_alloc(allocator, 1000, stream),
+         *large = env_alloc(allocator, 3 * MIB, stream);
+
+    live[0] = env_alloc(allocator, 1000, stream);
+    live[1] = env_alloc(allocator, 3 * MIB, stream);
+    env_free(allocator, small, large);
+    return stream;
+}
+
+/* The stream is retired, and the next one gets its memory, starting with `first`. No call is a free, so that it does
+ * not acquire the lock that the parked thread acquires next. */
+static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream, const void *live,
+                           void **first)
+{
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+    const xseg_stream heir = env_stream();
+    *first = env_alloc(allocator, 1000, heir);
+    assert_ptr_equal(env_block(allocator, live).stream, heir);
+    return heir;
+}
+
+static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+}
+
+static void trace(void *context, const struct xseg_trace_entry *entry)
+{
+    (void)entry;
+    atomic_fetch_add((atomic_uint *)context, 1);
+}
+
+static void *free_one(void *self)
+{
+    const struct party *party = self;
+
+    if (xseg_free(party->allocator, party->ptr) != XSEG_OK)
+        abort();
+    return NULL;
+}
+
+TEST(free_completes_while_its_stream_is_retired)
+{
+    struct xseg_allocator *allocator = env_open("debug_fill:True,history:all");
+    struct xseg_observer observer = {sizeof(observer)};
+    atomic_uint entries = 0;
+    uint64_t id = 0;
+
+    observer.context = &entries;
+    observer.on_trace = trace;
+    for (unsigned round = 0; round < 20; round++) {
+        void *live[2], *first;
+        xseg_stream stream = settle(allocator, live);
+        struct party party = {allocator, live[round % 2]};
+        pthread_t thread;
+
+        if (round == 10)
+            assert_ok(xseg_observer_add(allocator, &observer, &id));
+        close_gate();
+        assert_int_equal(pthread_create(&thread, NULL, free_one, &party), 0);
+        wait_for_gate();
+        stream = succeed(allocator, stream, live[!(round % 2)], &first);
+        open_gate();
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        env_free(allocator, live[!(round % 2)]);
+        env_free(allocator, first);
+        end_stream(allocator, stream);
+    }
+    assert_true(entries > 20);
+    assert_ok(xseg_observer_remove(allocator, id));
+    env_close(allocator);
+}
+
+static void stop(void *context, const struct xseg_mapping *mapping)
+{
+    (void)mapping;
+    atomic_fetch_add((atomic_uint *)context, 1);
+    stop_at_gate();
+}
+
+static void *trim_all(void *self)
+{
+    const struct party *party = self;
+    const struct xseg_trim_options how = {sizeof(how)};
+
+    if (xseg_trim(party->allocator, NULL, &how, NULL) != XSEG_OK)
+        abort();
+    return NULL;
+}
+
+/* Several pages with a generation each are released together, and observers are notified of one after the other. */
+TEST(memory_is_reported_while_its_stream_is_retired)
+{
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct xseg_observer observer = {sizeof(observer)};
+    struct party party = {allocator, NULL};
+    atomic_uint told = 0;
+    uint64_t id = 0;
+
+    observer.context = &told;
+    observer.on_unmap = stop;
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    for (unsigned round = 0; round < 20; round++) {
+        void *live[2], *more[4], *first;
+        xseg_stream stream = settle(allocator, live);
+        const unsigned before = told;
+        pthread_t thread;
+
+        for (unsigned i = 0; i < COUNT_OF(more); i++)
+            more[i] = env_alloc(allocator, 20 * MIB, stream);
+        for (unsigned i = 0; i < COUNT_OF(more); i++)
+            env_free(allocator, more[i]);
+        close_gate();
+        assert_int_equal(pthread_create(&thread, NULL, trim_all, &party), 0);
+        wait_for_gate();
+        stream = succeed(allocator, stream, live[1], &first);
+        open_gate();
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_true(told > before + 2);
+        env_free(allocator, live[0], live[1], first);
+        end_stream(allocator, stream);
+    }
+    assert_ok(xseg_observer_remove(allocator, id));
+    env_close(allocator);
+}
+
+/* --- All at once. --- */
+
+#define SLOTS  64u
+#define ROUNDS 300u
+
+struct shared {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    xseg_stream side;
+    _Atomic(void *) slot[SLOTS]; /* blocks that any thread may free */
+    atomic_uint comers;          /* threads that still create streams */
+    atomic_uint entries, told;
+};
+
+/* A thread cannot fail a cmocka test: the process ends. */
+static void expect(xseg_status status, const char *what)
+{
+    char text[512] = "";
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_message(text, sizeof(text));
+    print_message("%s: %s\n", what, text);
+    abort();
+}
+
+struct comer {
+    struct shared *shared;
+    uint64_t random;
+};
+
+/* Free a block, sometimes on the slow path. */
+static void free_block(struct shared *shared, void *ptr, bool is_used)
+{
+    if (ptr == NULL)
+        return;
+    if (is_used)
+        expect(xseg_record_stream(shared->allocator, ptr, shared->side), "use");
+    expect(xseg_free(shared->allocator, ptr), "free");
+}
+
+static void *make_block(struct comer *comer, xseg_stream stream)
+{
+    struct shared *shared = comer->shared;
+    const uint64_t random = rng_next(&comer->random);
+    struct xseg_request request = {sizeof(request)};
+    void *ptr = NULL;
+
+    request.stream = stream;
+    request.pool = random % 4 == 0 ? shared->pool : NULL;
+    request.bytes = 1 + random / 8 % (random % 8 < 4 ? 64 * KIB : 30 * MIB);
+    expect(xseg_alloc_with(shared->allocator, &request, &ptr), "alloc");
+    return ptr;
+}
+
+/* Streams are created and retired; their blocks remain. */
+static void *come_and_go(void *self)
+{
+    struct comer *comer = self;
+    struct shared *shared = comer->shared;
+
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        const xseg_stream stream = env_stream();
+
+        for (unsigned i = 0; i < 8; i++) {
+            void *ptr = make_block(comer, stream);
+            const uint64_t random = rng_next(&comer->random);
+
+            free_block(shared, atomic_exchange(&shared->slot[random % SLOTS], ptr),
+                       random / 64 % 2);
+        }
+        expect(xseg_stream_retire(shared->allocator, 0, stream), "gone");
+        env_stream_destroy(stream);
+    }
+    atomic_fetch_sub(&shared->comers, 1);
+    return NULL;
+}
+
+static void *free_blocks(void *self)
+{
+    struct shared *shared = self;
+    uint64_t random = 99;
+
+    while (atomic_load(&shared->comers) > 0) {
+        const uint64_t drawn = rng_next(&random);
+
+        free_block(shared, atomic_exchange(&shared->slot[drawn % SLOTS], NULL), drawn / 64 % 2);
+    }
+    return NULL;
+}
+
+static bool see_mapping(void *context, const struct xseg_mapping *mapping)
+{
+    (void)context;
+    return mapping->generation != 0;
+}
+
+static bool see_block(void *context, const struct xseg_block_info *block)
+{
+    (void)context;
+    return block->bytes != 0;
+}
+
+static void look_at_all(struct shared *shared, const struct xseg_scope *where)
+{
+    struct xseg_explain_result explained = {sizeof(explained)};
+    struct xseg_statistics stats = {sizeof(stats)};
+
+    expect(xseg_for_each_mapping(shared->allocator, where, see_mapping, NULL), "mappings");
+    expect(xseg_for_each_block(shared->allocator, where, see_block, NULL), "walk");
+    expect(xseg_stats_get(shared->allocator, where, &stats), "stats");
+    expect(xseg_explain(shared->allocator, where, NULL, NULL, &explained), "explain");
+}
+
+static void *reconcile(void *self)
+{
+    struct shared *shared = self;
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const struct xseg_trim_options how = {sizeof(how)};
+
+    where.device = 0;
+    for (unsigned i = 0; atomic_load(&shared->comers) > 0; i++) {
+        struct xseg_block_info info = {sizeof(info)};
+        void *ptr = atomic_load(&shared->slot[i % SLOTS]);
+
+        where.pool = i % 2 == 0 ? NULL : shared->pool;
+        look_at_all(shared, &where);
+        /* Another thread may have freed and trimmed it. */
+        if (ptr != NULL && xseg_block_query(shared->allocator, ptr, &info) != XSEG_OK)
+            info.state = XSEG_BLOCK_UNMAPPED;
+        if (i % 8 == 0)
+            expect(xseg_trim(shared->allocator, NULL, &how, NULL), "trim");
+    }
+    return NULL;
+}
+
+static void count_notice(void *context, const struct xseg_mapping *mapping)
+{
+    (void)mapping;
+    atomic_fetch_add((atomic_uint *)context, 1);
+}
+
+static void observe(struct shared *shared)
+{
+    struct xseg_observer observer = {sizeof(observer)};
+    uint64_t id = 0;
+
+    observer.context = &shared->entries;
+    observer.on_trace = trace;
+    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
+    observer.on_trace = NULL;
+    observer.context = &shared->told;
+    observer.on_unmap = observer.on_map = count_notice;
+    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
+}
+
+/* Two threads create streams, one frees, one queries. */
+static void run_threads(struct shared *shared)
+{
+    struct comer comer[2] = {{shared, 7}, {shared, 8}};
+    pthread_t thread[4];
+
+    atomic_store(&shared->comers, COUNT_OF(comer));
+    for (unsigned i = 0; i < COUNT_OF(comer); i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, come_and_go, &comer[i]), 0);
+    assert_int_equal(pthread_create(&thread[2], NULL, free_blocks, shared), 0);
+    assert_int_equal(pthread_create(&thread[3], NULL, reconcile, shared), 0);
+    for (unsigned i = 0; i < COUNT_OF(thread); i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+}
+
+static void play(const char *config, bool is_observed)
+{
+    struct shared *shared = calloc(1, sizeof(*shared));
+
+    assert_non_null(shared);
+    shared->allocator = env_open(config);
+    shared->pool = env_pool(shared->allocator);
+    shared->side = env_stream();
+    if (is_observed)
+        observe(shared);
+    run_threads(shared);
+    for (unsigned i = 0; i < SLOTS; i++)
+        env_free(shared->allocator, atomic_load(&shared->slot[i]));
+    const struct xseg_statistics stats = env_stats(shared->allocator);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
+    /* The number of notifications depends on how often the trimming thread runs. */
+    assert_true(!is_observed || (shared->entries > 1000 && shared->told > 0));
+    assert_ok(xseg_close(shared->allocator));
+    env_stream_destroy(shared->side);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    free(shared);
+}
+
+TEST(streams_are_retired_during_other_calls)
+{
+    play(NULL, false);
+    play("expandable_segments:False", false);
+}
+
+TEST(streams_are_retired_during_callbacks)
+{
+    play(NULL, true);
+    play("history:all,idle_ms:0", true);
+}

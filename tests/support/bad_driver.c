@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The simulated driver with one defective entry point: BAD_DRIVER=HOW:NAME, with the name without a version.
+ *
+ *   missing   the entry point does not exist, as in an older driver
+ *   crash     it raises a signal
+ *   hang      it never returns, and a pending alarm() expires immediately
+ *   deaf      it never returns, and SIGALRM is ignored
+ *   slow      it sleeps for three seconds
+ *
+ * BAD_DRIVER=mig: no defect; the device is a MIG instance.
+ */
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "xseg/sim.h"
+
+typedef int (*find_entry)(const char *symbol, void **function, int version,
+                          unsigned long long flags, int *found);
+
+__attribute__((visibility("default"))) int cuGetProcAddress_v2(const char *symbol, void **function,
+                                                               int version,
+                                                               unsigned long long flags,
+                                                               int *found);
+
+/* A reference, so that the linker keeps the library. */
+__attribute__((used)) static const __typeof__(&xseg_sim_leaks) simulator = xseg_sim_leaks;
+
+static int crash(void)
+{
+    (void)signal(SIGSEGV, SIG_DFL);
+    (void)raise(SIGSEGV);
+    return 0;
+}
+
+static int wait_for_ever(void)
+{
+    while (pause() != 0)
+        continue;
+    return 0;
+}
+
+static int hang(void)
+{
+    if (alarm(0) > 0)
+        (void)raise(SIGALRM);
+    return wait_for_ever();
+}
+
+static int hang_deaf(void)
+{
+    (void)signal(SIGALRM, SIG_IGN);
+    return wait_for_ever();
+}
+
+static int slow(void)
+{
+    (void)sleep(3);
+    return 0;
+}
+
+int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
+                        int *found)
+{
+    static const struct {
+        const char *how;
+        int (*entry)(void);
+    } kinds[] = {{"crash:", crash},
+                 {"hang:", hang},
+                 {"deaf:", hang_deaf},
+                 {"slow:", slow},
+                 {"missing:", NULL}};
+    const char *bad = getenv("BAD_DRIVER");
+    void *next = dlsym(RTLD_NEXT, "cuGetProcAddress_v2");
+    find_entry find;
+
+    for (unsigned i = 0; bad != NULL && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const size_t length = strlen(kinds[i].how);
+
+        if (strncmp(bad, kinds[i].how, length) != 0 || strcmp(bad + length, symbol) != 0)
+            continue;
+        memcpy(function, &kinds[i].entry, sizeof(kinds[i].entry));
+        *found = kinds[i].entry == NULL;
+        return kinds[i].entry == NULL ? 500 : 0; /* CUDA_ERROR_NOT_FOUND */
+    }
+    memcpy(&find, &next, sizeof(find));
+    return find(symbol, function, version, flags, found);
+}
+
+__attribute__((visibility("default"))) int cuDeviceGetName(char *name, int bytes, int device);
+
+int cuDeviceGetName(char *name, int bytes, int device)
+{
+    const char *bad = getenv("BAD_DRIVER");
+    void *next = dlsym(RTLD_NEXT, "cuDeviceGetName");
+    int (*get)(char *name, int bytes, int device);
+
+    if (bad != NULL && strcmp(bad, "mig") == 0) {
+        (void)snprintf(name, (size_t)bytes, "NVIDIA H100 80GB HBM3 MIG 1g.10gb");
+        return 0;
+    }
+    memcpy(&get, &next, sizeof(get));
+    return get(name, bytes, device);
+}

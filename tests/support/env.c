@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/support/env.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The entry points of the driver that tests call, by their plain C types. */
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+int cuStreamCreate(xseg_stream *stream, unsigned flags);
+int cuStreamDestroy_v2(xseg_stream stream);
+int cuStreamGetCtx(xseg_stream stream, void **context);
+int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
+int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
+int cuStreamEndCapture(xseg_stream stream, struct CUgraph_st **graph);
+int cuEventCreate(xseg_event *event, unsigned flags);
+int cuEventRecord(xseg_event event, xseg_stream stream);
+int cuEventDestroy_v2(xseg_event event);
+int cuGraphDestroy(struct CUgraph_st *graph);
+
+enum { CAPTURE_GLOBAL = 0, STREAM_NON_BLOCKING = 1, EVENT_DISABLE_TIMING = 2 };
+
+/* --- Expectations. --- */
+
+void env_expect_ok(xseg_status status, const char *call, const char *file, int line)
+{
+    char message[1024] = "";
+
+    if (status == XSEG_OK)
+        return;
+    (void)xseg_error_message(message, sizeof(message));
+    print_error("%s: %s: %s\n", call, xseg_status_name(status), message);
+    _fail(file, line);
+}
+
+void env_expect_error(xseg_status status, xseg_status expected, const char *words)
+{
+    char message[1024];
+
+    assert_int_equal(status, expected);
+    (void)xseg_error_message(message, sizeof(message));
+    if (strstr(message, words) == NULL)
+        fail_msg("\"%s\" does not contain \"%s\"", message, words);
+}
+
+/* --- Allocators. --- */
+
+const char *env_driver(void)
+{
+    static _Thread_local char path[4096];
+    void *symbol = dlsym(RTLD_DEFAULT, "xseg_sim_reset");
+    Dl_info info;
+
+    assert_non_null(symbol);
+    assert_int_not_equal(dladdr(symbol, &info), 0);
+    (void)snprintf(path, sizeof(path), "%s", info.dli_fname);
+    return path;
+}
+
+xseg_status env_try_open(const char *config, struct xseg_allocator **out)
+{
+    const struct xseg_options options = {sizeof(options), .driver = env_driver()};
+
+    return xseg_open(config, &options, out);
+}
+
+static void log_line(void *context, enum xseg_log_level level, const char *line)
+{
+    struct env_log *log = context;
+
+    if (level == XSEG_LOG_INFO)
+        return;
+    log->lines++;
+    (void)snprintf(log->line, sizeof(log->line), "%s", line);
+}
+
+struct xseg_allocator *env_open_logged(const char *config, struct env_log *log)
+{
+    const struct xseg_options options = {
+        sizeof(options),
+        .driver = env_driver(),
+        .log = log_line,
+        .log_context = log,
+    };
+    struct xseg_allocator *allocator = NULL;
+
+    *log = (struct env_log){.lines = 0};
+    assert_ok(xseg_open(config, &options, &allocator));
+    return allocator;
+}
+
+struct xseg_allocator *env_open_on(const struct xseg_sim_settings *settings, const char *config)
+{
+    struct xseg_allocator *allocator = NULL;
+
+    assert_ok(xseg_sim_reset(settings));
+    assert_ok(env_try_open(config, &allocator));
+    return allocator;
+}
+
+uint64_t env_clock(void *context)
+{
+    (void)context;
+    return xseg_sim_clock();
+}
+
+struct xseg_allocator *env_open_with_clock(const struct xseg_sim_settings *settings,
+                                           const char *config)
+{
+    const struct xseg_options options = {
+        sizeof(options),
+        .driver = env_driver(),
+        .clock = env_clock,
+    };
+    struct xseg_allocator *allocator = NULL;
+
+    assert_ok(xseg_sim_reset(settings));
+    assert_ok(xseg_open(config, &options, &allocator));
+    return allocator;
+}
+
+struct xseg_allocator *env_open_mib(uint64_t mib, const char *config)
+{
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
+
+    return env_open_on(&settings, config);
+}
+
+struct xseg_allocator *env_open(const char *config)
+{
+    return env_open_on(NULL, config);
+}
+
+void env_close_all(const void *const *handles, size_t bytes)
+{
+    char leaks[1024];
+
+    assert_ok(xseg_close((struct xseg_allocator *)(uintptr_t)handles[0]));
+    for (size_t i = 1; i < bytes / sizeof(*handles); i++)
+        env_stream_destroy((xseg_stream)(uintptr_t)handles[i]);
+    if (xseg_sim_leaks(leaks, sizeof(leaks)) != 0)
+        fail_msg("leaked driver resources: %s", leaks);
+}
+
+/* --- Memory of device 0. --- */
+
+void *env_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
+{
+    void *ptr = NULL;
+
+    assert_ok(xseg_alloc(allocator, 0, bytes, stream, &ptr));
+    return ptr;
+}
+
+xseg_status env_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                             void **out)
+{
+    const struct xseg_request request = {sizeof(request), .pool = pool, .bytes = bytes};
+
+    return xseg_alloc_with(allocator, &request, out);
+}
+
+void *env_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                   xseg_stream stream)
+{
+    const struct xseg_request request = {
+        sizeof(request),
+        .pool = pool,
+        .bytes = bytes,
+        .stream = stream,
+    };
+    void *ptr = NULL;
+
+    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
+    return ptr;
+}
+
+void env_free_all(struct xseg_allocator *allocator, void *const *blocks, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof(*blocks); i++)
+        assert_ok(xseg_free(allocator, blocks[i]));
+}
+
+struct xseg_trim_result env_trim(struct xseg_allocator *allocator)
+{
+    struct xseg_trim_result result = {sizeof(result)};
+
+    assert_ok(xseg_trim(allocator, NULL, NULL, &result));
+    return result;
+}
+
+void env_empty_cache(struct xseg_allocator *allocator)
+{
+    const struct xseg_trim_options options = {sizeof(options), .wait = true};
+
+    assert_ok(xseg_trim(allocator, NULL, &options, NULL));
+}
+
+struct xseg_statistics env_stats(struct xseg_allocator *allocator)
+{
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    struct xseg_statistics stats = {sizeof(stats)};
+
+    scope.device = 0;
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
+    return stats;
+}
+
+uint64_t env_reserved(struct xseg_allocator *allocator)
+{
+    return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+struct xseg_block_info env_block(struct xseg_allocator *allocator, const void *address)
+{
+    struct xseg_block_info info = {sizeof(info)};
+
+    assert_ok(xseg_block_query(allocator, address, &info));
+    return info;
+}
+
+struct xseg_pool *env_pool_with(struct xseg_allocator *allocator,
+                                const struct xseg_pool_options *options)
+{
+    struct xseg_pool *pool = NULL;
+
+    assert_ok(xseg_pool_create(allocator, 0, options, &pool));
+    return pool;
+}
+
+struct xseg_pool *env_pool(struct xseg_allocator *allocator)
+{
+    return env_pool_with(allocator, NULL);
+}
+
+static void ignore_destroy(void *context, const struct xseg_statistics *last)
+{
+    (void)context;
+    (void)last;
+}
+
+struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator)
+{
+    const struct xseg_pool_options options = {sizeof(options), .on_destroy = ignore_destroy};
+
+    return env_pool_with(allocator, &options);
+}
+
+/* --- Streams. --- */
+
+void env_context_push(int device)
+{
+    void *context = NULL;
+
+    assert_int_equal(cuInit(0), 0);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, device), 0);
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+}
+
+void env_context_pop(int device)
+{
+    void *context = NULL;
+
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(device), 0);
+}
+
+xseg_stream env_stream(void)
+{
+    return env_stream_on(0);
+}
+
+xseg_stream env_stream_on(int device)
+{
+    xseg_stream stream = NULL;
+    void *context = NULL;
+
+    env_context_push(device); /* env_stream_destroy_on() releases the context */
+    assert_int_equal(cuStreamCreate(&stream, STREAM_NON_BLOCKING), 0);
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    return stream;
+}
+
+void env_streams_destroy(const xseg_stream *streams, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof(*streams); i++)
+        env_stream_destroy_on(0, streams[i]);
+}
+
+void env_stream_destroy_on(int device, xseg_stream stream)
+{
+    env_context_push(device);
+    assert_int_equal(cuStreamDestroy_v2(stream), 0);
+    env_context_pop(device);
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(device), 0);
+}
+
+/* Push the context of a stream. */
+static void push_context_of(xseg_stream stream)
+{
+    void *context = NULL;
+
+    assert_int_equal(cuStreamGetCtx(stream, &context), 0);
+    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+}
+
+static void pop_context(void)
+{
+    void *context = NULL;
+
+    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+}
+
+void env_stream_wait(xseg_stream stream, xseg_stream other)
+{
+    xseg_event event = NULL;
+
+    env_context_push(0); /* the context of NULL */
+    push_context_of(other);
+    assert_int_equal(cuEventCreate(&event, EVENT_DISABLE_TIMING), 0);
+    assert_int_equal(cuEventRecord(event, other), 0);
+    pop_context();
+    push_context_of(stream);
+    assert_int_equal(cuStreamWaitEvent(stream, event, 0), 0);
+    pop_context();
+    assert_int_equal(cuEventDestroy_v2(event), 0);
+    env_context_pop(0);
+}
+
+void env_launch(struct xseg_allocator *allocator, xseg_stream stream, const void *ptr)
+{
+    const struct xseg_block_info block = env_block(allocator, ptr);
+
+    env_launch_at(stream, block.base, block.bytes);
+}
+
+void env_launch_at(xseg_stream stream, const void *address, uint64_t bytes)
+{
+    env_context_push(0);
+    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)address, bytes));
+    env_context_pop(0);
+}
+
+/* --- Captures. --- */
+
+void env_driver_capture_begin(xseg_stream stream)
+{
+    push_context_of(stream);
+    assert_int_equal(cuStreamBeginCapture_v2(stream, CAPTURE_GLOBAL), 0);
+    pop_context();
+}
+
+/* End a capture of the driver.  Returns NULL if the capture was invalidated. */
+static struct CUgraph_st *end_capture(xseg_stream stream)
+{
+    struct CUgraph_st *graph = NULL;
+
+    push_context_of(stream);
+    if (cuStreamEndCapture(stream, &graph) != 0)
+        graph = NULL;
+    pop_context();
+    return graph;
+}
+
+bool env_driver_capture_end(xseg_stream stream)
+{
+    struct CUgraph_st *graph = end_capture(stream);
+
+    if (graph != NULL)
+        env_graph_destroy(graph);
+    return graph != NULL;
+}
+
+void env_capture_begin(struct xseg_pool *pool, xseg_stream stream)
+{
+    assert_ok(xseg_capture_begin(pool, stream));
+    env_driver_capture_begin(stream);
+}
+
+void env_capture_end(struct xseg_pool *pool, xseg_stream stream)
+{
+    assert_true(env_driver_capture_end(stream));
+    assert_ok(xseg_capture_end(pool));
+}
+
+struct CUgraph_st *env_capture_end_graph(struct xseg_pool *pool, xseg_stream stream)
+{
+    struct CUgraph_st *graph = end_capture(stream);
+
+    assert_ok(xseg_capture_end(pool));
+    assert_non_null(graph);
+    return graph;
+}
+
+void env_graph_destroy(struct CUgraph_st *graph)
+{
+    assert_int_equal(cuGraphDestroy(graph), 0);
+}
+
+uint64_t env_unsafe_calls(void)
+{
+    static const char *const calls[] = {
+        "cuMemFree",           "cuMemUnmap",       "cuMemAddressFree", "cuEventQuery",
+        "cuEventRecord",       "cuStreamQuery",    "cuEventDestroy",   "cuEventSynchronize",
+        "cuStreamSynchronize", "cuCtxSynchronize",
+    };
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < COUNT_OF(calls); i++)
+        sum += xseg_sim_calls(calls[i]);
+    return sum;
+}
+
+/* --- Process. --- */
+
+unsigned env_open_fds(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    unsigned count = 0;
+
+    assert_non_null(folder);
+    while (readdir(folder) != NULL)
+        count++;
+    (void)closedir(folder);
+    return count;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The environment of a test: a fresh simulated driver with an allocator on it, streams, captures and kernel launches.
+ *
+ * * env_close() closes the allocator and expects that the simulator finds no leaked handle, so every test that uses it
+ * is a leak test as well.  All functions fail the test if a call fails, unless their name contains "try".
+ */
+#ifndef XSEG_TESTS_ENV_H
+#define XSEG_TESTS_ENV_H
+
+#include "tests/support/test.h"
+#include "xseg/sim.h"
+#include "xseg/xseg.h"
+
+/* Sanitizers add host memory to each allocation, so limits of host memory cannot be tested. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ENV_IS_SANITIZED true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ENV_IS_SANITIZED true
+#endif
+#endif
+#ifndef ENV_IS_SANITIZED
+#define ENV_IS_SANITIZED false
+#endif
+
+/* CUDA's own tag of a CUgraph or cudaGraph_t. */
+struct CUgraph_st;
+
+/* --- Expectations. --- */
+
+/* Expect XSEG_OK; a failure prints the status and the error message. */
+#define assert_ok(call) env_expect_ok((call), #call, __FILE__, __LINE__)
+
+void env_expect_ok(xseg_status status, const char *call, const char *file, int line);
+
+/* Expect a status, and words in the error message. */
+void env_expect_error(xseg_status status, xseg_status expected, const char *words);
+
+/* --- Allocators. --- */
+
+/* Log lines of an allocator, without those of XSEG_LOG_INFO: their number, and the last one. */
+struct env_log {
+    char line[512];
+    unsigned lines;
+};
+
+/* The path of the simulated driver that this program is linked with. */
+const char *env_driver(void);
+
+/* Reset the simulator and open an allocator; settings may be NULL. */
+struct xseg_allocator *env_open(const char *config);
+struct xseg_allocator *env_open_on(const struct xseg_sim_settings *settings, const char *config);
+
+/* As env_open(), on one device with this many MiB of memory. */
+struct xseg_allocator *env_open_mib(uint64_t mib, const char *config);
+
+/* As env_open_on(), with an allocator that uses the simulated clock. */
+struct xseg_allocator *env_open_with_clock(const struct xseg_sim_settings *settings,
+                                           const char *config);
+
+/* Open an allocator without a reset of the simulator. */
+struct xseg_allocator *env_open_logged(const char *config, struct env_log *log);
+xseg_status env_try_open(const char *config, struct xseg_allocator **out);
+
+/* The simulated clock, for struct xseg_options. */
+uint64_t env_clock(void *context);
+
+/* env_close(allocator, stream...): close, destroy the streams, then expect no leaks. */
+#define env_close(...) \
+    env_close_all((const void *const[]){__VA_ARGS__}, sizeof((const void *const[]){__VA_ARGS__}))
+
+void env_close_all(const void *const *handles, size_t bytes);
+
+/* --- Memory of device 0. --- */
+
+void *env_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
+void *env_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                   xseg_stream stream);
+xseg_status env_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
+                             void **out);
+
+/* env_free(allocator, block...) */
+#define env_free(allocator, ...) \
+    env_free_all((allocator), (void *const[]){__VA_ARGS__}, sizeof((void *const[]){__VA_ARGS__}))
+
+void env_free_all(struct xseg_allocator *allocator, void *const *blocks, size_t bytes);
+
+/* Trim everything: without a wait, or with one, as torch.cuda.empty_cache() does. */
+struct xseg_trim_result env_trim(struct xseg_allocator *allocator);
+void env_empty_cache(struct xseg_allocator *allocator);
+
+/* Bytes of device 0 that are reserved. */
+uint64_t env_reserved(struct xseg_allocator *allocator);
+
+struct xseg_statistics env_stats(struct xseg_allocator *allocator);
+
+/* The block at an address, which must be in a segment. */
+struct xseg_block_info env_block(struct xseg_allocator *allocator, const void *address);
+
+/* A private pool with one reference. */
+struct xseg_pool *env_pool(struct xseg_allocator *allocator);
+struct xseg_pool *env_pool_with(struct xseg_allocator *allocator,
+                                const struct xseg_pool_options *options);
+
+/* A pool with an on_destroy callback: its handle stays valid after the last release until its memory is released. */
+struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator);
+
+/* --- Streams. --- */
+
+/* Push the primary context of a device; pop it and release it. */
+void env_context_push(int device);
+void env_context_pop(int device);
+
+/* A new stream, of device 0 or another one; it retains the primary context until it is destroyed. */
+xseg_stream env_stream(void);
+xseg_stream env_stream_on(int device);
+#define env_stream_destroy(...) \
+    env_streams_destroy((const xseg_stream[]){__VA_ARGS__}, sizeof((xseg_stream[]){__VA_ARGS__}))
+
+void env_streams_destroy(const xseg_stream *streams, size_t bytes);
+void env_stream_destroy_on(int device, xseg_stream stream);
+
+/* `stream` waits for the work queued on `other`; if `other` is being captured, `stream` joins the capture.  NULL is the
+ * default stream of device 0. */
+void env_stream_wait(xseg_stream stream, xseg_stream other);
+
+/* Launch, or capture, a kernel that uses a block or any memory of device 0; it runs until a call waits for it or
+ * xseg_sim_finish(). */
+void env_launch(struct xseg_allocator *allocator, xseg_stream stream, const void *ptr);
+void env_launch_at(xseg_stream stream, const void *address, uint64_t bytes);
+
+/* --- Captures, in global mode, the strictest: any unsafe driver call of the library invalidates them. --- */
+
+/* xseg_capture_begin() and the driver's begin. */
+void env_capture_begin(struct xseg_pool *pool, xseg_stream stream);
+
+/* The driver's end and xseg_capture_end(); expects that the capture is valid.  The graph is destroyed, or returned. */
+void env_capture_end(struct xseg_pool *pool, xseg_stream stream);
+struct CUgraph_st *env_capture_end_graph(struct xseg_pool *pool, xseg_stream stream);
+void env_graph_destroy(struct CUgraph_st *graph);
+
+/* A capture of the driver alone; the end returns whether the capture was valid. */
+void env_driver_capture_begin(xseg_stream stream);
+bool env_driver_capture_end(xseg_stream stream);
+
+/* Driver calls so far that a capture in global mode forbids: queries, waits, event records, releases. */
+uint64_t env_unsafe_calls(void);
+
+/* --- Process. --- */
+
+/* Open file descriptors of this process. */
+unsigned env_open_fds(void);
+
+#endif

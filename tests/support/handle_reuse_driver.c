@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/support/handle_reuse_driver.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RECYCLED_MAX 64u
+
+typedef int (*find_entry)(const char *symbol, void **function, int version,
+                          unsigned long long flags, int *found);
+typedef int (*ask_number)(xseg_stream stream, unsigned long long *number);
+
+__attribute__((visibility("default"))) int cuGetProcAddress_v2(const char *symbol, void **function,
+                                                               int version,
+                                                               unsigned long long flags,
+                                                               int *found);
+
+static xseg_stream recycled[RECYCLED_MAX];
+static unsigned count;
+static ask_number ask;
+
+/* Each reuse of a handle adds 2^32 to its stream ID. */
+static int number_of(xseg_stream stream, unsigned long long *number)
+{
+    const int result = ask(stream, number);
+
+    for (unsigned i = 0; result == 0 && i < count; i++)
+        if (recycled[i] == stream)
+            *number += 1ULL << 32;
+    return result;
+}
+
+int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
+                        int *found)
+{
+    void *next = dlsym(RTLD_NEXT, "cuGetProcAddress_v2");
+    int (*own)(xseg_stream, unsigned long long *) = number_of;
+    find_entry find;
+
+    memcpy(&find, &next, sizeof(find));
+    const int result = find(symbol, function, version, flags, found);
+    if (result == 0 && *function != NULL && strcmp(symbol, "cuStreamGetId") == 0) {
+        memcpy(&ask, function, sizeof(ask));
+        memcpy(function, &own, sizeof(own));
+    }
+    return result;
+}
+
+__attribute__((visibility("default"))) const char *handle_reuse_driver(void)
+{
+    static Dl_info info;
+    const char *(*self)(void) = handle_reuse_driver;
+    void *address;
+
+    memcpy(&address, &self, sizeof(address));
+    if (dladdr(address, &info) == 0)
+        abort();
+    count = 0;
+    return info.dli_fname;
+}
+
+__attribute__((visibility("default"))) void handle_reuse_stream(xseg_stream stream)
+{
+    if (count == RECYCLED_MAX)
+        abort();
+    recycled[count++] = stream;
+}

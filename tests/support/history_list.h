@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/* The events of a history as an array, and as a string of action names. */
+#ifndef XSEG_TESTS_HISTORY_LIST_H
+#define XSEG_TESTS_HISTORY_LIST_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/env.h"
+
+struct history_list {
+    struct xseg_history_entry *entry; /* [count] */
+    size_t count, room;
+    struct xseg_history_summary summary;
+};
+
+static inline bool history_add(void *context, const struct xseg_history_entry *entry)
+{
+    struct history_list *recorded = context;
+
+    if (recorded->count == recorded->room) {
+        recorded->room = recorded->room == 0 ? 256 : recorded->room * 2;
+        recorded->entry = realloc(recorded->entry, recorded->room * sizeof(*entry));
+        assert_non_null(recorded->entry);
+    }
+    assert_int_equal(entry->struct_size, sizeof(*entry));
+    recorded->entry[recorded->count++] = *entry;
+    return true;
+}
+
+/* Read the history of a device, or of all with -1.  The caller frees `entry`. */
+static inline struct history_list history_read(struct xseg_allocator *allocator, int device)
+{
+    struct history_list recorded = {.summary = {sizeof(recorded.summary)}};
+
+    assert_int_equal(
+        xseg_for_each_event(allocator, device, history_add, &recorded, &recorded.summary), XSEG_OK);
+    assert_int_equal(recorded.summary.events, recorded.count);
+    for (size_t i = 1; i < recorded.count; i++)
+        assert_true(recorded.entry[i].time_ns >= recorded.entry[i - 1].time_ns);
+    return recorded;
+}
+
+/* The only event of an action. */
+static inline struct xseg_history_entry history_only(const struct history_list *recorded,
+                                                     enum xseg_history_action action)
+{
+    struct xseg_history_entry found = {.struct_size = 0};
+    unsigned count = 0;
+
+    for (size_t i = 0; i < recorded->count; i++)
+        if (recorded->entry[i].action == action) {
+            found = recorded->entry[i];
+            count++;
+        }
+    assert_int_equal(count, 1);
+    return found;
+}
+
+static inline const char *history_action_name(enum xseg_history_action action)
+{
+    static const char *const words[XSEG_HISTORY_ACTIONS] = {
+        [XSEG_HISTORY_ALLOC] = "alloc",
+        [XSEG_HISTORY_FREE_REQUESTED] = "free",
+        [XSEG_HISTORY_FREE_COMPLETED] = "done",
+        [XSEG_HISTORY_SEGMENT_ALLOC] = "segment",
+        [XSEG_HISTORY_SEGMENT_FREE] = "end",
+        [XSEG_HISTORY_SEGMENT_MAP] = "map",
+        [XSEG_HISTORY_SEGMENT_UNMAP] = "unmap",
+        [XSEG_HISTORY_OOM] = "oom",
+        [XSEG_HISTORY_REMAP] = "remap",
+        [XSEG_HISTORY_DECAY] = "decay",
+        [XSEG_HISTORY_TRIM] = "trim",
+        [XSEG_HISTORY_PAUSE] = "pause",
+        [XSEG_HISTORY_RESUME] = "resume",
+        [XSEG_HISTORY_ANNOTATION] = "text",
+        [XSEG_HISTORY_BUDGET_REQUEST] = "budget_request",
+        [XSEG_HISTORY_BUDGET_RELEASE] = "budget_release",
+    };
+
+    assert_true(action < XSEG_HISTORY_ACTIONS);
+    return words[action];
+}
+
+/* Expect exactly these actions in all histories, then clear them. */
+static inline void history_expect(struct xseg_allocator *allocator, const char *words)
+{
+    struct history_list recorded = history_read(allocator, -1);
+    char is[4096] = "";
+    size_t at = 0;
+
+    for (size_t i = 0; i < recorded.count; i++) {
+        at += (size_t)snprintf(is + at, sizeof(is) - at, "%s%s", i == 0 ? "" : " ",
+                               history_action_name(recorded.entry[i].action));
+        assert_true(at < sizeof(is));
+    }
+    assert_string_equal(is, words);
+    assert_int_equal(recorded.summary.lost, 0);
+    assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
+    free(recorded.entry);
+}
+
+#endif

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/support/test.h"
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return test_run();
+}

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: MIT
+"""What tests of `xseg view` share: random snapshots with the state after each event, and the model of a page.
+
+The states are had by playing the program that makes the snapshot, not by reading it.
+"""
+import base64
+import copy
+import json
+import random
+import re
+
+PAGE = 2 << 20
+LARGE = 20 << 20
+GRAIN = 512
+BASE = 0x7f0000000000
+LARGE_BASE = BASE + (1 << 39) + 3 * PAGE
+
+
+def rounded(size):
+    """What a block takes of its page."""
+    return max(1, -(-size // GRAIN)) * GRAIN
+
+
+class Program:
+    """A random program on one device: classic segments, expandable segments with small and large pages, frees that wait."""
+
+    def __init__(self, seed, events, early=0):
+        self.random = random.Random(seed)
+        self.trace, self.time = [], 10 ** 15
+        self.pages, self.classic = {}, {}  # of expandable segments, and classic segments; address: size
+        self.blocks, self.free = {}, {}
+        self.states = [self.figures()]
+        self.stacks = [[{"name": f"inner{i}", "filename": "/lib/site-packages/torch/nn.py", "line": i},
+                        {"name": f"layer{i}", "filename": f"model{i % 3}.py", "line": 10 * i}] for i in range(9)]
+        while len(self.trace) < events + early:
+            self.step()
+        self.trace, self.states = self.trace[early:], self.states[early:]
+
+    def note(self, action, address, size, stack=None):
+        """An entry, and the state behind it."""
+        self.time += self.random.randrange(100)
+        entry = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": self.time,
+                 "pool_id": (0, 0), "user_metadata": "", "compile_context": "N/A"}
+        if stack is not None:
+            entry["frames"] = self.stacks[stack]
+        self.trace.append(entry)
+        self.states.append(self.figures())
+
+    def figures(self):
+        """Bytes of all kinds, now."""
+        live = sum(size for size, _, state in self.blocks.values() if state == "live")
+        pending = sum(size for size, _, state in self.blocks.values() if state == "pending")
+        used, whole = {}, 0
+        for address, (size, _, _) in self.blocks.items():
+            whole += rounded(size)
+            for units in (self.classic, self.pages):
+                used |= {a: n for a, n in units.items() if a < address + rounded(size) and address < a + n}
+        reserved = sum(self.pages.values()) + sum(self.classic.values())
+        return {"live": live, "pending": pending, "reserved": reserved, "cached": reserved - whole,
+                "stranded": sum(used.values()) - whole, "blocks": len(self.blocks)}
+
+    def room(self):
+        """Ranges of mapped memory, for blocks."""
+        ranges = [(a, n) for a, n in self.classic.items()]
+        for page, size in sorted(self.pages.items()):
+            if ranges and ranges[-1][0] + ranges[-1][1] == page and ranges[-1][0] not in self.classic:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + size)
+            else:
+                ranges.append((page, size))
+        return ranges
+
+    def alloc(self):
+        """Allocate where there is room, if there is."""
+        start, length = self.random.choice(self.room() or [(0, 0)])
+        size = self.random.choice([100, 512, 5000, 1 << 20, 3 << 20, (5 << 20) + 1])
+        address = start + self.random.randrange(0, max(1, length - rounded(size) + 1), GRAIN)
+        taken = any(a < address + rounded(size) and address < a + rounded(n) for a, (n, _, _) in self.blocks.items())
+        if taken or rounded(size) > length:
+            return
+        stack = self.random.randrange(9)
+        self.blocks[address] = (size, stack, "live")
+        self.note("alloc", address, size, stack)
+
+    def change_memory(self):
+        """Map or unmap pages or a segment that nobody uses."""
+        if self.random.random() < 0.4:
+            address = BASE + (1 << 40) + self.random.randrange(4) * 64 * PAGE
+            if address not in self.classic:
+                self.classic[address] = self.random.choice([2 << 20, 20 << 20])
+                self.note("segment_alloc", address, self.classic[address])
+            elif not any(address <= a < address + self.classic[address] for a in self.blocks):
+                self.note_after("segment_free", address, self.classic.pop(address))
+            return
+        base, size, most = self.random.choice([(BASE, PAGE, 40), (LARGE_BASE, LARGE, 6)])
+        first, count = base + self.random.randrange(most) * size, self.random.randrange(1, min(most, 8))
+        end, run = first + count * size, set(range(first, first + count * size, size))
+        if not run & self.pages.keys():
+            self.pages |= dict.fromkeys(run, size)
+            self.note("segment_map", first, end - first)
+        elif run <= self.pages.keys() and not any(a < end and first < a + rounded(n) for a, (n, _, _) in self.blocks.items()):
+            for page in run:
+                del self.pages[page]
+            self.note("segment_unmap", first, end - first)
+
+    def note_after(self, action, address, size):
+        """An entry of what is gone already."""
+        self.note(action, address, size)
+
+    def step(self):
+        """One thing at random."""
+        if self.random.random() < 0.15:
+            self.change_memory()
+        elif self.random.random() < 0.5 or not self.blocks:
+            self.alloc()
+        else:
+            address = self.random.choice(sorted(self.blocks))
+            size, stack, state = self.blocks[address]
+            if state == "live":
+                self.blocks[address] = (size, stack, "pending")
+                self.note("free_requested", address, size, stack)
+            if state == "pending" or self.random.random() < 0.6:
+                del self.blocks[address]
+                self.note("free_completed", address, size, stack)
+
+    def snapshot(self):
+        """What _dump_snapshot() would write now."""
+        segments = []
+        for start, length in sorted(self.room()):
+            made, at = [], start
+            for address, (size, stack, state) in sorted(self.blocks.items()):
+                if not start <= address < start + length:
+                    continue
+                if at < address:
+                    made.append({"address": at, "size": address - at, "requested_size": 0, "state": "inactive", "frames": []})
+                made.append({"address": address, "size": rounded(size), "requested_size": size,
+                             "state": "active_allocated" if state == "live" else "active_pending_free",
+                             "frames": self.stacks[stack]})
+                at = address + rounded(size)
+            if at < start + length:
+                made.append({"address": at, "size": start + length - at, "requested_size": 0, "state": "inactive", "frames": []})
+            segments.append({"device": 0, "address": start, "total_size": length, "stream": 0,
+                             "segment_type": "small" if self.pages.get(start) == PAGE else "large",
+                             "segment_pool_id": (0, 0), "is_expandable": start not in self.classic, "frames": [], "blocks": made})
+        return {"segments": segments, "device_traces": [copy.copy(self.trace)], "external_annotations": [],
+                "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": True}}
+
+
+class Model:
+    """What a page was given of its file: the columns of src/tools/commands/view/view_model.h."""
+
+    LIFE = ("born", "freed", "died", "address", "bytes", "stream", "stack", "free_stack", "pool", "label")
+    SPAN = ("born", "died", "address", "bytes", "stream", "pool", "page")
+
+    def __init__(self, page, number=0):
+        self.facts = json.loads(re.search(rf'id="facts-{number}">(.*?)</script>', page, re.S)[1])
+        self.bytes = base64.b64decode(re.search(rf'id="columns-{number}">(.*?)</script>', page, re.S)[1], validate=True)
+        self.at = 0
+        facts, self.end = self.facts, self.facts["events"] + 1
+        self.times = self.steps(facts["events"])
+        self.summed = self.steps(facts["events"] + 1) if facts["summed"] else [0] * (facts["events"] + 1)
+        self.frames = [self.column(facts["frames"]) for _ in range(4)]  # name, file, line, whether it is a module
+        self.stacks = [self.column(self.next()) for _ in range(facts["stacks"])]
+        self.sites = self.column(facts["stacks"])  # 0: none, n + 1: frame n
+        self.pools = self.column(2 * facts["pools"])
+        signed = {"address"}
+        lives = [self.steps(facts["lives"]) if name in signed else self.column(facts["lives"]) for name in self.LIFE]
+        self.lives = [dict(zip(self.LIFE, row)) for row in zip(*lives)]
+        spans = [self.steps(facts["spans"]) if name in {"born", "address"} else self.column(facts["spans"]) for name in self.SPAN]
+        self.spans = [dict(zip(self.SPAN, row)) for row in zip(*spans)]
+        self.ooms = [self.column(3) for _ in range(facts["ooms"])]
+        self.pages = [self.column(3) for _ in range(facts["pages"])]
+        self.whole = self.at == len(self.bytes)
+        born = 0
+        for life in self.lives:
+            born = life["born"] = born + life["born"]
+            life["freed"] = born + life["freed"] - 1 if life["freed"] else self.end
+            life["died"] = life["freed"] + life["died"] - 1 if life["died"] else self.end
+        for span in self.spans:
+            span["died"] += span["born"]
+
+    def next(self):
+        """A number."""
+        number = shift = 0
+        while True:
+            byte = self.bytes[self.at]
+            self.at += 1
+            number |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return number
+
+    def column(self, count):
+        """Numbers."""
+        return [self.next() for _ in range(count)]
+
+    def steps(self, count):
+        """Sums of numbers with a sign."""
+        sums, total = [], 0
+        for number in self.column(count):
+            total += -(number + 1) // 2 if number & 1 else number // 2
+            sums.append(total)
+        return sums
+
+    def figures(self, moment):
+        """Bytes at a moment."""
+        there = [life for life in self.lives if life["born"] <= moment < life["died"]]
+        return {"live": sum(life["bytes"] for life in there if moment < life["freed"]),
+                "pending": sum(life["bytes"] for life in there if moment >= life["freed"]),
+                "reserved": sum(span["bytes"] for span in self.spans if span["born"] <= moment < span["died"]),
+                "blocks": len(there)}

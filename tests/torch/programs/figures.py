@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: MIT
+"""What a program prints for the comparison: the counts of memory, step by step, as one object of JSON."""
+import json
+
+import torch
+
+GROUPS = ("allocation", "segment", "active", "inactive_split",
+          "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes")
+POOLS = ("all", "small_pool", "large_pool")
+KINDS = ("current", "peak", "allocated", "freed")
+COUNTS = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free",
+          "oversize_allocations.current", "oversize_segments.current")
+
+
+def statistics(device=None):
+    """The fields of memory_stats() that are compared, those that are not zero."""
+    measured = torch.cuda.memory_stats(device)
+    names = [f"{group}.{pool}.{kind}" for group in GROUPS for pool in POOLS for kind in KINDS]
+    return {name: measured[name] for name in (*names, *COUNTS) if measured[name]}
+
+
+class Figures:
+    """Steps of a program and what was counted after each."""
+
+    def __init__(self):
+        self.steps = []
+        self.notes = {}
+
+    def step(self, name, *tensors, device=None):
+        """Note the statistics of a device, and the shapes of some tensors."""
+        self.steps.append({"step": name, "statistics": statistics(device),
+                           "shapes": [list(tensor.shape) for tensor in tensors]})
+
+    def note(self, name, value):
+        """Note something else that has to be the same."""
+        self.notes[name] = value
+
+    def report(self):
+        """As an object of JSON."""
+        return {"backend": torch.cuda.get_allocator_backend(), "steps": self.steps, "notes": self.notes}
+
+    def print(self):
+        """The last thing that a program does."""
+        print(json.dumps(self.report()), flush=True)

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: MIT */
+/* Eight devices in one process, each with a range and a thread. On one device another thread holds the lock or an
+ * observer does not return; one is full, one has work that does not end, one loses its context. The other devices
+ * continue, with and without peer access, and never wait for another device: otherwise the test would not end. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "src/core/device/device.h"
+#include "tests/support/env.h"
+#include "xseg/range.h"
+
+#define DEVICES  8
+#define GRANULES 32u
+#define PAGE     (2 * MIB)
+#define ROUNDS   60u
+
+/* CUmemLocation in plain C types: a type (1: device) and an ID. */
+struct location {
+    int kind, number;
+};
+struct CUctx_st;
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
+int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuDevicePrimaryCtxReset_v2(int device);
+int cuCtxSetCurrent(struct CUctx_st *context);
+int cuStreamCreate(xseg_stream *stream, unsigned flags);
+int cuStreamDestroy_v2(xseg_stream stream);
+
+/* The fault of a device. */
+enum fate { USUAL, STOPPED, FULL, SLOW, LOST };
+
+static const enum fate fates[DEVICES] = {STOPPED, FULL, SLOW, LOST, USUAL, USUAL, USUAL, USUAL};
+
+struct machine {
+    struct xseg_allocator *allocator;
+    struct xseg_range *range[DEVICES];
+    bool has_peers;
+    atomic_bool is_stopped; /* the observer of a device does not return */
+    atomic_bool may_go;     /* permission to return */
+    atomic_uint done;       /* threads that have finished */
+};
+
+struct worker {
+    struct machine *machine;
+    int device;
+    struct CUctx_st *context;
+    xseg_stream stream;
+    unsigned commits, refused;
+};
+
+static void expect(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static uint64_t address_of(struct xseg_range *range, unsigned at)
+{
+    struct xseg_range_info info = {sizeof(info)};
+
+    expect(xseg_range_query(range, &info) == XSEG_OK);
+    return (uint64_t)(uintptr_t)info.base + at * PAGE;
+}
+
+/* A device has access to its own memory, and the next device has if peer access was granted. */
+static void expect_rights(const struct worker *worker, uint64_t address)
+{
+    const int next = (worker->device + 1) % DEVICES;
+
+    for (int device = 0; device < DEVICES; device++) {
+        const struct location location = {1, device};
+        unsigned long long flags = 0;
+
+        expect(cuMemGetAccess(&flags, &location, address) == 0);
+        expect((flags == 3) ==
+               (device == worker->device || (worker->machine->has_peers && device == next)));
+    }
+}
+
+/* --- The threads. --- */
+
+/* One round of a device: commit, work, decommit, trim, alias. */
+static void play_round(struct worker *worker, unsigned round)
+{
+    struct xseg_range *range = worker->machine->range[worker->device];
+    const unsigned first = round % 8 * 4;
+    const xseg_status status = xseg_range_commit(range, first * PAGE, 2 * PAGE, worker->stream);
+
+    if (fates[worker->device] == FULL) {
+        expect(status == XSEG_ERR_NO_MEMORY);
+        worker->refused++;
+        return;
+    }
+    expect(status == XSEG_OK);
+    worker->commits++;
+    expect_rights(worker, address_of(range, first));
+    expect(xseg_range_alias(range, (first + 2) * PAGE, PAGE, range, first * PAGE) == XSEG_OK);
+    expect_rights(worker, address_of(range, first + 2));
+    expect(xseg_sim_launch_on(worker->stream, 1000, address_of(range, first), 3 * PAGE) == XSEG_OK);
+    expect(xseg_range_decommit(range, first * PAGE, 3 * PAGE, worker->stream) == XSEG_OK);
+    expect(xseg_range_commit(range, first * PAGE, PAGE, worker->stream) == XSEG_OK);
+    expect(xseg_range_decommit(range, first * PAGE, PAGE, worker->stream) == XSEG_OK);
+    expect(xseg_sim_finish(worker->stream) == XSEG_OK);
+    expect(xseg_range_decommit(range, 0, 0, worker->stream) == XSEG_OK);
+}
+
+/* Work that does not end, and memory that waits for it, until the device is full. */
+static void play_slow(struct worker *worker)
+{
+    struct xseg_range *range = worker->machine->range[worker->device];
+
+    for (unsigned at = 0; at < GRANULES / 2; at++) {
+        expect(xseg_range_commit(range, at * PAGE, PAGE, worker->stream) == XSEG_OK);
+        worker->commits++;
+        expect(xseg_sim_launch_on(worker->stream, UINT64_MAX, address_of(range, at), PAGE) ==
+               XSEG_OK);
+        expect(xseg_range_decommit(range, at * PAGE, PAGE, worker->stream) == XSEG_OK);
+    }
+}
+
+/* Another user of the context resets it. */
+static void play_lost(struct worker *worker)
+{
+    struct xseg_range *range = worker->machine->range[worker->device];
+
+    for (unsigned round = 0; round < ROUNDS / 2; round++)
+        play_round(worker, round);
+    expect(xseg_range_commit(range, 4 * PAGE, PAGE, NULL) == XSEG_OK);
+    expect(cuDevicePrimaryCtxReset_v2(worker->device) == 0);
+    /* The first call that needs the context detects the loss. */
+    expect(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL) == XSEG_ERR_DEVICE_LOST);
+    expect(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL) == XSEG_OK);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        expect(xseg_range_commit(range, 0, PAGE, NULL) == XSEG_ERR_DEVICE_LOST);
+        worker->refused++;
+    }
+}
+
+static void play_usual(struct worker *worker)
+{
+    struct xseg_device_stats figures[DEVICES];
+    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_statistics stats = {sizeof(stats)};
+    size_t count = 0;
+
+    where.device = worker->device;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        play_round(worker, round);
+        expect(xseg_device_stats_get(worker->machine->allocator, figures, sizeof(figures[0]),
+                                     DEVICES, &count) == XSEG_OK &&
+               count == DEVICES);
+        expect(xseg_stats_get(worker->machine->allocator, &where, &stats) == XSEG_OK);
+        expect(xseg_range_prepare(worker->machine->range[worker->device], PAGE) == XSEG_OK ||
+               fates[worker->device] == FULL);
+        expect(xseg_trim(worker->machine->allocator, &where, NULL, NULL) == XSEG_OK);
+    }
+}
+
+static void play_full(struct worker *worker)
+{
+    for (unsigned round = 0; round < ROUNDS; round++)
+        play_round(worker, round);
+}
+
+static void enter(struct worker *worker)
+{
+    expect(cuDevicePrimaryCtxRetain(&worker->context, worker->device) == 0);
+    expect(cuCtxSetCurrent(worker->context) == 0);
+    expect(cuStreamCreate(&worker->stream, 1) == 0);
+}
+
+static void *run(void *self)
+{
+    static void (*const play[])(struct worker *) = {play_usual, play_usual, play_full, play_slow,
+                                                    play_lost};
+    struct worker *worker = self;
+
+    enter(worker);
+    play[fates[worker->device]](worker);
+    atomic_fetch_add(&worker->machine->done, 1);
+    return NULL;
+}
+
+/* --- The machine. --- */
+
+static void open_machine(struct machine *machine, bool has_peers)
+{
+    struct xseg_sim_settings settings = {sizeof(settings)};
+
+    settings.devices = DEVICES;
+    settings.memory_bytes = 2 * GRANULES * PAGE;
+    *machine = (struct machine){.has_peers = has_peers};
+    machine->allocator = env_open_on(&settings, NULL);
+    for (int device = 0; device < DEVICES; device++) {
+        assert_ok(xseg_range_reserve(machine->allocator, device, GRANULES * PAGE, NULL,
+                                     &machine->range[device]));
+        if (fates[device] == FULL)
+            assert_ok(xseg_sim_set_external_memory((unsigned)device, UINT64_MAX / 2));
+    }
+    for (int device = 0; has_peers && device < DEVICES; device++)
+        assert_ok(xseg_peer_allow(machine->allocator, device, (device + 1) % DEVICES));
+}
+
+static void close_machine(struct machine *machine, struct worker *worker)
+{
+    /* No thread has waited for the work of the slow device. */
+    for (int device = 0; device < DEVICES; device++) {
+        struct xseg_range_info info = {sizeof(info)};
+
+        assert_ok(xseg_range_query(machine->range[device], &info));
+        if (fates[device] == SLOW)
+            assert_int_equal(info.pending_unmap_bytes, GRANULES / 2 * PAGE);
+        else if (fates[device] == USUAL)
+            assert_int_equal(info.pending_unmap_bytes + info.committed_bytes, 0);
+        assert_ok(xseg_range_release(machine->range[device]));
+    }
+    assert_ok(xseg_close(machine->allocator));
+    for (int device = 0; device < DEVICES; device++) {
+        if (fates[device] == LOST)
+            continue;
+        assert_int_equal(xseg_sim_used((unsigned)device), 0);
+        assert_int_equal(cuCtxSetCurrent(worker[device].context), 0);
+        assert_int_equal(cuStreamDestroy_v2(worker[device].stream), 0);
+        assert_int_equal(cuCtxSetCurrent(NULL), 0);
+        assert_int_equal(cuDevicePrimaryCtxRelease_v2(device), 0);
+    }
+}
+
+static void start(struct machine *machine, struct worker *worker, pthread_t *thread, bool stopped)
+{
+    for (int device = 0; device < DEVICES; device++) {
+        if ((fates[device] == STOPPED) != stopped)
+            continue;
+        worker[device] = (struct worker){.machine = machine, .device = device};
+        assert_int_equal(pthread_create(&thread[device], NULL, run, &worker[device]), 0);
+    }
+}
+
+static void join(const pthread_t *thread, bool stopped)
+{
+    for (int device = 0; device < DEVICES; device++)
+        if ((fates[device] == STOPPED) == stopped)
+            assert_int_equal(pthread_join(thread[device], NULL), 0);
+}
+
+static void expect_progress(const struct worker *worker)
+{
+    for (int device = 0; device < DEVICES; device++) {
+        if (fates[device] == USUAL)
+            assert_int_equal(worker[device].commits, ROUNDS);
+        if (fates[device] == FULL || fates[device] == LOST)
+            assert_int_equal(worker[device].refused, ROUNDS);
+    }
+}
+
+/* --- The tests. --- */
+
+/* A thread holds the lock of one device while the other devices work. */
+static void a_device_that_is_locked(bool has_peers)
+{
+    struct machine machine;
+    struct worker worker[DEVICES] = {0};
+    pthread_t thread[DEVICES];
+
+    open_machine(&machine, has_peers);
+    struct xseg_device *device = xseg_allocator_open_device(machine.allocator, 0);
+    xseg_mutex_lock(&device->memory_lock);
+    start(&machine, worker, thread, false);
+    join(thread, false);
+    xseg_mutex_unlock(&device->memory_lock);
+    expect_progress(worker);
+    start(&machine, worker, thread, true);
+    join(thread, true);
+    assert_int_equal(worker[0].commits, ROUNDS);
+    close_machine(&machine, worker);
+}
+
+TEST(locked)
+{
+    a_device_that_is_locked(false);
+}
+
+TEST(locked_with_peers)
+{
+    a_device_that_is_locked(true);
+}
+
+/* An observer that does not return on new memory of the stopped device until it is allowed to. */
+static void came(void *context, const struct xseg_mapping *mapping)
+{
+    struct machine *machine = context;
+
+    if (fates[mapping->device] != STOPPED || atomic_exchange(&machine->is_stopped, true))
+        return;
+    while (!atomic_load(&machine->may_go))
+        (void)sched_yield();
+}
+
+/* A commit on one device does not return, because its observer does not. */
+TEST(observed)
+{
+    struct machine machine;
+    struct worker worker[DEVICES] = {0};
+    pthread_t thread[DEVICES];
+    struct xseg_observer observer = {sizeof(observer)};
+    uint64_t id = 0;
+
+    open_machine(&machine, true);
+    observer.context = &machine;
+    observer.on_map = came;
+    assert_ok(xseg_observer_add(machine.allocator, &observer, &id));
+    start(&machine, worker, thread, true);
+    while (!atomic_load(&machine.is_stopped))
+        (void)sched_yield();
+    start(&machine, worker, thread, false);
+    join(thread, false);
+    assert_int_equal(atomic_load(&machine.done), DEVICES - 1);
+    expect_progress(worker);
+    atomic_store(&machine.may_go, true);
+    join(thread, true);
+    assert_int_equal(worker[0].commits, ROUNDS);
+    assert_ok(xseg_observer_remove(machine.allocator, id));
+    close_machine(&machine, worker);
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: MIT */
+/* Host memory with special properties: demand-zero, wiped by a fork, shared for statistics. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "src/base/host_memory.h"
+#include "tests/support/emulator.h"
+#include "tests/support/test.h"
+
+/* --- Demand-zero memory, whatever the process has freed before. --- */
+
+/* The number of resident pages of an allocation. */
+static size_t resident(void *memory, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)memory % page;
+    const size_t pages = (before + bytes + page - 1) / page;
+    unsigned char *there = malloc(pages);
+    size_t count = 0;
+
+    assert_non_null(there);
+    assert_int_equal(mincore((char *)memory - before, before + bytes, there), 0);
+    for (size_t i = 0; i < pages; i++)
+        count += there[i] & 1;
+    free(there);
+    return count;
+}
+
+/* After this, calloc() takes large allocations from the heap. */
+static void free_something_large(void)
+{
+    char *memory = malloc((size_t)24 << 20);
+
+    assert_non_null(memory);
+    memset(memory, 1, (size_t)24 << 20);
+    free(memory);
+}
+
+TEST(untouched_pages_are_not_resident)
+{
+    const size_t bytes = (size_t)8 << 20;
+
+    free_something_large();
+    unsigned char *memory = xseg_demand_zero_alloc(bytes);
+    assert_non_null(memory);
+    assert_int_equal((uintptr_t)memory % 64, 0);
+    assert_int_equal(resident(memory, bytes), 0);
+    memory[bytes / 2] = 1;
+    assert_int_equal(resident(memory, bytes), 1);
+    xseg_demand_zero_free(memory, bytes);
+}
+
+/* Otherwise equal offsets of several allocations would share one set of the L1 cache. */
+TEST(allocations_start_in_different_cache_lines)
+{
+    enum { PIECES = 64 };
+    void *piece[PIECES];
+    uint64_t lines = 0;
+
+    for (unsigned i = 0; i < PIECES; i++) {
+        piece[i] = xseg_demand_zero_alloc(XSEG_DEMAND_ZERO_LARGE);
+        assert_non_null(piece[i]);
+        lines |= (uint64_t)1 << (uintptr_t)piece[i] % 4096 / 64;
+    }
+    assert_int_equal(lines, UINT64_MAX);
+    for (unsigned i = 0; i < PIECES; i++)
+        xseg_demand_zero_free(piece[i], XSEG_DEMAND_ZERO_LARGE);
+}
+
+TEST(every_byte_is_zero)
+{
+    static const size_t sizes[] = {1, 4096, XSEG_DEMAND_ZERO_LARGE - 1, XSEG_DEMAND_ZERO_LARGE,
+                                   XSEG_DEMAND_ZERO_LARGE + 1};
+
+    for (unsigned round = 0; round < 3; round++) {
+        for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+            unsigned char *memory = xseg_demand_zero_alloc(sizes[i]);
+
+            assert_non_null(memory);
+            for (size_t at = 0; at < sizes[i]; at++)
+                assert_int_equal(memory[at], 0);
+            memset(memory, 0xff, sizes[i]);
+            xseg_demand_zero_free(memory, sizes[i]);
+        }
+    }
+    xseg_demand_zero_free(NULL, 1);
+    xseg_demand_zero_free(NULL, XSEG_DEMAND_ZERO_LARGE);
+}
+
+/* --- Detection of a fork, with and without the page that the kernel wipes. --- */
+
+/* The answer of a forked child. */
+static bool in_a_child(bool (*question)(struct xseg_fork_guard *guard),
+                       struct xseg_fork_guard *guard)
+{
+    int status = 0;
+    const pid_t child = fork();
+
+    if (child == 0)
+        _exit(question(guard) ? 0 : 1);
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status) == 0;
+}
+
+static bool is_child(struct xseg_fork_guard *guard)
+{
+    return xseg_fork_guard_is_child(guard);
+}
+
+TEST(child_is_detected_by_the_wiped_page)
+{
+    struct xseg_fork_guard guard = {0};
+
+    assert_true(xseg_fork_guard_init(&guard));
+    assert_non_null((const void *)(uintptr_t)guard.marker);
+    guard.owner = 0; /* not read */
+    assert_false(xseg_fork_guard_is_child(&guard));
+    assert_true(in_a_child(is_child, &guard));
+    assert_false(xseg_fork_guard_is_child(&guard));
+    xseg_fork_guard_fini(&guard);
+}
+
+/* As on a kernel without MADV_WIPEONFORK. */
+TEST(child_is_detected_by_its_process_id)
+{
+    struct xseg_fork_guard guard = {.marker = NULL, .owner = getpid()};
+
+    assert_false(xseg_fork_guard_is_child(&guard));
+    assert_true(in_a_child(is_child, &guard));
+    xseg_fork_guard_fini(&guard);
+}
+
+/* Without the page the guard compares process IDs, which works after fini too. */
+TEST(fini_may_be_called_twice)
+{
+    struct xseg_fork_guard guard = {0};
+
+    assert_true(xseg_fork_guard_init(&guard));
+    xseg_fork_guard_fini(&guard);
+    assert_null((const void *)(uintptr_t)guard.marker);
+    xseg_fork_guard_fini(&guard);
+    assert_false(xseg_fork_guard_is_child(&guard));
+}
+
+static bool cannot_begin(struct xseg_fork_guard *guard)
+{
+    const struct rlimit none = {0, 0};
+
+    return setrlimit(RLIMIT_AS, &none) == 0 && !xseg_fork_guard_init(guard) &&
+           guard->marker == NULL;
+}
+
+TEST(init_fails_without_host_memory)
+{
+    struct xseg_fork_guard guard = {0};
+
+    if (skip_in_emulator("memory has no limit"))
+        return;
+    assert_true(in_a_child(cannot_begin, &guard));
+}
+
+/* --- Shared statistics regions: access by others, and failures of each system call. --- */
+
+int __real_madvise(void *address, size_t bytes, int advice);
+int __real_memfd_create(const char *name, unsigned flags);
+void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+void *__real_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+int __real_ftruncate(int file, off_t bytes);
+int __real_ftruncate64(int file, off_t bytes);
+int __wrap_madvise(void *address, size_t bytes, int advice);
+int __wrap_memfd_create(const char *name, unsigned flags);
+void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+int __wrap_ftruncate(int file, off_t bytes);
+int __wrap_ftruncate64(int file, off_t bytes);
+
+static unsigned until; /* calls before one fails; 0: none fails */
+
+static bool fails(int error)
+{
+    if (until == 0 || --until > 0)
+        return false;
+    errno = error;
+    return true;
+}
+
+int __wrap_madvise(void *address, size_t bytes, int advice)
+{
+    return fails(EINVAL) ? -1 : __real_madvise(address, bytes, advice);
+}
+
+#define NOEXEC_SEAL 0x0008u /* MFD_NOEXEC_SEAL, absent from headers before Linux 6.3 */
+
+static bool is_old;           /* the kernel does not know NOEXEC_SEAL */
+static unsigned created_with; /* flags of the last file */
+
+int __wrap_memfd_create(const char *name, unsigned flags)
+{
+    if (is_old && (flags & NOEXEC_SEAL) != 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    created_with = flags;
+    /* The kernel of the host may be an old one. */
+    flags &= ~NOEXEC_SEAL;
+    return fails(EMFILE) ? -1 : __real_memfd_create(name, flags);
+}
+
+void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    return fails(ENOMEM) ? MAP_FAILED
+                         : __real_mmap(address, bytes, protection, flags, file, offset);
+}
+
+void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    return __wrap_mmap(address, bytes, protection, flags, file, offset);
+}
+
+int __wrap_ftruncate(int file, off_t bytes)
+{
+    return fails(ENOSPC) ? -1 : __real_ftruncate(file, bytes);
+}
+
+int __wrap_ftruncate64(int file, off_t bytes)
+{
+    return __wrap_ftruncate(file, bytes);
+}
+
+/* Open the region's file again, as another process would. */
+static int open_again(const struct xseg_shared_region *board, int flags)
+{
+    char path[64];
+
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", board->file);
+    return open(path, flags | O_CLOEXEC);
+}
+
+TEST(other_processes_read_the_written_bytes)
+{
+    struct xseg_shared_region board;
+    char target[64] = "", byte = 0;
+    char path[64];
+
+    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", board.file);
+    assert_true(readlink(path, target, sizeof(target) - 1) > 0);
+    assert_string_equal(target, "/memfd:board (deleted)");
+    ((char *)board.memory)[9999] = 'x';
+    const int file = open_again(&board, O_RDONLY);
+    assert_int_equal(pread(file, &byte, 1, 9999), 1);
+    assert_int_equal(byte, 'x');
+    assert_int_equal(pread(file, &byte, 1, 0), 1);
+    assert_int_equal(byte, 0);
+    assert_int_equal(lseek(file, 0, SEEK_END), 10000);
+    assert_int_equal(close(file), 0);
+    xseg_shared_region_fini(&board);
+    assert_null(board.memory);
+    xseg_shared_region_fini(&board);
+}
+
+TEST(its_size_is_sealed)
+{
+    struct xseg_shared_region board;
+
+    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
+    assert_int_equal(fcntl(board.file, F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
+                     F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    assert_int_equal(ftruncate(board.file, 0), -1);
+    assert_int_equal(ftruncate(board.file, 20000), -1);
+    xseg_shared_region_fini(&board);
+}
+
+/* With vm.memfd_noexec=2 the kernel rejects files that could be executed. */
+TEST(region_is_not_executable_where_supported)
+{
+    struct xseg_shared_region board;
+
+    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
+    assert_int_equal(created_with & NOEXEC_SEAL, NOEXEC_SEAL);
+    xseg_shared_region_fini(&board);
+    is_old = true;
+    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
+    is_old = false;
+    assert_int_equal(created_with & NOEXEC_SEAL, 0);
+    xseg_shared_region_fini(&board);
+}
+
+/* Whether a byte of the memory is readable: a system call reports that without a fault. */
+static bool is_mapped(const void *memory)
+{
+    int ends[2];
+    const bool fine = pipe(ends) == 0 && write(ends[1], memory, 1) == 1;
+
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    return fine;
+}
+
+TEST(a_child_cannot_write_to_it)
+{
+    struct xseg_shared_region board;
+    int status = 0;
+
+    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
+    assert_true(is_mapped(board.memory));
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(is_mapped(board.memory) ? 1 : 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(fcntl(board.file, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    xseg_shared_region_fini(&board);
+}
+
+TEST(each_call_may_fail)
+{
+    static const int wanted[] = {EMFILE, ENOSPC, ENOMEM, EINVAL};
+    struct xseg_shared_region board;
+
+    for (unsigned nth = 1; nth <= 4; nth++) {
+        const int next = dup(0);
+
+        assert_int_equal(close(next), 0);
+        until = nth;
+        assert_int_equal(xseg_shared_region_init(&board, "board", 10000), wanted[nth - 1]);
+        assert_int_equal(until, 0);
+        assert_null(board.memory);
+        xseg_shared_region_fini(&board);
+        /* No descriptor remains open. */
+        assert_int_equal(dup(0), next);
+        assert_int_equal(close(next), 0);
+    }
+    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
+    xseg_shared_region_fini(&board);
+}

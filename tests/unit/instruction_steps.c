@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Interleavings of two threads without a lock: a thread is stopped after each of its instructions in turn, and another
+ * thread runs.
+ *
+ * The trap flag of the CPU raises a signal after each instruction, and the thread waits in the handler at the selected
+ * one. Each run stops it one instruction later (STRIDE with AddressSanitizer), until it completes.
+ */
+#include "src/core/device/device.h"
+#include "src/core/reclaim/reclaim.h"
+#include "tests/support/env.h"
+
+/* ThreadSanitizer delivers no signal between instructions, and replaces locks by mutexes. */
+#if defined(__x86_64__) && !XSEG_BIASED_LOCK_IS_ATOMIC
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+#include <ucontext.h>
+
+/* A sanitizer expands one instruction to many, without effects of the program between them. */
+#if defined(__SANITIZE_ADDRESS__)
+#define STRIDE 16
+#else
+#define STRIDE 1
+#endif
+
+/* --- A thread that is stopped. --- */
+
+#define TRAP_FLAG ((greg_t)0x100)
+
+/* Of the stopped thread: instructions until the stop. */
+static _Thread_local volatile bool is_counting;
+static _Thread_local volatile unsigned to_go;
+
+static atomic_bool is_stopped, may_go_on, has_ended;
+
+static void stop(void)
+{
+    const struct timespec moment = {0, 1000};
+
+    atomic_store(&is_stopped, true);
+    while (!atomic_load(&may_go_on))
+        (void)nanosleep(&moment, NULL);
+    atomic_store(&is_stopped, false);
+}
+
+static void count(int signal, siginfo_t *info, void *context)
+{
+    greg_t *flags = &((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL];
+
+    (void)signal;
+    (void)info;
+    if (is_counting && to_go-- == 0) {
+        is_counting = false;
+        stop();
+    }
+    *flags = is_counting ? *flags | TRAP_FLAG : *flags & ~TRAP_FLAG;
+}
+
+struct run {
+    void (*prepare)(void *self); /* before the thread begins */
+    void (*work)(void *self);    /* of the thread: once before, and once to be stopped in */
+    void (*other)(void *self);   /* while it is stopped */
+    void *self;
+    unsigned instructions;
+    pthread_t thread;
+};
+
+static void *work_stopped(void *self)
+{
+    const struct run *run = self;
+
+    run->work(run->self);
+    to_go = run->instructions;
+    is_counting = true;
+    (void)raise(SIGTRAP);
+    run->work(run->self);
+    is_counting = false;
+    atomic_store(&has_ended, true);
+    return NULL;
+}
+
+/* Begin a run; false if the thread completed. */
+static bool run_to_stop(struct run *run)
+{
+    atomic_store(&may_go_on, false);
+    atomic_store(&has_ended, false);
+    run->prepare(run->self);
+    assert_int_equal(pthread_create(&run->thread, NULL, work_stopped, run), 0);
+    while (!atomic_load(&is_stopped) && !atomic_load(&has_ended))
+        (void)sched_yield();
+    return atomic_load(&is_stopped);
+}
+
+static void go_on(void)
+{
+    atomic_store(&may_go_on, true);
+}
+
+static void stop_everywhere(struct run *run)
+{
+    struct sigaction action = {.sa_sigaction = count, .sa_flags = SA_SIGINFO};
+
+    assert_int_equal(sigaction(SIGTRAP, &action, NULL), 0);
+    for (run->instructions = 0; run_to_stop(run); run->instructions += STRIDE) {
+        run->other(run->self);
+        go_on();
+        assert_int_equal(pthread_join(run->thread, NULL), 0);
+    }
+    assert_int_equal(pthread_join(run->thread, NULL), 0);
+    print_message("# stopped at %u instructions\n", run->instructions);
+    assert_true(run->instructions > 20);
+}
+
+/* --- Locks. --- */
+
+struct guarded {
+    struct xseg_biased_lock lock;
+    atomic_bool is_other_inside, has_collided;
+};
+
+/* The next thread that locks becomes the owner. */
+static void disown(void *self)
+{
+    struct guarded *guarded = self;
+
+    atomic_store(&guarded->lock.owner, 0);
+}
+
+static void enter_and_leave(void *self)
+{
+    struct guarded *guarded = self;
+
+    xseg_biased_lock_lock(&guarded->lock);
+    if (atomic_load_explicit(&guarded->is_other_inside, memory_order_relaxed))
+        atomic_store(&guarded->has_collided, true);
+    xseg_biased_lock_unlock(&guarded->lock);
+}
+
+/* Revoke the lock from its owner, which then reaches it and sleeps or enters; or has passed it. */
+static void take_from_owner(void *self)
+{
+    struct guarded *guarded = self;
+
+    if (!xseg_biased_lock_is_free(&guarded->lock))
+        return;
+    xseg_biased_lock_lock(&guarded->lock);
+    atomic_store(&guarded->is_other_inside, true);
+    go_on();
+    while (atomic_load(&guarded->lock.waiters) == 0 && !atomic_load(&has_ended))
+        (void)sched_yield();
+    atomic_store(&guarded->is_other_inside, false);
+    xseg_biased_lock_unlock(&guarded->lock);
+    assert_false(atomic_load(&guarded->has_collided));
+}
+
+TEST(owner_rechecks_the_ownership_of_the_biased_lock)
+{
+    /* Static, because the owner may continue after the test has failed. */
+    static struct guarded guarded;
+    struct run run = {disown, enter_and_leave, take_from_owner, &guarded, 0, 0};
+
+    xseg_biased_lock_init(&guarded.lock, XSEG_RANK_ARENA);
+    if (!guarded.lock.has_membarrier)
+        return;
+    stop_everywhere(&run);
+    xseg_biased_lock_fini(&guarded.lock);
+}
+
+/* --- Routes. --- */
+
+struct reader {
+    struct xseg_routes *routes;
+    struct xseg_known_stream *stream;
+    struct xseg_pool *first, *second;
+    atomic_bool is_inside, may_leave;
+};
+
+static atomic_bool *opened_by_yield; /* set by a yield of the library; or NULL */
+
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
+int __real_sched_yield(void);
+int __wrap_sched_yield(void);
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+int __wrap_sched_yield(void)
+{
+    if (opened_by_yield != NULL)
+        atomic_store(opened_by_yield, true);
+    return __real_sched_yield();
+}
+
+static void begin_first(void *self)
+{
+    struct reader *reader = self;
+    const xseg_status status = xseg_route_begin(reader->first, NULL, NULL);
+
+    /* The route remains from the last run, unless that run ended it. */
+    assert_true(status == XSEG_OK || status == XSEG_ERR_BUSY);
+}
+
+static void find_route(void *self)
+{
+    struct reader *reader = self;
+    struct xseg_pool *pool = NULL;
+
+    assert_ok(xseg_routes_find(reader->routes, reader->stream, &pool));
+    if (pool != NULL)
+        (void)xseg_release_pool(pool);
+}
+
+static bool stay_inside(void *context, xseg_stream stream)
+{
+    struct reader *reader = context;
+
+    (void)stream;
+    atomic_store(&reader->is_inside, true);
+    while (!atomic_load(&reader->may_leave))
+        (void)__real_sched_yield();
+    atomic_store(&reader->is_inside, false);
+    return true;
+}
+
+/* A route ends and another begins before the reader registers. The second route ends while the reader is in it: the
+ * end waits, so it yields. */
+static void change_routes(void *self)
+{
+    struct reader *reader = self;
+
+    if (atomic_load(&reader->routes->readers[0]) + atomic_load(&reader->routes->readers[1]) != 0)
+        return;
+    atomic_store(&reader->may_leave, false);
+    assert_ok(xseg_route_end(reader->first));
+    assert_ok(xseg_route_begin(reader->second, stay_inside, reader));
+    go_on();
+    while (!atomic_load(&reader->is_inside) && !atomic_load(&has_ended))
+        (void)__real_sched_yield();
+    opened_by_yield = &reader->may_leave;
+    assert_ok(xseg_route_end(reader->second));
+    opened_by_yield = NULL;
+    const bool is_inside = atomic_load(&reader->is_inside);
+    atomic_store(&reader->may_leave, true);
+    assert_false(is_inside);
+}
+
+TEST(late_reader_of_routes_retries)
+{
+    /* Static, as above. */
+    static struct reader reader;
+    struct xseg_allocator *allocator = env_open(NULL);
+    struct run run = {begin_first, find_route, change_routes, &reader, 0, 0};
+
+    reader.first = env_pool(allocator);
+    reader.second = env_pool(allocator);
+    struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
+    reader.routes = &device->routes;
+    assert_ok(xseg_streams_find_or_add(&device->streams, NULL, &reader.stream));
+    stop_everywhere(&run);
+    assert_ok(xseg_route_end(reader.first));
+    assert_ok(xseg_pool_release(reader.first));
+    assert_ok(xseg_pool_release(reader.second));
+    env_close(allocator);
+}
+
+#else
+
+/* The linker redirects the sanitizer's calls as well. */
+int __real_sched_yield(void);
+int __wrap_sched_yield(void);
+
+int __wrap_sched_yield(void)
+{
+    return __real_sched_yield();
+}
+
+#include <stdio.h>
+
+int main(void)
+{
+    (void)puts(
+        "1..0 # SKIP no thread can be stopped at any instruction: not x86-64, or ThreadSanitizer");
+    return 0;
+}
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT */
+/* Races between a check and the action that follows: a thread that holds no lock is parked between the two, and
+ * another thread changes the state. The linker redirects the second step to this file (--wrap). */
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "src/core/block/arena.h"
+#include "src/core/pending/pending.h"
+#include "tests/support/env.h"
+
+/* --- Where threads park. --- */
+
+/* A gate at which the first thread waits, if it is closed. */
+struct gate {
+    atomic_bool wanted, reached, open;
+};
+
+static struct gate at_arena, at_hand_out, at_fill;
+
+static void want(struct gate *gate)
+{
+    atomic_store(&gate->reached, false);
+    atomic_store(&gate->open, false);
+    atomic_store(&gate->wanted, true);
+}
+
+static void pass(struct gate *gate)
+{
+    if (!atomic_exchange(&gate->wanted, false))
+        return;
+    atomic_store(&gate->reached, true);
+    while (!atomic_load(&gate->open))
+        (void)sched_yield();
+}
+
+static void wait_for(struct gate *gate)
+{
+    while (!atomic_load(&gate->reached))
+        (void)sched_yield();
+}
+
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
+xseg_status __real_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
+                                    struct xseg_alloc_result *out);
+xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
+                                    struct xseg_alloc_result *out);
+xseg_status __real_xseg_debug_fill_allocated(const struct xseg_alloc_result *grant, bool zeroed,
+                                             bool *is_paused);
+xseg_status __wrap_xseg_debug_fill_allocated(const struct xseg_alloc_result *grant, bool zeroed,
+                                             bool *is_paused);
+xseg_status __real_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                                    uint32_t word, xseg_stream stream);
+xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                                    uint32_t word, xseg_stream stream);
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
+                                    struct xseg_alloc_result *out)
+{
+    pass(&at_arena);
+    return __real_xseg_arena_alloc(arena, need, out);
+}
+
+xseg_status __wrap_xseg_debug_fill_allocated(const struct xseg_alloc_result *grant, bool zeroed,
+                                             bool *is_paused)
+{
+    pass(&at_hand_out);
+    return __real_xseg_debug_fill_allocated(grant, zeroed, is_paused);
+}
+
+xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
+                                    uint32_t word, xseg_stream stream)
+{
+    pass(&at_fill);
+    return __real_xseg_driver_fill(context, address, bytes, word, stream);
+}
+
+/* --- Threads. --- */
+
+struct request {
+    struct xseg_allocator *allocator;
+    struct xseg_pool *pool;
+    size_t bytes;
+    bool zeroed;
+    void *user;
+    void *ptr;
+    xseg_status status;
+};
+
+static void *make_request(void *self)
+{
+    struct request *request = self;
+    struct xseg_request asked = {sizeof(asked)};
+
+    asked.device = 0;
+    asked.bytes = request->bytes;
+    asked.pool = request->pool;
+    asked.zeroed = request->zeroed;
+    asked.user = request->user;
+    request->status = xseg_alloc_with(request->allocator, &asked, &request->ptr);
+    return NULL;
+}
+
+static void begin(pthread_t *thread, void *(*work)(void *self), struct request *request)
+{
+    assert_int_equal(pthread_create(thread, NULL, work, request), 0);
+}
+
+static void finish(pthread_t thread, struct gate *gate)
+{
+    atomic_store(&gate->open, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+/* --- A pool is released. --- */
+
+static void count_end(void *context, const struct xseg_statistics *last)
+{
+    unsigned *times = context;
+
+    assert_int_equal(last->struct_size, sizeof(*last));
+    ++*times;
+}
+
+/* A routed request retains its pool: the route ends and the holder releases the pool before the request locks its
+ * arena. */
+TEST(a_routed_request_retains_its_pool)
+{
+    /* A request with rounding is no plain hit, which would lock the arena immediately. */
+    static const char *const configs[] = {"roundup_power2_divisions:2,expandable_segments:True",
+                                          "roundup_power2_divisions:2,expandable_segments:False"};
+
+    for (unsigned i = 0; i < 4 * COUNT_OF(configs); i++) {
+        const bool has_cached = i % 4 < 2;
+        struct xseg_allocator *allocator = env_open(configs[i / 4]);
+        struct xseg_pool_options options = {sizeof(options)};
+        struct request taking = {.allocator = allocator, .bytes = i % 2 == 0 ? 1000 : 30 * MIB};
+        struct xseg_pool *pool = NULL;
+        unsigned times = 0;
+        pthread_t thread;
+
+        options.on_destroy = count_end;
+        options.on_destroy_context = &times;
+        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+        if (has_cached)
+            env_free(allocator, env_alloc_in(allocator, pool, taking.bytes, NULL));
+        assert_ok(xseg_route_begin(pool, NULL, NULL));
+        want(&at_arena);
+        begin(&thread, make_request, &taking);
+        wait_for(&at_arena);
+        assert_ok(xseg_route_end(pool));
+        assert_ok(xseg_pool_release(pool));
+        env_empty_cache(allocator);
+        assert_int_equal(times, 0);
+        finish(thread, &at_arena);
+        assert_ok(taking.status);
+        assert_ptr_equal(env_block(allocator, taking.ptr).pool, pool);
+        assert_int_equal(env_block(allocator, taking.ptr).requested, taking.bytes);
+        assert_int_equal(times, 0);
+        env_free(allocator, taking.ptr);
+        env_empty_cache(allocator);
+        assert_int_equal(times, 1);
+        assert_int_equal(env_stats(allocator).reserved_bytes[0].current, 0);
+        env_close(allocator);
+    }
+}
+
+/* --- A pool is paused. --- */
+
+/* The block exists and is about to be zeroed: the memory is unmapped with the pool, so the request is rejected like
+ * a later one. */
+TEST(block_of_a_concurrently_paused_pool_is_not_zeroed)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        struct xseg_allocator *allocator = env_open("expandable_segments:True");
+        struct xseg_pool *pool = env_pool(allocator);
+        struct request request = {.allocator = allocator,
+                                  .pool = pool,
+                                  .bytes = i % 2 == 0 ? 1000 : 30 * MIB,
+                                  .zeroed = true};
+        pthread_t thread;
+
+        want(&at_hand_out);
+        begin(&thread, make_request, &request);
+        wait_for(&at_hand_out);
+        assert_ok(xseg_pool_pause(pool, i < 2 ? XSEG_KEEP_NOTHING : XSEG_KEEP_HOST, NULL));
+        finish(thread, &at_hand_out);
+        assert_int_equal(request.status, XSEG_ERR_PAUSED);
+        assert_null(request.ptr);
+        assert_int_equal(env_stats(allocator).allocation[0].current, 0);
+        assert_ok(xseg_pool_resume(pool));
+        (void)make_request(&request);
+        assert_ok(request.status);
+        env_free(allocator, request.ptr);
+        assert_ok(xseg_pool_release(pool));
+        env_close(allocator);
+    }
+}
+
+/* As above, but the pool is resumed before the retry, which has the context of the first try. */
+TEST(retry_keeps_the_user_value_of_the_request)
+{
+    int word;
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_allocator *allocator = env_open("expandable_segments:True,block_user:True");
+        struct xseg_pool *pool = env_pool(allocator);
+        struct request request = {.allocator = allocator,
+                                  .pool = pool,
+                                  .bytes = i == 0 ? 1000 : 30 * MIB,
+                                  .zeroed = true,
+                                  .user = &word};
+        pthread_t thread;
+
+        want(&at_hand_out);
+        begin(&thread, make_request, &request);
+        wait_for(&at_hand_out);
+        assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+        want(&at_arena);
+        atomic_store(&at_hand_out.open, true);
+        wait_for(&at_arena);
+        assert_ok(xseg_pool_resume(pool));
+        finish(thread, &at_arena);
+        assert_ok(request.status);
+        assert_ptr_equal(env_block(allocator, request.ptr).user, &word);
+        env_free(allocator, request.ptr);
+        assert_ok(xseg_pool_release(pool));
+        env_close(allocator);
+    }
+}
+
+/* The block is being zeroed: its pool keeps the memory until then. */
+TEST(a_pool_is_not_paused_while_a_block_is_zeroed)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_allocator *allocator = env_open("expandable_segments:True");
+        struct xseg_pool *pool = env_pool(allocator);
+        struct request request = {.allocator = allocator,
+                                  .pool = pool,
+                                  .bytes = i == 0 ? 1000 : 30 * MIB,
+                                  .zeroed = true};
+        pthread_t thread;
+
+        want(&at_fill);
+        begin(&thread, make_request, &request);
+        wait_for(&at_fill);
+        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                         "in use by a call of another thread");
+        finish(thread, &at_fill);
+        assert_ok(request.status);
+        env_stream_wait(NULL, NULL);
+        assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+        assert_ok(xseg_pool_resume(pool));
+        env_free(allocator, request.ptr);
+        assert_ok(xseg_pool_release(pool));
+        env_close(allocator);
+    }
+}

@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: MIT */
+/* Export and import of memory, and of events, between processes. */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/unit/sim_setup.h"
+
+/* --- Memory by descriptors and fabric handles. --- */
+
+static CUmemGenericAllocationHandle create_exportable(size_t bytes)
+{
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    ASSERT_OK(cuMemCreate(&handle, bytes, &prop, 0));
+    return handle;
+}
+
+static int export_of(CUmemGenericAllocationHandle handle)
+{
+    int file = -1;
+
+    ASSERT_OK(
+        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    assert_true(file >= 0);
+    return file;
+}
+
+static CUresult import_from(int file, CUmemGenericAllocationHandle *handle)
+{
+    return cuMemImportFromShareableHandle(handle, (void *)(uintptr_t)file,
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+SIM_TEST_BYTES(an_import_is_the_same_memory)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE), again = 0;
+    const CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr first = reserve(2 * GRANULE), second = reserve(2 * GRANULE);
+    CUmemAllocationProp prop;
+    int file = export_of(handle);
+
+    ASSERT_OK(import_from(file, &again));
+    assert_int_equal(close(file), 0);
+    assert_true(again != handle);
+    assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
+    ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemMap(second, 2 * GRANULE, 0, again, 0));
+    ASSERT_OK(cuMemSetAccess(first, 2 * GRANULE, &desc, 1));
+    /* The importer needs its own access rights. */
+    assert_int_equal(access_of(second, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_OK(cuMemSetAccess(second, 2 * GRANULE, &desc, 1));
+    ASSERT_OK(cuMemsetD8(first, 6, 2 * GRANULE));
+    assert_int_equal(bytes_at(second)[2 * GRANULE - 1], 6);
+    assert_int_equal(pointer_attribute(second, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES), 1);
+    ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&prop, again));
+    assert_int_equal(prop.requestedHandleTypes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+    ASSERT_OK(cuMemUnmap(first, 2 * GRANULE));
+    ASSERT_OK(cuMemRelease(handle));
+    assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
+    assert_int_equal(bytes_at(second)[0], 6);
+    ASSERT_OK(cuMemUnmap(second, 2 * GRANULE));
+    ASSERT_OK(cuMemRelease(again));
+    assert_int_equal(xseg_sim_used(0), 0);
+}
+
+/* smolvm #650 leaked memory this way. */
+SIM_TEST(an_open_file_holds_memory)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
+    int first = export_of(handle), second = export_of(handle), copy = dup(second);
+    size_t left = 0, total = 0;
+
+    assert_true(first != second);
+    ASSERT_OK(cuMemRelease(handle));
+    ASSERT_CU(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(close(first), 0);
+    assert_int_equal(close(second), 0);
+    assert_int_equal(xseg_sim_used(0), GRANULE);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 2);
+    assert_int_equal(close(copy), 0);
+    ASSERT_OK(cuMemGetInfo(&left, &total));
+    assert_int_equal(left, total);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
+}
+
+/* No call allocates memory between the last release and the count. */
+SIM_TEST(released_memory_is_no_leak)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
+    const size_t usual = xseg_sim_leaks(NULL, 0);
+    int file = export_of(handle);
+
+    ASSERT_OK(cuMemRelease(handle));
+    assert_int_equal(xseg_sim_leaks(NULL, 0), usual);
+    assert_int_equal(close(file), 0);
+    assert_int_equal(xseg_sim_leaks(NULL, 0), usual - 1);
+}
+
+/* Permit this many more open descriptors; returns the previous limits. */
+static struct rlimit leave_descriptors(rlim_t count)
+{
+    struct rlimit before, low;
+    const int lowest = dup(STDERR_FILENO);
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    low = before;
+    low.rlim_cur = (rlim_t)lowest + count;
+    (void)close(lowest);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    return before;
+}
+
+enum { MANY = 200, FEW = 8 };
+
+/* The number of allocations and of imports is not limited by `ulimit -n`, and neither are exports that are closed. */
+SIM_TEST_BYTES(exportable_memory_takes_no_descriptor_of_its_own)
+{
+    CUmemGenericAllocationHandle handle[MANY], again[MANY];
+    CUdeviceptr base = reserve(MANY * GRANULE), other = reserve(MANY * GRANULE);
+    const CUmemAccessDesc desc = read_write(0);
+    const struct rlimit before = leave_descriptors(FEW);
+
+    for (size_t i = 0; i < MANY; i++) {
+        handle[i] = create_exportable(GRANULE);
+        ASSERT_OK(cuMemMap(base + i * GRANULE, GRANULE, 0, handle[i], 0));
+    }
+    ASSERT_OK(cuMemSetAccess(base, MANY * GRANULE, &desc, 1));
+    for (size_t i = 0; i < MANY; i++)
+        bytes_at(base)[i * GRANULE] = (unsigned char)(i + 1);
+    for (size_t i = 0; i < MANY; i++) {
+        const int file = export_of(handle[i]);
+
+        ASSERT_OK(import_from(file, &again[i]));
+        assert_int_equal(close(file), 0);
+        ASSERT_OK(cuMemMap(other + i * GRANULE, GRANULE, 0, again[i], 0));
+    }
+    ASSERT_OK(cuMemSetAccess(other, MANY * GRANULE, &desc, 1));
+
+    /* Each is released separately: the odd ones first at the exporter, the even ones first at the importer. */
+    ASSERT_OK(cuMemUnmap(base, MANY * GRANULE));
+    for (size_t i = 1; i < MANY; i += 2)
+        ASSERT_OK(cuMemRelease(handle[i]));
+    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
+    for (size_t i = 0; i < MANY; i++)
+        assert_int_equal(bytes_at(other)[i * GRANULE], (unsigned char)(i + 1));
+    ASSERT_OK(cuMemUnmap(other, MANY * GRANULE));
+    for (size_t i = 0; i < MANY; i++)
+        ASSERT_OK(cuMemRelease(again[i]));
+    assert_int_equal(xseg_sim_used(0), MANY / 2 * GRANULE);
+    for (size_t i = 0; i < MANY; i += 2)
+        ASSERT_OK(cuMemRelease(handle[i]));
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+/* If the host has no descriptor left, only the call that needs one fails. */
+SIM_TEST(an_export_without_a_descriptor_is_out_of_memory)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0, other = 0;
+    const struct rlimit before = leave_descriptors(FEW);
+    int file[FEW + 1] = {-1};
+    CUresult result;
+    size_t count = 0;
+
+    while ((result = cuMemExportToShareableHandle(
+                &file[count], handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)) == CUDA_SUCCESS)
+        assert_true(++count <= FEW);
+    ASSERT_CU(result, CUDA_ERROR_OUT_OF_MEMORY);
+    assert_true(count >= 2);
+    again = create_exportable(GRANULE);
+    ASSERT_OK(cuMemRelease(again));
+    /* The first import from a device opens its file; further ones need no descriptor. */
+    ASSERT_CU(import_from(file[1], &again), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(close(file[0]), 0);
+    ASSERT_OK(import_from(file[1], &again));
+    ASSERT_OK(import_from(file[1], &other));
+    ASSERT_OK(cuMemRelease(again));
+    ASSERT_OK(cuMemRelease(other));
+    file[0] = export_of(handle);
+    while (count-- != 0)
+        assert_int_equal(close(file[count]), 0);
+    ASSERT_OK(cuMemRelease(handle));
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+/* The same memory imported several times: each handle holds it. */
+SIM_TEST(each_import_of_one_export_holds_it)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again[3];
+    const int file = export_of(handle);
+
+    for (size_t i = 0; i < 3; i++)
+        ASSERT_OK(import_from(file, &again[i]));
+    assert_int_equal(close(file), 0);
+    ASSERT_OK(cuMemRelease(handle));
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(xseg_sim_used(0), GRANULE);
+        ASSERT_OK(cuMemRelease(again[i]));
+    }
+    assert_int_equal(xseg_sim_used(0), 0);
+}
+
+/* The kernel searches the locks of a file linearly, and each creation of memory looks for locks of released memory.
+ * So imports of adjacent memory share one lock, which is divided when memory in the middle is released. */
+SIM_TEST(imports_of_adjacent_memory_share_a_lock)
+{
+    CUmemGenericAllocationHandle handle[MANY], again[MANY], twice = 0;
+    struct flock lock;
+    int first = -1;
+
+    memset(&lock, 0, sizeof(lock));
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    for (size_t i = 0; i < MANY; i++)
+        handle[i] = create_exportable(GRANULE);
+    for (size_t i = 0; i < MANY; i++) {
+        const int file = export_of(handle[i]);
+
+        ASSERT_OK(import_from(file, &again[i]));
+        if (i == MANY / 2)
+            ASSERT_OK(import_from(file, &twice));
+        if (i == 0)
+            first = file;
+        else
+            assert_int_equal(close(file), 0);
+        ASSERT_OK(cuMemRelease(handle[i]));
+    }
+    assert_int_equal(fcntl(first, F_OFD_GETLK, &lock), 0);
+    assert_int_equal(lock.l_type, F_RDLCK);
+    assert_true((uint64_t)lock.l_len >= MANY * GRANULE);
+    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
+    ASSERT_OK(cuMemRelease(again[MANY / 2]));
+    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
+    ASSERT_OK(cuMemRelease(twice));
+    assert_int_equal(xseg_sim_used(0), (MANY - 1) * GRANULE);
+    for (size_t i = 0; i < MANY; i++)
+        if (i != MANY / 2)
+            ASSERT_OK(cuMemRelease(again[i]));
+    assert_int_equal(xseg_sim_used(0), GRANULE);
+    assert_int_equal(close(first), 0);
+    assert_int_equal(xseg_sim_used(0), 0);
+}
+
+/* Memory of another machine that has ended: a descriptor keeps its contents. */
+SIM_TEST_BYTES(a_descriptor_outlives_its_machine)
+{
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0;
+    const CUmemAccessDesc desc = read_write(0);
+    CUdeviceptr base = reserve(GRANULE);
+    const int file = export_of(handle);
+
+    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    bytes_at(base)[5] = 7;
+    assert_int_equal(with_bytes(state), 0);
+    base = reserve(GRANULE);
+    ASSERT_OK(import_from(file, &again));
+    assert_int_equal(close(file), 0);
+    ASSERT_OK(cuMemMap(base, GRANULE, 0, again, 0));
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    assert_int_equal(bytes_at(base)[5], 7);
+    ASSERT_OK(cuMemUnmap(base, GRANULE));
+    ASSERT_OK(cuMemRelease(again));
+}
+
+SIM_TEST(exports_and_imports_are_checked)
+{
+    CUmemGenericAllocationHandle plain = create(GRANULE), handle = create_exportable(GRANULE),
+                                 out = 0;
+    const struct xseg_sim_settings settings = {sizeof(settings)};
+    int file = -1, ends[2];
+
+    ASSERT_CU(
+        cuMemExportToShareableHandle(&file, plain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_WIN32, 0),
+              CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_CU(
+        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1),
+        CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(
+        cuMemExportToShareableHandle(NULL, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(file, -1);
+    assert_int_equal(pipe(ends), 0);
+    ASSERT_CU(import_from(ends[0], &out), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(import_from(-1, &out), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(import_from(1000000, &out), CUDA_ERROR_INVALID_VALUE);
+    file = memfd_create("empty", 0);
+    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(ftruncate(file, 8192), 0);
+    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_VALUE);
+    (void)close(file);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    {
+        CUmemAllocationProp prop = on_device(1);
+
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
+    }
+    file = export_of(handle);
+    ASSERT_CU(
+        cuMemImportFromShareableHandle(&out, (void *)(uintptr_t)file, CU_MEM_HANDLE_TYPE_WIN32),
+        CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_CU(import_from(file, NULL), CUDA_ERROR_INVALID_VALUE);
+    /* A machine that lacks the device. */
+    start(&settings);
+    ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_DEVICE);
+    (void)close(file);
+    assert_int_equal(out, 0);
+}
+
+static void send_file(int socket, int file)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    char byte = 1;
+    struct iovec data = {&byte, 1};
+    struct msghdr message;
+    struct cmsghdr *header;
+
+    memset(&message, 0, sizeof(message));
+    memset(&control, 0, sizeof(control));
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = &control;
+    message.msg_controllen = sizeof(control);
+    header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &file, sizeof(file));
+    assert_int_equal(sendmsg(socket, &message, 0), 1);
+}
+
+static int receive_file(int socket)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    char byte;
+    struct iovec data = {&byte, 1};
+    struct msghdr message;
+    int file = -1;
+
+    memset(&message, 0, sizeof(message));
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = &control;
+    message.msg_controllen = sizeof(control);
+    if (recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message) != NULL)
+        memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(file));
+    return file;
+}
+
+/* Another process: reads the bytes of the first, answers, and waits for the end. */
+static int import_elsewhere(int socket)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr base = 0;
+    char byte;
+    int file;
+
+    if (with_bytes(NULL) != 0)
+        return 1;
+    file = receive_file(socket);
+    if (file < 0 || import_from(file, &handle) != CUDA_SUCCESS || close(file) != 0 ||
+        cuMemAddressReserve(&base, GRANULE, 0, 0, 0) != CUDA_SUCCESS ||
+        cuMemMap(base, GRANULE, 0, handle, 0) != CUDA_SUCCESS ||
+        cuMemSetAccess(base, GRANULE, &desc, 1) != CUDA_SUCCESS)
+        return 2;
+    if (bytes_at(base)[100] != 42)
+        return 3;
+    bytes_at(base)[101] = 43;
+    if (write(socket, "x", 1) != 1 || read(socket, &byte, 1) != 1)
+        return 4;
+    return 0;
+}
+
+/* CU_MEM_HANDLE_TYPE_FABRIC, absent from older headers. */
+#define FABRIC ((CUmemAllocationHandleType)8)
+
+SIM_TEST(memory_has_fabric_handles_if_requested)
+{
+    struct xseg_sim_settings settings = small_machine();
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0, plain = 0, again = 0;
+    const CUmemAccessDesc desc = read_write(0);
+    unsigned char named[64] = {0};
+    CUdeviceptr base, other;
+    int file = -1;
+
+    prop.requestedHandleTypes =
+        (CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | 8);
+    ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
+    settings.fabric = true;
+    settings.real_bytes = true;
+    start(&settings);
+    (void)enter(0);
+    ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
+    ASSERT_OK(
+        cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    (void)close(file);
+    ASSERT_OK(cuMemExportToShareableHandle(named, handle, FABRIC, 0));
+    ASSERT_OK(cuMemImportFromShareableHandle(&again, named, FABRIC));
+    base = reserve(2 * GRANULE);
+    other = base + GRANULE;
+    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemMap(other, GRANULE, 0, again, 0));
+    ASSERT_OK(cuMemSetAccess(base, 2 * GRANULE, &desc, 1));
+    *(volatile char *)(uintptr_t)base = 33;
+    assert_int_equal(*(volatile char *)(uintptr_t)other, 33);
+    /* Memory without fabric handles, an invalid handle, and a handle of released memory. */
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    ASSERT_OK(cuMemCreate(&plain, GRANULE, &prop, 0));
+    ASSERT_CU(cuMemExportToShareableHandle(named, plain, FABRIC, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuMemImportFromShareableHandle(&again, NULL, FABRIC), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuMemRelease(again));
+    ASSERT_OK(cuMemRelease(handle));
+    ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
+    assert_int_equal(xseg_sim_used(0), GRANULE);
+    ASSERT_CU(cuMemImportFromShareableHandle(&again, named, FABRIC), CUDA_ERROR_INVALID_VALUE);
+    named[0] ^= 1;
+    ASSERT_CU(cuMemImportFromShareableHandle(&again, named, FABRIC), CUDA_ERROR_INVALID_VALUE);
+}
+
+SIM_TEST_BYTES(memory_is_shared_with_another_process)
+{
+    const CUmemAccessDesc desc = read_write(0);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr base = reserve(GRANULE);
+    int sockets[2], file, result = 0;
+    pid_t child;
+    char byte;
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    child = fork();
+    if (child == 0) {
+        (void)close(sockets[0]);
+        _exit(import_elsewhere(sockets[1]));
+    }
+    (void)close(sockets[1]);
+    handle = create_exportable(GRANULE);
+    ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
+    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    bytes_at(base)[100] = 42;
+    file = export_of(handle);
+    send_file(sockets[0], file);
+    (void)close(file);
+    assert_int_equal(read(sockets[0], &byte, 1), 1);
+    assert_int_equal(bytes_at(base)[101], 43);
+    /* The memory is held as long as the other process uses it, however that process ends. */
+    ASSERT_OK(cuMemUnmap(base, GRANULE));
+    ASSERT_OK(cuMemRelease(handle));
+    assert_int_equal(xseg_sim_used(0), GRANULE);
+    assert_int_equal(write(sockets[0], "x", 1), 1);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    assert_int_equal(xseg_sim_used(0), 0);
+    (void)close(sockets[0]);
+}
+
+/* --- Allocations and events by IPC handles. --- */
+
+static CUipcMemHandle memory_handle;
+static CUipcEventHandle event_handle;
+
+static CUdeviceptr allocate(size_t bytes)
+{
+    CUdeviceptr address = 0;
+
+    ASSERT_OK(cuMemAlloc(&address, bytes));
+    return address;
+}
+
+/* Another process on its own machine; a part returns whether all checks passed. */
+static void expect_in_child(bool (*part)(void))
+{
+    int status = -1;
+    const pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)with_bytes(NULL);
+        _exit(part() ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+static bool opens_and_writes(void)
+{
+    CUdeviceptr first = 0, second = 0;
+    bool fine = cuIpcOpenMemHandle(&first, memory_handle, 1) == CUDA_SUCCESS &&
+                cuIpcOpenMemHandle(&second, memory_handle, 1) == CUDA_SUCCESS;
+
+    fine = fine && first == second && bytes_at(first)[5] == 42 && xseg_sim_used(0) == 0;
+    fine = fine && cuMemsetD8(first + 6, 43, 1) == CUDA_SUCCESS;
+    fine = fine && cuMemFree(first) == CUDA_ERROR_INVALID_VALUE;
+    fine = fine && cuIpcGetMemHandle(&memory_handle, first) == CUDA_ERROR_INVALID_VALUE;
+    fine = fine && cuIpcCloseMemHandle(first + 1) == CUDA_ERROR_INVALID_VALUE;
+    fine = fine && cuIpcCloseMemHandle(first) == CUDA_SUCCESS && bytes_at(first)[6] == 43;
+    fine = fine && cuIpcCloseMemHandle(first) == CUDA_SUCCESS;
+    fine = fine && cuIpcCloseMemHandle(first) == CUDA_ERROR_INVALID_VALUE;
+    return fine && xseg_sim_leaks(NULL, 0) == 1; /* the context */
+}
+
+SIM_TEST_BYTES(two_processes_use_an_allocation)
+{
+    const CUdeviceptr address = allocate(3 * GRANULE);
+
+    (void)allocate(GRANULE);
+    bytes_at(address)[5] = 42;
+    ASSERT_OK(cuIpcGetMemHandle(&memory_handle, address + 100));
+    expect_in_child(opens_and_writes);
+    assert_int_equal(bytes_at(address)[6], 43);
+    ASSERT_OK(cuMemFree(address));
+}
+
+SIM_TEST(address_outside_allocations_is_rejected)
+{
+    const CUdeviceptr reserved = reserve(GRANULE), address = allocate(GRANULE);
+    CUdeviceptr opened = 0;
+    CUipcMemHandle none;
+
+    memset(&none, 0, sizeof(none));
+    ASSERT_CU(cuIpcGetMemHandle(&memory_handle, reserved), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuIpcGetMemHandle(NULL, address), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuIpcOpenMemHandle(&opened, none, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuIpcGetMemHandle(&memory_handle, address));
+    ASSERT_CU(cuIpcOpenMemHandle(&opened, memory_handle, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuIpcOpenMemHandle(&opened, memory_handle, 1), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuIpcCloseMemHandle(address), CUDA_ERROR_INVALID_VALUE);
+}
+
+static bool waits_for_the_event(void)
+{
+    const CUstream stream = new_stream();
+    CUevent event = NULL;
+
+    return cuIpcOpenEventHandle(&event, event_handle) == CUDA_SUCCESS &&
+           cuEventQuery(event) == CUDA_SUCCESS &&
+           cuStreamWaitEvent(stream, event, 0) == CUDA_SUCCESS &&
+           cuStreamQuery(stream) == CUDA_SUCCESS && cuEventDestroy(event) == CUDA_SUCCESS;
+}
+
+SIM_TEST_BYTES(event_is_shared_with_another_process)
+{
+    const CUevent plain = new_event();
+    CUevent event = NULL, opened = NULL;
+    CUipcEventHandle none;
+
+    memset(&none, 0, sizeof(none));
+    ASSERT_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+    ASSERT_CU(cuIpcGetEventHandle(&event_handle, plain), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuIpcGetEventHandle(NULL, event), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_CU(cuIpcOpenEventHandle(&opened, none), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_OK(cuIpcGetEventHandle(&event_handle, event));
+    ASSERT_CU(cuIpcOpenEventHandle(&opened, event_handle), CUDA_ERROR_INVALID_CONTEXT);
+    expect_in_child(waits_for_the_event);
+}
