@@ -82,7 +82,7 @@ class Replays(gpu_pack.Packed):
                       "moe_train-classic\n", report)
         self.assertIn("| prefetch_train | expandable |", report)
         self.assertIn("skipped: the day was not replayed, with a limit of 1638 MiB", report)
-        self.assertIn("- large, 10^3: left out, because it takes 13.2 GiB and 2.0 GiB are free (driver)\n", report)
+        self.assertIn("- large, 10^3: left out, it takes 13.2 GiB and 2.0 GiB are free (driver)\n", report)
 
     def test_without_memory_nothing_is_replayed(self):
         said = self.run_sim("--only", "traces", "--only", "speed", status=2, XSEG_SIM_MEMORY_MB="2")

@@ -168,7 +168,7 @@ static const struct {
     {HEAD "e 1\n", 2, "takes nothing"},
     {HEAD "cb 1 0\n", 2, "default stream"},
     {HEAD "cb 0 1\n", 2, "default pool"},
-    {HEAD "cb 1 1\ncb 1 2\n", 3, "capture or route of line 2"},
+    {HEAD "cb 1 1\ncb 1 2\n", 3, "begun on line 2"},
     {HEAD "cb 1 1\ncb 2 1\n", 3, "captured already"},
     {HEAD "ce 1\n", 2, "no capture"},
     {HEAD "pb 1 1\nce 1\n", 3, "no capture"},
