@@ -288,7 +288,7 @@ class PageTest(FolderCase):
         self.assertLess(self.run_script("return document.getElementsByTagName('*').length"), 300)
 
     def test_ticks_are_round(self):
-        self.open(viewed.Programme(18, 3000).snapshot())
+        self.open(view_program.Program(18, 3000).snapshot())
         steps = self.run_script("return [1, 3, 150, 700, 1024, 1500, 5e6, 3e9, 7e11, 2e13].map(Axis.roundUpBytes)")
         self.assertEqual(steps, [1, 5, 256, 1024, 1024, 2048, 5 << 20, 5 << 30, 1 << 40, 20 << 40])
         self.assertEqual(self.run_script("return Axis.byteTicks(11 * 2 ** 30, 6).map((tick) => tick.text)"),
@@ -308,7 +308,7 @@ class PageTest(FolderCase):
                 self.assertRegex(ticks[-1][1], r"^\d+(\.\d+)? (us|ms|s|min)$" if by_time else r"^\d+(,\d{3})*$")
 
     def test_a_color_has_one_meaning(self):
-        self.open(viewed.Programme(19, 300).snapshot())
+        self.open(view_program.Program(19, 300).snapshot())
         for scheme in ("light", "dark"):
             self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
             pixels, states = self.run_script("""
