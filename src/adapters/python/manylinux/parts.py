@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Builds zstd and jansson, which the tool links, as archives for one architecture from Debian's source packages."""
+import functools
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from concurrent import futures
 
@@ -22,6 +24,25 @@ JANSSON_HAS = ("HAVE_ATOMIC_BUILTINS", "HAVE_FCNTL_H", "HAVE_GETTIMEOFDAY", "HAV
 PC = "Name: {library}\nDescription: {library}\nVersion: {version}\nLibs: -L{folder}/lib -l{link}\nCflags: -I{folder}/include\n"
 
 
+def download_source(folder, options, name):
+    """Download the newest version of a source package, or the newest one that the mirror still has."""
+    listed = subprocess.run(["apt-cache", *options, "showsrc", name], check=True, capture_output=True, text=True).stdout
+    order = functools.cmp_to_key(lambda a, b: 1 if is_newer(a, b) else -1)
+    versions = sorted(set(re.findall(r"^Version: (.+)$", listed, flags=re.MULTILINE)), key=order, reverse=True)
+    for version in versions:
+        try:
+            toolchain.run(["apt-get", *options, "source", "--download-only", f"{name}={version}"], cwd=folder, stdout=subprocess.DEVNULL)
+            return
+        except subprocess.CalledProcessError:
+            print(f"wheels: the mirror does not have the source package {name} {version}", file=sys.stderr)
+    raise SystemExit(f"wheels: no version of a source package can be downloaded, {name}; check the deb-src entries of apt")
+
+
+def is_newer(version, other):
+    """Whether a version of a Debian package is newer than another one."""
+    return subprocess.run(["dpkg", "--compare-versions", version, "gt", other], check=False).returncode == 0
+
+
 def fetch(folder):
     """Fetch the source packages of the host's Debian release with checked signatures; returns archive and version by name."""
     folder = pathlib.Path(folder)
@@ -37,7 +58,7 @@ def fetch(folder):
     toolchain.run(["apt-get", *options, "update"], stdout=subprocess.DEVNULL)
     found = {}
     for name in PARTS:
-        toolchain.run(["apt-get", *options, "source", "--download-only", name], cwd=folder, stdout=subprocess.DEVNULL)
+        download_source(folder, options, name)
         archive, = folder.glob(f"{name}_*.orig.tar.*[!c]")
         found[name] = archive, re.search(r"_([\d.]+)", archive.name)[1].rstrip(".")
     return found
