@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/reading/symbols.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef TOOLS_LIBDW
+
 #include <elfutils/libdw.h>
 #include <elfutils/libdwfl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-
-#ifdef TOOLS_LIBDW
 
 /* A file that was queried. */
 struct file {
