@@ -195,6 +195,15 @@ struct xseg_trim_result env_trim(struct xseg_allocator *allocator)
     return result;
 }
 
+struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
+    struct xseg_trim_result result = {sizeof(result)};
+
+    assert_ok(xseg_trim(allocator, &scope, NULL, &result));
+    return result;
+}
+
 void env_empty_cache(struct xseg_allocator *allocator)
 {
     const struct xseg_trim_options options = {sizeof(options), .wait = true};
@@ -210,6 +219,24 @@ struct xseg_statistics env_stats(struct xseg_allocator *allocator)
     scope.device = 0;
     assert_ok(xseg_stats_get(allocator, &scope, &stats));
     return stats;
+}
+
+struct xseg_statistics env_pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
+    struct xseg_statistics stats = {sizeof(stats)};
+
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
+    return stats;
+}
+
+void env_limit(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t hard_bytes)
+{
+    const struct xseg_scope scope = {sizeof(scope), .device = pool == NULL ? 0 : -1, .pool = pool};
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+
+    limits.hard_bytes = hard_bytes;
+    assert_ok(xseg_limits_set(allocator, &scope, &limits));
 }
 
 uint64_t env_reserved(struct xseg_allocator *allocator)
@@ -250,6 +277,22 @@ struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator)
     const struct xseg_pool_options options = {sizeof(options), .on_destroy = ignore_destroy};
 
     return env_pool_with(allocator, &options);
+}
+
+struct xseg_checkpoint *env_checkpoint(struct xseg_pool *pool)
+{
+    struct xseg_checkpoint *checkpoint = NULL;
+
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    return checkpoint;
+}
+
+uint64_t env_observe_with(struct xseg_allocator *allocator, const struct xseg_observer *observer)
+{
+    uint64_t id = 0;
+
+    assert_ok(xseg_observer_add(allocator, observer, &id));
+    return id;
 }
 
 /* --- Streams. --- */

@@ -52,6 +52,10 @@ const char *env_driver(void);
 struct xseg_allocator *env_open(const char *config);
 struct xseg_allocator *env_open_on(const struct xseg_sim_settings *settings, const char *config);
 
+/* env_open_sim(config, .devices = 2, ...): as env_open(), with these members of struct xseg_sim_settings. */
+#define env_open_sim(config, ...) \
+    env_open_on(&(struct xseg_sim_settings){sizeof(struct xseg_sim_settings), __VA_ARGS__}, config)
+
 /* As env_open(), on one device with this many MiB of memory. */
 struct xseg_allocator *env_open_mib(uint64_t mib, const char *config);
 
@@ -88,12 +92,17 @@ void env_free_all(struct xseg_allocator *allocator, void *const *blocks, size_t 
 
 /* Trim everything: without a wait, or with one, as torch.cuda.empty_cache() does. */
 struct xseg_trim_result env_trim(struct xseg_allocator *allocator);
+struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool);
 void env_empty_cache(struct xseg_allocator *allocator);
 
 /* Bytes of device 0 that are reserved. */
 uint64_t env_reserved(struct xseg_allocator *allocator);
 
 struct xseg_statistics env_stats(struct xseg_allocator *allocator);
+struct xseg_statistics env_pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool);
+
+/* Set the hard limit of a pool, or of device 0 if the pool is NULL, and reset its other limits. */
+void env_limit(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t hard_bytes);
 
 /* The block at an address, which must be in a segment. */
 struct xseg_block_info env_block(struct xseg_allocator *allocator, const void *address);
@@ -103,8 +112,21 @@ struct xseg_pool *env_pool(struct xseg_allocator *allocator);
 struct xseg_pool *env_pool_with(struct xseg_allocator *allocator,
                                 const struct xseg_pool_options *options);
 
+/* env_pool_of(allocator, .no_split = true, ...): a pool with these members of struct xseg_pool_options. */
+#define env_pool_of(allocator, ...) \
+    env_pool_with(allocator,        \
+                  &(struct xseg_pool_options){sizeof(struct xseg_pool_options), __VA_ARGS__})
+
 /* A pool with an on_destroy callback: its handle stays valid after the last release until its memory is released. */
 struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator);
+
+struct xseg_checkpoint *env_checkpoint(struct xseg_pool *pool);
+
+/* env_observe(allocator, .on_map = f, .context = c): add an observer; returns its ID. */
+#define env_observe(allocator, ...) \
+    env_observe_with(allocator, &(struct xseg_observer){sizeof(struct xseg_observer), __VA_ARGS__})
+
+uint64_t env_observe_with(struct xseg_allocator *allocator, const struct xseg_observer *observer);
 
 /* --- Streams. --- */
 
