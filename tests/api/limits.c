@@ -163,13 +163,12 @@ TEST(fraction_and_hard_limit_combine)
 TEST(a_device_has_limits_of_its_own)
 {
     struct xseg_allocator *allocator = open_on(2, "hard_limit_mb:1000,keep_mb:10");
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     const struct xseg_limits set = {sizeof(set), 600 * MIB, UINT64_MAX, 0, 1, false, 1, false};
     struct xseg_limits was = XSEG_LIMITS_INIT;
     void *ptr = NULL;
 
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
-    where.device = 1;
+    struct xseg_scope where = {sizeof(where), .device = 1};
     assert_ok(xseg_limits_get(allocator, &where, &was));
     assert_ok(xseg_limits_set(allocator, &where, &set));
     assert_int_equal(was.hard_bytes, 1000 * MIB);
@@ -193,10 +192,9 @@ TEST(a_device_has_limits_of_its_own)
 
 static xseg_status set_fraction(struct xseg_allocator *allocator, int device, double fraction)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits set = limits_of(allocator, device);
 
-    where.device = device;
+    struct xseg_scope where = {sizeof(where), .device = device};
     set.fraction = fraction;
     set.has_fraction = true;
     return xseg_limits_set(allocator, &where, &set);
@@ -296,12 +294,11 @@ TEST(a_device_has_a_soft_limit_of_its_own)
 TEST(a_pool_has_a_hard_limit)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
-    struct xseg_pool_options options = {sizeof(options), .limit_bytes = 40 * MIB};
     struct xseg_request request = {sizeof(request), .bytes = 40 * MIB};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits set = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
     void *ptr = NULL, *more = NULL, *third = NULL;
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .limit_bytes = 40 * MIB);
 
     request.pool = where.pool = pool;
     assert_ok(xseg_alloc_with(allocator, &request, &ptr));
@@ -344,18 +341,16 @@ TEST(trim_to_a_target_reports_the_remainder)
     struct xseg_allocator *allocator = open_on(1, NULL);
     void *live = env_alloc(allocator, 95 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
-    how.target_bytes = 300 * MIB;
+    struct xseg_trim_options how = {sizeof(how), .target_bytes = 300 * MIB};
     assert_ok(xseg_trim(allocator, NULL, &how, &done));
     assert_int_equal(done.remaining, 300 * MIB);
     assert_int_equal(done.remaining, xseg_sim_used(0));
     /* Less than what is live: as far as it goes, with the reason. */
     how.target_bytes = 50 * MIB;
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
-    where.device = 0;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     assert_ok(xseg_trim(allocator, &where, &how, &done));
     assert_int_equal(done.remaining, 120 * MIB);
     assert_int_equal(done.remaining, xseg_sim_used(0));
@@ -609,15 +604,11 @@ static bool ask_neighbour(void *context, const struct xseg_oom_info *oom)
 
 TEST(neighbor_shrinks_on_request)
 {
-    struct xseg_observer observer = {sizeof(observer)};
     struct neighbor idle = {0};
     struct xseg_allocator *other = NULL;
-    uint64_t id = 0;
 
     set_scene(&idle, &other, NULL);
-    observer.context = &idle;
-    observer.on_low_memory = ask_neighbour;
-    assert_ok(xseg_observer_add(other, &observer, &id));
+    const uint64_t id = env_observe(other, .context = &idle, .on_low_memory = ask_neighbour);
     try_burst(other, true);
     assert_int_equal(env_stats(other).num_ooms, 0);
     assert_true(env_reserved(idle.allocator) <= SHARE);
@@ -694,17 +685,13 @@ static bool ask_process(void *context, const struct xseg_oom_info *oom)
 
 TEST(other_process_shrinks_on_request)
 {
-    struct xseg_observer observer = {sizeof(observer)};
     struct process process = {0};
     struct xseg_allocator *own = start_process(&process);
-    uint64_t id = 0;
 
     if (own == NULL)
         return;
     try_burst(own, false);
-    observer.context = &process;
-    observer.on_low_memory = ask_process;
-    assert_ok(xseg_observer_add(own, &observer, &id));
+    (void)env_observe(own, .context = &process, .on_low_memory = ask_process);
     try_burst(own, true);
     assert_int_equal(env_stats(own).num_ooms, 1);
     end_process(&process, own);

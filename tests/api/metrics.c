@@ -215,19 +215,14 @@ TEST(pools_add_up_to_the_statistics)
             env_free(allocator, kept[k]);
         expect_sums(allocator);
         assert_ok(xseg_pool_release(pool));
-        assert_ok(xseg_stream_retire(allocator, 0, stream));
-        env_stream_destroy(stream);
-        env_close(allocator);
+        env_close(allocator, stream);
     }
 }
 
 static struct xseg_pool *named_pool(struct xseg_allocator *allocator, const char *name,
                                     uint64_t limit)
 {
-    struct xseg_pool_options options = {sizeof(options), .name = name, .limit_bytes = limit};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
-
-    return pool;
+    return env_pool_of(allocator, .name = name, .limit_bytes = limit);
 }
 
 TEST(pools_have_numbers_names_and_limits)
@@ -240,7 +235,6 @@ TEST(pools_have_numbers_names_and_limits)
     };
     void *block = env_alloc_in(allocator, pool[1], 3 * MIB, NULL);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"default\",name=\"\"}", 0);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"kv cache\"}", 0);
@@ -255,7 +249,7 @@ TEST(pools_have_numbers_names_and_limits)
                 0);
     assert_true(now(allocator, "xseg_limit_bytes{device=\"0\"}") < 0);
     limits.hard_bytes = 1 * GIB;
-    where.device = 0;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     assert_ok(xseg_limits_set(allocator, &where, &limits));
     expect_metric(allocator, "xseg_limit_bytes{device=\"0\"}", 1 * GIB);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 3);
@@ -448,12 +442,12 @@ TEST(a_peak_lasts_until_it_is_reset)
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
-    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
     assert_true(now(allocator, "xseg_fragmented_bytes{device=\"0\"}") < 0);
     assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0);
     env_free(allocator, block);
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 100 * MIB);
     expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);

@@ -110,7 +110,6 @@ static void tear_down(struct env *env)
 /* The message names the called function, not an internal one. */
 TEST(an_error_names_the_function_that_was_called)
 {
-    struct xseg_request request = {sizeof(request)};
     struct xseg_block_info info = {sizeof(info)};
     struct xseg_statistics stats = {sizeof(stats)};
     void *ptr = NULL;
@@ -118,7 +117,7 @@ TEST(an_error_names_the_function_that_was_called)
 
 #define NAMED(function, ...) \
     env_expect_error(function(__VA_ARGS__), XSEG_ERR_ARGUMENT, #function ": ")
-    request.bytes = 1;
+    struct xseg_request request = {sizeof(request), .bytes = 1};
     NAMED(xseg_alloc, NULL, 0, 1, NULL, &ptr);
     NAMED(xseg_alloc_with, NULL, &request, &ptr);
     NAMED(xseg_free, NULL, &other);
@@ -321,14 +320,12 @@ TEST(unknown_pool_options_are_rejected)
 TEST(released_pools_are_rejected)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_request request = {sizeof(request)};
     struct xseg_checkpoint *checkpoint = NULL;
     struct env env;
     void *ptr = NULL;
     bool exactly = true;
 
     set_up(&env);
-    request.bytes = 512;
     REFUSED(&env, xseg_pool_retain(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
     REFUSED(&env, xseg_pool_release(NULL), XSEG_ERR_ARGUMENT, "pool is NULL");
     REFUSED(&env, xseg_pool_retain(env.retired), XSEG_ERR_ARGUMENT, "pool has been released");
@@ -337,7 +334,7 @@ TEST(released_pools_are_rejected)
             "pool has been released");
     REFUSED(&env, xseg_pool_checkpoint(env.retired, &checkpoint), XSEG_ERR_ARGUMENT,
             "pool has been released");
-    request.pool = env.retired;
+    struct xseg_request request = {sizeof(request), .bytes = 512, .pool = env.retired};
     REFUSED(&env, xseg_alloc_with(env.allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
             "pool has been released");
     request.pool = where.pool = env.foreign;
@@ -517,10 +514,9 @@ static void expect_lost(struct xseg_allocator *allocator, const char *word)
 
 TEST(sticky_error_loses_the_device)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     void *c = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_sim("expandable_segments:True", .devices = 2);
     xseg_stream side = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL);
     void *b = env_alloc(allocator, 700, NULL);
@@ -633,7 +629,6 @@ static void free_memory(void *context, void *memory, size_t bytes, int ordinal, 
  * and their streams may complete. */
 static void pending_goes_with_the_device(size_t bytes)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct xseg_pool_options options = {
         sizeof(options), .memory = (struct xseg_pool_memory){alloc_memory, free_memory,
@@ -641,7 +636,7 @@ static void pending_goes_with_the_device(size_t bytes)
     struct xseg_pool *pool[2];
     void *other = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:False");
+    struct xseg_allocator *allocator = env_open_sim("expandable_segments:False", .devices = 2);
     const xseg_stream side = env_stream();
     for (int device = 0; device < 2; device++)
         assert_ok(xseg_pool_create(allocator, device, &options, &pool[device]));

@@ -385,15 +385,11 @@ static void leave(void *context, const struct xseg_mapping *mapping)
 TEST(restored_blocks_are_notified_before_their_memory)
 {
     struct recorder recorder = {.allocator = env_open("expandable_segments:False")};
-    struct xseg_observer observer = {sizeof(observer), .on_trace = trace, .on_map = come,
-                                     .on_unmap = leave};
-    struct xseg_trim_options options = {sizeof(options)};
     const xseg_stream stream = env_stream();
     void *first = env_alloc(recorder.allocator, 30 * MIB, NULL);
-    uint64_t id;
 
-    observer.context = &recorder;
-    assert_ok(xseg_observer_add(recorder.allocator, &observer, &id));
+    const uint64_t id = env_observe(recorder.allocator, .on_trace = trace, .on_map = come,
+                                    .on_unmap = leave, .context = &recorder);
     assert_ok(xseg_record_stream(recorder.allocator, first, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(recorder.allocator, first);
@@ -403,7 +399,7 @@ TEST(restored_blocks_are_notified_before_their_memory)
     assert_ok(xseg_record_stream(recorder.allocator, second, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(recorder.allocator, second);
-    options.wait = true;
+    struct xseg_trim_options options = {sizeof(options), .wait = true};
     assert_ok(xseg_trim(recorder.allocator, NULL, &options, NULL));
     expect_entries(&recorder, 5, "fcuuFF");
     assert_ok(xseg_observer_remove(recorder.allocator, id));
@@ -547,16 +543,11 @@ static void came(void *context, const struct xseg_mapping *mapping)
 
 static struct mirror *observe_mappings(struct xseg_allocator *allocator)
 {
-    struct xseg_observer observer = {sizeof(observer)};
     struct mirror *mirror = calloc(1, sizeof(*mirror));
-    uint64_t id = 0;
 
     assert_non_null(mirror);
     mirror->allocator = allocator;
-    observer.context = mirror;
-    observer.on_unmap = leaving;
-    observer.on_map = came;
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    (void)env_observe(allocator, .context = mirror, .on_unmap = leaving, .on_map = came);
     return mirror;
 }
 
@@ -705,13 +696,12 @@ TEST(capture_during_a_notification_stops_a_trim)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
-    struct xseg_trim_result done = {sizeof(done)};
 
     mirror->pool = env_pool(allocator);
     mirror->stream = env_stream();
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     mirror->act = begin_capture;
-    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    const struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_capture, 60 * MIB);
     assert_int_equal(mirror->came, 2);
@@ -805,12 +795,10 @@ TEST(the_mirror_is_always_true)
          "garbage_collection_threshold:0.6")};
 
     for (unsigned c = 0; c < COUNT_OF(config); c++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
         void *block[24] = {NULL};
         uint64_t seed = 7 + c;
 
-        settings.memory_bytes = 600 * MIB;
-        struct xseg_allocator *allocator = env_open_on(&settings, config[c]);
+        struct xseg_allocator *allocator = env_open_sim(config[c], .memory_bytes = 600 * MIB);
         struct mirror *mirror = observe_mappings(allocator);
         const xseg_stream stream[2] = {NULL, env_stream()};
         mirror->pool = env_pool(allocator);

@@ -91,7 +91,6 @@ TEST(insufficient_idle_memory_is_not_remapped)
 TEST(growth_after_a_flush_uses_the_cheapest_range)
 {
     struct xseg_allocator *allocator = env_open_mib(60, "expandable_segments:True");
-    struct xseg_trim_result done = {sizeof(done)};
     void *live[2];
 
     live[0] = env_alloc(allocator, 20 * MIB, NULL);
@@ -100,7 +99,7 @@ TEST(growth_after_a_flush_uses_the_cheapest_range)
     env_free(allocator, hole);
     /* The page stays with the driver until the flush, which then gets half of it. */
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
-    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    const struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.kept_failed, 20 * MIB);
     assert_ok(xseg_sim_set_external_memory(0, 10 * MIB));
     /* Behind the second block 5 MiB are cached. */
@@ -324,10 +323,9 @@ TEST(ranges_may_be_shorter)
 /* A driver that has few addresses gets by with short ranges. */
 TEST(few_addresses_are_enough)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 6 * GIB};
     void *ptr = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .address_bytes = 6 * GIB);
     void *small = env_alloc(allocator, 1000, NULL);
     void *large = env_alloc(allocator, 2 * GIB, NULL);
     assert_true(env_stats(allocator).address_bytes <= 6 * GIB);
@@ -384,15 +382,13 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 TEST(segments_are_classic_without_addresses)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 2 * GIB};
-    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     char lines[1024] = "";
     void *none = NULL;
 
     assert_ok(xseg_sim_reset(&settings));
-    options.driver = env_driver();
-    options.log = keep_line;
-    options.log_context = lines;
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line,
+                                   .log_context = lines};
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     void *large = env_alloc(allocator, 5 * MIB, NULL);
     assert_true(env_block(allocator, large).is_expandable);
@@ -642,12 +638,9 @@ static bool free_one(void *context, const struct xseg_oom_info *oom)
 TEST(step_uses_memory_freed_by_an_observer)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
-    struct xseg_observer observer = {sizeof(observer), .on_low_memory = free_one};
     void *block[2] = {allocator, env_alloc(allocator, 200 * MIB, NULL)};
-    uint64_t id = 0;
 
-    observer.context = block;
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    (void)env_observe(allocator, .on_low_memory = free_one, .context = block);
     const struct traces before = look(allocator);
     void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_ptr_equal(ptr, block[1]);
@@ -783,9 +776,8 @@ TEST(a_busy_stream_is_waited_for)
 TEST(step_allocates_from_a_fallback_pool)
 {
     struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
-    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     void *inside = NULL;
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
 
     inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);

@@ -246,7 +246,6 @@ TEST(error_begins_with_the_limit_or_device)
     for (unsigned i = 0; i < COUNT_OF(row); i++) {
         /* Only the first case is short of device memory. */
         struct xseg_allocator *allocator = env_open_mib(200, row[i].config);
-        struct xseg_pool_options options = {sizeof(options)};
         struct xseg_limits limits = XSEG_LIMITS_INIT;
         struct xseg_scope where = {sizeof(where), .device = 0};
         struct xseg_pool *pool = NULL;
@@ -255,7 +254,7 @@ TEST(error_begins_with_the_limit_or_device)
         limits.hard_bytes = row[i].limit_mib * MIB;
         if (row[i].limit_mib != 0)
             assert_ok(xseg_limits_set(allocator, &where, &limits));
-        options.limit_bytes = row[i].pool_mib * MIB;
+        struct xseg_pool_options options = {sizeof(options), .limit_bytes = row[i].pool_mib * MIB};
         if (row[i].own)
             options.memory = (struct xseg_pool_memory){alloc_nothing, free_memory, NULL};
         if (row[i].pool_mib != 0 || row[i].own)
@@ -427,11 +426,10 @@ TEST(raising_what_xseg_limits_has_set_helps)
 {
     struct play play = {0};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     play.allocator = env_open_mib(1000, NULL);
     keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
-    where.device = 0;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     limits.hard_bytes = 120 * MIB;
     assert_ok(xseg_limits_set(play.allocator, &where, &limits));
     const char *text = error_message(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
@@ -449,13 +447,11 @@ TEST(raising_the_limit_of_a_pool_helps)
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct play play = {0};
-        struct xseg_pool_options options = {sizeof(options)};
         struct xseg_limits limits = XSEG_LIMITS_INIT;
-        struct xseg_scope where = XSEG_SCOPE_ALL;
         char advised[64] = "";
 
         play.allocator = env_open_mib(200, config[i]);
-        options.limit_bytes = 100 * MIB;
+        struct xseg_pool_options options = {sizeof(options), .limit_bytes = 100 * MIB};
         assert_ok(xseg_pool_create(play.allocator, 0, &options, &play.pool));
         env_free(play.allocator, env_alloc(play.allocator, 20 * MIB, NULL));
         keep(&play, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
@@ -464,7 +460,7 @@ TEST(raising_the_limit_of_a_pool_helps)
         assert_int_equal(strstr(text, "hard_limit_mb") != NULL, i == 1);
         if (i == 1)
             apply(text, "and hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
-        where.pool = play.pool;
+        struct xseg_scope where = {sizeof(where), .device = -1, .pool = play.pool};
         assert_ok(xseg_limits_set(play.allocator, &where, &limits));
         if (i == 1) {
             assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);

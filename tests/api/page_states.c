@@ -723,11 +723,9 @@ static void cached_and_registered(struct env *env)
 
 static xseg_status act_free(struct env *env)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-
     env_free(env->allocator, env->block);
     env->block = NULL;
-    where.pool = env->pool;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env->pool};
     return xseg_trim(env->allocator, &where, NULL, NULL);
 }
 
@@ -822,13 +820,11 @@ static void open_world(struct env *env)
         sizeof(settings), .memory_bytes = (env->state->is_short ? SHORT_PAGES : GRANULES) * PAGE,
         .real_bytes = true};
     struct xseg_pool_options pool = {sizeof(pool)};
-    struct xseg_range_options options = {sizeof(options)};
-    struct xseg_observer observer = {sizeof(observer)};
 
     env->allocator = env_open_with_clock(&settings, "expandable_segments:True");
     pool.exportable = pool.rdma = true;
     assert_ok(xseg_pool_create(env->allocator, 0, &pool, &env->pool));
-    options.pool = env->pool;
+    struct xseg_range_options options = {sizeof(options), .pool = env->pool};
     assert_ok(xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &env->range));
     assert_ok(xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &env->other));
     assert_ok(xseg_range_reserve(env->allocator, 0, PAGE, NULL, &env->apart));
@@ -841,10 +837,8 @@ static void open_world(struct env *env)
     commit(env->range, SOURCE, COUNT, NULL);
     commit(env->other, 0, COUNT, NULL);
     env->fd = -1;
-    observer.context = env;
-    observer.on_map = on_came;
-    observer.on_unmap = on_leaving;
-    observer.on_low_memory = on_short;
+    struct xseg_observer observer = {sizeof(observer), .context = env, .on_map = on_came,
+                                     .on_unmap = on_leaving, .on_low_memory = on_short};
     assert_ok(xseg_observer_add(env->allocator, &observer, &env->observer));
 }
 

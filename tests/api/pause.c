@@ -12,10 +12,7 @@
 /* A machine that keeps bytes, with an allocator. */
 static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
-                                         .real_bytes = true};
-
-    return env_open_on(&settings, config);
+    return env_open_sim(config, .memory_bytes = memory, .real_bytes = true);
 }
 
 /* The name of a file that is not there; free() it. */
@@ -178,7 +175,6 @@ TEST(resume_without_memory_stays_paused)
 {
     struct xseg_allocator *allocator = open_with_bytes(400 * MIB, NULL);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope device = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 150 * MIB, NULL);
     char *name = new_name();
@@ -191,7 +187,7 @@ TEST(resume_without_memory_stays_paused)
         assert_int_equal(xseg_sim_used(0), 0);
     }
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    device.device = 0;
+    struct xseg_scope device = {sizeof(device), .device = 0};
     limits.hard_bytes = 100 * MIB;
     assert_ok(xseg_limits_set(allocator, &device, &limits));
     env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT, "limit");
@@ -211,8 +207,6 @@ TEST(a_paused_pool_works_on_the_host_side)
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *keep = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     void *gone = env_alloc_in(allocator, pool, 40 * MIB, NULL);
@@ -224,7 +218,7 @@ TEST(a_paused_pool_works_on_the_host_side)
     assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     const uint64_t calls = xseg_sim_calls(NULL);
-    where.pool = pool;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED,
                      "xseg_pool_resume");
     env_expect_error(env_try_alloc_in(allocator, pool, 500 * MIB, &other), XSEG_ERR_PAUSED,
@@ -237,6 +231,7 @@ TEST(a_paused_pool_works_on_the_host_side)
     env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED, "paused");
     env_free(allocator, gone, small[1]);
     env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released + done.kept_pool + done.kept_fragmented, 0);
     assert_true(xseg_sim_calls(NULL) <= calls + 8); /* the new stream is asked about */
@@ -431,8 +426,7 @@ TEST(a_released_pool_is_forgotten_with_its_last_block)
 TEST(exportable_pool_stays_paused_if_the_driver_fails)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, "expandable_segments:True");
-    struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
 
     uint64_t *word = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     *word = 7;
@@ -564,9 +558,7 @@ static void make_folder(char *name, size_t bytes)
 
 static void set_up(struct fixture *f)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .real_bytes = true};
-
-    f->allocator = env_open_on(&settings, NULL);
+    f->allocator = env_open_sim(NULL, .memory_bytes = GIB, .real_bytes = true);
     f->pool = env_pool(f->allocator);
     f->block = env_alloc_in(f->allocator, f->pool, BYTES, NULL);
     memset(f->block, 0x5A, BYTES);

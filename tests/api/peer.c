@@ -256,17 +256,15 @@ TEST(peer_access_follows_remapped_pages)
     assert_true(reaches_all(1, block, 900 * MIB));
     env_free(allocator, block);
     env_empty_cache(allocator);
-    env_stream_destroy(stream);
-    env_close(allocator);
+    env_close(allocator, stream);
 }
 
 TEST(peer_access_covers_imports)
 {
     struct xseg_allocator *allocator = open_two(NULL);
-    struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct exported_handles exported;
     void *before = NULL, *after = NULL, *base[2] = {NULL};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
 
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_ok(export_handles(allocator, block, XSEG_HANDLE_FD, &exported));

@@ -165,7 +165,6 @@ TEST(pinned_pages_of_a_freed_block_stay_mapped)
 TEST(pinned_pages_are_not_stolen)
 {
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope device = XSEG_SCOPE_ALL;
     void *ptr = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(200, NULL);
@@ -180,7 +179,7 @@ TEST(pinned_pages_are_not_stolen)
     assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
     env_free(allocator, ptr);
     /* A limit does not take the pinned page, either. */
-    device.device = 0;
+    struct xseg_scope device = {sizeof(device), .device = 0};
     limits.hard_bytes = 2 * MIB;
     assert_ok(xseg_limits_set(allocator, &device, &limits));
     assert_int_equal(env_reserved(allocator), 20 * MIB);
@@ -379,14 +378,13 @@ TEST(invalid_input_is_rejected_with_its_page)
 
 TEST(memory_without_rdma_is_rejected_with_the_reason)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *block = env_alloc(allocator, 40 * MIB, NULL);
 
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "page was created without rdma");
     env_free(allocator, block);
     env_close(allocator);
-    settings.rdma = XSEG_SIM_RDMA_CREATE_FAILS;
+    struct xseg_sim_settings settings = {sizeof(settings), .rdma = XSEG_SIM_RDMA_CREATE_FAILS};
     allocator = env_open_on(&settings, EXPANDABLE);
     block = env_alloc(allocator, 40 * MIB, NULL);
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "rdma does not work on this device");

@@ -10,11 +10,7 @@
 
 static struct xseg_statistics pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-    struct xseg_statistics stats = {sizeof(stats)};
-
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
-    return stats;
+    return env_pool_stats(allocator, pool);
 }
 
 static bool is_this(void *context, xseg_stream stream)
@@ -63,9 +59,9 @@ TEST(a_released_pool_is_not_prewarmed)
 
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_scope where = {sizeof(where), .device = -1,
+                                   .pool = env_observed_pool(allocator)};
 
-        where.pool = env_observed_pool(allocator);
         assert_ok(xseg_prewarm(allocator, &where, MIB));
         assert_ok(xseg_pool_release(where.pool));
         env_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
@@ -79,15 +75,12 @@ TEST(a_released_pool_is_not_prewarmed)
 TEST(a_pool_has_a_limit_of_its_own)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool_options options = {sizeof(options), .limit_bytes = 41 * MIB};
-    struct xseg_request request = {sizeof(request)};
     void *outside = env_alloc(allocator, 30 * MIB, NULL), *b = NULL;
 
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .limit_bytes = 41 * MIB);
     env_free(allocator, outside);
     void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    request.pool = pool;
-    request.bytes = 11 * MIB;
+    struct xseg_request request = {sizeof(request), .pool = pool, .bytes = 11 * MIB};
     env_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of pool 1");
     /* Requests that fit on its pages are served; no other cache was released. */
     b = env_alloc_in(allocator, pool, 10 * MIB, NULL);
@@ -106,9 +99,8 @@ TEST(a_pool_has_a_limit_of_its_own)
 TEST(no_split_keeps_blocks_whole)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
-    struct xseg_pool_options options = {sizeof(options), .no_split = true};
 
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .no_split = true);
     void *a = env_alloc_in(allocator, pool, 100, NULL);
     void *b = env_alloc_in(allocator, pool, 100, NULL);
     assert_int_equal(env_block(allocator, a).bytes, 2 * MIB);
@@ -120,12 +112,11 @@ TEST(no_split_keeps_blocks_whole)
 
 TEST(fallback_pool_serves_under_memory_pressure)
 {
-    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(64, NULL);
-    struct xseg_pool *pool = env_pool_with(allocator, &options), *other;
+    struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true), *other;
     void *inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     env_free(allocator, inside);
     ptr = env_alloc(allocator, 30 * MIB, NULL);
@@ -152,9 +143,7 @@ TEST(fallback_pool_serves_under_memory_pressure)
 
 static struct xseg_pool *make_named(struct xseg_allocator *allocator, const char *name)
 {
-    struct xseg_pool_options options = {sizeof(options), .name = name};
-
-    return env_pool_with(allocator, &options);
+    return env_pool_of(allocator, .name = name);
 }
 
 /* A name is copied, and stands in every sentence about the pool; without one there is a number. */
@@ -166,7 +155,6 @@ TEST(sentences_name_the_pool)
     struct xseg_pool *third = env_pool_with(allocator, NULL);
     struct xseg_checkpoint *checkpoint = NULL;
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     void *ptr = NULL;
 
     memset(name, 'x', sizeof(name));
@@ -187,7 +175,7 @@ TEST(sentences_name_the_pool)
     env_expect_error(env_try_alloc_in(allocator, named, 1, &ptr), XSEG_ERR_PAUSED,
                      "pool is paused, \"kv cache\"; ");
     assert_ok(xseg_pool_resume(named));
-    where.pool = third;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = third};
     limits.soft_bytes = limits.hard_bytes = MIB;
     env_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_UNSUPPORTED,
                      "pool 3 has no soft_bytes");
@@ -197,12 +185,11 @@ TEST(sentences_name_the_pool)
 TEST(a_name_has_an_end)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool_options options = {sizeof(options)};
     char name[XSEG_POOL_NAME_MAX + 2];
     struct xseg_pool *pool = NULL;
 
     memset(name, 'n', sizeof(name));
-    options.name = name;
+    struct xseg_pool_options options = {sizeof(options), .name = name};
     /* Not terminated: at most the limit is read. */
     env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
                      "at most 63 bytes");
@@ -251,21 +238,19 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
 TEST(a_pool_stands_on_its_owners_functions)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_request request = {sizeof(request)};
     struct own own = {.memory = aligned_alloc(4096, 4 * MIB)};
     void *c = NULL;
 
     assert_non_null(own.memory);
-    options.memory = (struct xseg_pool_memory){own_alloc, NULL, &own};
+    struct xseg_pool_options options = {sizeof(options),
+                                        .memory = (struct xseg_pool_memory){own_alloc, NULL, &own}};
     struct xseg_pool *pool = NULL;
     env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT, "free");
     options.memory.free = own_free;
     pool = env_pool_with(allocator, &options);
 
     own.refuses = true;
-    request.pool = pool;
-    request.bytes = 1 * MIB;
+    struct xseg_request request = {sizeof(request), .pool = pool, .bytes = 1 * MIB};
     env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_NO_MEMORY,
                      "memory functions of pool 1 returned no memory");
     own.refuses = false;
@@ -298,7 +283,6 @@ TEST(a_pool_stands_on_its_owners_functions)
 /* After a refusal in such a pool: pages stay full, and nothing goes before a capture. */
 static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status error_message)
 {
-    struct xseg_request request = {sizeof(request), .bytes = 30 * MIB};
     void *none = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(200, NULL);
@@ -306,7 +290,7 @@ static void expect_no_shortage(const struct xseg_pool_options *options, xseg_sta
     const xseg_stream stream = env_stream();
 
     void *a = env_alloc(allocator, 120 * MIB, NULL);
-    request.pool = pool;
+    struct xseg_request request = {sizeof(request), .bytes = 30 * MIB, .pool = pool};
     assert_int_equal(xseg_alloc_with(allocator, &request, &none), error_message);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     void *b = env_alloc(allocator, 40 * MIB, NULL);
@@ -460,8 +444,6 @@ TEST(partly_released_memory_is_not_restored)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool_with(allocator, NULL);
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
 
@@ -469,8 +451,7 @@ TEST(partly_released_memory_is_not_restored)
     env_free(allocator, block);
     void *first = env_alloc_in(allocator, pool, 10 * MIB, NULL);
     assert_ptr_equal(first, block);
-    where.pool = pool;
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    const struct xseg_trim_result done = env_trim_pool(allocator, pool);
     assert_int_equal(done.released, 40 * MIB);
     env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
                      "memory of the checkpoint has been released");
@@ -496,7 +477,6 @@ TEST(destroyed_pools_leave_no_memory)
     for (unsigned i = 0; i < 3000; i++) {
         struct xseg_pool *pool = env_pool(allocator);
         struct xseg_request request = {sizeof(request)};
-        struct xseg_statistics stats = {sizeof(stats)};
         struct xseg_scope where = XSEG_SCOPE_ALL;
         void *small = NULL, *large = NULL;
 
@@ -506,6 +486,7 @@ TEST(destroyed_pools_leave_no_memory)
         request.bytes = 5 * MIB;
         assert_ok(xseg_alloc_with(allocator, &request, &large));
         /* Counters of an earlier pool do not continue. */
+        struct xseg_statistics stats = {sizeof(stats)};
         assert_ok(xseg_stats_get(allocator, &where, &stats));
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 2);
@@ -547,10 +528,7 @@ static uint64_t resident_bytes(void)
 
 static struct xseg_allocator *open_small(const char *config, uint64_t memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
-                                         .skip_checks = true};
-
-    return env_open_on(&settings, config);
+    return env_open_sim(config, .memory_bytes = memory, .skip_checks = true);
 }
 
 /* Create a pool, use it and release it. */
@@ -719,10 +697,9 @@ TEST(cached_memory_reports_its_stream)
     struct xseg_pool *one = pass(allocator, 1000), *two = pass(allocator, 5 * MIB);
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_explain_result sums = {sizeof(sums)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct found found = {.pool = two};
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = two};
 
-    where.pool = two;
     assert_ok(xseg_for_each_block(allocator, &where, add_block, &found));
     assert_ok(xseg_for_each_mapping(allocator, &where, add_mapping, &found));
     assert_int_equal(found.bytes, 20 * MIB);
@@ -747,11 +724,11 @@ TEST(a_released_pool_serves_no_requests)
     struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *pool = pass(allocator, 1000);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     struct xseg_checkpoint *checkpoint = NULL;
     void *ptr = NULL;
 
+    struct xseg_statistics stats = {sizeof(stats)};
     assert_ok(xseg_stats_get(allocator, &where, &stats));
     assert_true(stats.physical_bytes > 0);
     assert_ok(xseg_limits_set(allocator, &where, &limits));

@@ -178,11 +178,9 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
 
 static struct xseg_pool_options telling(struct notified *notified)
 {
-    struct xseg_pool_options options = {sizeof(options)};
-
     *notified = (struct notified){.times = 0};
-    options.on_destroy = log_line;
-    options.on_destroy_context = notified;
+    struct xseg_pool_options options = {sizeof(options), .on_destroy = log_line,
+                                        .on_destroy_context = notified};
     return options;
 }
 
@@ -244,19 +242,18 @@ TEST(a_released_pool_is_trimmed_by_name)
 /* The pool is freed while the trim goes on with the other devices. */
 TEST(a_trim_that_destroys_its_pool_names_all_devices)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = {sizeof(done)};
     struct notified notified;
     const struct xseg_pool_options options = telling(&notified);
     void *other = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .devices = 2);
     struct xseg_pool *pool = where.pool = env_pool_with(allocator, &options);
     assert_ok(xseg_alloc(allocator, 1, 40 * MIB, NULL, &other));
     env_free(allocator, other);
     env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 40 * MIB);
     assert_int_equal(notified.times, 1);
@@ -304,15 +301,13 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
 /* The callback uses another allocator; the request that reclaimed the pool's memory fails, and its message is kept. */
 TEST(a_failure_keeps_its_text)
 {
-    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_allocator *other = NULL;
     void *block = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(128, NULL);
     assert_ok(env_try_open(NULL, &other));
-    options.on_destroy = fail_elsewhere;
-    options.on_destroy_context = &other;
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool =
+        env_pool_of(allocator, .on_destroy = fail_elsewhere, .on_destroy_context = &other);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
     env_expect_error(xseg_alloc(allocator, 0, 200 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY,
@@ -375,11 +370,7 @@ TEST(destruction_is_notified_once)
 
 static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-    struct xseg_statistics stats = {sizeof(stats)};
-
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
-    return stats;
+    return env_pool_stats(allocator, pool);
 }
 
 static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned what)
@@ -526,10 +517,7 @@ static void ask_driver(const void *address, unsigned long long *base, size_t *by
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t limit)
 {
-    struct xseg_pool_options options = {sizeof(options), .single_page = true, .limit_bytes = limit};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
-
-    return pool;
+    return env_pool_of(allocator, .single_page = true, .limit_bytes = limit);
 }
 
 static uint64_t whole_pages(uint64_t bytes)
@@ -655,13 +643,11 @@ TEST(alignment_is_that_of_the_page)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    struct xseg_request request = {sizeof(request)};
     void *plain = env_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
 
     env_free(allocator, plain);
-    request.pool = pool;
-    request.bytes = 30 * MIB;
-    request.alignment = GIB;
+    struct xseg_request request = {sizeof(request), .pool = pool, .bytes = 30 * MIB,
+                                   .alignment = GIB};
     assert_ok(xseg_alloc_with(allocator, &request, &block));
     assert_int_equal((uintptr_t)block % GIB, 0);
     assert_int_equal(env_block(allocator, block).bytes, 30 * MIB);

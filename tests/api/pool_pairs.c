@@ -417,11 +417,10 @@ PAIR(limit, pause, yes)
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool_with(allocator, &options);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    where.pool = pool;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     limits.hard_bytes = 20 * MIB;
     assert_ok(xseg_limits_set(allocator, &where, &limits));
     assert_int_equal(xseg_pool_resume(pool), XSEG_ERR_LIMIT);
@@ -452,13 +451,11 @@ PAIR(limit, capture, yes)
     struct xseg_allocator *allocator = open_on(100);
     struct xseg_pool *pool = env_pool_with(allocator, &options);
     const xseg_stream stream = env_stream();
-    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     env_capture_begin(pool, stream);
     (void)env_alloc(allocator, 20 * MIB, stream);
-    request.bytes = 2 * MIB;
-    request.stream = stream;
+    struct xseg_request request = {sizeof(request), .bytes = 2 * MIB, .stream = stream};
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_LIMIT);
     env_capture_end(pool, stream);
     finish(allocator, stream);

@@ -208,8 +208,7 @@ TEST(figures_are_those_of_the_statistics)
     env_empty_cache(allocator);
     expect_as_statistics(allocator);
     assert_ok(xseg_pool_release(pool));
-    env_stream_destroy(stream);
-    env_close(allocator);
+    env_close(allocator, stream);
 }
 
 TEST(a_rejection_is_published_at_once)
@@ -229,9 +228,8 @@ TEST(a_rejection_is_published_at_once)
 
 TEST(names_of_pools_are_shown)
 {
-    struct xseg_pool_options options = {sizeof(options), .name = "kv cache"};
     struct xseg_allocator *allocator = env_open("publish:True");
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .name = "kv cache");
 
     void *const ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     assert_non_null(find_pool(read_frame(), "\"kv cache\""));
@@ -294,11 +292,9 @@ TEST(pools_without_a_row_are_added_up)
 
 TEST(each_open_device_has_rows)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
     void *ptr[40];
 
-    settings.devices = COUNT_OF(ptr);
-    struct xseg_allocator *allocator = env_open_on(&settings, "publish:True");
+    struct xseg_allocator *allocator = env_open_sim("publish:True", .devices = COUNT_OF(ptr));
     for (int i = 0; i < (int)COUNT_OF(ptr); i++)
         assert_ok(xseg_alloc(allocator, i, (size_t)(i + 1) * 2 * MIB, NULL, &ptr[i]));
     const struct xseg_published_sample *frame = read_frame();
@@ -343,7 +339,6 @@ TEST(calls_that_map_memory_publish)
 {
     struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
     void *ptr = NULL;
@@ -357,7 +352,7 @@ TEST(calls_that_map_memory_publish)
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 40 * MIB);
-    where.device = 0;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     limits.hard_bytes = reserved;
     assert_ok(xseg_limits_set(allocator, &where, &limits));
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
@@ -372,8 +367,7 @@ TEST(calls_that_map_memory_publish)
     assert_ok(xseg_capture_end(pool));
     env_free(allocator, own);
     assert_ok(xseg_pool_release(pool));
-    env_stream_destroy(stream);
-    env_close(allocator);
+    env_close(allocator, stream);
 }
 
 TEST(the_background_thread_publishes)

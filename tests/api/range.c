@@ -90,9 +90,7 @@ TEST(taking_back_costs_nothing)
     work(range, 2, 6, other);
     decommit(range, 2, 6, other);
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, other));
-    env_stream_destroy(other);
-    env_close(allocator);
+    env_close(allocator, other);
 }
 
 TEST(calls_are_made_by_the_run)
@@ -124,12 +122,11 @@ TEST(calls_are_made_by_the_run)
 TEST(bad_input_changes_nothing)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_range_options odd = {sizeof(odd)};
     struct xseg_range *range = NULL, *none = NULL;
 
     env_expect_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), XSEG_ERR_ARGUMENT,
                      "1048576");
-    odd.page_bytes = 3 * MIB;
+    struct xseg_range_options odd = {sizeof(odd), .page_bytes = 3 * MIB};
     env_expect_error(xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), XSEG_ERR_ARGUMENT,
                      "page_bytes is not a multiple of the granularity of device 0, 3145728 bytes");
     /* Segments have addresses, too, so the reason is the limit and not what is reserved. */
@@ -179,11 +176,10 @@ TEST(bad_input_changes_nothing)
 /* Committed memory counts towards the limits of device, pool and range, and is reclaimed from other memory. */
 TEST(limits_and_shortage)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
     struct xseg_range_options options = {sizeof(options), .limit_bytes = 36 * PAGE};
     struct xseg_range *range = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "hard_limit_mb:80");
+    struct xseg_allocator *allocator = env_open_sim("hard_limit_mb:80", .memory_bytes = 64 * PAGE);
     assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     assert_int_equal(info(range).limit_bytes, 36 * PAGE);
     env_expect_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), XSEG_ERR_LIMIT, "of the range");
@@ -230,21 +226,18 @@ TEST(mappings_of_one_page_go_together)
     assert_int_equal(xseg_sim_used(0), 2 * PAGE);
     decommit(range, 20, 1, stream);
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    assert_ok(xseg_stream_retire(allocator, 0, other));
-    env_stream_destroy(stream, other);
-    env_close(allocator);
+    env_close(allocator, stream, other);
 }
 
 /* A range at its own limit waits for what leaves it.  If the device is full then, idle memory elsewhere is taken. */
 TEST(a_full_range_on_a_full_device)
 {
     struct xseg_allocator *allocator = env_open("hard_limit_mb:10");
-    struct xseg_range_options options = {sizeof(options), .limit_bytes = 4 * PAGE};
     struct xseg_range *range = NULL, *other = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream();
 
-    options.pool = info(other).pool;
+    struct xseg_range_options options = {sizeof(options), .limit_bytes = 4 * PAGE,
+                                         .pool = info(other).pool};
     assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     commit(range, 0, 4, stream);
     /* The page of the granule that leaves is held elsewhere, so it is of no use here. */
@@ -263,9 +256,7 @@ TEST(a_full_range_on_a_full_device)
     decommit(range, 8, 1, stream);
     release(other);
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
+    env_close(allocator, stream);
 }
 
 /* Pages that a refused commit has made are not kept beyond page_cache_mb. */
@@ -283,17 +274,12 @@ TEST(failed_commit_in_a_capture_keeps_no_pages)
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_ok(xseg_capture_unmark(allocator, 0));
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    assert_ok(xseg_stream_retire(allocator, 0, other));
-    env_stream_destroy(stream, other);
-    env_close(allocator);
+    env_close(allocator, stream, other);
 }
 
 static struct xseg_allocator *open_with_bytes(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .real_bytes = true};
-
-    return env_open_on(&settings, config);
+    return env_open_sim(config, .memory_bytes = GIB, .real_bytes = true);
 }
 
 /* A range is paused and resumed with its pool, contents and all; holds are no obstacle. */
@@ -363,7 +349,6 @@ TEST(held_granules_stay_committed)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range_options options = {sizeof(options), .exportable = true};
-    struct xseg_registrar registrar = {sizeof(registrar)};
     struct exported_handles exported;
     struct xseg_range *range = NULL;
     uint64_t id = 0;
@@ -383,9 +368,8 @@ TEST(held_granules_stay_committed)
     env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "exported");
     export_handles_close(&exported);
     assert_ok(xseg_export_close(allocator, base + 3 * PAGE));
-    registrar.context = &runs;
-    registrar.enter = enter;
-    registrar.leave = leave;
+    struct xseg_registrar registrar = {sizeof(registrar), .context = &runs, .enter = enter,
+                                       .leave = leave};
     commit(range, 0, 1, NULL);
     assert_ok(xseg_register(allocator, base, 4 * PAGE, &registrar, &id));
     commit(range, 2, 1, NULL);
@@ -418,10 +402,7 @@ TEST(decommit_waits_for_both_streams)
     decommit(range, 0, 0, other);
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    assert_ok(xseg_stream_retire(allocator, 0, other));
-    env_stream_destroy(stream, other);
-    env_close(allocator);
+    env_close(allocator, stream, other);
 }
 
 struct seen {
@@ -486,9 +467,7 @@ TEST(queries_report_ranges)
     decommit(range, 2, 2, NULL);
     decommit(range, 6, 2, NULL);
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
+    env_close(allocator, stream);
 }
 
 /* Prepared pages are reserved for their range, and released after the idle time. */
@@ -521,10 +500,9 @@ TEST(prepared_pages_wait_for_their_range)
 /* A quota is kept from everything else, and cannot be promised twice. */
 TEST(a_quota_is_kept)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
     void *block = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "hard_limit_mb:64");
+    struct xseg_allocator *allocator = env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * PAGE);
     struct xseg_range *one = reserve(allocator, PAGES * PAGE),
                       *two = reserve(allocator, PAGES * PAGE);
     assert_ok(xseg_range_set_quota(one, 20 * PAGE));
@@ -632,9 +610,7 @@ TEST(captures_see_ranges)
     decommit(range, 2, 2, stream);
     release(range);
     assert_ok(xseg_pool_release(pool));
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
+    env_close(allocator, stream);
 }
 
 TEST(a_range_without_memory_ends_with_the_allocator)
@@ -724,12 +700,10 @@ TEST(pages_made_ahead_at_a_limit)
     struct xseg_allocator *allocator = env_open("hard_limit_mb:32");
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
                       *other = reserve(allocator, GRANULES * PAGE);
-    struct xseg_observer observer = {sizeof(observer), .on_low_memory = count_shortage};
     unsigned shortages = 0;
-    uint64_t id = 0;
 
-    observer.context = &shortages;
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id =
+        env_observe(allocator, .on_low_memory = count_shortage, .context = &shortages);
     assert_ok(xseg_range_set_quota(range, 8 * PAGE));
     commit(other, 0, 8, NULL);
     assert_ok(xseg_range_prepare(range, 8 * PAGE));
@@ -777,16 +751,11 @@ TEST(limits_hold_during_notifications)
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = env_open(config[i]);
-        struct xseg_range_options options = {sizeof(options)};
-        struct xseg_observer observer = {sizeof(observer)};
         struct greedy greedy = {0};
-        uint64_t id = 0;
 
-        options.limit_bytes = limit[i];
+        struct xseg_range_options options = {sizeof(options), .limit_bytes = limit[i]};
         assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range));
-        observer.context = &greedy;
-        observer.on_map = want_more;
-        assert_ok(xseg_observer_add(allocator, &observer, &id));
+        const uint64_t id = env_observe(allocator, .context = &greedy, .on_map = want_more);
         commit(greedy.range, 0, 3, NULL);
         assert_int_equal(greedy.committed, 3 * PAGE);
         assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
@@ -815,18 +784,16 @@ static void take_none(void *context, void *ptr, size_t bytes, int device, xseg_s
  * twice. */
 TEST(pools_that_have_none)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_pool_options own = {sizeof(own)};
-    struct xseg_range_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL, *strange = NULL;
     struct xseg_range *range = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .devices = 2);
     own.memory.alloc = give_none;
     own.memory.free = take_none;
     assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
     assert_ok(xseg_pool_create(allocator, 1, &own, &strange));
-    options.pool = pool;
+    struct xseg_range_options options = {sizeof(options), .pool = pool};
     env_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
                      "use a pool of device 0");
     options.name = "cache";
@@ -890,21 +857,15 @@ static void count_refusal(void *context, const struct xseg_oom_info *oom)
 TEST(range_is_released_in_an_out_of_memory_callback)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * PAGE};
-    struct xseg_options options = {sizeof(options)};
-    struct xseg_observer observer = {sizeof(observer)};
     struct xseg_allocator *allocator = NULL;
     struct xseg_range *range, *to_release = NULL;
     unsigned count = 0;
-    uint64_t id = 0;
 
     assert_ok(xseg_sim_reset(&settings));
-    options.driver = env_driver();
-    options.log = release_when_short;
-    options.log_context = &to_release;
+    struct xseg_options options = {sizeof(options), .driver = env_driver(),
+                                   .log = release_when_short, .log_context = &to_release};
     assert_ok(xseg_open("oom_snapshot:/dev/null", &options, &allocator));
-    observer.context = &count;
-    observer.on_out_of_memory = count_refusal;
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    (void)env_observe(allocator, .context = &count, .on_out_of_memory = count_refusal);
     range = to_release = reserve(allocator, GRANULES * PAGE);
     assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
     assert_null(to_release);
@@ -918,10 +879,9 @@ TEST(range_is_released_in_an_out_of_memory_callback)
 /* A range of the same pool. */
 static struct xseg_range *reserve_beside(struct xseg_allocator *allocator, struct xseg_range *range)
 {
-    struct xseg_range_options options = {sizeof(options)};
     struct xseg_range *other = NULL;
+    struct xseg_range_options options = {sizeof(options), .pool = info(range).pool};
 
-    options.pool = info(range).pool;
     assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &other));
     return other;
 }
@@ -990,9 +950,7 @@ TEST(work_is_in_the_way)
     resume_pool(range);
     decommit(range, 0, 1, stream);
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
+    env_close(allocator, stream);
 }
 
 /* Each stream with committed granules blocks the pause, whatever their number. */
@@ -1096,9 +1054,7 @@ TEST(unmapped_alias_does_not_block_a_pause)
                      "held in a range");
     assert_ok(xseg_range_unhold(range, PAGE, PAGE, stream));
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
+    env_close(allocator, stream);
 }
 
 /* The pool is charged until the last mapping is removed, whichever range committed the page; ranges of other pools
@@ -1110,9 +1066,8 @@ TEST(a_pool_is_charged_until_the_last_mapping)
                       *other = reserve_beside(allocator, range);
     struct xseg_range *third = reserve(allocator, GRANULES * PAGE);
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = info(range).pool};
 
-    where.pool = info(range).pool;
     commit(range, 0, 1, NULL);
     env_expect_error(xseg_range_alias(third, 0, PAGE, range, 0), XSEG_ERR_ARGUMENT, "pools");
     alias(other, 4, range, 0);
@@ -1198,9 +1153,7 @@ TEST(commit_replaces_an_alias_by_a_new_page)
     decommit(reader, 0, 1, stream);
     release(range);
     release(reader);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
+    env_close(allocator, stream);
 }
 
 /* So do several, whichever streams they leave with. */
@@ -1243,15 +1196,10 @@ static void end_range(void *context, const struct xseg_mapping *mapping)
 static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_range **ended,
                                 struct xseg_range *other, xseg_stream stream)
 {
-    struct xseg_observer observer = {sizeof(observer)};
-    uint64_t id = 0;
-
     commit(other, 0, 1, stream);
     env_launch_at(stream, word(other, 0), PAGE);
     decommit(other, 0, 1, stream);
-    observer.context = ended;
-    observer.on_unmap = end_range;
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id = env_observe(allocator, .context = ended, .on_unmap = end_range);
     return id;
 }
 
@@ -1280,10 +1228,7 @@ TEST(release_during_a_call_is_safe)
         assert_int_equal(xseg_sim_used(0), 0);
     }
     release(other);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    assert_ok(xseg_stream_retire(allocator, 0, first));
-    env_stream_destroy(stream, first);
-    env_close(allocator);
+    env_close(allocator, stream, first);
 }
 
 /* The same while idle memory is reclaimed for a quota. */

@@ -40,12 +40,10 @@ static struct xseg_range *reserve(const struct env *env)
 
 static struct env open_env(bool real_bytes, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
-                                         .real_bytes = real_bytes};
     struct env env = {0};
     void *context = NULL;
 
-    env.allocator = env_open_on(&settings, config);
+    env.allocator = env_open_sim(config, .memory_bytes = GIB, .real_bytes = real_bytes);
     assert_int_equal(cuInit(0), 0);
     assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
     assert_int_equal(cuCtxPushCurrent_v2(context), 0);
@@ -428,7 +426,6 @@ TEST(released_range_is_not_restored)
 TEST(a_range_in_the_place_of_a_block)
 {
     struct env env = open_env(false, "expandable_segments:False");
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
     struct rest rest;
 
@@ -437,7 +434,7 @@ TEST(a_range_in_the_place_of_a_block)
     take(&env);
     take_addresses(&rest);
     env_free(env.allocator, block);
-    where.pool = env.pool;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env.pool};
     assert_ok(xseg_trim(env.allocator, &where, NULL, &done));
     env.range = reserve(&env);
     assert_ptr_equal(info(env.range).base, block);
@@ -517,13 +514,9 @@ TEST(a_granule_that_a_call_works_on)
 {
     struct env env = open_env(true, NULL);
     struct within within = {&env, 0};
-    struct xseg_observer observer = {sizeof(observer)};
-    uint64_t id = 0;
 
     take(&env);
-    observer.context = &within;
-    observer.on_map = came;
-    assert_ok(xseg_observer_add(env.allocator, &observer, &id));
+    const uint64_t id = env_observe(env.allocator, .context = &within, .on_map = came);
     commit(env.range, 3, 1, NULL);
     assert_int_equal(within.refused, 1);
     assert_ok(xseg_observer_remove(env.allocator, id));

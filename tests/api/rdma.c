@@ -23,10 +23,7 @@ static bool is_reachable(const void *block)
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, bool rdma)
 {
-    struct xseg_pool_options options = {sizeof(options), .rdma = rdma};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
-
-    return pool;
+    return env_pool_of(allocator, .rdma = rdma);
 }
 
 /* Whether what a pool, or the default pool, allocates is reachable. */
@@ -117,10 +114,7 @@ TEST(idle_pages_serve_their_kind_only)
 TEST(pages_of_the_other_kind_are_replaced)
 {
     for (unsigned rdma = 0; rdma < 2; rdma++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-
-        settings.memory_bytes = 200 * MIB;
-        struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+        struct xseg_allocator *allocator = env_open_sim(NULL, .memory_bytes = 200 * MIB);
         struct xseg_pool *from = make_pool(allocator, rdma == 0);
         struct xseg_pool *to = make_pool(allocator, rdma != 0);
         env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
@@ -179,9 +173,8 @@ TEST(a_trial_uses_what_it_has_made)
     struct env_log notified;
 
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
+        struct xseg_sim_settings settings = {sizeof(settings), .rdma = cases[i].rdma};
 
-        settings.rdma = cases[i].rdma;
         assert_ok(xseg_sim_reset(&settings));
         struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
         assert_false(makes_reachable(allocator, NULL, 30 * MIB));

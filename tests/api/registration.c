@@ -230,14 +230,13 @@ TEST(kept_classic_segment_is_registered_again)
     struct xseg_pool *pool = capturing.pool;
     struct xseg_observer observer = {sizeof(observer), .context = &capturing,
                                      .on_unmap = capture_once};
-    struct xseg_trim_result done = {sizeof(done)};
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
     uint64_t observed = 0;
 
     assert_ok(xseg_observer_add(allocator, &observer, &observed));
     env_free(allocator, block);
-    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    const struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.kept_capture, 40 * MIB);
     assert_int_equal(seen.left, 1);
     assert_int_equal(seen.in, 1);
@@ -389,13 +388,12 @@ TEST(memory_stays_during_a_new_registration)
 {
     struct seen seen;
     struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    struct xseg_trim_options some = {sizeof(some)};
     char *block = env_alloc(allocator, 120 * MIB, NULL);
     const uint64_t id = add(&seen, block, 120 * MIB, false);
 
     env_free(allocator, block);
     seen.within = trim_all;
-    some.target_bytes = 80 * MIB;
+    struct xseg_trim_options some = {sizeof(some), .target_bytes = 80 * MIB};
     assert_ok(xseg_trim(allocator, NULL, &some, NULL));
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_sim_registered(), 80 * MIB);
@@ -519,9 +517,8 @@ static const struct {
 
 static void *make(struct xseg_allocator *allocator, enum layout layout)
 {
-    struct xseg_pool_options options = {sizeof(options), .rdma = layout != PAGES,
-                                        .single_page = layout == SINGLE};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool =
+        env_pool_of(allocator, .rdma = layout != PAGES, .single_page = layout == SINGLE);
 
     return env_alloc_in(allocator, pool, TENSOR, NULL);
 }
@@ -529,10 +526,8 @@ static void *make(struct xseg_allocator *allocator, enum layout layout)
 TEST(registrars_accept_supported_memory)
 {
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-
-        settings.without_address_range = rows[i].no_address_range;
-        struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+        struct xseg_allocator *allocator = env_open_sim(
+            "expandable_segments:True", .without_address_range = rows[i].no_address_range);
         for (unsigned layout = 0; layout < LAYOUTS; layout++) {
             void *tensor = make(allocator, (enum layout)layout);
             uint64_t id = 0;
@@ -552,9 +547,8 @@ TEST(registrars_accept_supported_memory)
 /* Whatever cuMemGetAddressRange answers, a descriptor of the library's serves: pages need only be reachable. */
 TEST(a_descriptor_serves_where_address_ranges_do_not)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .without_address_range = true};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator =
+        env_open_sim("expandable_segments:True", .without_address_range = true);
     for (unsigned layout = REACHABLE; layout < LAYOUTS; layout++) {
         void *tensor = make(allocator, (enum layout)layout);
         uint64_t offset = 0, id = 0;
@@ -697,10 +691,10 @@ static void pass_hour(struct week *week, unsigned hour)
 TEST(a_week_with_300_registered_ranges)
 {
     static struct week week;
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 80 * 1024 * MIB};
 
     week = (struct week){.random = 4711};
-    week.allocator = env_open_on(&settings, "expandable_segments:True,rdma:True");
+    week.allocator =
+        env_open_sim("expandable_segments:True,rdma:True", .memory_bytes = 80 * 1024 * MIB);
     for (unsigned i = 0; i < 2; i++)
         assert_ok(xseg_pool_create(week.allocator, 0, NULL, &week.pool[i]));
     make_ranges(&week);

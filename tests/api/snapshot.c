@@ -207,7 +207,6 @@ TEST(calls_of_a_forked_child_fail)
 /* A pipe gets all of it, whatever the time. */
 TEST(a_pipe_is_written_into)
 {
-    struct xseg_snapshot_options options = {sizeof(options)};
     struct xseg_allocator *allocator = open_with_events("", 30);
     static unsigned char bytes[65536];
     char path[128];
@@ -216,7 +215,7 @@ TEST(a_pipe_is_written_into)
     assert_int_equal(mkfifo(path, 0600), 0);
     const int file = open(path, O_RDWR | O_CLOEXEC);
     assert_true(file >= 0);
-    options.max_ms = 1;
+    struct xseg_snapshot_options options = {sizeof(options), .max_ms = 1};
     assert_ok(xseg_snapshot(allocator, path, &options));
     const ssize_t got = read(file, bytes, sizeof(bytes));
     assert_true(got > 1000 && got < (ssize_t)sizeof(bytes));
@@ -415,15 +414,13 @@ static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t 
 
 TEST(concurrent_failure_writes_no_second_file)
 {
-    struct xseg_history_hook hook = {sizeof(hook)};
     unsigned asked = 0;
     char keys[160];
 
     (void)snprintf(keys, sizeof(keys), ",history_stacks:all,oom_snapshot:%s", folder);
     hooked = open_with_events(keys, 0);
-    hook.gather = number_frames;
-    hook.name = refuse_meanwhile;
-    hook.context = &asked;
+    struct xseg_history_hook hook = {sizeof(hook), .gather = number_frames,
+                                     .name = refuse_meanwhile, .context = &asked};
     assert_ok(xseg_history_set_hook(hooked, &hook));
     (void)refuse(hooked);
     assert_true(asked > 0);

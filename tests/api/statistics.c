@@ -274,9 +274,9 @@ static struct xseg_device_stats look_at(struct xseg_allocator *allocator, int de
 static void expect_statistics(struct xseg_allocator *allocator,
                               const struct xseg_device_stats *device)
 {
-    struct xseg_statistics stats = {sizeof(stats)};
     const struct xseg_scope where = where_of(device->device);
 
+    struct xseg_statistics stats = {sizeof(stats)};
     assert_ok(xseg_stats_get(allocator, &where, &stats));
     const uint64_t reserved = stats.reserved_bytes[XSEG_STAT_ALL].current;
     const uint64_t live = stats.allocated_bytes[XSEG_STAT_ALL].current;

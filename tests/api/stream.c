@@ -111,13 +111,12 @@ TEST(another_threads_default_stream_is_waited_for)
 static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_stream own,
                                       xseg_stream of_first, xseg_stream of_second)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     void *first = env_alloc(allocator, 3 * MIB, own), *second = env_alloc(allocator, 3 * MIB, own);
 
     assert_ok(xseg_record_stream(allocator, first, of_first));
     assert_ok(xseg_record_stream(allocator, second, of_second));
     env_free(allocator, first, second);
-    where.device = 0;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
     env_free(allocator, env_alloc(allocator, 600, own));
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
@@ -163,7 +162,6 @@ TEST(a_full_device_waits_for_pending_blocks)
 TEST(pools_are_walls)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_trim_result done = {sizeof(done)};
     void *inside = NULL;
     struct xseg_pool *pool = env_pool(allocator);
 
@@ -177,7 +175,7 @@ TEST(pools_are_walls)
     /* Held, its cache stays; released, it goes with the next trim. */
     assert_ok(xseg_pool_retain(pool));
     assert_ok(xseg_pool_release(pool));
-    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    const struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.kept_pool, 20 * MIB);
     assert_ok(xseg_pool_release(pool));
     env_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
@@ -208,9 +206,7 @@ TEST(blocks_outlive_their_pool)
 /* Memory and addresses of destroyed pools are released. */
 TEST(retired_pools_leave_nothing_reserved)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 1024 * GIB};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .address_bytes = 1024 * GIB);
     for (unsigned round = 0; round < 100; round++) {
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
@@ -364,10 +360,9 @@ TEST(memory_of_a_retired_stream_is_reused)
 /* The new stream waits for no work of the old one, and shares no memory with it while the old one runs. */
 TEST(reused_handle_is_a_new_stream)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
     unsigned came_again = 0;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .reuse_handles = true);
     for (unsigned round = 0; round < 50; round++) {
         const xseg_stream stream = env_stream();
         void *ptr = env_alloc(allocator, 3 * MIB, stream);
@@ -392,9 +387,7 @@ TEST(reused_handle_is_a_new_stream)
 /* The new stream replaces the one with its handle while a block waits for it: a wait for all streams skipped it. */
 TEST(reused_handle_is_awaited)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .reuse_handles = true);
     const xseg_stream old = env_stream(), other = env_stream();
     void *of_old = env_alloc(allocator, 3 * MIB, NULL);
     void *of_other = env_alloc(allocator, 3 * MIB, NULL);
@@ -421,9 +414,7 @@ TEST(reused_handle_is_awaited)
 
 TEST(handle_may_be_reused_before_its_work_completes)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .reuse_handles = true);
     const xseg_stream old = env_stream();
     void *kept = env_alloc(allocator, 5 * MIB, old), *a = env_alloc(allocator, 5 * MIB, old);
 

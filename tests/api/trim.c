@@ -7,9 +7,9 @@
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 {
-    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_trim_options how = {sizeof(how), .wait = wait};
 
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, NULL, &how, &done));
     return done;
 }
@@ -35,9 +35,8 @@ TEST(runs_are_batched)
 
 TEST(pages_are_unmapped_singly_if_the_driver_rejects_batches)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator =
+        env_open_sim("expandable_segments:True", .single_mapping_calls = true);
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
@@ -70,14 +69,11 @@ TEST(trim_of_one_stream_keeps_other_streams)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = {sizeof(done)};
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
-    where.device = 0;
-    where.one_stream = true;
-    where.stream = stream;
+    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true, .stream = stream};
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
@@ -89,9 +85,7 @@ TEST(trim_of_one_pool_keeps_other_pools)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator), *graphs = env_pool(allocator);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options by_age = {sizeof(by_age)};
     const xseg_stream stream = env_stream();
     void *ptr = NULL;
 
@@ -102,11 +96,11 @@ TEST(trim_of_one_pool_keeps_other_pools)
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     struct CUgraph_st *graph = env_capture_end_graph(graphs, stream);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
-    where.pool = graphs;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = graphs};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.kept_pool, 20 * MIB);
     where.pool = pool;
-    by_age.idle_ms = 1000000;
+    struct xseg_trim_options by_age = {sizeof(by_age), .idle_ms = 1000000};
     assert_ok(xseg_trim(allocator, &where, &by_age, &done));
     assert_int_equal(done.kept_by_options, 60 * MIB);
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
@@ -335,15 +329,11 @@ TEST(emptying_the_cache_empties_it)
 {
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     const xseg_stream stream = env_stream();
 
     let_go(allocator, 100 * MIB, NULL);
     /* A trim of one stream leaves the page cache alone. */
-    where.device = 0;
-    where.one_stream = true;
-    where.stream = stream;
+    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true, .stream = stream};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     expect(allocator, 0, 100);
     /* "Shrink to N" takes from it first. */
@@ -351,7 +341,7 @@ TEST(emptying_the_cache_empties_it)
     let_go(allocator, 10 * MIB, NULL);
     expect(allocator, 0, 100);
     env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
-    how.target_bytes = 80 * MIB;
+    struct xseg_trim_options how = {sizeof(how), .target_bytes = 80 * MIB};
     assert_ok(xseg_trim(allocator, NULL, &how, &done));
     assert_int_equal(done.released, 20 * MIB);
     assert_int_equal(done.kept_by_options, 80 * MIB);
@@ -366,8 +356,6 @@ TEST(emptying_the_cache_empties_it)
 TEST(trim_by_age_releases_old_cached_pages)
 {
     struct xseg_allocator *allocator = open_mib(4096, "idle_ms:0,page_cache_mb:400");
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how)};
     void *ptr[2] = {env_alloc(allocator, 100 * MIB, NULL), env_alloc(allocator, 60 * MIB, NULL)};
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
@@ -375,7 +363,8 @@ TEST(trim_by_age_releases_old_cached_pages)
         pass(allocator, 1000);
     }
     expect(allocator, 0, 160);
-    how.idle_ms = 1500;
+    struct xseg_trim_options how = {sizeof(how), .idle_ms = 1500};
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, NULL, &how, &done));
     assert_int_equal(done.released, 100 * MIB);
     assert_int_equal(done.kept_by_options, 60 * MIB);

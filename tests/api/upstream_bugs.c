@@ -17,10 +17,9 @@ static uint64_t active(struct xseg_allocator *allocator)
  * a kernel. */
 TEST(pytorch_196258_another_device_is_current)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     void *before = NULL, *after = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    struct xseg_allocator *allocator = env_open_sim("expandable_segments:True", .devices = 2);
     void *ptr = env_alloc(allocator, 40 * MIB, NULL);
     env_launch_at(NULL, ptr, 40 * MIB);
     env_free(allocator, ptr);

@@ -244,9 +244,7 @@ TEST(a_board_may_fail_in_a_shortage)
     assert_false(env_block(allocator, ptr).is_expandable);
     expect_line(&logged, "device 0", "cuMemMap");
     env_free(allocator, ptr);
-    assert_ok(xseg_stream_retire(allocator, 0, side));
-    env_stream_destroy(side);
-    env_close(allocator);
+    env_close(allocator, side);
 }
 
 /* Each device is judged by itself. */
@@ -293,9 +291,7 @@ TEST(capture_uses_a_classic_segment_after_a_failure)
         env_free(allocator, ptr);
         env_graph_destroy(graph);
         assert_ok(xseg_pool_release(pool));
-        assert_ok(xseg_stream_retire(allocator, 0, stream));
-        env_stream_destroy(stream);
-        env_close(allocator);
+        env_close(allocator, stream);
     }
 }
 
@@ -398,13 +394,12 @@ TEST(guarded_blocks_become_plain)
 /* Memory that is made ready ahead comes, too. */
 TEST(prewarming_works)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct env_log logged;
     struct xseg_allocator *allocator = open_fresh(&logged, 1, 0, "expandable_segments:True");
 
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     break_from("cuMemSetAccess", 1, UNKNOWN);
-    where.device = 0;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     assert_ok(xseg_prewarm(allocator, &where, 30 * MIB));
     expect_line(&logged, "device 0", "cuMemSetAccess");
     assert_int_equal(env_reserved(allocator), 32 * MIB);
