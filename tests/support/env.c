@@ -39,6 +39,19 @@ void env_expect_ok(xseg_status status, const char *call, const char *file, int l
     _fail(file, line);
 }
 
+void env_expect_error_of(xseg_status status, xseg_status expected, const char *words,
+                         const char *call, const char *file, int line)
+{
+    char message[1024] = "";
+
+    (void)xseg_error_message(message, sizeof(message));
+    if (status == expected && strstr(message, words) != NULL)
+        return;
+    print_error("%s: %s: \"%s\"; expected %s: \"%s\"\n", call, xseg_status_name(status), message,
+                xseg_status_name(expected), words);
+    _fail(file, line);
+}
+
 void env_expect_error(xseg_status status, xseg_status expected, const char *words)
 {
     char message[1024];
@@ -164,6 +177,16 @@ xseg_status env_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool 
     const struct xseg_request request = {sizeof(request), .pool = pool, .bytes = bytes};
 
     return xseg_alloc_with(allocator, &request, out);
+}
+
+xseg_status env_try_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
+{
+    void *ptr = NULL;
+    const xseg_status status = xseg_alloc(allocator, 0, bytes, stream, &ptr);
+
+    if (status != XSEG_OK)
+        assert_null(ptr);
+    return status;
 }
 
 void *env_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,

@@ -37,6 +37,13 @@ void env_expect_ok(xseg_status status, const char *call, const char *file, int l
 /* Expect a status, and words in the error message. */
 void env_expect_error(xseg_status status, xseg_status expected, const char *words);
 
+/* Expect XSEG_ERR_<status>, and words in the error message. */
+#define assert_error(call, status, words) \
+    env_expect_error_of((call), XSEG_ERR_##status, (words), #call, __FILE__, __LINE__)
+
+void env_expect_error_of(xseg_status status, xseg_status expected, const char *words,
+                         const char *call, const char *file, int line);
+
 /* --- Allocators. --- */
 
 /* Log lines of an allocator, without those of XSEG_LOG_INFO: their number, and the last one. */
@@ -79,6 +86,9 @@ void env_close_all(const void *const *handles, size_t bytes);
 /* --- Memory of device 0. --- */
 
 void *env_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
+
+/* Returns the status of an allocation that is expected to fail; expects that the pointer is not written if it does. */
+xseg_status env_try_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
 void *env_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
                    xseg_stream stream);
 xseg_status env_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
