@@ -63,12 +63,11 @@ TEST(a_hard_limit_counts_pages)
         void *a = env_alloc(allocator, 100 * MIB, NULL), *b = NULL, *c;
 
         assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
-        env_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &b), XSEG_ERR_LIMIT,
-                         "hard_limit_mb");
+        assert_error(env_try_alloc(allocator, 30 * MIB, NULL), LIMIT, "hard_limit_mb");
         assert_int_equal(env_stats(allocator).num_ooms, 1);
         b = env_alloc(allocator, 20 * MIB, NULL);
         c = NULL;
-        env_expect_error(xseg_alloc(allocator, 0, 1, NULL, &c), XSEG_ERR_LIMIT, "limit");
+        assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
         assert_int_equal(xseg_sim_used(0), 120 * MIB);
         /* Changed while it runs. */
         assert_ok(xseg_config_set(allocator, "hard_limit_mb:122"));
@@ -100,7 +99,7 @@ TEST(a_hard_limit_may_fall)
 {
     struct xseg_allocator *allocator = open_on(1, NULL);
     const xseg_stream stream = env_stream();
-    void *live = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
+    void *live = env_alloc(allocator, 100 * MIB, NULL);
 
     void *busy = env_alloc(allocator, 40 * MIB, stream);
     env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
@@ -114,13 +113,12 @@ TEST(a_hard_limit_may_fall)
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize") + xseg_sim_calls("cuCtxSynchronize"), 0);
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     assert_int_equal(env_reserved(allocator), 140 * MIB);
-    env_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT, "limit");
+    assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
     env_free(allocator, live);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:0"));
     assert_int_equal(env_reserved(allocator), 0);
-    env_expect_error(
-        xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT,
-        "hard_limit_mb rejects the request on device 0, 1 byte requested, limit 0.00 MiB");
+    assert_error(env_try_alloc(allocator, 1, NULL), LIMIT,
+                 "hard_limit_mb rejects the request on device 0, 1 byte requested, limit 0.00 MiB");
     env_close(allocator, stream);
 }
 
@@ -130,14 +128,12 @@ TEST(a_capture_is_left_alone)
     struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *ptr = NULL;
 
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     env_capture_begin(pool, stream);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:60"));
     assert_int_equal(env_reserved(allocator), 100 * MIB);
-    env_expect_error(xseg_alloc(allocator, 0, 40 * MIB, stream, &ptr), XSEG_ERR_LIMIT,
-                     "end the capture");
+    assert_error(env_try_alloc(allocator, 40 * MIB, stream), LIMIT, "end the capture");
     env_capture_end(pool, stream);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:60"));
     assert_int_equal(env_reserved(allocator), 60 * MIB);
@@ -211,21 +207,19 @@ TEST(a_device_has_a_fraction_of_its_own)
     assert_ok(xseg_alloc(allocator, 1, 3 * GIB, NULL, &ptr));
     env_free(allocator, ptr);
     ptr = NULL;
-    env_expect_error(xseg_alloc(allocator, 0, 3 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                     "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
-                     "requested, limit 2048.00 MiB (0.5 of the device)");
+    assert_error(env_try_alloc(allocator, 3 * GIB, NULL), LIMIT,
+                 "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
+                 "requested, limit 2048.00 MiB (0.5 of the device)");
     /* Below what is taken: idle memory goes at once. */
     assert_ok(set_fraction(allocator, 1, 0.25));
     assert_true(xseg_sim_used(1) <= GIB);
-    env_expect_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                     "raise per_process_memory_fraction to 0.5");
+    assert_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), LIMIT,
+                 "raise per_process_memory_fraction to 0.5");
     /* Other limits leave the fraction as it is. */
     assert_ok(set_limits(allocator, 1, 2 * GIB, UINT64_MAX, 0));
     assert_true(limits_of(allocator, 1).fraction == 0.25);
-    env_expect_error(set_fraction(allocator, 1, 1.5), XSEG_ERR_ARGUMENT,
-                     "fraction is out of range, 1.5; ");
-    env_expect_error(set_fraction(allocator, 1, -1), XSEG_ERR_ARGUMENT,
-                     "-1; use a number from 0 to 1");
+    assert_error(set_fraction(allocator, 1, 1.5), ARGUMENT, "fraction is out of range, 1.5; ");
+    assert_error(set_fraction(allocator, 1, -1), ARGUMENT, "-1; use a number from 0 to 1");
     assert_true(limits_of(allocator, 1).fraction == 0.25);
     assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.125"));
     assert_true(limits_of(allocator, 0).fraction == 0.125);
@@ -309,15 +303,13 @@ TEST(a_pool_has_a_hard_limit)
     assert_int_equal(was.hard_bytes, 40 * MIB);
     assert_ok(xseg_alloc_with(allocator, &request, &more));
     set.soft_bytes = MIB;
-    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
-                     "no soft_bytes");
+    assert_error(xseg_limits_set(allocator, &where, &set), UNSUPPORTED, "no soft_bytes");
     set.soft_bytes = UINT64_MAX;
     set.keep_bytes = MIB;
-    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
-                     "no keep_bytes");
+    assert_error(xseg_limits_set(allocator, &where, &set), UNSUPPORTED, "no keep_bytes");
     set.keep_bytes = 0;
     set.has_fraction = true;
-    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED, "no fraction");
+    assert_error(xseg_limits_set(allocator, &where, &set), UNSUPPORTED, "no fraction");
     set.has_fraction = false;
     /* Below what it has: it keeps that, and gets no more. */
     set.keep_bytes = 0;
@@ -371,7 +363,7 @@ static void expect_rejected(struct xseg_allocator *allocator, const char *config
     const struct xseg_limits limits = limits_of(allocator, 0);
 
     assert_ok(xseg_config_get(allocator, before, sizeof(before), NULL));
-    env_expect_error(xseg_config_set(allocator, config), XSEG_ERR_CONFIG, word);
+    assert_error(xseg_config_set(allocator, config), CONFIG, word);
     assert_ok(xseg_config_get(allocator, after, sizeof(after), NULL));
     assert_string_equal(before, after);
     expect_limits(allocator, 0, limits.hard_bytes, limits.soft_bytes, limits.keep_bytes);
@@ -407,32 +399,24 @@ TEST(contradictory_limits_are_rejected)
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits odd = XSEG_LIMITS_INIT;
 
-    env_expect_error(set_limits(allocator, 0, 2, 3, 1), XSEG_ERR_ARGUMENT,
-                     "soft_bytes exceeds hard_bytes");
-    env_expect_error(set_limits(allocator, 0, 9, 3, 4), XSEG_ERR_ARGUMENT,
-                     "keep_bytes exceeds soft_bytes");
-    env_expect_error(set_limits(allocator, 0, 3, UINT64_MAX, 4), XSEG_ERR_ARGUMENT,
-                     "keep_bytes exceeds hard_bytes");
-    env_expect_error(set_limits(allocator, -1, 3, 2, 1), XSEG_ERR_ARGUMENT,
-                     "device -1 does not exist");
-    env_expect_error(set_limits(allocator, 7, 3, 2, 1), XSEG_ERR_ARGUMENT,
-                     "device 7 does not exist");
+    assert_error(set_limits(allocator, 0, 2, 3, 1), ARGUMENT, "soft_bytes exceeds hard_bytes");
+    assert_error(set_limits(allocator, 0, 9, 3, 4), ARGUMENT, "keep_bytes exceeds soft_bytes");
+    assert_error(set_limits(allocator, 0, 3, UINT64_MAX, 4), ARGUMENT,
+                 "keep_bytes exceeds hard_bytes");
+    assert_error(set_limits(allocator, -1, 3, 2, 1), ARGUMENT, "device -1 does not exist");
+    assert_error(set_limits(allocator, 7, 3, 2, 1), ARGUMENT, "device 7 does not exist");
     expect_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0);
-    env_expect_error(xseg_limits_get(NULL, &where, &odd), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_limits_get(allocator, NULL, &odd), XSEG_ERR_ARGUMENT, "scope is NULL");
-    env_expect_error(xseg_limits_set(allocator, &where, NULL), XSEG_ERR_ARGUMENT, "limits is NULL");
+    assert_error(xseg_limits_get(NULL, &where, &odd), ARGUMENT, "NULL");
+    assert_error(xseg_limits_get(allocator, NULL, &odd), ARGUMENT, "scope is NULL");
+    assert_error(xseg_limits_set(allocator, &where, NULL), ARGUMENT, "limits is NULL");
     where.device = 0;
     odd.struct_size = 3;
-    env_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
-                     "struct_size is unknown, 3");
-    env_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
-                     "struct_size is unknown, 3");
+    assert_error(xseg_limits_set(allocator, &where, &odd), ARGUMENT, "struct_size is unknown, 3");
+    assert_error(xseg_limits_get(allocator, &where, &odd), ARGUMENT, "struct_size is unknown, 3");
     odd.struct_size = sizeof(odd);
     where.one_stream = true;
-    env_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
-                     "scope selects a stream");
-    env_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
-                     "scope selects a stream");
+    assert_error(xseg_limits_get(allocator, &where, &odd), UNSUPPORTED, "scope selects a stream");
+    assert_error(xseg_limits_set(allocator, &where, &odd), UNSUPPORTED, "scope selects a stream");
     env_close(allocator);
 }
 

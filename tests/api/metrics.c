@@ -96,12 +96,11 @@ TEST(arguments_are_checked)
 {
     struct xseg_allocator *allocator = env_open(NULL);
 
-    env_expect_error(xseg_metrics(NULL, NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator");
-    env_expect_error(xseg_metrics(allocator, NULL, 1, NULL), XSEG_ERR_ARGUMENT, "text is NULL");
-    env_expect_error(xseg_metrics_write(allocator, NULL), XSEG_ERR_ARGUMENT,
-                     "path is NULL or empty");
-    env_expect_error(xseg_metrics_write(allocator, ""), XSEG_ERR_ARGUMENT, "path is NULL or empty");
-    env_expect_error(xseg_metrics_write(NULL, "file"), XSEG_ERR_ARGUMENT, "allocator");
+    assert_error(xseg_metrics(NULL, NULL, 0, NULL), ARGUMENT, "allocator");
+    assert_error(xseg_metrics(allocator, NULL, 1, NULL), ARGUMENT, "text is NULL");
+    assert_error(xseg_metrics_write(allocator, NULL), ARGUMENT, "path is NULL or empty");
+    assert_error(xseg_metrics_write(allocator, ""), ARGUMENT, "path is NULL or empty");
+    assert_error(xseg_metrics_write(NULL, "file"), ARGUMENT, "allocator");
     env_close(allocator);
 }
 
@@ -211,8 +210,7 @@ TEST(pools_add_up_to_the_statistics)
         expect_sums(allocator);
         env_empty_cache(allocator);
         expect_sums(allocator);
-        for (unsigned k = 0; k < COUNT_OF(kept); k++)
-            env_free(allocator, kept[k]);
+        env_free_all(allocator, kept, sizeof(kept));
         expect_sums(allocator);
         assert_ok(xseg_pool_release(pool));
         env_close(allocator, stream);
@@ -324,11 +322,10 @@ TEST(errors_and_driver_calls_are_counted)
 {
     struct xseg_driver_call calls[64];
     size_t count = 0;
-    void *block = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(100, NULL);
     void *kept = env_alloc(allocator, 60 * MIB, NULL);
-    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 999));
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL)); /* by another try */
     assert_true(xseg_sim_failed());
@@ -417,14 +414,13 @@ TEST(external_memory_is_that_of_the_last_driver_query)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     struct xseg_allocator *other = NULL;
-    void *block = NULL;
 
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     assert_ok(env_try_open("expandable_segments:False", &other));
     void *theirs = env_alloc(other, 40 * MIB, NULL);
     void *ours = env_alloc(allocator, 20 * MIB, NULL);
     assert_true(now(allocator, "xseg_used_by_others_bytes{device=\"0\"}") < 0);
-    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     expect_metric(allocator, "xseg_used_by_others_bytes{device=\"0\"}", 40 * MIB);
     xseg_sim_advance(UINT64_C(3000000000));
     const double age = now(allocator, "xseg_used_by_others_age_seconds{device=\"0\"}");
@@ -500,8 +496,8 @@ TEST(the_file_has_the_page)
 
 static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
 {
-    env_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, strerror(error));
-    env_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, path);
+    assert_error(xseg_metrics_write(allocator, path), FILE, strerror(error));
+    assert_error(xseg_metrics_write(allocator, path), FILE, path);
 }
 
 TEST(a_place_that_cannot_be_written)

@@ -115,8 +115,7 @@ TEST(an_error_names_the_function_that_was_called)
     void *ptr = NULL;
     char other = 0;
 
-#define NAMED(function, ...) \
-    env_expect_error(function(__VA_ARGS__), XSEG_ERR_ARGUMENT, #function ": ")
+#define NAMED(function, ...) assert_error(function(__VA_ARGS__), ARGUMENT, #function ": ")
     struct xseg_request request = {sizeof(request), .bytes = 1};
     NAMED(xseg_alloc, NULL, 0, 1, NULL, &ptr);
     NAMED(xseg_alloc_with, NULL, &request, &ptr);
@@ -410,8 +409,8 @@ TEST(checkpoint_of_another_pool_is_rejected)
     env_context_push(0);
     assert_ok(xseg_sim_launch(NULL, UINT64_MAX));
     env_context_pop(0);
-    env_expect_error(xseg_pool_restore(env.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
-                     "used by other streams");
+    assert_error(xseg_pool_restore(env.pool, checkpoint, never_called, NULL), BUSY,
+                 "used by other streams");
     assert_int_equal(env_block(env.allocator, later).state, XSEG_BLOCK_ALLOCATED);
     env_free(env.allocator, later);
     REFUSED(&env, xseg_pool_restore(env.pool, checkpoint, never_called, NULL), XSEG_ERR_BUSY,
@@ -465,7 +464,6 @@ static int allowed_in_child(const struct env *env, struct xseg_checkpoint *check
 /* A child that was forked in a capture is refused everything, and its exit takes nothing away. */
 TEST(calls_of_a_child_forked_in_a_capture_fail)
 {
-    struct xseg_checkpoint *checkpoint = NULL;
     struct picture before;
     struct env env;
     int result = -1;
@@ -473,7 +471,7 @@ TEST(calls_of_a_child_forked_in_a_capture_fail)
 
     set_up(&env);
     assert_ok(xseg_sim_finish(env.stream));
-    assert_ok(xseg_pool_checkpoint(env.second, &checkpoint));
+    struct xseg_checkpoint *checkpoint = env_checkpoint(env.second);
     env_capture_begin(env.pool, env.stream);
     look(&env, &before);
     child = fork();
@@ -502,13 +500,10 @@ int cuDevicePrimaryCtxReset_v2(int device);
 static void expect_lost(struct xseg_allocator *allocator, const char *word)
 {
     const uint64_t calls = xseg_sim_calls(NULL);
-    void *ptr = NULL;
 
     for (unsigned i = 0; i < 100; i++)
-        env_expect_error(xseg_alloc(allocator, 0, (size_t)512 << i % 20, NULL, &ptr),
-                         XSEG_ERR_DEVICE_LOST, word);
-    assert_null(ptr);
-    env_expect_error(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST, word);
+        assert_error(env_try_alloc(allocator, (size_t)512 << i % 20, NULL), DEVICE_LOST, word);
+    assert_error(xseg_trim(allocator, NULL, NULL, NULL), DEVICE_LOST, word);
     assert_int_equal(xseg_sim_calls(NULL), calls);
 }
 
@@ -522,8 +517,8 @@ TEST(sticky_error_loses_the_device)
     void *b = env_alloc(allocator, 700, NULL);
     assert_ok(xseg_record_stream(allocator, a, side));
     assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
-    env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &c), XSEG_ERR_DEVICE_LOST,
-                     "cuMemCreate failed, CUDA_ERROR_ILLEGAL_ADDRESS");
+    assert_error(env_try_alloc(allocator, 100 * MIB, NULL), DEVICE_LOST,
+                 "cuMemCreate failed, CUDA_ERROR_ILLEGAL_ADDRESS");
     expect_lost(allocator, "device 0 is lost");
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
@@ -532,7 +527,7 @@ TEST(sticky_error_loses_the_device)
     assert_ok(xseg_alloc(allocator, 1, 100 * MIB, NULL, &c));
     env_free(allocator, c);
 
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated, 2 on ");
+    assert_error(xseg_close(allocator), BUSY, "blocks are allocated, 2 on ");
     env_free(allocator, a, b);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
     assert_ok(xseg_close(allocator)); /* a lost device keeps its memory */
@@ -542,10 +537,10 @@ TEST(sticky_error_loses_the_device)
 TEST(context_reset_loses_the_device)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:False");
-    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = NULL;
+    void *a = env_alloc(allocator, 5 * MIB, NULL);
 
     assert_int_equal(cuDevicePrimaryCtxReset_v2(0), 0);
-    assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &b), XSEG_ERR_DEVICE_LOST);
+    assert_int_equal(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_DEVICE_LOST);
     expect_lost(allocator, "device 0 is lost");
     env_free(allocator, a);
     assert_ok(xseg_close(allocator));
@@ -560,7 +555,7 @@ TEST(driver_shutdown_loses_the_device)
     assert_ok(xseg_sim_fail("cuStreamQuery", 1, DEINITIALIZED));
     assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST);
     expect_lost(allocator, "CUDA_ERROR_DEINITIALIZED");
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
     assert_ok(xseg_close(allocator));
 }
 
@@ -576,10 +571,9 @@ TEST(close_completes_after_an_error)
 TEST(failed_open_of_a_device_is_retried)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    void *ptr = NULL;
 
     assert_ok(xseg_sim_fail("cuMemMap", 1, ILLEGAL_ADDRESS));
-    assert_int_equal(xseg_alloc(allocator, 0, 512, NULL, &ptr), XSEG_ERR_DEVICE_LOST);
+    assert_int_equal(env_try_alloc(allocator, 512, NULL), XSEG_ERR_DEVICE_LOST);
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_ok(xseg_close(allocator));
 }
@@ -590,7 +584,7 @@ TEST(error_in_a_query_loses_the_device)
     for (unsigned is_known = 0; is_known < 2; is_known++) {
         struct xseg_allocator *allocator = env_open("expandable_segments:True");
         const xseg_stream side = env_stream();
-        void *pending = env_alloc(allocator, 5 * MIB, NULL), *ptr = NULL;
+        void *pending = env_alloc(allocator, 5 * MIB, NULL);
 
         env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
         /* A stream has a shortcut after its second request, and none after a configuration. */
@@ -602,8 +596,7 @@ TEST(error_in_a_query_loses_the_device)
         if (is_known == 0)
             assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
         assert_ok(xseg_sim_fail("cuEventQuery", 1, ILLEGAL_ADDRESS));
-        env_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
-                         "device 0 is lost");
+        assert_error(env_try_alloc(allocator, 6 * MIB, NULL), DEVICE_LOST, "device 0 is lost");
         assert_ok(xseg_close(allocator));
     }
 }
@@ -645,7 +638,7 @@ static void pending_goes_with_the_device(size_t bytes)
     assert_ok(xseg_record_stream(allocator, gone, side));
     env_free(allocator, gone);
     assert_ok(xseg_sim_fail("cuMemAlloc", 1, ILLEGAL_ADDRESS));
-    assert_int_equal(xseg_alloc(allocator, 0, 100 * MIB, NULL, &other), XSEG_ERR_DEVICE_LOST);
+    assert_int_equal(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_DEVICE_LOST);
 
     assert_ok(xseg_alloc(allocator, 1, 100 * MIB, NULL, &other));
     env_free(allocator, other);
@@ -653,7 +646,7 @@ static void pending_goes_with_the_device(size_t bytes)
     fault.nth = fault.every = 1;
     fault.error = 1;
     assert_ok(xseg_sim_fault_set(1, &fault));
-    env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuMemFree");
+    assert_error(xseg_close(allocator), DRIVER, "cuMemFree");
     assert_ok(xseg_sim_fault_set(1, NULL));
 
     assert_int_equal(xseg_free(allocator, gone), XSEG_ERR_NOT_ALLOCATED);

@@ -108,12 +108,10 @@ TEST(a_range_a_span_and_none_on_a_hit)
 
 TEST(nvtx_ranges_of_a_failed_request_end)
 {
-    void *block = NULL;
-
     struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     void *kept = env_alloc(allocator, 60 * MIB, NULL);
     forget();
-    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(more("fallback"), 1);
     assert_in_range(more("growth"), 2, 20);
     assert_int_equal(more("trim"), 1);

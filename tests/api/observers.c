@@ -44,13 +44,12 @@ static void note(struct recorder *recorder, const struct xseg_oom_info *oom)
 static bool free_one(void *context, const struct xseg_oom_info *oom)
 {
     struct recorder *recorder = context;
-    void *ptr = NULL;
 
     assert_int_equal(oom->attempt, recorder->asked);
     recorder->asked++;
     note(recorder, oom);
     if (recorder->nested != 0)
-        assert_int_equal(xseg_alloc(recorder->allocator, 0, recorder->nested, NULL, &ptr),
+        assert_int_equal(env_try_alloc(recorder->allocator, recorder->nested, NULL),
                          XSEG_ERR_NO_MEMORY);
     if (recorder->ends != 0)
         recorder->ended = xseg_observer_remove(recorder->allocator, recorder->ends);
@@ -152,11 +151,10 @@ TEST(observer_is_notified_until_the_request_fits)
 TEST(asking_is_bounded)
 {
     struct recorder recorder = {.allocator = env_open_mib(100, NULL), .always = true};
-    void *ptr = NULL;
 
     (void)observe(&recorder, false);
-    env_expect_error(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0, 120.00 MiB requested");
+    assert_error(env_try_alloc(recorder.allocator, 120 * MIB, NULL), NO_MEMORY,
+                 "out of memory on device 0, 120.00 MiB requested");
     assert_int_equal(recorder.asked, XSEG_LOW_MEMORY_CALLS_MAX);
     assert_int_equal(recorder.notified, 1);
     assert_int_equal(env_stats(recorder.allocator).num_ooms, 1);
@@ -168,10 +166,10 @@ TEST(out_of_memory_is_notified_with_its_message)
 {
     struct recorder recorder = {.allocator = env_open_mib(200, NULL)};
     char text[1024];
-    void *live = env_alloc(recorder.allocator, 150 * MIB, NULL), *ptr = NULL;
+    void *live = env_alloc(recorder.allocator, 150 * MIB, NULL);
 
     (void)observe(&recorder, false);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(recorder.allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_true(xseg_error_message(text, sizeof(text)) > 0);
     assert_int_equal(recorder.asked, 1);
     assert_int_equal(recorder.notified, 1);
@@ -184,10 +182,9 @@ TEST(out_of_memory_is_notified_with_its_message)
 TEST(nested_request_notifies_no_observer)
 {
     struct recorder recorder = {.allocator = env_open_mib(100, NULL), .nested = 300 * MIB};
-    void *ptr = NULL;
 
     (void)observe(&recorder, false);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, 200 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(recorder.allocator, 200 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.asked, 1);
     assert_int_equal(recorder.notified, 1);
     assert_int_equal(recorder.last.bytes, 200 * MIB);
@@ -198,10 +195,9 @@ TEST(nested_request_notifies_no_observer)
 TEST(rejection_is_notified_separately)
 {
     struct recorder recorder = {.allocator = env_open_mib(100, "throw_on_cudamalloc_oom:True")};
-    void *ptr = NULL;
 
     (void)observe(&recorder, false);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(recorder.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.rejected, 1);
     assert_int_equal(recorder.asked + recorder.notified, 0);
     assert_int_equal(env_stats(recorder.allocator).num_oom_rejections, 1);
@@ -214,10 +210,9 @@ TEST(a_rejection_is_no_entry)
 {
     struct recorder recorder = {.allocator =
                                     env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all")};
-    void *ptr = NULL;
 
     (void)observe(&recorder, true);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(recorder.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.entries, 0);
     history_expect(recorder.allocator, "");
     env_close(recorder.allocator);
@@ -229,12 +224,10 @@ TEST(observer_is_notified_during_a_capture)
     struct recorder recorder = {.allocator = env_open_mib(100, NULL)};
     struct xseg_pool *pool = env_pool(recorder.allocator);
     const xseg_stream stream = env_stream();
-    void *ptr = NULL;
 
     (void)observe(&recorder, false);
     env_capture_begin(pool, stream);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, stream, &ptr),
-                     XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(recorder.allocator, 120 * MIB, stream), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.asked, 1);
     assert_true(recorder.last.is_capturing);
     assert_ptr_equal(recorder.last.pool, pool);
@@ -250,15 +243,13 @@ TEST(removed_observer_is_not_called)
 {
     struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
     const uint64_t ended = observe(&first, false);
-    void *ptr = NULL;
 
     (void)observe(&second, false);
     assert_ok(xseg_observer_remove(first.allocator, ended));
-    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.asked + first.notified, 0);
     assert_int_equal(second.notified, 1);
-    env_expect_error(xseg_observer_remove(first.allocator, ended), XSEG_ERR_ARGUMENT,
-                     "observer does not exist");
+    assert_error(xseg_observer_remove(first.allocator, ended), ARGUMENT, "observer does not exist");
     env_close(first.allocator);
 }
 
@@ -266,14 +257,13 @@ TEST(removed_observer_is_not_called)
 TEST(observer_cannot_remove_itself)
 {
     struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
-    void *ptr = NULL;
 
     first.ends = observe(&first, false);
-    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.ended, XSEG_ERR_BUSY);
     first.asked = 0;
     first.ends = observe(&second, false);
-    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_ok(first.ended);
     assert_int_equal(second.asked, 0);
     env_close(first.allocator);
@@ -285,14 +275,14 @@ TEST(invalid_observers_are_rejected)
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
-    env_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
-                     "callbacks of the observer are NULL");
+    assert_error(xseg_observer_add(allocator, &observer, &id), ARGUMENT,
+                 "callbacks of the observer are NULL");
     observer.on_trace = trace;
     observer.struct_size = 3;
-    env_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT, "is unknown");
-    env_expect_error(xseg_observer_add(allocator, NULL, &id), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_observer_add(allocator, &observer, &id), ARGUMENT, "is unknown");
+    assert_error(xseg_observer_add(allocator, NULL, &id), ARGUMENT, "NULL");
     observer.struct_size = sizeof(observer);
-    env_expect_error(xseg_observer_add(allocator, &observer, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_observer_add(allocator, &observer, NULL), ARGUMENT, "NULL");
     assert_int_equal(xseg_observer_add(NULL, &observer, &id), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_observer_remove(NULL, 1), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_observer_remove(allocator, 0), XSEG_ERR_ARGUMENT);
@@ -315,7 +305,6 @@ static void expect_entries(const struct recorder *recorder, unsigned from, const
 TEST(everything_is_traced_in_order)
 {
     struct recorder recorder = {.allocator = env_open_mib(100, "expandable_segments:True")};
-    void *none = NULL;
 
     const uint64_t id = observe(&recorder, true);
     void *ptr = env_alloc(recorder.allocator, 5 * MIB, NULL);
@@ -329,7 +318,7 @@ TEST(everything_is_traced_in_order)
     env_empty_cache(recorder.allocator);
     expect_entries(&recorder, 4, "u");
     assert_int_equal(recorder.bytes[4], 20 * MIB);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, GIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(recorder.allocator, GIB, NULL), XSEG_ERR_NO_MEMORY);
     expect_entries(&recorder, 5, "o");
     assert_ok(xseg_config_set(recorder.allocator, "expandable_segments:False"));
     ptr = env_alloc(recorder.allocator, 5 * MIB, NULL);
@@ -681,7 +670,7 @@ TEST(growth_in_a_notification_is_counted)
     assert_ok(xseg_sim_fault_set(0, NULL));
     assert_non_null(mirror->ptr);
     expect_true(mirror);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(0));
+    assert_int_equal(env_reserved(allocator), xseg_sim_used(0));
     env_free(allocator, mirror->ptr);
     env_close(allocator);
     free(mirror);
@@ -730,16 +719,12 @@ TEST(capture_during_a_notification_stops_the_fallback_chain)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True,hard_limit_mb:70");
     struct mirror mirror = {.allocator = allocator, .pool = env_pool(allocator)};
-    struct xseg_observer observer = {sizeof(observer), .context = &mirror,
-                                     .on_unmap = free_in_a_capture};
     const xseg_stream side = env_stream();
-    void *ptr = NULL;
-    uint64_t id = 0;
 
     mirror.stream = env_stream();
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    (void)env_observe(allocator, .context = &mirror, .on_unmap = free_in_a_capture);
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
-    assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, side, &ptr), XSEG_ERR_LIMIT);
+    assert_int_equal(env_try_alloc(allocator, 50 * MIB, side), XSEG_ERR_LIMIT);
     assert_true(mirror.left > 0);
     assert_int_equal(env_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING_FREE);
     env_capture_end(mirror.pool, mirror.stream);
@@ -769,7 +754,7 @@ TEST(pauses_are_notified)
     expect_true(mirror);
     /* Work queued during the call blocks the release, and the same memory is reported again. */
     mirror->act = queue_work;
-    env_expect_error(xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "work");
+    assert_error(xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL), BUSY, "work");
     assert_int_equal(mirror->left, 2);
     assert_int_equal(mirror->came, 3);
     expect_true(mirror);
@@ -831,9 +816,7 @@ TEST(the_mirror_is_always_true)
         expect_true(mirror);
         assert_true(mirror->left > 10);
         (void)!xseg_pool_resume(mirror->pool);
-        for (unsigned i = 0; i < COUNT_OF(block); i++)
-            if (block[i] != NULL)
-                env_free(allocator, block[i]);
+        env_free_all(allocator, block, sizeof(block));
         env_close(allocator, stream[1]);
         free(mirror);
     }

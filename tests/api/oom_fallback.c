@@ -63,8 +63,7 @@ TEST(the_last_pages_are_small)
     for (unsigned i = 0; i < COUNT_OF(others); i++)
         others[i] = env_alloc(allocator, 1 * MIB, NULL);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
-    for (unsigned i = 0; i < COUNT_OF(others); i++)
-        env_free(allocator, others[i]);
+    env_free_all(allocator, others, sizeof(others));
     env_free(allocator, small[0], small[1], large);
     env_close(allocator);
 }
@@ -73,13 +72,12 @@ TEST(insufficient_idle_memory_is_not_remapped)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
-    void *live = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
+    void *live = env_alloc(allocator, 100 * MIB, NULL);
 
     void *idle = env_alloc(allocator, 60 * MIB, stream);
     env_free(allocator, idle);
     const uint64_t unmapped = xseg_sim_calls("cuMemUnmap");
-    env_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0");
+    assert_error(env_try_alloc(allocator, 150 * MIB, NULL), NO_MEMORY, "out of memory on device 0");
     /* Only the last step, which releases all idle memory, has unmapped. */
     assert_true(xseg_sim_calls("cuMemUnmap") - unmapped <= 1);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
@@ -147,8 +145,7 @@ TEST(held_pools_are_left_alone)
 
     inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
-    env_expect_error(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0");
+    assert_error(env_try_alloc(allocator, 40 * MIB, NULL), NO_MEMORY, "out of memory on device 0");
     assert_int_equal(env_block(allocator, inside).state, XSEG_BLOCK_CACHED);
     assert_ok(xseg_pool_release(pool));
     ptr = env_alloc(allocator, 40 * MIB, NULL);
@@ -166,8 +163,7 @@ TEST(full_page_is_replaced_by_small_pages)
     for (unsigned i = 0; i < COUNT_OF(small); i++)
         small[i] = env_alloc(allocator, 1 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemRelease") - 2, 1); /* two were the trial's */
-    for (unsigned i = 0; i < COUNT_OF(small); i++)
-        env_free(allocator, small[i]);
+    env_free_all(allocator, small, sizeof(small));
     env_close(allocator, stream);
 }
 
@@ -210,7 +206,7 @@ TEST(garbage_collection_releases_old_blocks)
     void *more = env_alloc(allocator, 90 * MIB, NULL);
     /* 60 + 70 + 76 + 80 MiB were above 250: the old one went, the young ones did not. */
     assert_int_equal(env_stats(allocator).num_device_free, 1);
-    env_expect_error(xseg_free(allocator, old), XSEG_ERR_NOT_ALLOCATED, "");
+    assert_error(xseg_free(allocator, old), NOT_ALLOCATED, "");
     assert_int_equal(env_block(allocator, young).state, XSEG_BLOCK_CACHED);
     env_free(allocator, ptr, more);
     env_close(allocator);
@@ -235,8 +231,7 @@ TEST(garbage_ages_by_requests)
     /* Ages 4, 2, 1, 1: the first two are no younger than the average. */
     live[2] = env_alloc(allocator, 100 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), (64 + 66 + 80 + 90 + 100) * MIB);
-    for (unsigned i = 0; i < COUNT_OF(live); i++)
-        env_free(allocator, live[i]);
+    env_free_all(allocator, live, sizeof(live));
     env_close(allocator);
 }
 
@@ -267,9 +262,7 @@ TEST(garbage_age_threshold_is_a_fraction)
         }
     }
     assert_int_equal(env_reserved(allocator), 1788870656);
-    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        if (ptr[i] != NULL)
-            env_free(allocator, ptr[i]);
+    env_free_all(allocator, ptr, sizeof(ptr));
     env_close(allocator, stream[1], stream[2]);
 }
 
@@ -314,8 +307,7 @@ TEST(ranges_may_be_shorter)
                              env_block(allocator, ptr[0]).segment_base);
         ptr[2] = env_alloc(allocator, 5 * GIB, NULL);
         assert_int_equal(env_block(allocator, ptr[2]).segment_bytes / MIB, 5120);
-        for (unsigned j = 0; j < COUNT_OF(ptr); j++)
-            env_free(allocator, ptr[j]);
+        env_free_all(allocator, ptr, sizeof(ptr));
         env_close(allocator);
     }
 }
@@ -323,14 +315,11 @@ TEST(ranges_may_be_shorter)
 /* A driver that has few addresses gets by with short ranges. */
 TEST(few_addresses_are_enough)
 {
-    void *ptr = NULL;
-
     struct xseg_allocator *allocator = env_open_sim(NULL, .address_bytes = 6 * GIB);
     void *small = env_alloc(allocator, 1000, NULL);
     void *large = env_alloc(allocator, 2 * GIB, NULL);
     assert_true(env_stats(allocator).address_bytes <= 6 * GIB);
-    env_expect_error(xseg_alloc(allocator, 0, 5 * GIB, NULL, &ptr), XSEG_ERR_NO_ADDRESSES,
-                     "cuMemAddressReserve");
+    assert_error(env_try_alloc(allocator, 5 * GIB, NULL), NO_ADDRESSES, "cuMemAddressReserve");
     env_free(allocator, small, large);
     env_close(allocator);
 }
@@ -384,7 +373,6 @@ TEST(segments_are_classic_without_addresses)
     struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 2 * GIB};
     struct xseg_allocator *allocator = NULL;
     char lines[1024] = "";
-    void *none = NULL;
 
     assert_ok(xseg_sim_reset(&settings));
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line,
@@ -403,7 +391,7 @@ TEST(segments_are_classic_without_addresses)
     assert_true(env_block(allocator, other).is_expandable);
     assert_int_equal(strlen(lines), said);
     /* A request larger than every range fails without memory pressure. */
-    env_expect_error(xseg_alloc(allocator, 0, 2 * GIB, NULL, &none), XSEG_ERR_NO_ADDRESSES, "");
+    assert_error(env_try_alloc(allocator, 2 * GIB, NULL), NO_ADDRESSES, "");
     env_free(allocator, ptr, other, small, large);
     env_close(allocator);
 }
@@ -415,7 +403,7 @@ TEST(failed_growth_keeps_its_addresses)
 
     (void)env_stats(allocator);
     assert_ok(xseg_sim_set_external_memory(0, 200 * MIB));
-    env_expect_error(xseg_alloc(allocator, 0, 50 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc(allocator, 50 * MIB, NULL), NO_MEMORY, "");
     assert_null(ptr);
     const uint64_t addresses = env_stats(allocator).address_bytes;
     assert_int_not_equal(addresses, 0);
@@ -452,12 +440,11 @@ TEST(a_growth_past_the_device_is_rejected)
 {
     struct xseg_allocator *allocator =
         env_open_mib(100, "expandable_segments:True,throw_on_cudamalloc_oom:True");
-    void *idle = env_alloc(allocator, 60 * MIB, NULL), *ptr = NULL;
+    void *idle = env_alloc(allocator, 60 * MIB, NULL);
 
     env_free(allocator, idle);
     const uint64_t calls = xseg_sim_calls("cuMemUnmap");
-    env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0");
+    assert_error(env_try_alloc(allocator, 120 * MIB, NULL), NO_MEMORY, "out of memory on device 0");
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls);
     assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
@@ -480,10 +467,9 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
         struct xseg_allocator *allocator = env_open_mib(200, config);
         struct xseg_scope where = {sizeof(where), .device = 0};
         struct xseg_limits limits = XSEG_LIMITS_INIT;
-        void *ptr = NULL;
 
-        env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                         "per_process_memory_fraction");
+        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
+                     "per_process_memory_fraction");
         assert_int_equal(env_stats(allocator).num_ooms, 1);
         assert_int_equal(env_stats(allocator).num_oom_rejections, 0);
         /* Without the limit the fraction of rejections is still that of the configuration. */
@@ -491,9 +477,9 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
         assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
         limits.fraction = 1;
         assert_ok(xseg_limits_set(allocator, &where, &limits));
-        env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                         "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
-                         "requested, limit 0.5 of the device");
+        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
+                     "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                     "requested, limit 0.5 of the device");
         assert_int_equal(env_stats(allocator).num_ooms, 1);
         assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
         assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
@@ -505,14 +491,14 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
         assert_ok(xseg_limits_set(allocator, &where, &limits));
         env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
         env_empty_cache(allocator);
-        env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                         "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
-                         "requested, limit 0 of the device");
+        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
+                     "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                     "requested, limit 0 of the device");
         assert_ok(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"));
         env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
         limits.rejection_fraction = 1.5;
-        env_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_ARGUMENT,
-                         "rejection_fraction is out of range, 1.5; ");
+        assert_error(xseg_limits_set(allocator, &where, &limits), ARGUMENT,
+                     "rejection_fraction is out of range, 1.5; ");
         env_close(allocator);
     }
 }
@@ -520,7 +506,7 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
 TEST(oom_error_lists_the_memory_by_use)
 {
     struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
-    void *live = env_alloc(allocator, 50 * MIB, NULL), *inside = NULL, *ptr = NULL;
+    void *live = env_alloc(allocator, 50 * MIB, NULL), *inside = NULL;
     const char *const word[] = {"100.00 MiB requested", "50.00 MiB allocated",
                                 "120.00 MiB cached by private pools", "10.00 MiB fragmented",
                                 "release unused private pools"};
@@ -529,8 +515,7 @@ TEST(oom_error_lists_the_memory_by_use)
     inside = env_alloc_in(allocator, pool, 120 * MIB, NULL);
     env_free(allocator, inside);
     for (unsigned i = 0; i < COUNT_OF(word); i++)
-        env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                         word[i]);
+        assert_error(env_try_alloc(allocator, 100 * MIB, NULL), NO_MEMORY, word[i]);
     env_free(allocator, live);
     env_close(allocator);
 }
@@ -549,7 +534,7 @@ TEST(oom_error_recommends_small_pages)
         env_free(allocator, block[0], block[2]);
         const xseg_status status = xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr);
         if (i == 0)
-            env_expect_error(status, XSEG_ERR_NO_MEMORY, "page_size:small");
+            assert_error(status, NO_MEMORY, "page_size:small");
         else
             assert_ok(status);
         if (ptr != NULL)
@@ -743,8 +728,7 @@ TEST(pages_of_other_pools_move)
 
     for (unsigned i = 0; i < COUNT_OF(small); i++)
         small[i] = env_alloc_in(allocator, pool, MIB, NULL);
-    for (unsigned i = 0; i < COUNT_OF(small); i++)
-        env_free(allocator, small[i]);
+    env_free_all(allocator, small, sizeof(small));
     assert_ok(xseg_pool_release(pool));
     const struct traces before = look(allocator);
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
@@ -839,8 +823,7 @@ TEST(step_releases_all_idle_memory)
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
         ptr[i] = env_alloc(allocator, 50 * MIB, NULL);
-    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        env_free(allocator, ptr[i]);
+    env_free_all(allocator, ptr, sizeof(ptr));
     ptr[0] = env_alloc(allocator, 120 * MIB, NULL);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(env_stats(allocator).num_sync_all_streams, 1);
@@ -866,14 +849,14 @@ TEST(a_capture_gets_what_the_device_has)
     struct xseg_allocator *allocator = env_open_mib(70, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *idle = env_alloc(allocator, 40 * MIB, NULL), *none = NULL;
+    void *idle = env_alloc(allocator, 40 * MIB, NULL);
 
     env_free(allocator, idle);
     env_capture_begin(pool, stream);
     const struct traces before = look(allocator);
     void *ptr = env_alloc(allocator, 25 * MIB, stream);
     assert_int_equal(env_reserved(allocator), 66 * MIB);
-    assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, stream, &none), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 30 * MIB, stream), XSEG_ERR_NO_MEMORY);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     assert_int_equal(env_block(allocator, idle).state, XSEG_BLOCK_CACHED);
     end_capture(allocator, pool, stream, ptr);
@@ -885,7 +868,7 @@ TEST(a_capture_finds_room)
     struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *idle = env_alloc(allocator, 60 * MIB, NULL), *none = NULL;
+    void *idle = env_alloc(allocator, 60 * MIB, NULL);
 
     /* While memory lasts, nothing goes, and nothing is waited for. */
     env_free(allocator, idle);
@@ -895,7 +878,7 @@ TEST(a_capture_finds_room)
     env_capture_end(pool, stream);
     assert_int_equal(env_reserved(allocator), 60 * MIB);
     idle = env_alloc(allocator, 60 * MIB, NULL);
-    assert_int_equal(xseg_alloc(allocator, 0, 70 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 70 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     env_free(allocator, idle);
     env_capture_begin(pool, stream);
     assert_int_equal(env_reserved(allocator), 0);
@@ -909,10 +892,10 @@ TEST(a_capture_waits_for_room)
     struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream busy = env_stream(), stream = env_stream();
-    void *cached = env_alloc(allocator, 40 * MIB, busy), *none = NULL;
+    void *cached = env_alloc(allocator, 40 * MIB, busy);
     void *pending = env_alloc(allocator, 40 * MIB, NULL);
 
-    assert_int_equal(xseg_alloc(allocator, 0, 70 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 70 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_ok(xseg_record_stream(allocator, pending, busy));
     assert_ok(xseg_sim_launch_on(busy, 1000000, (uintptr_t)cached, 40 * MIB));
     assert_ok(xseg_sim_launch_on(busy, 1000000, (uintptr_t)pending, 40 * MIB));
@@ -931,7 +914,7 @@ TEST(a_limit_counts_the_pages)
 {
     struct xseg_allocator *allocator =
         env_open_mib(1000, "expandable_segments:True,per_process_memory_fraction:0.12");
-    void *first = env_alloc(allocator, 85 * MIB, NULL), *none = NULL;
+    void *first = env_alloc(allocator, 85 * MIB, NULL);
 
     /* 100 MiB are mapped, of which 15 are the free tail; PyTorch refuses 100 + 30 > 120. */
     assert_int_equal(env_reserved(allocator), 100 * MIB);
@@ -944,8 +927,7 @@ TEST(a_limit_counts_the_pages)
      * here; small ones do for 30 MiB, and for no more. */
     assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.13"));
     first = env_alloc(allocator, 100 * MIB, NULL);
-    env_expect_error(xseg_alloc(allocator, 0, 31 * MIB, NULL, &none), XSEG_ERR_LIMIT,
-                     "per_process_memory_fraction");
+    assert_error(env_try_alloc(allocator, 31 * MIB, NULL), LIMIT, "per_process_memory_fraction");
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     second = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 130 * MIB);

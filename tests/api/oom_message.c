@@ -278,18 +278,18 @@ TEST(resume_error_begins_with_the_limit_or_device)
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     void *ptr = env_alloc(allocator, 120 * MIB, NULL);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0, 100.00 MiB requested; 120.00 MiB of 200.00 MiB "
-                     "used by this allocator; pool 1 is still paused, free memory and resume it "
-                     "again");
+    assert_error(xseg_pool_resume(pool), NO_MEMORY,
+                 "out of memory on device 0, 100.00 MiB requested; 120.00 MiB of 200.00 MiB "
+                 "used by this allocator; pool 1 is still paused, free memory and resume it "
+                 "again");
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:180"));
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "out of memory on device 0");
+    assert_error(xseg_pool_resume(pool), NO_MEMORY, "out of memory on device 0");
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:199"));
     env_free(allocator, ptr);
     ptr = env_alloc(allocator, 100 * MIB, NULL);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT,
-                     "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit "
-                     "199.00 MiB; 100.00 MiB of 200.00 MiB used by this allocator");
+    assert_error(xseg_pool_resume(pool), LIMIT,
+                 "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit "
+                 "199.00 MiB; 100.00 MiB of 200.00 MiB used by this allocator");
     env_free(allocator, ptr, inside);
     assert_ok(xseg_pool_resume(pool));
     env_close(allocator);
@@ -546,8 +546,7 @@ static xseg_status half_free_segments(struct play *play, size_t device_mib, cons
         idle[i] = env_alloc(play->allocator, 60 * MIB, NULL);
         keep(play, env_alloc(play->allocator, 30 * MIB, NULL));
     }
-    for (unsigned i = 0; i < COUNT_OF(idle); i++)
-        env_free(play->allocator, idle[i]);
+    env_free_all(play->allocator, idle, sizeof(idle));
     return ask(play, NULL, wanted);
 }
 
@@ -629,8 +628,7 @@ static xseg_status small_pieces(struct play *play, const char *config, size_t wa
         idle[i] = env_alloc(play->allocator, 24 * MIB, NULL);
         keep(play, env_alloc(play->allocator, 6 * MIB, NULL));
     }
-    for (unsigned i = 0; i < COUNT_OF(idle); i++)
-        env_free(play->allocator, idle[i]);
+    env_free_all(play->allocator, idle, sizeof(idle));
     return ask(play, NULL, wanted);
 }
 
@@ -667,8 +665,7 @@ static xseg_status shared_pages(struct play *play, const char *config, size_t wa
         idle[i] = env_alloc(play->allocator, 11 * MIB, NULL);
         keep(play, env_alloc(play->allocator, 9 * MIB, NULL));
     }
-    for (unsigned i = 0; i < COUNT_OF(idle); i++)
-        env_free(play->allocator, idle[i]);
+    env_free_all(play->allocator, idle, sizeof(idle));
     return ask(play, NULL, wanted);
 }
 

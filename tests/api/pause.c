@@ -78,7 +78,7 @@ TEST(pause_releases_memory_and_keeps_addresses)
     assert_int_equal(env_block(allocator, small).requested, 1000);
     assert_ok(xseg_pool_resume(pool));
     assert_int_equal(xseg_sim_used(0), used);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 64 * MIB);
+    assert_int_equal(env_reserved(allocator), 64 * MIB);
     assert_int_equal(env_stats(allocator).paused_bytes, 0);
     /* The device may use them again. */
     env_launch(allocator, NULL, large);
@@ -161,7 +161,7 @@ TEST(others_use_the_memory_meanwhile)
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     void *other = env_alloc(allocator, 120 * MIB, NULL);
     write_pattern(other, 120 * MIB, 2);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
+    assert_error(xseg_pool_resume(pool), NO_MEMORY, "still paused");
     assert_true(has_pattern(other, 120 * MIB, 2));
     /* Cached memory gives way. */
     env_free(allocator, other);
@@ -183,14 +183,14 @@ TEST(resume_without_memory_stays_paused)
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
     assert_ok(xseg_sim_set_external_memory(0, 300 * MIB));
     for (unsigned i = 0; i < 3; i++) {
-        env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
+        assert_error(xseg_pool_resume(pool), NO_MEMORY, "still paused");
         assert_int_equal(xseg_sim_used(0), 0);
     }
     assert_ok(xseg_sim_set_external_memory(0, 0));
     struct xseg_scope device = {sizeof(device), .device = 0};
     limits.hard_bytes = 100 * MIB;
     assert_ok(xseg_limits_set(allocator, &device, &limits));
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT, "limit");
+    assert_error(xseg_pool_resume(pool), LIMIT, "limit");
     limits.hard_bytes = UINT64_MAX;
     assert_ok(xseg_limits_set(allocator, &device, &limits));
     assert_true(is_there(name));
@@ -207,7 +207,6 @@ TEST(a_paused_pool_works_on_the_host_side)
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    struct xseg_checkpoint *checkpoint = NULL;
     void *keep = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     void *gone = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     void *small[2] = {env_alloc_in(allocator, pool, 600, NULL),
@@ -215,22 +214,20 @@ TEST(a_paused_pool_works_on_the_host_side)
     void *other = NULL;
 
     write_pattern(keep, 30 * MIB, 4);
-    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     const uint64_t calls = xseg_sim_calls(NULL);
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED,
-                     "xseg_pool_resume");
-    env_expect_error(env_try_alloc_in(allocator, pool, 500 * MIB, &other), XSEG_ERR_PAUSED,
-                     "paused");
-    env_expect_error(xseg_prewarm(allocator, &where, 100), XSEG_ERR_PAUSED, "paused");
+    assert_error(env_try_alloc_in(allocator, pool, 100, &other), PAUSED, "xseg_pool_resume");
+    assert_error(env_try_alloc_in(allocator, pool, 500 * MIB, &other), PAUSED, "paused");
+    assert_error(xseg_prewarm(allocator, &where, 100), PAUSED, "paused");
     assert_ok(xseg_route_begin(pool, NULL, NULL));
-    env_expect_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), XSEG_ERR_PAUSED, "paused");
+    assert_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), PAUSED, "paused");
     assert_ok(xseg_route_end(pool));
-    env_expect_error(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED, "paused");
-    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED, "paused");
+    assert_error(xseg_capture_begin(pool, stream), PAUSED, "paused");
+    assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), PAUSED, "paused");
     env_free(allocator, gone, small[1]);
-    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
+    assert_error(env_try_alloc_in(allocator, pool, 100, &other), PAUSED, "paused");
     struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released + done.kept_pool + done.kept_fragmented, 0);
@@ -254,22 +251,20 @@ TEST(work_that_is_queued_stands_in_the_way)
     const uint64_t used = xseg_sim_used(0);
 
     env_launch(allocator, own, ptr);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                     "has pending work");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "has pending work");
     assert_ok(xseg_sim_finish(own));
     assert_ok(xseg_record_stream(allocator, ptr, other));
     assert_ok(xseg_record_stream(allocator, ptr, third));
     for (unsigned i = 0; i < 2; i++) {
         env_launch(allocator, i == 0 ? third : other, ptr);
-        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                         "has pending work");
+        assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "has pending work");
         if (i == 0)
             assert_ok(xseg_sim_finish(third));
     }
     void *freed = env_alloc_in(allocator, pool, 5 * MIB, own);
     assert_ok(xseg_record_stream(allocator, freed, other));
     env_free(allocator, freed);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pending free");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "pending free");
     assert_int_equal(xseg_sim_used(0), used);
     /* The pool works on. */
     env_free(allocator, env_alloc_in(allocator, pool, 1000, own));
@@ -307,26 +302,25 @@ TEST(bad_input_changes_nothing)
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     char *name = new_name();
 
-    env_expect_error(xseg_pool_pause(NULL, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_pool_resume(NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), XSEG_ERR_ARGUMENT, "7");
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), XSEG_ERR_ARGUMENT,
-                     "file is NULL");
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), XSEG_ERR_ARGUMENT, "file is set");
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    assert_error(xseg_pool_pause(NULL, XSEG_KEEP_NOTHING, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_pool_resume(NULL), ARGUMENT, "NULL");
+    assert_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), ARGUMENT, "7");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), ARGUMENT, "file is NULL");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), ARGUMENT, "file is set");
+    assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
     /* A file that is there is not overwritten; a folder must be there. */
     FILE *file = fopen(name, "w");
     assert_non_null(file);
     assert_int_equal(fclose(file), 0);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_FILE, name);
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), FILE, name);
     assert_true(is_there(name));
     assert_int_equal(unlink(name), 0);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), XSEG_ERR_FILE,
-                     "no/such/folder/file");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), FILE,
+                 "no/such/folder/file");
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_PAUSED, "is paused");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), PAUSED, "is paused");
     assert_ok(xseg_pool_resume(pool));
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
     options.memory.alloc = alloc_nothing;
     options.memory.free = take_nothing;
     assert_ok(xseg_pool_create(allocator, 0, &options, &own));
@@ -346,8 +340,8 @@ TEST(classic_segments_cannot_be_paused)
     assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     void *mixed = env_alloc_in(allocator, classic, 30 * MIB, NULL);
-    env_expect_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
-                     "classic segments");
+    assert_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), UNSUPPORTED,
+                 "classic segments");
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     env_launch(allocator, NULL, old);
     env_launch(allocator, NULL, mixed);
@@ -368,14 +362,14 @@ TEST(graphs_stay_valid)
     env_capture_begin(pool, stream);
     assert_ok(xseg_alloc(allocator, 0, 30 * MIB, stream, &held));
     assert_ok(xseg_alloc(allocator, 0, 50 * MIB, stream, &temporary));
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "capture");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "capture");
     env_free(allocator, temporary);
     struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
     struct xseg_pool *other = env_pool(allocator);
     env_capture_begin(other, stream);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_BUSY, "capture");
+    assert_error(xseg_pool_resume(pool), BUSY, "capture");
     env_capture_end(other, stream);
     assert_ok(xseg_pool_resume(pool));
     /* Memory of a replay: the block, and the freed block. */
@@ -401,8 +395,7 @@ TEST(a_released_pool_is_forgotten_with_its_last_block)
     env_empty_cache(allocator);
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 30 * MIB, 5));
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), ARGUMENT, "pool has been released");
     env_free(allocator, ptr);
     pool = env_pool(allocator);
     ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -432,8 +425,8 @@ TEST(exportable_pool_stays_paused_if_the_driver_fails)
     *word = 7;
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 801));
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_UNSUPPORTED, "cuMemCreate failed");
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_error(xseg_pool_resume(pool), UNSUPPORTED, "cuMemCreate failed");
+    assert_int_equal(env_reserved(allocator), 0);
     assert_ok(xseg_pool_resume(pool));
     assert_int_equal(*word, 7);
     env_free(allocator, word);
@@ -456,7 +449,7 @@ TEST(failed_resume_retains_no_memory)
     for (unsigned i = 0; i < COUNT_OF(call); i++) {
         fault.call = call[i];
         assert_ok(xseg_sim_fault_set(0, &fault));
-        env_expect_error(xseg_pool_resume(pool), XSEG_ERR_DRIVER, "still paused");
+        assert_error(xseg_pool_resume(pool), DRIVER, "still paused");
         assert_ok(xseg_sim_fault_set(0, NULL));
         assert_int_equal(xseg_sim_used(0), 0);
         assert_int_equal(env_stats(allocator).physical_bytes, 0);
@@ -475,7 +468,7 @@ TEST(an_empty_pool_can_be_paused)
     void *other = NULL;
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
-    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
+    assert_error(env_try_alloc_in(allocator, pool, 100, &other), PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, env_alloc_in(allocator, pool, 100, NULL));
     env_close(allocator);
@@ -529,8 +522,7 @@ TEST(half_of_the_pools_pause_while_the_others_serve)
     }
     assert_true(has_pattern(stays, HALF, 1000));
     free(name);
-    for (unsigned i = 0; i < PIECES; i++)
-        env_free(allocator, goes[i]);
+    env_free_all(allocator, goes, PIECES * sizeof(*goes));
     env_free(allocator, stays);
     xseg_sim_finish_all();
     env_close(allocator, serving);
@@ -738,10 +730,9 @@ TEST(paths_without_a_file_name_are_rejected)
     write_file("file");
     assert_int_equal(symlink("nowhere", link), 0);
     for (unsigned i = 0; i < COUNT_OF(names); i++)
-        env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, names[i]), XSEG_ERR_FILE,
-                         names[i]);
-    env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, link), XSEG_ERR_FILE, "exists");
-    env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, "file"), XSEG_ERR_FILE, "exists");
+        assert_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, names[i]), FILE, names[i]);
+    assert_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, link), FILE, "exists");
+    assert_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, "file"), FILE, "exists");
     assert_int_not_equal(access("nowhere", F_OK), 0);
     remove_own("file");
     assert_int_equal(unlink(link), 0);

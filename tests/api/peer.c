@@ -312,7 +312,7 @@ TEST(peer_access_survives_a_failed_close)
 
         assert_ok(xseg_peer_allow(allocator, 0, 1));
         assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
-        env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
+        assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
         /* The driver refuses to enable it again: so the pair is allowed anew. */
         if (refused != 0) {
             struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
@@ -349,14 +349,12 @@ TEST(invalid_peers_are_rejected)
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     void *block = take_on(allocator, 0, 3 * MIB);
 
-    env_expect_error(xseg_peer_allow(NULL, 0, 1), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_peer_allow(allocator, 0, 3), XSEG_ERR_ARGUMENT,
-                     "device 3 does not exist");
-    env_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT,
-                     "device -1 does not exist");
-    env_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "same device");
-    env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_UNSUPPORTED,
-                     "device 1 cannot access memory of device 0");
+    assert_error(xseg_peer_allow(NULL, 0, 1), ARGUMENT, "NULL");
+    assert_error(xseg_peer_allow(allocator, 0, 3), ARGUMENT, "device 3 does not exist");
+    assert_error(xseg_peer_allow(allocator, -1, 1), ARGUMENT, "device -1 does not exist");
+    assert_error(xseg_peer_allow(allocator, 1, 1), ARGUMENT, "same device");
+    assert_error(xseg_peer_allow(allocator, 0, 1), UNSUPPORTED,
+                 "device 1 cannot access memory of device 0");
     assert_false(reaches(1, block));
     env_free(allocator, block);
     env_close(allocator);
@@ -372,8 +370,7 @@ TEST(excess_peers_are_rejected)
     for (int owner = 1; owner < 9; owner++)
         assert_ok(xseg_peer_allow(allocator, owner, 0));
     void *block = take_on(allocator, 9, 3 * MIB);
-    env_expect_error(xseg_peer_allow(allocator, 9, 0), XSEG_ERR_UNSUPPORTED,
-                     "CUDA_ERROR_TOO_MANY_PEERS");
+    assert_error(xseg_peer_allow(allocator, 9, 0), UNSUPPORTED, "CUDA_ERROR_TOO_MANY_PEERS");
     assert_false(reaches(0, block));
     env_free(allocator, block);
     env_close(allocator);
@@ -402,8 +399,8 @@ TEST(failed_peer_access_changes_nothing)
     env_free(allocator, take_on(allocator, 1, 1000)); /* so that the device is open */
     for (uint64_t nth = 1; nth <= 4; nth++) {
         fail_set_access(nth, 0);
-        env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
-                         "device 1 has the same access as before");
+        assert_error(xseg_peer_allow(allocator, 0, 1), DRIVER,
+                     "device 1 has the same access as before");
         assert_false(reaches(1, first) || reaches(1, (char *)first + 48 * MIB));
         assert_false(reaches(1, small));
         assert_true(reaches_all(0, first, 50 * MIB) && reaches(0, small));
@@ -425,8 +422,7 @@ TEST(failed_peer_access_changes_nothing)
     assert_false(reaches(1, later));
     /* The driver refuses the undo as well. */
     fail_set_access(2, 1);
-    env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
-                     "device 1 keeps access to some memory");
+    assert_error(xseg_peer_allow(allocator, 0, 1), DRIVER, "device 1 keeps access to some memory");
     assert_ok(xseg_sim_fault_set(0, NULL));
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_true(reaches_all(1, first, 50 * MIB) && reaches_all(1, later, 100 * MIB));

@@ -77,10 +77,8 @@ TEST(every_mapped_byte_is_named_once)
     list = (struct list){.most = 1};
     assert_ok(xseg_for_each_mapping(allocator, NULL, keep, &list));
     assert_int_equal(list.count, 1);
-    env_expect_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "visit");
-    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        env_free(allocator, ptr[i]);
+    assert_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), ARGUMENT, "visit");
+    env_free_all(allocator, ptr, sizeof(ptr));
     env_close(allocator);
 }
 
@@ -153,9 +151,9 @@ TEST(pinned_pages_of_a_freed_block_stay_mapped)
     assert_ok(xseg_unpin(allocator, ptr + 150 * MIB, 1));
     assert_int_equal(env_trim(allocator).kept_pinned, 62 * MIB);
     assert_ok(xseg_unpin(allocator, ptr + 150 * MIB, 1));
-    env_expect_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_ERR_ARGUMENT, "pinned");
+    assert_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), ARGUMENT, "pinned");
     assert_int_equal(env_trim(allocator).released, 20 * MIB);
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
+    assert_error(xseg_close(allocator), BUSY, "pinned");
     assert_ok(xseg_unpin(allocator, ptr + 59 * MIB, 2 * MIB));
     assert_ok(xseg_unpin(allocator, small, 1000));
     env_close(allocator);
@@ -172,8 +170,7 @@ TEST(pinned_pages_are_not_stolen)
     char *pinned = env_alloc(allocator, 160 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned + 70 * MIB, MIB));
     env_free(allocator, pinned);
-    env_expect_error(xseg_alloc(allocator, 0, 190 * MIB, other, &ptr), XSEG_ERR_NO_MEMORY,
-                     "pinned");
+    assert_error(env_try_alloc(allocator, 190 * MIB, other), NO_MEMORY, "pinned");
     assert_ok(xseg_alloc(allocator, 0, 180 * MIB, other, &ptr));
     const struct list left = mappings(allocator, NULL);
     assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
@@ -228,11 +225,11 @@ TEST(a_pinned_pool_is_not_paused)
 
     assert_ok(xseg_pin(allocator, ptr, 1));
     env_free(allocator, ptr);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pinned");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "pinned");
     assert_ok(xseg_unpin(allocator, ptr, 1));
     ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    env_expect_error(xseg_pin(allocator, ptr, 1), XSEG_ERR_PAUSED, "paused");
+    assert_error(xseg_pin(allocator, ptr, 1), PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, ptr);
     env_close(allocator);
@@ -244,22 +241,20 @@ TEST(pins_outside_a_block_are_rejected)
     char *ptr = env_alloc(allocator, 30 * MIB, NULL);
     int local = 0;
 
-    env_expect_error(xseg_pin(NULL, ptr, 1), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_pin(allocator, NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "bytes is 0");
-    env_expect_error(xseg_pin(allocator, ptr, SIZE_MAX), XSEG_ERR_ARGUMENT,
-                     "exceeds the address space");
-    env_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
-    env_expect_error(xseg_pin(allocator, ptr + 1, 30 * MIB), XSEG_ERR_ARGUMENT,
-                     "size exceeds the block");
-    env_expect_error(xseg_pin(allocator, ptr + 31 * MIB, 1), XSEG_ERR_NOT_ALLOCATED,
-                     "not in an allocated block");
-    env_expect_error(xseg_unpin(allocator, ptr, 1), XSEG_ERR_ARGUMENT, "pinned");
-    env_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
-    env_expect_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), XSEG_ERR_ARGUMENT, "segment");
+    assert_error(xseg_pin(NULL, ptr, 1), ARGUMENT, "NULL");
+    assert_error(xseg_pin(allocator, NULL, 1), ARGUMENT, "NULL");
+    assert_error(xseg_pin(allocator, ptr, 0), ARGUMENT, "bytes is 0");
+    assert_error(xseg_pin(allocator, ptr, SIZE_MAX), ARGUMENT, "exceeds the address space");
+    assert_error(xseg_pin(allocator, &local, 1), NOT_ALLOCATED, "not in memory");
+    assert_error(xseg_pin(allocator, ptr + 1, 30 * MIB), ARGUMENT, "size exceeds the block");
+    assert_error(xseg_pin(allocator, ptr + 31 * MIB, 1), NOT_ALLOCATED,
+                 "not in an allocated block");
+    assert_error(xseg_unpin(allocator, ptr, 1), ARGUMENT, "pinned");
+    assert_error(xseg_unpin(allocator, &local, 1), NOT_ALLOCATED, "not in memory");
+    assert_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), ARGUMENT, "segment");
     /* Part of it is pinned: nothing changes. */
     assert_ok(xseg_pin(allocator, ptr, MIB));
-    env_expect_error(xseg_unpin(allocator, ptr, 3 * MIB), XSEG_ERR_ARGUMENT, "pinned");
+    assert_error(xseg_unpin(allocator, ptr, 3 * MIB), ARGUMENT, "pinned");
     assert_ok(xseg_unpin(allocator, ptr, MIB));
     env_free(allocator, ptr);
     env_close(allocator);
@@ -329,16 +324,16 @@ TEST(a_pin_keeps_the_pages_until_the_close)
     assert_ok(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset));
     env_free(allocator, block);
     env_empty_cache(allocator);
-    uint64_t reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    uint64_t reserved = env_reserved(allocator);
     assert_int_equal(reserved, 40 * MIB);
     expect_registered(fd, 0, 40 * MIB);
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
+    assert_error(xseg_close(allocator), BUSY, "pinned");
     assert_ok(xseg_dmabuf_close(allocator, fd));
     assert_int_equal(fcntl(fd, F_GETFD), -1);
-    env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT,
-                     "fd is not a pinned descriptor of xseg_dmabuf_open(),");
+    assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT,
+                 "fd is not a pinned descriptor of xseg_dmabuf_open(),");
     env_empty_cache(allocator);
-    reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    reserved = env_reserved(allocator);
     assert_int_equal(reserved, 0);
     env_close(allocator);
 }
@@ -360,13 +355,12 @@ TEST(invalid_input_is_rejected_with_its_page)
                  "not in memory of this allocator");
     (void)snprintf(text, sizeof(text), "address is not mapped, %p", (void *)(block + 40 * MIB));
     expect_error(allocator, block, 50 * MIB, XSEG_ERR_NOT_ALLOCATED, text);
-    env_expect_error(xseg_dmabuf_open(allocator, block, 1, 8, &fd, &offset), XSEG_ERR_ARGUMENT,
-                     "unknown flags, 0x8");
-    env_expect_error(xseg_dmabuf_open(allocator, block, 1, 0, NULL, &offset), XSEG_ERR_ARGUMENT,
-                     "fd is NULL");
+    assert_error(xseg_dmabuf_open(allocator, block, 1, 8, &fd, &offset), ARGUMENT,
+                 "unknown flags, 0x8");
+    assert_error(xseg_dmabuf_open(allocator, block, 1, 0, NULL, &offset), ARGUMENT, "fd is NULL");
     /* Nothing here maps memory over PCIe. */
-    env_expect_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
-                     XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
+    assert_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
+                 UNSUPPORTED, "cuMemGetHandleForAddressRange");
     assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     char *paused = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -438,7 +432,7 @@ TEST(killed_process_leaves_no_descriptors)
     assert_int_equal(write(process.socket, "g", 1), 1);
     assert_true(process_answer(&process));
     assert_ok(env_try_open(NULL, &own));
-    assert_int_equal(xseg_alloc(own, 0, 1000 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(own, 1000 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(kill(process.pid, SIGKILL), 0);
     assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
     assert_true(WIFSIGNALED(result));
@@ -470,9 +464,9 @@ TEST(a_forked_child_has_descriptors_and_no_calls)
     assert_int_equal(result, 0);
     env_free(allocator, block);
     env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
     assert_ok(xseg_dmabuf_close(allocator, fd));
     env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_reserved(allocator), 0);
     env_close(allocator);
 }

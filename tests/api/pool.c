@@ -23,17 +23,17 @@ TEST(the_latest_route_that_accepts_serves)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
-    struct xseg_pool *one = env_pool_with(allocator, NULL), *all = env_pool_with(allocator, NULL);
+    struct xseg_pool *one = env_pool(allocator), *all = env_pool(allocator);
     void *ptr[4];
 
     assert_ok(xseg_route_begin(all, NULL, NULL));
     assert_ok(xseg_route_begin(one, is_this, stream));
-    env_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_BUSY, "already");
+    assert_error(xseg_route_begin(one, NULL, NULL), BUSY, "already");
     ptr[0] = env_alloc(allocator, 100, stream);
     ptr[1] = env_alloc(allocator, 100, NULL);
     ptr[2] = env_alloc_in(allocator, all, 100, NULL);
     assert_ok(xseg_route_end(all));
-    env_expect_error(xseg_route_end(all), XSEG_ERR_ARGUMENT, "route is not active");
+    assert_error(xseg_route_end(all), ARGUMENT, "route is not active");
     ptr[3] = env_alloc(allocator, 100, NULL);
     assert_ptr_equal(env_block(allocator, ptr[0]).pool, one);
     assert_ptr_equal(env_block(allocator, ptr[1]).pool, all);
@@ -42,12 +42,10 @@ TEST(the_latest_route_that_accepts_serves)
     /* A route retains its pool, and prevents a close. */
     assert_ok(xseg_pool_release(one));
     env_free(allocator, env_alloc(allocator, 100, stream));
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "route");
+    assert_error(xseg_close(allocator), BUSY, "route");
     assert_ok(xseg_route_end(one));
-    env_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
-    for (unsigned i = 0; i < 4; i++)
-        env_free(allocator, ptr[i]);
+    assert_error(xseg_route_begin(one, NULL, NULL), ARGUMENT, "pool has been released");
+    env_free_all(allocator, ptr, 4 * sizeof(*ptr));
     assert_ok(xseg_pool_release(all));
     env_close(allocator, stream);
 }
@@ -64,10 +62,9 @@ TEST(a_released_pool_is_not_prewarmed)
 
         assert_ok(xseg_prewarm(allocator, &where, MIB));
         assert_ok(xseg_pool_release(where.pool));
-        env_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
-                         "pool has been released");
+        assert_error(xseg_prewarm(allocator, &where, MIB), ARGUMENT, "pool has been released");
         env_empty_cache(allocator);
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(env_reserved(allocator), 0);
         env_close(allocator);
     }
 }
@@ -81,7 +78,7 @@ TEST(a_pool_has_a_limit_of_its_own)
     env_free(allocator, outside);
     void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     struct xseg_request request = {sizeof(request), .pool = pool, .bytes = 11 * MIB};
-    env_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of pool 1");
+    assert_error(xseg_alloc_with(allocator, &request, &b), LIMIT, "of pool 1");
     /* Requests that fit on its pages are served; no other cache was released. */
     b = env_alloc_in(allocator, pool, 10 * MIB, NULL);
     const struct xseg_statistics stats = pool_stats(allocator, pool);
@@ -90,7 +87,7 @@ TEST(a_pool_has_a_limit_of_its_own)
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].peak, 40 * MIB);
     assert_int_equal(stats.allocation[XSEG_STAT_LARGE].current, 2);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 80 * MIB);
+    assert_int_equal(env_reserved(allocator), 80 * MIB);
     assert_int_equal(env_stats(allocator).num_ooms, 1);
     env_free(allocator, a, b);
     env_close(allocator);
@@ -126,10 +123,10 @@ TEST(fallback_pool_serves_under_memory_pressure)
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, ptr);
     /* No memory for private pools, and none after the release: then its memory is released. */
-    request.pool = other = env_pool_with(allocator, NULL);
+    request.pool = other = env_pool(allocator);
     request.bytes = 30 * MIB;
-    env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0");
+    assert_error(xseg_alloc_with(allocator, &request, &ptr), NO_MEMORY,
+                 "out of memory on device 0");
     assert_ok(xseg_pool_release(pool));
     ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_null(env_block(allocator, ptr).pool);
@@ -152,33 +149,31 @@ TEST(sentences_name_the_pool)
     struct xseg_allocator *allocator = env_open(NULL);
     char name[XSEG_POOL_NAME_MAX + 1] = "kv cache";
     struct xseg_pool *named = make_named(allocator, name), *other = make_named(allocator, "");
-    struct xseg_pool *third = env_pool_with(allocator, NULL);
-    struct xseg_checkpoint *checkpoint = NULL;
+    struct xseg_pool *third = env_pool(allocator);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     void *ptr = NULL;
 
     memset(name, 'x', sizeof(name));
-    env_expect_error(xseg_route_end(named), XSEG_ERR_ARGUMENT,
-                     "route is not active, pool \"kv cache\"");
-    env_expect_error(xseg_route_end(other), XSEG_ERR_ARGUMENT, "route is not active, pool 2");
-    env_expect_error(xseg_capture_end(third), XSEG_ERR_ARGUMENT, "capture is not active, pool 3");
+    assert_error(xseg_route_end(named), ARGUMENT, "route is not active, pool \"kv cache\"");
+    assert_error(xseg_route_end(other), ARGUMENT, "route is not active, pool 2");
+    assert_error(xseg_capture_end(third), ARGUMENT, "capture is not active, pool 3");
     assert_ok(xseg_route_begin(named, NULL, NULL));
-    env_expect_error(xseg_route_begin(named, NULL, NULL), XSEG_ERR_BUSY,
-                     "route is already active, pool \"kv cache\"");
+    assert_error(xseg_route_begin(named, NULL, NULL), BUSY,
+                 "route is already active, pool \"kv cache\"");
     assert_ok(xseg_route_end(named));
-    assert_ok(xseg_pool_checkpoint(named, &checkpoint));
-    env_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "checkpoint is of another pool, pool \"kv cache\"; restore pool 2");
+    struct xseg_checkpoint *checkpoint = env_checkpoint(named);
+    assert_error(xseg_pool_restore(other, checkpoint, NULL, NULL), ARGUMENT,
+                 "checkpoint is of another pool, pool \"kv cache\"; restore pool 2");
     xseg_checkpoint_destroy(checkpoint);
-    env_expect_error(xseg_pool_resume(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
+    assert_error(xseg_pool_resume(named), ARGUMENT, "pool \"kv cache\" is not");
     assert_ok(xseg_pool_pause(named, XSEG_KEEP_NOTHING, NULL));
-    env_expect_error(env_try_alloc_in(allocator, named, 1, &ptr), XSEG_ERR_PAUSED,
-                     "pool is paused, \"kv cache\"; ");
+    assert_error(env_try_alloc_in(allocator, named, 1, &ptr), PAUSED,
+                 "pool is paused, \"kv cache\"; ");
     assert_ok(xseg_pool_resume(named));
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = third};
     limits.soft_bytes = limits.hard_bytes = MIB;
-    env_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_UNSUPPORTED,
-                     "pool 3 has no soft_bytes");
+    assert_error(xseg_limits_set(allocator, &where, &limits), UNSUPPORTED,
+                 "pool 3 has no soft_bytes");
     env_close(allocator);
 }
 
@@ -191,17 +186,16 @@ TEST(a_name_has_an_end)
     memset(name, 'n', sizeof(name));
     struct xseg_pool_options options = {sizeof(options), .name = name};
     /* Not terminated: at most the limit is read. */
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                     "at most 63 bytes");
+    assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "at most 63 bytes");
     assert_null(pool);
     name[XSEG_POOL_NAME_MAX] = '\0';
     pool = env_pool_with(allocator, &options);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "nnn\" is not paused");
+    assert_error(xseg_pool_resume(pool), ARGUMENT, "nnn\" is not paused");
     /* A caller that knows no names. */
     options.struct_size = offsetof(struct xseg_pool_options, name);
     memset(name, 'n', sizeof(name));
     pool = env_pool_with(allocator, &options);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "pool 2 is not paused");
+    assert_error(xseg_pool_resume(pool), ARGUMENT, "pool 2 is not paused");
     env_close(allocator);
 }
 
@@ -245,17 +239,17 @@ TEST(a_pool_stands_on_its_owners_functions)
     struct xseg_pool_options options = {sizeof(options),
                                         .memory = (struct xseg_pool_memory){own_alloc, NULL, &own}};
     struct xseg_pool *pool = NULL;
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT, "free");
+    assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "free");
     options.memory.free = own_free;
     pool = env_pool_with(allocator, &options);
 
     own.refuses = true;
     struct xseg_request request = {sizeof(request), .pool = pool, .bytes = 1 * MIB};
-    env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_NO_MEMORY,
-                     "memory functions of pool 1 returned no memory");
+    assert_error(xseg_alloc_with(allocator, &request, &c), NO_MEMORY,
+                 "memory functions of pool 1 returned no memory");
     own.refuses = false;
     own.skew = 64;
-    env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "aligned");
+    assert_error(xseg_alloc_with(allocator, &request, &c), ARGUMENT, "aligned");
     assert_int_equal(own.given, own.taken);
     own.skew = 0;
     void *a = env_alloc_in(allocator, pool, 1 * MIB, NULL);
@@ -264,7 +258,7 @@ TEST(a_pool_stands_on_its_owners_functions)
     assert_ptr_equal(b, own.memory + MIB);
     assert_false(env_block(allocator, a).is_expandable);
     /* The function gives an address that is in use: that would be two blocks in one place. */
-    env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "in use");
+    assert_error(xseg_alloc_with(allocator, &request, &c), ARGUMENT, "in use");
     env_free(allocator, a);
     assert_ptr_equal(env_alloc_in(allocator, pool, MIB / 2, NULL), own.memory);
     env_free(allocator, own.memory);
@@ -298,7 +292,7 @@ static void expect_no_shortage(const struct xseg_pool_options *options, xseg_sta
     env_free(allocator, a);
     env_capture_begin(captured, stream);
     env_capture_end(captured, stream);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 160 * MIB);
+    assert_int_equal(env_reserved(allocator), 160 * MIB);
     env_free(allocator, b);
     env_close(allocator, stream);
 }
@@ -351,8 +345,7 @@ static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool 
 static void restore_and_compare(const char *config)
 {
     struct xseg_allocator *allocator = env_open(config);
-    struct xseg_pool *pool = env_pool_with(allocator, NULL);
-    struct xseg_checkpoint *checkpoint = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
     struct notified notified = {0, 0};
     void *first[6], *later[6];
     bool exactly = false;
@@ -365,7 +358,7 @@ static void restore_and_compare(const char *config)
     assert_true(exactly);
     assert_ok(xseg_pool_check_live(pool, live, 3, &exactly));
     assert_false(exactly);
-    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     const struct xseg_statistics then = pool_stats(allocator, pool);
 
     /* Another state: blocks freed, others allocated across the places of the first. */
@@ -383,7 +376,7 @@ static void restore_and_compare(const char *config)
     assert_int_equal(now.allocated_bytes[XSEG_STAT_ALL].current,
                      then.allocated_bytes[XSEG_STAT_ALL].current);
     expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
-    env_expect_error(xseg_free(allocator, first[1]), XSEG_ERR_NOT_ALLOCATED, "cached");
+    assert_error(xseg_free(allocator, first[1]), NOT_ALLOCATED, "cached");
     /* Of the restore, the blocks that are live again count as allocated, and no others. */
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6 + 6 + 4);
 
@@ -410,25 +403,21 @@ TEST(failed_restore_changes_nothing)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream();
-    struct xseg_pool *pool = env_pool_with(allocator, NULL),
-                     *other = env_pool_with(allocator, NULL);
-    struct xseg_checkpoint *checkpoint = NULL;
+    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
     void *a = env_alloc_in(allocator, pool, 5 * MIB, NULL),
          *b = env_alloc_in(allocator, pool, 5 * MIB, NULL);
     bool exactly = false;
 
-    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
-    env_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "another pool");
-    env_expect_error(xseg_pool_restore(pool, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
+    assert_error(xseg_pool_restore(other, checkpoint, NULL, NULL), ARGUMENT, "another pool");
+    assert_error(xseg_pool_restore(pool, NULL, NULL, NULL), ARGUMENT, "NULL");
     assert_ok(xseg_sim_launch(side, UINT64_MAX));
     assert_ok(xseg_record_stream(allocator, a, side));
-    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "used by");
+    assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY, "used by");
     env_free(allocator, a);
-    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                     "pending free");
+    assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY, "pending free");
     struct xseg_checkpoint *second = NULL;
-    env_expect_error(xseg_pool_checkpoint(pool, &second), XSEG_ERR_BUSY, "pending free");
+    assert_error(xseg_pool_checkpoint(pool, &second), BUSY, "pending free");
     assert_ok(xseg_pool_check_live(pool, &b, 1, &exactly));
     assert_true(exactly);
     assert_ok(xseg_sim_finish(side));
@@ -443,18 +432,17 @@ TEST(failed_restore_changes_nothing)
 TEST(partly_released_memory_is_not_restored)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    struct xseg_pool *pool = env_pool_with(allocator, NULL);
-    struct xseg_checkpoint *checkpoint = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
 
-    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     env_free(allocator, block);
     void *first = env_alloc_in(allocator, pool, 10 * MIB, NULL);
     assert_ptr_equal(first, block);
     const struct xseg_trim_result done = env_trim_pool(allocator, pool);
     assert_int_equal(done.released, 40 * MIB);
-    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                     "memory of the checkpoint has been released");
+    assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY,
+                 "memory of the checkpoint has been released");
     assert_int_equal(env_block(allocator, first).bytes, 10 * MIB);
     /* With memory in the same place it can be restored. */
     env_free(allocator, env_alloc_in(allocator, pool, 50 * MIB, NULL));
@@ -652,8 +640,7 @@ TEST(pools_that_are_released_first_end_as_well)
             assert_ok(xseg_pool_release(pool));
             assert_ptr_equal(env_block(allocator, ptr[i]).pool, pool);
         }
-        for (unsigned i = 0; i < 200; i++)
-            env_free(allocator, ptr[i]);
+        env_free_all(allocator, ptr, 200 * sizeof(*ptr));
         for (unsigned i = 0; i < 200; i++)
             assert_ok(xseg_pool_release(env_pool(allocator)));
         if (round == 4)
@@ -732,18 +719,15 @@ TEST(a_released_pool_serves_no_requests)
     assert_ok(xseg_stats_get(allocator, &where, &stats));
     assert_true(stats.physical_bytes > 0);
     assert_ok(xseg_limits_set(allocator, &where, &limits));
-    env_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
-    env_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
-    env_expect_error(env_try_alloc_in(allocator, pool, 100, &ptr), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
-    env_expect_error(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
-    env_expect_error(xseg_route_end(pool), XSEG_ERR_ARGUMENT, "route is not active");
-    env_expect_error(xseg_pool_checkpoint(pool, &checkpoint), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    assert_error(xseg_pool_retain(pool), ARGUMENT, "pool has been released");
+    assert_error(xseg_pool_release(pool), ARGUMENT, "pool has been released");
+    assert_error(env_try_alloc_in(allocator, pool, 100, &ptr), ARGUMENT, "pool has been released");
+    assert_error(xseg_route_begin(pool, NULL, NULL), ARGUMENT, "pool has been released");
+    assert_error(xseg_route_end(pool), ARGUMENT, "route is not active");
+    assert_error(xseg_pool_checkpoint(pool, &checkpoint), ARGUMENT, "pool has been released");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), ARGUMENT,
+                 "pool has been released");
+    assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
     env_close(allocator);
 }
 
@@ -881,29 +865,27 @@ TEST(address_without_a_cached_block_is_rejected)
         assert_ok(xseg_record_stream(allocator, pending, side));
         assert_ok(xseg_sim_launch(side, UINT64_MAX));
         env_free(allocator, pending);
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, live, &ptr), XSEG_ERR_BUSY,
-                         "in an allocated block");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr), XSEG_ERR_BUSY,
-                         "another stream still uses");
-        env_expect_error(xseg_alloc_at(pool, 41 * MIB, NULL, base, &ptr), XSEG_ERR_BUSY,
-                         "cached block is too short");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 38 * MIB), &ptr),
-                         XSEG_ERR_BUSY, "cached block is too short");
-        env_expect_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), XSEG_ERR_BUSY,
-                         "another pool, stream or kind");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, side, base, &ptr), XSEG_ERR_BUSY,
-                         "another pool, stream or kind");
-        env_expect_error(xseg_alloc_at(pool, 512, NULL, base, &ptr), XSEG_ERR_BUSY,
-                         "another pool, stream or kind");
-        env_expect_error(
+        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, live, &ptr), BUSY, "in an allocated block");
+        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr), BUSY,
+                     "another stream still uses");
+        assert_error(xseg_alloc_at(pool, 41 * MIB, NULL, base, &ptr), BUSY,
+                     "cached block is too short");
+        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 38 * MIB), &ptr), BUSY,
+                     "cached block is too short");
+        assert_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), BUSY,
+                     "another pool, stream or kind");
+        assert_error(xseg_alloc_at(pool, 4 * MIB, side, base, &ptr), BUSY,
+                     "another pool, stream or kind");
+        assert_error(xseg_alloc_at(pool, 512, NULL, base, &ptr), BUSY,
+                     "another pool, stream or kind");
+        assert_error(
             xseg_alloc_at(pool, 4 * MIB, NULL, at(nowhere, 512 - (uintptr_t)nowhere % 512), &ptr),
-            XSEG_ERR_BUSY, "no segment");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 8), &ptr), XSEG_ERR_ARGUMENT,
-                         "multiple of 512");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, NULL, &ptr), XSEG_ERR_ARGUMENT,
-                         "multiple of 512");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), XSEG_ERR_ARGUMENT, "NULL");
-        env_expect_error(xseg_alloc_at(NULL, 4 * MIB, NULL, base, &ptr), XSEG_ERR_ARGUMENT, "NULL");
+            BUSY, "no segment");
+        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 8), &ptr), ARGUMENT,
+                     "multiple of 512");
+        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, NULL, &ptr), ARGUMENT, "multiple of 512");
+        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), ARGUMENT, "NULL");
+        assert_error(xseg_alloc_at(NULL, 4 * MIB, NULL, base, &ptr), ARGUMENT, "NULL");
         assert_null(ptr);
         ptr = base;
         assert_ok(xseg_alloc_at(pool, 0, NULL, base, &ptr));
@@ -916,8 +898,8 @@ TEST(address_without_a_cached_block_is_rejected)
         other = env_observed_pool(allocator);
         live = env_alloc_in(allocator, other, 4 * MIB, NULL);
         assert_ok(xseg_pool_release(other));
-        env_expect_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), XSEG_ERR_ARGUMENT,
-                         "pool has been released");
+        assert_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), ARGUMENT,
+                     "pool has been released");
         env_free(allocator, live);
         env_empty_cache(allocator);
         env_close(allocator, side);
@@ -932,7 +914,7 @@ TEST(paused_pool_rejects_addresses)
 
     env_free(allocator, base);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr), XSEG_ERR_PAUSED, "paused");
+    assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr), PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     assert_ok(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr));
     env_free(allocator, ptr);

@@ -24,7 +24,7 @@ TEST(no_split_can_be_changed)
 
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct xseg_allocator *allocator = env_open(cases[i].config);
-        struct xseg_pool *pool = env_pool_with(allocator, NULL);
+        struct xseg_pool *pool = env_pool(allocator);
 
         for (unsigned turn = 0; turn < 3; turn++) {
             /* A neighbour keeps the cached block from being longer. */
@@ -50,11 +50,10 @@ TEST(use_on_oom_can_be_turned_on_and_off)
     void *fallback = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
-    struct xseg_pool *pool = env_pool_with(allocator, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     for (unsigned turn = 0; turn < 2; turn++) {
-        env_expect_error(xseg_alloc(allocator, 0, 180 * MIB, NULL, &fallback), XSEG_ERR_NO_MEMORY,
-                         "180");
+        assert_error(env_try_alloc(allocator, 180 * MIB, NULL), NO_MEMORY, "180");
         assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true));
         fallback = env_alloc(allocator, 180 * MIB, NULL);
         assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
@@ -69,17 +68,16 @@ TEST(use_on_oom_can_be_turned_on_and_off)
 TEST(invalid_settings_are_rejected)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = env_pool_with(allocator, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
 
-    env_expect_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), XSEG_ERR_ARGUMENT,
-                     "xseg_pool_setting, 7");
+    assert_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), ARGUMENT, "NULL");
+    assert_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), ARGUMENT,
+                 "xseg_pool_setting, 7");
     assert_ok(xseg_pool_release(pool));
     pool = env_observed_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 512, NULL);
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
+    assert_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), ARGUMENT, "pool has been released");
     env_free(allocator, ptr);
     env_close(allocator);
 }
@@ -129,8 +127,7 @@ TEST(older_callers_have_no_pool_name)
     options.id[0] = 5;
     assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     options.struct_size += 1;
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                     "struct_size");
+    assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "struct_size");
     env_close(allocator);
 }
 
@@ -234,7 +231,7 @@ TEST(a_released_pool_is_trimmed_by_name)
         assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
         assert_int_equal(notified.last.allocation[XSEG_STAT_ALL].allocated, 2);
         /* The default pool's memory is still there. */
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+        assert_int_equal(env_reserved(allocator), 20 * MIB);
         env_close(allocator);
     }
 }
@@ -302,7 +299,6 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
 TEST(a_failure_keeps_its_text)
 {
     struct xseg_allocator *other = NULL;
-    void *block = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(128, NULL);
     assert_ok(env_try_open(NULL, &other));
@@ -310,8 +306,7 @@ TEST(a_failure_keeps_its_text)
         env_pool_of(allocator, .on_destroy = fail_elsewhere, .on_destroy_context = &other);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_alloc(allocator, 0, 200 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY,
-                     "200.00 MiB");
+    assert_error(env_try_alloc(allocator, 200 * MIB, NULL), NO_MEMORY, "200.00 MiB");
     assert_ok(xseg_close(other));
     env_close(allocator);
 }
@@ -437,7 +432,7 @@ TEST(a_pool_counts_what_it_reserved)
 TEST(a_peak_falls_to_what_is_reserved)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = env_pool_with(allocator, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
     void *kept = env_alloc_in(allocator, pool, 512, NULL);
@@ -464,8 +459,7 @@ TEST(memory_of_a_released_pool_can_be_read)
         struct xseg_allocator *allocator = env_open(configs[i]);
         struct notified notified;
         const struct xseg_pool_options options = telling(&notified);
-        struct xseg_pool *pool = env_pool_with(allocator, &options),
-                         *other = env_pool_with(allocator, NULL);
+        struct xseg_pool *pool = env_pool_with(allocator, &options), *other = env_pool(allocator);
         struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
         struct xseg_statistics stats = {sizeof(stats)};
 
@@ -484,7 +478,7 @@ TEST(memory_of_a_released_pool_can_be_read)
         assert_int_equal(notified.times, 0);
         assert_ok(xseg_trim(allocator, &where, NULL, NULL));
         assert_int_equal(notified.times, 1);
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+        assert_int_equal(env_reserved(allocator), 20 * MIB);
         env_close(allocator);
     }
 }
@@ -618,8 +612,7 @@ TEST(a_pool_can_be_set_to_it_before_its_first_block)
     expect_single(block, 30 * MIB);
     env_free(allocator, block);
     env_empty_cache(allocator);
-    env_expect_error(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, false), XSEG_ERR_BUSY,
-                     "has served a request");
+    assert_error(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, false), BUSY, "has served a request");
     char *const next = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(next, 30 * MIB);
     env_free(allocator, next);
@@ -685,8 +678,8 @@ TEST(single_page_is_allocated_at_its_address_only)
     void *block = NULL;
 
     env_free(allocator, first);
-    env_expect_error(xseg_alloc_at(pool, 40 * MIB, NULL, first + 20 * MIB, &block), XSEG_ERR_BUSY,
-                     "not the start of a single page");
+    assert_error(xseg_alloc_at(pool, 40 * MIB, NULL, first + 20 * MIB, &block), BUSY,
+                 "not the start of a single page");
     assert_ok(xseg_alloc_at(pool, 40 * MIB, NULL, first, &block));
     assert_int_equal(env_block(allocator, block).bytes, 100 * MIB);
     env_free(allocator, block);
@@ -727,7 +720,7 @@ TEST(addresses_do_not_gather)
         most = addresses > most ? addresses : most;
     }
     assert_true(most <= 500 * MIB);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_reserved(allocator), 0);
     env_close(allocator);
 }
 
@@ -772,7 +765,7 @@ TEST(failed_single_page_leaves_nothing)
     const uint64_t before = env_stats(allocator).address_bytes;
     assert_int_equal(env_try_alloc_in(allocator, pool, 300 * MIB, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(env_stats(allocator).address_bytes, before);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_reserved(allocator), 0);
     env_close(allocator);
 }
 

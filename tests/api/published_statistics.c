@@ -173,7 +173,6 @@ TEST(figures_are_those_of_the_statistics)
     struct xseg_allocator *allocator = env_open("publish:True,page_cache_mb:100");
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
-    void *ptr = NULL;
 
     void *const large = env_alloc(allocator, 30 * MIB, NULL);
     expect_as_statistics(allocator);
@@ -201,7 +200,7 @@ TEST(figures_are_those_of_the_statistics)
     expect_as_statistics(allocator);
     assert_int_equal(read_frame()->devices[0].pending, 5 * MIB);
     assert_int_equal(find_pool(read_frame(), "default")->pending, 5 * MIB);
-    assert_int_equal(xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, (size_t)1 << 45, NULL), XSEG_ERR_NO_MEMORY);
     expect_as_statistics(allocator);
     assert_int_equal(read_frame()->devices[0].ooms, 1);
     env_free(allocator, large, own);
@@ -214,11 +213,10 @@ TEST(figures_are_those_of_the_statistics)
 TEST(a_rejection_is_published_at_once)
 {
     struct xseg_allocator *allocator = env_open("publish:True,throw_on_cudamalloc_oom:True");
-    void *ptr = NULL;
 
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     for (uint64_t i = 1; i < 4; i++) {
-        assert_int_equal(xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+        assert_int_equal(env_try_alloc(allocator, (size_t)1 << 45, NULL), XSEG_ERR_NO_MEMORY);
         assert_int_equal(read_frame()->devices[0].rejections, i);
         assert_int_equal(read_frame()->devices[0].ooms, 0);
         expect_as_statistics(allocator);
@@ -305,8 +303,7 @@ TEST(each_open_device_has_rows)
         assert_int_equal(frame->devices[i].allocated, (i + 1) * 2 * MIB);
         assert_int_equal(frame->pools[i].ordinal, i);
     }
-    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        env_free(allocator, ptr[i]);
+    env_free_all(allocator, ptr, sizeof(ptr));
     env_close(allocator);
 }
 
@@ -341,7 +338,6 @@ TEST(calls_that_map_memory_publish)
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
-    void *ptr = NULL;
 
     void *const own = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     const uint64_t reserved = read_frame()->devices[0].reserved;
@@ -357,7 +353,7 @@ TEST(calls_that_map_memory_publish)
     assert_ok(xseg_limits_set(allocator, &where, &limits));
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     /* After memory pressure a capture begins with a trim. */
-    assert_int_equal(xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
+    assert_int_equal(env_try_alloc(allocator, 20 * MIB, NULL), XSEG_ERR_LIMIT);
     limits.hard_bytes = reserved + 20 * MIB;
     assert_ok(xseg_limits_set(allocator, &where, &limits));
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));

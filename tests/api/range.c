@@ -124,52 +124,48 @@ TEST(bad_input_changes_nothing)
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = NULL, *none = NULL;
 
-    env_expect_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), XSEG_ERR_ARGUMENT,
-                     "1048576");
+    assert_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), ARGUMENT, "1048576");
     struct xseg_range_options odd = {sizeof(odd), .page_bytes = 3 * MIB};
-    env_expect_error(xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), XSEG_ERR_ARGUMENT,
-                     "page_bytes is not a multiple of the granularity of device 0, 3145728 bytes");
+    assert_error(xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), ARGUMENT,
+                 "page_bytes is not a multiple of the granularity of device 0, 3145728 bytes");
     /* Segments have addresses, too, so the reason is the limit and not what is reserved. */
     env_free(allocator, env_alloc(allocator, 4096, NULL));
-    env_expect_error(xseg_range_reserve(allocator, 0, UINT64_MAX - PAGE + 1, NULL, &range),
-                     XSEG_ERR_NO_ADDRESSES, "reserve at most 35184372088832 bytes (32 TiB)");
-    env_expect_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range),
-                     XSEG_ERR_NO_ADDRESSES,
-                     "size exceeds the virtual addresses of a device, 35184374185984 bytes");
+    assert_error(xseg_range_reserve(allocator, 0, UINT64_MAX - PAGE + 1, NULL, &range),
+                 NO_ADDRESSES, "reserve at most 35184372088832 bytes (32 TiB)");
+    assert_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range), NO_ADDRESSES,
+                 "size exceeds the virtual addresses of a device, 35184374185984 bytes");
     range = reserve(allocator, 20 * TIB);
-    env_expect_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none), XSEG_ERR_NO_ADDRESSES,
-                     "out of virtual addresses on device 0, 21990232555520 bytes requested");
+    assert_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none), NO_ADDRESSES,
+                 "out of virtual addresses on device 0, 21990232555520 bytes requested");
     assert_ok(xseg_range_release(range));
     range = reserve(allocator, PAGES * PAGE);
     commit(range, 4, 4, NULL);
     const uint64_t before = calls();
-    env_expect_error(xseg_range_commit(range, 6 * PAGE, 4 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "granule is committed, offset 12582912");
-    env_expect_error(xseg_range_commit(range, MIB, PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "not a multiple of the page size");
-    env_expect_error(xseg_range_commit(range, 0, PAGE + 512, NULL), XSEG_ERR_ARGUMENT,
-                     "not a multiple of the page size");
-    env_expect_error(xseg_range_commit(range, 60 * PAGE, 5 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "the range has");
-    env_expect_error(xseg_range_commit(range, UINT64_MAX - PAGE + 1, PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "the range has");
-    env_expect_error(xseg_range_decommit(range, 3 * PAGE, 2 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "not committed");
-    env_expect_error(xseg_range_decommit(range, 6 * PAGE, 3 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "granule is not committed, offset 16777216");
-    env_expect_error(xseg_range_unhold(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT, "not held");
-    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "8388608 bytes");
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
-    env_expect_error(xseg_free(allocator, info(range).base), XSEG_ERR_NOT_ALLOCATED, "range");
+    assert_error(xseg_range_commit(range, 6 * PAGE, 4 * PAGE, NULL), ARGUMENT,
+                 "granule is committed, offset 12582912");
+    assert_error(xseg_range_commit(range, MIB, PAGE, NULL), ARGUMENT,
+                 "not a multiple of the page size");
+    assert_error(xseg_range_commit(range, 0, PAGE + 512, NULL), ARGUMENT,
+                 "not a multiple of the page size");
+    assert_error(xseg_range_commit(range, 60 * PAGE, 5 * PAGE, NULL), ARGUMENT, "the range has");
+    assert_error(xseg_range_commit(range, UINT64_MAX - PAGE + 1, PAGE, NULL), ARGUMENT,
+                 "the range has");
+    assert_error(xseg_range_decommit(range, 3 * PAGE, 2 * PAGE, NULL), ARGUMENT, "not committed");
+    assert_error(xseg_range_decommit(range, 6 * PAGE, 3 * PAGE, NULL), ARGUMENT,
+                 "granule is not committed, offset 16777216");
+    assert_error(xseg_range_unhold(range, 4 * PAGE, PAGE, NULL), ARGUMENT, "not held");
+    assert_error(xseg_range_release(range), BUSY, "8388608 bytes");
+    assert_error(xseg_close(allocator), BUSY, "blocks are allocated");
+    assert_error(xseg_free(allocator, info(range).base), NOT_ALLOCATED, "range");
     assert_int_equal(calls(), before);
     assert_ok(xseg_range_commit(range, 0, 0, NULL));
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     decommit(range, 4, 4, NULL);
-    env_expect_error(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT, "offset");
+    assert_error(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL), ARGUMENT, "offset");
     release(range);
-    env_expect_error(xseg_range_commit(range, 0, PAGE, NULL), XSEG_ERR_ARGUMENT, "released");
-    env_expect_error(xseg_range_release(range), XSEG_ERR_ARGUMENT, "released");
-    env_expect_error(xseg_range_release(none), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_range_commit(range, 0, PAGE, NULL), ARGUMENT, "released");
+    assert_error(xseg_range_release(range), ARGUMENT, "released");
+    assert_error(xseg_range_release(none), ARGUMENT, "NULL");
     env_close(allocator);
 }
 
@@ -182,18 +178,16 @@ TEST(limits_and_shortage)
     struct xseg_allocator *allocator = env_open_sim("hard_limit_mb:80", .memory_bytes = 64 * PAGE);
     assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     assert_int_equal(info(range).limit_bytes, 36 * PAGE);
-    env_expect_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), XSEG_ERR_LIMIT, "of the range");
+    assert_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), LIMIT, "of the range");
     commit(range, 0, 10, NULL);
     void *block = env_alloc(allocator, 20 * MIB, NULL);
-    env_expect_error(xseg_range_commit(range, 10 * PAGE, 21 * PAGE, NULL), XSEG_ERR_LIMIT,
-                     "hard_limit_mb");
+    assert_error(xseg_range_commit(range, 10 * PAGE, 21 * PAGE, NULL), LIMIT, "hard_limit_mb");
     assert_int_equal(info(range).committed_bytes, 10 * PAGE);
     /* A cached block of another pool and another page size is reclaimed. */
     env_free(allocator, block);
     commit(range, 10, 26, NULL);
     assert_int_equal(xseg_sim_used(0), 36 * PAGE);
-    env_expect_error(xseg_alloc(allocator, 0, 20 * MIB, NULL, &block), XSEG_ERR_LIMIT,
-                     "72.00 MiB allocated");
+    assert_error(env_try_alloc(allocator, 20 * MIB, NULL), LIMIT, "72.00 MiB allocated");
     decommit(range, 0, 36, NULL);
     block = env_alloc(allocator, 20 * MIB, NULL);
     env_free(allocator, block);
@@ -270,7 +264,7 @@ TEST(failed_commit_in_a_capture_keeps_no_pages)
     work(range, 1, 1, stream);
     decommit(range, 1, 1, stream);
     assert_ok(xseg_capture_mark(allocator, 0));
-    env_expect_error(xseg_range_commit(range, 0, 3 * PAGE, other), XSEG_ERR_BUSY, "capture");
+    assert_error(xseg_range_commit(range, 0, 3 * PAGE, other), BUSY, "capture");
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_ok(xseg_capture_unmark(allocator, 0));
     release(range);
@@ -298,9 +292,9 @@ TEST(a_pool_pauses_its_ranges)
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(info(range).physical_bytes, 0);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
-    env_expect_error(xseg_range_commit(range, 9 * PAGE, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
-    env_expect_error(xseg_range_decommit(range, 0, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
-    env_expect_error(xseg_range_release(range), XSEG_ERR_PAUSED, "paused");
+    assert_error(xseg_range_commit(range, 9 * PAGE, PAGE, NULL), PAUSED, "paused");
+    assert_error(xseg_range_decommit(range, 0, PAGE, NULL), PAUSED, "paused");
+    assert_error(xseg_range_release(range), PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     assert_int_equal(word[5 * PAGE / 4], 7);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
@@ -337,9 +331,9 @@ TEST(a_held_granule_keeps_the_allocator_open)
     assert_ok(xseg_range_hold(range, PAGE, 4 * PAGE));
     decommit(range, 0, 3, NULL);
     /* Granules 1 and 2 are held; granules 3 and 4 have no memory. */
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
-                     "decommitted granules are held, 4194304 bytes on device 0; call "
-                     "xseg_range_unhold() first");
+    assert_error(xseg_close(allocator), BUSY,
+                 "decommitted granules are held, 4194304 bytes on device 0; call "
+                 "xseg_range_unhold() first");
     assert_ok(xseg_range_unhold(range, PAGE, 4 * PAGE, NULL));
     assert_ok(xseg_close(allocator));
 }
@@ -360,12 +354,12 @@ TEST(held_granules_stay_committed)
     assert_ok(xseg_pin(allocator, base + PAGE, 2 * PAGE));
     decommit(range, 0, 3, NULL);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
+    assert_error(xseg_range_release(range), BUSY, "committed");
     assert_ok(xseg_unpin(allocator, base + PAGE, 2 * PAGE));
     assert_ok(export_handles(allocator, base + 3 * PAGE, XSEG_HANDLE_FD, &exported));
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "exported");
+    assert_error(xseg_range_release(range), BUSY, "exported");
     export_handles_close(&exported);
     assert_ok(xseg_export_close(allocator, base + 3 * PAGE));
     struct xseg_registrar registrar = {sizeof(registrar), .context = &runs, .enter = enter,
@@ -377,7 +371,7 @@ TEST(held_granules_stay_committed)
     decommit(range, 0, 1, NULL);
     decommit(range, 2, 1, NULL);
     assert_int_equal(runs, 0);
-    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "registered");
+    assert_error(xseg_range_release(range), BUSY, "registered");
     assert_ok(xseg_unregister(allocator, id));
     release(range);
     assert_int_equal(xseg_sim_used(0), 0);
@@ -506,15 +500,14 @@ TEST(a_quota_is_kept)
     struct xseg_range *one = reserve(allocator, PAGES * PAGE),
                       *two = reserve(allocator, PAGES * PAGE);
     assert_ok(xseg_range_set_quota(one, 20 * PAGE));
-    env_expect_error(xseg_range_set_quota(two, 13 * PAGE), XSEG_ERR_LIMIT,
-                     "41943040 bytes reserved by quotas");
-    env_expect_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), XSEG_ERR_LIMIT, "");
+    assert_error(xseg_range_set_quota(two, 13 * PAGE), LIMIT, "41943040 bytes reserved by quotas");
+    assert_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), LIMIT, "");
     commit(two, 0, 12, NULL);
-    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
+    assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
     commit(one, 0, 20, NULL);
     assert_int_equal(info(one).quota_bytes, 20 * PAGE);
     decommit(one, 0, 10, NULL);
-    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
+    assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
     assert_ok(xseg_range_set_quota(one, 0));
     block = env_alloc(allocator, MIB, NULL);
     env_free(allocator, block);
@@ -539,8 +532,8 @@ TEST(a_stuck_alias_is_no_page_of_a_commit)
     unmap.every = 1;
     assert_ok(xseg_sim_fault_set(0, &access));
     assert_ok(xseg_sim_fault_set(1, &unmap));
-    env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
-    env_expect_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
+    assert_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), DRIVER, "999");
+    assert_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
     assert_ok(xseg_sim_fault_set(1, NULL));
     commit(range, 3, 3, NULL);
@@ -566,12 +559,12 @@ TEST(a_stuck_alias_blocks_no_other_granule)
     unmap.every = 1;
     assert_ok(xseg_sim_fault_set(0, &access));
     assert_ok(xseg_sim_fault_set(1, &unmap));
-    env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    assert_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), DRIVER, "999");
     const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
     assert_ok(xseg_range_alias(range, 5 * PAGE, PAGE, range, 0));
     commit(range, 6, 1, NULL);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), unmaps);
-    env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    assert_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), DRIVER, "999");
     assert_ok(xseg_sim_fault_set(1, NULL));
     assert_ok(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0));
     decommit(range, 0, 1, NULL);
@@ -596,7 +589,7 @@ TEST(captures_see_ranges)
     decommit(range, 4, 2, stream);
     commit(range, 0, 1, stream);
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
-    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
+    assert_error(xseg_range_release(range), BUSY, "committed");
     struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
     /* The first look records the events, the next one finds them complete. */
     commit(range, 10, 1, stream);
@@ -633,10 +626,10 @@ TEST(a_lost_device_keeps_its_host_side)
     commit(range, 0, 4, NULL);
     decommit(range, 0, 1, NULL);
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 700));
-    env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
-    env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
-    env_expect_error(xseg_range_alias(other, 0, PAGE, range, PAGE), XSEG_ERR_DEVICE_LOST, "");
-    env_expect_error(xseg_range_prepare(range, PAGE), XSEG_ERR_DEVICE_LOST, "");
+    assert_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), DEVICE_LOST, "");
+    assert_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), DEVICE_LOST, "");
+    assert_error(xseg_range_alias(other, 0, PAGE, range, PAGE), DEVICE_LOST, "");
+    assert_error(xseg_range_prepare(range, PAGE), DEVICE_LOST, "");
     decommit(range, 1, 3, NULL);
     release(range);
     assert_ok(xseg_close(allocator));
@@ -657,7 +650,7 @@ TEST(all_or_nothing)
     env_launch_at(NULL, (char *)info(range).base + PAGE, PAGE);
     decommit(range, 1, 1, NULL);
     assert_ok(xseg_sim_fail("cuMemCreate", 2, 999));
-    env_expect_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
+    assert_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, PAGE);
     commit(range, 0, 3, NULL);
@@ -708,7 +701,7 @@ TEST(pages_made_ahead_at_a_limit)
     commit(other, 0, 8, NULL);
     assert_ok(xseg_range_prepare(range, 8 * PAGE));
     assert_int_equal(xseg_sim_used(0), 16 * PAGE);
-    env_expect_error(xseg_range_prepare(other, PAGE), XSEG_ERR_LIMIT, "");
+    assert_error(xseg_range_prepare(other, PAGE), LIMIT, "");
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     commit(range, 0, 8, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
@@ -794,23 +787,23 @@ TEST(pools_that_have_none)
     assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
     assert_ok(xseg_pool_create(allocator, 1, &own, &strange));
     struct xseg_range_options options = {sizeof(options), .pool = pool};
-    env_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                     "use a pool of device 0");
+    assert_error(xseg_range_reserve(allocator, 0, PAGE, &options, &range), ARGUMENT,
+                 "use a pool of device 0");
     options.name = "cache";
-    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                     "name is set together with pool");
+    assert_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), ARGUMENT,
+                 "name is set together with pool");
     options.name = NULL;
     options.exportable = true;
-    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                     "exportable is set together with pool");
+    assert_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), ARGUMENT,
+                 "exportable is set together with pool");
     options.exportable = false;
     options.rdma = true;
-    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                     "rdma is set together with pool");
+    assert_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), ARGUMENT,
+                 "rdma is set together with pool");
     options.rdma = false;
     options.pool = strange;
-    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                     "memory functions");
+    assert_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), ARGUMENT,
+                 "memory functions");
     assert_ok(xseg_pool_release(strange));
     options.pool = pool;
     assert_ok(xseg_range_reserve(allocator, 1, PAGE, &options, &range));
@@ -943,8 +936,7 @@ TEST(work_is_in_the_way)
 
     commit(range, 0, 1, stream);
     env_launch_at(stream, word(range, 0), PAGE);
-    env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                     "has pending work");
+    assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), BUSY, "has pending work");
     assert_ok(xseg_sim_finish(stream));
     pause_pool(range);
     resume_pool(range);
@@ -966,8 +958,8 @@ TEST(any_of_many_streams_is_in_the_way)
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         env_launch_at(stream[i], word(range, i), PAGE);
-        env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                         "has pending work");
+        assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
+                     "has pending work");
         assert_ok(xseg_sim_finish(stream[i]));
         decommit(range, i, 1, stream[i]);
         assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
@@ -977,8 +969,8 @@ TEST(any_of_many_streams_is_in_the_way)
         stream[i] = env_stream();
         commit(range, i, 1, stream[i]);
         env_launch_at(stream[i], word(range, i), PAGE);
-        env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                         "has pending work");
+        assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
+                     "has pending work");
         assert_ok(xseg_sim_finish(stream[i]));
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
@@ -1021,7 +1013,7 @@ TEST(a_resume_maps_one_page_at_all_aliases)
     pause_pool(range);
     refuse(0, "cuMemSetAccess", range, 8);
     refuse(1, "cuMemUnmap", range, 8);
-    env_expect_error(xseg_pool_resume(info(range).pool), XSEG_ERR_DRIVER, "999");
+    assert_error(xseg_pool_resume(info(range).pool), DRIVER, "999");
     refuse_nothing();
     resume_pool(range);
     assert_int_equal(*word(range, 8), 7);
@@ -1050,8 +1042,7 @@ TEST(unmapped_alias_does_not_block_a_pause)
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_ok(xseg_range_hold(range, PAGE, PAGE));
     decommit(range, 1, 1, stream);
-    env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                     "held in a range");
+    assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), BUSY, "held in a range");
     assert_ok(xseg_range_unhold(range, PAGE, PAGE, stream));
     release(range);
     env_close(allocator, stream);
@@ -1069,7 +1060,7 @@ TEST(a_pool_is_charged_until_the_last_mapping)
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = info(range).pool};
 
     commit(range, 0, 1, NULL);
-    env_expect_error(xseg_range_alias(third, 0, PAGE, range, 0), XSEG_ERR_ARGUMENT, "pools");
+    assert_error(xseg_range_alias(third, 0, PAGE, range, 0), ARGUMENT, "pools");
     alias(other, 4, range, 0);
     *word(range, 0) = 7;
     decommit(range, 0, 1, NULL);
@@ -1131,8 +1122,7 @@ TEST(commit_replaces_an_alias_by_a_new_page)
     env_launch_at(stream, word(range, 8), PAGE);
     decommit(range, 8, 1, stream);
     assert_ok(xseg_capture_mark(allocator, 0));
-    env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), XSEG_ERR_BUSY,
-                     "page is aliased");
+    assert_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), BUSY, "page is aliased");
     assert_ok(xseg_capture_unmark(allocator, 0));
     commit(range, 8, 1, stream);
     assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE));
@@ -1145,7 +1135,7 @@ TEST(commit_replaces_an_alias_by_a_new_page)
     assert_ok(xseg_range_hold(range, 10 * PAGE, PAGE));
     alias(range, 10, range, 0);
     decommit(range, 10, 1, stream);
-    env_expect_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "held");
+    assert_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), BUSY, "held");
     assert_ok(xseg_range_unhold(range, 10 * PAGE, PAGE, stream));
     decommit(range, 8, 1, stream);
     decommit(range, 0, 1, stream);
@@ -1220,9 +1210,9 @@ TEST(release_during_a_call_is_safe)
         decommit(range, 0, 1, stream);
         decommit(range, 8, 1, stream);
         assert_ok(xseg_sim_finish(first));
-        env_expect_error(i == 0 ? xseg_range_commit(range, 8 * PAGE, PAGE, stream)
-                                : xseg_range_release(range),
-                         XSEG_ERR_ARGUMENT, "released");
+        assert_error(i == 0 ? xseg_range_commit(range, 8 * PAGE, PAGE, stream)
+                            : xseg_range_release(range),
+                     ARGUMENT, "released");
         assert_null(ended);
         assert_ok(xseg_observer_remove(allocator, id));
         assert_int_equal(xseg_sim_used(0), 0);
@@ -1242,7 +1232,7 @@ TEST(release_during_a_quota_change_is_safe)
     commit(other, 4, 4, NULL);
     const uint64_t id = observe_the_end(allocator, &ended, other, NULL);
     xseg_sim_finish_all();
-    env_expect_error(xseg_range_set_quota(range, 16 * PAGE), XSEG_ERR_ARGUMENT, "released");
+    assert_error(xseg_range_set_quota(range, 16 * PAGE), ARGUMENT, "released");
     assert_null(ended);
     assert_ok(xseg_observer_remove(allocator, id));
     decommit(other, 4, 4, NULL);

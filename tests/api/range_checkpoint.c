@@ -133,8 +133,7 @@ static void expect_rejected(const struct env *env, const char *word)
     const struct seen before = look(env);
     const struct xseg_statistics stats = env_stats(env->allocator);
 
-    env_expect_error(xseg_pool_restore(env->pool, env->checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                     word);
+    assert_error(xseg_pool_restore(env->pool, env->checkpoint, NULL, NULL), BUSY, word);
     const struct seen after = look(env);
     const struct xseg_statistics now = env_stats(env->allocator);
     assert_memory_equal(&before, &after, sizeof(before));
@@ -338,8 +337,7 @@ TEST(a_paused_pool_is_not_restored)
     commit(range, 0, 2, NULL);
     assert_ok(xseg_pool_pause(env.pool, XSEG_KEEP_HOST, NULL));
     take(&env);
-    env_expect_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), XSEG_ERR_PAUSED,
-                     "paused");
+    assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), PAUSED, "paused");
     assert_ok(xseg_pool_resume(env.pool));
     commit(range, 2, 2, NULL);
     restore(&env);
@@ -503,10 +501,9 @@ static void came(void *context, const struct xseg_mapping *mapping)
 
     if (mapping->pool != within->env->pool)
         return;
-    env_expect_error(xseg_pool_checkpoint(within->env->pool, &checkpoint), XSEG_ERR_BUSY,
-                     "another call");
-    env_expect_error(xseg_pool_restore(within->env->pool, within->env->checkpoint, NULL, NULL),
-                     XSEG_ERR_BUSY, "another call");
+    assert_error(xseg_pool_checkpoint(within->env->pool, &checkpoint), BUSY, "another call");
+    assert_error(xseg_pool_restore(within->env->pool, within->env->checkpoint, NULL, NULL), BUSY,
+                 "another call");
     within->refused++;
 }
 
@@ -543,8 +540,7 @@ TEST(failed_restore_changes_no_range)
         const struct seen before = look(&env);
 
         assert_ok(xseg_sim_fail("cuEventRecord", nth, 999));
-        env_expect_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), XSEG_ERR_DRIVER,
-                         "999");
+        assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), DRIVER, "999");
         const struct seen after = look(&env);
         assert_memory_equal(&before, &after, sizeof(before));
     }

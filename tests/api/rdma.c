@@ -193,7 +193,7 @@ TEST(memory_is_tried_when_there_is_some)
     void *all = env_alloc(holder, 200 * MIB, NULL);
     struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
     struct xseg_pool *pool = make_pool(allocator, false);
-    assert_int_equal(xseg_alloc(allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 1000, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);
     env_free(holder, all);
     env_empty_cache(holder);
@@ -215,8 +215,8 @@ TEST(custom_memory_is_rejected)
     options.memory.alloc = (void *(*)(void *, size_t, int, xseg_stream))(uintptr_t)16;
     options.memory.free = (void (*)(void *, void *, size_t, int, xseg_stream))(uintptr_t)16;
     options.rdma = true;
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                     "rdma with memory functions");
+    assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT,
+                 "rdma with memory functions");
     options.rdma = false;
     assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     env_close(allocator);

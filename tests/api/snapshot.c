@@ -112,21 +112,19 @@ TEST(arguments_are_checked)
     struct xseg_snapshot_options options = {sizeof(options)};
     struct xseg_allocator *allocator = env_open(NULL);
 
-    env_expect_error(xseg_snapshot(allocator, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "path is NULL or empty");
-    env_expect_error(xseg_snapshot(allocator, "", NULL), XSEG_ERR_ARGUMENT,
-                     "path is NULL or empty");
-    env_expect_error(xseg_snapshot(NULL, "file", NULL), XSEG_ERR_ARGUMENT, "allocator");
+    assert_error(xseg_snapshot(allocator, NULL, NULL), ARGUMENT, "path is NULL or empty");
+    assert_error(xseg_snapshot(allocator, "", NULL), ARGUMENT, "path is NULL or empty");
+    assert_error(xseg_snapshot(NULL, "file", NULL), ARGUMENT, "allocator");
     options.struct_size = 3;
-    env_expect_error(xseg_snapshot(allocator, "file", &options), XSEG_ERR_ARGUMENT,
-                     "options->struct_size is unknown, 3");
+    assert_error(xseg_snapshot(allocator, "file", &options), ARGUMENT,
+                 "options->struct_size is unknown, 3");
     env_close(allocator);
 }
 
 static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
 {
-    env_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, strerror(error));
-    env_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, path);
+    assert_error(xseg_snapshot(allocator, path, NULL), FILE, strerror(error));
+    assert_error(xseg_snapshot(allocator, path, NULL), FILE, path);
 }
 
 /* Each error has a message, leaves no file, and the program continues. */
@@ -403,11 +401,9 @@ static uint32_t number_frames(void *context)
 /* While a snapshot is written another request is refused. */
 static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t bytes)
 {
-    void *ptr = NULL;
-
     (void)frames;
     ++*(unsigned *)context;
-    assert_int_equal(xseg_alloc(hooked, 0, 4 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(hooked, 4 * GIB, NULL), XSEG_ERR_NO_MEMORY);
     (void)snprintf(text, bytes, "a line");
     return true;
 }
@@ -525,8 +521,7 @@ TEST(host_memory_is_bounded)
         for (unsigned i = live; i > 100000; i--)
             env_free(allocator, held[i - 1]);
     }
-    for (unsigned i = 0; i < 100000; i++)
-        env_free(allocator, held[i]);
+    env_free_all(allocator, held, 100000 * sizeof(*held));
     assert_int_equal(take_files(NULL), 1);
     env_close(allocator);
 }

@@ -45,8 +45,7 @@ TEST(host_bytes_do_not_exceed_resident_memory)
     /* Self-checks read all of the tables, which maps uncounted pages. */
     if (XSEG_CHECKS < 2)
         assert_true(host <= got);
-    for (unsigned i = 0; i < COUNT_OF(block); i++)
-        env_free(allocator, block[i]);
+    env_free_all(allocator, block, sizeof(block));
     assert_ok(xseg_close(allocator));
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
         env_stream_destroy(stream[i]);
@@ -109,9 +108,9 @@ TEST(invalid_scopes_are_rejected)
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = device(0);
 
-    env_expect_error(xseg_stats_reset(allocator, &where, 0), XSEG_ERR_ARGUMENT, "XSEG_RESET_");
-    env_expect_error(xseg_stats_reset(allocator, &where, 1u << 20), XSEG_ERR_ARGUMENT, "0x100000");
-    env_expect_error(xseg_stats_reset(NULL, &where, XSEG_RESET_PEAK), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_stats_reset(allocator, &where, 0), ARGUMENT, "XSEG_RESET_");
+    assert_error(xseg_stats_reset(allocator, &where, 1u << 20), ARGUMENT, "0x100000");
+    assert_error(xseg_stats_reset(NULL, &where, XSEG_RESET_PEAK), ARGUMENT, "NULL");
     where.one_stream = true;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
     assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
@@ -156,7 +155,7 @@ TEST(driver_calls_are_counted_by_name)
         seen += strcmp(calls[i].name, "cuMemMap") == 0 && calls[i].count > 0;
     }
     assert_int_equal(seen, 1);
-    env_expect_error(xseg_driver_calls(allocator, NULL, 1, &count), XSEG_ERR_ARGUMENT, "calls");
+    assert_error(xseg_driver_calls(allocator, NULL, 1, &count), ARGUMENT, "calls");
     env_free(allocator, block);
     env_close(allocator);
 }
@@ -181,8 +180,7 @@ TEST(metadata_uses_little_host_memory)
     print_message("# host_bytes: %.2f %% of the mapped memory\n",
                   100.0 * (double)stats.host_bytes / (double)reserved);
     assert_in_range(stats.host_bytes, MIB, reserved * 3 / 100);
-    for (unsigned i = 0; i < BLOCKS; i++)
-        env_free(allocator, blocks[i]);
+    env_free_all(allocator, blocks, BLOCKS * sizeof(*blocks));
     free(blocks);
     env_close(allocator);
 }
@@ -306,16 +304,16 @@ TEST(arguments_are_checked)
     struct xseg_device_stats devices[DEVICES];
     size_t count = 77;
 
-    env_expect_error(xseg_device_stats_get(NULL, devices, sizeof(devices[0]), DEVICES, &count),
-                     XSEG_ERR_ARGUMENT, "allocator");
-    env_expect_error(xseg_device_stats_get(allocator, NULL, sizeof(devices[0]), 1, &count),
-                     XSEG_ERR_ARGUMENT, "devices is NULL");
-    env_expect_error(xseg_device_stats_get(allocator, devices, 4, DEVICES, &count),
-                     XSEG_ERR_ARGUMENT, "is unknown");
-    env_expect_error(xseg_device_stats_get(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
-                     XSEG_ERR_ARGUMENT, "entry_bytes");
-    env_expect_error(xseg_device_stats_get(allocator, devices, 5000, 1, &count), XSEG_ERR_ARGUMENT,
-                     "struct xseg_device_stats");
+    assert_error(xseg_device_stats_get(NULL, devices, sizeof(devices[0]), DEVICES, &count),
+                 ARGUMENT, "allocator");
+    assert_error(xseg_device_stats_get(allocator, NULL, sizeof(devices[0]), 1, &count), ARGUMENT,
+                 "devices is NULL");
+    assert_error(xseg_device_stats_get(allocator, devices, 4, DEVICES, &count), ARGUMENT,
+                 "is unknown");
+    assert_error(xseg_device_stats_get(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
+                 ARGUMENT, "entry_bytes");
+    assert_error(xseg_device_stats_get(allocator, devices, 5000, 1, &count), ARGUMENT,
+                 "struct xseg_device_stats");
     assert_int_equal(count, 77);
     assert_ok(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), DEVICES, NULL));
     env_close(allocator);
@@ -433,12 +431,11 @@ TEST(devices_have_separate_statistics)
 TEST(free_is_as_last_learned)
 {
     struct xseg_allocator *allocator = open_on(100, "expandable_segments:False"), *other = NULL;
-    void *block = NULL;
 
     assert_ok(env_try_open("expandable_segments:False", &other));
     void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = alloc_on(allocator, 0, 20 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, UINT64_MAX);
-    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(look_at(allocator, 0).free_bytes, 40 * MIB);
     xseg_sim_advance(3000 * MS);
     assert_int_equal(look_at(allocator, 0).free_age_ms, 3000);
@@ -452,7 +449,7 @@ TEST(free_is_as_last_learned)
     void *most = alloc_on(allocator, 0, 40 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, 0);
     assert_in_range(look_at(allocator, 0).free_age_ms, 3000, 3100);
-    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     assert_int_equal(look_at(allocator, 0).free_age_ms, 0);
     env_free(allocator, ours, more, most);

@@ -50,7 +50,7 @@ TEST(a_foreign_use_delays_the_return)
     assert_ok(xseg_record_stream(allocator, x, NULL));
     env_free(allocator, x);
     assert_int_equal(env_block(allocator, x).state, XSEG_BLOCK_PENDING_FREE);
-    env_expect_error(xseg_free(allocator, x), XSEG_ERR_NOT_ALLOCATED, "another stream still uses");
+    assert_error(xseg_free(allocator, x), NOT_ALLOCATED, "another stream still uses");
 
     void *t = env_alloc(allocator, 1, NULL);
     struct xseg_statistics stats = env_stats(allocator);
@@ -170,7 +170,7 @@ TEST(pools_are_walls)
     env_free(allocator, inside);
     void *outside = env_alloc(allocator, 6 * MIB, NULL);
     assert_null(env_block(allocator, outside).pool);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
 
     /* Held, its cache stays; released, it goes with the next trim. */
     assert_ok(xseg_pool_retain(pool));
@@ -178,10 +178,10 @@ TEST(pools_are_walls)
     const struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.kept_pool, 20 * MIB);
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
-    env_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
+    assert_error(xseg_pool_release(pool), ARGUMENT, "pool has been released");
+    assert_error(xseg_pool_retain(pool), ARGUMENT, "pool has been released");
     env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
     env_free(allocator, outside);
     env_close(allocator);
 }
@@ -199,7 +199,7 @@ TEST(blocks_outlive_their_pool)
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, ptr);
     env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_reserved(allocator), 0);
     env_close(allocator);
 }
 
@@ -215,8 +215,8 @@ TEST(retired_pools_leave_nothing_reserved)
         ptr = env_alloc_in(allocator, pool, 5 * MIB, NULL);
         env_free(allocator, ptr);
         assert_ok(xseg_pool_release(pool));
-        env_expect_error(env_try_alloc_in(allocator, pool, 5 * MIB, &ptr), XSEG_ERR_ARGUMENT,
-                         "pool has been released");
+        assert_error(env_try_alloc_in(allocator, pool, 5 * MIB, &ptr), ARGUMENT,
+                     "pool has been released");
         /* Every other time without a trim: the next growth finds that addresses are exhausted. */
         if (round % 2 == 0)
             env_empty_cache(allocator);
@@ -238,11 +238,10 @@ TEST(pools_of_other_allocators_are_rejected)
     assert_ok(xseg_pool_create(first, 0, NULL, &pool));
     request.pool = where.pool = pool;
     request.bytes = 1;
-    env_expect_error(xseg_alloc_with(second, &request, &ptr), XSEG_ERR_ARGUMENT, "another");
-    env_expect_error(xseg_trim(second, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "another");
-    env_expect_error(xseg_pool_create(first, 7, NULL, &pool), XSEG_ERR_ARGUMENT,
-                     "device 7 does not exist");
-    env_expect_error(xseg_pool_release(NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_alloc_with(second, &request, &ptr), ARGUMENT, "another");
+    assert_error(xseg_trim(second, &where, NULL, NULL), ARGUMENT, "another");
+    assert_error(xseg_pool_create(first, 7, NULL, &pool), ARGUMENT, "device 7 does not exist");
+    assert_error(xseg_pool_release(NULL), ARGUMENT, "NULL");
     assert_ok(xseg_close(first));
     env_close(second);
 }
@@ -257,7 +256,7 @@ TEST(captured_stream_is_not_retired)
     env_free(allocator, env_alloc(allocator, 1, origin));
     assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
     assert_ok(xseg_capture_begin(pool, origin));
-    env_expect_error(xseg_stream_retire(allocator, 0, origin), XSEG_ERR_BUSY, "being captured");
+    assert_error(xseg_stream_retire(allocator, 0, origin), BUSY, "being captured");
     assert_ok(xseg_capture_end(pool));
     assert_ok(xseg_stream_retire(allocator, 0, origin));
     env_close(allocator, origin);
@@ -313,8 +312,7 @@ TEST(synchronized_stream_is_not_queried)
     assert_ok(xseg_stream_synchronized(allocator, 0, side));
     assert_ok(xseg_stream_synchronized(allocator, 0, (xseg_stream)(uintptr_t)0x5000));
     assert_ok(xseg_stream_synchronized(allocator, 0, NULL));
-    env_expect_error(xseg_stream_synchronized(allocator, 9, side), XSEG_ERR_ARGUMENT,
-                     "device 9 does not exist");
+    assert_error(xseg_stream_synchronized(allocator, 9, side), ARGUMENT, "device 9 does not exist");
     assert_ok(xseg_sim_finish(other));
     assert_ok(xseg_stream_synchronized(allocator, 0, other));
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
@@ -352,7 +350,7 @@ TEST(memory_of_a_retired_stream_is_reused)
     env_free(allocator, kept);
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, third), kept);
     env_free(allocator, kept, c);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
     env_stream_destroy(first);
     env_close(allocator, second, third);
 }
@@ -536,9 +534,9 @@ TEST(default_streams_are_never_retired)
     struct xseg_allocator *allocator = env_open(NULL);
 
     for (uintptr_t handle = 0; handle <= 2; handle++)
-        env_expect_error(xseg_stream_retire(allocator, 0, (xseg_stream)handle), XSEG_ERR_ARGUMENT,
-                         "default stream");
-    env_expect_error(xseg_stream_retire(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "NULL");
+        assert_error(xseg_stream_retire(allocator, 0, (xseg_stream)handle), ARGUMENT,
+                     "default stream");
+    assert_error(xseg_stream_retire(NULL, 0, NULL), ARGUMENT, "NULL");
     assert_ok(xseg_stream_retire(allocator, 0, (xseg_stream)(uintptr_t)0x7000));
     env_close(allocator);
 }
@@ -580,13 +578,12 @@ TEST(complete_events_are_not_waited_for)
     assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), 0);
     assert_ok(xseg_free_after(allocator, b, NULL, 0));
     assert_ok(xseg_free_after(allocator, NULL, NULL, 0));
-    env_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_NOT_ALLOCATED, "cached");
-    env_expect_error(xseg_free_after(allocator, a, NULL, 1), XSEG_ERR_ARGUMENT, "events");
+    assert_error(xseg_free_after(allocator, a, &event, 1), NOT_ALLOCATED, "cached");
+    assert_error(xseg_free_after(allocator, a, NULL, 1), ARGUMENT, "events");
     a = env_alloc(allocator, 5 * MIB, NULL);
     assert_int_equal(cuEventDestroy_v2(event), 0);
     event = NULL;
-    env_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_ARGUMENT,
-                     "events[0] is NULL");
+    assert_error(xseg_free_after(allocator, a, &event, 1), ARGUMENT, "events[0] is NULL");
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, a);
     env_close(allocator);

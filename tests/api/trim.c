@@ -122,8 +122,7 @@ TEST(prewarmed_memory_is_ready)
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    env_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
-                     "device -1 does not exist");
+    assert_error(xseg_prewarm(allocator, &where, MIB), ARGUMENT, "device -1 does not exist");
     where.device = 0;
     assert_ok(xseg_prewarm(allocator, &where, 0));
     assert_ok(xseg_prewarm(allocator, &where, 70 * MIB));
@@ -137,8 +136,7 @@ TEST(prewarmed_memory_is_ready)
     void *ptr = env_alloc(allocator, 75 * MIB, NULL);
     env_free(allocator, env_alloc(allocator, 900 * KIB, NULL));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    env_expect_error(xseg_prewarm(allocator, &where, 90 * GIB), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0");
+    assert_error(xseg_prewarm(allocator, &where, 90 * GIB), NO_MEMORY, "out of memory on device 0");
     env_free(allocator, ptr);
     env_close(allocator);
 
@@ -158,8 +156,8 @@ TEST(full_device_releases_its_page_cache)
     ptr = env_alloc(allocator, 150 * MIB, NULL);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
-    env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "50.00 MiB of 200.00 MiB free");
+    assert_error(env_try_alloc(allocator, 100 * MIB, NULL), NO_MEMORY,
+                 "50.00 MiB of 200.00 MiB free");
     assert_int_equal(env_stats(allocator).num_ooms, 1);
     env_free(allocator, ptr);
     env_close(allocator);
@@ -168,8 +166,6 @@ TEST(full_device_releases_its_page_cache)
 /* The limit counts the pages that would really be mapped, not the request. */
 TEST(the_limit_counts_pages)
 {
-    void *c = NULL;
-
     struct xseg_allocator *allocator =
         env_open_mib(1200, "expandable_segments:True,per_process_memory_fraction:0.1");
     assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
@@ -178,8 +174,7 @@ TEST(the_limit_counts_pages)
     /* 100 mapped, 15 of them free at the end: 30 more need one page more, which just fits. */
     void *b = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
-    env_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &c), XSEG_ERR_LIMIT,
-                     "per_process_memory_fraction");
+    assert_error(env_try_alloc(allocator, 6 * MIB, NULL), LIMIT, "per_process_memory_fraction");
     env_free(allocator, a, b);
     env_close(allocator);
 }
@@ -245,7 +240,7 @@ TEST(a_wait_that_fails_keeps_one_stream_only)
     assert_ok(xseg_sim_fault_set(0, &fault));
     assert_int_equal(xseg_trim(allocator, NULL, &options, &done), XSEG_ERR_DRIVER);
     assert_ok(xseg_sim_fault_set(0, NULL));
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
     assert_int_equal(env_block(allocator, used).state, XSEG_BLOCK_PENDING_FREE);
     env_close(allocator, side);
 }

@@ -45,10 +45,10 @@ static bool unpin_once_more(struct xseg_allocator *allocator, const void *addres
 static void close_unpinned(struct xseg_allocator *allocator, int fd, bool was_taken)
 {
     if (was_taken)
-        env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "xseg_unpin");
+        assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT, "xseg_unpin");
     else
         assert_ok(xseg_dmabuf_close(allocator, fd));
-    env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "");
+    assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT, "");
 }
 
 static void a_descriptor_of_memory_that_is_there(const void *argument)
@@ -139,7 +139,7 @@ static void a_descriptor_whose_number_comes_again(const void *argument)
     assert_int_equal(descriptor(allocator, other, COUNT * PAGE), fd);
     child_case_begin();
     assert_ok(xseg_dmabuf_close(allocator, fd));
-    env_expect_error(xseg_unpin(allocator, other, COUNT * PAGE), XSEG_ERR_ARGUMENT, "");
+    assert_error(xseg_unpin(allocator, other, COUNT * PAGE), ARGUMENT, "");
     (void)unpin_once_more(allocator, base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
     decommit(next, 0, COUNT, NULL);

@@ -162,8 +162,8 @@ static void expect_clean_shortage(const char *config)
     env_free(allocator, cached, waiting);
     env_capture_begin(pool, stream);
     uint64_t before = env_unsafe_calls();
-    env_expect_error(xseg_alloc(allocator, 0, 140 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY,
-                     "100.00 MiB of 200.00 MiB free");
+    assert_error(env_try_alloc(allocator, 140 * MIB, stream), NO_MEMORY,
+                 "100.00 MiB of 200.00 MiB free");
     assert_null(ptr);
     ptr = env_alloc(allocator, 60 * MIB, stream);
     assert_int_equal(env_unsafe_calls(), before);
@@ -234,8 +234,7 @@ static void churn(const char *config)
     assert_true(in_use > 40 * GIB);
     for (size_t i = 0; i < COUNT_OF(streams); i++)
         env_free(allocator, env_alloc(allocator, 132 * MIB, streams[i]));
-    for (size_t i = 0; i < COUNT_OF(held); i++)
-        env_free(allocator, held[i]);
+    env_free_all(allocator, held, sizeof(held));
     assert_ok(xseg_close(allocator));
     for (size_t i = 1; i < COUNT_OF(streams); i++)
         env_stream_destroy(streams[i]);

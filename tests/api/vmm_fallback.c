@@ -108,7 +108,7 @@ TEST(a_full_device_at_open_is_a_shortage)
     void *ptr = NULL;
 
     assert_ok(xseg_sim_set_external_memory(0, 400 * MIB));
-    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
     assert_ok(xseg_sim_set_external_memory(0, 0));
     ptr = env_alloc(allocator, MIB, NULL);
     assert_true(env_block(allocator, ptr).is_expandable);
@@ -129,7 +129,7 @@ TEST(a_device_without_memory_for_anybody_is_short)
     fault.call = "cuMemAlloc";
     fault.every = 1;
     assert_ok(xseg_sim_fault_set(1, &fault));
-    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
     repair();
     assert_ok(xseg_sim_fault_set(1, NULL));
     ptr = env_alloc(allocator, MIB, NULL);
@@ -220,9 +220,9 @@ TEST(a_shortage_decides_nothing)
     void *kept = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
 
     assert_ok(xseg_sim_set_external_memory(0, 280 * MIB));
-    env_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc(allocator, 60 * MIB, NULL), NO_MEMORY, "");
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    env_expect_error(xseg_alloc(allocator, 0, 350 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc(allocator, 350 * MIB, NULL), NO_MEMORY, "");
     ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_true(env_block(allocator, ptr).is_expandable);
     assert_int_equal(logged.lines, 0);
@@ -336,9 +336,9 @@ TEST(exportable_pools_are_rejected)
     break_from("cuMemCreate", 1, UNKNOWN);
     void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     expect_line(&logged, "device 0", "cuMemCreate");
-    env_expect_error(export_and_close_handles(allocator, ptr), XSEG_ERR_UNSUPPORTED, "classic");
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &none), XSEG_ERR_UNSUPPORTED,
-                     "virtual memory management is not available");
+    assert_error(export_and_close_handles(allocator, ptr), UNSUPPORTED, "classic");
+    assert_error(xseg_pool_create(allocator, 0, &options, &none), UNSUPPORTED,
+                 "virtual memory management is not available");
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
     env_close(allocator);
@@ -354,8 +354,7 @@ TEST(limits_apply_to_classic_segments)
     void *kept = env_alloc(allocator, 80 * MIB, NULL), *ptr = NULL;
 
     break_from("cuMemCreate", 1, NOT_SUPPORTED);
-    env_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                     "hard_limit_mb");
+    assert_error(env_try_alloc(allocator, 60 * MIB, NULL), LIMIT, "hard_limit_mb");
     ptr = env_alloc(allocator, 40 * MIB, NULL);
     assert_false(env_block(allocator, ptr).is_expandable);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
