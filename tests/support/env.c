@@ -3,9 +3,11 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 /* The entry points of the driver that tests call, by their plain C types. */
 int cuInit(unsigned flags);
@@ -23,6 +25,13 @@ int cuEventCreate(xseg_event *event, unsigned flags);
 int cuEventRecord(xseg_event event, xseg_stream stream);
 int cuEventDestroy_v2(xseg_event event);
 int cuGraphDestroy(struct CUgraph_st *graph);
+
+/* CUmemLocation: a kind (1: device) and an ID. */
+struct location {
+    int kind, id;
+};
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
 
 enum { CAPTURE_GLOBAL = 0, STREAM_NON_BLOCKING = 1, EVENT_DISABLE_TIMING = 2 };
 
@@ -150,15 +159,43 @@ struct xseg_allocator *env_open(const char *config)
     return env_open_on(NULL, config);
 }
 
-void env_close_all(const void *const *handles, size_t bytes)
+static void expect_no_leaks(void)
 {
     char leaks[1024];
 
+    if (xseg_sim_leaks(leaks, sizeof(leaks)) != 0)
+        fail_msg("leaked driver resources: %s", leaks);
+}
+
+void env_close_all(const void *const *handles, size_t bytes)
+{
     assert_ok(xseg_close((struct xseg_allocator *)(uintptr_t)handles[0]));
     for (size_t i = 1; i < bytes / sizeof(*handles); i++)
         env_stream_destroy((xseg_stream)(uintptr_t)handles[i]);
-    if (xseg_sim_leaks(leaks, sizeof(leaks)) != 0)
-        fail_msg("leaked driver resources: %s", leaks);
+    expect_no_leaks();
+}
+
+/* Streams that env_close_with_streams() destroys. */
+static struct {
+    pthread_mutex_t lock;
+    struct {
+        xseg_stream stream;
+        int device;
+    } entry[32];
+    size_t count;
+} open_streams = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void env_streams_forget(void)
+{
+    open_streams.count = 0;
+}
+
+void env_close_with_streams(struct xseg_allocator *allocator)
+{
+    assert_ok(xseg_close(allocator));
+    while (open_streams.count != 0)
+        env_stream_destroy_on(open_streams.entry[0].device, open_streams.entry[0].stream);
+    expect_no_leaks();
 }
 
 /* --- Memory of device 0. --- */
@@ -350,6 +387,12 @@ xseg_stream env_stream_on(int device)
     env_context_push(device); /* env_stream_destroy_on() releases the context */
     assert_int_equal(cuStreamCreate(&stream, STREAM_NON_BLOCKING), 0);
     assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    (void)pthread_mutex_lock(&open_streams.lock);
+    if (open_streams.count < COUNT_OF(open_streams.entry)) {
+        open_streams.entry[open_streams.count].stream = stream;
+        open_streams.entry[open_streams.count++].device = device;
+    }
+    (void)pthread_mutex_unlock(&open_streams.lock);
     return stream;
 }
 
@@ -361,6 +404,11 @@ void env_streams_destroy(const xseg_stream *streams, size_t bytes)
 
 void env_stream_destroy_on(int device, xseg_stream stream)
 {
+    (void)pthread_mutex_lock(&open_streams.lock);
+    for (size_t i = open_streams.count; i-- != 0;)
+        if (open_streams.entry[i].stream == stream)
+            open_streams.entry[i] = open_streams.entry[--open_streams.count];
+    (void)pthread_mutex_unlock(&open_streams.lock);
     env_context_push(device);
     assert_int_equal(cuStreamDestroy_v2(stream), 0);
     env_context_pop(device);
@@ -411,6 +459,15 @@ void env_launch_at(xseg_stream stream, const void *address, uint64_t bytes)
     env_context_push(0);
     assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)address, bytes));
     env_context_pop(0);
+}
+
+unsigned env_access_at(const void *address, int device)
+{
+    const struct location location = {1, device};
+    unsigned long long flags = 0;
+
+    assert_int_equal(cuMemGetAccess(&flags, &location, (uintptr_t)address), 0);
+    return (unsigned)flags;
 }
 
 /* --- Captures. --- */
@@ -495,4 +552,13 @@ unsigned env_open_fds(void)
         count++;
     (void)closedir(folder);
     return count;
+}
+
+int env_wait(int child)
+{
+    int status = 0;
+
+    assert_true(child >= 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
 }

@@ -83,6 +83,24 @@ uint64_t env_clock(void *context);
 
 void env_close_all(const void *const *handles, size_t bytes);
 
+/*
+ * A test with an allocator: `open` is an expression that opens it, and the test's parameter `allocator`.  At the end the
+ * allocator is closed, the streams of env_stream() that the test did not destroy are destroyed, and no leaks are expected.
+ */
+#define TEST_ON(name, open)                                  \
+    static void name##_on(struct xseg_allocator *allocator); \
+    TEST(name)                                               \
+    {                                                        \
+        env_streams_forget();                                \
+        struct xseg_allocator *allocator = (open);           \
+        name##_on(allocator);                                \
+        env_close_with_streams(allocator);                   \
+    }                                                        \
+    static void name##_on(__attribute__((unused)) struct xseg_allocator *allocator)
+
+void env_streams_forget(void);
+void env_close_with_streams(struct xseg_allocator *allocator);
+
 /* --- Memory of device 0. --- */
 
 void *env_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
@@ -162,6 +180,11 @@ void env_stream_wait(xseg_stream stream, xseg_stream other);
 void env_launch(struct xseg_allocator *allocator, xseg_stream stream, const void *ptr);
 void env_launch_at(xseg_stream stream, const void *address, uint64_t bytes);
 
+/* The access rights of a device at an address: a CUmemAccess_flags. */
+enum { ENV_NO_ACCESS = 0, ENV_READ = 1, ENV_READ_WRITE = 3 };
+
+unsigned env_access_at(const void *address, int device);
+
 /* --- Captures, in global mode, the strictest: any unsafe driver call of the library invalidates them. --- */
 
 /* xseg_capture_begin() and the driver's begin. */
@@ -183,5 +206,8 @@ uint64_t env_unsafe_calls(void);
 
 /* Open file descriptors of this process. */
 unsigned env_open_fds(void);
+
+/* Wait for a child process; returns its wait status. */
+int env_wait(int child);
 
 #endif
