@@ -60,18 +60,17 @@ TEST(a_hard_limit_counts_pages)
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = open_on(1, config[i]);
-        void *a = env_alloc(allocator, 100 * MIB, NULL), *b = NULL, *c;
+        void *a = env_alloc(allocator, 100 * MIB, NULL);
 
         assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
         assert_error(env_try_alloc(allocator, 30 * MIB, NULL), LIMIT, "hard_limit_mb");
         assert_int_equal(env_stats(allocator).num_ooms, 1);
-        b = env_alloc(allocator, 20 * MIB, NULL);
-        c = NULL;
+        void *b = env_alloc(allocator, 20 * MIB, NULL);
         assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
         assert_int_equal(xseg_sim_used(0), 120 * MIB);
         /* Changed while it runs. */
         assert_ok(xseg_config_set(allocator, "hard_limit_mb:122"));
-        c = env_alloc(allocator, 1, NULL);
+        void *c = env_alloc(allocator, 1, NULL);
         assert_int_equal(xseg_sim_used(0), 122 * MIB);
         env_free(allocator, a, b, c);
         env_close(allocator);
@@ -79,9 +78,8 @@ TEST(a_hard_limit_counts_pages)
 }
 
 /* Idle pages of another stream are remapped first, without a flush. */
-TEST(a_hard_limit_is_climbed)
+TEST_ON(a_hard_limit_is_climbed, open_on(1, "hard_limit_mb:200"))
 {
-    struct xseg_allocator *allocator = open_on(1, "hard_limit_mb:200");
     const xseg_stream stream = env_stream();
 
     env_free(allocator, env_alloc(allocator, 200 * MIB, stream));
@@ -91,13 +89,11 @@ TEST(a_hard_limit_is_climbed)
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
 /* Idle memory is released immediately, allocated memory stays, cached memory serves. */
-TEST(a_hard_limit_may_fall)
+TEST_ON(a_hard_limit_may_fall, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
     const xseg_stream stream = env_stream();
     void *live = env_alloc(allocator, 100 * MIB, NULL);
 
@@ -119,13 +115,11 @@ TEST(a_hard_limit_may_fall)
     assert_int_equal(env_reserved(allocator), 0);
     assert_error(env_try_alloc(allocator, 1, NULL), LIMIT,
                  "hard_limit_mb rejects the request on device 0, 1 byte requested, limit 0.00 MiB");
-    env_close(allocator, stream);
 }
 
 /* A capture releases nothing, and the limit still holds. */
-TEST(a_capture_is_left_alone)
+TEST_ON(a_capture_is_left_alone, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
@@ -138,27 +132,22 @@ TEST(a_capture_is_left_alone)
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:60"));
     assert_int_equal(env_reserved(allocator), 60 * MIB);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream);
 }
 
 /* The lower of the two counts. */
-TEST(fraction_and_hard_limit_combine)
+TEST_ON(fraction_and_hard_limit_combine,
+        open_on(1, "hard_limit_mb:1024,per_process_memory_fraction:0.5"))
 {
-    struct xseg_allocator *allocator =
-        open_on(1, "hard_limit_mb:1024,per_process_memory_fraction:0.5");
-
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_stats(allocator).limit_bytes, GIB);
     assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.125"));
     assert_int_equal(env_stats(allocator).limit_bytes, GIB / 2);
-    env_close(allocator);
 }
 
 /* --- xseg_limits_set(). --- */
 
-TEST(a_device_has_limits_of_its_own)
+TEST_ON(a_device_has_limits_of_its_own, open_on(2, "hard_limit_mb:1000,keep_mb:10"))
 {
-    struct xseg_allocator *allocator = open_on(2, "hard_limit_mb:1000,keep_mb:10");
     const struct xseg_limits set = {sizeof(set), 600 * MIB, UINT64_MAX, 0, 1, false, 1, false};
     struct xseg_limits was = XSEG_LIMITS_INIT;
     void *ptr = NULL;
@@ -183,7 +172,6 @@ TEST(a_device_has_limits_of_its_own)
     assert_int_equal(env_reserved(allocator), 500 * MIB);
     assert_ok(set_limits(allocator, 0, 100 * MIB, UINT64_MAX, 0));
     assert_int_equal(env_reserved(allocator), 100 * MIB);
-    env_close(allocator);
 }
 
 static xseg_status set_fraction(struct xseg_allocator *allocator, int device, double fraction)
@@ -197,9 +185,8 @@ static xseg_status set_fraction(struct xseg_allocator *allocator, int device, do
 }
 
 /* The fraction of one device may fall and rise, whatever the configuration says; keys that are named count again. */
-TEST(a_device_has_a_fraction_of_its_own)
+TEST_ON(a_device_has_a_fraction_of_its_own, open_on(2, "per_process_memory_fraction:0.5"))
 {
-    struct xseg_allocator *allocator = open_on(2, "per_process_memory_fraction:0.5");
     void *ptr = NULL;
 
     assert_true(limits_of(allocator, 0).has_fraction && limits_of(allocator, 0).fraction == 0.5);
@@ -224,7 +211,6 @@ TEST(a_device_has_a_fraction_of_its_own)
     assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.125"));
     assert_true(limits_of(allocator, 0).fraction == 0.125);
     assert_true(limits_of(allocator, 1).fraction == 0.125);
-    env_close(allocator);
 }
 
 /* Reserved bytes after a larger request has passed over an idle block of 600 MiB. */
@@ -239,11 +225,9 @@ static uint64_t reserved_after_growth(struct xseg_allocator *allocator)
 }
 
 /* Garbage is collected by the fraction that is set for the device, and not without one. */
-TEST(garbage_counts_by_the_fraction_of_the_device)
+TEST_ON(garbage_counts_by_the_fraction_of_the_device,
+        open_on(1, "garbage_collection_threshold:0.5,expandable_segments:False"))
 {
-    struct xseg_allocator *allocator =
-        open_on(1, "garbage_collection_threshold:0.5,expandable_segments:False");
-
     assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
     /* 1 GiB is allowed, and above 0.5 GiB old memory goes. */
     assert_ok(set_fraction(allocator, 0, 0.25));
@@ -256,14 +240,11 @@ TEST(garbage_counts_by_the_fraction_of_the_device)
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
     assert_int_equal(env_reserved(allocator), 600 * MIB);
-    env_close(allocator);
 }
 
 /* A soft limit takes effect on that device alone, without a key of the configuration. */
-TEST(a_device_has_a_soft_limit_of_its_own)
+TEST_ON(a_device_has_a_soft_limit_of_its_own, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
-
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     pass(allocator);
     assert_int_equal(env_reserved(allocator), 500 * MIB);
@@ -282,12 +263,10 @@ TEST(a_device_has_a_soft_limit_of_its_own)
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     pass(allocator);
     assert_int_equal(env_reserved(allocator), 502 * MIB);
-    env_close(allocator);
 }
 
-TEST(a_pool_has_a_hard_limit)
+TEST_ON(a_pool_has_a_hard_limit, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_request request = {sizeof(request), .bytes = 40 * MIB};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits set = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
@@ -323,14 +302,12 @@ TEST(a_pool_has_a_hard_limit)
     assert_int_equal(xseg_alloc_with(allocator, &request, &third), XSEG_ERR_LIMIT);
     env_free(allocator, ptr, more);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* --- "Please shrink to N". --- */
 
-TEST(trim_to_a_target_reports_the_remainder)
+TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
     void *live = env_alloc(allocator, 95 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
 
@@ -351,7 +328,6 @@ TEST(trim_to_a_target_reports_the_remainder)
     assert_ok(xseg_trim(allocator, &where, &how, &done));
     assert_int_equal(done.remaining, 100 * MIB);
     env_free(allocator, live);
-    env_close(allocator);
 }
 
 /* --- Bad input. --- */
@@ -369,11 +345,9 @@ static void expect_rejected(struct xseg_allocator *allocator, const char *config
     expect_limits(allocator, 0, limits.hard_bytes, limits.soft_bytes, limits.keep_bytes);
 }
 
-TEST(contradictory_keys_are_rejected)
+TEST_ON(contradictory_keys_are_rejected,
+        open_on(1, "keep_mb:100,soft_limit_mb:200,hard_limit_mb:300"))
 {
-    struct xseg_allocator *allocator =
-        open_on(1, "keep_mb:100,soft_limit_mb:200,hard_limit_mb:300");
-
     expect_rejected(allocator, "soft_limit_mb:301", "at most hard_limit_mb, which is 300");
     expect_rejected(allocator, "hard_limit_mb:199", "at least soft_limit_mb, which is 200");
     expect_rejected(allocator, "keep_mb:250,soft_limit_mb:240", "at most soft_limit_mb");
@@ -390,12 +364,10 @@ TEST(contradictory_keys_are_rejected)
     expect_rejected(allocator, "soft_limit_mb:250", "device 0, keep_bytes exceeds soft_bytes");
     assert_ok(xseg_config_set(allocator, "keep_mb:1,soft_limit_mb:2,hard_limit_mb:3"));
     expect_limits(allocator, 0, 3 * MIB, 2 * MIB, MIB);
-    env_close(allocator);
 }
 
-TEST(contradictory_limits_are_rejected)
+TEST_ON(contradictory_limits_are_rejected, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits odd = XSEG_LIMITS_INIT;
 
@@ -417,10 +389,9 @@ TEST(contradictory_limits_are_rejected)
     where.one_stream = true;
     assert_error(xseg_limits_get(allocator, &where, &odd), UNSUPPORTED, "scope selects a stream");
     assert_error(xseg_limits_set(allocator, &where, &odd), UNSUPPORTED, "scope selects a stream");
-    env_close(allocator);
 }
 
-/* --- * Neighbours on one device: what one has idle serves the other's burst, through its soft limit or
+/* --- Neighbors on one device: what one has idle serves the other's burst, through its soft limit or
  * because it is asked to shrink; two allocators of a process, and two processes. --- */
 
 #define SECOND UINT64_C(1000000000)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Observers: when they are notified, and that no lock is held during a callback. */
 #include <malloc.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/env.h"
@@ -92,15 +91,10 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
 
 static uint64_t observe(struct recorder *recorder, bool traces)
 {
-    struct xseg_observer observer = {sizeof(observer),
-                                     .context = recorder,
-                                     .on_low_memory = traces ? NULL : free_one,
-                                     .on_out_of_memory = traces ? NULL : notify,
-                                     .on_rejected = traces ? NULL : reject,
-                                     .on_trace = traces ? trace : NULL};
-    uint64_t id = 0;
-
-    assert_ok(xseg_observer_add(recorder->allocator, &observer, &id));
+    const uint64_t id = env_observe(
+        recorder->allocator, .context = recorder, .on_low_memory = traces ? NULL : free_one,
+        .on_out_of_memory = traces ? NULL : notify, .on_rejected = traces ? NULL : reject,
+        .on_trace = traces ? trace : NULL);
     assert_true(id != 0);
     return id;
 }
@@ -269,9 +263,8 @@ TEST(observer_cannot_remove_itself)
     env_close(first.allocator);
 }
 
-TEST(invalid_observers_are_rejected)
+TEST_ON(invalid_observers_are_rejected, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
@@ -287,7 +280,6 @@ TEST(invalid_observers_are_rejected)
     assert_int_equal(xseg_observer_remove(NULL, 1), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_observer_remove(allocator, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(id, 0);
-    env_close(allocator);
 }
 
 /* --- Tracing. --- */
@@ -418,9 +410,8 @@ static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
 
 /* Configurations with and without recording alternate, also in other threads: there is one function table for each
  * distinct combination. */
-TEST(removed_observers_leave_no_memory)
+TEST_ON(removed_observers_leave_no_memory, env_open_mib(64, NULL))
 {
-    struct xseg_allocator *allocator = env_open_mib(64, NULL);
     struct xseg_observer observer = {sizeof(observer), .on_trace = trace_nothing};
     size_t before = 0;
 
@@ -437,17 +428,9 @@ TEST(removed_observers_leave_no_memory)
     }
     /* A version has more than a thousand bytes.  Some sanitizers do not count. */
     assert_in_range(mallinfo2().uordblks, 0, before + 16384);
-    env_close(allocator);
 }
 
 /* --- Notices: who registers addresses elsewhere hears before memory goes and after it came. --- */
-
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
-struct location {
-    int kind, number;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
 
 #define GRANULE  (2 * MIB)
 #define GRANULES ((size_t)1 << 16)
@@ -490,14 +473,6 @@ static void act(struct mirror *mirror)
         once(mirror);
 }
 
-static bool is_accessible(const void *base)
-{
-    const struct location device = {1, 0};
-    unsigned long long flags = 0;
-
-    return cuMemGetAccess(&flags, &device, (uintptr_t)base) == 0 && flags == 3;
-}
-
 static void leaving(void *context, const struct xseg_mapping *mapping)
 {
     struct mirror *mirror = context;
@@ -510,7 +485,7 @@ static void leaving(void *context, const struct xseg_mapping *mapping)
         mirror->generation[first + i] = 0;
     }
     if (mapping->is_expandable)
-        assert_true(is_accessible(mapping->base)); /* it is still there */
+        assert_int_equal(env_access_at(mapping->base, 0), ENV_READ_WRITE); /* it is still there */
     act(mirror);
 }
 
@@ -526,18 +501,17 @@ static void came(void *context, const struct xseg_mapping *mapping)
         mirror->generation[first + i] = mapping->generation;
     }
     if (mapping->is_expandable)
-        assert_true(is_accessible(mapping->base));
+        assert_int_equal(env_access_at(mapping->base, 0), ENV_READ_WRITE);
     act(mirror);
 }
 
 static struct mirror *observe_mappings(struct xseg_allocator *allocator)
 {
-    struct mirror *mirror = calloc(1, sizeof(*mirror));
+    static struct mirror mirror;
 
-    assert_non_null(mirror);
-    mirror->allocator = allocator;
-    (void)env_observe(allocator, .context = mirror, .on_unmap = leaving, .on_map = came);
-    return mirror;
+    mirror = (struct mirror){.allocator = allocator};
+    (void)env_observe(allocator, .context = &mirror, .on_unmap = leaving, .on_map = came);
+    return &mirror;
 }
 
 static bool compare(void *context, const struct xseg_mapping *mapping)
@@ -582,7 +556,6 @@ TEST(growth_and_trim_are_notified)
         env_free(allocator, small);
         env_close(allocator); /* all of it goes */
         assert_int_equal(mirror->left, 2);
-        free(mirror);
     }
 }
 
@@ -599,9 +572,8 @@ static void allocate_more(struct mirror *mirror)
     (void)env_stats(mirror->allocator);
 }
 
-TEST(observers_may_call_the_library)
+TEST_ON(observers_may_call_the_library, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
 
     mirror->act = allocate_more;
@@ -615,13 +587,10 @@ TEST(observers_may_call_the_library)
     env_empty_cache(allocator);
     expect_true(mirror);
     env_free(allocator, held, mirror->ptr);
-    env_close(allocator);
-    free(mirror);
 }
 
-TEST(failed_unmap_is_notified_as_mapped)
+TEST_ON(failed_unmap_is_notified_as_mapped, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
@@ -637,8 +606,6 @@ TEST(failed_unmap_is_notified_as_mapped)
     assert_int_equal(mirror->came, 2);
     assert_int_equal(mirror->last.generation, generation);
     expect_true(mirror);
-    env_close(allocator);
-    free(mirror);
 }
 
 static void grow(struct mirror *mirror)
@@ -652,9 +619,8 @@ static void grow_when_told_next(struct mirror *mirror)
 }
 
 /* Pages are mapped in the segment during the notification that the rest of a block stays mapped. */
-TEST(growth_in_a_notification_is_counted)
+TEST_ON(growth_in_a_notification_is_counted, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
@@ -672,8 +638,6 @@ TEST(growth_in_a_notification_is_counted)
     expect_true(mirror);
     assert_int_equal(env_reserved(allocator), xseg_sim_used(0));
     env_free(allocator, mirror->ptr);
-    env_close(allocator);
-    free(mirror);
 }
 
 static void begin_capture(struct mirror *mirror)
@@ -697,7 +661,6 @@ TEST(capture_during_a_notification_stops_a_trim)
     expect_true(mirror);
     env_capture_end(mirror->pool, mirror->stream);
     env_close(allocator, mirror->stream);
-    free(mirror);
 }
 
 /* Frees a block in a capture that it begins, when first told that memory leaves. */
@@ -737,9 +700,8 @@ static void queue_work(struct mirror *mirror)
     env_launch(mirror->allocator, mirror->stream, mirror->ptr);
 }
 
-TEST(pauses_are_notified)
+TEST_ON(pauses_are_notified, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
 
     mirror->pool = env_pool(allocator);
@@ -760,8 +722,6 @@ TEST(pauses_are_notified)
     expect_true(mirror);
     xseg_sim_finish_all();
     env_free(allocator, mirror->ptr);
-    env_close(allocator);
-    free(mirror);
 }
 
 static uint64_t next(uint64_t *seed)
@@ -818,6 +778,5 @@ TEST(the_mirror_is_always_true)
         (void)!xseg_pool_resume(mirror->pool);
         env_free_all(allocator, block, sizeof(block));
         env_close(allocator, stream[1]);
-        free(mirror);
     }
 }

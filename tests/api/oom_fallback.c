@@ -6,9 +6,8 @@
 #include "tests/support/env.h"
 
 /* The example E10: all that is free belongs to another stream.  Its pages move; nothing is flushed. */
-TEST(idle_pages_of_another_stream_move)
+TEST_ON(idle_pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, stream);
 
@@ -23,13 +22,11 @@ TEST(idle_pages_of_another_stream_move)
     /* Three full pages moved, the other seven are where they were. */
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
 /* A busy stream is awaited only if the memory of idle streams is insufficient. */
-TEST(idle_streams_are_reclaimed_first)
+TEST_ON(idle_streams_are_reclaimed_first, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream busy = env_stream(), idle = env_stream();
     void *of_busy = env_alloc(allocator, 100 * MIB, busy);
     void *of_idle = env_alloc(allocator, 100 * MIB, idle);
@@ -42,13 +39,11 @@ TEST(idle_streams_are_reclaimed_first)
     assert_true(xseg_sim_calls("cuStreamSynchronize") > 0);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, first, second);
-    env_close(allocator, busy, idle);
 }
 
 /* The last pages are small: exactly what is missing, and both pools can use them. */
-TEST(the_last_pages_are_small)
+TEST_ON(the_last_pages_are_small, env_open_mib(48, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(48, "expandable_segments:True");
     void *large = env_alloc(allocator, 39 * MIB, NULL), *small[2];
 
     assert_int_equal(env_reserved(allocator), 40 * MIB);
@@ -65,12 +60,10 @@ TEST(the_last_pages_are_small)
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free_all(allocator, others, sizeof(others));
     env_free(allocator, small[0], small[1], large);
-    env_close(allocator);
 }
 
-TEST(insufficient_idle_memory_is_not_remapped)
+TEST_ON(insufficient_idle_memory_is_not_remapped, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *live = env_alloc(allocator, 100 * MIB, NULL);
 
@@ -83,12 +76,10 @@ TEST(insufficient_idle_memory_is_not_remapped)
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     env_free(allocator, live);
-    env_close(allocator, stream);
 }
 
-TEST(growth_after_a_flush_uses_the_cheapest_range)
+TEST_ON(growth_after_a_flush_uses_the_cheapest_range, env_open_mib(60, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(60, "expandable_segments:True");
     void *live[2];
 
     live[0] = env_alloc(allocator, 20 * MIB, NULL);
@@ -107,13 +98,11 @@ TEST(growth_after_a_flush_uses_the_cheapest_range)
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     env_free(allocator, ptr, live[0], live[1]);
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    env_close(allocator);
 }
 
 /* A wait fails and the wait of the flush succeeds: the request is served from the completed block. */
-TEST(blocks_completed_by_a_flush_are_searched)
+TEST_ON(blocks_completed_by_a_flush_are_searched, env_open_mib(20, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(20, "expandable_segments:True");
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     const xseg_stream side = env_stream();
     void *pending = env_alloc(allocator, 15 * MIB, NULL),
@@ -133,29 +122,24 @@ TEST(blocks_completed_by_a_flush_are_searched)
     assert_int_equal(xseg_sim_fault_count(1), 1);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     env_free(allocator, pending, live);
-    env_close(allocator, side);
 }
 
 /* A graph may use the cached memory of a retained pool. */
-TEST(held_pools_are_left_alone)
+TEST_ON(held_pools_are_left_alone, env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
-    void *inside = NULL, *ptr = NULL;
     struct xseg_pool *pool = env_pool(allocator);
 
-    inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
+    void *inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
     assert_error(env_try_alloc(allocator, 40 * MIB, NULL), NO_MEMORY, "out of memory on device 0");
     assert_int_equal(env_block(allocator, inside).state, XSEG_BLOCK_CACHED);
     assert_ok(xseg_pool_release(pool));
-    ptr = env_alloc(allocator, 40 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 40 * MIB, NULL);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
-TEST(full_page_is_replaced_by_small_pages)
+TEST_ON(full_page_is_replaced_by_small_pages, env_open_mib(40, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(40, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *small[3];
 
@@ -164,15 +148,13 @@ TEST(full_page_is_replaced_by_small_pages)
         small[i] = env_alloc(allocator, 1 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemRelease") - 2, 1); /* two were the trial's */
     env_free_all(allocator, small, sizeof(small));
-    env_close(allocator, stream);
 }
 
 /* PyTorch #123548: a small block at the fence, blocks above max_split_size_mb, many cycles. */
-TEST(large_blocks_are_used_again_and_again)
+TEST_ON(large_blocks_are_used_again_and_again,
+        env_open_mib(
+            6000, "expandable_segments:True,max_split_size_mb:128,per_process_memory_fraction:0.1"))
 {
-    struct xseg_allocator *allocator = env_open_mib(
-        6000, "expandable_segments:True,max_split_size_mb:128,per_process_memory_fraction:0.1");
-
     assert_int_equal(env_stats(allocator).limit_bytes, 600 * MIB);
     for (unsigned cycle = 0; cycle < 100; cycle++) {
         void *large = env_alloc(allocator, (200 + cycle) * MIB, NULL);
@@ -184,14 +166,12 @@ TEST(large_blocks_are_used_again_and_again)
     }
     assert_int_equal(env_stats(allocator).num_ooms, 0);
     assert_true(env_reserved(allocator) <= 600 * MIB);
-    env_close(allocator);
 }
 
-TEST(garbage_collection_releases_old_blocks)
-{
-    struct xseg_allocator *allocator =
+TEST_ON(garbage_collection_releases_old_blocks,
         env_open_mib(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
-                           "garbage_collection_threshold:0.5");
+                           "garbage_collection_threshold:0.5"))
+{
     void *old = env_alloc(allocator, 60 * MIB, NULL), *young = env_alloc(allocator, 70 * MIB, NULL);
     void *ptr;
 
@@ -209,15 +189,13 @@ TEST(garbage_collection_releases_old_blocks)
     assert_error(xseg_free(allocator, old), NOT_ALLOCATED, "");
     assert_int_equal(env_block(allocator, young).state, XSEG_BLOCK_CACHED);
     env_free(allocator, ptr, more);
-    env_close(allocator);
 }
 
 /* A request is one tick of the clock that garbage ages by, also when it has to grow. */
-TEST(garbage_ages_by_requests)
-{
-    struct xseg_allocator *allocator =
+TEST_ON(garbage_ages_by_requests,
         env_open_mib(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
-                           "garbage_collection_threshold:0.8");
+                           "garbage_collection_threshold:0.8"))
+{
     void *ptr[4], *live[3];
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
@@ -232,7 +210,6 @@ TEST(garbage_ages_by_requests)
     live[2] = env_alloc(allocator, 100 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), (64 + 66 + 80 + 90 + 100) * MIB);
     env_free_all(allocator, live, sizeof(live));
-    env_close(allocator);
 }
 
 /* The average age is a fraction.  Sizes and result are those of PyTorch. */
@@ -267,10 +244,9 @@ TEST(garbage_age_threshold_is_a_fraction)
 }
 
 /* Many pools, each with a small and a large segment: their ranges get shorter, all of them work. */
-TEST(six_hundred_segments_fit)
+TEST_ON(six_hundred_segments_fit, env_open(NULL))
 {
     enum { POOLS = 300 };
-    struct xseg_allocator *allocator = env_open(NULL);
     static struct xseg_pool *pool[POOLS];
     static void *ptr[POOLS][3];
 
@@ -287,7 +263,6 @@ TEST(six_hundred_segments_fit)
         env_free(allocator, ptr[i][0], ptr[i][1]);
         assert_ok(xseg_pool_release(pool[i]));
     }
-    env_close(allocator);
 }
 
 /* Ranges are as long as asked for, and longer for a request that would not fit; others follow. */
@@ -313,23 +288,20 @@ TEST(ranges_may_be_shorter)
 }
 
 /* A driver that has few addresses gets by with short ranges. */
-TEST(few_addresses_are_enough)
+TEST_ON(few_addresses_are_enough, env_open_sim(NULL, .address_bytes = 6 * GIB))
 {
-    struct xseg_allocator *allocator = env_open_sim(NULL, .address_bytes = 6 * GIB);
     void *small = env_alloc(allocator, 1000, NULL);
     void *large = env_alloc(allocator, 2 * GIB, NULL);
     assert_true(env_stats(allocator).address_bytes <= 6 * GIB);
     assert_error(env_try_alloc(allocator, 5 * GIB, NULL), NO_ADDRESSES, "cuMemAddressReserve");
     env_free(allocator, small, large);
-    env_close(allocator);
 }
 
 /* After the first low memory, events are queried on every miss whose block fits. */
-TEST(events_are_queried_only_if_it_helps)
+TEST_ON(events_are_queried_only_if_it_helps, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream side = env_stream(), own = env_stream();
-    void *pending = env_alloc(allocator, 30 * MIB, side), *ptr = NULL;
+    void *pending = env_alloc(allocator, 30 * MIB, side);
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, own));
     assert_ok(xseg_record_stream(allocator, pending, own));
@@ -338,7 +310,7 @@ TEST(events_are_queried_only_if_it_helps)
     uint64_t asked = xseg_sim_calls("cuEventQuery");
     env_free(allocator, env_alloc(allocator, 5 * MIB, own));
     assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, 1);
-    ptr = env_alloc(allocator, 150 * MIB, own);
+    void *ptr = env_alloc(allocator, 150 * MIB, own);
     env_free(allocator, ptr);
     assert_ok(xseg_record_stream(allocator, pending = env_alloc(allocator, 30 * MIB, side), own));
     assert_ok(xseg_sim_launch(own, UINT64_MAX));
@@ -356,7 +328,6 @@ TEST(events_are_queried_only_if_it_helps)
     ptr = env_alloc(allocator, 2 * MIB, side);
     assert_int_not_equal(env_block(allocator, pending).state, XSEG_BLOCK_PENDING_FREE);
     env_free(allocator, ptr);
-    env_close(allocator, side, own);
 }
 
 static void keep_line(void *context, enum xseg_log_level level, const char *line)
@@ -370,8 +341,8 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 /* Without addresses for a segment, classic ones take just what they need; that is said once. */
 TEST(segments_are_classic_without_addresses)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 2 * GIB};
     struct xseg_allocator *allocator = NULL;
+    struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 2 * GIB};
     char lines[1024] = "";
 
     assert_ok(xseg_sim_reset(&settings));
@@ -396,9 +367,8 @@ TEST(segments_are_classic_without_addresses)
     env_close(allocator);
 }
 
-TEST(failed_growth_keeps_its_addresses)
+TEST_ON(failed_growth_keeps_its_addresses, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     void *ptr = NULL;
 
     (void)env_stats(allocator);
@@ -415,13 +385,11 @@ TEST(failed_growth_keeps_its_addresses)
     assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), reserves);
     assert_int_equal(env_stats(allocator).address_bytes, addresses);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* page_size:small has no page of 20 MiB, so a request takes what it needs, to 2 MiB, at any time. */
-TEST(all_pages_may_be_small)
+TEST_ON(all_pages_may_be_small, env_open_mib(200, "page_size:small"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "page_size:small");
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
     assert_int_equal(env_reserved(allocator), 6 * MIB);
@@ -432,14 +400,12 @@ TEST(all_pages_may_be_small)
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 42 * MIB);
     env_free(allocator, more);
-    env_close(allocator);
 }
 
 /* With the key a growth past the device is refused at once; what is cached is served. */
-TEST(a_growth_past_the_device_is_rejected)
+TEST_ON(a_growth_past_the_device_is_rejected,
+        env_open_mib(100, "expandable_segments:True,throw_on_cudamalloc_oom:True"))
 {
-    struct xseg_allocator *allocator =
-        env_open_mib(100, "expandable_segments:True,throw_on_cudamalloc_oom:True");
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
 
     env_free(allocator, idle);
@@ -451,7 +417,6 @@ TEST(a_growth_past_the_device_is_rejected)
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     assert_ptr_equal(env_alloc(allocator, 60 * MIB, NULL), idle);
     env_free(allocator, idle);
-    env_close(allocator);
 }
 
 /* The fraction of rejections is that of the configuration, or of xseg_limits_set(); a limit below it refuses first. */
@@ -503,21 +468,19 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
     }
 }
 
-TEST(oom_error_lists_the_memory_by_use)
+TEST_ON(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
-    void *live = env_alloc(allocator, 50 * MIB, NULL), *inside = NULL;
+    void *live = env_alloc(allocator, 50 * MIB, NULL);
     const char *const word[] = {"100.00 MiB requested", "50.00 MiB allocated",
                                 "120.00 MiB cached by private pools", "10.00 MiB fragmented",
                                 "release unused private pools"};
     struct xseg_pool *pool = env_pool(allocator);
 
-    inside = env_alloc_in(allocator, pool, 120 * MIB, NULL);
+    void *inside = env_alloc_in(allocator, pool, 120 * MIB, NULL);
     env_free(allocator, inside);
     for (unsigned i = 0; i < COUNT_OF(word); i++)
         assert_error(env_try_alloc(allocator, 100 * MIB, NULL), NO_MEMORY, word[i]);
     env_free(allocator, live);
-    env_close(allocator);
 }
 
 /* Two pages of 20 MiB, each with 11 MiB cached beside a live block: on small pages 20 of the 22 can move. */
@@ -587,9 +550,8 @@ static void expect_no_wait(struct xseg_allocator *allocator, const struct traces
  * Completed events: an event completes between the poll at the start of the allocation and the failure.  Growth
  * creates pages until another process's memory stops it.
  */
-TEST(step_polls_completed_events)
+TEST_ON(step_polls_completed_events, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 100 * MIB, NULL);
 
@@ -607,7 +569,6 @@ TEST(step_polls_completed_events)
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     env_free(allocator, again);
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    env_close(allocator, stream);
 }
 
 static bool free_one(void *context, const struct xseg_oom_info *oom)
@@ -620,9 +581,8 @@ static bool free_one(void *context, const struct xseg_oom_info *oom)
 }
 
 /* Observers: only the callback can free enough memory. */
-TEST(step_uses_memory_freed_by_an_observer)
+TEST_ON(step_uses_memory_freed_by_an_observer, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     void *block[2] = {allocator, env_alloc(allocator, 200 * MIB, NULL)};
 
     (void)env_observe(allocator, .on_low_memory = free_one, .context = block);
@@ -632,16 +592,14 @@ TEST(step_uses_memory_freed_by_an_observer)
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /*
  * Idle pages of the same pool's other segments.  The range of 240 MiB has 60 left at its end,
  * so the request gets another one; its pages come from the idle 60 MiB at the start of the first.
  */
-TEST(pages_of_another_segment_move)
+TEST_ON(pages_of_another_segment_move, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
     void *live = env_alloc(allocator, 120 * MIB, NULL);
 
@@ -657,13 +615,11 @@ TEST(pages_of_another_segment_move)
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_int_equal(env_block(allocator, live).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, ptr, live);
-    env_close(allocator);
 }
 
 /* The arena's own idle pages go before those of another stream. */
-TEST(own_pages_go_first)
+TEST_ON(own_pages_go_first, env_open_mib(240, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(240, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *other = env_alloc(allocator, 60 * MIB, stream);
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
@@ -676,13 +632,11 @@ TEST(own_pages_go_first)
     /* Of the 100 MiB 60 were the arena's own. */
     assert_int_equal(env_block(allocator, other).segment_mapped, 20 * MIB);
     env_free(allocator, ptr, live);
-    env_close(allocator, stream);
 }
 
 /* Idle pages of another stream: moved, not released and made anew; no more than is needed. */
-TEST(pages_of_another_stream_move)
+TEST_ON(pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, stream);
 
@@ -694,13 +648,11 @@ TEST(pages_of_another_stream_move)
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
     assert_int_equal(env_block(allocator, ptr).segment_mapped, 60 * MIB);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
 /* Remapping on three streams in turn. */
-TEST(a_full_device_creates_nothing)
+TEST_ON(a_full_device_creates_nothing, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream[] = {NULL, env_stream(), env_stream()};
 
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
@@ -716,13 +668,11 @@ TEST(a_full_device_creates_nothing)
     assert_int_equal(xseg_sim_calls("cuMemCreate"), before.creates);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
     assert_true(xseg_sim_calls("cuMemUnmap") > before.unmaps);
-    env_close(allocator, stream[1], stream[2]);
 }
 
 /* From a released private pool, and from a small arena to a large one. */
-TEST(pages_of_other_pools_move)
+TEST_ON(pages_of_other_pools_move, env_open_mib(40, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(40, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     void *small[20];
 
@@ -736,13 +686,11 @@ TEST(pages_of_other_pools_move)
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
     assert_true(env_reserved(allocator) <= 40 * MIB);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* Waiting for the stream of idle pages: they are all on one that works. */
-TEST(a_busy_stream_is_waited_for)
+TEST_ON(a_busy_stream_is_waited_for, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, stream);
 
@@ -754,16 +702,13 @@ TEST(a_busy_stream_is_waited_for)
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize") - before.stream_waits, 1);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), before.creates);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
-TEST(step_allocates_from_a_fallback_pool)
+TEST_ON(step_allocates_from_a_fallback_pool, env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
-    void *inside = NULL;
     struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
 
-    inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
+    void *inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
     const struct traces before = look(allocator);
     void *ptr = env_alloc(allocator, 60 * MIB, NULL);
@@ -772,13 +717,11 @@ TEST(step_allocates_from_a_fallback_pool)
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* Waiting serves the request from the cache, without unmapping. */
-TEST(pending_frees_are_waited_for)
+TEST_ON(pending_frees_are_waited_for, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, NULL);
 
@@ -792,14 +735,12 @@ TEST(pending_frees_are_waited_for)
     assert_int_equal(xseg_sim_calls("cuEventSynchronize") - before.event_waits, 1);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     env_free(allocator, again);
-    env_close(allocator, stream);
 }
 
 /* Oversize segments: one classic segment of max_split_size_mb or more is released; the other stays. */
-TEST(step_releases_one_oversize_segment)
+TEST_ON(step_releases_one_oversize_segment,
+        env_open_mib(200, "expandable_segments:False,max_split_size_mb:40"))
 {
-    struct xseg_allocator *allocator =
-        env_open_mib(200, "expandable_segments:False,max_split_size_mb:40");
     void *large = env_alloc(allocator, 110 * MIB, NULL);
     void *small = env_alloc(allocator, 80 * MIB, NULL);
 
@@ -812,13 +753,11 @@ TEST(step_releases_one_oversize_segment)
     assert_int_equal(env_block(allocator, large).state, XSEG_BLOCK_CACHED);
     assert_int_equal(env_reserved(allocator), 160 * MIB);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* Flush: classic segments of other sizes go all together, and that is a retry, as PyTorch counts. */
-TEST(step_releases_all_idle_memory)
+TEST_ON(step_releases_all_idle_memory, env_open_mib(200, "expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:False");
     void *ptr[4];
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
@@ -830,7 +769,6 @@ TEST(step_releases_all_idle_memory)
     assert_int_equal(xseg_sim_calls("cuMemFree"), 4);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     env_free(allocator, ptr[0]);
-    env_close(allocator);
 }
 
 /* End a capture that allocated a block, and close. */
@@ -887,9 +825,8 @@ TEST(a_capture_finds_room)
 }
 
 /* Before a capture, cached memory of busy streams and pending blocks are awaited, since the capture cannot wait. */
-TEST(a_capture_waits_for_room)
+TEST_ON(a_capture_waits_for_room, env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream busy = env_stream(), stream = env_stream();
     void *cached = env_alloc(allocator, 40 * MIB, busy);
@@ -906,14 +843,12 @@ TEST(a_capture_waits_for_room)
     env_capture_end(pool, stream);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream, busy);
 }
 
 /* The example E11: the increment in pages is what a limit counts. */
-TEST(a_limit_counts_the_pages)
+TEST_ON(a_limit_counts_the_pages,
+        env_open_mib(1000, "expandable_segments:True,per_process_memory_fraction:0.12"))
 {
-    struct xseg_allocator *allocator =
-        env_open_mib(1000, "expandable_segments:True,per_process_memory_fraction:0.12");
     void *first = env_alloc(allocator, 85 * MIB, NULL);
 
     /* 100 MiB are mapped, of which 15 are the free tail; PyTorch refuses 100 + 30 > 120. */
@@ -932,5 +867,4 @@ TEST(a_limit_counts_the_pages)
     second = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 130 * MIB);
     env_free(allocator, second, first);
-    env_close(allocator);
 }

@@ -96,9 +96,8 @@ static void expect_figures_agree(const char *text, double total)
 }
 
 /* 81 GiB of an empty device with 80. */
-TEST(an_empty_device_is_free)
+TEST_ON(an_empty_device_is_free, env_open_mib(81920, NULL))
 {
-    struct xseg_allocator *allocator = env_open_mib(81920, NULL);
     void *ptr = NULL;
 
     const char *text =
@@ -107,12 +106,10 @@ TEST(an_empty_device_is_free)
         text, "out of memory on device 0, 82944.00 MiB requested; 82944.00 MiB needed from "
               "the driver, 81920.00 MiB of 81920.00 MiB free, 0.00 MiB used by this "
               "allocator");
-    env_close(allocator);
 }
 
-TEST(error_has_the_requested_and_the_mapped_size)
+TEST_ON(error_has_the_requested_and_the_mapped_size, env_open_mib(20, NULL))
 {
-    struct xseg_allocator *allocator = env_open_mib(20, NULL);
     void *all = env_alloc(allocator, 20 * MIB, NULL), *ptr = NULL;
 
     expect_start(error_message(xseg_alloc(allocator, 0, 700, NULL, &ptr), XSEG_ERR_NO_MEMORY),
@@ -123,13 +120,11 @@ TEST(error_has_the_requested_and_the_mapped_size)
         "out of memory on device 0, 1.50 MiB requested; 2.00 MiB needed from the driver, "
         "0.00 MiB of 20.00");
     env_free(allocator, all);
-    env_close(allocator);
 }
 
 /* Memory in every state that the message names. */
-TEST(figures_add_up)
+TEST_ON(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
 {
-    struct xseg_allocator *allocator = env_open_mib(400, "page_cache_mb:1000");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream other = env_stream();
     void *live = env_alloc(allocator, 50 * MIB, NULL), *ptr = NULL;
@@ -163,7 +158,6 @@ TEST(figures_add_up)
     assert_true(figure(text, "pending free") >= 30);
     env_capture_end(graph, stream);
     env_free(allocator, small, live);
-    env_close(allocator, other, stream);
 }
 
 /* The driver fails although it reports enough free memory. */
@@ -270,9 +264,8 @@ TEST(error_begins_with_the_limit_or_device)
     }
 }
 
-TEST(resume_error_begins_with_the_limit_or_device)
+TEST_ON(resume_error_begins_with_the_limit_or_device, env_open_mib(200, NULL))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *inside = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
@@ -292,7 +285,6 @@ TEST(resume_error_begins_with_the_limit_or_device)
                  "199.00 MiB; 100.00 MiB of 200.00 MiB used by this allocator");
     env_free(allocator, ptr, inside);
     assert_ok(xseg_pool_resume(pool));
-    env_close(allocator);
 }
 
 /* --- Advice. --- */
@@ -477,12 +469,12 @@ TEST(ending_a_capture_helps)
 
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
         struct play play = {0};
-        void *pending, *idle;
+        void *pending;
 
         play.allocator = env_open_mib(200, NULL);
         play.stream = env_stream();
         play.pool = env_pool(play.allocator);
-        idle = env_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
+        void *idle = env_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
         pending = env_alloc(play.allocator, 80 * MIB, NULL);
         assert_ok(xseg_record_stream(play.allocator, pending, play.stream));
         env_capture_begin(play.pool, play.stream);

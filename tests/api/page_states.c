@@ -155,7 +155,7 @@ static void trigger(struct env *env)
 /* Reached by the callback in which the call is due, and by the others. */
 static void notify(struct env *env, enum event event, const void *base, size_t bytes)
 {
-    PROMISE(event == SHORT_OF_MEMORY || access_at(base, 0) != 0,
+    PROMISE(event == SHORT_OF_MEMORY || env_access_at(base, 0) != 0,
             "a callback hears of %p, which is not mapped", base);
     if (!env->is_armed || event != env->state->on)
         return;
@@ -191,7 +191,7 @@ static void add_run(struct runs *runs, const struct xseg_registered *run)
     (void)pthread_mutex_lock(&runs_lock);
     const uintptr_t begin = (uintptr_t)run->base, end = begin + run->bytes;
 
-    PROMISE(access_at(run->base, 0) != 0, "enter for %p, which is not mapped", run->base);
+    PROMISE(env_access_at(run->base, 0) != 0, "enter for %p, which is not mapped", run->base);
     for (size_t i = 0; i < runs->count; i++)
         PROMISE(end <= runs->begin[i] || begin >= runs->end[i],
                 "enter for %p, which has entered already", run->base);
@@ -207,7 +207,8 @@ static void remove_run(struct runs *runs, const struct xseg_registered *run)
     size_t at = 0;
 
     (void)pthread_mutex_lock(&runs_lock);
-    PROMISE(access_at(run->base, 0) != 0, "leave for %p, which is not mapped any more", run->base);
+    PROMISE(env_access_at(run->base, 0) != 0, "leave for %p, which is not mapped any more",
+            run->base);
     while (at < runs->count && runs->begin[at] != (uintptr_t)run->base)
         at++;
     PROMISE(at < runs->count && runs->end[at] == (uintptr_t)run->base + run->bytes,
@@ -384,7 +385,7 @@ static xseg_status call_register_pin(struct env *env)
 static void undo_register(struct env *env)
 {
     for (size_t i = 0; i < env->own_runs.count; i++)
-        assert_int_not_equal(access_at((void *)env->own_runs.begin[i], 0), 0);
+        assert_int_not_equal(env_access_at((void *)env->own_runs.begin[i], 0), 0);
     assert_ok(xseg_unregister(env->allocator, env->id));
     assert_int_equal(env->own_runs.count, 0);
 }

@@ -150,9 +150,8 @@ TEST(work_of_a_peer_needs_the_right)
 
 /* --- Scope of the access. --- */
 
-TEST(peer_access_covers_present_and_future_mappings)
+TEST_ON(peer_access_covers_present_and_future_mappings, open_two(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
     void *own = env_alloc_in(allocator, pool, 20 * MIB, NULL);
@@ -186,7 +185,6 @@ TEST(peer_access_covers_present_and_future_mappings)
     assert_false(reaches(0, there));
     env_free(allocator, there, first, small, later, own);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 TEST(peer_access_has_the_documented_cost)
@@ -217,9 +215,8 @@ TEST(peer_access_has_the_documented_cost)
     env_close(allocator);
 }
 
-TEST(peer_access_survives_a_pause)
+TEST_ON(peer_access_survives_a_pause, open_two(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool *before = env_pool(allocator), *paused = env_pool(allocator);
     unsigned char *one = env_alloc_in(allocator, before, 30 * MIB, NULL),
                   *two = env_alloc_in(allocator, paused, 30 * MIB, NULL);
@@ -237,13 +234,11 @@ TEST(peer_access_survives_a_pause)
     env_free(allocator, one, two);
     assert_ok(xseg_pool_release(before));
     assert_ok(xseg_pool_release(paused));
-    env_close(allocator);
 }
 
 /* The idle pages of one stream back a block of another, once the device is full. */
-TEST(peer_access_follows_remapped_pages)
+TEST_ON(peer_access_follows_remapped_pages, open_two(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     xseg_stream stream = env_stream();
     void *idle = take_on(allocator, 0, 700 * MIB), *block = NULL;
 
@@ -256,12 +251,10 @@ TEST(peer_access_follows_remapped_pages)
     assert_true(reaches_all(1, block, 900 * MIB));
     env_free(allocator, block);
     env_empty_cache(allocator);
-    env_close(allocator, stream);
 }
 
-TEST(peer_access_covers_imports)
+TEST_ON(peer_access_covers_imports, open_two(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     struct exported_handles exported;
     void *before = NULL, *after = NULL, *base[2] = {NULL};
     struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
@@ -279,12 +272,10 @@ TEST(peer_access_covers_imports)
     assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(peer_access_covers_classic_segments)
+TEST_ON(peer_access_covers_classic_segments, open_two("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = open_two("expandable_segments:False");
     void *first = take_on(allocator, 0, 3 * MIB);
     struct CUctx_st *owner = NULL;
 
@@ -301,7 +292,6 @@ TEST(peer_access_covers_classic_segments)
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(2), 0);
     leave(1);
     env_free(allocator, first, later);
-    env_close(allocator);
 }
 
 /* A close that fails half-way has released contexts, with the peer access that was enabled on them. */
@@ -446,16 +436,13 @@ static void meddle(void *context, const struct xseg_mapping *mapping)
         meddling->answers[meddling->count++] = xseg_peer_allow(meddling->allocator, 0, 1);
 }
 
-TEST(a_pool_that_moves_is_in_the_way)
+TEST_ON(a_pool_that_moves_is_in_the_way, open_two(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     struct meddling meddling = {allocator, {0}, 0};
-    struct xseg_observer observer = {sizeof(observer), .on_unmap = meddle, .context = &meddling};
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    uint64_t id = 0;
 
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id = env_observe(allocator, .on_unmap = meddle, .context = &meddling);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_true(meddling.count > 0);
     assert_int_equal(meddling.answers[0], XSEG_ERR_BUSY);
@@ -465,7 +452,6 @@ TEST(a_pool_that_moves_is_in_the_way)
     assert_true(reaches_all(1, block, 30 * MIB));
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 static void refuse_in_a_child(const void *argument)
@@ -475,11 +461,9 @@ static void refuse_in_a_child(const void *argument)
     _exit(xseg_peer_allow(allocator, 0, 1) == XSEG_ERR_FORKED ? 0 : 1);
 }
 
-TEST(calls_of_a_forked_child_fail)
+TEST_ON(calls_of_a_forked_child_fail, open_two(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     char text[256];
 
     assert_int_equal(child_run(refuse_in_a_child, &allocator, text, sizeof(text)), 0);
-    env_close(allocator);
 }

@@ -46,9 +46,8 @@ static const struct xseg_mapping *find(const struct list *list, const void *ptr)
     return NULL;
 }
 
-TEST(every_mapped_byte_is_named_once)
+TEST_ON(every_mapped_byte_is_named_once, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr[4] = {env_alloc(allocator, 50 * MIB, NULL), env_alloc(allocator, 1000, NULL),
                     env_alloc_in(allocator, pool, 30 * MIB, NULL),
@@ -79,13 +78,11 @@ TEST(every_mapped_byte_is_named_once)
     assert_int_equal(list.count, 1);
     assert_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), ARGUMENT, "visit");
     env_free_all(allocator, ptr, sizeof(ptr));
-    env_close(allocator);
 }
 
 /* A generation is another one exactly where other memory came. */
-TEST(a_generation_rises_with_other_memory)
+TEST_ON(a_generation_rises_with_other_memory, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *low = env_alloc(allocator, 40 * MIB, NULL), *high = env_alloc(allocator, 40 * MIB, NULL);
     void *tag = env_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -117,14 +114,12 @@ TEST(a_generation_rises_with_other_memory)
     assert_true(env_block(allocator, tag).generation > away);
     assert_false(env_block(allocator, tag).is_paused);
     env_free(allocator, tag, low, high);
-    env_close(allocator);
 }
 
 /* --- Pins. --- */
 
-TEST(pinned_pages_of_a_freed_block_stay_mapped)
+TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 200 * MIB, NULL); /* ten pages */
     void *small = env_alloc(allocator, 1000, NULL);
 
@@ -156,7 +151,6 @@ TEST(pinned_pages_of_a_freed_block_stay_mapped)
     assert_error(xseg_close(allocator), BUSY, "pinned");
     assert_ok(xseg_unpin(allocator, ptr + 59 * MIB, 2 * MIB));
     assert_ok(xseg_unpin(allocator, small, 1000));
-    env_close(allocator);
 }
 
 /* Reclaim under memory pressure takes all idle memory except pinned pages. */
@@ -184,9 +178,8 @@ TEST(pinned_pages_are_not_stolen)
     env_close(allocator, other);
 }
 
-TEST(decay_keeps_pinned_pages)
+TEST_ON(decay_keeps_pinned_pages, env_open("expandable_segments:True,idle_ms:0"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True,idle_ms:0");
     char *ptr = env_alloc(allocator, 100 * MIB, NULL);
     struct xseg_explain_result sums = {sizeof(sums)};
 
@@ -199,12 +192,10 @@ TEST(decay_keeps_pinned_pages)
     assert_int_equal(sums.pinned, 20 * MIB);
     assert_int_equal(sums.reserved, 20 * MIB);
     assert_ok(xseg_unpin(allocator, ptr + 50 * MIB, 1));
-    env_close(allocator);
 }
 
-TEST(a_classic_segment_is_pinned_as_a_whole)
+TEST_ON(a_classic_segment_is_pinned_as_a_whole, env_open("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     char *ptr = env_alloc(allocator, 30 * MIB, NULL);
 
     assert_ok(xseg_pin(allocator, ptr + 10 * MIB, 100));
@@ -214,12 +205,10 @@ TEST(a_classic_segment_is_pinned_as_a_whole)
     assert_int_equal(done.kept_pinned, 30 * MIB);
     assert_ok(xseg_unpin(allocator, ptr, 1));
     assert_int_equal(env_trim(allocator).released, 30 * MIB);
-    env_close(allocator);
 }
 
-TEST(a_pinned_pool_is_not_paused)
+TEST_ON(a_pinned_pool_is_not_paused, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
@@ -232,12 +221,10 @@ TEST(a_pinned_pool_is_not_paused)
     assert_error(xseg_pin(allocator, ptr, 1), PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
-TEST(pins_outside_a_block_are_rejected)
+TEST_ON(pins_outside_a_block_are_rejected, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 30 * MIB, NULL);
     int local = 0;
 
@@ -257,7 +244,6 @@ TEST(pins_outside_a_block_are_rejected)
     assert_error(xseg_unpin(allocator, ptr, 3 * MIB), ARGUMENT, "pinned");
     assert_ok(xseg_unpin(allocator, ptr, MIB));
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Descriptors of mapped memory: whom they serve, what they pin, and what is refused. --- */
@@ -314,9 +300,8 @@ TEST(a_range_of_many_pages_has_one_descriptor)
 
 /* --- Pins. --- */
 
-TEST(a_pin_keeps_the_pages_until_the_close)
+TEST_ON(a_pin_keeps_the_pages_until_the_close, env_open(EXPANDABLE))
 {
-    struct xseg_allocator *allocator = env_open(EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0;
     int fd = -1;
@@ -335,16 +320,13 @@ TEST(a_pin_keeps_the_pages_until_the_close)
     env_empty_cache(allocator);
     reserved = env_reserved(allocator);
     assert_int_equal(reserved, 0);
-    env_close(allocator);
 }
 
 /* --- Invalid calls. --- */
 
-TEST(invalid_input_is_rejected_with_its_page)
+TEST_ON(invalid_input_is_rejected_with_its_page, env_open(EXPANDABLE))
 {
-    struct xseg_allocator *allocator = env_open(EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL), host[64], text[64];
-    struct xseg_pool *pool = NULL;
     uint64_t offset = 0;
     int fd = -1;
 
@@ -361,13 +343,12 @@ TEST(invalid_input_is_rejected_with_its_page)
     /* Nothing here maps memory over PCIe. */
     assert_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
                  UNSUPPORTED, "cuMemGetHandleForAddressRange");
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+    struct xseg_pool *pool = env_pool(allocator);
     char *paused = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     expect_error(allocator, paused, MIB, XSEG_ERR_PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, paused, block);
-    env_close(allocator);
 }
 
 TEST(memory_without_rdma_is_rejected_with_the_reason)
@@ -444,12 +425,11 @@ TEST(killed_process_leaves_no_descriptors)
     assert_ok(xseg_sim_reset(&settings));
 }
 
-TEST(a_forked_child_has_descriptors_and_no_calls)
+TEST_ON(a_forked_child_has_descriptors_and_no_calls, env_open(EXPANDABLE))
 {
-    struct xseg_allocator *allocator = env_open(EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0;
-    int fd = -1, other = -1, result = 0;
+    int fd = -1, other = -1;
 
     assert_ok(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset));
     const pid_t child = fork();
@@ -460,13 +440,11 @@ TEST(a_forked_child_has_descriptors_and_no_calls)
                       xseg_dmabuf_close(allocator, fd) == XSEG_ERR_FORKED
                   ? 0
                   : 1);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    assert_int_equal(env_wait(child), 0);
     env_free(allocator, block);
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
     assert_ok(xseg_dmabuf_close(allocator, fd));
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }

@@ -8,10 +8,7 @@
 
 #include "tests/support/env.h"
 
-static struct xseg_statistics pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
-{
-    return env_pool_stats(allocator, pool);
-}
+static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
 static bool is_this(void *context, xseg_stream stream)
 {
@@ -19,9 +16,8 @@ static bool is_this(void *context, xseg_stream stream)
 }
 
 /* The route that was begun last, and accepts the stream, serves it. */
-TEST(the_latest_route_that_accepts_serves)
+TEST_ON(the_latest_route_that_accepts_serves, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
     struct xseg_pool *one = env_pool(allocator), *all = env_pool(allocator);
     void *ptr[4];
@@ -47,14 +43,11 @@ TEST(the_latest_route_that_accepts_serves)
     assert_error(xseg_route_begin(one, NULL, NULL), ARGUMENT, "pool has been released");
     env_free_all(allocator, ptr, 4 * sizeof(*ptr));
     assert_ok(xseg_pool_release(all));
-    env_close(allocator, stream);
 }
 
 /* A released pool is not found any more, so memory that it got would serve no request. */
 TEST(a_released_pool_is_not_prewarmed)
 {
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
-
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
         struct xseg_scope where = {sizeof(where), .device = -1,
@@ -69,19 +62,17 @@ TEST(a_released_pool_is_not_prewarmed)
     }
 }
 
-TEST(a_pool_has_a_limit_of_its_own)
+TEST_ON(a_pool_has_a_limit_of_its_own, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     void *outside = env_alloc(allocator, 30 * MIB, NULL), *b = NULL;
 
     struct xseg_pool *pool = env_pool_of(allocator, .limit_bytes = 41 * MIB);
     env_free(allocator, outside);
     void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    struct xseg_request request = {sizeof(request), .pool = pool, .bytes = 11 * MIB};
-    assert_error(xseg_alloc_with(allocator, &request, &b), LIMIT, "of pool 1");
+    assert_error(env_try_alloc_in(allocator, pool, 11 * MIB, &b), LIMIT, "of pool 1");
     /* Requests that fit on its pages are served; no other cache was released. */
     b = env_alloc_in(allocator, pool, 10 * MIB, NULL);
-    const struct xseg_statistics stats = pool_stats(allocator, pool);
+    const struct xseg_statistics stats = env_pool_stats(allocator, pool);
     assert_int_equal(stats.limit_bytes, 41 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].peak, 40 * MIB);
@@ -90,13 +81,10 @@ TEST(a_pool_has_a_limit_of_its_own)
     assert_int_equal(env_reserved(allocator), 80 * MIB);
     assert_int_equal(env_stats(allocator).num_ooms, 1);
     env_free(allocator, a, b);
-    env_close(allocator);
 }
 
-TEST(no_split_keeps_blocks_whole)
+TEST_ON(no_split_keeps_blocks_whole, env_open("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:False");
-
     struct xseg_pool *pool = env_pool_of(allocator, .no_split = true);
     void *a = env_alloc_in(allocator, pool, 100, NULL);
     void *b = env_alloc_in(allocator, pool, 100, NULL);
@@ -104,19 +92,16 @@ TEST(no_split_keeps_blocks_whole)
     assert_ptr_not_equal(env_block(allocator, a).segment_base,
                          env_block(allocator, b).segment_base);
     env_free(allocator, a, b);
-    env_close(allocator);
 }
 
-TEST(fallback_pool_serves_under_memory_pressure)
+TEST_ON(fallback_pool_serves_under_memory_pressure, env_open_mib(64, NULL))
 {
     struct xseg_request request = {sizeof(request)};
-    void *ptr = NULL;
 
-    struct xseg_allocator *allocator = env_open_mib(64, NULL);
     struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true), *other;
     void *inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     env_free(allocator, inside);
-    ptr = env_alloc(allocator, 30 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_ptr_equal(ptr, inside);
     assert_null(env_block(allocator, ptr).pool);
     assert_ptr_equal(env_block(allocator, ptr).fallback_pool, pool);
@@ -133,22 +118,16 @@ TEST(fallback_pool_serves_under_memory_pressure)
     assert_null(env_block(allocator, ptr).fallback_pool);
     assert_ok(xseg_pool_release(other));
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Names. --- */
 
-static struct xseg_pool *make_named(struct xseg_allocator *allocator, const char *name)
+/* A name is copied, and every message about the pool contains it, or the ID of a pool without a name. */
+TEST_ON(messages_name_the_pool, env_open(NULL))
 {
-    return env_pool_of(allocator, .name = name);
-}
-
-/* A name is copied, and stands in every sentence about the pool; without one there is a number. */
-TEST(sentences_name_the_pool)
-{
-    struct xseg_allocator *allocator = env_open(NULL);
     char name[XSEG_POOL_NAME_MAX + 1] = "kv cache";
-    struct xseg_pool *named = make_named(allocator, name), *other = make_named(allocator, "");
+    struct xseg_pool *named = env_pool_of(allocator, .name = name);
+    struct xseg_pool *other = env_pool_of(allocator, .name = "");
     struct xseg_pool *third = env_pool(allocator);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     void *ptr = NULL;
@@ -174,12 +153,10 @@ TEST(sentences_name_the_pool)
     limits.soft_bytes = limits.hard_bytes = MIB;
     assert_error(xseg_limits_set(allocator, &where, &limits), UNSUPPORTED,
                  "pool 3 has no soft_bytes");
-    env_close(allocator);
 }
 
-TEST(a_name_has_an_end)
+TEST_ON(a_name_has_an_end, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     char name[XSEG_POOL_NAME_MAX + 2];
     struct xseg_pool *pool = NULL;
 
@@ -196,10 +173,9 @@ TEST(a_name_has_an_end)
     memset(name, 'n', sizeof(name));
     pool = env_pool_with(allocator, &options);
     assert_error(xseg_pool_resume(pool), ARGUMENT, "pool 2 is not paused");
-    env_close(allocator);
 }
 
-/* --- Own functions underneath. --- */
+/* --- Custom memory functions. --- */
 
 struct own {
     unsigned char *memory;
@@ -229,7 +205,7 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
     own->taken += bytes;
 }
 
-TEST(a_pool_stands_on_its_owners_functions)
+TEST(custom_functions_supply_the_memory_of_a_pool)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct own own = {.memory = aligned_alloc(4096, 4 * MIB)};
@@ -244,12 +220,11 @@ TEST(a_pool_stands_on_its_owners_functions)
     pool = env_pool_with(allocator, &options);
 
     own.refuses = true;
-    struct xseg_request request = {sizeof(request), .pool = pool, .bytes = 1 * MIB};
-    assert_error(xseg_alloc_with(allocator, &request, &c), NO_MEMORY,
+    assert_error(env_try_alloc_in(allocator, pool, MIB, &c), NO_MEMORY,
                  "memory functions of pool 1 returned no memory");
     own.refuses = false;
     own.skew = 64;
-    assert_error(xseg_alloc_with(allocator, &request, &c), ARGUMENT, "aligned");
+    assert_error(env_try_alloc_in(allocator, pool, MIB, &c), ARGUMENT, "aligned");
     assert_int_equal(own.given, own.taken);
     own.skew = 0;
     void *a = env_alloc_in(allocator, pool, 1 * MIB, NULL);
@@ -258,7 +233,7 @@ TEST(a_pool_stands_on_its_owners_functions)
     assert_ptr_equal(b, own.memory + MIB);
     assert_false(env_block(allocator, a).is_expandable);
     /* The function gives an address that is in use: that would be two blocks in one place. */
-    assert_error(xseg_alloc_with(allocator, &request, &c), ARGUMENT, "in use");
+    assert_error(env_try_alloc_in(allocator, pool, MIB, &c), ARGUMENT, "in use");
     env_free(allocator, a);
     assert_ptr_equal(env_alloc_in(allocator, pool, MIB / 2, NULL), own.memory);
     env_free(allocator, own.memory);
@@ -275,7 +250,7 @@ TEST(a_pool_stands_on_its_owners_functions)
 /* --- A pool that has run out while the device has not. --- */
 
 /* After a refusal in such a pool: pages stay full, and nothing goes before a capture. */
-static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status error_message)
+static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status status)
 {
     void *none = NULL;
 
@@ -284,8 +259,7 @@ static void expect_no_shortage(const struct xseg_pool_options *options, xseg_sta
     const xseg_stream stream = env_stream();
 
     void *a = env_alloc(allocator, 120 * MIB, NULL);
-    struct xseg_request request = {sizeof(request), .bytes = 30 * MIB, .pool = pool};
-    assert_int_equal(xseg_alloc_with(allocator, &request, &none), error_message);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 30 * MIB, &none), status);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     void *b = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2);
@@ -299,12 +273,11 @@ static void expect_no_shortage(const struct xseg_pool_options *options, xseg_sta
 
 TEST(a_full_pool_is_no_shortage)
 {
-    struct xseg_pool_options limited = {sizeof(limited)}, owned = {sizeof(owned)};
     struct own own = {.refuses = true};
+    const struct xseg_pool_options limited = {sizeof(limited), .limit_bytes = 20 * MIB};
+    const struct xseg_pool_options owned = {sizeof(owned), .memory = {own_alloc, own_free, &own}};
 
-    limited.limit_bytes = 20 * MIB;
     expect_no_shortage(&limited, XSEG_ERR_LIMIT);
-    owned.memory = (struct xseg_pool_memory){own_alloc, own_free, &own};
     expect_no_shortage(&owned, XSEG_ERR_NO_MEMORY);
 }
 
@@ -339,7 +312,7 @@ static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool 
         sum += env_block(allocator, block[i]).requested;
     }
     assert_int_equal(sum, want);
-    assert_int_equal(pool_stats(allocator, pool).requested_bytes[XSEG_STAT_ALL].current, want);
+    assert_int_equal(env_pool_stats(allocator, pool).requested_bytes[XSEG_STAT_ALL].current, want);
 }
 
 static void restore_and_compare(const char *config)
@@ -359,7 +332,7 @@ static void restore_and_compare(const char *config)
     assert_ok(xseg_pool_check_live(pool, live, 3, &exactly));
     assert_false(exactly);
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-    const struct xseg_statistics then = pool_stats(allocator, pool);
+    const struct xseg_statistics then = env_pool_stats(allocator, pool);
 
     /* Another state: blocks freed, others allocated across the places of the first. */
     env_free(allocator, first[0], first[3]);
@@ -371,7 +344,7 @@ static void restore_and_compare(const char *config)
     assert_int_equal(notified.live, 4);
     assert_ok(xseg_pool_check_live(pool, live, 4, &exactly));
     assert_true(exactly);
-    const struct xseg_statistics now = pool_stats(allocator, pool);
+    const struct xseg_statistics now = env_pool_stats(allocator, pool);
     assert_int_equal(now.allocation[XSEG_STAT_ALL].current, then.allocation[XSEG_STAT_ALL].current);
     assert_int_equal(now.allocated_bytes[XSEG_STAT_ALL].current,
                      then.allocated_bytes[XSEG_STAT_ALL].current);
@@ -399,9 +372,8 @@ TEST(pool_is_restored_to_a_checkpoint)
     restore_and_compare("expandable_segments:False");
 }
 
-TEST(failed_restore_changes_nothing)
+TEST_ON(failed_restore_changes_nothing, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream();
     struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
     void *a = env_alloc_in(allocator, pool, 5 * MIB, NULL),
@@ -425,13 +397,11 @@ TEST(failed_restore_changes_nothing)
     env_free(allocator, a, b);
     xseg_checkpoint_destroy(checkpoint);
     xseg_checkpoint_destroy(NULL);
-    env_close(allocator, side);
 }
 
 /* A block of a checkpoint of which only the first page is left. */
-TEST(partly_released_memory_is_not_restored)
+TEST_ON(partly_released_memory_is_not_restored, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
 
@@ -451,31 +421,22 @@ TEST(partly_released_memory_is_not_restored)
     xseg_checkpoint_destroy(checkpoint);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* A service makes and releases pools for months. */
 TEST(destroyed_pools_leave_no_memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
     uint64_t host = 0;
 
-    settings.memory_bytes = 1 * GIB; /* addresses of the simulator come once */
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    /* The simulator does not reuse addresses. */
+    struct xseg_allocator *allocator = env_open_mib(1024, "expandable_segments:True");
     for (unsigned i = 0; i < 3000; i++) {
         struct xseg_pool *pool = env_pool(allocator);
-        struct xseg_request request = {sizeof(request)};
-        struct xseg_scope where = XSEG_SCOPE_ALL;
-        void *small = NULL, *large = NULL;
+        void *small = env_alloc_in(allocator, pool, 1000, NULL);
+        void *large = env_alloc_in(allocator, pool, 5 * MIB, NULL);
 
-        request.pool = where.pool = pool;
-        request.bytes = 1000;
-        assert_ok(xseg_alloc_with(allocator, &request, &small));
-        request.bytes = 5 * MIB;
-        assert_ok(xseg_alloc_with(allocator, &request, &large));
         /* Counters of an earlier pool do not continue. */
-        struct xseg_statistics stats = {sizeof(stats)};
-        assert_ok(xseg_stats_get(allocator, &where, &stats));
+        const struct xseg_statistics stats = env_pool_stats(allocator, pool);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 2);
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_SMALL].allocated, 1024);
@@ -492,8 +453,6 @@ TEST(destroyed_pools_leave_no_memory)
 }
 
 /* --- Pools that come and go, by what is counted: host bytes and driver calls, not time. --- */
-
-#define MIB ((size_t)1 << 20)
 
 /* Host memory of a pool with one segment. */
 #define POOL_BYTES ((uint64_t)128 << 10)
@@ -567,26 +526,16 @@ static void expect_flat(const char *config, size_t bytes, unsigned count)
     env_close(allocator);
 }
 
-TEST(destroyed_small_pools_leave_no_memory)
+TEST(destroyed_pools_leave_no_host_memory)
 {
     expect_flat(NULL, 1000, 20000);
-}
-
-TEST(large_ones_do_as_well)
-{
     expect_flat(NULL, 5 * MIB, 20000);
-}
-
-TEST(classic_ones_do_as_well)
-{
     expect_flat("expandable_segments:False", 1000, 100000);
 }
 
 /* Pools that are never used, or trimmed each time. */
-TEST(empty_ones_do_as_well)
+TEST_ON(empty_and_trimmed_pools_leave_no_host_memory, open_small(NULL, 256 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 256 * MIB);
-
     env_free(allocator, env_alloc(allocator, 100, NULL));
     (void)pass(allocator, 1000);
     env_empty_cache(allocator);
@@ -598,7 +547,6 @@ TEST(empty_ones_do_as_well)
         env_empty_cache(allocator);
     }
     assert_in_range(host_bytes(allocator), 0, before + POOL_BYTES);
-    env_close(allocator);
 }
 
 /* Until memory is low, the cached memory of released pools remains reserved, and the pools stay. */
@@ -626,9 +574,8 @@ TEST(pools_with_cached_memory_stay)
 }
 
 /* Blocks keep a pool; when they are gone, others that come and go see to it. */
-TEST(pools_that_are_released_first_end_as_well)
+TEST_ON(pools_that_are_released_first_end_as_well, open_small(NULL, 1024 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     uint64_t before = 0;
     void *ptr[200];
 
@@ -650,7 +597,6 @@ TEST(pools_that_are_released_first_end_as_well)
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
 /* --- What is left of them. --- */
@@ -678,11 +624,9 @@ static bool add_mapping(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-TEST(cached_memory_reports_its_stream)
+TEST_ON(cached_memory_reports_its_stream, open_small(NULL, 1024 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *one = pass(allocator, 1000), *two = pass(allocator, 5 * MIB);
-    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_explain_result sums = {sizeof(sums)};
     struct found found = {.pool = two};
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = two};
@@ -693,22 +637,17 @@ TEST(cached_memory_reports_its_stream)
     assert_int_equal(found.mapped, 20 * MIB);
     assert_ok(xseg_explain(allocator, &where, NULL, NULL, &sums));
     assert_int_equal(sums.reserved, 20 * MIB);
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    const struct xseg_trim_result done = env_trim_pool(allocator, two);
     assert_int_equal(done.released, 20 * MIB);
     assert_int_equal(done.remaining, 0);
     assert_int_equal(env_reserved(allocator), 2 * MIB);
-    where.pool = one;
-    done = (struct xseg_trim_result){.struct_size = sizeof(struct xseg_trim_result)};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
-    assert_int_equal(done.released, 2 * MIB);
+    assert_int_equal(env_trim_pool(allocator, one).released, 2 * MIB);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
 /* The handle of a released pool with a callback can be used until the callback has returned. */
-TEST(a_released_pool_serves_no_requests)
+TEST_ON(a_released_pool_serves_no_requests, open_small(NULL, 1024 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *pool = pass(allocator, 1000);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
@@ -728,7 +667,6 @@ TEST(a_released_pool_serves_no_requests)
     assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), ARGUMENT,
                  "pool has been released");
     assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
-    env_close(allocator);
 }
 
 /* --- Memory of users' functions. --- */
@@ -754,25 +692,19 @@ static void counted_free(void *context, void *ptr, size_t bytes, int device, xse
 {
     struct owner *owner = context;
 
-    (void)ptr;
-    (void)device;
-    (void)stream;
+    (void)ptr, (void)device, (void)stream;
     owner->taken += bytes;
 }
 
 /* Each owner gets back what is its own, when the pools are long gone. */
-TEST(owners_get_their_memory_back)
+TEST_ON(owners_get_their_memory_back, open_small(NULL, 1024 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
-    struct xseg_pool_options options = {sizeof(options)};
     struct owner owner[16];
 
     for (unsigned i = 0; i < 16; i++) {
-        struct xseg_pool *pool = NULL;
-
         owner[i] = (struct owner){(char *)((uintptr_t)(i + 1) << 30), 0, 0};
-        options.memory = (struct xseg_pool_memory){counted_alloc, counted_free, &owner[i]};
-        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+        struct xseg_pool *pool =
+            env_pool_of(allocator, .memory = {counted_alloc, counted_free, &owner[i]});
         env_free(allocator, env_alloc_in(allocator, pool, 1000, NULL));
         env_free(allocator, env_alloc_in(allocator, pool, (i + 1) * MIB + 1, NULL));
         assert_ok(xseg_pool_release(pool));
@@ -782,16 +714,13 @@ TEST(owners_get_their_memory_back)
     env_empty_cache(allocator);
     for (unsigned i = 0; i < 16; i++)
         assert_int_equal(owner[i].taken, owner[i].given);
-    env_close(allocator);
 }
 
 /* --- Under shortage. --- */
 
 /* The device is filled with memory of destroyed pools, and then with one block. */
-TEST(memory_of_destroyed_pools_is_reused)
+TEST_ON(memory_of_destroyed_pools_is_reused, open_small(NULL, 512 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 512 * MIB);
-
     while (env_reserved(allocator) + 22 * MIB <= 512 * MIB) {
         (void)pass(allocator, 1000);
         (void)pass(allocator, 5 * MIB);
@@ -799,12 +728,9 @@ TEST(memory_of_destroyed_pools_is_reused)
     void *ptr = env_alloc(allocator, 510 * MIB, NULL);
     env_free(allocator, ptr);
     assert_in_range(env_stats(allocator).address_bytes, 0, (uint64_t)2 << 30);
-    env_close(allocator);
 }
 
 /* --- Blocks of a pool at a given address. --- */
-
-static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
 static void *at(void *base, size_t offset)
 {
@@ -859,33 +785,38 @@ TEST(address_without_a_cached_block_is_rejected)
         void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
         void *pending = env_alloc_in(allocator, pool, 40 * MIB, NULL);
         void *live = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-        char nowhere[512];
+        _Alignas(512) char nowhere[512];
 
         env_free(allocator, base);
         assert_ok(xseg_record_stream(allocator, pending, side));
         assert_ok(xseg_sim_launch(side, UINT64_MAX));
         env_free(allocator, pending);
-        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, live, &ptr), BUSY, "in an allocated block");
-        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr), BUSY,
-                     "another stream still uses");
-        assert_error(xseg_alloc_at(pool, 41 * MIB, NULL, base, &ptr), BUSY,
-                     "cached block is too short");
-        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 38 * MIB), &ptr), BUSY,
-                     "cached block is too short");
-        assert_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), BUSY,
-                     "another pool, stream or kind");
-        assert_error(xseg_alloc_at(pool, 4 * MIB, side, base, &ptr), BUSY,
-                     "another pool, stream or kind");
-        assert_error(xseg_alloc_at(pool, 512, NULL, base, &ptr), BUSY,
-                     "another pool, stream or kind");
-        assert_error(
-            xseg_alloc_at(pool, 4 * MIB, NULL, at(nowhere, 512 - (uintptr_t)nowhere % 512), &ptr),
-            BUSY, "no segment");
-        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 8), &ptr), ARGUMENT,
-                     "multiple of 512");
-        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, NULL, &ptr), ARGUMENT, "multiple of 512");
+        const struct {
+            struct xseg_pool *pool;
+            size_t bytes;
+            xseg_stream stream;
+            void *address;
+            xseg_status status;
+            const char *words;
+        } row[] = {
+            {pool, 4 * MIB, NULL, live, XSEG_ERR_BUSY, "in an allocated block"},
+            {pool, 4 * MIB, NULL, pending, XSEG_ERR_BUSY, "another stream still uses"},
+            {pool, 41 * MIB, NULL, base, XSEG_ERR_BUSY, "cached block is too short"},
+            {pool, 4 * MIB, NULL, at(base, 38 * MIB), XSEG_ERR_BUSY, "cached block is too short"},
+            {other, 4 * MIB, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+            {pool, 4 * MIB, side, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+            {pool, 512, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+            {pool, 4 * MIB, NULL, nowhere, XSEG_ERR_BUSY, "no segment"},
+            {pool, 4 * MIB, NULL, at(base, 8), XSEG_ERR_ARGUMENT, "multiple of 512"},
+            {pool, 4 * MIB, NULL, NULL, XSEG_ERR_ARGUMENT, "multiple of 512"},
+            {NULL, 4 * MIB, NULL, base, XSEG_ERR_ARGUMENT, "NULL"},
+        };
+
+        for (size_t k = 0; k < COUNT_OF(row); k++)
+            env_expect_error(
+                xseg_alloc_at(row[k].pool, row[k].bytes, row[k].stream, row[k].address, &ptr),
+                row[k].status, row[k].words);
         assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), ARGUMENT, "NULL");
-        assert_error(xseg_alloc_at(NULL, 4 * MIB, NULL, base, &ptr), ARGUMENT, "NULL");
         assert_null(ptr);
         ptr = base;
         assert_ok(xseg_alloc_at(pool, 0, NULL, base, &ptr));
@@ -906,9 +837,8 @@ TEST(address_without_a_cached_block_is_rejected)
     }
 }
 
-TEST(paused_pool_rejects_addresses)
+TEST_ON(paused_pool_rejects_addresses, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
 
@@ -918,5 +848,4 @@ TEST(paused_pool_rejects_addresses)
     assert_ok(xseg_pool_resume(pool));
     assert_ok(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr));
     env_free(allocator, ptr);
-    env_close(allocator);
 }

@@ -45,11 +45,10 @@ TEST(no_split_can_be_changed)
     }
 }
 
-TEST(use_on_oom_can_be_turned_on_and_off)
+TEST_ON(use_on_oom_can_be_turned_on_and_off, env_open_mib(256, "expandable_segments:True"))
 {
     void *fallback = NULL;
 
-    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     for (unsigned turn = 0; turn < 2; turn++) {
@@ -62,12 +61,10 @@ TEST(use_on_oom_can_be_turned_on_and_off)
         env_free(allocator, fallback);
         fallback = NULL;
     }
-    env_close(allocator);
 }
 
-TEST(invalid_settings_are_rejected)
+TEST_ON(invalid_settings_are_rejected, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
 
     assert_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), ARGUMENT, "NULL");
@@ -79,15 +76,13 @@ TEST(invalid_settings_are_rejected)
     assert_ok(xseg_pool_release(pool));
     assert_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), ARGUMENT, "pool has been released");
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- User names. --- */
 
 /* Also events of a destroyed pool. */
-TEST(history_reports_the_user_name_of_a_pool)
+TEST_ON(history_reports_the_user_name_of_a_pool, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     unsigned seen[3] = {0};
 
     for (unsigned i = 0; i < 40; i++) {
@@ -113,22 +108,18 @@ TEST(history_reports_the_user_name_of_a_pool)
     }
     free(recorded.entry);
     assert_true(seen[0] > 20 && seen[1] > 20 && seen[2] > 0);
-    env_close(allocator);
 }
 
 /* Callers that were compiled before there were ids give a shorter structure. */
-TEST(older_callers_have_no_pool_name)
+TEST_ON(older_callers_have_no_pool_name, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = NULL;
 
     options.struct_size = offsetof(struct xseg_pool_options, id);
     options.id[0] = 5;
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     options.struct_size += 1;
     assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "struct_size");
-    env_close(allocator);
 }
 
 /* --- The end. --- */
@@ -152,9 +143,7 @@ static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stre
 {
     unsigned long long address = 0;
 
-    (void)context;
-    (void)device;
-    (void)stream;
+    (void)context, (void)device, (void)stream;
     return cuMemAlloc_v2(&address, bytes) == 0
                ? (void *)(uintptr_t)address /* NOLINT(performance-no-int-to-ptr) */
                : NULL;
@@ -164,9 +153,7 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
 {
     struct notified *notified = context;
 
-    (void)bytes;
-    (void)device;
-    (void)stream;
+    (void)bytes, (void)device, (void)stream;
     /* PyTorch destroys the pool's allocator in the callback. */
     assert_int_equal(notified->times, 0);
     notified->frees++;
@@ -429,9 +416,8 @@ TEST(a_pool_counts_what_it_reserved)
     }
 }
 
-TEST(a_peak_falls_to_what_is_reserved)
+TEST_ON(a_peak_falls_to_what_is_reserved, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
@@ -449,7 +435,6 @@ TEST(a_peak_falls_to_what_is_reserved)
     stats = stats_of(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 22 * MIB, 22 * MIB, 82 * MIB, 60 * MIB);
     env_free(allocator, kept);
-    env_close(allocator);
 }
 
 /* Cached memory of a pool that was released is the pool's until it is reclaimed. */
@@ -559,9 +544,8 @@ static bool add_single(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Only allocated blocks count, without small ones and other pools. */
-TEST(explain_reports_the_cost_of_single_pages)
+TEST_ON(explain_reports_the_cost_of_single_pages, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t rest = 0, single = 0;
@@ -577,13 +561,11 @@ TEST(explain_reports_the_cost_of_single_pages)
     assert_ok(xseg_for_each_mapping(allocator, NULL, add_single, &single));
     assert_int_equal(single, (6 + 32) * MIB);
     env_free(allocator, other, small, block);
-    env_close(allocator);
 }
 
-TEST(a_large_block_is_one_piece_of_memory)
+TEST_ON(a_large_block_is_one_piece_of_memory, env_open("expandable_segments:True"))
 {
     static const size_t sizes[] = {MIB + 1, 2 * MIB, 21 * MIB, 140 * MIB, 1000 * MIB + 512};
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *block[COUNT_OF(sizes)];
 
@@ -599,12 +581,10 @@ TEST(a_large_block_is_one_piece_of_memory)
         expect_single(block[i], sizes[i]);
         env_free(allocator, block[i]);
     }
-    env_close(allocator);
 }
 
-TEST(a_pool_can_be_set_to_it_before_its_first_block)
+TEST_ON(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
 
     assert_ok(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true));
@@ -617,24 +597,20 @@ TEST(a_pool_can_be_set_to_it_before_its_first_block)
     expect_single(next, 30 * MIB);
     env_free(allocator, next);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(small_blocks_share_pages_as_ever)
+TEST_ON(small_blocks_share_pages_as_ever, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 1000, NULL);
     char *second = env_alloc_in(allocator, pool, 1000, NULL);
 
     assert_ptr_equal(second, first + 1024);
     env_free(allocator, first, second);
-    env_close(allocator);
 }
 
-TEST(alignment_is_that_of_the_page)
+TEST_ON(alignment_is_that_of_the_page, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     void *plain = env_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
 
@@ -646,14 +622,12 @@ TEST(alignment_is_that_of_the_page)
     assert_int_equal(env_block(allocator, block).bytes, 30 * MIB);
     expect_single(block, 30 * MIB);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* --- Reuse. --- */
 
-TEST(a_cached_page_serves_nearly_its_size_whole)
+TEST_ON(a_cached_page_serves_nearly_its_size_whole, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
@@ -667,12 +641,10 @@ TEST(a_cached_page_serves_nearly_its_size_whole)
     assert_ptr_not_equal(much_shorter, first);
     expect_single(much_shorter, 80 * MIB);
     env_free(allocator, much_shorter);
-    env_close(allocator);
 }
 
-TEST(single_page_is_allocated_at_its_address_only)
+TEST_ON(single_page_is_allocated_at_its_address_only, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     void *block = NULL;
@@ -683,25 +655,21 @@ TEST(single_page_is_allocated_at_its_address_only)
     assert_ok(xseg_alloc_at(pool, 40 * MIB, NULL, first, &block));
     assert_int_equal(env_block(allocator, block).bytes, 100 * MIB);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* Idle pages of a released pool are the driver's to make others of. */
-TEST(a_released_pool_makes_room_for_others)
+TEST_ON(a_released_pool_makes_room_for_others, env_open_mib(256, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
     void *block = env_alloc(allocator, 240 * MIB, NULL);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* Addresses come again for pages of their size; those of other sizes are given back before new ones are taken. */
-TEST(addresses_do_not_gather)
+TEST_ON(addresses_do_not_gather, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     uint64_t most = 0;
@@ -721,12 +689,10 @@ TEST(addresses_do_not_gather)
     }
     assert_true(most <= 500 * MIB);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
-TEST(resumed_pool_has_single_pages)
+TEST_ON(resumed_pool_has_single_pages, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *block = env_alloc_in(allocator, pool, 140 * MIB, NULL);
 
@@ -734,7 +700,6 @@ TEST(resumed_pool_has_single_pages)
     assert_ok(xseg_pool_resume(pool));
     expect_single(block, 140 * MIB);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* --- Memory that is short. --- */
@@ -756,22 +721,19 @@ TEST(idle_pages_of_other_sizes_make_room)
     }
 }
 
-TEST(failed_single_page_leaves_nothing)
+TEST_ON(failed_single_page_leaves_nothing, env_open_mib(256, "expandable_segments:True"))
 {
     void *block = NULL;
 
-    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     const uint64_t before = env_stats(allocator).address_bytes;
     assert_int_equal(env_try_alloc_in(allocator, pool, 300 * MIB, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(env_stats(allocator).address_bytes, before);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
-TEST(classic_segments_serve_single_page_pools)
+TEST_ON(classic_segments_serve_single_page_pools, env_open("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     unsigned long long base = 0;
@@ -780,5 +742,4 @@ TEST(classic_segments_serve_single_page_pools)
     ask_driver(block, &base, &seen);
     assert_true(base <= (uintptr_t)block && base + seen >= (uintptr_t)block + 40 * MIB);
     env_free(allocator, block);
-    env_close(allocator);
 }

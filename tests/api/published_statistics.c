@@ -85,13 +85,11 @@ static const struct xseg_published_pool *find_pool(const struct xseg_published_s
 
 /* --- What is in it. --- */
 
-TEST(no_file_is_published_without_the_key)
+TEST_ON(no_file_is_published_without_the_key, env_open("publish:False"))
 {
-    struct xseg_allocator *allocator = env_open("publish:False");
     int file = -1;
 
     assert_int_equal(find_files(&file), 0);
-    env_close(allocator);
 }
 
 TEST(the_head_names_the_process)
@@ -140,9 +138,8 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
     assert_int_equal(device->registered, stats.registered_bytes);
 }
 
-TEST(registered_bytes_are_reported_by_pool)
+TEST_ON(registered_bytes_are_reported_by_pool, env_open("publish:True,expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True,expandable_segments:True");
     const struct xseg_registrar registrar = null_registrar(true);
     struct xseg_pool *pool = env_pool(allocator);
     uint64_t id[4];
@@ -165,12 +162,10 @@ TEST(registered_bytes_are_reported_by_pool)
     for (unsigned i = 0; i < 4; i++)
         assert_ok(xseg_unregister(allocator, id[i]));
     env_free(allocator, block);
-    env_close(allocator);
 }
 
-TEST(figures_are_those_of_the_statistics)
+TEST_ON(figures_are_those_of_the_statistics, env_open("publish:True,page_cache_mb:100"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True,page_cache_mb:100");
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
 
@@ -207,13 +202,10 @@ TEST(figures_are_those_of_the_statistics)
     env_empty_cache(allocator);
     expect_as_statistics(allocator);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream);
 }
 
-TEST(a_rejection_is_published_at_once)
+TEST_ON(a_rejection_is_published_at_once, env_open("publish:True,throw_on_cudamalloc_oom:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True,throw_on_cudamalloc_oom:True");
-
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     for (uint64_t i = 1; i < 4; i++) {
         assert_int_equal(env_try_alloc(allocator, (size_t)1 << 45, NULL), XSEG_ERR_NO_MEMORY);
@@ -221,12 +213,10 @@ TEST(a_rejection_is_published_at_once)
         assert_int_equal(read_frame()->devices[0].ooms, 0);
         expect_as_statistics(allocator);
     }
-    env_close(allocator);
 }
 
-TEST(names_of_pools_are_shown)
+TEST_ON(names_of_pools_are_shown, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_pool *pool = env_pool_of(allocator, .name = "kv cache");
 
     void *const ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
@@ -239,12 +229,10 @@ TEST(names_of_pools_are_shown)
     const struct xseg_published_pool *of = find_pool(read_frame(), "ended");
     assert_non_null(of);
     assert_int_equal(of->cached, 20 * MIB);
-    env_close(allocator);
 }
 
-TEST(pools_without_a_row_are_added_up)
+TEST_ON(pools_without_a_row_are_added_up, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_pool *pool[300];
     void *ptr[COUNT_OF(pool)];
     const struct xseg_registrar registrar = null_registrar(false);
@@ -285,7 +273,6 @@ TEST(pools_without_a_row_are_added_up)
         env_free(allocator, ptr[i]);
         assert_ok(xseg_pool_release(pool[i]));
     }
-    env_close(allocator);
 }
 
 TEST(each_open_device_has_rows)
@@ -309,10 +296,8 @@ TEST(each_open_device_has_rows)
 
 /* --- When it changes. --- */
 
-TEST(hits_uses_and_scrapes_change_nothing_and_a_tick_does)
+TEST_ON(hits_uses_and_scrapes_change_nothing_and_a_tick_does, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
-
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     const uint64_t sequence = (read_frame(), seen.sequence);
@@ -328,13 +313,11 @@ TEST(hits_uses_and_scrapes_change_nothing_and_a_tick_does)
     await_frame(allocator);
     assert_int_equal(read_frame()->devices[0].allocated, 4096);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* Each check sees the result of the previous call. */
-TEST(calls_that_map_memory_publish)
+TEST_ON(calls_that_map_memory_publish, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
@@ -363,12 +346,10 @@ TEST(calls_that_map_memory_publish)
     assert_ok(xseg_capture_end(pool));
     env_free(allocator, own);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream);
 }
 
-TEST(the_background_thread_publishes)
+TEST_ON(the_background_thread_publishes, env_open("publish:True,background_thread:True,idle_ms:10"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True,background_thread:True,idle_ms:10");
     uint64_t live = 0;
 
     env_free(allocator, env_alloc(allocator, 4096, NULL));
@@ -379,12 +360,10 @@ TEST(the_background_thread_publishes)
     }
     assert_int_equal(live, 8192);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
-TEST(the_key_can_be_changed)
+TEST_ON(the_key_can_be_changed, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     int file = -1;
 
     void *const ptr = env_alloc(allocator, 30 * MIB, NULL);
@@ -395,7 +374,6 @@ TEST(the_key_can_be_changed)
         assert_int_equal(find_files(&file), 0);
     }
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Threads. --- */
@@ -423,9 +401,8 @@ static void *reconfigure(void *self)
     return NULL;
 }
 
-TEST(file_is_published_while_threads_run)
+TEST_ON(file_is_published_while_threads_run, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
     pthread_t thread[3];
 
     atomic_store(&ends, false);
@@ -448,28 +425,22 @@ TEST(file_is_published_while_threads_run)
     atomic_store(&ends, true);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
-    env_close(allocator);
 }
 
 /* --- No side effects. --- */
 
-TEST(a_forked_child_changes_nothing)
+TEST_ON(a_forked_child_changes_nothing, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
-    int status = 0;
-
     void *const ptr = env_alloc(allocator, 30 * MIB, NULL);
     const uint64_t sequence = (read_frame(), seen.sequence);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
         _exit(trim_due(allocator, 1) == XSEG_ERR_FORKED ? 0 : 1);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    assert_int_equal(env_wait(child), 0);
     (void)read_frame();
     assert_int_equal(seen.sequence, sequence);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 static char logged[1024];

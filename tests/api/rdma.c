@@ -52,15 +52,13 @@ TEST(key_applies_to_all_pools)
     }
 }
 
-TEST(option_applies_to_one_pool)
+TEST_ON(option_applies_to_one_pool, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
 
     assert_true(makes_reachable(allocator, pool, 30 * MIB));
     assert_true(makes_reachable(allocator, pool, 1000));
     assert_false(makes_reachable(allocator, NULL, 30 * MIB));
-    env_close(allocator);
 }
 
 TEST(classic_segments_and_guarded_blocks_have_them_too)
@@ -74,9 +72,8 @@ TEST(classic_segments_and_guarded_blocks_have_them_too)
     env_close(allocator);
 }
 
-TEST(resumed_pool_has_rdma_pages)
+TEST_ON(resumed_pool_has_rdma_pages, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
@@ -84,7 +81,6 @@ TEST(resumed_pool_has_rdma_pages)
     assert_ok(xseg_pool_resume(pool));
     assert_true(is_reachable(block));
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* --- What is never mixed up. --- */
@@ -205,9 +201,8 @@ TEST(memory_is_tried_when_there_is_some)
     env_close(allocator);
 }
 
-TEST(custom_memory_is_rejected)
+TEST_ON(custom_memory_is_rejected, env_open("rdma:True"))
 {
-    struct xseg_allocator *allocator = env_open("rdma:True");
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
@@ -219,5 +214,4 @@ TEST(custom_memory_is_rejected)
                  "rdma with memory functions");
     options.rdma = false;
     assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
-    env_close(allocator);
 }

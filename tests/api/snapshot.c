@@ -107,10 +107,9 @@ static void close_with_events(struct xseg_allocator *allocator)
 
 /* --- Invalid calls. --- */
 
-TEST(arguments_are_checked)
+TEST_ON(arguments_are_checked, env_open(NULL))
 {
     struct xseg_snapshot_options options = {sizeof(options)};
-    struct xseg_allocator *allocator = env_open(NULL);
 
     assert_error(xseg_snapshot(allocator, NULL, NULL), ARGUMENT, "path is NULL or empty");
     assert_error(xseg_snapshot(allocator, "", NULL), ARGUMENT, "path is NULL or empty");
@@ -118,7 +117,6 @@ TEST(arguments_are_checked)
     options.struct_size = 3;
     assert_error(xseg_snapshot(allocator, "file", &options), ARGUMENT,
                  "options->struct_size is unknown, 3");
-    env_close(allocator);
 }
 
 static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
@@ -161,7 +159,6 @@ TEST(snapshot_file_is_replaced_atomically)
     const struct rlimit low = {4096, 4096};
     struct stat before, after;
     char path[128];
-    int result = 0;
 
     path_of(path, sizeof(path), "file");
     const pid_t child = fork();
@@ -179,8 +176,7 @@ TEST(snapshot_file_is_replaced_atomically)
                after.st_ino == before.st_ino && after.st_size == before.st_size;
         _exit(fine ? 0 : 1);
     }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    assert_int_equal(env_wait(child), 0);
     expect_complete(path);
     assert_int_equal(take_files(NULL), 1);
 }
@@ -189,15 +185,13 @@ TEST(calls_of_a_forked_child_fail)
 {
     struct xseg_allocator *allocator = open_with_events("", 0);
     char path[128];
-    int result = 0;
 
     path_of(path, sizeof(path), "file");
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
         _exit(xseg_snapshot(allocator, path, NULL) == XSEG_ERR_FORKED ? 0 : 1);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    assert_int_equal(env_wait(child), 0);
     assert_int_equal(take_files(NULL), 0);
     close_with_events(allocator);
 }

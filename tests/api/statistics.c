@@ -65,9 +65,8 @@ static void reset(struct xseg_allocator *allocator, unsigned what)
     assert_ok(xseg_stats_reset(allocator, &where, what));
 }
 
-TEST(peak_reset_keeps_other_statistics)
+TEST_ON(peak_reset_keeps_other_statistics, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *first = env_alloc(allocator, 4 * MIB, NULL);
 
     env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
@@ -80,12 +79,10 @@ TEST(peak_reset_keeps_other_statistics)
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].allocated, 12 * MIB);
     assert_int_equal(after.num_device_alloc, before.num_device_alloc);
     env_free(allocator, first);
-    env_close(allocator);
 }
 
-TEST(accumulated_reset_keeps_other_statistics)
+TEST_ON(accumulated_reset_keeps_other_statistics, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *first = env_alloc(allocator, 4 * MIB, NULL);
 
     env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
@@ -99,12 +96,10 @@ TEST(accumulated_reset_keeps_other_statistics)
     assert_int_equal(after.num_device_alloc, 0);
     env_free(allocator, first);
     assert_int_equal(env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].freed, 4 * MIB);
-    env_close(allocator);
 }
 
-TEST(invalid_scopes_are_rejected)
+TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = device(0);
 
@@ -119,13 +114,11 @@ TEST(invalid_scopes_are_rejected)
     where = device(0);
     stats.struct_size = sizeof(stats) + 1;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
-    env_close(allocator);
 }
 
 /* A program that was built when the structure was shorter gets what it knows, and no more. */
-TEST(older_structure_is_filled_up_to_its_size)
+TEST_ON(older_structure_is_filled_up_to_its_size, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const struct xseg_scope where = device(0);
     struct xseg_statistics stats;
     void *block = env_alloc(allocator, 512, NULL);
@@ -137,12 +130,10 @@ TEST(older_structure_is_filled_up_to_its_size)
     for (size_t i = offsetof(struct xseg_statistics, segment); i < sizeof(stats); i++)
         assert_int_equal(((const unsigned char *)&stats)[i], 0xa5);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
-TEST(driver_calls_are_counted_by_name)
+TEST_ON(driver_calls_are_counted_by_name, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_driver_call calls[128];
     size_t count = 0, seen = 0;
 
@@ -157,15 +148,13 @@ TEST(driver_calls_are_counted_by_name)
     assert_int_equal(seen, 1);
     assert_error(xseg_driver_calls(allocator, NULL, 1, &count), ARGUMENT, "calls");
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* A million live blocks of 4 KiB on average. Of the 2.25 % of the mapped memory, 0.78 % is a start
  * for each 512 bytes, and most of the rest a record of 64 bytes for each block. */
-TEST(metadata_uses_little_host_memory)
+TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 {
     enum { BLOCKS = 1000000 };
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void **blocks = calloc(BLOCKS, sizeof(*blocks));
     uint32_t seed = 1;
 
@@ -182,7 +171,6 @@ TEST(metadata_uses_little_host_memory)
     assert_in_range(stats.host_bytes, MIB, reserved * 3 / 100);
     env_free_all(allocator, blocks, BLOCKS * sizeof(*blocks));
     free(blocks);
-    env_close(allocator);
 }
 
 /* --- Statistics of all devices: equal to the other reports, without driver calls and waits. --- */
@@ -298,9 +286,8 @@ static void expect_closed(const struct xseg_device_stats *device, int ordinal)
 
 /* --- Arguments, and room. --- */
 
-TEST(arguments_are_checked)
+TEST_ON(arguments_are_checked, open_on(4096, NULL))
 {
-    struct xseg_allocator *allocator = open_on(4096, NULL);
     struct xseg_device_stats devices[DEVICES];
     size_t count = 77;
 
@@ -316,12 +303,10 @@ TEST(arguments_are_checked)
                  "struct xseg_device_stats");
     assert_int_equal(count, 77);
     assert_ok(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), DEVICES, NULL));
-    env_close(allocator);
 }
 
-TEST(short_array_is_filled_up_to_its_length)
+TEST_ON(short_array_is_filled_up_to_its_length, open_on(4096, NULL))
 {
-    struct xseg_allocator *allocator = open_on(4096, NULL);
     struct xseg_device_stats devices[DEVICES + 1];
     unsigned char behind[sizeof(devices[0])];
 
@@ -339,7 +324,6 @@ TEST(short_array_is_filled_up_to_its_length)
         for (size_t i = filled; i <= DEVICES; i++)
             assert_memory_equal(&devices[i], behind, sizeof(behind));
     }
-    env_close(allocator);
 }
 
 /* A program that was built when the entries were shorter, and one that was built when they are longer. */
@@ -373,9 +357,8 @@ TEST(entries_of_other_versions_are_filled_up_to_both_sizes)
 
 /* --- What they say. --- */
 
-TEST(looking_opens_no_device)
+TEST_ON(looking_opens_no_device, open_on(4096, NULL))
 {
-    struct xseg_allocator *allocator = open_on(4096, NULL);
     struct xseg_device_stats devices[DEVICES];
 
     for (unsigned round = 0; round < 2; round++) {
@@ -384,7 +367,6 @@ TEST(looking_opens_no_device)
             expect_closed(&devices[i], i);
     }
     assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 0);
-    env_close(allocator);
 }
 
 /* Device 0 is in use, device 1 is lost, device 2 is full, device 3 is unused. */
@@ -476,9 +458,8 @@ TEST(decay_learns_what_is_free)
     env_close(allocator);
 }
 
-TEST(the_lowest_limit_counts)
+TEST_ON(the_lowest_limit_counts, open_on(1024, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1024, NULL);
     struct xseg_device_stats devices[DEVICES];
 
     limit(allocator, 0, 300 * MIB, 1);
@@ -489,12 +470,10 @@ TEST(the_lowest_limit_counts)
     assert_int_equal(devices[1].limit_bytes, 256 * MIB);
     assert_int_equal(devices[2].limit_bytes, 512 * MIB);
     expect_closed(&devices[3], 3);
-    env_close(allocator);
 }
 
-TEST(pages_kept_for_reuse_are_idle)
+TEST_ON(pages_kept_for_reuse_are_idle, open_on(1024, "idle_ms:100,page_cache_mb:100"))
 {
-    struct xseg_allocator *allocator = open_on(1024, "idle_ms:100,page_cache_mb:100");
     void *live = alloc_on(allocator, 0, 40 * MIB);
 
     env_free(allocator, alloc_on(allocator, 0, 200 * MIB));
@@ -509,12 +488,10 @@ TEST(pages_kept_for_reuse_are_idle)
     assert_int_equal(device.physical_bytes, 140 * MIB);
     assert_int_equal(device.idle_bytes, 100 * MIB);
     env_free(allocator, live);
-    env_close(allocator);
 }
 
-TEST(paused_blocks_do_not_reduce_idle_bytes)
+TEST_ON(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
@@ -527,13 +504,11 @@ TEST(paused_blocks_do_not_reduce_idle_bytes)
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* Of all pools: one that is held, one that has ended. */
-TEST(cached_memory_of_every_pool_is_idle)
+TEST_ON(cached_memory_of_every_pool_is_idle, open_on(1024, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
     struct xseg_pool *held = env_pool(allocator), *ended = env_pool(allocator);
 
     env_free(allocator, env_alloc_in(allocator, held, 20 * MIB, NULL));
@@ -544,7 +519,6 @@ TEST(cached_memory_of_every_pool_is_idle)
     expect_statistics(allocator, &device);
     assert_int_equal(device.idle_bytes, 140 * MIB);
     assert_ok(xseg_pool_release(held));
-    env_close(allocator);
 }
 
 /* --- While something happens. --- */
@@ -574,10 +548,7 @@ static void *come_late(void *context, size_t bytes, int device, xseg_stream stre
 
 static void free_memory(void *context, void *memory, size_t bytes, int device, xseg_stream stream)
 {
-    (void)context;
-    (void)bytes;
-    (void)device;
-    (void)stream;
+    (void)context, (void)bytes, (void)device, (void)stream;
     free(memory);
 }
 
@@ -597,9 +568,8 @@ static void *grow(void *self)
 }
 
 /* A growth that waits for memory holds its device for itself; figures can be read, and are those before it. */
-TEST(query_does_not_wait_for_growth)
+TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1024, NULL);
     struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
     struct xseg_pool_options options = {
         sizeof(options), .memory = (struct xseg_pool_memory){come_late, free_memory, &gate}};
@@ -624,14 +594,10 @@ TEST(query_does_not_wait_for_growth)
     assert_int_equal(look_at(allocator, 0).allocated_bytes, 20 * MIB);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(growth.pool));
-    env_close(allocator);
 }
 
-TEST(calls_of_a_forked_child_fail)
+TEST_ON(calls_of_a_forked_child_fail, open_on(1024, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1024, NULL);
-    int result = 0;
-
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -641,7 +607,5 @@ TEST(calls_of_a_forked_child_fail)
                   ? 0
                   : 1);
     }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
-    env_close(allocator);
+    assert_int_equal(env_wait(child), 0);
 }

@@ -61,8 +61,7 @@ static void a_descriptor_of_memory_that_is_there(const void *argument)
     (void)argument;
     child_case_begin();
     close_unpinned(allocator, fd, unpin_once_more(allocator, base, COUNT * PAGE));
-    decommit(range, 0, COUNT, NULL);
-    release(range);
+    discard(range, NULL, {0, COUNT});
     env_close(allocator);
 }
 
@@ -85,8 +84,7 @@ static void a_descriptor_of_a_range_that_was_released(const void *argument)
     assert_ok(xseg_unpin(allocator, other, COUNT * PAGE));
     if (!was_taken)
         release(range);
-    decommit(next, 0, COUNT, NULL);
-    release(next);
+    discard(next, NULL, {0, COUNT});
     env_close(allocator);
 }
 
@@ -199,8 +197,7 @@ static void a_registration_of_memory_that_is_there(const void *argument)
     child_case_begin();
     (void)unpin_once_more(allocator, base, PAGE);
     remove_unpinned(allocator, id);
-    decommit(range, 0, COUNT, NULL);
-    release(range);
+    discard(range, NULL, {0, COUNT});
     env_close(allocator);
 }
 
@@ -219,8 +216,7 @@ static void a_registration_of_memory_that_went(const void *argument)
     commit(range, 0, COUNT, NULL);
     assert_int_equal(runs, 1);
     remove_unpinned(allocator, id);
-    decommit(range, 0, COUNT, NULL);
-    release(range);
+    discard(range, NULL, {0, COUNT});
     env_close(allocator);
 }
 
@@ -239,8 +235,7 @@ static void a_registration_beside_a_pin(const void *argument)
                second = unpin_once_more(allocator, base, PAGE);
     remove_unpinned(allocator, id);
     close_unpinned(allocator, fd, first || second);
-    decommit(range, 0, COUNT, NULL);
-    release(range);
+    discard(range, NULL, {0, COUNT});
     env_close(allocator);
 }
 

@@ -15,11 +15,11 @@ static uint64_t active(struct xseg_allocator *allocator)
 
 /* empty_cache while another device is current waited for that device's stream 0, and unmapped under
  * a kernel. */
-TEST(pytorch_196258_another_device_is_current)
+TEST_ON(pytorch_196258_another_device_is_current,
+        env_open_sim("expandable_segments:True", .devices = 2))
 {
     void *before = NULL, *after = NULL;
 
-    struct xseg_allocator *allocator = env_open_sim("expandable_segments:True", .devices = 2);
     void *ptr = env_alloc(allocator, 40 * MIB, NULL);
     env_launch_at(NULL, ptr, 40 * MIB);
     env_free(allocator, ptr);
@@ -33,7 +33,6 @@ TEST(pytorch_196258_another_device_is_current)
     assert_int_equal(cuCtxGetCurrent(&after), 0);
     assert_ptr_equal(before, after);
     env_context_pop(1);
-    env_close(allocator);
 }
 
 /* The ways in which a capture goes wrong. */
@@ -85,9 +84,8 @@ TEST(pytorch_190308_an_abandoned_capture)
 }
 
 /* Memory was unmapped while the kernels of a forward pass still ran on it. */
-TEST(vllm_45615_a_kernel_in_flight)
+TEST_ON(vllm_45615_a_kernel_in_flight, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream(), side = env_stream();
     void *own = env_alloc(allocator, 60 * MIB, stream);
     void *shared = env_alloc(allocator, 40 * MIB, NULL);
@@ -107,14 +105,12 @@ TEST(vllm_45615_a_kernel_in_flight)
     assert_int_equal(env_trim(allocator).released, 40 * MIB);
     env_empty_cache(allocator);
     assert_int_equal(xseg_sim_used(0), 0);
-    env_close(allocator, stream, side);
 }
 
 /* A map that failed half-way left pages that were no pages; here during a capture. */
-TEST(pytorch_188008_a_map_fails_in_a_capture)
+TEST_ON(pytorch_188008_a_map_fails_in_a_capture, env_open("expandable_segments:True"))
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *held[COUNT_OF(calls)][4] = {{NULL}};
@@ -144,7 +140,6 @@ TEST(pytorch_188008_a_map_fails_in_a_capture)
             env_launch_at(stream, ptr, 60 * MIB);
         env_free(allocator, ptr);
     }
-    env_close(allocator, stream);
 }
 
 /* A device that is full in a capture: the retry freed memory, which spoilt the capture, where an
@@ -186,9 +181,8 @@ TEST(pytorch_159594_a_full_device_in_a_capture)
 }
 
 /* Routes were treated as captures: freed memory was never reused. */
-TEST(pytorch_175015_a_route_is_no_capture)
+TEST_ON(pytorch_175015_a_route_is_no_capture, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
@@ -201,7 +195,6 @@ TEST(pytorch_175015_a_route_is_no_capture)
     assert_int_equal(active(allocator), 0);
     assert_int_equal(env_trim(allocator).released, 20 * MIB);
     assert_ok(xseg_route_end(pool));
-    env_close(allocator, side);
 }
 
 /* 300 GiB of churn on a device of 80, with some 50 GiB in use; then 132 MiB could not be had. */
