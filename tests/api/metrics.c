@@ -208,21 +208,14 @@ TEST(pools_add_up_to_the_statistics)
     }
 }
 
-static struct xseg_pool *named_pool(struct xseg_allocator *allocator, const char *name,
-                                    uint64_t limit)
-{
-    return env_pool_of(allocator, .name = name, .limit_bytes = limit);
-}
-
 TEST_ON(pools_have_numbers_names_and_limits, env_open(NULL))
 {
     struct xseg_pool *pool[] = {
-        named_pool(allocator, "kv cache", 64 * MIB),
-        named_pool(allocator, "kv cache", 0),
-        named_pool(allocator, "a\"b\\c\nd\te\xff\xc3\xa9", 0),
+        env_pool_of(allocator, .name = "kv cache", .limit_bytes = 64 * MIB),
+        env_pool_of(allocator, .name = "kv cache"),
+        env_pool_of(allocator, .name = "a\"b\\c\nd\te\xff\xc3\xa9"),
     };
     void *block = env_alloc_in(allocator, pool[1], 3 * MIB, NULL);
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
 
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"default\",name=\"\"}", 0);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"kv cache\"}", 0);
@@ -236,9 +229,7 @@ TEST_ON(pools_have_numbers_names_and_limits, env_open(NULL))
     assert_true(now(allocator, "xseg_pool_limit_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}") <
                 0);
     assert_true(now(allocator, "xseg_limit_bytes{device=\"0\"}") < 0);
-    limits.hard_bytes = 1 * GIB;
-    struct xseg_scope where = {sizeof(where), .device = 0};
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    env_limit(allocator, NULL, 1 * GIB);
     expect_metric(allocator, "xseg_limit_bytes{device=\"0\"}", 1 * GIB);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 3);
     env_free(allocator, block);

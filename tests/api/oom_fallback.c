@@ -42,7 +42,7 @@ TEST_ON(idle_streams_are_reclaimed_first, env_open_mib(200, "expandable_segments
 }
 
 /* The last pages are small: exactly what is missing, and both pools can use them. */
-TEST_ON(the_last_pages_are_small, env_open_mib(48, "expandable_segments:True"))
+TEST_ON(growth_ends_with_small_pages, env_open_mib(48, "expandable_segments:True"))
 {
     void *large = env_alloc(allocator, 39 * MIB, NULL), *small[2];
 
@@ -103,7 +103,6 @@ TEST_ON(growth_after_a_flush_uses_the_cheapest_range, env_open_mib(60, "expandab
 /* A wait fails and the wait of the flush succeeds: the request is served from the completed block. */
 TEST_ON(blocks_completed_by_a_flush_are_searched, env_open_mib(20, "expandable_segments:True"))
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     const xseg_stream side = env_stream();
     void *pending = env_alloc(allocator, 15 * MIB, NULL),
          *live = env_alloc(allocator, 5 * MIB, NULL);
@@ -112,10 +111,10 @@ TEST_ON(blocks_completed_by_a_flush_are_searched, env_open_mib(20, "expandable_s
     env_launch(allocator, side, pending);
     env_free(allocator, pending);
     /* An event that cannot be waited for is recorded again once. */
-    fault.call = "cuEventSynchronize";
-    fault.error = 999;
     for (unsigned i = 0; i < 2; i++) {
-        fault.nth = i + 1;
+        const struct xseg_sim_fault fault = {sizeof(fault), .call = "cuEventSynchronize",
+                                             .nth = i + 1, .error = 999};
+
         assert_ok(xseg_sim_fault_set(i, &fault));
     }
     assert_ptr_equal(env_alloc(allocator, 14 * MIB, NULL), pending);
@@ -125,7 +124,7 @@ TEST_ON(blocks_completed_by_a_flush_are_searched, env_open_mib(20, "expandable_s
 }
 
 /* A graph may use the cached memory of a retained pool. */
-TEST_ON(held_pools_are_left_alone, env_open_mib(100, "expandable_segments:True"))
+TEST_ON(retained_pools_keep_their_memory, env_open_mib(100, "expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool(allocator);
 
@@ -151,7 +150,7 @@ TEST_ON(full_page_is_replaced_by_small_pages, env_open_mib(40, "expandable_segme
 }
 
 /* PyTorch #123548: a small block at the fence, blocks above max_split_size_mb, many cycles. */
-TEST_ON(large_blocks_are_used_again_and_again,
+TEST_ON(large_blocks_do_not_fragment_the_device,
         env_open_mib(
             6000, "expandable_segments:True,max_split_size_mb:128,per_process_memory_fraction:0.1"))
 {
@@ -244,7 +243,7 @@ TEST(garbage_age_threshold_is_a_fraction)
 }
 
 /* Many pools, each with a small and a large segment: their ranges get shorter, all of them work. */
-TEST_ON(six_hundred_segments_fit, env_open(NULL))
+TEST_ON(many_segments_share_the_address_space, env_open(NULL))
 {
     enum { POOLS = 300 };
     static struct xseg_pool *pool[POOLS];
@@ -266,7 +265,7 @@ TEST_ON(six_hundred_segments_fit, env_open(NULL))
 }
 
 /* Ranges are as long as asked for, and longer for a request that would not fit; others follow. */
-TEST(ranges_may_be_shorter)
+TEST(reserved_ranges_follow_the_key)
 {
     static const char *const config[] = {"expandable_segments_reserve:2G",
                                          "expandable_segments_reserve:0.025"};
@@ -342,7 +341,7 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 TEST(segments_are_classic_without_addresses)
 {
     struct xseg_allocator *allocator = NULL;
-    struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 2 * GIB};
+    const struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 2 * GIB};
     char lines[1024] = "";
 
     assert_ok(xseg_sim_reset(&settings));
@@ -500,9 +499,7 @@ TEST(oom_error_recommends_small_pages)
             assert_error(status, NO_MEMORY, "page_size:small");
         else
             assert_ok(status);
-        if (ptr != NULL)
-            env_free(allocator, ptr);
-        env_free(allocator, block[1], block[3]);
+        env_free(allocator, ptr, block[1], block[3]);
         env_close(allocator);
     }
 }
@@ -618,7 +615,7 @@ TEST_ON(pages_of_another_segment_move, env_open_mib(200, "expandable_segments:Tr
 }
 
 /* The arena's own idle pages go before those of another stream. */
-TEST_ON(own_pages_go_first, env_open_mib(240, "expandable_segments:True"))
+TEST_ON(own_idle_pages_are_remapped_first, env_open_mib(240, "expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
     void *other = env_alloc(allocator, 60 * MIB, stream);
@@ -771,20 +768,9 @@ TEST_ON(step_releases_all_idle_memory, env_open_mib(200, "expandable_segments:Fa
     env_free(allocator, ptr[0]);
 }
 
-/* End a capture that allocated a block, and close. */
-static void end_capture(struct xseg_allocator *allocator, struct xseg_pool *pool,
-                        xseg_stream stream, void *ptr)
-{
-    env_capture_end(pool, stream);
-    env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream);
-}
-
 /* During a capture: small pages where no full one fits, and nothing is taken or waited for. */
-TEST(a_capture_gets_what_the_device_has)
+TEST_ON(capture_allocates_without_reclaim, env_open_mib(70, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(70, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     void *idle = env_alloc(allocator, 40 * MIB, NULL);
@@ -797,13 +783,15 @@ TEST(a_capture_gets_what_the_device_has)
     assert_int_equal(env_try_alloc(allocator, 30 * MIB, stream), XSEG_ERR_NO_MEMORY);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     assert_int_equal(env_block(allocator, idle).state, XSEG_BLOCK_CACHED);
-    end_capture(allocator, pool, stream, ptr);
+    env_capture_end(pool, stream);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
 }
 
 /* After memory pressure idle memory is released before a capture begins, since the capture cannot reclaim it. */
-TEST(a_capture_finds_room)
+TEST_ON(capture_begins_after_a_trim_under_memory_pressure,
+        env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
@@ -821,11 +809,13 @@ TEST(a_capture_finds_room)
     env_capture_begin(pool, stream);
     assert_int_equal(env_reserved(allocator), 0);
     void *ptr = env_alloc(allocator, 90 * MIB, stream);
-    end_capture(allocator, pool, stream, ptr);
+    env_capture_end(pool, stream);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
 }
 
 /* Before a capture, cached memory of busy streams and pending blocks are awaited, since the capture cannot wait. */
-TEST_ON(a_capture_waits_for_room, env_open_mib(100, "expandable_segments:True"))
+TEST_ON(capture_begins_after_pending_frees_complete, env_open_mib(100, "expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream busy = env_stream(), stream = env_stream();

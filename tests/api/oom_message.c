@@ -240,14 +240,11 @@ TEST(error_begins_with_the_limit_or_device)
     for (unsigned i = 0; i < COUNT_OF(row); i++) {
         /* Only the first case is short of device memory. */
         struct xseg_allocator *allocator = env_open_mib(200, row[i].config);
-        struct xseg_limits limits = XSEG_LIMITS_INIT;
-        struct xseg_scope where = {sizeof(where), .device = 0};
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
 
-        limits.hard_bytes = row[i].limit_mib * MIB;
         if (row[i].limit_mib != 0)
-            assert_ok(xseg_limits_set(allocator, &where, &limits));
+            env_limit(allocator, NULL, row[i].limit_mib * MIB);
         struct xseg_pool_options options = {sizeof(options), .limit_bytes = row[i].pool_mib * MIB};
         if (row[i].own)
             options.memory = (struct xseg_pool_memory){alloc_nothing, free_memory, NULL};
@@ -308,9 +305,7 @@ static void end_play(struct play *play)
 {
     if (play->is_capturing)
         env_capture_end(play->pool, play->stream);
-    for (unsigned i = 0; i < play->blocks; i++)
-        if (play->block[i] != NULL)
-            env_free(play->allocator, play->block[i]);
+    env_free_all(play->allocator, play->block, sizeof(play->block));
     assert_ok(xseg_close(play->allocator));
     if (play->stream != NULL)
         env_stream_destroy(play->stream);
@@ -417,17 +412,13 @@ TEST(a_limit_is_not_raised_past_the_device)
 TEST(raising_what_xseg_limits_has_set_helps)
 {
     struct play play = {0};
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
 
     play.allocator = env_open_mib(1000, NULL);
     keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
-    struct xseg_scope where = {sizeof(where), .device = 0};
-    limits.hard_bytes = 120 * MIB;
-    assert_ok(xseg_limits_set(play.allocator, &where, &limits));
+    env_limit(play.allocator, NULL, 120 * MIB);
     const char *text = error_message(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
-    limits.hard_bytes =
-        (uint64_t)advised_value(text, "raise hard_bytes of xseg_limits_set() to ") * MIB;
-    assert_ok(xseg_limits_set(play.allocator, &where, &limits));
+    env_limit(play.allocator, NULL,
+              (uint64_t)advised_value(text, "raise hard_bytes of xseg_limits_set() to ") * MIB);
     assert_ok(ask(&play, NULL, 30 * MIB));
     end_play(&play);
 }
@@ -439,21 +430,18 @@ TEST(raising_the_limit_of_a_pool_helps)
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct play play = {0};
-        struct xseg_limits limits = XSEG_LIMITS_INIT;
         char advised[64] = "";
 
         play.allocator = env_open_mib(200, config[i]);
-        struct xseg_pool_options options = {sizeof(options), .limit_bytes = 100 * MIB};
-        assert_ok(xseg_pool_create(play.allocator, 0, &options, &play.pool));
+        play.pool = env_pool_of(play.allocator, .limit_bytes = 100 * MIB);
         env_free(play.allocator, env_alloc(play.allocator, 20 * MIB, NULL));
         keep(&play, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
         const char *text = error_message(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
-        limits.hard_bytes = (uint64_t)advised_value(text, "raise limit_bytes of pool 1 to ") * MIB;
+        const double limit_mib = advised_value(text, "raise limit_bytes of pool 1 to ");
         assert_int_equal(strstr(text, "hard_limit_mb") != NULL, i == 1);
         if (i == 1)
             apply(text, "and hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
-        struct xseg_scope where = {sizeof(where), .device = -1, .pool = play.pool};
-        assert_ok(xseg_limits_set(play.allocator, &where, &limits));
+        env_limit(play.allocator, play.pool, (uint64_t)limit_mib * MIB);
         if (i == 1) {
             assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
             assert_ok(xseg_config_set(play.allocator, advised));

@@ -11,13 +11,8 @@
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
-struct location {
-    int kind, number;
-};
+/* By its plain C types. */
 struct CUctx_st;
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
 int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuCtxSetCurrent(struct CUctx_st *context);
@@ -34,29 +29,21 @@ static unsigned long long number_of(const void *ptr)
     return (uintptr_t)ptr;
 }
 
-static struct xseg_sim_settings sim_settings(void)
-{
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 3, .memory_bytes = 1 * GIB,
-                                         .real_bytes = true};
+/* An allocator on devices of 1 GiB with real contents; further members of struct xseg_sim_settings. */
+#define open_devices(config, ...)                                                            \
+    env_open_with_clock(&(struct xseg_sim_settings){sizeof(struct xseg_sim_settings),        \
+                                                    .memory_bytes = GIB, .real_bytes = true, \
+                                                    __VA_ARGS__},                            \
+                        config)
 
-    return settings;
+static struct xseg_allocator *open_three(const char *config)
+{
+    return open_devices(config, .devices = 3);
 }
 
-static struct xseg_allocator *open_two(const char *config)
-{
-    const struct xseg_sim_settings settings = sim_settings();
-
-    return env_open_with_clock(&settings, config);
-}
-
-/* Whether a device may read and write an address. */
 static bool reaches(int device, const void *ptr)
 {
-    const struct location location = {1, device};
-    unsigned long long flags = 0;
-
-    assert_int_equal(cuMemGetAccess(&flags, &location, number_of(ptr)), 0);
-    return flags == 3;
+    return env_access_at(ptr, device) == ENV_READ_WRITE;
 }
 
 static bool reaches_all(int device, const void *ptr, size_t bytes)
@@ -106,7 +93,7 @@ static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
 
 static void copy_between(bool is_allowed)
 {
-    struct xseg_allocator *allocator = open_two(NULL);
+    struct xseg_allocator *allocator = open_three(NULL);
     unsigned char *here = take_on(allocator, 0, 30 * MIB), *there = take_on(allocator, 1, 30 * MIB);
 
     memset(here, 41, 30 * MIB);
@@ -128,7 +115,7 @@ static void copy_without_a_right(void)
 
 static void launch_the_wrong_way(void)
 {
-    struct xseg_allocator *allocator = open_two(NULL);
+    struct xseg_allocator *allocator = open_three(NULL);
     unsigned char *there = take_on(allocator, 1, 3 * MIB);
 
     assert_ok(xseg_peer_allow(allocator, 0, 1));
@@ -150,7 +137,7 @@ TEST(work_of_a_peer_needs_the_right)
 
 /* --- Scope of the access. --- */
 
-TEST_ON(peer_access_covers_present_and_future_mappings, open_two(NULL))
+TEST_ON(peer_access_covers_present_and_future_mappings, open_three(NULL))
 {
     struct xseg_pool *pool = env_pool(allocator);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
@@ -189,7 +176,7 @@ TEST_ON(peer_access_covers_present_and_future_mappings, open_two(NULL))
 
 TEST(peer_access_has_the_documented_cost)
 {
-    struct xseg_allocator *allocator = open_two(NULL);
+    struct xseg_allocator *allocator = open_three(NULL);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
 
     env_free(allocator, take_on(allocator, 1, 1000));
@@ -202,9 +189,7 @@ TEST(peer_access_has_the_documented_cost)
     env_close(allocator);
 
     /* If the driver accepts one mapping a call, 50 MiB are three pages. */
-    struct xseg_sim_settings settings = sim_settings();
-    settings.single_mapping_calls = true;
-    allocator = env_open_with_clock(&settings, NULL);
+    allocator = open_devices(NULL, .devices = 3, .single_mapping_calls = true);
     first = take_on(allocator, 0, 50 * MIB);
     env_free(allocator, take_on(allocator, 1, 1000));
     calls = xseg_sim_calls("cuMemSetAccess");
@@ -215,7 +200,7 @@ TEST(peer_access_has_the_documented_cost)
     env_close(allocator);
 }
 
-TEST_ON(peer_access_survives_a_pause, open_two(NULL))
+TEST_ON(peer_access_survives_a_pause, open_three(NULL))
 {
     struct xseg_pool *before = env_pool(allocator), *paused = env_pool(allocator);
     unsigned char *one = env_alloc_in(allocator, before, 30 * MIB, NULL),
@@ -237,7 +222,7 @@ TEST_ON(peer_access_survives_a_pause, open_two(NULL))
 }
 
 /* The idle pages of one stream back a block of another, once the device is full. */
-TEST_ON(peer_access_follows_remapped_pages, open_two(NULL))
+TEST_ON(peer_access_follows_remapped_pages, open_three(NULL))
 {
     xseg_stream stream = env_stream();
     void *idle = take_on(allocator, 0, 700 * MIB), *block = NULL;
@@ -253,7 +238,7 @@ TEST_ON(peer_access_follows_remapped_pages, open_two(NULL))
     env_empty_cache(allocator);
 }
 
-TEST_ON(peer_access_covers_imports, open_two(NULL))
+TEST_ON(peer_access_covers_imports, open_three(NULL))
 {
     struct exported_handles exported;
     void *before = NULL, *after = NULL, *base[2] = {NULL};
@@ -274,7 +259,7 @@ TEST_ON(peer_access_covers_imports, open_two(NULL))
     assert_ok(xseg_pool_release(pool));
 }
 
-TEST_ON(peer_access_covers_classic_segments, open_two("expandable_segments:False"))
+TEST_ON(peer_access_covers_classic_segments, open_three("expandable_segments:False"))
 {
     void *first = take_on(allocator, 0, 3 * MIB);
     struct CUctx_st *owner = NULL;
@@ -298,7 +283,7 @@ TEST_ON(peer_access_covers_classic_segments, open_two("expandable_segments:False
 TEST(peer_access_survives_a_failed_close)
 {
     for (unsigned refused = 0; refused < 2; refused++) {
-        struct xseg_allocator *allocator = open_two("expandable_segments:False");
+        struct xseg_allocator *allocator = open_three("expandable_segments:False");
 
         assert_ok(xseg_peer_allow(allocator, 0, 1));
         assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
@@ -319,24 +304,16 @@ TEST(peer_access_survives_a_failed_close)
     }
 }
 
-TEST(peer_access_covers_devices_without_vmm)
+TEST_ON(peer_access_covers_devices_without_vmm,
+        open_devices(NULL, .devices = 3, .without_vmm = true))
 {
-    struct xseg_sim_settings settings = sim_settings();
-
-    settings.without_vmm = true;
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     use_memory_of_0_on_1(allocator);
-    env_close(allocator);
 }
 
 /* --- Invalid calls. --- */
 
-TEST(invalid_peers_are_rejected)
+TEST_ON(invalid_peers_are_rejected, open_devices(NULL, .devices = 3, .without_peers = true))
 {
-    struct xseg_sim_settings settings = sim_settings();
-
-    settings.without_peers = true;
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     void *block = take_on(allocator, 0, 3 * MIB);
 
     assert_error(xseg_peer_allow(NULL, 0, 1), ARGUMENT, "NULL");
@@ -347,23 +324,17 @@ TEST(invalid_peers_are_rejected)
                  "device 1 cannot access memory of device 0");
     assert_false(reaches(1, block));
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* The driver has room for eight peers of a context. */
-TEST(excess_peers_are_rejected)
+TEST_ON(excess_peers_are_rejected, open_devices(NULL, .devices = 10))
 {
-    struct xseg_sim_settings settings = sim_settings();
-
-    settings.devices = 10;
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     for (int owner = 1; owner < 9; owner++)
         assert_ok(xseg_peer_allow(allocator, owner, 0));
     void *block = take_on(allocator, 9, 3 * MIB);
     assert_error(xseg_peer_allow(allocator, 9, 0), UNSUPPORTED, "CUDA_ERROR_TOO_MANY_PEERS");
     assert_false(reaches(0, block));
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 static void fail_set_access(uint64_t nth, uint64_t every)
@@ -378,13 +349,10 @@ static void fail_set_access(uint64_t nth, uint64_t every)
 }
 
 /* The second run of pages gets no access, so the first one loses it again. */
-TEST(failed_peer_access_changes_nothing)
+TEST_ON(failed_peer_access_changes_nothing,
+        open_devices(NULL, .devices = 3, .single_mapping_calls = true))
 {
-    struct xseg_sim_settings settings = sim_settings();
     struct CUctx_st *owner = NULL;
-
-    settings.single_mapping_calls = true;
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
     env_free(allocator, take_on(allocator, 1, 1000)); /* so that the device is open */
     for (uint64_t nth = 1; nth <= 4; nth++) {
@@ -417,7 +385,6 @@ TEST(failed_peer_access_changes_nothing)
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_true(reaches_all(1, first, 50 * MIB) && reaches_all(1, later, 100 * MIB));
     env_free(allocator, first, small, later);
-    env_close(allocator);
 }
 
 /* Called while the pool moves: its pages are mapped with the rights of before. */
@@ -436,7 +403,7 @@ static void meddle(void *context, const struct xseg_mapping *mapping)
         meddling->answers[meddling->count++] = xseg_peer_allow(meddling->allocator, 0, 1);
 }
 
-TEST_ON(a_pool_that_moves_is_in_the_way, open_two(NULL))
+TEST_ON(a_pool_that_moves_is_in_the_way, open_three(NULL))
 {
     struct xseg_pool *pool = env_pool(allocator);
     struct meddling meddling = {allocator, {0}, 0};
@@ -461,7 +428,7 @@ static void refuse_in_a_child(const void *argument)
     _exit(xseg_peer_allow(allocator, 0, 1) == XSEG_ERR_FORKED ? 0 : 1);
 }
 
-TEST_ON(calls_of_a_forked_child_fail, open_two(NULL))
+TEST_ON(calls_of_a_forked_child_fail, open_three(NULL))
 {
     char text[256];
 

@@ -156,7 +156,6 @@ TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
 /* Reclaim under memory pressure takes all idle memory except pinned pages. */
 TEST(pinned_pages_are_not_stolen)
 {
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
     void *ptr = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(200, NULL);
@@ -170,9 +169,7 @@ TEST(pinned_pages_are_not_stolen)
     assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
     env_free(allocator, ptr);
     /* A limit does not take the pinned page, either. */
-    struct xseg_scope device = {sizeof(device), .device = 0};
-    limits.hard_bytes = 2 * MIB;
-    assert_ok(xseg_limits_set(allocator, &device, &limits));
+    env_limit(allocator, NULL, 2 * MIB);
     assert_int_equal(env_reserved(allocator), 20 * MIB);
     assert_ok(xseg_unpin(allocator, pinned + 70 * MIB, MIB));
     env_close(allocator, other);
@@ -359,15 +356,12 @@ TEST(memory_without_rdma_is_rejected_with_the_reason)
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "page was created without rdma");
     env_free(allocator, block);
     env_close(allocator);
-    struct xseg_sim_settings settings = {sizeof(settings), .rdma = XSEG_SIM_RDMA_CREATE_FAILS};
-    allocator = env_open_on(&settings, EXPANDABLE);
+    allocator = env_open_sim(EXPANDABLE, .rdma = XSEG_SIM_RDMA_CREATE_FAILS);
     block = env_alloc(allocator, 40 * MIB, NULL);
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "rdma does not work on this device");
     env_free(allocator, block);
     env_close(allocator);
-    settings = (struct xseg_sim_settings){.struct_size = sizeof(struct xseg_sim_settings)};
-    settings.without_dma_buf = true;
-    allocator = env_open_on(&settings, EXPANDABLE);
+    allocator = env_open_sim(EXPANDABLE, .without_dma_buf = true);
     block = env_alloc(allocator, 4 * MIB, NULL);
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
     env_free(allocator, block);

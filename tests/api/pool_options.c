@@ -350,11 +350,6 @@ TEST(destruction_is_notified_once)
 
 /* --- Statistics. --- */
 
-static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct xseg_pool *pool)
-{
-    return env_pool_stats(allocator, pool);
-}
-
 static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned what)
 {
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
@@ -385,7 +380,7 @@ TEST(a_pool_counts_what_it_reserved)
         struct xseg_pool *pool = env_pool_with(allocator, &options);
         void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         void *b = env_alloc_in(allocator, pool, 512, NULL);
-        struct xseg_statistics stats = stats_of(allocator, pool);
+        struct xseg_statistics stats = env_pool_stats(allocator, pool);
 
         expect_reserved(&stats, XSEG_STAT_ALL, all, all, all, 0);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, small, 0);
@@ -395,14 +390,14 @@ TEST(a_pool_counts_what_it_reserved)
         reset(allocator, pool, XSEG_RESET_ACCUMULATED);
         /* The device's are not reset with the pool's. */
         assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].allocated, all);
-        stats = stats_of(allocator, pool);
+        stats = env_pool_stats(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, all, all, 0, 0);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
         assert_ok(xseg_pool_release(pool));
         env_empty_cache(allocator);
-        stats = stats_of(allocator, pool);
+        stats = env_pool_stats(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, small, all, 0, large);
         expect_reserved(&stats, XSEG_STAT_LARGE, 0, large, 0, large);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
@@ -424,15 +419,15 @@ TEST_ON(a_peak_falls_to_what_is_reserved, env_open(NULL))
     void *kept = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     assert_ok(xseg_trim(allocator, &where, NULL, NULL));
-    struct xseg_statistics stats = stats_of(allocator, pool);
+    struct xseg_statistics stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 62 * MIB, 62 * MIB, 60 * MIB);
     reset(allocator, pool, XSEG_RESET_PEAK);
-    stats = stats_of(allocator, pool);
+    stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 2 * MIB, 62 * MIB, 60 * MIB);
     expect_reserved(&stats, XSEG_STAT_LARGE, 0, 0, 60 * MIB, 60 * MIB);
     /* A small and a large peak at different times: that of both is no sum. */
     env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
-    stats = stats_of(allocator, pool);
+    stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 22 * MIB, 22 * MIB, 82 * MIB, 60 * MIB);
     env_free(allocator, kept);
 }
@@ -453,7 +448,7 @@ TEST(memory_of_a_released_pool_can_be_read)
         env_free(allocator, env_alloc_in(allocator, other, 20 * MIB, NULL));
         assert_ok(xseg_pool_release(other));
         assert_ok(xseg_pool_release(pool));
-        stats = stats_of(allocator, pool);
+        stats = env_pool_stats(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, 42 * MIB, 42 * MIB, 42 * MIB, 0);
         expect_reserved(&stats, XSEG_STAT_LARGE, 40 * MIB, 40 * MIB, 40 * MIB, 0);
         expect_reserved(&stats, XSEG_STAT_SMALL, 2 * MIB, 2 * MIB, 2 * MIB, 0);
@@ -475,23 +470,12 @@ TEST(memory_of_a_released_pool_can_be_read)
 int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long ptr);
 int cuMemRetainAllocationHandle(unsigned long long *handle, void *ptr);
 int cuMemRelease(unsigned long long handle);
-int cuInit(unsigned flags);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-
 /* The allocation at an address, as the driver sees it from a current context. */
 static void ask_driver(const void *address, unsigned long long *base, size_t *bytes)
 {
-    void *context = NULL;
-
-    assert_int_equal(cuInit(0), 0);
-    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
-    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    env_context_push(0);
     assert_int_equal(cuMemGetAddressRange_v2(base, bytes, (uintptr_t)address), 0);
-    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
-    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    env_context_pop(0);
 }
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t limit)

@@ -318,7 +318,6 @@ TEST_ON(hits_uses_and_scrapes_change_nothing_and_a_tick_does, env_open("publish:
 /* Each check sees the result of the previous call. */
 TEST_ON(calls_that_map_memory_publish, env_open("publish:True"))
 {
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
 
@@ -331,14 +330,11 @@ TEST_ON(calls_that_map_memory_publish, env_open("publish:True"))
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 40 * MIB);
-    struct xseg_scope where = {sizeof(where), .device = 0};
-    limits.hard_bytes = reserved;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    env_limit(allocator, NULL, reserved);
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     /* After memory pressure a capture begins with a trim. */
     assert_int_equal(env_try_alloc(allocator, 20 * MIB, NULL), XSEG_ERR_LIMIT);
-    limits.hard_bytes = reserved + 20 * MIB;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    env_limit(allocator, NULL, reserved + 20 * MIB);
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 20 * MIB);
     assert_ok(xseg_capture_begin(pool, stream));

@@ -325,7 +325,8 @@ static void trim_and_end(struct seen *registrar)
     env_free(registrar->allocator, block);
     env_empty_cache(registrar->allocator);
     if (registrar->id != 0)
-        assert_error(xseg_unregister(registrar->allocator, registrar->id), BUSY, "in its own callback");
+        assert_error(xseg_unregister(registrar->allocator, registrar->id), BUSY,
+                     "in its own callback");
 }
 
 TEST_ON(its_functions_may_move_memory, open_seen(EXPANDABLE))

@@ -105,6 +105,15 @@ static void close_with_events(struct xseg_allocator *allocator)
     env_close(allocator);
 }
 
+/* Configuration keys, with oom_snapshot of the folder. */
+static const char *keys_with_folder(const char *keys)
+{
+    static char text[160];
+
+    (void)snprintf(text, sizeof(text), "%s,oom_snapshot:%s", keys, folder);
+    return text;
+}
+
 /* --- Invalid calls. --- */
 
 TEST_ON(arguments_are_checked, env_open(NULL))
@@ -265,13 +274,10 @@ static struct error_message refuse_with(const char *keys)
 
 TEST(snapshot_does_not_change_the_oom_error)
 {
-    char keys[128];
-
     const struct error_message without = refuse_with("");
     assert_int_equal(without.status, XSEG_ERR_NO_MEMORY);
     assert_int_equal(take_files(NULL), 0);
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    const struct error_message with = refuse_with(keys);
+    const struct error_message with = refuse_with(keys_with_folder(""));
     assert_int_equal(take_files(NULL), 1);
     assert_int_equal(with.status, without.status);
     assert_string_equal(with.text, without.text);
@@ -316,11 +322,10 @@ TEST(log_reports_the_snapshot_file)
 
 TEST(the_file_is_there_when_the_call_returns)
 {
-    char keys[128], path[128], name[64];
+    char path[128], name[64];
 
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     assert_int_equal(setenv("RANK", "3", 1), 0);
-    struct xseg_allocator *allocator = open_with_events(keys, 300);
+    struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 300);
     (void)refuse(allocator);
     (void)snprintf(name, sizeof(name), "oom-rank3-pid%ld-1.pickle", (long)getpid());
     path_of(path, sizeof(path), name);
@@ -332,16 +337,13 @@ TEST(the_file_is_there_when_the_call_returns)
 
 TEST(key_overrides_the_folder_of_the_variable)
 {
-    char keys[128];
-
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", folder, 1), 0);
     (void)refuse_with("");
     assert_int_equal(take_files(NULL), 1);
     (void)refuse_with(",oom_snapshot:none");
     assert_int_equal(take_files(NULL), 0);
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", "/nowhere", 1), 0);
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    (void)refuse_with(keys);
+    (void)refuse_with(keys_with_folder(""));
     assert_int_equal(take_files(NULL), 1);
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", "", 1), 0);
     (void)refuse_with("");
@@ -352,35 +354,28 @@ TEST(key_overrides_the_folder_of_the_variable)
 /* Of another allocator, and of a process that had this one's number. */
 TEST(files_of_others_stay)
 {
-    char keys[128];
-
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     for (unsigned i = 0; i < 3; i++)
-        (void)refuse_with(keys);
+        (void)refuse_with(keys_with_folder(""));
     assert_int_equal(take_files(NULL), 3);
 }
 
 TEST(number_and_size_are_bounded)
 {
     uint64_t unbounded = 0, largest = 0;
-    char keys[160];
 
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    struct xseg_allocator *allocator = open_with_events(keys, 60000);
+    struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 60000);
     for (unsigned i = 0; i < 5; i++)
         (void)refuse(allocator);
     close_with_events(allocator);
     assert_int_equal(take_files(&unbounded), 3);
     assert_true(unbounded > 2 * MIB);
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot_mb:1,oom_snapshot:%s", folder);
-    allocator = open_with_events(keys, 60000);
+    allocator = open_with_events(keys_with_folder(",oom_snapshot_mb:1"), 60000);
     (void)refuse(allocator);
     close_with_events(allocator);
     assert_int_equal(take_files(&largest), 1);
     assert_in_range(largest, MIB / 2, MIB);
     /* A request that is refused at once writes none. */
-    (void)snprintf(keys, sizeof(keys), ",throw_on_cudamalloc_oom:True,oom_snapshot:%s", folder);
-    (void)refuse_with(keys);
+    (void)refuse_with(keys_with_folder(",throw_on_cudamalloc_oom:True"));
     assert_int_equal(take_files(NULL), 0);
 }
 
@@ -405,10 +400,8 @@ static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t 
 TEST(concurrent_failure_writes_no_second_file)
 {
     unsigned asked = 0;
-    char keys[160];
 
-    (void)snprintf(keys, sizeof(keys), ",history_stacks:all,oom_snapshot:%s", folder);
-    hooked = open_with_events(keys, 0);
+    hooked = open_with_events(keys_with_folder(",history_stacks:all"), 0);
     struct xseg_history_hook hook = {sizeof(hook), .gather = number_frames,
                                      .name = refuse_meanwhile, .context = &asked};
     assert_ok(xseg_history_set_hook(hooked, &hook));
@@ -437,11 +430,10 @@ static void *work(void *self)
 
 TEST(concurrent_failures_return_together)
 {
-    char keys[160], path[128];
+    char path[128];
     pthread_t thread[2];
 
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    struct xseg_allocator *allocator = open_with_events(keys, 0);
+    struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 0);
     atomic_store(&ends, false);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);

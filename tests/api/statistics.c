@@ -51,7 +51,7 @@ TEST(host_bytes_do_not_exceed_resident_memory)
         env_stream_destroy(stream[i]);
 }
 
-static struct xseg_scope device(int ordinal)
+static struct xseg_scope device_scope(int ordinal)
 {
     struct xseg_scope where = {sizeof(where), .device = ordinal};
 
@@ -60,7 +60,7 @@ static struct xseg_scope device(int ordinal)
 
 static void reset(struct xseg_allocator *allocator, unsigned what)
 {
-    const struct xseg_scope where = device(0);
+    const struct xseg_scope where = device_scope(0);
 
     assert_ok(xseg_stats_reset(allocator, &where, what));
 }
@@ -101,7 +101,7 @@ TEST_ON(accumulated_reset_keeps_other_statistics, env_open("expandable_segments:
 TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = device(0);
+    struct xseg_scope where = device_scope(0);
 
     assert_error(xseg_stats_reset(allocator, &where, 0), ARGUMENT, "XSEG_RESET_");
     assert_error(xseg_stats_reset(allocator, &where, 1u << 20), ARGUMENT, "0x100000");
@@ -109,9 +109,9 @@ TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
     where.one_stream = true;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
     assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
-    where = device(99);
+    where = device_scope(99);
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
-    where = device(0);
+    where = device_scope(0);
     stats.struct_size = sizeof(stats) + 1;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
 }
@@ -119,7 +119,7 @@ TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
 /* A program that was built when the structure was shorter gets what it knows, and no more. */
 TEST_ON(older_structure_is_filled_up_to_its_size, env_open("expandable_segments:True"))
 {
-    const struct xseg_scope where = device(0);
+    const struct xseg_scope where = device_scope(0);
     struct xseg_statistics stats;
     void *block = env_alloc(allocator, 512, NULL);
 
@@ -197,17 +197,10 @@ static void *alloc_on(struct xseg_allocator *allocator, int device, size_t bytes
     return block;
 }
 
-static struct xseg_scope where_of(int device)
-{
-    struct xseg_scope where = {sizeof(where), .device = device};
-
-    return where;
-}
-
 static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
 {
     struct xseg_limits set = XSEG_LIMITS_INIT;
-    const struct xseg_scope where = where_of(device);
+    const struct xseg_scope where = device_scope(device);
 
     set.hard_bytes = hard;
     set.fraction = fraction;
@@ -260,7 +253,7 @@ static struct xseg_device_stats look_at(struct xseg_allocator *allocator, int de
 static void expect_statistics(struct xseg_allocator *allocator,
                               const struct xseg_device_stats *device)
 {
-    const struct xseg_scope where = where_of(device->device);
+    const struct xseg_scope where = device_scope(device->device);
 
     struct xseg_statistics stats = {sizeof(stats)};
     assert_ok(xseg_stats_get(allocator, &where, &stats));

@@ -240,10 +240,6 @@ TEST_ON(captured_stream_is_not_retired, env_open(NULL))
 /* --- Streams that pass and streams that go: xseg_stream_synchronized, xseg_stream_retire, xseg_free_after. --- */
 
 /* The driver's events, by their plain C types. */
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
 int cuEventCreate(xseg_event *event, unsigned flags);
 int cuEventDestroy_v2(xseg_event event);
 int cuEventRecord(xseg_event event, xseg_stream stream);
@@ -253,14 +249,11 @@ int cuEventRecord(xseg_event event, xseg_stream stream);
 static xseg_event event_on(xseg_stream stream)
 {
     xseg_event event = NULL;
-    void *context = NULL;
 
-    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
-    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    env_context_push(0);
     assert_int_equal(cuEventCreate(&event, 2), 0);
     assert_int_equal(cuEventRecord(event, stream), 0);
-    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
-    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    env_context_pop(0);
     return event;
 }
 
