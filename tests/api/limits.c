@@ -68,7 +68,7 @@ TEST(a_hard_limit_counts_pages)
         void *b = env_alloc(allocator, 20 * MIB, NULL);
         assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
         assert_int_equal(xseg_sim_used(0), 120 * MIB);
-        /* Changed while it runs. */
+        /* The limit changes while memory is allocated. */
         assert_ok(xseg_config_set(allocator, "hard_limit_mb:122"));
         void *c = env_alloc(allocator, 1, NULL);
         assert_int_equal(xseg_sim_used(0), 122 * MIB);
@@ -78,7 +78,7 @@ TEST(a_hard_limit_counts_pages)
 }
 
 /* Idle pages of another stream are remapped first, without a flush. */
-TEST_ON(a_hard_limit_is_climbed, open_on(1, "hard_limit_mb:200"))
+TEST_ON(hard_limit_remaps_idle_pages, open_on(1, "hard_limit_mb:200"))
 {
     const xseg_stream stream = env_stream();
 
@@ -92,7 +92,7 @@ TEST_ON(a_hard_limit_is_climbed, open_on(1, "hard_limit_mb:200"))
 }
 
 /* Idle memory is released immediately, allocated memory stays, cached memory serves. */
-TEST_ON(a_hard_limit_may_fall, open_on(1, NULL))
+TEST_ON(lowered_hard_limit_releases_idle_memory, open_on(1, NULL))
 {
     const xseg_stream stream = env_stream();
     void *live = env_alloc(allocator, 100 * MIB, NULL);
@@ -118,7 +118,7 @@ TEST_ON(a_hard_limit_may_fall, open_on(1, NULL))
 }
 
 /* A capture releases nothing, and the limit still holds. */
-TEST_ON(a_capture_is_left_alone, open_on(1, NULL))
+TEST_ON(hard_limit_releases_nothing_during_a_capture, open_on(1, NULL))
 {
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
@@ -134,7 +134,6 @@ TEST_ON(a_capture_is_left_alone, open_on(1, NULL))
     assert_ok(xseg_pool_release(pool));
 }
 
-/* The lower of the two counts. */
 TEST_ON(fraction_and_hard_limit_combine,
         open_on(1, "hard_limit_mb:1024,per_process_memory_fraction:0.5"))
 {
@@ -162,13 +161,13 @@ TEST_ON(a_device_has_limits_of_its_own, open_on(2, "hard_limit_mb:1000,keep_mb:1
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
     assert_int_equal(xseg_alloc(allocator, 1, 700 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
     env_free(allocator, env_alloc(allocator, 700 * MIB, NULL));
-    /* A key that is named holds for all again, and the others do not move. */
+    /* A key that is named applies to all devices again; other limits are unchanged. */
     assert_ok(xseg_config_set(allocator, "keep_mb:20"));
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 20 * MIB);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:500"));
     expect_limits(allocator, 0, 500 * MIB, UINT64_MAX, 20 * MIB);
     expect_limits(allocator, 1, 500 * MIB, UINT64_MAX, 20 * MIB);
-    /* A limit that is lowered by hand gives back at once, too. */
+    /* xseg_limits_set() releases immediately as well. */
     assert_int_equal(env_reserved(allocator), 500 * MIB);
     assert_ok(set_limits(allocator, 0, 100 * MIB, UINT64_MAX, 0));
     assert_int_equal(env_reserved(allocator), 100 * MIB);
@@ -187,17 +186,15 @@ static xseg_status set_fraction(struct xseg_allocator *allocator, int device, do
 /* The fraction of one device may fall and rise, whatever the configuration says; keys that are named count again. */
 TEST_ON(a_device_has_a_fraction_of_its_own, open_on(2, "per_process_memory_fraction:0.5"))
 {
-    void *ptr = NULL;
-
     assert_true(limits_of(allocator, 0).has_fraction && limits_of(allocator, 0).fraction == 0.5);
     assert_ok(set_fraction(allocator, 1, 0.75));
-    assert_ok(xseg_alloc(allocator, 1, 3 * GIB, NULL, &ptr));
+    void *ptr = env_alloc_on(allocator, 1, 3 * GIB);
     env_free(allocator, ptr);
     ptr = NULL;
     assert_error(env_try_alloc(allocator, 3 * GIB, NULL), LIMIT,
                  "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
                  "requested, limit 2048.00 MiB (0.5 of the device)");
-    /* Below what is taken: idle memory goes at once. */
+    /* Below the use: idle memory is released immediately. */
     assert_ok(set_fraction(allocator, 1, 0.25));
     assert_true(xseg_sim_used(1) <= GIB);
     assert_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), LIMIT,
@@ -267,44 +264,38 @@ TEST_ON(a_device_has_a_soft_limit_of_its_own, open_on(1, NULL))
 
 TEST_ON(a_pool_has_a_hard_limit, open_on(1, NULL))
 {
-    struct xseg_request request = {sizeof(request), .bytes = 40 * MIB};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_limits set = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
-    void *ptr = NULL, *more = NULL, *third = NULL;
     struct xseg_pool *pool = env_pool_of(allocator, .limit_bytes = 40 * MIB);
+    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    const struct {
+        struct xseg_limits limits;
+        const char *words;
+    } row[] = {
+        {{sizeof(row->limits), 80 * MIB, MIB, 0, 1, false, 1, false}, "no soft_bytes"},
+        {{sizeof(row->limits), 80 * MIB, UINT64_MAX, MIB, 1, false, 1, false}, "no keep_bytes"},
+        {{sizeof(row->limits), 80 * MIB, UINT64_MAX, 0, 1, true, 1, false}, "no fraction"},
+    };
+    struct xseg_limits was = XSEG_LIMITS_INIT;
+    void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL), *none = NULL;
 
-    request.pool = where.pool = pool;
-    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
-    assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_ERR_LIMIT);
-    set.hard_bytes = 80 * MIB;
+    assert_int_equal(env_try_alloc_in(allocator, pool, 40 * MIB, &none), XSEG_ERR_LIMIT);
     assert_ok(xseg_limits_get(allocator, &where, &was));
-    assert_ok(xseg_limits_set(allocator, &where, &set));
     assert_int_equal(was.hard_bytes, 40 * MIB);
-    assert_ok(xseg_alloc_with(allocator, &request, &more));
-    set.soft_bytes = MIB;
-    assert_error(xseg_limits_set(allocator, &where, &set), UNSUPPORTED, "no soft_bytes");
-    set.soft_bytes = UINT64_MAX;
-    set.keep_bytes = MIB;
-    assert_error(xseg_limits_set(allocator, &where, &set), UNSUPPORTED, "no keep_bytes");
-    set.keep_bytes = 0;
-    set.has_fraction = true;
-    assert_error(xseg_limits_set(allocator, &where, &set), UNSUPPORTED, "no fraction");
-    set.has_fraction = false;
-    /* Below what it has: it keeps that, and gets no more. */
-    set.keep_bytes = 0;
-    set.hard_bytes = 20 * MIB;
+    env_limit(allocator, pool, 80 * MIB);
+    void *more = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    for (unsigned i = 0; i < COUNT_OF(row); i++)
+        assert_error(xseg_limits_set(allocator, &where, &row[i].limits), UNSUPPORTED, row[i].words);
+    /* Below the reserved memory: it stays, and the pool does not grow. */
     assert_ok(xseg_limits_get(allocator, &where, &was));
-    assert_ok(xseg_limits_set(allocator, &where, &set));
     assert_int_equal(was.hard_bytes, 80 * MIB);
+    env_limit(allocator, pool, 20 * MIB);
     env_free(allocator, more);
-    assert_ok(xseg_alloc_with(allocator, &request, &more));
-    request.bytes = 2 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &third), XSEG_ERR_LIMIT);
+    more = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 2 * MIB, &none), XSEG_ERR_LIMIT);
     env_free(allocator, ptr, more);
     assert_ok(xseg_pool_release(pool));
 }
 
-/* --- "Please shrink to N". --- */
+/* --- Trim to a target. --- */
 
 TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
 {
@@ -332,7 +323,7 @@ TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
 
 /* --- Bad input. --- */
 
-/* A change that is refused, with a sentence, and nothing is changed. */
+/* Expect that a configuration is rejected and changes nothing. */
 static void expect_rejected(struct xseg_allocator *allocator, const char *config, const char *word)
 {
     char before[2048], after[2048];
@@ -411,7 +402,7 @@ static struct xseg_sim_settings gib_machine(void)
     return settings;
 }
 
-static struct xseg_allocator *open_neighbour(const char *config)
+static struct xseg_allocator *open_neighbor(const char *config)
 {
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .clock = env_clock};
     struct xseg_allocator *allocator = NULL;
@@ -464,7 +455,7 @@ static bool shrink_to_share(struct neighbor *neighbor)
            done.remaining <= SHARE && done.released >= PEAK - SHARE - 20 * MIB;
 }
 
-static bool end_neighbour(struct neighbor *neighbor)
+static bool end_neighbor(struct neighbor *neighbor)
 {
     return xseg_free(neighbor->allocator, neighbor->kept) == XSEG_OK &&
            xseg_close(neighbor->allocator) == XSEG_OK;
@@ -472,16 +463,20 @@ static bool end_neighbour(struct neighbor *neighbor)
 
 /* --- Two allocators in one process. --- */
 
-static void set_scene(struct neighbor *idle, struct xseg_allocator **other, const char *config)
+static struct neighbor idle;
+
+/* Returns the other allocator. */
+static struct xseg_allocator *open_scene(const char *config)
 {
     const struct xseg_sim_settings settings = gib_machine();
 
     assert_ok(xseg_sim_reset(&settings));
-    idle->allocator = open_neighbour(config);
-    *other = open_neighbour(NULL);
-    assert_non_null(idle->allocator);
-    assert_non_null(*other);
-    assert_true(have_burst(idle));
+    idle.allocator = open_neighbor(config);
+    assert_non_null(idle.allocator);
+    assert_true(have_burst(&idle));
+    struct xseg_allocator *other = open_neighbor(NULL);
+    assert_non_null(other);
+    return other;
 }
 
 /* The other's burst, which is served or not. */
@@ -494,81 +489,71 @@ static void try_burst(struct xseg_allocator *other, bool is_served)
     assert_ok(xseg_free(other, burst));
 }
 
-static void close_scene(struct neighbor *idle, struct xseg_allocator *other)
+static void close_scene(struct xseg_allocator *other)
 {
-    assert_true(end_neighbour(idle));
+    assert_true(end_neighbor(&idle));
     env_close(other);
 }
 
 TEST(idle_memory_is_not_shared_by_itself)
 {
-    struct neighbor idle = {0};
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *other = open_scene(NULL);
 
-    set_scene(&idle, &other, NULL);
     assert_true(pass_second(idle.allocator));
     try_burst(other, false);
     assert_int_equal(env_reserved(idle.allocator), PEAK);
-    close_scene(&idle, other);
+    close_scene(other);
 }
 
 TEST(a_soft_limit_makes_room_for_the_other)
 {
-    struct neighbor idle = {0};
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *other = open_scene("soft_limit_mb:200");
 
-    set_scene(&idle, &other, "soft_limit_mb:200");
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= SHARE);
     try_burst(other, true);
-    close_scene(&idle, other);
+    close_scene(other);
 }
 
 TEST(a_soft_limit_can_be_set_when_the_other_needs_it)
 {
-    struct neighbor idle = {0};
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *other = open_scene(NULL);
 
-    set_scene(&idle, &other, NULL);
     try_burst(other, false);
     assert_true(limit_to_share(&idle));
     try_burst(other, true);
     /* A soft limit never denies a request, so the neighbor may have another burst. */
     env_empty_cache(other);
     env_free(idle.allocator, env_alloc(idle.allocator, PEAK - KEPT, NULL));
-    close_scene(&idle, other);
+    close_scene(other);
 }
 
-TEST(the_other_s_need_counts)
+TEST(decay_keeps_device_memory_free_for_others)
 {
-    struct neighbor idle = {0};
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *other = open_scene("device_free_min_mb:400");
 
-    set_scene(&idle, &other, "device_free_min_mb:400");
     void *block = env_alloc(other, 200 * MIB, NULL);
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= 424 * MIB);
     env_free(other, block);
-    close_scene(&idle, other);
+    close_scene(other);
 }
 
-static bool ask_neighbour(void *context, const struct xseg_oom_info *oom)
+static bool ask_neighbor(void *context, const struct xseg_oom_info *oom)
 {
     return oom->attempt == 0 && shrink_to_share(context);
 }
 
 TEST(neighbor_shrinks_on_request)
 {
-    struct neighbor idle = {0};
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *other = open_scene(NULL);
 
-    set_scene(&idle, &other, NULL);
-    const uint64_t id = env_observe(other, .context = &idle, .on_low_memory = ask_neighbour);
+    const uint64_t id = env_observe(other, .context = &idle, .on_low_memory = ask_neighbor);
     try_burst(other, true);
     assert_int_equal(env_stats(other).num_ooms, 0);
     assert_true(env_reserved(idle.allocator) <= SHARE);
     assert_ok(xseg_observer_remove(other, id));
-    close_scene(&idle, other);
+    close_scene(other);
 }
 
 /* --- Two processes. --- */
@@ -579,13 +564,13 @@ static void run(int socket, const struct xseg_sim_settings *settings)
     struct neighbor neighbor = {0};
     char order;
 
-    if (xseg_sim_reset(settings) != XSEG_OK || !(neighbor.allocator = open_neighbour(NULL)))
+    if (xseg_sim_reset(settings) != XSEG_OK || !(neighbor.allocator = open_neighbor(NULL)))
         _exit(1);
     while (read(socket, &order, 1) == 1) {
         const bool is_fine = order == 'b'   ? have_burst(&neighbor)
                              : order == 'l' ? limit_to_share(&neighbor)
                              : order == 's' ? shrink_to_share(&neighbor)
-                                            : end_neighbour(&neighbor);
+                                            : end_neighbor(&neighbor);
 
         if (write(socket, is_fine ? "y" : "n", 1) != 1)
             _exit(2);
@@ -606,7 +591,7 @@ static struct xseg_allocator *start_process(struct process *process)
 
     if (!process_start(process, &settings, run))
         return NULL;
-    struct xseg_allocator *own = open_neighbour(NULL);
+    struct xseg_allocator *own = open_neighbor(NULL);
     assert_non_null(own);
     assert_true(notify(process, 'b'));
     return own;

@@ -445,8 +445,6 @@ static void expect_lost(struct xseg_allocator *allocator, const char *word)
 
 TEST(sticky_error_loses_the_device)
 {
-    void *c = NULL;
-
     struct xseg_allocator *allocator = env_open_sim("expandable_segments:True", .devices = 2);
     xseg_stream side = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL);
@@ -460,7 +458,7 @@ TEST(sticky_error_loses_the_device)
     assert_int_equal(env_stats(allocator).num_ooms, 0);
 
     /* The other device is none of its business. */
-    assert_ok(xseg_alloc(allocator, 1, 100 * MIB, NULL, &c));
+    void *c = env_alloc_on(allocator, 1, 100 * MIB);
     env_free(allocator, c);
 
     assert_error(xseg_close(allocator), BUSY, "blocks are allocated, 2 on ");
@@ -485,9 +483,8 @@ TEST(context_reset_loses_the_device)
 TEST(driver_shutdown_loses_the_device)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    void *a = env_alloc(allocator, 30 * MIB, NULL);
 
-    env_free(allocator, a);
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_ok(xseg_sim_fail("cuStreamQuery", 1, DEINITIALIZED));
     assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST);
     expect_lost(allocator, "CUDA_ERROR_DEINITIALIZED");
@@ -559,7 +556,6 @@ static void pending_goes_with_the_device(size_t bytes)
         sizeof(options), .memory = (struct xseg_pool_memory){alloc_memory, free_memory,
                                                              (void *)((uintptr_t)1 << 46)}};
     struct xseg_pool *pool[2];
-    void *other = NULL;
 
     struct xseg_allocator *allocator = env_open_sim("expandable_segments:False", .devices = 2);
     const xseg_stream side = env_stream();
@@ -572,7 +568,7 @@ static void pending_goes_with_the_device(size_t bytes)
     assert_ok(xseg_sim_fail("cuMemAlloc", 1, ILLEGAL_ADDRESS));
     assert_int_equal(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_DEVICE_LOST);
 
-    assert_ok(xseg_alloc(allocator, 1, 100 * MIB, NULL, &other));
+    void *other = env_alloc_on(allocator, 1, 100 * MIB);
     env_free(allocator, other);
     fault.call = "cuMemFree";
     fault.nth = fault.every = 1;

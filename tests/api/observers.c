@@ -102,15 +102,16 @@ static uint64_t observe(struct recorder *recorder, bool traces)
 /* --- Memory is short. --- */
 
 /* No retry, no flush, no out-of-memory error. */
-TEST(memory_freed_by_an_observer_serves_the_request)
+TEST_ON(memory_freed_by_an_observer_serves_the_request,
+        env_open_mib(200, "expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = env_open_mib(200, "expandable_segments:True")};
+    struct recorder recorder = {.allocator = allocator};
 
     (void)observe(&recorder, false);
     for (unsigned i = 0; i < 4; i++)
-        recorder.free_one[i] = env_alloc(recorder.allocator, 40 * MIB, NULL);
+        recorder.free_one[i] = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(recorder.asked, 0);
-    void *ptr = env_alloc(recorder.allocator, 70 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 70 * MIB, NULL);
     /* 40 MiB are free; one spared block makes 80. */
     assert_int_equal(recorder.asked, 1);
     assert_int_equal(recorder.notified, 0);
@@ -121,114 +122,105 @@ TEST(memory_freed_by_an_observer_serves_the_request)
     assert_int_equal(recorder.last.allowed_bytes, 200 * MIB);
     assert_int_equal(recorder.last.free_bytes, 40 * MIB);
     assert_false(recorder.last.is_capturing);
-    assert_int_equal(env_stats(recorder.allocator).num_alloc_retries, 0);
-    env_free(recorder.allocator, ptr);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    env_free(allocator, ptr);
     for (unsigned i = 1; i < 4; i++)
-        env_free(recorder.allocator, recorder.free_one[i]);
-    env_close(recorder.allocator);
+        env_free(allocator, recorder.free_one[i]);
 }
 
-TEST(observer_is_notified_until_the_request_fits)
+TEST_ON(observer_is_notified_until_the_request_fits, env_open_mib(200, "expandable_segments:False"))
 {
-    struct recorder recorder = {.allocator = env_open_mib(200, "expandable_segments:False")};
+    struct recorder recorder = {.allocator = allocator};
 
     (void)observe(&recorder, false);
     for (unsigned i = 0; i < 4; i++)
-        recorder.free_one[i] = env_alloc(recorder.allocator, 50 * MIB, NULL);
-    void *ptr = env_alloc(recorder.allocator, 99 * MIB, NULL);
+        recorder.free_one[i] = env_alloc(allocator, 50 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 99 * MIB, NULL);
     assert_int_equal(recorder.asked, 2);
-    env_free(recorder.allocator, ptr, recorder.free_one[2], recorder.free_one[3]);
-    env_close(recorder.allocator);
+    env_free(allocator, ptr, recorder.free_one[2], recorder.free_one[3]);
 }
 
 /* "Try again" without an end does not go on for ever. */
-TEST(asking_is_bounded)
+TEST_ON(asking_is_bounded, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = env_open_mib(100, NULL), .always = true};
+    struct recorder recorder = {.allocator = allocator, .always = true};
 
     (void)observe(&recorder, false);
-    assert_error(env_try_alloc(recorder.allocator, 120 * MIB, NULL), NO_MEMORY,
+    assert_error(env_try_alloc(allocator, 120 * MIB, NULL), NO_MEMORY,
                  "out of memory on device 0, 120.00 MiB requested");
     assert_int_equal(recorder.asked, XSEG_LOW_MEMORY_CALLS_MAX);
     assert_int_equal(recorder.notified, 1);
-    assert_int_equal(env_stats(recorder.allocator).num_ooms, 1);
-    env_close(recorder.allocator);
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
 }
 
 /* The message of the error, whatever the observer did. */
-TEST(out_of_memory_is_notified_with_its_message)
+TEST_ON(out_of_memory_is_notified_with_its_message, env_open_mib(200, NULL))
 {
-    struct recorder recorder = {.allocator = env_open_mib(200, NULL)};
+    struct recorder recorder = {.allocator = allocator};
     char text[1024];
-    void *live = env_alloc(recorder.allocator, 150 * MIB, NULL);
+    void *live = env_alloc(allocator, 150 * MIB, NULL);
 
     (void)observe(&recorder, false);
-    assert_int_equal(env_try_alloc(recorder.allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_true(xseg_error_message(text, sizeof(text)) > 0);
     assert_int_equal(recorder.asked, 1);
     assert_int_equal(recorder.notified, 1);
     assert_string_equal(recorder.text, text);
     assert_non_null(strstr(text, "150.00 MiB allocated"));
-    env_free(recorder.allocator, live);
-    env_close(recorder.allocator);
+    env_free(allocator, live);
 }
 
-TEST(nested_request_notifies_no_observer)
+TEST_ON(nested_request_notifies_no_observer, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = env_open_mib(100, NULL), .nested = 300 * MIB};
+    struct recorder recorder = {.allocator = allocator, .nested = 300 * MIB};
 
     (void)observe(&recorder, false);
-    assert_int_equal(env_try_alloc(recorder.allocator, 200 * MIB, NULL), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 200 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.asked, 1);
     assert_int_equal(recorder.notified, 1);
     assert_int_equal(recorder.last.bytes, 200 * MIB);
-    assert_int_equal(env_stats(recorder.allocator).num_ooms, 2);
-    env_close(recorder.allocator);
+    assert_int_equal(env_stats(allocator).num_ooms, 2);
 }
 
-TEST(rejection_is_notified_separately)
+TEST_ON(rejection_is_notified_separately, env_open_mib(100, "throw_on_cudamalloc_oom:True"))
 {
-    struct recorder recorder = {.allocator = env_open_mib(100, "throw_on_cudamalloc_oom:True")};
+    struct recorder recorder = {.allocator = allocator};
 
     (void)observe(&recorder, false);
-    assert_int_equal(env_try_alloc(recorder.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.rejected, 1);
     assert_int_equal(recorder.asked + recorder.notified, 0);
-    assert_int_equal(env_stats(recorder.allocator).num_oom_rejections, 1);
-    assert_int_equal(env_stats(recorder.allocator).num_ooms, 0);
-    env_close(recorder.allocator);
+    assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
 }
 
 /* As PyTorch does, traces and the history have an out-of-memory only for what num_ooms counts. */
-TEST(a_rejection_is_no_entry)
+TEST_ON(a_rejection_is_no_entry, env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all"))
 {
-    struct recorder recorder = {.allocator =
-                                    env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all")};
+    struct recorder recorder = {.allocator = allocator};
 
     (void)observe(&recorder, true);
-    assert_int_equal(env_try_alloc(recorder.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.entries, 0);
-    history_expect(recorder.allocator, "");
-    env_close(recorder.allocator);
+    history_expect(allocator, "");
 }
 
 /* During a capture it is asked, too, and told so; the capture is not spoilt. */
-TEST(observer_is_notified_during_a_capture)
+TEST_ON(observer_is_notified_during_a_capture, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = env_open_mib(100, NULL)};
-    struct xseg_pool *pool = env_pool(recorder.allocator);
+    struct recorder recorder = {.allocator = allocator};
+    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
     (void)observe(&recorder, false);
     env_capture_begin(pool, stream);
-    assert_int_equal(env_try_alloc(recorder.allocator, 120 * MIB, stream), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 120 * MIB, stream), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.asked, 1);
     assert_true(recorder.last.is_capturing);
     assert_ptr_equal(recorder.last.pool, pool);
     assert_ptr_equal(recorder.last.stream, stream);
     env_capture_end(pool, stream);
     assert_ok(xseg_pool_release(pool));
-    env_close(recorder.allocator, stream);
 }
 
 /* --- Coming and going. --- */
@@ -294,54 +286,52 @@ static void expect_entries(const struct recorder *recorder, unsigned from, const
         assert_int_equal(letter[recorder->action[from + i]], actions[i]);
 }
 
-TEST(everything_is_traced_in_order)
+TEST_ON(everything_is_traced_in_order, env_open_mib(100, "expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = env_open_mib(100, "expandable_segments:True")};
+    struct recorder recorder = {.allocator = allocator};
 
     const uint64_t id = observe(&recorder, true);
-    void *ptr = env_alloc(recorder.allocator, 5 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 5 * MIB, NULL);
     expect_entries(&recorder, 0, "ma");
     assert_int_equal(recorder.bytes[0], 20 * MIB);
     assert_ptr_equal(recorder.base[1], ptr);
     assert_int_equal(recorder.bytes[1], 5 * MIB);
-    env_free(recorder.allocator, ptr);
+    env_free(allocator, ptr);
     expect_entries(&recorder, 2, "fc");
     assert_ptr_equal(recorder.base[3], ptr);
-    env_empty_cache(recorder.allocator);
+    env_empty_cache(allocator);
     expect_entries(&recorder, 4, "u");
     assert_int_equal(recorder.bytes[4], 20 * MIB);
-    assert_int_equal(env_try_alloc(recorder.allocator, GIB, NULL), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, GIB, NULL), XSEG_ERR_NO_MEMORY);
     expect_entries(&recorder, 5, "o");
-    assert_ok(xseg_config_set(recorder.allocator, "expandable_segments:False"));
-    ptr = env_alloc(recorder.allocator, 5 * MIB, NULL);
-    env_free(recorder.allocator, ptr);
-    env_empty_cache(recorder.allocator);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
+    ptr = env_alloc(allocator, 5 * MIB, NULL);
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
     expect_entries(&recorder, 6, "SafcF");
-    assert_ok(xseg_observer_remove(recorder.allocator, id));
-    env_free(recorder.allocator, env_alloc(recorder.allocator, 5 * MIB, NULL));
+    assert_ok(xseg_observer_remove(allocator, id));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(recorder.entries, 11);
-    env_close(recorder.allocator);
 }
 
 /* A free that waits for another stream is completed later. */
-TEST(a_pending_free_is_completed_later)
+TEST_ON(a_pending_free_is_completed_later, env_open("expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = env_open("expandable_segments:True")};
+    struct recorder recorder = {.allocator = allocator};
     const xseg_stream stream = env_stream();
-    void *ptr = env_alloc(recorder.allocator, 1000, NULL);
+    void *ptr = env_alloc(allocator, 1000, NULL);
 
     (void)observe(&recorder, true);
-    assert_ok(xseg_record_stream(recorder.allocator, ptr, stream));
+    assert_ok(xseg_record_stream(allocator, ptr, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(recorder.allocator, ptr);
+    env_free(allocator, ptr);
     expect_entries(&recorder, 0, "f");
     assert_ok(xseg_sim_finish(stream));
-    void *other = env_alloc(recorder.allocator, 2000, NULL);
+    void *other = env_alloc(allocator, 2000, NULL);
     expect_entries(&recorder, 1, "ca");
     assert_ptr_equal(recorder.base[1], ptr);
     assert_int_equal(recorder.bytes[1], 1000);
-    env_free(recorder.allocator, other);
-    env_close(recorder.allocator, stream);
+    env_free(allocator, other);
 }
 
 /* Notices as entries of the same witness: these segments came or leave. */
@@ -363,28 +353,27 @@ static void leave(void *context, const struct xseg_mapping *mapping)
 
 /* `on_trace` reports the events of a block before `on_unmap` reports the memory under it, and before `on_map`
  * reports memory that is mapped later. */
-TEST(restored_blocks_are_notified_before_their_memory)
+TEST_ON(restored_blocks_are_notified_before_their_memory, env_open("expandable_segments:False"))
 {
-    struct recorder recorder = {.allocator = env_open("expandable_segments:False")};
+    struct recorder recorder = {.allocator = allocator};
     const xseg_stream stream = env_stream();
-    void *first = env_alloc(recorder.allocator, 30 * MIB, NULL);
+    void *first = env_alloc(allocator, 30 * MIB, NULL);
 
-    const uint64_t id = env_observe(recorder.allocator, .on_trace = trace, .on_map = come,
-                                    .on_unmap = leave, .context = &recorder);
-    assert_ok(xseg_record_stream(recorder.allocator, first, stream));
+    const uint64_t id = env_observe(allocator, .on_trace = trace, .on_map = come, .on_unmap = leave,
+                                    .context = &recorder);
+    assert_ok(xseg_record_stream(allocator, first, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(recorder.allocator, first);
+    env_free(allocator, first);
     assert_ok(xseg_sim_finish(stream));
-    void *second = env_alloc(recorder.allocator, 40 * MIB, NULL);
+    void *second = env_alloc(allocator, 40 * MIB, NULL);
     expect_entries(&recorder, 0, "fcmSa");
-    assert_ok(xseg_record_stream(recorder.allocator, second, stream));
+    assert_ok(xseg_record_stream(allocator, second, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(recorder.allocator, second);
+    env_free(allocator, second);
     struct xseg_trim_options options = {sizeof(options), .wait = true};
-    assert_ok(xseg_trim(recorder.allocator, NULL, &options, NULL));
+    assert_ok(xseg_trim(allocator, NULL, &options, NULL));
     expect_entries(&recorder, 5, "fcuuFF");
-    assert_ok(xseg_observer_remove(recorder.allocator, id));
-    env_close(recorder.allocator, stream);
+    assert_ok(xseg_observer_remove(allocator, id));
 }
 
 /* With the keys that take frees another way, too. */

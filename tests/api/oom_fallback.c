@@ -133,8 +133,7 @@ TEST_ON(retained_pools_keep_their_memory, env_open_mib(100, "expandable_segments
     assert_error(env_try_alloc(allocator, 40 * MIB, NULL), NO_MEMORY, "out of memory on device 0");
     assert_int_equal(env_block(allocator, inside).state, XSEG_BLOCK_CACHED);
     assert_ok(xseg_pool_release(pool));
-    void *ptr = env_alloc(allocator, 40 * MIB, NULL);
-    env_free(allocator, ptr);
+    env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
 }
 
 TEST_ON(full_page_is_replaced_by_small_pages, env_open_mib(40, "expandable_segments:True"))
@@ -250,7 +249,7 @@ TEST_ON(many_segments_share_the_address_space, env_open(NULL))
     static void *ptr[POOLS][3];
 
     for (unsigned i = 0; i < POOLS; i++) {
-        assert_ok(xseg_pool_create(allocator, 0, NULL, &pool[i]));
+        pool[i] = env_pool(allocator);
         ptr[i][0] = env_alloc_in(allocator, pool[i], 1000, NULL);
         ptr[i][1] = env_alloc_in(allocator, pool[i], 5 * MIB, NULL);
     }
@@ -368,19 +367,16 @@ TEST(segments_are_classic_without_addresses)
 
 TEST_ON(failed_growth_keeps_its_addresses, env_open_mib(200, "expandable_segments:True"))
 {
-    void *ptr = NULL;
-
     (void)env_stats(allocator);
     assert_ok(xseg_sim_set_external_memory(0, 200 * MIB));
     assert_error(env_try_alloc(allocator, 50 * MIB, NULL), NO_MEMORY, "");
-    assert_null(ptr);
     const uint64_t addresses = env_stats(allocator).address_bytes;
     assert_int_not_equal(addresses, 0);
     assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_ok(xseg_sim_set_external_memory(0, 0));
     const uint64_t reserves = xseg_sim_calls("cuMemAddressReserve");
-    ptr = env_alloc(allocator, 50 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 50 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), reserves);
     assert_int_equal(env_stats(allocator).address_bytes, addresses);
     env_free(allocator, ptr);
@@ -475,8 +471,7 @@ TEST_ON(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_segment
                                 "release unused private pools"};
     struct xseg_pool *pool = env_pool(allocator);
 
-    void *inside = env_alloc_in(allocator, pool, 120 * MIB, NULL);
-    env_free(allocator, inside);
+    env_free(allocator, env_alloc_in(allocator, pool, 120 * MIB, NULL));
     for (unsigned i = 0; i < COUNT_OF(word); i++)
         assert_error(env_try_alloc(allocator, 100 * MIB, NULL), NO_MEMORY, word[i]);
     env_free(allocator, live);

@@ -299,7 +299,7 @@ TEST_ON(bad_input_changes_nothing, env_open(NULL))
     assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
     options.memory.alloc = alloc_nothing;
     options.memory.free = take_nothing;
-    assert_ok(xseg_pool_create(allocator, 0, &options, &own));
+    own = env_pool_with(allocator, &options);
     assert_ok(xseg_pool_release(own));
     free(name);
     env_free(allocator, ptr);
@@ -329,11 +329,10 @@ TEST_ON(graphs_stay_valid, env_open(NULL))
 {
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *held = NULL, *temporary = NULL;
 
     env_capture_begin(pool, stream);
-    assert_ok(xseg_alloc(allocator, 0, 30 * MIB, stream, &held));
-    assert_ok(xseg_alloc(allocator, 0, 50 * MIB, stream, &temporary));
+    void *held = env_alloc(allocator, 30 * MIB, stream);
+    void *temporary = env_alloc(allocator, 50 * MIB, stream);
     assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "capture");
     env_free(allocator, temporary);
     struct CUgraph_st *graph = env_capture_end_graph(pool, stream);

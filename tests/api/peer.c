@@ -54,14 +54,6 @@ static bool reaches_all(int device, const void *ptr, size_t bytes)
     return true;
 }
 
-static void *take_on(struct xseg_allocator *allocator, int device, size_t bytes)
-{
-    void *ptr = NULL;
-
-    assert_ok(xseg_alloc(allocator, device, bytes, NULL, &ptr));
-    return ptr;
-}
-
 static void enter(int device)
 {
     struct CUctx_st *context = NULL;
@@ -80,7 +72,7 @@ static void leave(int device)
 /* Allow device 1 to use memory of device 0, which it does. */
 static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
 {
-    void *block = take_on(allocator, 0, 3 * MIB);
+    void *block = env_alloc_on(allocator, 0, 3 * MIB);
 
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     enter(1);
@@ -94,7 +86,8 @@ static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
 static void copy_between(bool is_allowed)
 {
     struct xseg_allocator *allocator = open_three(NULL);
-    unsigned char *here = take_on(allocator, 0, 30 * MIB), *there = take_on(allocator, 1, 30 * MIB);
+    unsigned char *here = env_alloc_on(allocator, 0, 30 * MIB),
+                  *there = env_alloc_on(allocator, 1, 30 * MIB);
 
     memset(here, 41, 30 * MIB);
     if (is_allowed)
@@ -116,7 +109,7 @@ static void copy_without_a_right(void)
 static void launch_the_wrong_way(void)
 {
     struct xseg_allocator *allocator = open_three(NULL);
-    unsigned char *there = take_on(allocator, 1, 3 * MIB);
+    unsigned char *there = env_alloc_on(allocator, 1, 3 * MIB);
 
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     enter(0);
@@ -140,13 +133,13 @@ TEST(work_of_a_peer_needs_the_right)
 TEST_ON(peer_access_covers_present_and_future_mappings, open_three(NULL))
 {
     struct xseg_pool *pool = env_pool(allocator);
-    void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
+    void *first = env_alloc_on(allocator, 0, 50 * MIB), *small = env_alloc_on(allocator, 0, 1000);
     void *own = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     assert_false(reaches(1, first));
     uint64_t calls = xseg_sim_calls(NULL);
     const uint64_t sets = xseg_sim_calls("cuMemSetAccess");
-    void *before = take_on(allocator, 0, 60 * MIB);
+    void *before = env_alloc_on(allocator, 0, 60 * MIB);
     const uint64_t growth = xseg_sim_calls(NULL) - calls;
     env_free(allocator, before);
     env_empty_cache(allocator);
@@ -158,7 +151,7 @@ TEST_ON(peer_access_covers_present_and_future_mappings, open_three(NULL))
     assert_false(reaches(2, first));
     /* A growth makes as many calls as before. */
     calls = xseg_sim_calls(NULL);
-    void *later = take_on(allocator, 0, 60 * MIB);
+    void *later = env_alloc_on(allocator, 0, 60 * MIB);
     assert_int_equal(xseg_sim_calls(NULL) - calls, growth);
     assert_true(reaches_all(1, later, 60 * MIB) && reaches_all(0, later, 60 * MIB));
     /* A second peer, and the first one once more, which costs nothing. */
@@ -168,7 +161,7 @@ TEST_ON(peer_access_covers_present_and_future_mappings, open_three(NULL))
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_int_equal(xseg_sim_calls(NULL), calls);
     /* It goes one way. */
-    void *there = take_on(allocator, 1, 3 * MIB);
+    void *there = env_alloc_on(allocator, 1, 3 * MIB);
     assert_false(reaches(0, there));
     env_free(allocator, there, first, small, later, own);
     assert_ok(xseg_pool_release(pool));
@@ -177,9 +170,9 @@ TEST_ON(peer_access_covers_present_and_future_mappings, open_three(NULL))
 TEST(peer_access_has_the_documented_cost)
 {
     struct xseg_allocator *allocator = open_three(NULL);
-    void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
+    void *first = env_alloc_on(allocator, 0, 50 * MIB), *small = env_alloc_on(allocator, 0, 1000);
 
-    env_free(allocator, take_on(allocator, 1, 1000));
+    env_free(allocator, env_alloc_on(allocator, 1, 1000));
     uint64_t calls = xseg_sim_calls("cuMemSetAccess");
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - calls, 2);
@@ -190,8 +183,8 @@ TEST(peer_access_has_the_documented_cost)
 
     /* If the driver accepts one mapping a call, 50 MiB are three pages. */
     allocator = open_devices(NULL, .devices = 3, .single_mapping_calls = true);
-    first = take_on(allocator, 0, 50 * MIB);
-    env_free(allocator, take_on(allocator, 1, 1000));
+    first = env_alloc_on(allocator, 0, 50 * MIB);
+    env_free(allocator, env_alloc_on(allocator, 1, 1000));
     calls = xseg_sim_calls("cuMemSetAccess");
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - calls, 3);
@@ -225,12 +218,12 @@ TEST_ON(peer_access_survives_a_pause, open_three(NULL))
 TEST_ON(peer_access_follows_remapped_pages, open_three(NULL))
 {
     xseg_stream stream = env_stream();
-    void *idle = take_on(allocator, 0, 700 * MIB), *block = NULL;
+    void *idle = env_alloc_on(allocator, 0, 700 * MIB);
 
     env_free(allocator, idle);
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     const uint64_t created = xseg_sim_calls("cuMemCreate");
-    assert_ok(xseg_alloc(allocator, 0, 900 * MIB, stream, &block));
+    void *block = env_alloc(allocator, 900 * MIB, stream);
     /* Fewer pages were created than the block has. */
     assert_true(xseg_sim_calls("cuMemCreate") - created < 900 / 20);
     assert_true(reaches_all(1, block, 900 * MIB));
@@ -261,11 +254,11 @@ TEST_ON(peer_access_covers_imports, open_three(NULL))
 
 TEST_ON(peer_access_covers_classic_segments, open_three("expandable_segments:False"))
 {
-    void *first = take_on(allocator, 0, 3 * MIB);
+    void *first = env_alloc_on(allocator, 0, 3 * MIB);
     struct CUctx_st *owner = NULL;
 
     assert_ok(xseg_peer_allow(allocator, 0, 1));
-    void *later = take_on(allocator, 0, 40 * MIB);
+    void *later = env_alloc_on(allocator, 0, 40 * MIB);
     enter(1);
     assert_ok(xseg_sim_launch_on(NULL, 10, number_of(first), 3 * MIB));
     assert_ok(xseg_sim_launch_on(NULL, 10, number_of(later), 40 * MIB));
@@ -314,7 +307,7 @@ TEST_ON(peer_access_covers_devices_without_vmm,
 
 TEST_ON(invalid_peers_are_rejected, open_devices(NULL, .devices = 3, .without_peers = true))
 {
-    void *block = take_on(allocator, 0, 3 * MIB);
+    void *block = env_alloc_on(allocator, 0, 3 * MIB);
 
     assert_error(xseg_peer_allow(NULL, 0, 1), ARGUMENT, "NULL");
     assert_error(xseg_peer_allow(allocator, 0, 3), ARGUMENT, "device 3 does not exist");
@@ -331,7 +324,7 @@ TEST_ON(excess_peers_are_rejected, open_devices(NULL, .devices = 10))
 {
     for (int owner = 1; owner < 9; owner++)
         assert_ok(xseg_peer_allow(allocator, owner, 0));
-    void *block = take_on(allocator, 9, 3 * MIB);
+    void *block = env_alloc_on(allocator, 9, 3 * MIB);
     assert_error(xseg_peer_allow(allocator, 9, 0), UNSUPPORTED, "CUDA_ERROR_TOO_MANY_PEERS");
     assert_false(reaches(0, block));
     env_free(allocator, block);
@@ -353,8 +346,8 @@ TEST_ON(failed_peer_access_changes_nothing,
         open_devices(NULL, .devices = 3, .single_mapping_calls = true))
 {
     struct CUctx_st *owner = NULL;
-    void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
-    env_free(allocator, take_on(allocator, 1, 1000)); /* so that the device is open */
+    void *first = env_alloc_on(allocator, 0, 50 * MIB), *small = env_alloc_on(allocator, 0, 1000);
+    env_free(allocator, env_alloc_on(allocator, 1, 1000)); /* so that the device is open */
     for (uint64_t nth = 1; nth <= 4; nth++) {
         fail_set_access(nth, 0);
         assert_error(xseg_peer_allow(allocator, 0, 1), DRIVER,
@@ -376,7 +369,7 @@ TEST_ON(failed_peer_access_changes_nothing,
         leave(1);
     }
     /* Memory mapped after a failure is accessible by the owner only. */
-    void *later = take_on(allocator, 0, 100 * MIB);
+    void *later = env_alloc_on(allocator, 0, 100 * MIB);
     assert_false(reaches(1, later));
     /* The driver refuses the undo as well. */
     fail_set_access(2, 1);

@@ -156,15 +156,13 @@ TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
 /* Reclaim under memory pressure takes all idle memory except pinned pages. */
 TEST(pinned_pages_are_not_stolen)
 {
-    void *ptr = NULL;
-
     struct xseg_allocator *allocator = env_open_mib(200, NULL);
     const xseg_stream other = env_stream();
     char *pinned = env_alloc(allocator, 160 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned + 70 * MIB, MIB));
     env_free(allocator, pinned);
     assert_error(env_try_alloc(allocator, 190 * MIB, other), NO_MEMORY, "pinned");
-    assert_ok(xseg_alloc(allocator, 0, 180 * MIB, other, &ptr));
+    void *ptr = env_alloc(allocator, 180 * MIB, other);
     const struct list left = mappings(allocator, NULL);
     assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
     env_free(allocator, ptr);
@@ -399,7 +397,6 @@ TEST(killed_process_leaves_no_descriptors)
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB};
     struct process process = {0};
     struct xseg_allocator *own = NULL;
-    void *block = NULL;
     int result = 0;
 
     if (!process_start(&process, &settings, give_out))
@@ -411,7 +408,7 @@ TEST(killed_process_leaves_no_descriptors)
     assert_int_equal(kill(process.pid, SIGKILL), 0);
     assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
     assert_true(WIFSIGNALED(result));
-    assert_ok(xseg_alloc(own, 0, 1000 * MIB, NULL, &block));
+    void *block = env_alloc(own, 1000 * MIB, NULL);
     (void)close(process.socket);
     assert_ok(xseg_free(own, block));
     assert_ok(xseg_close(own));

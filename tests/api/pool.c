@@ -482,9 +482,8 @@ static struct xseg_allocator *open_small(const char *config, uint64_t memory)
 static struct xseg_pool *pass(struct xseg_allocator *allocator, size_t bytes)
 {
     struct xseg_pool *pool = env_observed_pool(allocator);
-    void *ptr = env_alloc_in(allocator, pool, bytes, NULL);
 
-    env_free(allocator, ptr);
+    env_free(allocator, env_alloc_in(allocator, pool, bytes, NULL));
     assert_ok(xseg_pool_release(pool));
     return pool;
 }
@@ -725,8 +724,7 @@ TEST_ON(memory_of_destroyed_pools_is_reused, open_small(NULL, 512 * MIB))
         (void)pass(allocator, 1000);
         (void)pass(allocator, 5 * MIB);
     }
-    void *ptr = env_alloc(allocator, 510 * MIB, NULL);
-    env_free(allocator, ptr);
+    env_free(allocator, env_alloc(allocator, 510 * MIB, NULL));
     assert_in_range(env_stats(allocator).address_bytes, 0, (uint64_t)2 << 30);
 }
 

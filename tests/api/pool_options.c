@@ -47,19 +47,17 @@ TEST(no_split_can_be_changed)
 
 TEST_ON(use_on_oom_can_be_turned_on_and_off, env_open_mib(256, "expandable_segments:True"))
 {
-    void *fallback = NULL;
-
     struct xseg_pool *pool = env_pool(allocator);
+
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     for (unsigned turn = 0; turn < 2; turn++) {
         assert_error(env_try_alloc(allocator, 180 * MIB, NULL), NO_MEMORY, "180");
         assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true));
-        fallback = env_alloc(allocator, 180 * MIB, NULL);
+        void *fallback = env_alloc(allocator, 180 * MIB, NULL);
         assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
         assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, false));
         assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
         env_free(allocator, fallback);
-        fallback = NULL;
     }
 }
 
@@ -132,11 +130,11 @@ struct notified {
 
 static void log_line(void *context, const struct xseg_statistics *last)
 {
-    struct notified *notified = context;
+    struct notified *self = context;
 
-    notified->times++;
-    notified->last = *last;
-    notified->frees_before = notified->frees;
+    self->times++;
+    self->last = *last;
+    self->frees_before = self->frees;
 }
 
 static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stream)
@@ -151,21 +149,29 @@ static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stre
 
 static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
-    struct notified *notified = context;
+    struct notified *self = context;
 
     (void)bytes, (void)device, (void)stream;
     /* PyTorch destroys the pool's allocator in the callback. */
-    assert_int_equal(notified->times, 0);
-    notified->frees++;
+    assert_int_equal(self->times, 0);
+    self->frees++;
     assert_int_equal(cuMemFree_v2((uintptr_t)ptr), 0);
 }
 
-static struct xseg_pool_options telling(struct notified *notified)
+static struct notified notified;
+
+static struct xseg_pool *notifying_pool(struct xseg_allocator *allocator)
 {
-    *notified = (struct notified){.times = 0};
-    struct xseg_pool_options options = {sizeof(options), .on_destroy = log_line,
-                                        .on_destroy_context = notified};
-    return options;
+    notified = (struct notified){.times = 0};
+    return env_pool_of(allocator, .on_destroy = log_line, .on_destroy_context = &notified);
+}
+
+/* As notifying_pool(), with memory functions that call the driver. */
+static struct xseg_pool *custom_pool(struct xseg_allocator *allocator)
+{
+    notified = (struct notified){.times = 0};
+    return env_pool_of(allocator, .memory = {own_alloc, own_free, &notified},
+                       .on_destroy = log_line, .on_destroy_context = &notified);
 }
 
 static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
@@ -173,9 +179,7 @@ static const char *const configs[] = {"expandable_segments:True", "expandable_se
 TEST(empty_pool_is_destroyed_at_its_release)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct notified notified;
-    const struct xseg_pool_options options = telling(&notified);
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = notifying_pool(allocator);
 
     assert_ok(xseg_pool_retain(pool));
     assert_ok(xseg_pool_release(pool));
@@ -193,22 +197,17 @@ TEST(a_released_pool_is_trimmed_by_name)
 {
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_trim_result done = {sizeof(done)};
-        struct notified notified;
-        const struct xseg_pool_options options = telling(&notified);
-        struct xseg_pool *pool = where.pool = env_pool_with(allocator, &options);
+        struct xseg_pool *pool = notifying_pool(allocator);
 
         void *kept = env_alloc_in(allocator, pool, 512, NULL);
         env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
         env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
         assert_ok(xseg_pool_release(pool));
-        assert_ok(xseg_trim(allocator, &where, NULL, &done));
-        assert_int_equal(done.released, 40 * MIB);
+        assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
         assert_int_equal(notified.times, 0);
         env_free(allocator, kept);
         assert_int_equal(notified.times, 0);
-        assert_ok(xseg_trim(allocator, &where, NULL, &done));
+        const struct xseg_trim_result done = env_trim_pool(allocator, pool);
         assert_int_equal(done.released, 2 * MIB);
         assert_int_equal(done.remaining, 0);
         assert_int_equal(notified.times, 1);
@@ -224,24 +223,15 @@ TEST(a_released_pool_is_trimmed_by_name)
 }
 
 /* The pool is freed while the trim goes on with the other devices. */
-TEST(a_trim_that_destroys_its_pool_names_all_devices)
+TEST_ON(a_trim_that_destroys_its_pool_names_all_devices, env_open_sim(NULL, .devices = 2))
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct notified notified;
-    const struct xseg_pool_options options = telling(&notified);
-    void *other = NULL;
+    struct xseg_pool *pool = notifying_pool(allocator);
 
-    struct xseg_allocator *allocator = env_open_sim(NULL, .devices = 2);
-    struct xseg_pool *pool = where.pool = env_pool_with(allocator, &options);
-    assert_ok(xseg_alloc(allocator, 1, 40 * MIB, NULL, &other));
-    env_free(allocator, other);
+    env_free(allocator, env_alloc_on(allocator, 1, 40 * MIB));
     env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
-    struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
-    assert_int_equal(done.released, 40 * MIB);
+    assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
     assert_int_equal(notified.times, 1);
-    env_close(allocator);
 }
 
 /* In a trim, under memory pressure, or in the close. */
@@ -249,12 +239,9 @@ TEST(custom_memory_is_freed_before_the_pool_is_destroyed)
 {
     for (unsigned how = 0; how < 4; how++) {
         struct xseg_allocator *allocator = env_open_mib(128, NULL);
-        struct notified notified;
 
         env_context_push(0); /* the functions call the driver */
-        struct xseg_pool_options options = telling(&notified);
-        options.memory = (struct xseg_pool_memory){own_alloc, own_free, &notified};
-        struct xseg_pool *pool = env_pool_with(allocator, &options);
+        struct xseg_pool *pool = custom_pool(allocator);
 
         env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
         if (how != 3)
@@ -303,12 +290,9 @@ TEST(own_functions_serve_a_capture)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream_on(0);
-    struct notified notified;
-    struct xseg_pool_options options = telling(&notified);
 
     env_context_push(0);
-    options.memory = (struct xseg_pool_memory){own_alloc, own_free, &notified};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = custom_pool(allocator);
 
     env_capture_begin(pool, stream);
     void *ptr = env_alloc(allocator, 60 * MIB, stream);
@@ -326,25 +310,23 @@ TEST(own_functions_serve_a_capture)
 TEST(destruction_is_notified_once)
 {
     enum { POOLS = 200 };
-    static struct notified notified[POOLS];
+    static struct notified each[POOLS];
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pools[POOLS];
 
     for (unsigned i = 0; i < POOLS; i++) {
-        const struct xseg_pool_options options = telling(&notified[i]);
-
-        pools[i] = env_pool_with(allocator, &options);
+        pools[i] = env_pool_of(allocator, .on_destroy = log_line, .on_destroy_context = &each[i]);
         env_free(allocator, env_alloc_in(allocator, pools[i], 512, NULL));
     }
     for (unsigned i = 0; i < POOLS; i += 2)
         assert_ok(xseg_pool_release(pools[i]));
     env_empty_cache(allocator);
     for (unsigned i = 0; i < POOLS; i++)
-        assert_int_equal(notified[i].times, 1 - i % 2);
+        assert_int_equal(each[i].times, 1 - i % 2);
     env_close(allocator);
     for (unsigned i = 0; i < POOLS; i++) {
-        assert_int_equal(notified[i].times, 1);
-        assert_int_equal(notified[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
+        assert_int_equal(each[i].times, 1);
+        assert_int_equal(each[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
     }
 }
 
@@ -375,9 +357,7 @@ TEST(a_pool_counts_what_it_reserved)
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
         struct xseg_allocator *allocator = env_open(configs[i]);
-        struct notified notified;
-        const struct xseg_pool_options options = telling(&notified);
-        struct xseg_pool *pool = env_pool_with(allocator, &options);
+        struct xseg_pool *pool = notifying_pool(allocator);
         void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         void *b = env_alloc_in(allocator, pool, 512, NULL);
         struct xseg_statistics stats = env_pool_stats(allocator, pool);
@@ -437,9 +417,7 @@ TEST(memory_of_a_released_pool_can_be_read)
 {
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
-        struct notified notified;
-        const struct xseg_pool_options options = telling(&notified);
-        struct xseg_pool *pool = env_pool_with(allocator, &options), *other = env_pool(allocator);
+        struct xseg_pool *pool = notifying_pool(allocator), *other = env_pool(allocator);
         struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
         struct xseg_statistics stats = {sizeof(stats)};
 
@@ -537,8 +515,7 @@ TEST_ON(explain_reports_the_cost_of_single_pages, env_open("expandable_segments:
     char *const other = env_alloc(allocator, 3 * MIB, NULL);
     char *const small = env_alloc_in(allocator, pool, 1000, NULL);
     char *const block = env_alloc_in(allocator, pool, 5 * MIB + 100, NULL);
-    char *const freed = env_alloc_in(allocator, pool, 31 * MIB, NULL);
-    env_free(allocator, freed);
+    env_free(allocator, env_alloc_in(allocator, pool, 31 * MIB, NULL));
     assert_ok(xseg_explain(allocator, NULL, add_rest, &rest, &sums));
     assert_int_equal(sums.single_page_padding, MIB - 100);
     assert_int_equal(rest, MIB - 100);
@@ -647,8 +624,7 @@ TEST_ON(a_released_pool_makes_room_for_others, env_open_mib(256, "expandable_seg
     struct xseg_pool *pool = make_pool(allocator, 0);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
-    void *block = env_alloc(allocator, 240 * MIB, NULL);
-    env_free(allocator, block);
+    env_free(allocator, env_alloc(allocator, 240 * MIB, NULL));
 }
 
 /* Addresses come again for pages of their size; those of other sizes are given back before new ones are taken. */

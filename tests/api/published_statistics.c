@@ -281,7 +281,7 @@ TEST(each_open_device_has_rows)
 
     struct xseg_allocator *allocator = env_open_sim("publish:True", .devices = COUNT_OF(ptr));
     for (int i = 0; i < (int)COUNT_OF(ptr); i++)
-        assert_ok(xseg_alloc(allocator, i, (size_t)(i + 1) * 2 * MIB, NULL, &ptr[i]));
+        ptr[i] = env_alloc_on(allocator, i, (size_t)(i + 1) * 2 * MIB);
     const struct xseg_published_sample *frame = read_frame();
     assert_int_equal(frame->device_count, XSEG_PUBLISHED_DEVICES);
     assert_int_equal(frame->pool_count, XSEG_PUBLISHED_DEVICES);
@@ -381,7 +381,7 @@ static void *work(void *self)
     void *ptr = NULL;
 
     while (!atomic_load(&ends)) {
-        assert_ok(xseg_alloc(self, 0, 24 * MIB, NULL, &ptr));
+        ptr = env_alloc(self, 24 * MIB, NULL);
         assert_ok(xseg_free(self, ptr));
         assert_ok(xseg_trim(self, NULL, NULL, NULL));
     }
@@ -455,7 +455,6 @@ TEST(failed_publishing_does_not_affect_allocation)
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line};
     struct xseg_allocator *allocator = NULL;
     struct rlimit before;
-    void *ptr = NULL;
     int file = -1;
 
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
@@ -468,7 +467,7 @@ TEST(failed_publishing_does_not_affect_allocation)
     assert_ok(status);
     assert_non_null(strstr(logged, "Too many open files"));
     assert_int_equal(find_files(&file), 0);
-    assert_ok(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr));
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_ok(trim_due(allocator, 1));
     assert_ok(xseg_free(allocator, ptr));
     /* The next configuration tries again. */

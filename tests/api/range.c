@@ -468,8 +468,7 @@ TEST_ON(a_quota_is_kept, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * P
     decommit(one, 0, 10, NULL);
     assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
     assert_ok(xseg_range_set_quota(one, 0));
-    void *block = env_alloc(allocator, MIB, NULL);
-    env_free(allocator, block);
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
     decommit(one, 10, 10, NULL);
     decommit(two, 0, 12, NULL);
     release(one);

@@ -320,9 +320,7 @@ TEST_ON(failed_registration_is_rolled_back, open_seen(EXPANDABLE))
 
 static void trim_and_end(struct seen *registrar)
 {
-    void *block = env_alloc(registrar->allocator, 300 * MIB, NULL);
-
-    env_free(registrar->allocator, block);
+    env_free(registrar->allocator, env_alloc(registrar->allocator, 300 * MIB, NULL));
     env_empty_cache(registrar->allocator);
     if (registrar->id != 0)
         assert_error(xseg_unregister(registrar->allocator, registrar->id), BUSY,

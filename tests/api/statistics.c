@@ -189,14 +189,6 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
     return env_open_with_clock(&settings, config);
 }
 
-static void *alloc_on(struct xseg_allocator *allocator, int device, size_t bytes)
-{
-    void *block = NULL;
-
-    assert_ok(xseg_alloc(allocator, device, bytes, NULL, &block));
-    return block;
-}
-
 static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
 {
     struct xseg_limits set = XSEG_LIMITS_INIT;
@@ -330,7 +322,7 @@ TEST(entries_of_other_versions_are_filled_up_to_both_sizes)
     } longer[DEVICES];
     unsigned char shorter[DEVICES][SHORT];
 
-    env_free(allocator, alloc_on(allocator, 2, 4 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 2, 4 * MIB));
     memset(longer, 0xa5, sizeof(longer));
     assert_ok(xseg_device_stats_get(allocator, &longer[0].known, sizeof(longer[0]), DEVICES, NULL));
     assert_ok(xseg_device_stats_get(allocator, (void *)shorter, sizeof(shorter[0]), DEVICES, NULL));
@@ -368,11 +360,13 @@ TEST(devices_have_separate_statistics)
     struct xseg_allocator *allocator = open_on(512, "expandable_segments:True");
     const xseg_stream side = env_stream();
     struct xseg_device_stats devices[DEVICES];
-    void *live = alloc_on(allocator, 0, 100 * MIB), *pending = alloc_on(allocator, 0, 60 * MIB);
-    void *lost = alloc_on(allocator, 1, 40 * MIB), *full = alloc_on(allocator, 2, 500 * MIB);
+    void *live = env_alloc_on(allocator, 0, 100 * MIB),
+         *pending = env_alloc_on(allocator, 0, 60 * MIB);
+    void *lost = env_alloc_on(allocator, 1, 40 * MIB),
+         *full = env_alloc_on(allocator, 2, 500 * MIB);
     void *none = NULL;
 
-    env_free(allocator, alloc_on(allocator, 0, 40 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 0, 40 * MIB));
     assert_ok(xseg_sim_launch(side, UINT64_MAX));
     assert_ok(xseg_record_stream(allocator, pending, side));
     env_free(allocator, pending);
@@ -408,20 +402,20 @@ TEST(free_is_as_last_learned)
     struct xseg_allocator *allocator = open_on(100, "expandable_segments:False"), *other = NULL;
 
     assert_ok(env_try_open("expandable_segments:False", &other));
-    void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = alloc_on(allocator, 0, 20 * MIB);
+    void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = env_alloc_on(allocator, 0, 20 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, UINT64_MAX);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(look_at(allocator, 0).free_bytes, 40 * MIB);
     xseg_sim_advance(3000 * MS);
     assert_int_equal(look_at(allocator, 0).free_age_ms, 3000);
-    void *more = alloc_on(allocator, 0, 30 * MIB);
+    void *more = env_alloc_on(allocator, 0, 30 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     /* The other allocator releases its memory, without a query since. */
     env_free(other, theirs);
     assert_ok(xseg_close(other));
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     /* More than was free then. */
-    void *most = alloc_on(allocator, 0, 40 * MIB);
+    void *most = env_alloc_on(allocator, 0, 40 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, 0);
     assert_in_range(look_at(allocator, 0).free_age_ms, 3000, 3100);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
@@ -436,9 +430,9 @@ TEST(decay_learns_what_is_free)
 {
     struct xseg_allocator *allocator = open_on(1024, "device_free_min_mb:1"), *other = NULL;
 
-    env_free(allocator, alloc_on(allocator, 1, 100 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 1, 100 * MIB));
     assert_ok(env_try_open(NULL, &other));
-    void *theirs = alloc_on(other, 1, 200 * MIB);
+    void *theirs = env_alloc_on(other, 1, 200 * MIB);
     xseg_sim_advance(1000 * MS);
     assert_ok(trim_due(allocator, 1));
     xseg_sim_advance(20 * MS);
@@ -467,9 +461,9 @@ TEST_ON(the_lowest_limit_counts, open_on(1024, NULL))
 
 TEST_ON(pages_kept_for_reuse_are_idle, open_on(1024, "idle_ms:100,page_cache_mb:100"))
 {
-    void *live = alloc_on(allocator, 0, 40 * MIB);
+    void *live = env_alloc_on(allocator, 0, 40 * MIB);
 
-    env_free(allocator, alloc_on(allocator, 0, 200 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 0, 200 * MIB));
     assert_int_equal(look_at(allocator, 0).idle_bytes, 200 * MIB);
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(10 * MS);
@@ -488,7 +482,7 @@ TEST_ON(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_segmen
     struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
-    env_free(allocator, alloc_on(allocator, 0, 60 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 0, 60 * MIB));
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     const struct xseg_device_stats device = look_at(allocator, 0);
     assert_int_equal(device.allocated_bytes, 100 * MIB);
@@ -506,7 +500,7 @@ TEST_ON(cached_memory_of_every_pool_is_idle, open_on(1024, "expandable_segments:
 
     env_free(allocator, env_alloc_in(allocator, held, 20 * MIB, NULL));
     env_free(allocator, env_alloc_in(allocator, ended, 40 * MIB, NULL));
-    env_free(allocator, alloc_on(allocator, 0, 80 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 0, 80 * MIB));
     assert_ok(xseg_pool_release(ended));
     const struct xseg_device_stats device = look_at(allocator, 0);
     expect_statistics(allocator, &device);
@@ -570,7 +564,7 @@ TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
     void *block = NULL;
     pthread_t thread;
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &growth.pool));
+    growth.pool = env_pool_with(allocator, &options);
     assert_int_equal(pthread_create(&thread, NULL, grow, &growth), 0);
     (void)pthread_mutex_lock(&gate.lock);
     while (!gate.is_waiting)

@@ -205,23 +205,19 @@ TEST_ON(retired_pools_leave_nothing_reserved, env_open_sim(NULL, .address_bytes 
     assert_int_equal(env_stats(allocator).address_bytes, 0);
 }
 
-TEST(pools_of_other_allocators_are_rejected)
+TEST_ON(pools_of_other_allocators_are_rejected, env_open(NULL))
 {
-    struct xseg_allocator *first = env_open(NULL), *second = NULL;
-    struct xseg_request request = {sizeof(request)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_allocator *other = NULL;
     void *ptr = NULL;
 
-    assert_ok(env_try_open(NULL, &second));
-    struct xseg_pool *pool = env_pool(first);
-    request.pool = where.pool = pool;
-    request.bytes = 1;
-    assert_error(xseg_alloc_with(second, &request, &ptr), ARGUMENT, "another");
-    assert_error(xseg_trim(second, &where, NULL, NULL), ARGUMENT, "another");
-    assert_error(xseg_pool_create(first, 7, NULL, &pool), ARGUMENT, "device 7 does not exist");
+    assert_ok(env_try_open(NULL, &other));
+    struct xseg_pool *pool = env_pool(other);
+    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    assert_error(env_try_alloc_in(allocator, pool, 1, &ptr), ARGUMENT, "another");
+    assert_error(xseg_trim(allocator, &where, NULL, NULL), ARGUMENT, "another");
+    assert_error(xseg_pool_create(other, 7, NULL, &pool), ARGUMENT, "device 7 does not exist");
     assert_error(xseg_pool_release(NULL), ARGUMENT, "NULL");
-    assert_ok(xseg_close(first));
-    env_close(second);
+    assert_ok(xseg_close(other));
 }
 
 /* The library asks the stream where a capture began which capture that is, until its end. */

@@ -223,19 +223,17 @@ TEST_ON(a_board_may_fail_in_a_shortage, open_fresh(1, 200 * MIB, EXPANDABLE))
 /* Each device is judged by itself. */
 TEST_ON(a_device_of_several, open_fresh(2, 0, EXPANDABLE))
 {
-    void *first = NULL, *second = NULL;
-
-    assert_ok(xseg_alloc(allocator, 0, MIB, NULL, &first));
-    assert_ok(xseg_alloc(allocator, 1, MIB, NULL, &second));
+    void *first = env_alloc(allocator, MIB, NULL);
+    void *second = env_alloc_on(allocator, 1, MIB);
     env_free(allocator, second);
     break_from("cuMemCreate", 1, NOT_SUPPORTED);
-    assert_ok(xseg_alloc(allocator, 1, 30 * MIB, NULL, &second));
+    second = env_alloc_on(allocator, 1, 30 * MIB);
     assert_false(env_block(allocator, second).is_expandable);
     expect_line("device 1", "cuMemCreate");
     env_free(allocator, second);
     repair();
     env_free(allocator, first);
-    assert_ok(xseg_alloc(allocator, 0, 30 * MIB, NULL, &first));
+    first = env_alloc(allocator, 30 * MIB, NULL);
     assert_true(env_block(allocator, first).is_expandable);
     env_free(allocator, first);
     assert_int_equal(logged.lines, 1);
@@ -293,7 +291,7 @@ TEST_ON(exportable_pools_are_rejected, open_fresh(1, 0, EXPANDABLE))
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct xseg_pool *pool = NULL, *none = NULL;
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+    pool = env_pool_with(allocator, &options);
     break_from("cuMemCreate", 1, UNKNOWN);
     void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     expect_line("device 0", "cuMemCreate");
@@ -322,8 +320,7 @@ TEST_ON(limits_apply_to_classic_segments,
     kept = env_alloc(allocator, 80 * MIB, side);
     assert_false(env_block(allocator, kept).is_expandable);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
-    env_free(allocator, kept);
-    env_free(allocator, ptr);
+    env_free(allocator, kept, ptr);
 }
 
 /* Blocks with a segment of their own need pages, so they become as others. */

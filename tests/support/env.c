@@ -216,6 +216,14 @@ xseg_status env_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool 
     return xseg_alloc_with(allocator, &request, out);
 }
 
+void *env_alloc_on(struct xseg_allocator *allocator, int device, size_t bytes)
+{
+    void *ptr = NULL;
+
+    assert_ok(xseg_alloc(allocator, device, bytes, NULL, &ptr));
+    return ptr;
+}
+
 xseg_status env_try_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
 {
     void *ptr = NULL;

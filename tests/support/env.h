@@ -105,6 +105,9 @@ void env_close_with_streams(struct xseg_allocator *allocator);
 
 void *env_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
 
+/* A block of another device, on its default stream. */
+void *env_alloc_on(struct xseg_allocator *allocator, int device, size_t bytes);
+
 /* Returns the status of an allocation that is expected to fail; expects that the pointer is not written if it does. */
 xseg_status env_try_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
 void *env_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
