@@ -61,16 +61,6 @@ void env_expect_error_of(xseg_status status, xseg_status expected, const char *w
     _fail(file, line);
 }
 
-void env_expect_error(xseg_status status, xseg_status expected, const char *words)
-{
-    char message[1024];
-
-    assert_int_equal(status, expected);
-    (void)xseg_error_message(message, sizeof(message));
-    if (strstr(message, words) == NULL)
-        fail_msg("\"%s\" does not contain \"%s\"", message, words);
-}
-
 /* --- Allocators. --- */
 
 const char *env_driver(void)

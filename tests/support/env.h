@@ -35,7 +35,8 @@ struct CUgraph_st;
 void env_expect_ok(xseg_status status, const char *call, const char *file, int line);
 
 /* Expect a status, and words in the error message. */
-void env_expect_error(xseg_status status, xseg_status expected, const char *words);
+#define env_expect_error(call, status, words) \
+    env_expect_error_of((call), (status), (words), #call, __FILE__, __LINE__)
 
 /* Expect XSEG_ERR_<status>, and words in the error message. */
 #define assert_error(call, status, words) \
