@@ -60,19 +60,17 @@ TEST(a_hard_limit_counts_pages)
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = open_on(1, config[i]);
-        void *a = env_alloc(allocator, 100 * MIB, NULL), *b = NULL, *c;
+        void *a = env_alloc(allocator, 100 * MIB, NULL);
 
         assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
-        env_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &b), XSEG_ERR_LIMIT,
-                         "hard_limit_mb");
+        assert_error(env_try_alloc(allocator, 30 * MIB, NULL), LIMIT, "hard_limit_mb");
         assert_int_equal(env_stats(allocator).num_ooms, 1);
-        b = env_alloc(allocator, 20 * MIB, NULL);
-        c = NULL;
-        env_expect_error(xseg_alloc(allocator, 0, 1, NULL, &c), XSEG_ERR_LIMIT, "limit");
+        void *b = env_alloc(allocator, 20 * MIB, NULL);
+        assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
         assert_int_equal(xseg_sim_used(0), 120 * MIB);
-        /* Changed while it runs. */
+        /* The limit changes while memory is allocated. */
         assert_ok(xseg_config_set(allocator, "hard_limit_mb:122"));
-        c = env_alloc(allocator, 1, NULL);
+        void *c = env_alloc(allocator, 1, NULL);
         assert_int_equal(xseg_sim_used(0), 122 * MIB);
         env_free(allocator, a, b, c);
         env_close(allocator);
@@ -80,9 +78,8 @@ TEST(a_hard_limit_counts_pages)
 }
 
 /* Idle pages of another stream are remapped first, without a flush. */
-TEST(a_hard_limit_is_climbed)
+TEST_ON(hard_limit_remaps_idle_pages, open_on(1, "hard_limit_mb:200"))
 {
-    struct xseg_allocator *allocator = open_on(1, "hard_limit_mb:200");
     const xseg_stream stream = env_stream();
 
     env_free(allocator, env_alloc(allocator, 200 * MIB, stream));
@@ -92,15 +89,13 @@ TEST(a_hard_limit_is_climbed)
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
 /* Idle memory is released immediately, allocated memory stays, cached memory serves. */
-TEST(a_hard_limit_may_fall)
+TEST_ON(lowered_hard_limit_releases_idle_memory, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
     const xseg_stream stream = env_stream();
-    void *live = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
+    void *live = env_alloc(allocator, 100 * MIB, NULL);
 
     void *busy = env_alloc(allocator, 40 * MIB, stream);
     env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
@@ -114,62 +109,50 @@ TEST(a_hard_limit_may_fall)
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize") + xseg_sim_calls("cuCtxSynchronize"), 0);
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     assert_int_equal(env_reserved(allocator), 140 * MIB);
-    env_expect_error(xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT, "limit");
+    assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
     env_free(allocator, live);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:0"));
     assert_int_equal(env_reserved(allocator), 0);
-    env_expect_error(
-        xseg_alloc(allocator, 0, 1, NULL, &ptr), XSEG_ERR_LIMIT,
-        "hard_limit_mb rejects the request on device 0, 1 byte requested, limit 0.00 MiB");
-    env_close(allocator, stream);
+    assert_error(env_try_alloc(allocator, 1, NULL), LIMIT,
+                 "hard_limit_mb rejects the request on device 0, 1 byte requested, limit 0.00 MiB");
 }
 
 /* A capture releases nothing, and the limit still holds. */
-TEST(a_capture_is_left_alone)
+TEST_ON(hard_limit_releases_nothing_during_a_capture, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *ptr = NULL;
 
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     env_capture_begin(pool, stream);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:60"));
     assert_int_equal(env_reserved(allocator), 100 * MIB);
-    env_expect_error(xseg_alloc(allocator, 0, 40 * MIB, stream, &ptr), XSEG_ERR_LIMIT,
-                     "end the capture");
+    assert_error(env_try_alloc(allocator, 40 * MIB, stream), LIMIT, "end the capture");
     env_capture_end(pool, stream);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:60"));
     assert_int_equal(env_reserved(allocator), 60 * MIB);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream);
 }
 
-/* The lower of the two counts. */
-TEST(fraction_and_hard_limit_combine)
+TEST_ON(fraction_and_hard_limit_combine,
+        open_on(1, "hard_limit_mb:1024,per_process_memory_fraction:0.5"))
 {
-    struct xseg_allocator *allocator =
-        open_on(1, "hard_limit_mb:1024,per_process_memory_fraction:0.5");
-
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_stats(allocator).limit_bytes, GIB);
     assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.125"));
     assert_int_equal(env_stats(allocator).limit_bytes, GIB / 2);
-    env_close(allocator);
 }
 
 /* --- xseg_limits_set(). --- */
 
-TEST(a_device_has_limits_of_its_own)
+TEST_ON(a_device_has_limits_of_its_own, open_on(2, "hard_limit_mb:1000,keep_mb:10"))
 {
-    struct xseg_allocator *allocator = open_on(2, "hard_limit_mb:1000,keep_mb:10");
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     const struct xseg_limits set = {sizeof(set), 600 * MIB, UINT64_MAX, 0, 1, false, 1, false};
     struct xseg_limits was = XSEG_LIMITS_INIT;
     void *ptr = NULL;
 
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
-    where.device = 1;
+    struct xseg_scope where = {sizeof(where), .device = 1};
     assert_ok(xseg_limits_get(allocator, &where, &was));
     assert_ok(xseg_limits_set(allocator, &where, &set));
     assert_int_equal(was.hard_bytes, 1000 * MIB);
@@ -178,61 +161,53 @@ TEST(a_device_has_limits_of_its_own)
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
     assert_int_equal(xseg_alloc(allocator, 1, 700 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
     env_free(allocator, env_alloc(allocator, 700 * MIB, NULL));
-    /* A key that is named holds for all again, and the others do not move. */
+    /* A key that is named applies to all devices again; other limits are unchanged. */
     assert_ok(xseg_config_set(allocator, "keep_mb:20"));
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 20 * MIB);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:500"));
     expect_limits(allocator, 0, 500 * MIB, UINT64_MAX, 20 * MIB);
     expect_limits(allocator, 1, 500 * MIB, UINT64_MAX, 20 * MIB);
-    /* A limit that is lowered by hand gives back at once, too. */
+    /* xseg_limits_set() releases immediately as well. */
     assert_int_equal(env_reserved(allocator), 500 * MIB);
     assert_ok(set_limits(allocator, 0, 100 * MIB, UINT64_MAX, 0));
     assert_int_equal(env_reserved(allocator), 100 * MIB);
-    env_close(allocator);
 }
 
 static xseg_status set_fraction(struct xseg_allocator *allocator, int device, double fraction)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits set = limits_of(allocator, device);
 
-    where.device = device;
+    struct xseg_scope where = {sizeof(where), .device = device};
     set.fraction = fraction;
     set.has_fraction = true;
     return xseg_limits_set(allocator, &where, &set);
 }
 
 /* The fraction of one device may fall and rise, whatever the configuration says; keys that are named count again. */
-TEST(a_device_has_a_fraction_of_its_own)
+TEST_ON(a_device_has_a_fraction_of_its_own, open_on(2, "per_process_memory_fraction:0.5"))
 {
-    struct xseg_allocator *allocator = open_on(2, "per_process_memory_fraction:0.5");
-    void *ptr = NULL;
-
     assert_true(limits_of(allocator, 0).has_fraction && limits_of(allocator, 0).fraction == 0.5);
     assert_ok(set_fraction(allocator, 1, 0.75));
-    assert_ok(xseg_alloc(allocator, 1, 3 * GIB, NULL, &ptr));
+    void *ptr = env_alloc_on(allocator, 1, 3 * GIB);
     env_free(allocator, ptr);
     ptr = NULL;
-    env_expect_error(xseg_alloc(allocator, 0, 3 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                     "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
-                     "requested, limit 2048.00 MiB (0.5 of the device)");
-    /* Below what is taken: idle memory goes at once. */
+    assert_error(env_try_alloc(allocator, 3 * GIB, NULL), LIMIT,
+                 "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
+                 "requested, limit 2048.00 MiB (0.5 of the device)");
+    /* Below the use: idle memory is released immediately. */
     assert_ok(set_fraction(allocator, 1, 0.25));
     assert_true(xseg_sim_used(1) <= GIB);
-    env_expect_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                     "raise per_process_memory_fraction to 0.5");
+    assert_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), LIMIT,
+                 "raise per_process_memory_fraction to 0.5");
     /* Other limits leave the fraction as it is. */
     assert_ok(set_limits(allocator, 1, 2 * GIB, UINT64_MAX, 0));
     assert_true(limits_of(allocator, 1).fraction == 0.25);
-    env_expect_error(set_fraction(allocator, 1, 1.5), XSEG_ERR_ARGUMENT,
-                     "fraction is out of range, 1.5; ");
-    env_expect_error(set_fraction(allocator, 1, -1), XSEG_ERR_ARGUMENT,
-                     "-1; use a number from 0 to 1");
+    assert_error(set_fraction(allocator, 1, 1.5), ARGUMENT, "fraction is out of range, 1.5; ");
+    assert_error(set_fraction(allocator, 1, -1), ARGUMENT, "-1; use a number from 0 to 1");
     assert_true(limits_of(allocator, 1).fraction == 0.25);
     assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.125"));
     assert_true(limits_of(allocator, 0).fraction == 0.125);
     assert_true(limits_of(allocator, 1).fraction == 0.125);
-    env_close(allocator);
 }
 
 /* Reserved bytes after a larger request has passed over an idle block of 600 MiB. */
@@ -247,11 +222,9 @@ static uint64_t reserved_after_growth(struct xseg_allocator *allocator)
 }
 
 /* Garbage is collected by the fraction that is set for the device, and not without one. */
-TEST(garbage_counts_by_the_fraction_of_the_device)
+TEST_ON(garbage_counts_by_the_fraction_of_the_device,
+        open_on(1, "garbage_collection_threshold:0.5,expandable_segments:False"))
 {
-    struct xseg_allocator *allocator =
-        open_on(1, "garbage_collection_threshold:0.5,expandable_segments:False");
-
     assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
     /* 1 GiB is allowed, and above 0.5 GiB old memory goes. */
     assert_ok(set_fraction(allocator, 0, 0.25));
@@ -264,14 +237,11 @@ TEST(garbage_counts_by_the_fraction_of_the_device)
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
     assert_int_equal(env_reserved(allocator), 600 * MIB);
-    env_close(allocator);
 }
 
 /* A soft limit takes effect on that device alone, without a key of the configuration. */
-TEST(a_device_has_a_soft_limit_of_its_own)
+TEST_ON(a_device_has_a_soft_limit_of_its_own, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
-
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     pass(allocator);
     assert_int_equal(env_reserved(allocator), 500 * MIB);
@@ -290,72 +260,57 @@ TEST(a_device_has_a_soft_limit_of_its_own)
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     pass(allocator);
     assert_int_equal(env_reserved(allocator), 502 * MIB);
-    env_close(allocator);
 }
 
-TEST(a_pool_has_a_hard_limit)
+TEST_ON(a_pool_has_a_hard_limit, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
-    struct xseg_pool_options options = {sizeof(options), .limit_bytes = 40 * MIB};
-    struct xseg_request request = {sizeof(request), .bytes = 40 * MIB};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_limits set = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
-    void *ptr = NULL, *more = NULL, *third = NULL;
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .limit_bytes = 40 * MIB);
+    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    const struct {
+        struct xseg_limits limits;
+        const char *words;
+    } row[] = {
+        {{sizeof(row->limits), 80 * MIB, MIB, 0, 1, false, 1, false}, "no soft_bytes"},
+        {{sizeof(row->limits), 80 * MIB, UINT64_MAX, MIB, 1, false, 1, false}, "no keep_bytes"},
+        {{sizeof(row->limits), 80 * MIB, UINT64_MAX, 0, 1, true, 1, false}, "no fraction"},
+    };
+    struct xseg_limits was = XSEG_LIMITS_INIT;
+    void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL), *none = NULL;
 
-    request.pool = where.pool = pool;
-    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
-    assert_int_equal(xseg_alloc_with(allocator, &request, &more), XSEG_ERR_LIMIT);
-    set.hard_bytes = 80 * MIB;
+    assert_int_equal(env_try_alloc_in(allocator, pool, 40 * MIB, &none), XSEG_ERR_LIMIT);
     assert_ok(xseg_limits_get(allocator, &where, &was));
-    assert_ok(xseg_limits_set(allocator, &where, &set));
     assert_int_equal(was.hard_bytes, 40 * MIB);
-    assert_ok(xseg_alloc_with(allocator, &request, &more));
-    set.soft_bytes = MIB;
-    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
-                     "no soft_bytes");
-    set.soft_bytes = UINT64_MAX;
-    set.keep_bytes = MIB;
-    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED,
-                     "no keep_bytes");
-    set.keep_bytes = 0;
-    set.has_fraction = true;
-    env_expect_error(xseg_limits_set(allocator, &where, &set), XSEG_ERR_UNSUPPORTED, "no fraction");
-    set.has_fraction = false;
-    /* Below what it has: it keeps that, and gets no more. */
-    set.keep_bytes = 0;
-    set.hard_bytes = 20 * MIB;
+    env_limit(allocator, pool, 80 * MIB);
+    void *more = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    for (unsigned i = 0; i < COUNT_OF(row); i++)
+        assert_error(xseg_limits_set(allocator, &where, &row[i].limits), UNSUPPORTED, row[i].words);
+    /* Below the reserved memory: it stays, and the pool does not grow. */
     assert_ok(xseg_limits_get(allocator, &where, &was));
-    assert_ok(xseg_limits_set(allocator, &where, &set));
     assert_int_equal(was.hard_bytes, 80 * MIB);
+    env_limit(allocator, pool, 20 * MIB);
     env_free(allocator, more);
-    assert_ok(xseg_alloc_with(allocator, &request, &more));
-    request.bytes = 2 * MIB;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &third), XSEG_ERR_LIMIT);
+    more = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 2 * MIB, &none), XSEG_ERR_LIMIT);
     env_free(allocator, ptr, more);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-/* --- "Please shrink to N". --- */
+/* --- Trim to a target. --- */
 
-TEST(trim_to_a_target_reports_the_remainder)
+TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
     void *live = env_alloc(allocator, 95 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
-    how.target_bytes = 300 * MIB;
+    struct xseg_trim_options how = {sizeof(how), .target_bytes = 300 * MIB};
     assert_ok(xseg_trim(allocator, NULL, &how, &done));
     assert_int_equal(done.remaining, 300 * MIB);
     assert_int_equal(done.remaining, xseg_sim_used(0));
     /* Less than what is live: as far as it goes, with the reason. */
     how.target_bytes = 50 * MIB;
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
-    where.device = 0;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     assert_ok(xseg_trim(allocator, &where, &how, &done));
     assert_int_equal(done.remaining, 120 * MIB);
     assert_int_equal(done.remaining, xseg_sim_used(0));
@@ -364,29 +319,26 @@ TEST(trim_to_a_target_reports_the_remainder)
     assert_ok(xseg_trim(allocator, &where, &how, &done));
     assert_int_equal(done.remaining, 100 * MIB);
     env_free(allocator, live);
-    env_close(allocator);
 }
 
 /* --- Bad input. --- */
 
-/* A change that is refused, with a sentence, and nothing is changed. */
+/* Expect that a configuration is rejected and changes nothing. */
 static void expect_rejected(struct xseg_allocator *allocator, const char *config, const char *word)
 {
     char before[2048], after[2048];
     const struct xseg_limits limits = limits_of(allocator, 0);
 
     assert_ok(xseg_config_get(allocator, before, sizeof(before), NULL));
-    env_expect_error(xseg_config_set(allocator, config), XSEG_ERR_CONFIG, word);
+    assert_error(xseg_config_set(allocator, config), CONFIG, word);
     assert_ok(xseg_config_get(allocator, after, sizeof(after), NULL));
     assert_string_equal(before, after);
     expect_limits(allocator, 0, limits.hard_bytes, limits.soft_bytes, limits.keep_bytes);
 }
 
-TEST(contradictory_keys_are_rejected)
+TEST_ON(contradictory_keys_are_rejected,
+        open_on(1, "keep_mb:100,soft_limit_mb:200,hard_limit_mb:300"))
 {
-    struct xseg_allocator *allocator =
-        open_on(1, "keep_mb:100,soft_limit_mb:200,hard_limit_mb:300");
-
     expect_rejected(allocator, "soft_limit_mb:301", "at most hard_limit_mb, which is 300");
     expect_rejected(allocator, "hard_limit_mb:199", "at least soft_limit_mb, which is 200");
     expect_rejected(allocator, "keep_mb:250,soft_limit_mb:240", "at most soft_limit_mb");
@@ -403,45 +355,34 @@ TEST(contradictory_keys_are_rejected)
     expect_rejected(allocator, "soft_limit_mb:250", "device 0, keep_bytes exceeds soft_bytes");
     assert_ok(xseg_config_set(allocator, "keep_mb:1,soft_limit_mb:2,hard_limit_mb:3"));
     expect_limits(allocator, 0, 3 * MIB, 2 * MIB, MIB);
-    env_close(allocator);
 }
 
-TEST(contradictory_limits_are_rejected)
+TEST_ON(contradictory_limits_are_rejected, open_on(1, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1, NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits odd = XSEG_LIMITS_INIT;
 
-    env_expect_error(set_limits(allocator, 0, 2, 3, 1), XSEG_ERR_ARGUMENT,
-                     "soft_bytes exceeds hard_bytes");
-    env_expect_error(set_limits(allocator, 0, 9, 3, 4), XSEG_ERR_ARGUMENT,
-                     "keep_bytes exceeds soft_bytes");
-    env_expect_error(set_limits(allocator, 0, 3, UINT64_MAX, 4), XSEG_ERR_ARGUMENT,
-                     "keep_bytes exceeds hard_bytes");
-    env_expect_error(set_limits(allocator, -1, 3, 2, 1), XSEG_ERR_ARGUMENT,
-                     "device -1 does not exist");
-    env_expect_error(set_limits(allocator, 7, 3, 2, 1), XSEG_ERR_ARGUMENT,
-                     "device 7 does not exist");
+    assert_error(set_limits(allocator, 0, 2, 3, 1), ARGUMENT, "soft_bytes exceeds hard_bytes");
+    assert_error(set_limits(allocator, 0, 9, 3, 4), ARGUMENT, "keep_bytes exceeds soft_bytes");
+    assert_error(set_limits(allocator, 0, 3, UINT64_MAX, 4), ARGUMENT,
+                 "keep_bytes exceeds hard_bytes");
+    assert_error(set_limits(allocator, -1, 3, 2, 1), ARGUMENT, "device -1 does not exist");
+    assert_error(set_limits(allocator, 7, 3, 2, 1), ARGUMENT, "device 7 does not exist");
     expect_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0);
-    env_expect_error(xseg_limits_get(NULL, &where, &odd), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_limits_get(allocator, NULL, &odd), XSEG_ERR_ARGUMENT, "scope is NULL");
-    env_expect_error(xseg_limits_set(allocator, &where, NULL), XSEG_ERR_ARGUMENT, "limits is NULL");
+    assert_error(xseg_limits_get(NULL, &where, &odd), ARGUMENT, "NULL");
+    assert_error(xseg_limits_get(allocator, NULL, &odd), ARGUMENT, "scope is NULL");
+    assert_error(xseg_limits_set(allocator, &where, NULL), ARGUMENT, "limits is NULL");
     where.device = 0;
     odd.struct_size = 3;
-    env_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
-                     "struct_size is unknown, 3");
-    env_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_ARGUMENT,
-                     "struct_size is unknown, 3");
+    assert_error(xseg_limits_set(allocator, &where, &odd), ARGUMENT, "struct_size is unknown, 3");
+    assert_error(xseg_limits_get(allocator, &where, &odd), ARGUMENT, "struct_size is unknown, 3");
     odd.struct_size = sizeof(odd);
     where.one_stream = true;
-    env_expect_error(xseg_limits_get(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
-                     "scope selects a stream");
-    env_expect_error(xseg_limits_set(allocator, &where, &odd), XSEG_ERR_UNSUPPORTED,
-                     "scope selects a stream");
-    env_close(allocator);
+    assert_error(xseg_limits_get(allocator, &where, &odd), UNSUPPORTED, "scope selects a stream");
+    assert_error(xseg_limits_set(allocator, &where, &odd), UNSUPPORTED, "scope selects a stream");
 }
 
-/* --- * Neighbours on one device: what one has idle serves the other's burst, through its soft limit or
+/* --- Neighbors on one device: what one has idle serves the other's burst, through its soft limit or
  * because it is asked to shrink; two allocators of a process, and two processes. --- */
 
 #define SECOND UINT64_C(1000000000)
@@ -461,7 +402,7 @@ static struct xseg_sim_settings gib_machine(void)
     return settings;
 }
 
-static struct xseg_allocator *open_neighbour(const char *config)
+static struct xseg_allocator *open_neighbor(const char *config)
 {
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .clock = env_clock};
     struct xseg_allocator *allocator = NULL;
@@ -514,7 +455,7 @@ static bool shrink_to_share(struct neighbor *neighbor)
            done.remaining <= SHARE && done.released >= PEAK - SHARE - 20 * MIB;
 }
 
-static bool end_neighbour(struct neighbor *neighbor)
+static bool end_neighbor(struct neighbor *neighbor)
 {
     return xseg_free(neighbor->allocator, neighbor->kept) == XSEG_OK &&
            xseg_close(neighbor->allocator) == XSEG_OK;
@@ -522,16 +463,20 @@ static bool end_neighbour(struct neighbor *neighbor)
 
 /* --- Two allocators in one process. --- */
 
-static void set_scene(struct neighbor *idle, struct xseg_allocator **other, const char *config)
+static struct neighbor idle;
+
+/* Returns the other allocator. */
+static struct xseg_allocator *open_scene(const char *config)
 {
     const struct xseg_sim_settings settings = gib_machine();
 
     assert_ok(xseg_sim_reset(&settings));
-    idle->allocator = open_neighbour(config);
-    *other = open_neighbour(NULL);
-    assert_non_null(idle->allocator);
-    assert_non_null(*other);
-    assert_true(have_burst(idle));
+    idle.allocator = open_neighbor(config);
+    assert_non_null(idle.allocator);
+    assert_true(have_burst(&idle));
+    struct xseg_allocator *other = open_neighbor(NULL);
+    assert_non_null(other);
+    return other;
 }
 
 /* The other's burst, which is served or not. */
@@ -544,85 +489,71 @@ static void try_burst(struct xseg_allocator *other, bool is_served)
     assert_ok(xseg_free(other, burst));
 }
 
-static void close_scene(struct neighbor *idle, struct xseg_allocator *other)
+static void close_scene(struct xseg_allocator *other)
 {
-    assert_true(end_neighbour(idle));
+    assert_true(end_neighbor(&idle));
     env_close(other);
 }
 
 TEST(idle_memory_is_not_shared_by_itself)
 {
-    struct neighbor idle = {0};
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *other = open_scene(NULL);
 
-    set_scene(&idle, &other, NULL);
     assert_true(pass_second(idle.allocator));
     try_burst(other, false);
     assert_int_equal(env_reserved(idle.allocator), PEAK);
-    close_scene(&idle, other);
+    close_scene(other);
 }
 
 TEST(a_soft_limit_makes_room_for_the_other)
 {
-    struct neighbor idle = {0};
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *other = open_scene("soft_limit_mb:200");
 
-    set_scene(&idle, &other, "soft_limit_mb:200");
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= SHARE);
     try_burst(other, true);
-    close_scene(&idle, other);
+    close_scene(other);
 }
 
 TEST(a_soft_limit_can_be_set_when_the_other_needs_it)
 {
-    struct neighbor idle = {0};
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *other = open_scene(NULL);
 
-    set_scene(&idle, &other, NULL);
     try_burst(other, false);
     assert_true(limit_to_share(&idle));
     try_burst(other, true);
     /* A soft limit never denies a request, so the neighbor may have another burst. */
     env_empty_cache(other);
     env_free(idle.allocator, env_alloc(idle.allocator, PEAK - KEPT, NULL));
-    close_scene(&idle, other);
+    close_scene(other);
 }
 
-TEST(the_other_s_need_counts)
+TEST(decay_keeps_device_memory_free_for_others)
 {
-    struct neighbor idle = {0};
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *other = open_scene("device_free_min_mb:400");
 
-    set_scene(&idle, &other, "device_free_min_mb:400");
     void *block = env_alloc(other, 200 * MIB, NULL);
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= 424 * MIB);
     env_free(other, block);
-    close_scene(&idle, other);
+    close_scene(other);
 }
 
-static bool ask_neighbour(void *context, const struct xseg_oom_info *oom)
+static bool ask_neighbor(void *context, const struct xseg_oom_info *oom)
 {
     return oom->attempt == 0 && shrink_to_share(context);
 }
 
 TEST(neighbor_shrinks_on_request)
 {
-    struct xseg_observer observer = {sizeof(observer)};
-    struct neighbor idle = {0};
-    struct xseg_allocator *other = NULL;
-    uint64_t id = 0;
+    struct xseg_allocator *other = open_scene(NULL);
 
-    set_scene(&idle, &other, NULL);
-    observer.context = &idle;
-    observer.on_low_memory = ask_neighbour;
-    assert_ok(xseg_observer_add(other, &observer, &id));
+    const uint64_t id = env_observe(other, .context = &idle, .on_low_memory = ask_neighbor);
     try_burst(other, true);
     assert_int_equal(env_stats(other).num_ooms, 0);
     assert_true(env_reserved(idle.allocator) <= SHARE);
     assert_ok(xseg_observer_remove(other, id));
-    close_scene(&idle, other);
+    close_scene(other);
 }
 
 /* --- Two processes. --- */
@@ -633,13 +564,13 @@ static void run(int socket, const struct xseg_sim_settings *settings)
     struct neighbor neighbor = {0};
     char order;
 
-    if (xseg_sim_reset(settings) != XSEG_OK || !(neighbor.allocator = open_neighbour(NULL)))
+    if (xseg_sim_reset(settings) != XSEG_OK || !(neighbor.allocator = open_neighbor(NULL)))
         _exit(1);
     while (read(socket, &order, 1) == 1) {
         const bool is_fine = order == 'b'   ? have_burst(&neighbor)
                              : order == 'l' ? limit_to_share(&neighbor)
                              : order == 's' ? shrink_to_share(&neighbor)
-                                            : end_neighbour(&neighbor);
+                                            : end_neighbor(&neighbor);
 
         if (write(socket, is_fine ? "y" : "n", 1) != 1)
             _exit(2);
@@ -660,7 +591,7 @@ static struct xseg_allocator *start_process(struct process *process)
 
     if (!process_start(process, &settings, run))
         return NULL;
-    struct xseg_allocator *own = open_neighbour(NULL);
+    struct xseg_allocator *own = open_neighbor(NULL);
     assert_non_null(own);
     assert_true(notify(process, 'b'));
     return own;
@@ -694,17 +625,13 @@ static bool ask_process(void *context, const struct xseg_oom_info *oom)
 
 TEST(other_process_shrinks_on_request)
 {
-    struct xseg_observer observer = {sizeof(observer)};
     struct process process = {0};
     struct xseg_allocator *own = start_process(&process);
-    uint64_t id = 0;
 
     if (own == NULL)
         return;
     try_burst(own, false);
-    observer.context = &process;
-    observer.on_low_memory = ask_process;
-    assert_ok(xseg_observer_add(own, &observer, &id));
+    (void)env_observe(own, .context = &process, .on_low_memory = ask_process);
     try_burst(own, true);
     assert_int_equal(env_stats(own).num_ooms, 1);
     end_process(&process, own);

@@ -92,22 +92,17 @@ static void expect_metric(struct xseg_allocator *allocator, const char *what, ui
 
 /* --- Arguments, and room. --- */
 
-TEST(arguments_are_checked)
+TEST_ON(arguments_are_checked, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-
-    env_expect_error(xseg_metrics(NULL, NULL, 0, NULL), XSEG_ERR_ARGUMENT, "allocator");
-    env_expect_error(xseg_metrics(allocator, NULL, 1, NULL), XSEG_ERR_ARGUMENT, "text is NULL");
-    env_expect_error(xseg_metrics_write(allocator, NULL), XSEG_ERR_ARGUMENT,
-                     "path is NULL or empty");
-    env_expect_error(xseg_metrics_write(allocator, ""), XSEG_ERR_ARGUMENT, "path is NULL or empty");
-    env_expect_error(xseg_metrics_write(NULL, "file"), XSEG_ERR_ARGUMENT, "allocator");
-    env_close(allocator);
+    assert_error(xseg_metrics(NULL, NULL, 0, NULL), ARGUMENT, "allocator");
+    assert_error(xseg_metrics(allocator, NULL, 1, NULL), ARGUMENT, "text is NULL");
+    assert_error(xseg_metrics_write(allocator, NULL), ARGUMENT, "path is NULL or empty");
+    assert_error(xseg_metrics_write(allocator, ""), ARGUMENT, "path is NULL or empty");
+    assert_error(xseg_metrics_write(NULL, "file"), ARGUMENT, "allocator");
 }
 
-TEST(registered_bytes_are_reported_by_pool)
+TEST_ON(registered_bytes_are_reported_by_pool, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const struct xseg_registrar registrar = null_registrar(false);
     struct xseg_pool *pool = env_pool(allocator);
     uint64_t id = 0;
@@ -123,12 +118,10 @@ TEST(registered_bytes_are_reported_by_pool)
     assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, own);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(a_page_is_whole_or_not_there)
+TEST_ON(a_page_is_whole_or_not_there, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     size_t needed = 0, again = 0;
 
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
@@ -146,13 +139,11 @@ TEST(a_page_is_whole_or_not_there)
     assert_int_equal(strlen(text), needed - 1);
     assert_int_equal(text[needed - 2], '\n');
     free(text);
-    env_close(allocator);
 }
 
 /* Of devices that have not been opened nothing is known, and asking opens none. */
-TEST(metrics_exist_before_the_first_block)
+TEST_ON(metrics_exist_before_the_first_block, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const uint64_t calls = xseg_sim_calls(NULL);
     char *page = read_page(allocator);
 
@@ -160,7 +151,6 @@ TEST(metrics_exist_before_the_first_block)
     assert_true(value_of(page, "xseg_driver_calls_total{call=\"cuInit\"}") == 1);
     assert_int_equal(xseg_sim_calls(NULL), calls);
     free(page);
-    env_close(allocator);
 }
 
 /* --- What they say. --- */
@@ -211,36 +201,21 @@ TEST(pools_add_up_to_the_statistics)
         expect_sums(allocator);
         env_empty_cache(allocator);
         expect_sums(allocator);
-        for (unsigned k = 0; k < COUNT_OF(kept); k++)
-            env_free(allocator, kept[k]);
+        env_free_all(allocator, kept, sizeof(kept));
         expect_sums(allocator);
         assert_ok(xseg_pool_release(pool));
-        assert_ok(xseg_stream_retire(allocator, 0, stream));
-        env_stream_destroy(stream);
-        env_close(allocator);
+        env_close(allocator, stream);
     }
 }
 
-static struct xseg_pool *named_pool(struct xseg_allocator *allocator, const char *name,
-                                    uint64_t limit)
+TEST_ON(pools_have_numbers_names_and_limits, env_open(NULL))
 {
-    struct xseg_pool_options options = {sizeof(options), .name = name, .limit_bytes = limit};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
-
-    return pool;
-}
-
-TEST(pools_have_numbers_names_and_limits)
-{
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool[] = {
-        named_pool(allocator, "kv cache", 64 * MIB),
-        named_pool(allocator, "kv cache", 0),
-        named_pool(allocator, "a\"b\\c\nd\te\xff\xc3\xa9", 0),
+        env_pool_of(allocator, .name = "kv cache", .limit_bytes = 64 * MIB),
+        env_pool_of(allocator, .name = "kv cache"),
+        env_pool_of(allocator, .name = "a\"b\\c\nd\te\xff\xc3\xa9"),
     };
     void *block = env_alloc_in(allocator, pool[1], 3 * MIB, NULL);
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
 
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"default\",name=\"\"}", 0);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"kv cache\"}", 0);
@@ -254,15 +229,12 @@ TEST(pools_have_numbers_names_and_limits)
     assert_true(now(allocator, "xseg_pool_limit_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}") <
                 0);
     assert_true(now(allocator, "xseg_limit_bytes{device=\"0\"}") < 0);
-    limits.hard_bytes = 1 * GIB;
-    where.device = 0;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    env_limit(allocator, NULL, 1 * GIB);
     expect_metric(allocator, "xseg_limit_bytes{device=\"0\"}", 1 * GIB);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 3);
     env_free(allocator, block);
     for (unsigned i = 0; i < COUNT_OF(pool); i++)
         assert_ok(xseg_pool_release(pool[i]));
-    env_close(allocator);
 }
 
 static size_t count_lines(const char *page, const char *what)
@@ -275,9 +247,8 @@ static size_t count_lines(const char *page, const char *what)
 }
 
 /* The oldest 128 have figures of their own, and nothing is missing from the sums. */
-TEST(the_number_of_labels_is_bounded)
+TEST_ON(the_number_of_labels_is_bounded, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool[150];
     void *block[COUNT_OF(pool)];
 
@@ -305,12 +276,10 @@ TEST(the_number_of_labels_is_bounded)
     assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"ended\",name=\"\"}") > 0);
     free(page);
     expect_sums(allocator);
-    env_close(allocator);
 }
 
-TEST(paused_memory_is_reported_separately)
+TEST_ON(paused_memory_is_reported_separately, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
@@ -323,18 +292,15 @@ TEST(paused_memory_is_reported_separately)
     expect_metric(allocator, "xseg_paused_bytes{device=\"0\"}", 0);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(errors_and_driver_calls_are_counted)
+TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
 {
     struct xseg_driver_call calls[64];
     size_t count = 0;
-    void *block = NULL;
 
-    struct xseg_allocator *allocator = env_open_mib(100, NULL);
     void *kept = env_alloc(allocator, 60 * MIB, NULL);
-    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 999));
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL)); /* by another try */
     assert_true(xseg_sim_failed());
@@ -368,7 +334,6 @@ TEST(errors_and_driver_calls_are_counted)
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuEventQuery\"}") < 0);
     free(page);
     env_free(allocator, kept);
-    env_close(allocator);
 }
 
 /* --- What is learned now and then. --- */
@@ -386,11 +351,10 @@ static void expect_nanoseconds(struct xseg_allocator *allocator, const char *wha
 }
 
 /* Half of a page is stranded beside a live block; a page that is idle is not. */
-TEST(stranded_memory_is_that_of_the_last_scan)
+TEST_ON(stranded_memory_is_that_of_the_last_scan,
+        env_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000"))
 {
     struct xseg_explain_result sums = {sizeof(sums)};
-    struct xseg_allocator *allocator =
-        env_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000");
     struct xseg_pool *pool = env_pool(allocator);
     void *whole = env_alloc(allocator, 40 * MIB, NULL);
     void *live = env_alloc(allocator, 15 * MIB, NULL);
@@ -416,21 +380,19 @@ TEST(stranded_memory_is_that_of_the_last_scan)
     assert_true(by_tick == now(allocator, "xseg_fragmented_bytes{device=\"0\"}"));
     env_free(allocator, live, held);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 TEST(external_memory_is_that_of_the_last_driver_query)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     struct xseg_allocator *other = NULL;
-    void *block = NULL;
 
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     assert_ok(env_try_open("expandable_segments:False", &other));
     void *theirs = env_alloc(other, 40 * MIB, NULL);
     void *ours = env_alloc(allocator, 20 * MIB, NULL);
     assert_true(now(allocator, "xseg_used_by_others_bytes{device=\"0\"}") < 0);
-    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     expect_metric(allocator, "xseg_used_by_others_bytes{device=\"0\"}", 40 * MIB);
     xseg_sim_advance(UINT64_C(3000000000));
     const double age = now(allocator, "xseg_used_by_others_age_seconds{device=\"0\"}");
@@ -441,19 +403,18 @@ TEST(external_memory_is_that_of_the_last_driver_query)
     env_close(allocator);
 }
 
-TEST(a_peak_lasts_until_it_is_reset)
+TEST_ON(a_peak_lasts_until_it_is_reset, env_open(NULL))
 {
     static const char peak[] = "xseg_device_reserved_peak_bytes{device=\"0\"}";
     static const char of_pool[] = "xseg_reserved_peak_bytes{device=\"0\",pool=\"1\",name=\"\"}";
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
-    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
     assert_true(now(allocator, "xseg_fragmented_bytes{device=\"0\"}") < 0);
     assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0);
     env_free(allocator, block);
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 100 * MIB);
     expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
@@ -467,7 +428,6 @@ TEST(a_peak_lasts_until_it_is_reset)
     assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
     expect_metric(allocator, peak, 0);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* --- The file. --- */
@@ -478,9 +438,8 @@ static void path_of(char *path, size_t bytes, const char *name)
 }
 
 /* The file has the page that was there, whole, and nothing lies beside it. */
-TEST(the_file_has_the_page)
+TEST_ON(the_file_has_the_page, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const unsigned files = env_open_fds();
     char path[128], text[16 << 10] = "";
 
@@ -501,18 +460,16 @@ TEST(the_file_has_the_page)
     }
     assert_int_equal(unlink(path), 0);
     assert_int_equal(env_open_fds(), files);
-    env_close(allocator);
 }
 
 static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
 {
-    env_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, strerror(error));
-    env_expect_error(xseg_metrics_write(allocator, path), XSEG_ERR_FILE, path);
+    assert_error(xseg_metrics_write(allocator, path), FILE, strerror(error));
+    assert_error(xseg_metrics_write(allocator, path), FILE, path);
 }
 
-TEST(a_place_that_cannot_be_written)
+TEST_ON(a_place_that_cannot_be_written, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     char path[128], longest[9000];
 
     path_of(path, sizeof(path), "none/xseg.prom");
@@ -523,7 +480,6 @@ TEST(a_place_that_cannot_be_written)
     longest[sizeof(longest) - 1] = '\0';
     assert_int_equal(xseg_metrics_write(allocator, longest), XSEG_ERR_FILE);
     assert_ok(xseg_metrics_write(allocator, "/dev/null"));
-    env_close(allocator);
 }
 
 /* The child can write at most 512 bytes to a file (RLIMIT_FSIZE). */
@@ -532,7 +488,6 @@ TEST(metrics_file_is_replaced_atomically)
     const struct rlimit low = {512, 512};
     struct stat before, after;
     char path[128];
-    int result = 0;
 
     path_of(path, sizeof(path), "xseg.prom");
     const pid_t child = fork();
@@ -549,15 +504,13 @@ TEST(metrics_file_is_replaced_atomically)
                after.st_size == before.st_size;
         _exit(fine ? 0 : 1);
     }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    assert_int_equal(env_wait(child), 0);
     assert_int_equal(unlink(path), 0);
 }
 
 /* A link stays, and the file that it leads to is replaced, with its mode. */
-TEST(a_link_leads_to_the_file)
+TEST_ON(a_link_leads_to_the_file, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     char path[128], target[128];
     struct stat status;
 
@@ -575,7 +528,6 @@ TEST(a_link_leads_to_the_file)
     assert_int_equal(status.st_mode, S_IFREG | 0640);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(unlink(target), 0);
-    env_close(allocator);
 }
 
 /* In a child, whose standard output is a file: a path to it, as /dev/stdout is one, adds to the file. */
@@ -583,7 +535,6 @@ TEST(standard_output_is_written_in_place)
 {
     struct stat before, after;
     char path[128], target[128];
-    int result = 0;
 
     path_of(path, sizeof(path), "link.prom");
     path_of(target, sizeof(target), "output");
@@ -605,17 +556,13 @@ TEST(standard_output_is_written_in_place)
                S_ISLNK(after.st_mode);
         _exit(fine ? 0 : 1);
     }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    assert_int_equal(env_wait(child), 0);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(unlink(target), 0);
 }
 
-TEST(calls_of_a_forked_child_fail)
+TEST_ON(calls_of_a_forked_child_fail, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    int result = 0;
-
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
@@ -623,9 +570,7 @@ TEST(calls_of_a_forked_child_fail)
                       xseg_metrics_write(allocator, "/dev/null") == XSEG_ERR_FORKED
                   ? 0
                   : 1);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
-    env_close(allocator);
+    assert_int_equal(env_wait(child), 0);
 }
 
 TEST_GROUP_FIXTURE(make_folder, remove_folder)

@@ -74,9 +74,8 @@ static void forget(void)
         (void)more(names[i]);
 }
 
-TEST(a_range_a_span_and_none_on_a_hit)
+TEST_ON(a_range_a_span_and_none_on_a_hit, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
 
     forget();
@@ -103,29 +102,23 @@ TEST(a_range_a_span_and_none_on_a_hit)
     expect((unsigned[]){0, 0, 0, 0, 0, 1});
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(nvtx_ranges_of_a_failed_request_end)
+TEST_ON(nvtx_ranges_of_a_failed_request_end, env_open_mib(100, "expandable_segments:True"))
 {
-    void *block = NULL;
-
-    struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     void *kept = env_alloc(allocator, 60 * MIB, NULL);
     forget();
-    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(more("fallback"), 1);
     assert_in_range(more("growth"), 2, 20);
     assert_int_equal(more("trim"), 1);
     env_free(allocator, kept);
-    env_close(allocator);
 }
 
-TEST(garbage_is_a_trim)
-{
-    struct xseg_allocator *allocator =
+TEST_ON(garbage_is_a_trim,
         env_open_mib(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
-                           "garbage_collection_threshold:0.5");
+                           "garbage_collection_threshold:0.5"))
+{
     env_free(allocator, env_alloc(allocator, 260 * MIB, NULL));
     forget();
     void *block = env_alloc(allocator, 30 * MIB, NULL);
@@ -136,14 +129,10 @@ TEST(garbage_is_a_trim)
     expect((unsigned[]){1, 0, 1, 0, 0, 0});
     assert_int_equal(read_count("trim").bytes, 260 * MIB);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
-TEST(memory_that_decays)
+TEST_ON(memory_that_decays, env_open_with_clock(NULL, "expandable_segments:True,idle_ms:1000"))
 {
-    struct xseg_allocator *allocator =
-        env_open_with_clock(NULL, "expandable_segments:True,idle_ms:1000");
-
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_ok(trim_due(allocator, 1000));
     forget();
@@ -156,7 +145,6 @@ TEST(memory_that_decays)
     xseg_sim_advance(UINT64_C(2000000000));
     assert_ok(trim_due(allocator, 1000));
     expect((unsigned[]){0, 0, 0, 0, 0, 0});
-    env_close(allocator);
 }
 
 #else

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Observers: when they are notified, and that no lock is held during a callback. */
 #include <malloc.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/env.h"
@@ -44,13 +43,12 @@ static void note(struct recorder *recorder, const struct xseg_oom_info *oom)
 static bool free_one(void *context, const struct xseg_oom_info *oom)
 {
     struct recorder *recorder = context;
-    void *ptr = NULL;
 
     assert_int_equal(oom->attempt, recorder->asked);
     recorder->asked++;
     note(recorder, oom);
     if (recorder->nested != 0)
-        assert_int_equal(xseg_alloc(recorder->allocator, 0, recorder->nested, NULL, &ptr),
+        assert_int_equal(env_try_alloc(recorder->allocator, recorder->nested, NULL),
                          XSEG_ERR_NO_MEMORY);
     if (recorder->ends != 0)
         recorder->ended = xseg_observer_remove(recorder->allocator, recorder->ends);
@@ -93,15 +91,10 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
 
 static uint64_t observe(struct recorder *recorder, bool traces)
 {
-    struct xseg_observer observer = {sizeof(observer),
-                                     .context = recorder,
-                                     .on_low_memory = traces ? NULL : free_one,
-                                     .on_out_of_memory = traces ? NULL : notify,
-                                     .on_rejected = traces ? NULL : reject,
-                                     .on_trace = traces ? trace : NULL};
-    uint64_t id = 0;
-
-    assert_ok(xseg_observer_add(recorder->allocator, &observer, &id));
+    const uint64_t id = env_observe(
+        recorder->allocator, .context = recorder, .on_low_memory = traces ? NULL : free_one,
+        .on_out_of_memory = traces ? NULL : notify, .on_rejected = traces ? NULL : reject,
+        .on_trace = traces ? trace : NULL);
     assert_true(id != 0);
     return id;
 }
@@ -109,15 +102,16 @@ static uint64_t observe(struct recorder *recorder, bool traces)
 /* --- Memory is short. --- */
 
 /* No retry, no flush, no out-of-memory error. */
-TEST(memory_freed_by_an_observer_serves_the_request)
+TEST_ON(memory_freed_by_an_observer_serves_the_request,
+        env_open_mib(200, "expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = env_open_mib(200, "expandable_segments:True")};
+    struct recorder recorder = {.allocator = allocator};
 
     (void)observe(&recorder, false);
     for (unsigned i = 0; i < 4; i++)
-        recorder.free_one[i] = env_alloc(recorder.allocator, 40 * MIB, NULL);
+        recorder.free_one[i] = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(recorder.asked, 0);
-    void *ptr = env_alloc(recorder.allocator, 70 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 70 * MIB, NULL);
     /* 40 MiB are free; one spared block makes 80. */
     assert_int_equal(recorder.asked, 1);
     assert_int_equal(recorder.notified, 0);
@@ -128,120 +122,105 @@ TEST(memory_freed_by_an_observer_serves_the_request)
     assert_int_equal(recorder.last.allowed_bytes, 200 * MIB);
     assert_int_equal(recorder.last.free_bytes, 40 * MIB);
     assert_false(recorder.last.is_capturing);
-    assert_int_equal(env_stats(recorder.allocator).num_alloc_retries, 0);
-    env_free(recorder.allocator, ptr);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    env_free(allocator, ptr);
     for (unsigned i = 1; i < 4; i++)
-        env_free(recorder.allocator, recorder.free_one[i]);
-    env_close(recorder.allocator);
+        env_free(allocator, recorder.free_one[i]);
 }
 
-TEST(observer_is_notified_until_the_request_fits)
+TEST_ON(observer_is_notified_until_the_request_fits, env_open_mib(200, "expandable_segments:False"))
 {
-    struct recorder recorder = {.allocator = env_open_mib(200, "expandable_segments:False")};
+    struct recorder recorder = {.allocator = allocator};
 
     (void)observe(&recorder, false);
     for (unsigned i = 0; i < 4; i++)
-        recorder.free_one[i] = env_alloc(recorder.allocator, 50 * MIB, NULL);
-    void *ptr = env_alloc(recorder.allocator, 99 * MIB, NULL);
+        recorder.free_one[i] = env_alloc(allocator, 50 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 99 * MIB, NULL);
     assert_int_equal(recorder.asked, 2);
-    env_free(recorder.allocator, ptr, recorder.free_one[2], recorder.free_one[3]);
-    env_close(recorder.allocator);
+    env_free(allocator, ptr, recorder.free_one[2], recorder.free_one[3]);
 }
 
 /* "Try again" without an end does not go on for ever. */
-TEST(asking_is_bounded)
+TEST_ON(asking_is_bounded, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = env_open_mib(100, NULL), .always = true};
-    void *ptr = NULL;
+    struct recorder recorder = {.allocator = allocator, .always = true};
 
     (void)observe(&recorder, false);
-    env_expect_error(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0, 120.00 MiB requested");
+    assert_error(env_try_alloc(allocator, 120 * MIB, NULL), NO_MEMORY,
+                 "out of memory on device 0, 120.00 MiB requested");
     assert_int_equal(recorder.asked, XSEG_LOW_MEMORY_CALLS_MAX);
     assert_int_equal(recorder.notified, 1);
-    assert_int_equal(env_stats(recorder.allocator).num_ooms, 1);
-    env_close(recorder.allocator);
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
 }
 
 /* The message of the error, whatever the observer did. */
-TEST(out_of_memory_is_notified_with_its_message)
+TEST_ON(out_of_memory_is_notified_with_its_message, env_open_mib(200, NULL))
 {
-    struct recorder recorder = {.allocator = env_open_mib(200, NULL)};
+    struct recorder recorder = {.allocator = allocator};
     char text[1024];
-    void *live = env_alloc(recorder.allocator, 150 * MIB, NULL), *ptr = NULL;
+    void *live = env_alloc(allocator, 150 * MIB, NULL);
 
     (void)observe(&recorder, false);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_true(xseg_error_message(text, sizeof(text)) > 0);
     assert_int_equal(recorder.asked, 1);
     assert_int_equal(recorder.notified, 1);
     assert_string_equal(recorder.text, text);
     assert_non_null(strstr(text, "150.00 MiB allocated"));
-    env_free(recorder.allocator, live);
-    env_close(recorder.allocator);
+    env_free(allocator, live);
 }
 
-TEST(nested_request_notifies_no_observer)
+TEST_ON(nested_request_notifies_no_observer, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = env_open_mib(100, NULL), .nested = 300 * MIB};
-    void *ptr = NULL;
+    struct recorder recorder = {.allocator = allocator, .nested = 300 * MIB};
 
     (void)observe(&recorder, false);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, 200 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 200 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.asked, 1);
     assert_int_equal(recorder.notified, 1);
     assert_int_equal(recorder.last.bytes, 200 * MIB);
-    assert_int_equal(env_stats(recorder.allocator).num_ooms, 2);
-    env_close(recorder.allocator);
+    assert_int_equal(env_stats(allocator).num_ooms, 2);
 }
 
-TEST(rejection_is_notified_separately)
+TEST_ON(rejection_is_notified_separately, env_open_mib(100, "throw_on_cudamalloc_oom:True"))
 {
-    struct recorder recorder = {.allocator = env_open_mib(100, "throw_on_cudamalloc_oom:True")};
-    void *ptr = NULL;
+    struct recorder recorder = {.allocator = allocator};
 
     (void)observe(&recorder, false);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.rejected, 1);
     assert_int_equal(recorder.asked + recorder.notified, 0);
-    assert_int_equal(env_stats(recorder.allocator).num_oom_rejections, 1);
-    assert_int_equal(env_stats(recorder.allocator).num_ooms, 0);
-    env_close(recorder.allocator);
+    assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
 }
 
 /* As PyTorch does, traces and the history have an out-of-memory only for what num_ooms counts. */
-TEST(a_rejection_is_no_entry)
+TEST_ON(a_rejection_is_no_entry, env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all"))
 {
-    struct recorder recorder = {.allocator =
-                                    env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all")};
-    void *ptr = NULL;
+    struct recorder recorder = {.allocator = allocator};
 
     (void)observe(&recorder, true);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.entries, 0);
-    history_expect(recorder.allocator, "");
-    env_close(recorder.allocator);
+    history_expect(allocator, "");
 }
 
 /* During a capture it is asked, too, and told so; the capture is not spoilt. */
-TEST(observer_is_notified_during_a_capture)
+TEST_ON(observer_is_notified_during_a_capture, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = env_open_mib(100, NULL)};
-    struct xseg_pool *pool = env_pool(recorder.allocator);
+    struct recorder recorder = {.allocator = allocator};
+    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *ptr = NULL;
 
     (void)observe(&recorder, false);
     env_capture_begin(pool, stream);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, 120 * MIB, stream, &ptr),
-                     XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 120 * MIB, stream), XSEG_ERR_NO_MEMORY);
     assert_int_equal(recorder.asked, 1);
     assert_true(recorder.last.is_capturing);
     assert_ptr_equal(recorder.last.pool, pool);
     assert_ptr_equal(recorder.last.stream, stream);
     env_capture_end(pool, stream);
     assert_ok(xseg_pool_release(pool));
-    env_close(recorder.allocator, stream);
 }
 
 /* --- Coming and going. --- */
@@ -250,15 +229,13 @@ TEST(removed_observer_is_not_called)
 {
     struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
     const uint64_t ended = observe(&first, false);
-    void *ptr = NULL;
 
     (void)observe(&second, false);
     assert_ok(xseg_observer_remove(first.allocator, ended));
-    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.asked + first.notified, 0);
     assert_int_equal(second.notified, 1);
-    env_expect_error(xseg_observer_remove(first.allocator, ended), XSEG_ERR_ARGUMENT,
-                     "observer does not exist");
+    assert_error(xseg_observer_remove(first.allocator, ended), ARGUMENT, "observer does not exist");
     env_close(first.allocator);
 }
 
@@ -266,38 +243,35 @@ TEST(removed_observer_is_not_called)
 TEST(observer_cannot_remove_itself)
 {
     struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
-    void *ptr = NULL;
 
     first.ends = observe(&first, false);
-    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.ended, XSEG_ERR_BUSY);
     first.asked = 0;
     first.ends = observe(&second, false);
-    assert_int_equal(xseg_alloc(first.allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_ok(first.ended);
     assert_int_equal(second.asked, 0);
     env_close(first.allocator);
 }
 
-TEST(invalid_observers_are_rejected)
+TEST_ON(invalid_observers_are_rejected, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
 
-    env_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT,
-                     "callbacks of the observer are NULL");
+    assert_error(xseg_observer_add(allocator, &observer, &id), ARGUMENT,
+                 "callbacks of the observer are NULL");
     observer.on_trace = trace;
     observer.struct_size = 3;
-    env_expect_error(xseg_observer_add(allocator, &observer, &id), XSEG_ERR_ARGUMENT, "is unknown");
-    env_expect_error(xseg_observer_add(allocator, NULL, &id), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_observer_add(allocator, &observer, &id), ARGUMENT, "is unknown");
+    assert_error(xseg_observer_add(allocator, NULL, &id), ARGUMENT, "NULL");
     observer.struct_size = sizeof(observer);
-    env_expect_error(xseg_observer_add(allocator, &observer, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_observer_add(allocator, &observer, NULL), ARGUMENT, "NULL");
     assert_int_equal(xseg_observer_add(NULL, &observer, &id), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_observer_remove(NULL, 1), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_observer_remove(allocator, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(id, 0);
-    env_close(allocator);
 }
 
 /* --- Tracing. --- */
@@ -312,55 +286,52 @@ static void expect_entries(const struct recorder *recorder, unsigned from, const
         assert_int_equal(letter[recorder->action[from + i]], actions[i]);
 }
 
-TEST(everything_is_traced_in_order)
+TEST_ON(everything_is_traced_in_order, env_open_mib(100, "expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = env_open_mib(100, "expandable_segments:True")};
-    void *none = NULL;
+    struct recorder recorder = {.allocator = allocator};
 
     const uint64_t id = observe(&recorder, true);
-    void *ptr = env_alloc(recorder.allocator, 5 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 5 * MIB, NULL);
     expect_entries(&recorder, 0, "ma");
     assert_int_equal(recorder.bytes[0], 20 * MIB);
     assert_ptr_equal(recorder.base[1], ptr);
     assert_int_equal(recorder.bytes[1], 5 * MIB);
-    env_free(recorder.allocator, ptr);
+    env_free(allocator, ptr);
     expect_entries(&recorder, 2, "fc");
     assert_ptr_equal(recorder.base[3], ptr);
-    env_empty_cache(recorder.allocator);
+    env_empty_cache(allocator);
     expect_entries(&recorder, 4, "u");
     assert_int_equal(recorder.bytes[4], 20 * MIB);
-    assert_int_equal(xseg_alloc(recorder.allocator, 0, GIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, GIB, NULL), XSEG_ERR_NO_MEMORY);
     expect_entries(&recorder, 5, "o");
-    assert_ok(xseg_config_set(recorder.allocator, "expandable_segments:False"));
-    ptr = env_alloc(recorder.allocator, 5 * MIB, NULL);
-    env_free(recorder.allocator, ptr);
-    env_empty_cache(recorder.allocator);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
+    ptr = env_alloc(allocator, 5 * MIB, NULL);
+    env_free(allocator, ptr);
+    env_empty_cache(allocator);
     expect_entries(&recorder, 6, "SafcF");
-    assert_ok(xseg_observer_remove(recorder.allocator, id));
-    env_free(recorder.allocator, env_alloc(recorder.allocator, 5 * MIB, NULL));
+    assert_ok(xseg_observer_remove(allocator, id));
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(recorder.entries, 11);
-    env_close(recorder.allocator);
 }
 
 /* A free that waits for another stream is completed later. */
-TEST(a_pending_free_is_completed_later)
+TEST_ON(a_pending_free_is_completed_later, env_open("expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = env_open("expandable_segments:True")};
+    struct recorder recorder = {.allocator = allocator};
     const xseg_stream stream = env_stream();
-    void *ptr = env_alloc(recorder.allocator, 1000, NULL);
+    void *ptr = env_alloc(allocator, 1000, NULL);
 
     (void)observe(&recorder, true);
-    assert_ok(xseg_record_stream(recorder.allocator, ptr, stream));
+    assert_ok(xseg_record_stream(allocator, ptr, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(recorder.allocator, ptr);
+    env_free(allocator, ptr);
     expect_entries(&recorder, 0, "f");
     assert_ok(xseg_sim_finish(stream));
-    void *other = env_alloc(recorder.allocator, 2000, NULL);
+    void *other = env_alloc(allocator, 2000, NULL);
     expect_entries(&recorder, 1, "ca");
     assert_ptr_equal(recorder.base[1], ptr);
     assert_int_equal(recorder.bytes[1], 1000);
-    env_free(recorder.allocator, other);
-    env_close(recorder.allocator, stream);
+    env_free(allocator, other);
 }
 
 /* Notices as entries of the same witness: these segments came or leave. */
@@ -382,32 +353,27 @@ static void leave(void *context, const struct xseg_mapping *mapping)
 
 /* `on_trace` reports the events of a block before `on_unmap` reports the memory under it, and before `on_map`
  * reports memory that is mapped later. */
-TEST(restored_blocks_are_notified_before_their_memory)
+TEST_ON(restored_blocks_are_notified_before_their_memory, env_open("expandable_segments:False"))
 {
-    struct recorder recorder = {.allocator = env_open("expandable_segments:False")};
-    struct xseg_observer observer = {sizeof(observer), .on_trace = trace, .on_map = come,
-                                     .on_unmap = leave};
-    struct xseg_trim_options options = {sizeof(options)};
+    struct recorder recorder = {.allocator = allocator};
     const xseg_stream stream = env_stream();
-    void *first = env_alloc(recorder.allocator, 30 * MIB, NULL);
-    uint64_t id;
+    void *first = env_alloc(allocator, 30 * MIB, NULL);
 
-    observer.context = &recorder;
-    assert_ok(xseg_observer_add(recorder.allocator, &observer, &id));
-    assert_ok(xseg_record_stream(recorder.allocator, first, stream));
+    const uint64_t id = env_observe(allocator, .on_trace = trace, .on_map = come, .on_unmap = leave,
+                                    .context = &recorder);
+    assert_ok(xseg_record_stream(allocator, first, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(recorder.allocator, first);
+    env_free(allocator, first);
     assert_ok(xseg_sim_finish(stream));
-    void *second = env_alloc(recorder.allocator, 40 * MIB, NULL);
+    void *second = env_alloc(allocator, 40 * MIB, NULL);
     expect_entries(&recorder, 0, "fcmSa");
-    assert_ok(xseg_record_stream(recorder.allocator, second, stream));
+    assert_ok(xseg_record_stream(allocator, second, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(recorder.allocator, second);
-    options.wait = true;
-    assert_ok(xseg_trim(recorder.allocator, NULL, &options, NULL));
+    env_free(allocator, second);
+    struct xseg_trim_options options = {sizeof(options), .wait = true};
+    assert_ok(xseg_trim(allocator, NULL, &options, NULL));
     expect_entries(&recorder, 5, "fcuuFF");
-    assert_ok(xseg_observer_remove(recorder.allocator, id));
-    env_close(recorder.allocator, stream);
+    assert_ok(xseg_observer_remove(allocator, id));
 }
 
 /* With the keys that take frees another way, too. */
@@ -433,9 +399,8 @@ static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
 
 /* Configurations with and without recording alternate, also in other threads: there is one function table for each
  * distinct combination. */
-TEST(removed_observers_leave_no_memory)
+TEST_ON(removed_observers_leave_no_memory, env_open_mib(64, NULL))
 {
-    struct xseg_allocator *allocator = env_open_mib(64, NULL);
     struct xseg_observer observer = {sizeof(observer), .on_trace = trace_nothing};
     size_t before = 0;
 
@@ -452,17 +417,9 @@ TEST(removed_observers_leave_no_memory)
     }
     /* A version has more than a thousand bytes.  Some sanitizers do not count. */
     assert_in_range(mallinfo2().uordblks, 0, before + 16384);
-    env_close(allocator);
 }
 
 /* --- Notices: who registers addresses elsewhere hears before memory goes and after it came. --- */
-
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
-struct location {
-    int kind, number;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
 
 #define GRANULE  (2 * MIB)
 #define GRANULES ((size_t)1 << 16)
@@ -505,14 +462,6 @@ static void act(struct mirror *mirror)
         once(mirror);
 }
 
-static bool is_accessible(const void *base)
-{
-    const struct location device = {1, 0};
-    unsigned long long flags = 0;
-
-    return cuMemGetAccess(&flags, &device, (uintptr_t)base) == 0 && flags == 3;
-}
-
 static void leaving(void *context, const struct xseg_mapping *mapping)
 {
     struct mirror *mirror = context;
@@ -525,7 +474,7 @@ static void leaving(void *context, const struct xseg_mapping *mapping)
         mirror->generation[first + i] = 0;
     }
     if (mapping->is_expandable)
-        assert_true(is_accessible(mapping->base)); /* it is still there */
+        assert_int_equal(env_access_at(mapping->base, 0), ENV_READ_WRITE); /* it is still there */
     act(mirror);
 }
 
@@ -541,23 +490,17 @@ static void came(void *context, const struct xseg_mapping *mapping)
         mirror->generation[first + i] = mapping->generation;
     }
     if (mapping->is_expandable)
-        assert_true(is_accessible(mapping->base));
+        assert_int_equal(env_access_at(mapping->base, 0), ENV_READ_WRITE);
     act(mirror);
 }
 
 static struct mirror *observe_mappings(struct xseg_allocator *allocator)
 {
-    struct xseg_observer observer = {sizeof(observer)};
-    struct mirror *mirror = calloc(1, sizeof(*mirror));
-    uint64_t id = 0;
+    static struct mirror mirror;
 
-    assert_non_null(mirror);
-    mirror->allocator = allocator;
-    observer.context = mirror;
-    observer.on_unmap = leaving;
-    observer.on_map = came;
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
-    return mirror;
+    mirror = (struct mirror){.allocator = allocator};
+    (void)env_observe(allocator, .context = &mirror, .on_unmap = leaving, .on_map = came);
+    return &mirror;
 }
 
 static bool compare(void *context, const struct xseg_mapping *mapping)
@@ -602,7 +545,6 @@ TEST(growth_and_trim_are_notified)
         env_free(allocator, small);
         env_close(allocator); /* all of it goes */
         assert_int_equal(mirror->left, 2);
-        free(mirror);
     }
 }
 
@@ -619,9 +561,8 @@ static void allocate_more(struct mirror *mirror)
     (void)env_stats(mirror->allocator);
 }
 
-TEST(observers_may_call_the_library)
+TEST_ON(observers_may_call_the_library, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
 
     mirror->act = allocate_more;
@@ -635,13 +576,10 @@ TEST(observers_may_call_the_library)
     env_empty_cache(allocator);
     expect_true(mirror);
     env_free(allocator, held, mirror->ptr);
-    env_close(allocator);
-    free(mirror);
 }
 
-TEST(failed_unmap_is_notified_as_mapped)
+TEST_ON(failed_unmap_is_notified_as_mapped, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
@@ -657,8 +595,6 @@ TEST(failed_unmap_is_notified_as_mapped)
     assert_int_equal(mirror->came, 2);
     assert_int_equal(mirror->last.generation, generation);
     expect_true(mirror);
-    env_close(allocator);
-    free(mirror);
 }
 
 static void grow(struct mirror *mirror)
@@ -672,9 +608,8 @@ static void grow_when_told_next(struct mirror *mirror)
 }
 
 /* Pages are mapped in the segment during the notification that the rest of a block stays mapped. */
-TEST(growth_in_a_notification_is_counted)
+TEST_ON(growth_in_a_notification_is_counted, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
@@ -690,10 +625,8 @@ TEST(growth_in_a_notification_is_counted)
     assert_ok(xseg_sim_fault_set(0, NULL));
     assert_non_null(mirror->ptr);
     expect_true(mirror);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(0));
+    assert_int_equal(env_reserved(allocator), xseg_sim_used(0));
     env_free(allocator, mirror->ptr);
-    env_close(allocator);
-    free(mirror);
 }
 
 static void begin_capture(struct mirror *mirror)
@@ -705,20 +638,18 @@ TEST(capture_during_a_notification_stops_a_trim)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
-    struct xseg_trim_result done = {sizeof(done)};
 
     mirror->pool = env_pool(allocator);
     mirror->stream = env_stream();
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     mirror->act = begin_capture;
-    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    const struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_capture, 60 * MIB);
     assert_int_equal(mirror->came, 2);
     expect_true(mirror);
     env_capture_end(mirror->pool, mirror->stream);
     env_close(allocator, mirror->stream);
-    free(mirror);
 }
 
 /* Frees a block in a capture that it begins, when first told that memory leaves. */
@@ -740,16 +671,12 @@ TEST(capture_during_a_notification_stops_the_fallback_chain)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True,hard_limit_mb:70");
     struct mirror mirror = {.allocator = allocator, .pool = env_pool(allocator)};
-    struct xseg_observer observer = {sizeof(observer), .context = &mirror,
-                                     .on_unmap = free_in_a_capture};
     const xseg_stream side = env_stream();
-    void *ptr = NULL;
-    uint64_t id = 0;
 
     mirror.stream = env_stream();
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    (void)env_observe(allocator, .context = &mirror, .on_unmap = free_in_a_capture);
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
-    assert_int_equal(xseg_alloc(allocator, 0, 50 * MIB, side, &ptr), XSEG_ERR_LIMIT);
+    assert_int_equal(env_try_alloc(allocator, 50 * MIB, side), XSEG_ERR_LIMIT);
     assert_true(mirror.left > 0);
     assert_int_equal(env_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING_FREE);
     env_capture_end(mirror.pool, mirror.stream);
@@ -762,9 +689,8 @@ static void queue_work(struct mirror *mirror)
     env_launch(mirror->allocator, mirror->stream, mirror->ptr);
 }
 
-TEST(pauses_are_notified)
+TEST_ON(pauses_are_notified, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
 
     mirror->pool = env_pool(allocator);
@@ -779,14 +705,12 @@ TEST(pauses_are_notified)
     expect_true(mirror);
     /* Work queued during the call blocks the release, and the same memory is reported again. */
     mirror->act = queue_work;
-    env_expect_error(xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "work");
+    assert_error(xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL), BUSY, "work");
     assert_int_equal(mirror->left, 2);
     assert_int_equal(mirror->came, 3);
     expect_true(mirror);
     xseg_sim_finish_all();
     env_free(allocator, mirror->ptr);
-    env_close(allocator);
-    free(mirror);
 }
 
 static uint64_t next(uint64_t *seed)
@@ -805,12 +729,10 @@ TEST(the_mirror_is_always_true)
          "garbage_collection_threshold:0.6")};
 
     for (unsigned c = 0; c < COUNT_OF(config); c++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
         void *block[24] = {NULL};
         uint64_t seed = 7 + c;
 
-        settings.memory_bytes = 600 * MIB;
-        struct xseg_allocator *allocator = env_open_on(&settings, config[c]);
+        struct xseg_allocator *allocator = env_open_sim(config[c], .memory_bytes = 600 * MIB);
         struct mirror *mirror = observe_mappings(allocator);
         const xseg_stream stream[2] = {NULL, env_stream()};
         mirror->pool = env_pool(allocator);
@@ -843,10 +765,7 @@ TEST(the_mirror_is_always_true)
         expect_true(mirror);
         assert_true(mirror->left > 10);
         (void)!xseg_pool_resume(mirror->pool);
-        for (unsigned i = 0; i < COUNT_OF(block); i++)
-            if (block[i] != NULL)
-                env_free(allocator, block[i]);
+        env_free_all(allocator, block, sizeof(block));
         env_close(allocator, stream[1]);
-        free(mirror);
     }
 }

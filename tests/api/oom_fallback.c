@@ -6,9 +6,8 @@
 #include "tests/support/env.h"
 
 /* The example E10: all that is free belongs to another stream.  Its pages move; nothing is flushed. */
-TEST(idle_pages_of_another_stream_move)
+TEST_ON(idle_pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, stream);
 
@@ -23,13 +22,11 @@ TEST(idle_pages_of_another_stream_move)
     /* Three full pages moved, the other seven are where they were. */
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
 /* A busy stream is awaited only if the memory of idle streams is insufficient. */
-TEST(idle_streams_are_reclaimed_first)
+TEST_ON(idle_streams_are_reclaimed_first, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream busy = env_stream(), idle = env_stream();
     void *of_busy = env_alloc(allocator, 100 * MIB, busy);
     void *of_idle = env_alloc(allocator, 100 * MIB, idle);
@@ -42,13 +39,11 @@ TEST(idle_streams_are_reclaimed_first)
     assert_true(xseg_sim_calls("cuStreamSynchronize") > 0);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, first, second);
-    env_close(allocator, busy, idle);
 }
 
 /* The last pages are small: exactly what is missing, and both pools can use them. */
-TEST(the_last_pages_are_small)
+TEST_ON(growth_ends_with_small_pages, env_open_mib(48, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(48, "expandable_segments:True");
     void *large = env_alloc(allocator, 39 * MIB, NULL), *small[2];
 
     assert_int_equal(env_reserved(allocator), 40 * MIB);
@@ -63,35 +58,28 @@ TEST(the_last_pages_are_small)
     for (unsigned i = 0; i < COUNT_OF(others); i++)
         others[i] = env_alloc(allocator, 1 * MIB, NULL);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
-    for (unsigned i = 0; i < COUNT_OF(others); i++)
-        env_free(allocator, others[i]);
+    env_free_all(allocator, others, sizeof(others));
     env_free(allocator, small[0], small[1], large);
-    env_close(allocator);
 }
 
-TEST(insufficient_idle_memory_is_not_remapped)
+TEST_ON(insufficient_idle_memory_is_not_remapped, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
-    void *live = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
+    void *live = env_alloc(allocator, 100 * MIB, NULL);
 
     void *idle = env_alloc(allocator, 60 * MIB, stream);
     env_free(allocator, idle);
     const uint64_t unmapped = xseg_sim_calls("cuMemUnmap");
-    env_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0");
+    assert_error(env_try_alloc(allocator, 150 * MIB, NULL), NO_MEMORY, "out of memory on device 0");
     /* Only the last step, which releases all idle memory, has unmapped. */
     assert_true(xseg_sim_calls("cuMemUnmap") - unmapped <= 1);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     env_free(allocator, live);
-    env_close(allocator, stream);
 }
 
-TEST(growth_after_a_flush_uses_the_cheapest_range)
+TEST_ON(growth_after_a_flush_uses_the_cheapest_range, env_open_mib(60, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(60, "expandable_segments:True");
-    struct xseg_trim_result done = {sizeof(done)};
     void *live[2];
 
     live[0] = env_alloc(allocator, 20 * MIB, NULL);
@@ -100,7 +88,7 @@ TEST(growth_after_a_flush_uses_the_cheapest_range)
     env_free(allocator, hole);
     /* The page stays with the driver until the flush, which then gets half of it. */
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
-    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    const struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.kept_failed, 20 * MIB);
     assert_ok(xseg_sim_set_external_memory(0, 10 * MIB));
     /* Behind the second block 5 MiB are cached. */
@@ -110,14 +98,11 @@ TEST(growth_after_a_flush_uses_the_cheapest_range)
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     env_free(allocator, ptr, live[0], live[1]);
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    env_close(allocator);
 }
 
 /* A wait fails and the wait of the flush succeeds: the request is served from the completed block. */
-TEST(blocks_completed_by_a_flush_are_searched)
+TEST_ON(blocks_completed_by_a_flush_are_searched, env_open_mib(20, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(20, "expandable_segments:True");
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     const xseg_stream side = env_stream();
     void *pending = env_alloc(allocator, 15 * MIB, NULL),
          *live = env_alloc(allocator, 5 * MIB, NULL);
@@ -126,40 +111,33 @@ TEST(blocks_completed_by_a_flush_are_searched)
     env_launch(allocator, side, pending);
     env_free(allocator, pending);
     /* An event that cannot be waited for is recorded again once. */
-    fault.call = "cuEventSynchronize";
-    fault.error = 999;
     for (unsigned i = 0; i < 2; i++) {
-        fault.nth = i + 1;
+        const struct xseg_sim_fault fault = {sizeof(fault), .call = "cuEventSynchronize",
+                                             .nth = i + 1, .error = 999};
+
         assert_ok(xseg_sim_fault_set(i, &fault));
     }
     assert_ptr_equal(env_alloc(allocator, 14 * MIB, NULL), pending);
     assert_int_equal(xseg_sim_fault_count(1), 1);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     env_free(allocator, pending, live);
-    env_close(allocator, side);
 }
 
 /* A graph may use the cached memory of a retained pool. */
-TEST(held_pools_are_left_alone)
+TEST_ON(retained_pools_keep_their_memory, env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
-    void *inside = NULL, *ptr = NULL;
     struct xseg_pool *pool = env_pool(allocator);
 
-    inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
+    void *inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
-    env_expect_error(xseg_alloc(allocator, 0, 40 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0");
+    assert_error(env_try_alloc(allocator, 40 * MIB, NULL), NO_MEMORY, "out of memory on device 0");
     assert_int_equal(env_block(allocator, inside).state, XSEG_BLOCK_CACHED);
     assert_ok(xseg_pool_release(pool));
-    ptr = env_alloc(allocator, 40 * MIB, NULL);
-    env_free(allocator, ptr);
-    env_close(allocator);
+    env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
 }
 
-TEST(full_page_is_replaced_by_small_pages)
+TEST_ON(full_page_is_replaced_by_small_pages, env_open_mib(40, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(40, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *small[3];
 
@@ -167,17 +145,14 @@ TEST(full_page_is_replaced_by_small_pages)
     for (unsigned i = 0; i < COUNT_OF(small); i++)
         small[i] = env_alloc(allocator, 1 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemRelease") - 2, 1); /* two were the trial's */
-    for (unsigned i = 0; i < COUNT_OF(small); i++)
-        env_free(allocator, small[i]);
-    env_close(allocator, stream);
+    env_free_all(allocator, small, sizeof(small));
 }
 
 /* PyTorch #123548: a small block at the fence, blocks above max_split_size_mb, many cycles. */
-TEST(large_blocks_are_used_again_and_again)
+TEST_ON(large_blocks_do_not_fragment_the_device,
+        env_open_mib(
+            6000, "expandable_segments:True,max_split_size_mb:128,per_process_memory_fraction:0.1"))
 {
-    struct xseg_allocator *allocator = env_open_mib(
-        6000, "expandable_segments:True,max_split_size_mb:128,per_process_memory_fraction:0.1");
-
     assert_int_equal(env_stats(allocator).limit_bytes, 600 * MIB);
     for (unsigned cycle = 0; cycle < 100; cycle++) {
         void *large = env_alloc(allocator, (200 + cycle) * MIB, NULL);
@@ -189,14 +164,12 @@ TEST(large_blocks_are_used_again_and_again)
     }
     assert_int_equal(env_stats(allocator).num_ooms, 0);
     assert_true(env_reserved(allocator) <= 600 * MIB);
-    env_close(allocator);
 }
 
-TEST(garbage_collection_releases_old_blocks)
-{
-    struct xseg_allocator *allocator =
+TEST_ON(garbage_collection_releases_old_blocks,
         env_open_mib(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
-                           "garbage_collection_threshold:0.5");
+                           "garbage_collection_threshold:0.5"))
+{
     void *old = env_alloc(allocator, 60 * MIB, NULL), *young = env_alloc(allocator, 70 * MIB, NULL);
     void *ptr;
 
@@ -211,18 +184,16 @@ TEST(garbage_collection_releases_old_blocks)
     void *more = env_alloc(allocator, 90 * MIB, NULL);
     /* 60 + 70 + 76 + 80 MiB were above 250: the old one went, the young ones did not. */
     assert_int_equal(env_stats(allocator).num_device_free, 1);
-    env_expect_error(xseg_free(allocator, old), XSEG_ERR_NOT_ALLOCATED, "");
+    assert_error(xseg_free(allocator, old), NOT_ALLOCATED, "");
     assert_int_equal(env_block(allocator, young).state, XSEG_BLOCK_CACHED);
     env_free(allocator, ptr, more);
-    env_close(allocator);
 }
 
 /* A request is one tick of the clock that garbage ages by, also when it has to grow. */
-TEST(garbage_ages_by_requests)
-{
-    struct xseg_allocator *allocator =
+TEST_ON(garbage_ages_by_requests,
         env_open_mib(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
-                           "garbage_collection_threshold:0.8");
+                           "garbage_collection_threshold:0.8"))
+{
     void *ptr[4], *live[3];
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
@@ -236,9 +207,7 @@ TEST(garbage_ages_by_requests)
     /* Ages 4, 2, 1, 1: the first two are no younger than the average. */
     live[2] = env_alloc(allocator, 100 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), (64 + 66 + 80 + 90 + 100) * MIB);
-    for (unsigned i = 0; i < COUNT_OF(live); i++)
-        env_free(allocator, live[i]);
-    env_close(allocator);
+    env_free_all(allocator, live, sizeof(live));
 }
 
 /* The average age is a fraction.  Sizes and result are those of PyTorch. */
@@ -268,22 +237,19 @@ TEST(garbage_age_threshold_is_a_fraction)
         }
     }
     assert_int_equal(env_reserved(allocator), 1788870656);
-    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        if (ptr[i] != NULL)
-            env_free(allocator, ptr[i]);
+    env_free_all(allocator, ptr, sizeof(ptr));
     env_close(allocator, stream[1], stream[2]);
 }
 
 /* Many pools, each with a small and a large segment: their ranges get shorter, all of them work. */
-TEST(six_hundred_segments_fit)
+TEST_ON(many_segments_share_the_address_space, env_open(NULL))
 {
     enum { POOLS = 300 };
-    struct xseg_allocator *allocator = env_open(NULL);
     static struct xseg_pool *pool[POOLS];
     static void *ptr[POOLS][3];
 
     for (unsigned i = 0; i < POOLS; i++) {
-        assert_ok(xseg_pool_create(allocator, 0, NULL, &pool[i]));
+        pool[i] = env_pool(allocator);
         ptr[i][0] = env_alloc_in(allocator, pool[i], 1000, NULL);
         ptr[i][1] = env_alloc_in(allocator, pool[i], 5 * MIB, NULL);
     }
@@ -295,11 +261,10 @@ TEST(six_hundred_segments_fit)
         env_free(allocator, ptr[i][0], ptr[i][1]);
         assert_ok(xseg_pool_release(pool[i]));
     }
-    env_close(allocator);
 }
 
 /* Ranges are as long as asked for, and longer for a request that would not fit; others follow. */
-TEST(ranges_may_be_shorter)
+TEST(reserved_ranges_follow_the_key)
 {
     static const char *const config[] = {"expandable_segments_reserve:2G",
                                          "expandable_segments_reserve:0.025"};
@@ -315,34 +280,26 @@ TEST(ranges_may_be_shorter)
                              env_block(allocator, ptr[0]).segment_base);
         ptr[2] = env_alloc(allocator, 5 * GIB, NULL);
         assert_int_equal(env_block(allocator, ptr[2]).segment_bytes / MIB, 5120);
-        for (unsigned j = 0; j < COUNT_OF(ptr); j++)
-            env_free(allocator, ptr[j]);
+        env_free_all(allocator, ptr, sizeof(ptr));
         env_close(allocator);
     }
 }
 
 /* A driver that has few addresses gets by with short ranges. */
-TEST(few_addresses_are_enough)
+TEST_ON(few_addresses_are_enough, env_open_sim(NULL, .address_bytes = 6 * GIB))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 6 * GIB};
-    void *ptr = NULL;
-
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     void *small = env_alloc(allocator, 1000, NULL);
     void *large = env_alloc(allocator, 2 * GIB, NULL);
     assert_true(env_stats(allocator).address_bytes <= 6 * GIB);
-    env_expect_error(xseg_alloc(allocator, 0, 5 * GIB, NULL, &ptr), XSEG_ERR_NO_ADDRESSES,
-                     "cuMemAddressReserve");
+    assert_error(env_try_alloc(allocator, 5 * GIB, NULL), NO_ADDRESSES, "cuMemAddressReserve");
     env_free(allocator, small, large);
-    env_close(allocator);
 }
 
 /* After the first low memory, events are queried on every miss whose block fits. */
-TEST(events_are_queried_only_if_it_helps)
+TEST_ON(events_are_queried_only_if_it_helps, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream side = env_stream(), own = env_stream();
-    void *pending = env_alloc(allocator, 30 * MIB, side), *ptr = NULL;
+    void *pending = env_alloc(allocator, 30 * MIB, side);
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, own));
     assert_ok(xseg_record_stream(allocator, pending, own));
@@ -351,7 +308,7 @@ TEST(events_are_queried_only_if_it_helps)
     uint64_t asked = xseg_sim_calls("cuEventQuery");
     env_free(allocator, env_alloc(allocator, 5 * MIB, own));
     assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, 1);
-    ptr = env_alloc(allocator, 150 * MIB, own);
+    void *ptr = env_alloc(allocator, 150 * MIB, own);
     env_free(allocator, ptr);
     assert_ok(xseg_record_stream(allocator, pending = env_alloc(allocator, 30 * MIB, side), own));
     assert_ok(xseg_sim_launch(own, UINT64_MAX));
@@ -369,7 +326,6 @@ TEST(events_are_queried_only_if_it_helps)
     ptr = env_alloc(allocator, 2 * MIB, side);
     assert_int_not_equal(env_block(allocator, pending).state, XSEG_BLOCK_PENDING_FREE);
     env_free(allocator, ptr);
-    env_close(allocator, side, own);
 }
 
 static void keep_line(void *context, enum xseg_log_level level, const char *line)
@@ -383,16 +339,13 @@ static void keep_line(void *context, enum xseg_log_level level, const char *line
 /* Without addresses for a segment, classic ones take just what they need; that is said once. */
 TEST(segments_are_classic_without_addresses)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 2 * GIB};
-    struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
+    const struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 2 * GIB};
     char lines[1024] = "";
-    void *none = NULL;
 
     assert_ok(xseg_sim_reset(&settings));
-    options.driver = env_driver();
-    options.log = keep_line;
-    options.log_context = lines;
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line,
+                                   .log_context = lines};
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     void *large = env_alloc(allocator, 5 * MIB, NULL);
     assert_true(env_block(allocator, large).is_expandable);
@@ -407,37 +360,31 @@ TEST(segments_are_classic_without_addresses)
     assert_true(env_block(allocator, other).is_expandable);
     assert_int_equal(strlen(lines), said);
     /* A request larger than every range fails without memory pressure. */
-    env_expect_error(xseg_alloc(allocator, 0, 2 * GIB, NULL, &none), XSEG_ERR_NO_ADDRESSES, "");
+    assert_error(env_try_alloc(allocator, 2 * GIB, NULL), NO_ADDRESSES, "");
     env_free(allocator, ptr, other, small, large);
     env_close(allocator);
 }
 
-TEST(failed_growth_keeps_its_addresses)
+TEST_ON(failed_growth_keeps_its_addresses, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
-    void *ptr = NULL;
-
     (void)env_stats(allocator);
     assert_ok(xseg_sim_set_external_memory(0, 200 * MIB));
-    env_expect_error(xseg_alloc(allocator, 0, 50 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
-    assert_null(ptr);
+    assert_error(env_try_alloc(allocator, 50 * MIB, NULL), NO_MEMORY, "");
     const uint64_t addresses = env_stats(allocator).address_bytes;
     assert_int_not_equal(addresses, 0);
     assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_ok(xseg_sim_set_external_memory(0, 0));
     const uint64_t reserves = xseg_sim_calls("cuMemAddressReserve");
-    ptr = env_alloc(allocator, 50 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 50 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), reserves);
     assert_int_equal(env_stats(allocator).address_bytes, addresses);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* page_size:small has no page of 20 MiB, so a request takes what it needs, to 2 MiB, at any time. */
-TEST(all_pages_may_be_small)
+TEST_ON(all_pages_may_be_small, env_open_mib(200, "page_size:small"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "page_size:small");
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
     assert_int_equal(env_reserved(allocator), 6 * MIB);
@@ -448,27 +395,23 @@ TEST(all_pages_may_be_small)
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 42 * MIB);
     env_free(allocator, more);
-    env_close(allocator);
 }
 
 /* With the key a growth past the device is refused at once; what is cached is served. */
-TEST(a_growth_past_the_device_is_rejected)
+TEST_ON(a_growth_past_the_device_is_rejected,
+        env_open_mib(100, "expandable_segments:True,throw_on_cudamalloc_oom:True"))
 {
-    struct xseg_allocator *allocator =
-        env_open_mib(100, "expandable_segments:True,throw_on_cudamalloc_oom:True");
-    void *idle = env_alloc(allocator, 60 * MIB, NULL), *ptr = NULL;
+    void *idle = env_alloc(allocator, 60 * MIB, NULL);
 
     env_free(allocator, idle);
     const uint64_t calls = xseg_sim_calls("cuMemUnmap");
-    env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0");
+    assert_error(env_try_alloc(allocator, 120 * MIB, NULL), NO_MEMORY, "out of memory on device 0");
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls);
     assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     assert_ptr_equal(env_alloc(allocator, 60 * MIB, NULL), idle);
     env_free(allocator, idle);
-    env_close(allocator);
 }
 
 /* The fraction of rejections is that of the configuration, or of xseg_limits_set(); a limit below it refuses first. */
@@ -484,10 +427,9 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
         struct xseg_allocator *allocator = env_open_mib(200, config);
         struct xseg_scope where = {sizeof(where), .device = 0};
         struct xseg_limits limits = XSEG_LIMITS_INIT;
-        void *ptr = NULL;
 
-        env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                         "per_process_memory_fraction");
+        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
+                     "per_process_memory_fraction");
         assert_int_equal(env_stats(allocator).num_ooms, 1);
         assert_int_equal(env_stats(allocator).num_oom_rejections, 0);
         /* Without the limit the fraction of rejections is still that of the configuration. */
@@ -495,9 +437,9 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
         assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
         limits.fraction = 1;
         assert_ok(xseg_limits_set(allocator, &where, &limits));
-        env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                         "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
-                         "requested, limit 0.5 of the device");
+        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
+                     "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                     "requested, limit 0.5 of the device");
         assert_int_equal(env_stats(allocator).num_ooms, 1);
         assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
         assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
@@ -509,34 +451,30 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
         assert_ok(xseg_limits_set(allocator, &where, &limits));
         env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
         env_empty_cache(allocator);
-        env_expect_error(xseg_alloc(allocator, 0, 120 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                         "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
-                         "requested, limit 0 of the device");
+        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
+                     "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                     "requested, limit 0 of the device");
         assert_ok(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"));
         env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
         limits.rejection_fraction = 1.5;
-        env_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_ARGUMENT,
-                         "rejection_fraction is out of range, 1.5; ");
+        assert_error(xseg_limits_set(allocator, &where, &limits), ARGUMENT,
+                     "rejection_fraction is out of range, 1.5; ");
         env_close(allocator);
     }
 }
 
-TEST(oom_error_lists_the_memory_by_use)
+TEST_ON(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
-    void *live = env_alloc(allocator, 50 * MIB, NULL), *inside = NULL, *ptr = NULL;
+    void *live = env_alloc(allocator, 50 * MIB, NULL);
     const char *const word[] = {"100.00 MiB requested", "50.00 MiB allocated",
                                 "120.00 MiB cached by private pools", "10.00 MiB fragmented",
                                 "release unused private pools"};
     struct xseg_pool *pool = env_pool(allocator);
 
-    inside = env_alloc_in(allocator, pool, 120 * MIB, NULL);
-    env_free(allocator, inside);
+    env_free(allocator, env_alloc_in(allocator, pool, 120 * MIB, NULL));
     for (unsigned i = 0; i < COUNT_OF(word); i++)
-        env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                         word[i]);
+        assert_error(env_try_alloc(allocator, 100 * MIB, NULL), NO_MEMORY, word[i]);
     env_free(allocator, live);
-    env_close(allocator);
 }
 
 /* Two pages of 20 MiB, each with 11 MiB cached beside a live block: on small pages 20 of the 22 can move. */
@@ -553,12 +491,10 @@ TEST(oom_error_recommends_small_pages)
         env_free(allocator, block[0], block[2]);
         const xseg_status status = xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr);
         if (i == 0)
-            env_expect_error(status, XSEG_ERR_NO_MEMORY, "page_size:small");
+            assert_error(status, NO_MEMORY, "page_size:small");
         else
             assert_ok(status);
-        if (ptr != NULL)
-            env_free(allocator, ptr);
-        env_free(allocator, block[1], block[3]);
+        env_free(allocator, ptr, block[1], block[3]);
         env_close(allocator);
     }
 }
@@ -606,9 +542,8 @@ static void expect_no_wait(struct xseg_allocator *allocator, const struct traces
  * Completed events: an event completes between the poll at the start of the allocation and the failure.  Growth
  * creates pages until another process's memory stops it.
  */
-TEST(step_polls_completed_events)
+TEST_ON(step_polls_completed_events, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 100 * MIB, NULL);
 
@@ -626,7 +561,6 @@ TEST(step_polls_completed_events)
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     env_free(allocator, again);
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    env_close(allocator, stream);
 }
 
 static bool free_one(void *context, const struct xseg_oom_info *oom)
@@ -639,31 +573,25 @@ static bool free_one(void *context, const struct xseg_oom_info *oom)
 }
 
 /* Observers: only the callback can free enough memory. */
-TEST(step_uses_memory_freed_by_an_observer)
+TEST_ON(step_uses_memory_freed_by_an_observer, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
-    struct xseg_observer observer = {sizeof(observer), .on_low_memory = free_one};
     void *block[2] = {allocator, env_alloc(allocator, 200 * MIB, NULL)};
-    uint64_t id = 0;
 
-    observer.context = block;
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    (void)env_observe(allocator, .on_low_memory = free_one, .context = block);
     const struct traces before = look(allocator);
     void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_ptr_equal(ptr, block[1]);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /*
  * Idle pages of the same pool's other segments.  The range of 240 MiB has 60 left at its end,
  * so the request gets another one; its pages come from the idle 60 MiB at the start of the first.
  */
-TEST(pages_of_another_segment_move)
+TEST_ON(pages_of_another_segment_move, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
     void *live = env_alloc(allocator, 120 * MIB, NULL);
 
@@ -679,13 +607,11 @@ TEST(pages_of_another_segment_move)
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_int_equal(env_block(allocator, live).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, ptr, live);
-    env_close(allocator);
 }
 
 /* The arena's own idle pages go before those of another stream. */
-TEST(own_pages_go_first)
+TEST_ON(own_idle_pages_are_remapped_first, env_open_mib(240, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(240, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *other = env_alloc(allocator, 60 * MIB, stream);
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
@@ -698,13 +624,11 @@ TEST(own_pages_go_first)
     /* Of the 100 MiB 60 were the arena's own. */
     assert_int_equal(env_block(allocator, other).segment_mapped, 20 * MIB);
     env_free(allocator, ptr, live);
-    env_close(allocator, stream);
 }
 
 /* Idle pages of another stream: moved, not released and made anew; no more than is needed. */
-TEST(pages_of_another_stream_move)
+TEST_ON(pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, stream);
 
@@ -716,13 +640,11 @@ TEST(pages_of_another_stream_move)
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
     assert_int_equal(env_block(allocator, ptr).segment_mapped, 60 * MIB);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
 /* Remapping on three streams in turn. */
-TEST(a_full_device_creates_nothing)
+TEST_ON(a_full_device_creates_nothing, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream[] = {NULL, env_stream(), env_stream()};
 
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
@@ -738,20 +660,17 @@ TEST(a_full_device_creates_nothing)
     assert_int_equal(xseg_sim_calls("cuMemCreate"), before.creates);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
     assert_true(xseg_sim_calls("cuMemUnmap") > before.unmaps);
-    env_close(allocator, stream[1], stream[2]);
 }
 
 /* From a released private pool, and from a small arena to a large one. */
-TEST(pages_of_other_pools_move)
+TEST_ON(pages_of_other_pools_move, env_open_mib(40, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(40, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     void *small[20];
 
     for (unsigned i = 0; i < COUNT_OF(small); i++)
         small[i] = env_alloc_in(allocator, pool, MIB, NULL);
-    for (unsigned i = 0; i < COUNT_OF(small); i++)
-        env_free(allocator, small[i]);
+    env_free_all(allocator, small, sizeof(small));
     assert_ok(xseg_pool_release(pool));
     const struct traces before = look(allocator);
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
@@ -759,13 +678,11 @@ TEST(pages_of_other_pools_move)
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
     assert_true(env_reserved(allocator) <= 40 * MIB);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* Waiting for the stream of idle pages: they are all on one that works. */
-TEST(a_busy_stream_is_waited_for)
+TEST_ON(a_busy_stream_is_waited_for, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, stream);
 
@@ -777,17 +694,13 @@ TEST(a_busy_stream_is_waited_for)
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize") - before.stream_waits, 1);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), before.creates);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
-TEST(step_allocates_from_a_fallback_pool)
+TEST_ON(step_allocates_from_a_fallback_pool, env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
-    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-    void *inside = NULL;
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
 
-    inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
+    void *inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
     const struct traces before = look(allocator);
     void *ptr = env_alloc(allocator, 60 * MIB, NULL);
@@ -796,13 +709,11 @@ TEST(step_allocates_from_a_fallback_pool)
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* Waiting serves the request from the cache, without unmapping. */
-TEST(pending_frees_are_waited_for)
+TEST_ON(pending_frees_are_waited_for, env_open_mib(200, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:True");
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, NULL);
 
@@ -816,14 +727,12 @@ TEST(pending_frees_are_waited_for)
     assert_int_equal(xseg_sim_calls("cuEventSynchronize") - before.event_waits, 1);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     env_free(allocator, again);
-    env_close(allocator, stream);
 }
 
 /* Oversize segments: one classic segment of max_split_size_mb or more is released; the other stays. */
-TEST(step_releases_one_oversize_segment)
+TEST_ON(step_releases_one_oversize_segment,
+        env_open_mib(200, "expandable_segments:False,max_split_size_mb:40"))
 {
-    struct xseg_allocator *allocator =
-        env_open_mib(200, "expandable_segments:False,max_split_size_mb:40");
     void *large = env_alloc(allocator, 110 * MIB, NULL);
     void *small = env_alloc(allocator, 80 * MIB, NULL);
 
@@ -836,64 +745,51 @@ TEST(step_releases_one_oversize_segment)
     assert_int_equal(env_block(allocator, large).state, XSEG_BLOCK_CACHED);
     assert_int_equal(env_reserved(allocator), 160 * MIB);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* Flush: classic segments of other sizes go all together, and that is a retry, as PyTorch counts. */
-TEST(step_releases_all_idle_memory)
+TEST_ON(step_releases_all_idle_memory, env_open_mib(200, "expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:False");
     void *ptr[4];
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
         ptr[i] = env_alloc(allocator, 50 * MIB, NULL);
-    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        env_free(allocator, ptr[i]);
+    env_free_all(allocator, ptr, sizeof(ptr));
     ptr[0] = env_alloc(allocator, 120 * MIB, NULL);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(env_stats(allocator).num_sync_all_streams, 1);
     assert_int_equal(xseg_sim_calls("cuMemFree"), 4);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     env_free(allocator, ptr[0]);
-    env_close(allocator);
-}
-
-/* End a capture that allocated a block, and close. */
-static void end_capture(struct xseg_allocator *allocator, struct xseg_pool *pool,
-                        xseg_stream stream, void *ptr)
-{
-    env_capture_end(pool, stream);
-    env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream);
 }
 
 /* During a capture: small pages where no full one fits, and nothing is taken or waited for. */
-TEST(a_capture_gets_what_the_device_has)
+TEST_ON(capture_allocates_without_reclaim, env_open_mib(70, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(70, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *idle = env_alloc(allocator, 40 * MIB, NULL), *none = NULL;
+    void *idle = env_alloc(allocator, 40 * MIB, NULL);
 
     env_free(allocator, idle);
     env_capture_begin(pool, stream);
     const struct traces before = look(allocator);
     void *ptr = env_alloc(allocator, 25 * MIB, stream);
     assert_int_equal(env_reserved(allocator), 66 * MIB);
-    assert_int_equal(xseg_alloc(allocator, 0, 30 * MIB, stream, &none), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 30 * MIB, stream), XSEG_ERR_NO_MEMORY);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     assert_int_equal(env_block(allocator, idle).state, XSEG_BLOCK_CACHED);
-    end_capture(allocator, pool, stream, ptr);
+    env_capture_end(pool, stream);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
 }
 
 /* After memory pressure idle memory is released before a capture begins, since the capture cannot reclaim it. */
-TEST(a_capture_finds_room)
+TEST_ON(capture_begins_after_a_trim_under_memory_pressure,
+        env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *idle = env_alloc(allocator, 60 * MIB, NULL), *none = NULL;
+    void *idle = env_alloc(allocator, 60 * MIB, NULL);
 
     /* While memory lasts, nothing goes, and nothing is waited for. */
     env_free(allocator, idle);
@@ -903,24 +799,25 @@ TEST(a_capture_finds_room)
     env_capture_end(pool, stream);
     assert_int_equal(env_reserved(allocator), 60 * MIB);
     idle = env_alloc(allocator, 60 * MIB, NULL);
-    assert_int_equal(xseg_alloc(allocator, 0, 70 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 70 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     env_free(allocator, idle);
     env_capture_begin(pool, stream);
     assert_int_equal(env_reserved(allocator), 0);
     void *ptr = env_alloc(allocator, 90 * MIB, stream);
-    end_capture(allocator, pool, stream, ptr);
+    env_capture_end(pool, stream);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
 }
 
 /* Before a capture, cached memory of busy streams and pending blocks are awaited, since the capture cannot wait. */
-TEST(a_capture_waits_for_room)
+TEST_ON(capture_begins_after_pending_frees_complete, env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(100, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream busy = env_stream(), stream = env_stream();
-    void *cached = env_alloc(allocator, 40 * MIB, busy), *none = NULL;
+    void *cached = env_alloc(allocator, 40 * MIB, busy);
     void *pending = env_alloc(allocator, 40 * MIB, NULL);
 
-    assert_int_equal(xseg_alloc(allocator, 0, 70 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 70 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_ok(xseg_record_stream(allocator, pending, busy));
     assert_ok(xseg_sim_launch_on(busy, 1000000, (uintptr_t)cached, 40 * MIB));
     assert_ok(xseg_sim_launch_on(busy, 1000000, (uintptr_t)pending, 40 * MIB));
@@ -931,15 +828,13 @@ TEST(a_capture_waits_for_room)
     env_capture_end(pool, stream);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream, busy);
 }
 
 /* The example E11: the increment in pages is what a limit counts. */
-TEST(a_limit_counts_the_pages)
+TEST_ON(a_limit_counts_the_pages,
+        env_open_mib(1000, "expandable_segments:True,per_process_memory_fraction:0.12"))
 {
-    struct xseg_allocator *allocator =
-        env_open_mib(1000, "expandable_segments:True,per_process_memory_fraction:0.12");
-    void *first = env_alloc(allocator, 85 * MIB, NULL), *none = NULL;
+    void *first = env_alloc(allocator, 85 * MIB, NULL);
 
     /* 100 MiB are mapped, of which 15 are the free tail; PyTorch refuses 100 + 30 > 120. */
     assert_int_equal(env_reserved(allocator), 100 * MIB);
@@ -952,11 +847,9 @@ TEST(a_limit_counts_the_pages)
      * here; small ones do for 30 MiB, and for no more. */
     assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.13"));
     first = env_alloc(allocator, 100 * MIB, NULL);
-    env_expect_error(xseg_alloc(allocator, 0, 31 * MIB, NULL, &none), XSEG_ERR_LIMIT,
-                     "per_process_memory_fraction");
+    assert_error(env_try_alloc(allocator, 31 * MIB, NULL), LIMIT, "per_process_memory_fraction");
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     second = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 130 * MIB);
     env_free(allocator, second, first);
-    env_close(allocator);
 }

@@ -96,43 +96,34 @@ static void expect_figures_agree(const char *text, double total)
 }
 
 /* 81 GiB of an empty device with 80. */
-TEST(an_empty_device_is_free)
+TEST_ON(an_empty_device_is_free, env_open_mib(81920, NULL))
 {
-    struct xseg_allocator *allocator = env_open_mib(81920, NULL);
-    void *ptr = NULL;
-
-    const char *text =
-        error_message(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    const char *text = error_message(env_try_alloc(allocator, 81 * GIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_string_equal(
         text, "out of memory on device 0, 82944.00 MiB requested; 82944.00 MiB needed from "
               "the driver, 81920.00 MiB of 81920.00 MiB free, 0.00 MiB used by this "
               "allocator");
-    env_close(allocator);
 }
 
-TEST(error_has_the_requested_and_the_mapped_size)
+TEST_ON(error_has_the_requested_and_the_mapped_size, env_open_mib(20, NULL))
 {
-    struct xseg_allocator *allocator = env_open_mib(20, NULL);
-    void *all = env_alloc(allocator, 20 * MIB, NULL), *ptr = NULL;
+    void *all = env_alloc(allocator, 20 * MIB, NULL);
 
-    expect_start(error_message(xseg_alloc(allocator, 0, 700, NULL, &ptr), XSEG_ERR_NO_MEMORY),
+    expect_start(error_message(env_try_alloc(allocator, 700, NULL), XSEG_ERR_NO_MEMORY),
                  "out of memory on device 0, 700 bytes requested; 2.00 MiB needed from the driver, "
                  "0.00 MiB of 20.00");
-    expect_start(
-        error_message(xseg_alloc(allocator, 0, 3 * MIB / 2, NULL, &ptr), XSEG_ERR_NO_MEMORY),
-        "out of memory on device 0, 1.50 MiB requested; 2.00 MiB needed from the driver, "
-        "0.00 MiB of 20.00");
+    expect_start(error_message(env_try_alloc(allocator, 3 * MIB / 2, NULL), XSEG_ERR_NO_MEMORY),
+                 "out of memory on device 0, 1.50 MiB requested; 2.00 MiB needed from the driver, "
+                 "0.00 MiB of 20.00");
     env_free(allocator, all);
-    env_close(allocator);
 }
 
 /* Memory in every state that the message names. */
-TEST(figures_add_up)
+TEST_ON(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
 {
-    struct xseg_allocator *allocator = env_open_mib(400, "page_cache_mb:1000");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream other = env_stream();
-    void *live = env_alloc(allocator, 50 * MIB, NULL), *ptr = NULL;
+    void *live = env_alloc(allocator, 50 * MIB, NULL);
     void *small = env_alloc(allocator, 1000, NULL);
 
     xseg_sim_set_external_memory(0, 60 * MIB);
@@ -143,8 +134,7 @@ TEST(figures_add_up)
     void *pinned = env_alloc(allocator, 40 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned, 40 * MIB));
     env_free(allocator, pinned, pending);
-    const char *text =
-        error_message(xseg_alloc(allocator, 0, 300 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    const char *text = error_message(env_try_alloc(allocator, 300 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
     assert_true(figure(text, "used by others") == 60);
     const double held = figure(text, "cached by private pools");
@@ -158,12 +148,11 @@ TEST(figures_add_up)
     assert_ok(xseg_record_stream(allocator, pending, other));
     env_capture_begin(graph, stream);
     env_free(allocator, pending);
-    text = error_message(xseg_alloc(allocator, 0, 300 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY);
+    text = error_message(env_try_alloc(allocator, 300 * MIB, stream), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
     assert_true(figure(text, "pending free") >= 30);
     env_capture_end(graph, stream);
     env_free(allocator, small, live);
-    env_close(allocator, other, stream);
 }
 
 /* The driver fails although it reports enough free memory. */
@@ -176,7 +165,7 @@ TEST(error_has_the_driver_result)
         struct xseg_allocator *allocator = env_open_mib(1000, config[i]);
         struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
         char words[64];
-        void *ptr = env_alloc(allocator, 100, NULL), *none = NULL;
+        void *ptr = env_alloc(allocator, 100, NULL);
 
         /* If only page creation fails, segments become classic (api/vmm_fallback). */
         fault.every = 1;
@@ -185,7 +174,7 @@ TEST(error_has_the_driver_result)
             assert_ok(xseg_sim_fault_set(k, &fault));
         }
         const char *text =
-            error_message(xseg_alloc(allocator, 0, 100 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+            error_message(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_NO_MEMORY);
         (void)snprintf(words, sizeof(words), "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call[i]);
         if (strstr(text, words) == NULL)
             fail_msg("\"%s\" does not name %s", text, call[i]);
@@ -246,20 +235,16 @@ TEST(error_begins_with_the_limit_or_device)
     for (unsigned i = 0; i < COUNT_OF(row); i++) {
         /* Only the first case is short of device memory. */
         struct xseg_allocator *allocator = env_open_mib(200, row[i].config);
-        struct xseg_pool_options options = {sizeof(options)};
-        struct xseg_limits limits = XSEG_LIMITS_INIT;
-        struct xseg_scope where = {sizeof(where), .device = 0};
         struct xseg_pool *pool = NULL;
         void *ptr = NULL;
 
-        limits.hard_bytes = row[i].limit_mib * MIB;
         if (row[i].limit_mib != 0)
-            assert_ok(xseg_limits_set(allocator, &where, &limits));
-        options.limit_bytes = row[i].pool_mib * MIB;
+            env_limit(allocator, NULL, row[i].limit_mib * MIB);
+        struct xseg_pool_options options = {sizeof(options), .limit_bytes = row[i].pool_mib * MIB};
         if (row[i].own)
             options.memory = (struct xseg_pool_memory){alloc_nothing, free_memory, NULL};
         if (row[i].pool_mib != 0 || row[i].own)
-            assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+            pool = env_pool_with(allocator, &options);
         if (i == 0)
             xseg_sim_set_external_memory(0, 150 * MIB);
         const char *text =
@@ -271,29 +256,27 @@ TEST(error_begins_with_the_limit_or_device)
     }
 }
 
-TEST(resume_error_begins_with_the_limit_or_device)
+TEST_ON(resume_error_begins_with_the_limit_or_device, env_open_mib(200, NULL))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *inside = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     void *ptr = env_alloc(allocator, 120 * MIB, NULL);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0, 100.00 MiB requested; 120.00 MiB of 200.00 MiB "
-                     "used by this allocator; pool 1 is still paused, free memory and resume it "
-                     "again");
+    assert_error(xseg_pool_resume(pool), NO_MEMORY,
+                 "out of memory on device 0, 100.00 MiB requested; 120.00 MiB of 200.00 MiB "
+                 "used by this allocator; pool 1 is still paused, free memory and resume it "
+                 "again");
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:180"));
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "out of memory on device 0");
+    assert_error(xseg_pool_resume(pool), NO_MEMORY, "out of memory on device 0");
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:199"));
     env_free(allocator, ptr);
     ptr = env_alloc(allocator, 100 * MIB, NULL);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT,
-                     "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit "
-                     "199.00 MiB; 100.00 MiB of 200.00 MiB used by this allocator");
+    assert_error(xseg_pool_resume(pool), LIMIT,
+                 "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit "
+                 "199.00 MiB; 100.00 MiB of 200.00 MiB used by this allocator");
     env_free(allocator, ptr, inside);
     assert_ok(xseg_pool_resume(pool));
-    env_close(allocator);
 }
 
 /* --- Advice. --- */
@@ -317,9 +300,7 @@ static void end_play(struct play *play)
 {
     if (play->is_capturing)
         env_capture_end(play->pool, play->stream);
-    for (unsigned i = 0; i < play->blocks; i++)
-        if (play->block[i] != NULL)
-            env_free(play->allocator, play->block[i]);
+    env_free_all(play->allocator, play->block, sizeof(play->block));
     assert_ok(xseg_close(play->allocator));
     if (play->stream != NULL)
         env_stream_destroy(play->stream);
@@ -412,8 +393,7 @@ TEST(a_limit_is_not_raised_past_the_device)
         assert_int_not_equal(status, XSEG_OK);
         expect_no_advice(error_message(status, status));
         end_play(&play);
-        play = (struct play){0};
-        play.allocator = env_open_mib(200, config[i]);
+        play = (struct play){.allocator = env_open_mib(200, config[i])};
         keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
         xseg_sim_set_external_memory(0, 90 * MIB);
         const xseg_status again = ask(&play, NULL, 30 * MIB);
@@ -425,19 +405,13 @@ TEST(a_limit_is_not_raised_past_the_device)
 
 TEST(raising_what_xseg_limits_has_set_helps)
 {
-    struct play play = {0};
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct play play = {.allocator = env_open_mib(1000, NULL)};
 
-    play.allocator = env_open_mib(1000, NULL);
     keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
-    where.device = 0;
-    limits.hard_bytes = 120 * MIB;
-    assert_ok(xseg_limits_set(play.allocator, &where, &limits));
+    env_limit(play.allocator, NULL, 120 * MIB);
     const char *text = error_message(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
-    limits.hard_bytes =
-        (uint64_t)advised_value(text, "raise hard_bytes of xseg_limits_set() to ") * MIB;
-    assert_ok(xseg_limits_set(play.allocator, &where, &limits));
+    env_limit(play.allocator, NULL,
+              (uint64_t)advised_value(text, "raise hard_bytes of xseg_limits_set() to ") * MIB);
     assert_ok(ask(&play, NULL, 30 * MIB));
     end_play(&play);
 }
@@ -448,24 +422,18 @@ TEST(raising_the_limit_of_a_pool_helps)
     static const char *const config[] = {"hard_limit_mb:140", "hard_limit_mb:110"};
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct play play = {0};
-        struct xseg_pool_options options = {sizeof(options)};
-        struct xseg_limits limits = XSEG_LIMITS_INIT;
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct play play = {.allocator = env_open_mib(200, config[i])};
         char advised[64] = "";
 
-        play.allocator = env_open_mib(200, config[i]);
-        options.limit_bytes = 100 * MIB;
-        assert_ok(xseg_pool_create(play.allocator, 0, &options, &play.pool));
+        play.pool = env_pool_of(play.allocator, .limit_bytes = 100 * MIB);
         env_free(play.allocator, env_alloc(play.allocator, 20 * MIB, NULL));
         keep(&play, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
         const char *text = error_message(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
-        limits.hard_bytes = (uint64_t)advised_value(text, "raise limit_bytes of pool 1 to ") * MIB;
+        const double limit_mib = advised_value(text, "raise limit_bytes of pool 1 to ");
         assert_int_equal(strstr(text, "hard_limit_mb") != NULL, i == 1);
         if (i == 1)
             apply(text, "and hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
-        where.pool = play.pool;
-        assert_ok(xseg_limits_set(play.allocator, &where, &limits));
+        env_limit(play.allocator, play.pool, (uint64_t)limit_mib * MIB);
         if (i == 1) {
             assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
             assert_ok(xseg_config_set(play.allocator, advised));
@@ -480,13 +448,12 @@ TEST(ending_a_capture_helps)
     static const size_t wanted[] = {120 * MIB, 60 * MIB, 122 * MIB};
 
     for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
-        struct play play = {0};
-        void *pending, *idle;
+        struct play play = {.allocator = env_open_mib(200, NULL)};
+        void *pending;
 
-        play.allocator = env_open_mib(200, NULL);
         play.stream = env_stream();
         play.pool = env_pool(play.allocator);
-        idle = env_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
+        void *idle = env_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
         pending = env_alloc(play.allocator, 80 * MIB, NULL);
         assert_ok(xseg_record_stream(play.allocator, pending, play.stream));
         env_capture_begin(play.pool, play.stream);
@@ -515,10 +482,9 @@ TEST(releasing_pools_helps)
     static const char *const config[] = {NULL, "expandable_segments:False", "hard_limit_mb:190"};
 
     for (unsigned i = 0; i < 2 * COUNT_OF(config); i++) {
-        struct play play = {0};
+        struct play play = {.allocator = env_open_mib(200, config[i % COUNT_OF(config)])};
         const bool helps = i < COUNT_OF(config);
 
-        play.allocator = env_open_mib(200, config[i % COUNT_OF(config)]);
         play.pool = env_pool(play.allocator);
         keep(&play, env_alloc(play.allocator, helps ? 50 * MIB : 100 * MIB, NULL));
         env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
@@ -545,13 +511,11 @@ static xseg_status half_free_segments(struct play *play, size_t device_mib, cons
 
     play->allocator = env_open_mib(device_mib, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
-        void *whole = env_alloc(play->allocator, 90 * MIB, NULL);
-        env_free(play->allocator, whole);
+        env_free(play->allocator, env_alloc(play->allocator, 90 * MIB, NULL));
         idle[i] = env_alloc(play->allocator, 60 * MIB, NULL);
         keep(play, env_alloc(play->allocator, 30 * MIB, NULL));
     }
-    for (unsigned i = 0; i < COUNT_OF(idle); i++)
-        env_free(play->allocator, idle[i]);
+    env_free_all(play->allocator, idle, sizeof(idle));
     return ask(play, NULL, wanted);
 }
 
@@ -608,9 +572,8 @@ TEST(a_limit_does_not_hide_expandable_segments)
 
 TEST(a_limit_does_not_hide_pools_that_are_held)
 {
-    struct play play = {0};
+    struct play play = {.allocator = env_open_mib(1000, "hard_limit_mb:200")};
 
-    play.allocator = env_open_mib(1000, "hard_limit_mb:200");
     play.pool = env_pool(play.allocator);
     env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 120 * MIB, NULL));
     const char *text = error_message(ask(&play, NULL, 100 * MIB), XSEG_ERR_LIMIT);
@@ -628,13 +591,11 @@ static xseg_status small_pieces(struct play *play, const char *config, size_t wa
 
     play->allocator = env_open_mib(240, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
-        void *whole = env_alloc(play->allocator, 30 * MIB, NULL);
-        env_free(play->allocator, whole);
+        env_free(play->allocator, env_alloc(play->allocator, 30 * MIB, NULL));
         idle[i] = env_alloc(play->allocator, 24 * MIB, NULL);
         keep(play, env_alloc(play->allocator, 6 * MIB, NULL));
     }
-    for (unsigned i = 0; i < COUNT_OF(idle); i++)
-        env_free(play->allocator, idle[i]);
+    env_free_all(play->allocator, idle, sizeof(idle));
     return ask(play, NULL, wanted);
 }
 
@@ -671,8 +632,7 @@ static xseg_status shared_pages(struct play *play, const char *config, size_t wa
         idle[i] = env_alloc(play->allocator, 11 * MIB, NULL);
         keep(play, env_alloc(play->allocator, 9 * MIB, NULL));
     }
-    for (unsigned i = 0; i < COUNT_OF(idle); i++)
-        env_free(play->allocator, idle[i]);
+    env_free_all(play->allocator, idle, sizeof(idle));
     return ask(play, NULL, wanted);
 }
 

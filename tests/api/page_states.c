@@ -58,15 +58,23 @@ struct env;
 struct state {
     const char *name;
     enum class now, after;
-    bool is_held, is_block;
     enum event on; /* in which callback the call is made */
     void (*prepare)(struct env *env);
     xseg_status (*act)(struct env *env);
-    int expected;   /* of `act` */
-    bool keeps;     /* the contents of the granules, if they are mapped afterwards */
-    unsigned first; /* 0: TARGET; else SOURCE + 1 */
-    bool is_short;  /* a device with SHORT_PAGES pages */
+    int expected; /* of `act` */
+    enum {
+        HELD = 1,       /* the granules */
+        BLOCK = 2,      /* the pages of a block, not of a range */
+        KEEPS = 4,      /* the contents of the granules, if they are mapped afterwards */
+        SHORT = 8,      /* a device with SHORT_PAGES pages */
+        AT_SOURCE = 16, /* the granules are those at SOURCE, not at TARGET */
+    } flags;
 };
+
+static bool has(const struct state *state, unsigned flag)
+{
+    return (state->flags & flag) != 0;
+}
 
 struct call {
     const char *name;
@@ -155,11 +163,11 @@ static void trigger(struct env *env)
 /* Reached by the callback in which the call is due, and by the others. */
 static void notify(struct env *env, enum event event, const void *base, size_t bytes)
 {
-    PROMISE(event == SHORT_OF_MEMORY || access_at(base, 0) != 0,
+    PROMISE(event == SHORT_OF_MEMORY || env_access_at(base, 0) != 0,
             "a callback hears of %p, which is not mapped", base);
     if (!env->is_armed || event != env->state->on)
         return;
-    if (env->state->is_block && event != SHORT_OF_MEMORY) {
+    if (has(env->state, BLOCK) && event != SHORT_OF_MEMORY) {
         env->address = (void *)(uintptr_t)base;
         env->bytes = bytes;
     }
@@ -191,7 +199,7 @@ static void add_run(struct runs *runs, const struct xseg_registered *run)
     (void)pthread_mutex_lock(&runs_lock);
     const uintptr_t begin = (uintptr_t)run->base, end = begin + run->bytes;
 
-    PROMISE(access_at(run->base, 0) != 0, "enter for %p, which is not mapped", run->base);
+    PROMISE(env_access_at(run->base, 0) != 0, "enter for %p, which is not mapped", run->base);
     for (size_t i = 0; i < runs->count; i++)
         PROMISE(end <= runs->begin[i] || begin >= runs->end[i],
                 "enter for %p, which has entered already", run->base);
@@ -207,7 +215,8 @@ static void remove_run(struct runs *runs, const struct xseg_registered *run)
     size_t at = 0;
 
     (void)pthread_mutex_lock(&runs_lock);
-    PROMISE(access_at(run->base, 0) != 0, "leave for %p, which is not mapped any more", run->base);
+    PROMISE(env_access_at(run->base, 0) != 0, "leave for %p, which is not mapped any more",
+            run->base);
     while (at < runs->count && runs->begin[at] != (uintptr_t)run->base)
         at++;
     PROMISE(at < runs->count && runs->end[at] == (uintptr_t)run->base + run->bytes,
@@ -384,7 +393,7 @@ static xseg_status call_register_pin(struct env *env)
 static void undo_register(struct env *env)
 {
     for (size_t i = 0; i < env->own_runs.count; i++)
-        assert_int_not_equal(access_at((void *)env->own_runs.begin[i], 0), 0);
+        assert_int_not_equal(env_access_at((void *)env->own_runs.begin[i], 0), 0);
     assert_ok(xseg_unregister(env->allocator, env->id));
     assert_int_equal(env->own_runs.count, 0);
 }
@@ -465,7 +474,7 @@ static unsigned allowed_at_rest(const struct env *env, enum class class)
 
     if (class == POOL_PAUSED)
         return is_call(env, call_hold) || is_call(env, call_info) || is_call(env, call_trim) ? OK
-               : is_call(env, call_let_go) ? (env->state->is_held ? OK : ARGUMENT)
+               : is_call(env, call_let_go) ? (has(env->state, HELD) ? OK : ARGUMENT)
                : is_call(env, call_unpin)  ? ARGUMENT | PAUSED
                : is_call(env, call_export) || is_call(env, call_pin) ? PAUSED | NOT_ALLOCATED
                : is_call(env, call_pause)                            ? ARGUMENT | PAUSED
@@ -480,7 +489,7 @@ static unsigned allowed_at_rest(const struct env *env, enum class class)
     if (is_call(env, call_decommit) || is_call(env, call_share_from))
         return is_mapped ? OK : ARGUMENT;
     if (is_call(env, call_let_go))
-        return env->state->is_held ? OK : ARGUMENT;
+        return has(env->state, HELD) ? OK : ARGUMENT;
     if (is_call(env, call_release))
         return BUSY;
     if (is_call(env, call_pin) || is_call(env, call_export))
@@ -505,7 +514,7 @@ static unsigned allowed_meanwhile(const struct env *env, enum class class)
     if (is_call(env, call_info))
         return OK;
     if (is_call(env, call_let_go))
-        return (env->state->is_held ? OK : ARGUMENT) | BUSY;
+        return (has(env->state, HELD) ? OK : ARGUMENT) | BUSY;
     if (is_call(env, call_pin) || is_call(env, call_export))
         return BUSY | paused | (class == POOL_MOVING ? NOT_ALLOCATED : 0);
     if (is_call(env, call_unpin))
@@ -614,10 +623,8 @@ static void aliased(struct env *env)
 
 static void registered_at(struct env *env, const void *address, size_t bytes)
 {
-    env->registrar = (struct xseg_registrar){.struct_size = sizeof(struct xseg_registrar)};
-    env->registrar.context = env;
-    env->registrar.enter = on_enter;
-    env->registrar.leave = on_leave;
+    env->registrar = (struct xseg_registrar){sizeof(struct xseg_registrar), .context = env,
+                                             .enter = on_enter, .leave = on_leave};
     env->has_registration = true;
     assert_ok(xseg_register(env->allocator, address, bytes, &env->registrar, &env->registration));
 }
@@ -646,11 +653,6 @@ static xseg_status act_elsewhere(struct env *env)
     return xseg_range_commit(env->apart, 0, PAGE, NULL);
 }
 
-static xseg_status act_commit(struct env *env)
-{
-    return call_commit(env);
-}
-
 /* Also of granules that have no page yet, which observers hear of. */
 static xseg_status act_commit_beside(struct env *env)
 {
@@ -662,11 +664,6 @@ static xseg_status act_commit_many(struct env *env)
     return xseg_range_commit(env->range, offset_of(env), MANY * PAGE, env->stream);
 }
 
-static xseg_status act_decommit(struct env *env)
-{
-    return call_decommit(env);
-}
-
 static xseg_status act_trim(struct env *env)
 {
     assert_ok(xseg_sim_finish(env->stream));
@@ -676,11 +673,6 @@ static xseg_status act_trim(struct env *env)
 static xseg_status act_share(struct env *env)
 {
     return xseg_range_alias(env->range, TARGET * PAGE, COUNT * PAGE, env->range, SOURCE * PAGE);
-}
-
-static xseg_status act_pause(struct env *env)
-{
-    return call_pause(env);
 }
 
 static xseg_status act_resume(struct env *env)
@@ -723,11 +715,9 @@ static void cached_and_registered(struct env *env)
 
 static xseg_status act_free(struct env *env)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-
     env_free(env->allocator, env->block);
     env->block = NULL;
-    where.pool = env->pool;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env->pool};
     return xseg_trim(env->allocator, &where, NULL, NULL);
 }
 
@@ -749,69 +739,45 @@ static xseg_status act_alloc_beyond(struct env *env)
 }
 
 static const struct state states[] = {
-    {"unmapped", UNMAPPED, UNMAPPED, false, false, CAME, nothing, act_elsewhere, OK, false, 0,
-     false},
-    {"mapped", MAPPED, MAPPED, false, false, CAME, mapped, act_elsewhere, OK, true, 0, false},
-    {"pending", PENDING, PENDING, false, false, CAME, pending, act_elsewhere, OK, true, 0, false},
-    {"held_unmapped", UNMAPPED, UNMAPPED, true, false, CAME, held, act_elsewhere, OK, false, 0,
-     false},
-    {"held_mapped", MAPPED, MAPPED, true, false, CAME, mapped_and_held, act_elsewhere, OK, true, 0,
-     false},
-    {"held_pending", PENDING, PENDING, true, false, CAME, pending_and_held, act_elsewhere, OK, true,
-     0, false},
-    {"aliased", MAPPED, MAPPED, false, false, CAME, aliased, act_elsewhere, OK, false, 0, false},
-    {"commit_short", CLAIMED, UNMAPPED, false, false, SHORT_OF_MEMORY, nothing, act_commit_many,
-     NO_MEMORY, false, 0, true},
-    {"commit_short_held", CLAIMED, UNMAPPED, true, false, SHORT_OF_MEMORY, held, act_commit_many,
-     NO_MEMORY, false, 0, true},
-    {"retake_short", CLAIMED, PENDING, false, false, SHORT_OF_MEMORY, pending, act_commit_many,
-     NO_MEMORY, false, 0, true},
-    {"retake_short_held", CLAIMED, PENDING, true, false, SHORT_OF_MEMORY, pending_and_held,
-     act_commit_many, NO_MEMORY, true, 0, true},
-    {"retake_notified", CLAIMED, MAPPED, false, false, CAME, pending, act_commit_beside, OK, true,
-     0, false},
-    {"retake_notified_held", CLAIMED, MAPPED, true, false, CAME, pending_and_held,
-     act_commit_beside, OK, true, 0, false},
-    {"commit_notified", MAPPING, MAPPED, false, false, CAME, nothing, act_commit, OK, false, 0,
-     false},
-    {"commit_notified_held", MAPPING, MAPPED, true, false, CAME, held, act_commit, OK, false, 0,
-     false},
-    {"commit_entering", MAPPING, MAPPED, false, false, ENTER, registered, act_commit, OK, false, 0,
-     false},
-    {"alias_notified", MAPPING, MAPPED, false, false, CAME, nothing, act_share, OK, false, 0,
-     false},
-    {"alias_notified_held", MAPPING, MAPPED, true, false, CAME, held, act_share, OK, false, 0,
-     false},
-    {"alias_entering", MAPPING, MAPPED, false, false, ENTER, registered, act_share, OK, false, 0,
-     false},
-    {"alias_source", ALIASED, MAPPED, false, false, CAME, nothing, act_share, OK, false, SOURCE + 1,
-     false},
-    {"decommit_notified", UNMAPPING, UNMAPPED, false, false, LEAVING, mapped, act_decommit, OK,
-     false, 0, false},
-    {"decommit_leaving", UNMAPPING, UNMAPPED, false, false, LEAVE, mapped_and_registered,
-     act_decommit, OK, false, 0, false},
-    {"trim_notified", UNMAPPING, UNMAPPED, false, false, LEAVING, pending, act_trim, OK, false, 0,
-     false},
-    {"steal_notified", UNMAPPING, UNMAPPED, false, false, LEAVING, pending, act_steal, OK, false, 0,
-     true},
-    {"release_notified", UNMAPPING, RELEASED, false, false, LEAVING, pending, act_release, OK,
-     false, 0, false},
-    {"pause_notified", POOL_MOVING, POOL_PAUSED, false, false, LEAVING, mapped, act_pause, OK, true,
-     0, false},
-    {"pause_leaving", POOL_MOVING, POOL_PAUSED, false, false, LEAVE, mapped_and_registered,
-     act_pause, OK, true, 0, false},
-    {"resume_notified", POOL_MOVING, MAPPED, false, false, CAME, paused, act_resume, OK, true, 0,
-     false},
-    {"resume_entering", POOL_MOVING, MAPPED, false, false, ENTER, paused_and_registered, act_resume,
-     OK, true, 0, false},
-    {"block_trim_notified", UNMAPPING, UNMAPPED, false, true, LEAVING, cached, act_free, OK, false,
-     0, false},
-    {"block_trim_leaving", UNMAPPING, UNMAPPED, false, true, LEAVE, cached_and_registered, act_free,
-     OK, false, 0, false},
-    {"block_growth_notified", MAPPING, MAPPED, false, true, CAME, nothing, act_alloc, OK, false, 0,
-     false},
-    {"block_growth_entering", MAPPING, MAPPED, false, true, ENTER, registered_beyond,
-     act_alloc_beyond, OK, false, 0, false},
+    {"unmapped", UNMAPPED, UNMAPPED, CAME, nothing, act_elsewhere, OK, 0},
+    {"mapped", MAPPED, MAPPED, CAME, mapped, act_elsewhere, OK, KEEPS},
+    {"pending", PENDING, PENDING, CAME, pending, act_elsewhere, OK, KEEPS},
+    {"held_unmapped", UNMAPPED, UNMAPPED, CAME, held, act_elsewhere, OK, HELD},
+    {"held_mapped", MAPPED, MAPPED, CAME, mapped_and_held, act_elsewhere, OK, HELD | KEEPS},
+    {"held_pending", PENDING, PENDING, CAME, pending_and_held, act_elsewhere, OK, HELD | KEEPS},
+    {"aliased", MAPPED, MAPPED, CAME, aliased, act_elsewhere, OK, 0},
+    {"commit_short", CLAIMED, UNMAPPED, SHORT_OF_MEMORY, nothing, act_commit_many, NO_MEMORY,
+     SHORT},
+    {"commit_short_held", CLAIMED, UNMAPPED, SHORT_OF_MEMORY, held, act_commit_many, NO_MEMORY,
+     HELD | SHORT},
+    {"retake_short", CLAIMED, PENDING, SHORT_OF_MEMORY, pending, act_commit_many, NO_MEMORY, SHORT},
+    {"retake_short_held", CLAIMED, PENDING, SHORT_OF_MEMORY, pending_and_held, act_commit_many,
+     NO_MEMORY, HELD | KEEPS | SHORT},
+    {"retake_notified", CLAIMED, MAPPED, CAME, pending, act_commit_beside, OK, KEEPS},
+    {"retake_notified_held", CLAIMED, MAPPED, CAME, pending_and_held, act_commit_beside, OK,
+     HELD | KEEPS},
+    {"commit_notified", MAPPING, MAPPED, CAME, nothing, call_commit, OK, 0},
+    {"commit_notified_held", MAPPING, MAPPED, CAME, held, call_commit, OK, HELD},
+    {"commit_entering", MAPPING, MAPPED, ENTER, registered, call_commit, OK, 0},
+    {"alias_notified", MAPPING, MAPPED, CAME, nothing, act_share, OK, 0},
+    {"alias_notified_held", MAPPING, MAPPED, CAME, held, act_share, OK, HELD},
+    {"alias_entering", MAPPING, MAPPED, ENTER, registered, act_share, OK, 0},
+    {"alias_source", ALIASED, MAPPED, CAME, nothing, act_share, OK, AT_SOURCE},
+    {"decommit_notified", UNMAPPING, UNMAPPED, LEAVING, mapped, call_decommit, OK, 0},
+    {"decommit_leaving", UNMAPPING, UNMAPPED, LEAVE, mapped_and_registered, call_decommit, OK, 0},
+    {"trim_notified", UNMAPPING, UNMAPPED, LEAVING, pending, act_trim, OK, 0},
+    {"steal_notified", UNMAPPING, UNMAPPED, LEAVING, pending, act_steal, OK, SHORT},
+    {"release_notified", UNMAPPING, RELEASED, LEAVING, pending, act_release, OK, 0},
+    {"pause_notified", POOL_MOVING, POOL_PAUSED, LEAVING, mapped, call_pause, OK, KEEPS},
+    {"pause_leaving", POOL_MOVING, POOL_PAUSED, LEAVE, mapped_and_registered, call_pause, OK,
+     KEEPS},
+    {"resume_notified", POOL_MOVING, MAPPED, CAME, paused, act_resume, OK, KEEPS},
+    {"resume_entering", POOL_MOVING, MAPPED, ENTER, paused_and_registered, act_resume, OK, KEEPS},
+    {"block_trim_notified", UNMAPPING, UNMAPPED, LEAVING, cached, act_free, OK, BLOCK},
+    {"block_trim_leaving", UNMAPPING, UNMAPPED, LEAVE, cached_and_registered, act_free, OK, BLOCK},
+    {"block_growth_notified", MAPPING, MAPPED, CAME, nothing, act_alloc, OK, BLOCK},
+    {"block_growth_entering", MAPPING, MAPPED, ENTER, registered_beyond, act_alloc_beyond, OK,
+     BLOCK},
 };
 
 /* --- A case. --- */
@@ -819,21 +785,16 @@ static const struct state states[] = {
 static void open_world(struct env *env)
 {
     struct xseg_sim_settings settings = {
-        sizeof(settings), .memory_bytes = (env->state->is_short ? SHORT_PAGES : GRANULES) * PAGE,
+        sizeof(settings), .memory_bytes = (has(env->state, SHORT) ? SHORT_PAGES : GRANULES) * PAGE,
         .real_bytes = true};
-    struct xseg_pool_options pool = {sizeof(pool)};
-    struct xseg_range_options options = {sizeof(options)};
-    struct xseg_observer observer = {sizeof(observer)};
-
     env->allocator = env_open_with_clock(&settings, "expandable_segments:True");
-    pool.exportable = pool.rdma = true;
-    assert_ok(xseg_pool_create(env->allocator, 0, &pool, &env->pool));
-    options.pool = env->pool;
+    env->pool = env_pool_of(env->allocator, .exportable = true, .rdma = true);
+    struct xseg_range_options options = {sizeof(options), .pool = env->pool};
     assert_ok(xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &env->range));
     assert_ok(xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &env->other));
     assert_ok(xseg_range_reserve(env->allocator, 0, PAGE, NULL, &env->apart));
     env->base = info(env->range).base;
-    env->first = env->state->first == 0 ? TARGET : env->state->first - 1;
+    env->first = has(env->state, AT_SOURCE) ? SOURCE : TARGET;
     env->address = env->base + env->first * PAGE;
     env->bytes = COUNT * PAGE;
     env->stream = env_stream();
@@ -841,11 +802,8 @@ static void open_world(struct env *env)
     commit(env->range, SOURCE, COUNT, NULL);
     commit(env->other, 0, COUNT, NULL);
     env->fd = -1;
-    observer.context = env;
-    observer.on_map = on_came;
-    observer.on_unmap = on_leaving;
-    observer.on_low_memory = on_short;
-    assert_ok(xseg_observer_add(env->allocator, &observer, &env->observer));
+    env->observer = env_observe(env->allocator, .context = env, .on_map = on_came,
+                                .on_unmap = on_leaving, .on_low_memory = on_short);
 }
 
 /* Whether the granules have memory after the other call and this one: `after`, unless this one has changed that. */
@@ -865,8 +823,9 @@ static void check_contents(const struct env *env)
 /* The granules are what the other call promised, and can be used. */
 static void check_granules(struct env *env)
 {
-    const bool is_kept = env->state->keeps || (is_call(env, call_hold) && env->status == XSEG_OK &&
-                                               env->was_during && env->state->now == UNMAPPING);
+    const bool is_kept =
+        has(env->state, KEEPS) || (is_call(env, call_hold) && env->status == XSEG_OK &&
+                                   env->was_during && env->state->now == UNMAPPING);
 
     /* Memory that is pending unmap is released; the simulator ends the process if work uses it. */
     commit(env->range, GRANULES - 1, 1, NULL);
@@ -884,13 +843,10 @@ static void close_world(struct env *env)
     if (env->has_registration)
         assert_ok(xseg_unregister(env->allocator, env->registration));
     assert_int_equal(env->runs.count, 0);
-    if (env->block != NULL)
-        env_free(env->allocator, env->block);
-    if (env->beside != NULL)
-        env_free(env->allocator, env->beside);
+    env_free(env->allocator, env->block, env->beside);
     while (env->holds-- != 0)
         assert_ok(call_let_go(env));
-    if (env->state->act == act_share && env->state->first != 0)
+    if (env->state->act == act_share && has(env->state, AT_SOURCE))
         decommit(env->range, TARGET, COUNT, NULL);
     if (env->state->act == act_commit_beside)
         decommit(env->range, BESIDE, COUNT, env->stream);
@@ -906,8 +862,7 @@ static void close_world(struct env *env)
     release(env->other);
     release(env->apart);
     assert_ok(xseg_pool_release(env->pool));
-    env_stream_destroy(env->stream, env->second);
-    env_close(env->allocator);
+    env_close(env->allocator, env->stream, env->second);
 }
 
 struct page_case {
@@ -942,13 +897,13 @@ static void run_case(const void *argument)
         env.holds += (unsigned)is_call(&env, call_hold) - (unsigned)is_call(&env, call_let_go);
     if (env.status == XSEG_OK && env.call->undo != NULL)
         env.call->undo(&env);
-    if (env.state->act == act_pause && env.acted == XSEG_OK)
+    if (env.state->act == call_pause && env.acted == XSEG_OK)
         assert_ok(xseg_pool_resume(env.pool));
     if (env.state->act == act_steal && env.acted == XSEG_OK)
         decommit(env.other, TARGET, SHORT_PAGES - 2 * COUNT, NULL);
     if (env.state->act == act_release && env.acted == XSEG_OK)
         env.range = NULL;
-    if (!env.state->is_block && env.range != NULL)
+    if (!has(env.state, BLOCK) && env.range != NULL)
         check_granules(&env);
     close_world(&env);
 }
@@ -958,10 +913,10 @@ static bool is_apt(const struct state *state, const struct call *call)
 {
     const bool has_registration = state->on == ENTER || state->on == LEAVE;
 
-    if (state->is_block && call->of_range)
+    if (has(state, BLOCK) && call->of_range)
         return false;
     if (call->make == call_unregister)
-        return has_registration && !state->is_block;
+        return has_registration && !has(state, BLOCK);
     return true;
 }
 

@@ -12,10 +12,7 @@
 /* A machine that keeps bytes, with an allocator. */
 static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
-                                         .real_bytes = true};
-
-    return env_open_on(&settings, config);
+    return env_open_sim(config, .memory_bytes = memory, .real_bytes = true);
 }
 
 /* The name of a file that is not there; free() it. */
@@ -61,9 +58,8 @@ static bool has_pattern(const void *ptr, size_t bytes, uint64_t seed)
     return true;
 }
 
-TEST(pause_releases_memory_and_keeps_addresses)
+TEST_ON(pause_releases_memory_and_keeps_addresses, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *large = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     void *small = env_alloc_in(allocator, pool, 1000, NULL),
@@ -81,14 +77,13 @@ TEST(pause_releases_memory_and_keeps_addresses)
     assert_int_equal(env_block(allocator, small).requested, 1000);
     assert_ok(xseg_pool_resume(pool));
     assert_int_equal(xseg_sim_used(0), used);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 64 * MIB);
+    assert_int_equal(env_reserved(allocator), 64 * MIB);
     assert_int_equal(env_stats(allocator).paused_bytes, 0);
     /* The device may use them again. */
     env_launch(allocator, NULL, large);
     env_launch(allocator, NULL, small);
     xseg_sim_finish_all();
     env_free(allocator, large, small, other);
-    env_close(allocator);
 }
 
 /* Disk blocks of a file.  Some file systems allocate them only when the data is written. */
@@ -120,10 +115,9 @@ static off_t room_of_some(size_t bytes)
     return room;
 }
 
-TEST(contents_are_kept)
+TEST_ON(contents_are_kept, open_with_bytes(GIB, NULL))
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_FILE};
-    struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     void *large = env_alloc_in(allocator, pool, 90 * MIB, stream);
@@ -151,12 +145,10 @@ TEST(contents_are_kept)
     free(name);
     env_free(allocator, large, small);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream);
 }
 
-TEST(others_use_the_memory_meanwhile)
+TEST_ON(others_use_the_memory_meanwhile, open_with_bytes(200 * MIB, NULL))
 {
-    struct xseg_allocator *allocator = open_with_bytes(200 * MIB, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *weights = env_alloc_in(allocator, pool, 120 * MIB, NULL);
 
@@ -164,21 +156,17 @@ TEST(others_use_the_memory_meanwhile)
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     void *other = env_alloc(allocator, 120 * MIB, NULL);
     write_pattern(other, 120 * MIB, 2);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
+    assert_error(xseg_pool_resume(pool), NO_MEMORY, "still paused");
     assert_true(has_pattern(other, 120 * MIB, 2));
     /* Cached memory gives way. */
     env_free(allocator, other);
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(weights, 120 * MIB, 1));
     env_free(allocator, weights);
-    env_close(allocator);
 }
 
-TEST(resume_without_memory_stays_paused)
+TEST_ON(resume_without_memory_stays_paused, open_with_bytes(400 * MIB, NULL))
 {
-    struct xseg_allocator *allocator = open_with_bytes(400 * MIB, NULL);
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope device = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 150 * MIB, NULL);
     char *name = new_name();
@@ -187,33 +175,25 @@ TEST(resume_without_memory_stays_paused)
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
     assert_ok(xseg_sim_set_external_memory(0, 300 * MIB));
     for (unsigned i = 0; i < 3; i++) {
-        env_expect_error(xseg_pool_resume(pool), XSEG_ERR_NO_MEMORY, "still paused");
+        assert_error(xseg_pool_resume(pool), NO_MEMORY, "still paused");
         assert_int_equal(xseg_sim_used(0), 0);
     }
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    device.device = 0;
-    limits.hard_bytes = 100 * MIB;
-    assert_ok(xseg_limits_set(allocator, &device, &limits));
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_LIMIT, "limit");
-    limits.hard_bytes = UINT64_MAX;
-    assert_ok(xseg_limits_set(allocator, &device, &limits));
+    env_limit(allocator, NULL, 100 * MIB);
+    assert_error(xseg_pool_resume(pool), LIMIT, "limit");
+    env_limit(allocator, NULL, UINT64_MAX);
     assert_true(is_there(name));
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 150 * MIB, 3));
     free(name);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* Calls on a paused pool and its blocks. */
-TEST(a_paused_pool_works_on_the_host_side)
+TEST_ON(a_paused_pool_works_on_the_host_side, open_with_bytes(GIB, NULL))
 {
-    struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_checkpoint *checkpoint = NULL;
     void *keep = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     void *gone = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     void *small[2] = {env_alloc_in(allocator, pool, 600, NULL),
@@ -221,22 +201,21 @@ TEST(a_paused_pool_works_on_the_host_side)
     void *other = NULL;
 
     write_pattern(keep, 30 * MIB, 4);
-    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     const uint64_t calls = xseg_sim_calls(NULL);
-    where.pool = pool;
-    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED,
-                     "xseg_pool_resume");
-    env_expect_error(env_try_alloc_in(allocator, pool, 500 * MIB, &other), XSEG_ERR_PAUSED,
-                     "paused");
-    env_expect_error(xseg_prewarm(allocator, &where, 100), XSEG_ERR_PAUSED, "paused");
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    assert_error(env_try_alloc_in(allocator, pool, 100, &other), PAUSED, "xseg_pool_resume");
+    assert_error(env_try_alloc_in(allocator, pool, 500 * MIB, &other), PAUSED, "paused");
+    assert_error(xseg_prewarm(allocator, &where, 100), PAUSED, "paused");
     assert_ok(xseg_route_begin(pool, NULL, NULL));
-    env_expect_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), XSEG_ERR_PAUSED, "paused");
+    assert_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), PAUSED, "paused");
     assert_ok(xseg_route_end(pool));
-    env_expect_error(xseg_capture_begin(pool, stream), XSEG_ERR_PAUSED, "paused");
-    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_PAUSED, "paused");
+    assert_error(xseg_capture_begin(pool, stream), PAUSED, "paused");
+    assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), PAUSED, "paused");
     env_free(allocator, gone, small[1]);
-    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
+    assert_error(env_try_alloc_in(allocator, pool, 100, &other), PAUSED, "paused");
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released + done.kept_pool + done.kept_fragmented, 0);
     assert_true(xseg_sim_calls(NULL) <= calls + 8); /* the new stream is asked about */
@@ -247,34 +226,30 @@ TEST(a_paused_pool_works_on_the_host_side)
     assert_ptr_equal(again, gone);
     xseg_checkpoint_destroy(checkpoint);
     env_free(allocator, again, keep, small[0]);
-    env_close(allocator, stream);
 }
 
-TEST(work_that_is_queued_stands_in_the_way)
+TEST_ON(work_that_is_queued_stands_in_the_way, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream own = env_stream(), other = env_stream(), third = env_stream();
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, own);
     const uint64_t used = xseg_sim_used(0);
 
     env_launch(allocator, own, ptr);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                     "has pending work");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "has pending work");
     assert_ok(xseg_sim_finish(own));
     assert_ok(xseg_record_stream(allocator, ptr, other));
     assert_ok(xseg_record_stream(allocator, ptr, third));
     for (unsigned i = 0; i < 2; i++) {
         env_launch(allocator, i == 0 ? third : other, ptr);
-        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                         "has pending work");
+        assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "has pending work");
         if (i == 0)
             assert_ok(xseg_sim_finish(third));
     }
     void *freed = env_alloc_in(allocator, pool, 5 * MIB, own);
     assert_ok(xseg_record_stream(allocator, freed, other));
     env_free(allocator, freed);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pending free");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "pending free");
     assert_int_equal(xseg_sim_used(0), used);
     /* The pool works on. */
     env_free(allocator, env_alloc_in(allocator, pool, 1000, own));
@@ -283,104 +258,89 @@ TEST(work_that_is_queued_stands_in_the_way)
     assert_int_equal(xseg_sim_used(0), 0);
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, ptr);
-    env_close(allocator, own, other, third);
 }
 
 static void *alloc_nothing(void *context, size_t bytes, int device, xseg_stream stream)
 {
-    (void)context;
-    (void)bytes;
-    (void)device;
-    (void)stream;
+    (void)context, (void)bytes, (void)device, (void)stream;
     return NULL;
 }
 
 static void take_nothing(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
-    (void)context;
-    (void)ptr;
-    (void)bytes;
-    (void)device;
-    (void)stream;
+    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
 }
 
-TEST(bad_input_changes_nothing)
+TEST_ON(bad_input_changes_nothing, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = env_pool(allocator), *own = NULL;
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     char *name = new_name();
 
-    env_expect_error(xseg_pool_pause(NULL, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_pool_resume(NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), XSEG_ERR_ARGUMENT, "7");
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), XSEG_ERR_ARGUMENT,
-                     "file is NULL");
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), XSEG_ERR_ARGUMENT, "file is set");
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    assert_error(xseg_pool_pause(NULL, XSEG_KEEP_NOTHING, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_pool_resume(NULL), ARGUMENT, "NULL");
+    assert_error(xseg_pool_pause(pool, (enum xseg_keep)7, NULL), ARGUMENT, "7");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), ARGUMENT, "file is NULL");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), ARGUMENT, "file is set");
+    assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
     /* A file that is there is not overwritten; a folder must be there. */
     FILE *file = fopen(name, "w");
     assert_non_null(file);
     assert_int_equal(fclose(file), 0);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_FILE, name);
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), FILE, name);
     assert_true(is_there(name));
     assert_int_equal(unlink(name), 0);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), XSEG_ERR_FILE,
-                     "no/such/folder/file");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), FILE,
+                 "no/such/folder/file");
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_PAUSED, "is paused");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), PAUSED, "is paused");
     assert_ok(xseg_pool_resume(pool));
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
+    assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
     options.memory.alloc = alloc_nothing;
     options.memory.free = take_nothing;
-    assert_ok(xseg_pool_create(allocator, 0, &options, &own));
+    own = env_pool_with(allocator, &options);
     assert_ok(xseg_pool_release(own));
     free(name);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* Addresses of a classic segment go with it; beside them, expandable pools are paused as ever. */
-TEST(classic_segments_cannot_be_paused)
+TEST_ON(classic_segments_cannot_be_paused, env_open("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     struct xseg_pool *classic = env_pool(allocator), *pool = env_pool(allocator);
     void *old = env_alloc_in(allocator, classic, 30 * MIB, NULL);
 
     assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     void *mixed = env_alloc_in(allocator, classic, 30 * MIB, NULL);
-    env_expect_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_UNSUPPORTED,
-                     "classic segments");
+    assert_error(xseg_pool_pause(classic, XSEG_KEEP_NOTHING, NULL), UNSUPPORTED,
+                 "classic segments");
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     env_launch(allocator, NULL, old);
     env_launch(allocator, NULL, mixed);
     xseg_sim_finish_all();
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, old, ptr, mixed);
-    env_close(allocator);
 }
 
 /* Including memory that was freed in the capture. */
-TEST(graphs_stay_valid)
+TEST_ON(graphs_stay_valid, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *held = NULL, *temporary = NULL;
 
     env_capture_begin(pool, stream);
-    assert_ok(xseg_alloc(allocator, 0, 30 * MIB, stream, &held));
-    assert_ok(xseg_alloc(allocator, 0, 50 * MIB, stream, &temporary));
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "capture");
+    void *held = env_alloc(allocator, 30 * MIB, stream);
+    void *temporary = env_alloc(allocator, 50 * MIB, stream);
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "capture");
     env_free(allocator, temporary);
     struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
     struct xseg_pool *other = env_pool(allocator);
     env_capture_begin(other, stream);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_BUSY, "capture");
+    assert_error(xseg_pool_resume(pool), BUSY, "capture");
     env_capture_end(other, stream);
     assert_ok(xseg_pool_resume(pool));
     /* Memory of a replay: the block, and the freed block. */
@@ -389,7 +349,6 @@ TEST(graphs_stay_valid)
     xseg_sim_finish_all();
     env_graph_destroy(graph);
     env_free(allocator, held);
-    env_close(allocator, stream);
 }
 
 /* Without allocated blocks the pool is destroyed. */
@@ -406,8 +365,7 @@ TEST(a_released_pool_is_forgotten_with_its_last_block)
     env_empty_cache(allocator);
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 30 * MIB, 5));
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), ARGUMENT, "pool has been released");
     env_free(allocator, ptr);
     pool = env_pool(allocator);
     ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -428,29 +386,26 @@ TEST(a_released_pool_is_forgotten_with_its_last_block)
     free(name);
 }
 
-TEST(exportable_pool_stays_paused_if_the_driver_fails)
+TEST_ON(exportable_pool_stays_paused_if_the_driver_fails,
+        open_with_bytes(GIB, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_with_bytes(GIB, "expandable_segments:True");
-    struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
 
     uint64_t *word = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     *word = 7;
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 801));
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_UNSUPPORTED, "cuMemCreate failed");
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_error(xseg_pool_resume(pool), UNSUPPORTED, "cuMemCreate failed");
+    assert_int_equal(env_reserved(allocator), 0);
     assert_ok(xseg_pool_resume(pool));
     assert_int_equal(*word, 7);
     env_free(allocator, word);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(failed_resume_retains_no_memory)
+TEST_ON(failed_resume_retains_no_memory, open_with_bytes(GIB, NULL))
 {
     static const char *const call[] = {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync"};
-    struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
@@ -462,7 +417,7 @@ TEST(failed_resume_retains_no_memory)
     for (unsigned i = 0; i < COUNT_OF(call); i++) {
         fault.call = call[i];
         assert_ok(xseg_sim_fault_set(0, &fault));
-        env_expect_error(xseg_pool_resume(pool), XSEG_ERR_DRIVER, "still paused");
+        assert_error(xseg_pool_resume(pool), DRIVER, "still paused");
         assert_ok(xseg_sim_fault_set(0, NULL));
         assert_int_equal(xseg_sim_used(0), 0);
         assert_int_equal(env_stats(allocator).physical_bytes, 0);
@@ -471,20 +426,17 @@ TEST(failed_resume_retains_no_memory)
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 50 * MIB, 6));
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
-TEST(an_empty_pool_can_be_paused)
+TEST_ON(an_empty_pool_can_be_paused, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *other = NULL;
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
-    env_expect_error(env_try_alloc_in(allocator, pool, 100, &other), XSEG_ERR_PAUSED, "paused");
+    assert_error(env_try_alloc_in(allocator, pool, 100, &other), PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, env_alloc_in(allocator, pool, 100, NULL));
-    env_close(allocator);
 }
 
 #define HALF   (5 * GIB) /* whole pages */
@@ -505,10 +457,9 @@ static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
 }
 
 /* 10 GiB in total, with work queued all the time. */
-TEST(half_of_the_pools_pause_while_the_others_serve)
+TEST_ON(half_of_the_pools_pause_while_the_others_serve, open_with_bytes(16 * GIB, NULL))
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
-    struct xseg_allocator *allocator = open_with_bytes(16 * GIB, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream serving = env_stream();
     void *stays = env_alloc(allocator, HALF, serving), *goes[PIECES];
@@ -535,11 +486,9 @@ TEST(half_of_the_pools_pause_while_the_others_serve)
     }
     assert_true(has_pattern(stays, HALF, 1000));
     free(name);
-    for (unsigned i = 0; i < PIECES; i++)
-        env_free(allocator, goes[i]);
+    env_free_all(allocator, goes, PIECES * sizeof(*goes));
     env_free(allocator, stays);
     xseg_sim_finish_all();
-    env_close(allocator, serving);
 }
 
 /* --- The file that keeps a pool's contents: it is removed, and no other file is, whatever happens to names. --- */
@@ -547,14 +496,14 @@ TEST(half_of_the_pools_pause_while_the_others_serve)
 #define BYTES (4 * MIB)
 
 /* A pool with contents, and two folders, in the first of which the process is. */
-struct fixture {
+static struct {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     unsigned char *block;
     char here[64], there[64];
     int before;     /* the folder that the process was in */
     unsigned files; /* descriptors that were open */
-};
+} f;
 
 static void make_folder(char *name, size_t bytes)
 {
@@ -562,47 +511,49 @@ static void make_folder(char *name, size_t bytes)
     assert_non_null(mkdtemp(name));
 }
 
-static void set_up(struct fixture *f)
+static int set_up(void **state)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .real_bytes = true};
-
-    f->allocator = env_open_on(&settings, NULL);
-    f->pool = env_pool(f->allocator);
-    f->block = env_alloc_in(f->allocator, f->pool, BYTES, NULL);
-    memset(f->block, 0x5A, BYTES);
-    make_folder(f->here, sizeof(f->here));
-    make_folder(f->there, sizeof(f->there));
-    f->before = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    assert_true(f->before >= 0);
-    assert_int_equal(chdir(f->here), 0);
-    f->files = env_open_fds();
+    (void)state;
+    f.allocator = env_open_sim(NULL, .memory_bytes = GIB, .real_bytes = true);
+    f.pool = env_pool(f.allocator);
+    f.block = env_alloc_in(f.allocator, f.pool, BYTES, NULL);
+    memset(f.block, 0x5A, BYTES);
+    make_folder(f.here, sizeof(f.here));
+    make_folder(f.there, sizeof(f.there));
+    f.before = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(f.before >= 0);
+    assert_int_equal(chdir(f.here), 0);
+    f.files = env_open_fds();
+    return 0;
 }
 
 /* Both folders are empty, or the test has left something in them; `here` may be gone. */
-static void tear_down(struct fixture *f)
+static int tear_down(void **state)
 {
-    assert_int_equal(env_open_fds(), f->files);
-    assert_int_equal(fchdir(f->before), 0);
-    assert_int_equal(close(f->before), 0);
-    (void)rmdir(f->here);
-    assert_int_not_equal(access(f->here, F_OK), 0);
-    assert_int_equal(rmdir(f->there), 0);
-    env_free(f->allocator, f->block);
-    env_close(f->allocator);
+    (void)state;
+    assert_int_equal(env_open_fds(), f.files);
+    assert_int_equal(fchdir(f.before), 0);
+    assert_int_equal(close(f.before), 0);
+    (void)rmdir(f.here);
+    assert_int_not_equal(access(f.here, F_OK), 0);
+    assert_int_equal(rmdir(f.there), 0);
+    env_free(f.allocator, f.block);
+    env_close(f.allocator);
+    return 0;
 }
 
-static void pause_pool(const struct fixture *f, const char *name)
+static void pause_pool(const char *name)
 {
-    assert_ok(xseg_pool_pause(f->pool, XSEG_KEEP_FILE, name));
+    assert_ok(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, name));
     assert_int_equal(access(name, F_OK), 0);
 }
 
 /* Bring the pool back, with its contents. */
-static void resume_pool(const struct fixture *f)
+static void resume_pool(void)
 {
-    assert_ok(xseg_pool_resume(f->pool));
+    assert_ok(xseg_pool_resume(f.pool));
     for (size_t at = 0; at < BYTES; at += 511)
-        assert_int_equal(f->block[at], 0x5A);
+        assert_int_equal(f.block[at], 0x5A);
 }
 
 static void write_file(const char *name)
@@ -626,30 +577,25 @@ static void remove_own(const char *name)
     assert_int_equal(close(file) + unlink(name), 0);
 }
 
-TEST(relative_path_refers_to_the_folder_at_the_pause)
+TEST_WITH(relative_path_refers_to_the_folder_at_the_pause, set_up, tear_down)
 {
-    struct fixture f;
     char kept[80];
 
-    set_up(&f);
     (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
-    pause_pool(&f, "kept");
+    pause_pool("kept");
     assert_int_equal(chdir(f.there), 0);
     write_file("kept");
-    resume_pool(&f);
+    resume_pool();
     remove_own("kept");
     assert_int_not_equal(access(kept, F_OK), 0);
-    tear_down(&f);
 }
 
-TEST(discarded_pool_removes_its_file)
+TEST_WITH(discarded_pool_removes_its_file, set_up, tear_down)
 {
-    struct fixture f;
     char kept[80];
 
-    set_up(&f);
     (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
-    pause_pool(&f, "./kept");
+    pause_pool("./kept");
     assert_int_equal(chdir(f.there), 0);
     write_file("kept");
     assert_ok(xseg_pool_release(f.pool));
@@ -658,115 +604,93 @@ TEST(discarded_pool_removes_its_file)
     env_empty_cache(f.allocator);
     assert_int_not_equal(access(kept, F_OK), 0);
     remove_own("kept");
-    tear_down(&f);
 }
 
-TEST(replaced_file_is_not_removed)
+TEST_WITH(replaced_file_is_not_removed, set_up, tear_down)
 {
-    struct fixture f;
-
-    set_up(&f);
-    pause_pool(&f, "kept");
+    pause_pool("kept");
     assert_int_equal(unlink("kept"), 0);
     write_file("kept");
-    resume_pool(&f);
+    resume_pool();
     remove_own("kept");
 
-    pause_pool(&f, "kept");
+    pause_pool("kept");
     write_file("other");
     assert_int_equal(rename("other", "kept"), 0);
-    resume_pool(&f);
+    resume_pool();
     remove_own("kept");
-    tear_down(&f);
 }
 
 /* The link is another file, even where it leads to the one that was kept. */
-TEST(replaced_link_is_not_removed)
+TEST_WITH(replaced_link_is_not_removed, set_up, tear_down)
 {
-    struct fixture f;
-
-    set_up(&f);
-    pause_pool(&f, "kept");
+    pause_pool("kept");
     assert_int_equal(rename("kept", "moved"), 0);
     assert_int_equal(symlink("moved", "kept"), 0);
-    resume_pool(&f);
+    resume_pool();
     assert_int_equal(unlink("kept") + unlink("moved"), 0);
-    tear_down(&f);
 }
 
-TEST(file_is_removed_from_a_renamed_folder)
+TEST_WITH(file_is_removed_from_a_renamed_folder, set_up, tear_down)
 {
-    struct fixture f;
     char moved[80], kept[96];
 
-    set_up(&f);
     (void)snprintf(moved, sizeof(moved), "%s/moved", f.there);
     (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
-    pause_pool(&f, kept);
+    pause_pool(kept);
     assert_int_equal(rename(f.here, moved), 0);
     assert_int_equal(mkdir(f.here, S_IRWXU), 0);
     write_file(kept);
-    resume_pool(&f);
+    resume_pool();
     remove_own(kept);
     assert_int_equal(rmdir(moved), 0); /* so it is empty */
-    tear_down(&f);
 }
 
-TEST(removed_folder_is_no_error)
+TEST_WITH(removed_folder_is_no_error, set_up, tear_down)
 {
-    struct fixture f;
     char folder[80], kept[96];
 
-    set_up(&f);
     (void)snprintf(folder, sizeof(folder), "%s/folder", f.here);
     (void)snprintf(kept, sizeof(kept), "%s/kept", folder);
     assert_int_equal(mkdir(folder, S_IRWXU), 0);
-    pause_pool(&f, kept);
+    pause_pool(kept);
     assert_int_equal(unlink(kept) + rmdir(folder), 0);
-    resume_pool(&f);
+    resume_pool();
 
     /* Another folder of that name, with a file of that name, is none of the library's business. */
     assert_int_equal(mkdir(folder, S_IRWXU), 0);
-    pause_pool(&f, "folder/kept");
+    pause_pool("folder/kept");
     assert_int_equal(unlink(kept) + rmdir(folder) + mkdir(folder, S_IRWXU), 0);
     write_file(kept);
-    resume_pool(&f);
+    resume_pool();
     remove_own(kept);
     assert_int_equal(rmdir(folder), 0);
-    tear_down(&f);
 }
 
-TEST(paths_without_a_file_name_are_rejected)
+TEST_WITH(paths_without_a_file_name_are_rejected, set_up, tear_down)
 {
     static const char *const names[] = {"", "/", ".", "..", "./", "new/", "file/kept", "no/kept"};
-    struct fixture f;
     char link[] = "link";
 
-    set_up(&f);
     write_file("file");
     assert_int_equal(symlink("nowhere", link), 0);
     for (unsigned i = 0; i < COUNT_OF(names); i++)
-        env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, names[i]), XSEG_ERR_FILE,
-                         names[i]);
-    env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, link), XSEG_ERR_FILE, "exists");
-    env_expect_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, "file"), XSEG_ERR_FILE, "exists");
+        assert_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, names[i]), FILE, names[i]);
+    assert_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, link), FILE, "exists");
+    assert_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, "file"), FILE, "exists");
     assert_int_not_equal(access("nowhere", F_OK), 0);
     remove_own("file");
     assert_int_equal(unlink(link), 0);
-    tear_down(&f);
 }
 
-TEST(file_is_readable_by_its_owner_only)
+TEST_WITH(file_is_readable_by_its_owner_only, set_up, tear_down)
 {
     const mode_t mask = umask(0);
     struct stat info = {0};
-    struct fixture f;
 
-    set_up(&f);
-    pause_pool(&f, "kept");
+    pause_pool("kept");
     (void)umask(mask);
     assert_int_equal(stat("kept", &info), 0);
     assert_int_equal(info.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO), S_IRUSR | S_IWUSR);
-    resume_pool(&f);
-    tear_down(&f);
+    resume_pool();
 }

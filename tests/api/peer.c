@@ -11,13 +11,8 @@
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
-struct location {
-    int kind, number;
-};
+/* By its plain C types. */
 struct CUctx_st;
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
 int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuCtxSetCurrent(struct CUctx_st *context);
@@ -34,29 +29,21 @@ static unsigned long long number_of(const void *ptr)
     return (uintptr_t)ptr;
 }
 
-static struct xseg_sim_settings sim_settings(void)
-{
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 3, .memory_bytes = 1 * GIB,
-                                         .real_bytes = true};
+/* An allocator on devices of 1 GiB with real contents; further members of struct xseg_sim_settings. */
+#define open_devices(config, ...)                                                            \
+    env_open_with_clock(&(struct xseg_sim_settings){sizeof(struct xseg_sim_settings),        \
+                                                    .memory_bytes = GIB, .real_bytes = true, \
+                                                    __VA_ARGS__},                            \
+                        config)
 
-    return settings;
+static struct xseg_allocator *open_three(const char *config)
+{
+    return open_devices(config, .devices = 3);
 }
 
-static struct xseg_allocator *open_two(const char *config)
-{
-    const struct xseg_sim_settings settings = sim_settings();
-
-    return env_open_with_clock(&settings, config);
-}
-
-/* Whether a device may read and write an address. */
 static bool reaches(int device, const void *ptr)
 {
-    const struct location location = {1, device};
-    unsigned long long flags = 0;
-
-    assert_int_equal(cuMemGetAccess(&flags, &location, number_of(ptr)), 0);
-    return flags == 3;
+    return env_access_at(ptr, device) == ENV_READ_WRITE;
 }
 
 static bool reaches_all(int device, const void *ptr, size_t bytes)
@@ -65,14 +52,6 @@ static bool reaches_all(int device, const void *ptr, size_t bytes)
         if (!reaches(device, (const char *)ptr + at))
             return false;
     return true;
-}
-
-static void *take_on(struct xseg_allocator *allocator, int device, size_t bytes)
-{
-    void *ptr = NULL;
-
-    assert_ok(xseg_alloc(allocator, device, bytes, NULL, &ptr));
-    return ptr;
 }
 
 static void enter(int device)
@@ -93,7 +72,7 @@ static void leave(int device)
 /* Allow device 1 to use memory of device 0, which it does. */
 static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
 {
-    void *block = take_on(allocator, 0, 3 * MIB);
+    void *block = env_alloc_on(allocator, 0, 3 * MIB);
 
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     enter(1);
@@ -106,8 +85,9 @@ static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
 
 static void copy_between(bool is_allowed)
 {
-    struct xseg_allocator *allocator = open_two(NULL);
-    unsigned char *here = take_on(allocator, 0, 30 * MIB), *there = take_on(allocator, 1, 30 * MIB);
+    struct xseg_allocator *allocator = open_three(NULL);
+    unsigned char *here = env_alloc_on(allocator, 0, 30 * MIB),
+                  *there = env_alloc_on(allocator, 1, 30 * MIB);
 
     memset(here, 41, 30 * MIB);
     if (is_allowed)
@@ -128,8 +108,8 @@ static void copy_without_a_right(void)
 
 static void launch_the_wrong_way(void)
 {
-    struct xseg_allocator *allocator = open_two(NULL);
-    unsigned char *there = take_on(allocator, 1, 3 * MIB);
+    struct xseg_allocator *allocator = open_three(NULL);
+    unsigned char *there = env_alloc_on(allocator, 1, 3 * MIB);
 
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     enter(0);
@@ -150,17 +130,16 @@ TEST(work_of_a_peer_needs_the_right)
 
 /* --- Scope of the access. --- */
 
-TEST(peer_access_covers_present_and_future_mappings)
+TEST_ON(peer_access_covers_present_and_future_mappings, open_three(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool *pool = env_pool(allocator);
-    void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
+    void *first = env_alloc_on(allocator, 0, 50 * MIB), *small = env_alloc_on(allocator, 0, 1000);
     void *own = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     assert_false(reaches(1, first));
     uint64_t calls = xseg_sim_calls(NULL);
     const uint64_t sets = xseg_sim_calls("cuMemSetAccess");
-    void *before = take_on(allocator, 0, 60 * MIB);
+    void *before = env_alloc_on(allocator, 0, 60 * MIB);
     const uint64_t growth = xseg_sim_calls(NULL) - calls;
     env_free(allocator, before);
     env_empty_cache(allocator);
@@ -172,7 +151,7 @@ TEST(peer_access_covers_present_and_future_mappings)
     assert_false(reaches(2, first));
     /* A growth makes as many calls as before. */
     calls = xseg_sim_calls(NULL);
-    void *later = take_on(allocator, 0, 60 * MIB);
+    void *later = env_alloc_on(allocator, 0, 60 * MIB);
     assert_int_equal(xseg_sim_calls(NULL) - calls, growth);
     assert_true(reaches_all(1, later, 60 * MIB) && reaches_all(0, later, 60 * MIB));
     /* A second peer, and the first one once more, which costs nothing. */
@@ -182,19 +161,18 @@ TEST(peer_access_covers_present_and_future_mappings)
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_int_equal(xseg_sim_calls(NULL), calls);
     /* It goes one way. */
-    void *there = take_on(allocator, 1, 3 * MIB);
+    void *there = env_alloc_on(allocator, 1, 3 * MIB);
     assert_false(reaches(0, there));
     env_free(allocator, there, first, small, later, own);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 TEST(peer_access_has_the_documented_cost)
 {
-    struct xseg_allocator *allocator = open_two(NULL);
-    void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
+    struct xseg_allocator *allocator = open_three(NULL);
+    void *first = env_alloc_on(allocator, 0, 50 * MIB), *small = env_alloc_on(allocator, 0, 1000);
 
-    env_free(allocator, take_on(allocator, 1, 1000));
+    env_free(allocator, env_alloc_on(allocator, 1, 1000));
     uint64_t calls = xseg_sim_calls("cuMemSetAccess");
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - calls, 2);
@@ -204,11 +182,9 @@ TEST(peer_access_has_the_documented_cost)
     env_close(allocator);
 
     /* If the driver accepts one mapping a call, 50 MiB are three pages. */
-    struct xseg_sim_settings settings = sim_settings();
-    settings.single_mapping_calls = true;
-    allocator = env_open_with_clock(&settings, NULL);
-    first = take_on(allocator, 0, 50 * MIB);
-    env_free(allocator, take_on(allocator, 1, 1000));
+    allocator = open_devices(NULL, .devices = 3, .single_mapping_calls = true);
+    first = env_alloc_on(allocator, 0, 50 * MIB);
+    env_free(allocator, env_alloc_on(allocator, 1, 1000));
     calls = xseg_sim_calls("cuMemSetAccess");
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - calls, 3);
@@ -217,9 +193,8 @@ TEST(peer_access_has_the_documented_cost)
     env_close(allocator);
 }
 
-TEST(peer_access_survives_a_pause)
+TEST_ON(peer_access_survives_a_pause, open_three(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool *before = env_pool(allocator), *paused = env_pool(allocator);
     unsigned char *one = env_alloc_in(allocator, before, 30 * MIB, NULL),
                   *two = env_alloc_in(allocator, paused, 30 * MIB, NULL);
@@ -237,36 +212,30 @@ TEST(peer_access_survives_a_pause)
     env_free(allocator, one, two);
     assert_ok(xseg_pool_release(before));
     assert_ok(xseg_pool_release(paused));
-    env_close(allocator);
 }
 
 /* The idle pages of one stream back a block of another, once the device is full. */
-TEST(peer_access_follows_remapped_pages)
+TEST_ON(peer_access_follows_remapped_pages, open_three(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     xseg_stream stream = env_stream();
-    void *idle = take_on(allocator, 0, 700 * MIB), *block = NULL;
+    void *idle = env_alloc_on(allocator, 0, 700 * MIB);
 
     env_free(allocator, idle);
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     const uint64_t created = xseg_sim_calls("cuMemCreate");
-    assert_ok(xseg_alloc(allocator, 0, 900 * MIB, stream, &block));
+    void *block = env_alloc(allocator, 900 * MIB, stream);
     /* Fewer pages were created than the block has. */
     assert_true(xseg_sim_calls("cuMemCreate") - created < 900 / 20);
     assert_true(reaches_all(1, block, 900 * MIB));
     env_free(allocator, block);
     env_empty_cache(allocator);
-    env_stream_destroy(stream);
-    env_close(allocator);
 }
 
-TEST(peer_access_covers_imports)
+TEST_ON(peer_access_covers_imports, open_three(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
-    struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct exported_handles exported;
     void *before = NULL, *after = NULL, *base[2] = {NULL};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
 
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_ok(export_handles(allocator, block, XSEG_HANDLE_FD, &exported));
@@ -281,17 +250,15 @@ TEST(peer_access_covers_imports)
     assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(peer_access_covers_classic_segments)
+TEST_ON(peer_access_covers_classic_segments, open_three("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = open_two("expandable_segments:False");
-    void *first = take_on(allocator, 0, 3 * MIB);
+    void *first = env_alloc_on(allocator, 0, 3 * MIB);
     struct CUctx_st *owner = NULL;
 
     assert_ok(xseg_peer_allow(allocator, 0, 1));
-    void *later = take_on(allocator, 0, 40 * MIB);
+    void *later = env_alloc_on(allocator, 0, 40 * MIB);
     enter(1);
     assert_ok(xseg_sim_launch_on(NULL, 10, number_of(first), 3 * MIB));
     assert_ok(xseg_sim_launch_on(NULL, 10, number_of(later), 40 * MIB));
@@ -303,18 +270,17 @@ TEST(peer_access_covers_classic_segments)
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(2), 0);
     leave(1);
     env_free(allocator, first, later);
-    env_close(allocator);
 }
 
 /* A close that fails half-way has released contexts, with the peer access that was enabled on them. */
 TEST(peer_access_survives_a_failed_close)
 {
     for (unsigned refused = 0; refused < 2; refused++) {
-        struct xseg_allocator *allocator = open_two("expandable_segments:False");
+        struct xseg_allocator *allocator = open_three("expandable_segments:False");
 
         assert_ok(xseg_peer_allow(allocator, 0, 1));
         assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
-        env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
+        assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
         /* The driver refuses to enable it again: so the pair is allowed anew. */
         if (refused != 0) {
             struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
@@ -331,54 +297,37 @@ TEST(peer_access_survives_a_failed_close)
     }
 }
 
-TEST(peer_access_covers_devices_without_vmm)
+TEST_ON(peer_access_covers_devices_without_vmm,
+        open_devices(NULL, .devices = 3, .without_vmm = true))
 {
-    struct xseg_sim_settings settings = sim_settings();
-
-    settings.without_vmm = true;
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     use_memory_of_0_on_1(allocator);
-    env_close(allocator);
 }
 
 /* --- Invalid calls. --- */
 
-TEST(invalid_peers_are_rejected)
+TEST_ON(invalid_peers_are_rejected, open_devices(NULL, .devices = 3, .without_peers = true))
 {
-    struct xseg_sim_settings settings = sim_settings();
+    void *block = env_alloc_on(allocator, 0, 3 * MIB);
 
-    settings.without_peers = true;
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
-    void *block = take_on(allocator, 0, 3 * MIB);
-
-    env_expect_error(xseg_peer_allow(NULL, 0, 1), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_peer_allow(allocator, 0, 3), XSEG_ERR_ARGUMENT,
-                     "device 3 does not exist");
-    env_expect_error(xseg_peer_allow(allocator, -1, 1), XSEG_ERR_ARGUMENT,
-                     "device -1 does not exist");
-    env_expect_error(xseg_peer_allow(allocator, 1, 1), XSEG_ERR_ARGUMENT, "same device");
-    env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_UNSUPPORTED,
-                     "device 1 cannot access memory of device 0");
+    assert_error(xseg_peer_allow(NULL, 0, 1), ARGUMENT, "NULL");
+    assert_error(xseg_peer_allow(allocator, 0, 3), ARGUMENT, "device 3 does not exist");
+    assert_error(xseg_peer_allow(allocator, -1, 1), ARGUMENT, "device -1 does not exist");
+    assert_error(xseg_peer_allow(allocator, 1, 1), ARGUMENT, "same device");
+    assert_error(xseg_peer_allow(allocator, 0, 1), UNSUPPORTED,
+                 "device 1 cannot access memory of device 0");
     assert_false(reaches(1, block));
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* The driver has room for eight peers of a context. */
-TEST(excess_peers_are_rejected)
+TEST_ON(excess_peers_are_rejected, open_devices(NULL, .devices = 10))
 {
-    struct xseg_sim_settings settings = sim_settings();
-
-    settings.devices = 10;
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     for (int owner = 1; owner < 9; owner++)
         assert_ok(xseg_peer_allow(allocator, owner, 0));
-    void *block = take_on(allocator, 9, 3 * MIB);
-    env_expect_error(xseg_peer_allow(allocator, 9, 0), XSEG_ERR_UNSUPPORTED,
-                     "CUDA_ERROR_TOO_MANY_PEERS");
+    void *block = env_alloc_on(allocator, 9, 3 * MIB);
+    assert_error(xseg_peer_allow(allocator, 9, 0), UNSUPPORTED, "CUDA_ERROR_TOO_MANY_PEERS");
     assert_false(reaches(0, block));
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 static void fail_set_access(uint64_t nth, uint64_t every)
@@ -393,19 +342,16 @@ static void fail_set_access(uint64_t nth, uint64_t every)
 }
 
 /* The second run of pages gets no access, so the first one loses it again. */
-TEST(failed_peer_access_changes_nothing)
+TEST_ON(failed_peer_access_changes_nothing,
+        open_devices(NULL, .devices = 3, .single_mapping_calls = true))
 {
-    struct xseg_sim_settings settings = sim_settings();
     struct CUctx_st *owner = NULL;
-
-    settings.single_mapping_calls = true;
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
-    void *first = take_on(allocator, 0, 50 * MIB), *small = take_on(allocator, 0, 1000);
-    env_free(allocator, take_on(allocator, 1, 1000)); /* so that the device is open */
+    void *first = env_alloc_on(allocator, 0, 50 * MIB), *small = env_alloc_on(allocator, 0, 1000);
+    env_free(allocator, env_alloc_on(allocator, 1, 1000)); /* so that the device is open */
     for (uint64_t nth = 1; nth <= 4; nth++) {
         fail_set_access(nth, 0);
-        env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
-                         "device 1 has the same access as before");
+        assert_error(xseg_peer_allow(allocator, 0, 1), DRIVER,
+                     "device 1 has the same access as before");
         assert_false(reaches(1, first) || reaches(1, (char *)first + 48 * MIB));
         assert_false(reaches(1, small));
         assert_true(reaches_all(0, first, 50 * MIB) && reaches(0, small));
@@ -423,17 +369,15 @@ TEST(failed_peer_access_changes_nothing)
         leave(1);
     }
     /* Memory mapped after a failure is accessible by the owner only. */
-    void *later = take_on(allocator, 0, 100 * MIB);
+    void *later = env_alloc_on(allocator, 0, 100 * MIB);
     assert_false(reaches(1, later));
     /* The driver refuses the undo as well. */
     fail_set_access(2, 1);
-    env_expect_error(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER,
-                     "device 1 keeps access to some memory");
+    assert_error(xseg_peer_allow(allocator, 0, 1), DRIVER, "device 1 keeps access to some memory");
     assert_ok(xseg_sim_fault_set(0, NULL));
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_true(reaches_all(1, first, 50 * MIB) && reaches_all(1, later, 100 * MIB));
     env_free(allocator, first, small, later);
-    env_close(allocator);
 }
 
 /* Called while the pool moves: its pages are mapped with the rights of before. */
@@ -452,16 +396,13 @@ static void meddle(void *context, const struct xseg_mapping *mapping)
         meddling->answers[meddling->count++] = xseg_peer_allow(meddling->allocator, 0, 1);
 }
 
-TEST(a_pool_that_moves_is_in_the_way)
+TEST_ON(a_pool_that_moves_is_in_the_way, open_three(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     struct meddling meddling = {allocator, {0}, 0};
-    struct xseg_observer observer = {sizeof(observer), .on_unmap = meddle, .context = &meddling};
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    uint64_t id = 0;
 
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id = env_observe(allocator, .on_unmap = meddle, .context = &meddling);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_true(meddling.count > 0);
     assert_int_equal(meddling.answers[0], XSEG_ERR_BUSY);
@@ -471,7 +412,6 @@ TEST(a_pool_that_moves_is_in_the_way)
     assert_true(reaches_all(1, block, 30 * MIB));
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 static void refuse_in_a_child(const void *argument)
@@ -481,11 +421,9 @@ static void refuse_in_a_child(const void *argument)
     _exit(xseg_peer_allow(allocator, 0, 1) == XSEG_ERR_FORKED ? 0 : 1);
 }
 
-TEST(calls_of_a_forked_child_fail)
+TEST_ON(calls_of_a_forked_child_fail, open_three(NULL))
 {
-    struct xseg_allocator *allocator = open_two(NULL);
     char text[256];
 
     assert_int_equal(child_run(refuse_in_a_child, &allocator, text, sizeof(text)), 0);
-    env_close(allocator);
 }

@@ -46,9 +46,8 @@ static const struct xseg_mapping *find(const struct list *list, const void *ptr)
     return NULL;
 }
 
-TEST(every_mapped_byte_is_named_once)
+TEST_ON(every_mapped_byte_is_named_once, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr[4] = {env_alloc(allocator, 50 * MIB, NULL), env_alloc(allocator, 1000, NULL),
                     env_alloc_in(allocator, pool, 30 * MIB, NULL),
@@ -77,17 +76,13 @@ TEST(every_mapped_byte_is_named_once)
     list = (struct list){.most = 1};
     assert_ok(xseg_for_each_mapping(allocator, NULL, keep, &list));
     assert_int_equal(list.count, 1);
-    env_expect_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "visit");
-    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        env_free(allocator, ptr[i]);
-    env_close(allocator);
+    assert_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), ARGUMENT, "visit");
+    env_free_all(allocator, ptr, sizeof(ptr));
 }
 
 /* A generation is another one exactly where other memory came. */
-TEST(a_generation_rises_with_other_memory)
+TEST_ON(a_generation_rises_with_other_memory, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *low = env_alloc(allocator, 40 * MIB, NULL), *high = env_alloc(allocator, 40 * MIB, NULL);
     void *tag = env_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -119,14 +114,12 @@ TEST(a_generation_rises_with_other_memory)
     assert_true(env_block(allocator, tag).generation > away);
     assert_false(env_block(allocator, tag).is_paused);
     env_free(allocator, tag, low, high);
-    env_close(allocator);
 }
 
 /* --- Pins. --- */
 
-TEST(pinned_pages_of_a_freed_block_stay_mapped)
+TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 200 * MIB, NULL); /* ten pages */
     void *small = env_alloc(allocator, 1000, NULL);
 
@@ -153,44 +146,35 @@ TEST(pinned_pages_of_a_freed_block_stay_mapped)
     assert_ok(xseg_unpin(allocator, ptr + 150 * MIB, 1));
     assert_int_equal(env_trim(allocator).kept_pinned, 62 * MIB);
     assert_ok(xseg_unpin(allocator, ptr + 150 * MIB, 1));
-    env_expect_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), XSEG_ERR_ARGUMENT, "pinned");
+    assert_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), ARGUMENT, "pinned");
     assert_int_equal(env_trim(allocator).released, 20 * MIB);
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
+    assert_error(xseg_close(allocator), BUSY, "pinned");
     assert_ok(xseg_unpin(allocator, ptr + 59 * MIB, 2 * MIB));
     assert_ok(xseg_unpin(allocator, small, 1000));
-    env_close(allocator);
 }
 
 /* Reclaim under memory pressure takes all idle memory except pinned pages. */
 TEST(pinned_pages_are_not_stolen)
 {
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope device = XSEG_SCOPE_ALL;
-    void *ptr = NULL;
-
     struct xseg_allocator *allocator = env_open_mib(200, NULL);
     const xseg_stream other = env_stream();
     char *pinned = env_alloc(allocator, 160 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned + 70 * MIB, MIB));
     env_free(allocator, pinned);
-    env_expect_error(xseg_alloc(allocator, 0, 190 * MIB, other, &ptr), XSEG_ERR_NO_MEMORY,
-                     "pinned");
-    assert_ok(xseg_alloc(allocator, 0, 180 * MIB, other, &ptr));
+    assert_error(env_try_alloc(allocator, 190 * MIB, other), NO_MEMORY, "pinned");
+    void *ptr = env_alloc(allocator, 180 * MIB, other);
     const struct list left = mappings(allocator, NULL);
     assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
     env_free(allocator, ptr);
     /* A limit does not take the pinned page, either. */
-    device.device = 0;
-    limits.hard_bytes = 2 * MIB;
-    assert_ok(xseg_limits_set(allocator, &device, &limits));
+    env_limit(allocator, NULL, 2 * MIB);
     assert_int_equal(env_reserved(allocator), 20 * MIB);
     assert_ok(xseg_unpin(allocator, pinned + 70 * MIB, MIB));
     env_close(allocator, other);
 }
 
-TEST(decay_keeps_pinned_pages)
+TEST_ON(decay_keeps_pinned_pages, env_open("expandable_segments:True,idle_ms:0"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True,idle_ms:0");
     char *ptr = env_alloc(allocator, 100 * MIB, NULL);
     struct xseg_explain_result sums = {sizeof(sums)};
 
@@ -203,12 +187,10 @@ TEST(decay_keeps_pinned_pages)
     assert_int_equal(sums.pinned, 20 * MIB);
     assert_int_equal(sums.reserved, 20 * MIB);
     assert_ok(xseg_unpin(allocator, ptr + 50 * MIB, 1));
-    env_close(allocator);
 }
 
-TEST(a_classic_segment_is_pinned_as_a_whole)
+TEST_ON(a_classic_segment_is_pinned_as_a_whole, env_open("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     char *ptr = env_alloc(allocator, 30 * MIB, NULL);
 
     assert_ok(xseg_pin(allocator, ptr + 10 * MIB, 100));
@@ -218,52 +200,45 @@ TEST(a_classic_segment_is_pinned_as_a_whole)
     assert_int_equal(done.kept_pinned, 30 * MIB);
     assert_ok(xseg_unpin(allocator, ptr, 1));
     assert_int_equal(env_trim(allocator).released, 30 * MIB);
-    env_close(allocator);
 }
 
-TEST(a_pinned_pool_is_not_paused)
+TEST_ON(a_pinned_pool_is_not_paused, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     assert_ok(xseg_pin(allocator, ptr, 1));
     env_free(allocator, ptr);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "pinned");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "pinned");
     assert_ok(xseg_unpin(allocator, ptr, 1));
     ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    env_expect_error(xseg_pin(allocator, ptr, 1), XSEG_ERR_PAUSED, "paused");
+    assert_error(xseg_pin(allocator, ptr, 1), PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
-TEST(pins_outside_a_block_are_rejected)
+TEST_ON(pins_outside_a_block_are_rejected, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 30 * MIB, NULL);
     int local = 0;
 
-    env_expect_error(xseg_pin(NULL, ptr, 1), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_pin(allocator, NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_pin(allocator, ptr, 0), XSEG_ERR_ARGUMENT, "bytes is 0");
-    env_expect_error(xseg_pin(allocator, ptr, SIZE_MAX), XSEG_ERR_ARGUMENT,
-                     "exceeds the address space");
-    env_expect_error(xseg_pin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
-    env_expect_error(xseg_pin(allocator, ptr + 1, 30 * MIB), XSEG_ERR_ARGUMENT,
-                     "size exceeds the block");
-    env_expect_error(xseg_pin(allocator, ptr + 31 * MIB, 1), XSEG_ERR_NOT_ALLOCATED,
-                     "not in an allocated block");
-    env_expect_error(xseg_unpin(allocator, ptr, 1), XSEG_ERR_ARGUMENT, "pinned");
-    env_expect_error(xseg_unpin(allocator, &local, 1), XSEG_ERR_NOT_ALLOCATED, "not in memory");
-    env_expect_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), XSEG_ERR_ARGUMENT, "segment");
+    assert_error(xseg_pin(NULL, ptr, 1), ARGUMENT, "NULL");
+    assert_error(xseg_pin(allocator, NULL, 1), ARGUMENT, "NULL");
+    assert_error(xseg_pin(allocator, ptr, 0), ARGUMENT, "bytes is 0");
+    assert_error(xseg_pin(allocator, ptr, SIZE_MAX), ARGUMENT, "exceeds the address space");
+    assert_error(xseg_pin(allocator, &local, 1), NOT_ALLOCATED, "not in memory");
+    assert_error(xseg_pin(allocator, ptr + 1, 30 * MIB), ARGUMENT, "size exceeds the block");
+    assert_error(xseg_pin(allocator, ptr + 31 * MIB, 1), NOT_ALLOCATED,
+                 "not in an allocated block");
+    assert_error(xseg_unpin(allocator, ptr, 1), ARGUMENT, "pinned");
+    assert_error(xseg_unpin(allocator, &local, 1), NOT_ALLOCATED, "not in memory");
+    assert_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), ARGUMENT, "segment");
     /* Part of it is pinned: nothing changes. */
     assert_ok(xseg_pin(allocator, ptr, MIB));
-    env_expect_error(xseg_unpin(allocator, ptr, 3 * MIB), XSEG_ERR_ARGUMENT, "pinned");
+    assert_error(xseg_unpin(allocator, ptr, 3 * MIB), ARGUMENT, "pinned");
     assert_ok(xseg_unpin(allocator, ptr, MIB));
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Descriptors of mapped memory: whom they serve, what they pin, and what is refused. --- */
@@ -320,9 +295,8 @@ TEST(a_range_of_many_pages_has_one_descriptor)
 
 /* --- Pins. --- */
 
-TEST(a_pin_keeps_the_pages_until_the_close)
+TEST_ON(a_pin_keeps_the_pages_until_the_close, env_open(EXPANDABLE))
 {
-    struct xseg_allocator *allocator = env_open(EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0;
     int fd = -1;
@@ -330,27 +304,24 @@ TEST(a_pin_keeps_the_pages_until_the_close)
     assert_ok(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset));
     env_free(allocator, block);
     env_empty_cache(allocator);
-    uint64_t reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    uint64_t reserved = env_reserved(allocator);
     assert_int_equal(reserved, 40 * MIB);
     expect_registered(fd, 0, 40 * MIB);
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "pinned");
+    assert_error(xseg_close(allocator), BUSY, "pinned");
     assert_ok(xseg_dmabuf_close(allocator, fd));
     assert_int_equal(fcntl(fd, F_GETFD), -1);
-    env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT,
-                     "fd is not a pinned descriptor of xseg_dmabuf_open(),");
+    assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT,
+                 "fd is not a pinned descriptor of xseg_dmabuf_open(),");
     env_empty_cache(allocator);
-    reserved = env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+    reserved = env_reserved(allocator);
     assert_int_equal(reserved, 0);
-    env_close(allocator);
 }
 
 /* --- Invalid calls. --- */
 
-TEST(invalid_input_is_rejected_with_its_page)
+TEST_ON(invalid_input_is_rejected_with_its_page, env_open(EXPANDABLE))
 {
-    struct xseg_allocator *allocator = env_open(EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL), host[64], text[64];
-    struct xseg_pool *pool = NULL;
     uint64_t offset = 0;
     int fd = -1;
 
@@ -361,40 +332,34 @@ TEST(invalid_input_is_rejected_with_its_page)
                  "not in memory of this allocator");
     (void)snprintf(text, sizeof(text), "address is not mapped, %p", (void *)(block + 40 * MIB));
     expect_error(allocator, block, 50 * MIB, XSEG_ERR_NOT_ALLOCATED, text);
-    env_expect_error(xseg_dmabuf_open(allocator, block, 1, 8, &fd, &offset), XSEG_ERR_ARGUMENT,
-                     "unknown flags, 0x8");
-    env_expect_error(xseg_dmabuf_open(allocator, block, 1, 0, NULL, &offset), XSEG_ERR_ARGUMENT,
-                     "fd is NULL");
+    assert_error(xseg_dmabuf_open(allocator, block, 1, 8, &fd, &offset), ARGUMENT,
+                 "unknown flags, 0x8");
+    assert_error(xseg_dmabuf_open(allocator, block, 1, 0, NULL, &offset), ARGUMENT, "fd is NULL");
     /* Nothing here maps memory over PCIe. */
-    env_expect_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
-                     XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+    assert_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
+                 UNSUPPORTED, "cuMemGetHandleForAddressRange");
+    struct xseg_pool *pool = env_pool(allocator);
     char *paused = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     expect_error(allocator, paused, MIB, XSEG_ERR_PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, paused, block);
-    env_close(allocator);
 }
 
 TEST(memory_without_rdma_is_rejected_with_the_reason)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *block = env_alloc(allocator, 40 * MIB, NULL);
 
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "page was created without rdma");
     env_free(allocator, block);
     env_close(allocator);
-    settings.rdma = XSEG_SIM_RDMA_CREATE_FAILS;
-    allocator = env_open_on(&settings, EXPANDABLE);
+    allocator = env_open_sim(EXPANDABLE, .rdma = XSEG_SIM_RDMA_CREATE_FAILS);
     block = env_alloc(allocator, 40 * MIB, NULL);
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "rdma does not work on this device");
     env_free(allocator, block);
     env_close(allocator);
-    settings = (struct xseg_sim_settings){.struct_size = sizeof(struct xseg_sim_settings)};
-    settings.without_dma_buf = true;
-    allocator = env_open_on(&settings, EXPANDABLE);
+    allocator = env_open_sim(EXPANDABLE, .without_dma_buf = true);
     block = env_alloc(allocator, 4 * MIB, NULL);
     expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
     env_free(allocator, block);
@@ -432,7 +397,6 @@ TEST(killed_process_leaves_no_descriptors)
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB};
     struct process process = {0};
     struct xseg_allocator *own = NULL;
-    void *block = NULL;
     int result = 0;
 
     if (!process_start(&process, &settings, give_out))
@@ -440,11 +404,11 @@ TEST(killed_process_leaves_no_descriptors)
     assert_int_equal(write(process.socket, "g", 1), 1);
     assert_true(process_answer(&process));
     assert_ok(env_try_open(NULL, &own));
-    assert_int_equal(xseg_alloc(own, 0, 1000 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(own, 1000 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(kill(process.pid, SIGKILL), 0);
     assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
     assert_true(WIFSIGNALED(result));
-    assert_ok(xseg_alloc(own, 0, 1000 * MIB, NULL, &block));
+    void *block = env_alloc(own, 1000 * MIB, NULL);
     (void)close(process.socket);
     assert_ok(xseg_free(own, block));
     assert_ok(xseg_close(own));
@@ -452,12 +416,11 @@ TEST(killed_process_leaves_no_descriptors)
     assert_ok(xseg_sim_reset(&settings));
 }
 
-TEST(a_forked_child_has_descriptors_and_no_calls)
+TEST_ON(a_forked_child_has_descriptors_and_no_calls, env_open(EXPANDABLE))
 {
-    struct xseg_allocator *allocator = env_open(EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0;
-    int fd = -1, other = -1, result = 0;
+    int fd = -1, other = -1;
 
     assert_ok(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset));
     const pid_t child = fork();
@@ -468,13 +431,11 @@ TEST(a_forked_child_has_descriptors_and_no_calls)
                       xseg_dmabuf_close(allocator, fd) == XSEG_ERR_FORKED
                   ? 0
                   : 1);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    assert_int_equal(env_wait(child), 0);
     env_free(allocator, block);
     env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
     assert_ok(xseg_dmabuf_close(allocator, fd));
     env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    env_close(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
 }

@@ -8,14 +8,7 @@
 
 #include "tests/support/env.h"
 
-static struct xseg_statistics pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
-{
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-    struct xseg_statistics stats = {sizeof(stats)};
-
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
-    return stats;
-}
+static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
 static bool is_this(void *context, xseg_stream stream)
 {
@@ -23,21 +16,20 @@ static bool is_this(void *context, xseg_stream stream)
 }
 
 /* The route that was begun last, and accepts the stream, serves it. */
-TEST(the_latest_route_that_accepts_serves)
+TEST_ON(the_latest_route_that_accepts_serves, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
-    struct xseg_pool *one = env_pool_with(allocator, NULL), *all = env_pool_with(allocator, NULL);
+    struct xseg_pool *one = env_pool(allocator), *all = env_pool(allocator);
     void *ptr[4];
 
     assert_ok(xseg_route_begin(all, NULL, NULL));
     assert_ok(xseg_route_begin(one, is_this, stream));
-    env_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_BUSY, "already");
+    assert_error(xseg_route_begin(one, NULL, NULL), BUSY, "already");
     ptr[0] = env_alloc(allocator, 100, stream);
     ptr[1] = env_alloc(allocator, 100, NULL);
     ptr[2] = env_alloc_in(allocator, all, 100, NULL);
     assert_ok(xseg_route_end(all));
-    env_expect_error(xseg_route_end(all), XSEG_ERR_ARGUMENT, "route is not active");
+    assert_error(xseg_route_end(all), ARGUMENT, "route is not active");
     ptr[3] = env_alloc(allocator, 100, NULL);
     assert_ptr_equal(env_block(allocator, ptr[0]).pool, one);
     assert_ptr_equal(env_block(allocator, ptr[1]).pool, all);
@@ -46,179 +38,144 @@ TEST(the_latest_route_that_accepts_serves)
     /* A route retains its pool, and prevents a close. */
     assert_ok(xseg_pool_release(one));
     env_free(allocator, env_alloc(allocator, 100, stream));
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "route");
+    assert_error(xseg_close(allocator), BUSY, "route");
     assert_ok(xseg_route_end(one));
-    env_expect_error(xseg_route_begin(one, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
-    for (unsigned i = 0; i < 4; i++)
-        env_free(allocator, ptr[i]);
+    assert_error(xseg_route_begin(one, NULL, NULL), ARGUMENT, "pool has been released");
+    env_free_all(allocator, ptr, 4 * sizeof(*ptr));
     assert_ok(xseg_pool_release(all));
-    env_close(allocator, stream);
 }
 
 /* A released pool is not found any more, so memory that it got would serve no request. */
 TEST(a_released_pool_is_not_prewarmed)
 {
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
-
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_scope where = {sizeof(where), .device = -1,
+                                   .pool = env_observed_pool(allocator)};
 
-        where.pool = env_observed_pool(allocator);
         assert_ok(xseg_prewarm(allocator, &where, MIB));
         assert_ok(xseg_pool_release(where.pool));
-        env_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
-                         "pool has been released");
+        assert_error(xseg_prewarm(allocator, &where, MIB), ARGUMENT, "pool has been released");
         env_empty_cache(allocator);
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(env_reserved(allocator), 0);
         env_close(allocator);
     }
 }
 
-TEST(a_pool_has_a_limit_of_its_own)
+TEST_ON(a_pool_has_a_limit_of_its_own, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool_options options = {sizeof(options), .limit_bytes = 41 * MIB};
-    struct xseg_request request = {sizeof(request)};
     void *outside = env_alloc(allocator, 30 * MIB, NULL), *b = NULL;
 
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .limit_bytes = 41 * MIB);
     env_free(allocator, outside);
     void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    request.pool = pool;
-    request.bytes = 11 * MIB;
-    env_expect_error(xseg_alloc_with(allocator, &request, &b), XSEG_ERR_LIMIT, "of pool 1");
+    assert_error(env_try_alloc_in(allocator, pool, 11 * MIB, &b), LIMIT, "of pool 1");
     /* Requests that fit on its pages are served; no other cache was released. */
     b = env_alloc_in(allocator, pool, 10 * MIB, NULL);
-    const struct xseg_statistics stats = pool_stats(allocator, pool);
+    const struct xseg_statistics stats = env_pool_stats(allocator, pool);
     assert_int_equal(stats.limit_bytes, 41 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].peak, 40 * MIB);
     assert_int_equal(stats.allocation[XSEG_STAT_LARGE].current, 2);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 80 * MIB);
+    assert_int_equal(env_reserved(allocator), 80 * MIB);
     assert_int_equal(env_stats(allocator).num_ooms, 1);
     env_free(allocator, a, b);
-    env_close(allocator);
 }
 
-TEST(no_split_keeps_blocks_whole)
+TEST_ON(no_split_keeps_blocks_whole, env_open("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:False");
-    struct xseg_pool_options options = {sizeof(options), .no_split = true};
-
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .no_split = true);
     void *a = env_alloc_in(allocator, pool, 100, NULL);
     void *b = env_alloc_in(allocator, pool, 100, NULL);
     assert_int_equal(env_block(allocator, a).bytes, 2 * MIB);
     assert_ptr_not_equal(env_block(allocator, a).segment_base,
                          env_block(allocator, b).segment_base);
     env_free(allocator, a, b);
-    env_close(allocator);
 }
 
-TEST(fallback_pool_serves_under_memory_pressure)
+TEST_ON(fallback_pool_serves_under_memory_pressure, env_open_mib(64, NULL))
 {
-    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct xseg_request request = {sizeof(request)};
-    void *ptr = NULL;
 
-    struct xseg_allocator *allocator = env_open_mib(64, NULL);
-    struct xseg_pool *pool = env_pool_with(allocator, &options), *other;
+    struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true), *other;
     void *inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     env_free(allocator, inside);
-    ptr = env_alloc(allocator, 30 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_ptr_equal(ptr, inside);
     assert_null(env_block(allocator, ptr).pool);
     assert_ptr_equal(env_block(allocator, ptr).fallback_pool, pool);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, ptr);
     /* No memory for private pools, and none after the release: then its memory is released. */
-    request.pool = other = env_pool_with(allocator, NULL);
+    request.pool = other = env_pool(allocator);
     request.bytes = 30 * MIB;
-    env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0");
+    assert_error(xseg_alloc_with(allocator, &request, &ptr), NO_MEMORY,
+                 "out of memory on device 0");
     assert_ok(xseg_pool_release(pool));
     ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_null(env_block(allocator, ptr).pool);
     assert_null(env_block(allocator, ptr).fallback_pool);
     assert_ok(xseg_pool_release(other));
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Names. --- */
 
-static struct xseg_pool *make_named(struct xseg_allocator *allocator, const char *name)
+/* A name is copied, and every message about the pool contains it, or the ID of a pool without a name. */
+TEST_ON(messages_name_the_pool, env_open(NULL))
 {
-    struct xseg_pool_options options = {sizeof(options), .name = name};
-
-    return env_pool_with(allocator, &options);
-}
-
-/* A name is copied, and stands in every sentence about the pool; without one there is a number. */
-TEST(sentences_name_the_pool)
-{
-    struct xseg_allocator *allocator = env_open(NULL);
     char name[XSEG_POOL_NAME_MAX + 1] = "kv cache";
-    struct xseg_pool *named = make_named(allocator, name), *other = make_named(allocator, "");
-    struct xseg_pool *third = env_pool_with(allocator, NULL);
-    struct xseg_checkpoint *checkpoint = NULL;
+    struct xseg_pool *named = env_pool_of(allocator, .name = name);
+    struct xseg_pool *other = env_pool_of(allocator, .name = "");
+    struct xseg_pool *third = env_pool(allocator);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     void *ptr = NULL;
 
     memset(name, 'x', sizeof(name));
-    env_expect_error(xseg_route_end(named), XSEG_ERR_ARGUMENT,
-                     "route is not active, pool \"kv cache\"");
-    env_expect_error(xseg_route_end(other), XSEG_ERR_ARGUMENT, "route is not active, pool 2");
-    env_expect_error(xseg_capture_end(third), XSEG_ERR_ARGUMENT, "capture is not active, pool 3");
+    assert_error(xseg_route_end(named), ARGUMENT, "route is not active, pool \"kv cache\"");
+    assert_error(xseg_route_end(other), ARGUMENT, "route is not active, pool 2");
+    assert_error(xseg_capture_end(third), ARGUMENT, "capture is not active, pool 3");
     assert_ok(xseg_route_begin(named, NULL, NULL));
-    env_expect_error(xseg_route_begin(named, NULL, NULL), XSEG_ERR_BUSY,
-                     "route is already active, pool \"kv cache\"");
+    assert_error(xseg_route_begin(named, NULL, NULL), BUSY,
+                 "route is already active, pool \"kv cache\"");
     assert_ok(xseg_route_end(named));
-    assert_ok(xseg_pool_checkpoint(named, &checkpoint));
-    env_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "checkpoint is of another pool, pool \"kv cache\"; restore pool 2");
+    struct xseg_checkpoint *checkpoint = env_checkpoint(named);
+    assert_error(xseg_pool_restore(other, checkpoint, NULL, NULL), ARGUMENT,
+                 "checkpoint is of another pool, pool \"kv cache\"; restore pool 2");
     xseg_checkpoint_destroy(checkpoint);
-    env_expect_error(xseg_pool_resume(named), XSEG_ERR_ARGUMENT, "pool \"kv cache\" is not");
+    assert_error(xseg_pool_resume(named), ARGUMENT, "pool \"kv cache\" is not");
     assert_ok(xseg_pool_pause(named, XSEG_KEEP_NOTHING, NULL));
-    env_expect_error(env_try_alloc_in(allocator, named, 1, &ptr), XSEG_ERR_PAUSED,
-                     "pool is paused, \"kv cache\"; ");
+    assert_error(env_try_alloc_in(allocator, named, 1, &ptr), PAUSED,
+                 "pool is paused, \"kv cache\"; ");
     assert_ok(xseg_pool_resume(named));
-    where.pool = third;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = third};
     limits.soft_bytes = limits.hard_bytes = MIB;
-    env_expect_error(xseg_limits_set(allocator, &where, &limits), XSEG_ERR_UNSUPPORTED,
-                     "pool 3 has no soft_bytes");
-    env_close(allocator);
+    assert_error(xseg_limits_set(allocator, &where, &limits), UNSUPPORTED,
+                 "pool 3 has no soft_bytes");
 }
 
-TEST(a_name_has_an_end)
+TEST_ON(a_name_has_an_end, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool_options options = {sizeof(options)};
     char name[XSEG_POOL_NAME_MAX + 2];
     struct xseg_pool *pool = NULL;
 
     memset(name, 'n', sizeof(name));
-    options.name = name;
+    struct xseg_pool_options options = {sizeof(options), .name = name};
     /* Not terminated: at most the limit is read. */
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                     "at most 63 bytes");
+    assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "at most 63 bytes");
     assert_null(pool);
     name[XSEG_POOL_NAME_MAX] = '\0';
     pool = env_pool_with(allocator, &options);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "nnn\" is not paused");
+    assert_error(xseg_pool_resume(pool), ARGUMENT, "nnn\" is not paused");
     /* A caller that knows no names. */
     options.struct_size = offsetof(struct xseg_pool_options, name);
     memset(name, 'n', sizeof(name));
     pool = env_pool_with(allocator, &options);
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "pool 2 is not paused");
-    env_close(allocator);
+    assert_error(xseg_pool_resume(pool), ARGUMENT, "pool 2 is not paused");
 }
 
-/* --- Own functions underneath. --- */
+/* --- Custom memory functions. --- */
 
 struct own {
     unsigned char *memory;
@@ -248,29 +205,26 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
     own->taken += bytes;
 }
 
-TEST(a_pool_stands_on_its_owners_functions)
+TEST(custom_functions_supply_the_memory_of_a_pool)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_request request = {sizeof(request)};
     struct own own = {.memory = aligned_alloc(4096, 4 * MIB)};
     void *c = NULL;
 
     assert_non_null(own.memory);
-    options.memory = (struct xseg_pool_memory){own_alloc, NULL, &own};
+    struct xseg_pool_options options = {sizeof(options),
+                                        .memory = (struct xseg_pool_memory){own_alloc, NULL, &own}};
     struct xseg_pool *pool = NULL;
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT, "free");
+    assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "free");
     options.memory.free = own_free;
     pool = env_pool_with(allocator, &options);
 
     own.refuses = true;
-    request.pool = pool;
-    request.bytes = 1 * MIB;
-    env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_NO_MEMORY,
-                     "memory functions of pool 1 returned no memory");
+    assert_error(env_try_alloc_in(allocator, pool, MIB, &c), NO_MEMORY,
+                 "memory functions of pool 1 returned no memory");
     own.refuses = false;
     own.skew = 64;
-    env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "aligned");
+    assert_error(env_try_alloc_in(allocator, pool, MIB, &c), ARGUMENT, "aligned");
     assert_int_equal(own.given, own.taken);
     own.skew = 0;
     void *a = env_alloc_in(allocator, pool, 1 * MIB, NULL);
@@ -279,7 +233,7 @@ TEST(a_pool_stands_on_its_owners_functions)
     assert_ptr_equal(b, own.memory + MIB);
     assert_false(env_block(allocator, a).is_expandable);
     /* The function gives an address that is in use: that would be two blocks in one place. */
-    env_expect_error(xseg_alloc_with(allocator, &request, &c), XSEG_ERR_ARGUMENT, "in use");
+    assert_error(env_try_alloc_in(allocator, pool, MIB, &c), ARGUMENT, "in use");
     env_free(allocator, a);
     assert_ptr_equal(env_alloc_in(allocator, pool, MIB / 2, NULL), own.memory);
     env_free(allocator, own.memory);
@@ -296,9 +250,8 @@ TEST(a_pool_stands_on_its_owners_functions)
 /* --- A pool that has run out while the device has not. --- */
 
 /* After a refusal in such a pool: pages stay full, and nothing goes before a capture. */
-static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status error_message)
+static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status status)
 {
-    struct xseg_request request = {sizeof(request), .bytes = 30 * MIB};
     void *none = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(200, NULL);
@@ -306,27 +259,25 @@ static void expect_no_shortage(const struct xseg_pool_options *options, xseg_sta
     const xseg_stream stream = env_stream();
 
     void *a = env_alloc(allocator, 120 * MIB, NULL);
-    request.pool = pool;
-    assert_int_equal(xseg_alloc_with(allocator, &request, &none), error_message);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 30 * MIB, &none), status);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     void *b = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2);
     env_free(allocator, a);
     env_capture_begin(captured, stream);
     env_capture_end(captured, stream);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 160 * MIB);
+    assert_int_equal(env_reserved(allocator), 160 * MIB);
     env_free(allocator, b);
     env_close(allocator, stream);
 }
 
 TEST(a_full_pool_is_no_shortage)
 {
-    struct xseg_pool_options limited = {sizeof(limited)}, owned = {sizeof(owned)};
     struct own own = {.refuses = true};
+    const struct xseg_pool_options limited = {sizeof(limited), .limit_bytes = 20 * MIB};
+    const struct xseg_pool_options owned = {sizeof(owned), .memory = {own_alloc, own_free, &own}};
 
-    limited.limit_bytes = 20 * MIB;
     expect_no_shortage(&limited, XSEG_ERR_LIMIT);
-    owned.memory = (struct xseg_pool_memory){own_alloc, own_free, &own};
     expect_no_shortage(&owned, XSEG_ERR_NO_MEMORY);
 }
 
@@ -361,14 +312,13 @@ static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool 
         sum += env_block(allocator, block[i]).requested;
     }
     assert_int_equal(sum, want);
-    assert_int_equal(pool_stats(allocator, pool).requested_bytes[XSEG_STAT_ALL].current, want);
+    assert_int_equal(env_pool_stats(allocator, pool).requested_bytes[XSEG_STAT_ALL].current, want);
 }
 
 static void restore_and_compare(const char *config)
 {
     struct xseg_allocator *allocator = env_open(config);
-    struct xseg_pool *pool = env_pool_with(allocator, NULL);
-    struct xseg_checkpoint *checkpoint = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
     struct notified notified = {0, 0};
     void *first[6], *later[6];
     bool exactly = false;
@@ -381,8 +331,8 @@ static void restore_and_compare(const char *config)
     assert_true(exactly);
     assert_ok(xseg_pool_check_live(pool, live, 3, &exactly));
     assert_false(exactly);
-    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
-    const struct xseg_statistics then = pool_stats(allocator, pool);
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
+    const struct xseg_statistics then = env_pool_stats(allocator, pool);
 
     /* Another state: blocks freed, others allocated across the places of the first. */
     env_free(allocator, first[0], first[3]);
@@ -394,12 +344,12 @@ static void restore_and_compare(const char *config)
     assert_int_equal(notified.live, 4);
     assert_ok(xseg_pool_check_live(pool, live, 4, &exactly));
     assert_true(exactly);
-    const struct xseg_statistics now = pool_stats(allocator, pool);
+    const struct xseg_statistics now = env_pool_stats(allocator, pool);
     assert_int_equal(now.allocation[XSEG_STAT_ALL].current, then.allocation[XSEG_STAT_ALL].current);
     assert_int_equal(now.allocated_bytes[XSEG_STAT_ALL].current,
                      then.allocated_bytes[XSEG_STAT_ALL].current);
     expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
-    env_expect_error(xseg_free(allocator, first[1]), XSEG_ERR_NOT_ALLOCATED, "cached");
+    assert_error(xseg_free(allocator, first[1]), NOT_ALLOCATED, "cached");
     /* Of the restore, the blocks that are live again count as allocated, and no others. */
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6 + 6 + 4);
 
@@ -422,29 +372,24 @@ TEST(pool_is_restored_to_a_checkpoint)
     restore_and_compare("expandable_segments:False");
 }
 
-TEST(failed_restore_changes_nothing)
+TEST_ON(failed_restore_changes_nothing, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream();
-    struct xseg_pool *pool = env_pool_with(allocator, NULL),
-                     *other = env_pool_with(allocator, NULL);
-    struct xseg_checkpoint *checkpoint = NULL;
+    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
     void *a = env_alloc_in(allocator, pool, 5 * MIB, NULL),
          *b = env_alloc_in(allocator, pool, 5 * MIB, NULL);
     bool exactly = false;
 
-    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
-    env_expect_error(xseg_pool_restore(other, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "another pool");
-    env_expect_error(xseg_pool_restore(pool, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
+    assert_error(xseg_pool_restore(other, checkpoint, NULL, NULL), ARGUMENT, "another pool");
+    assert_error(xseg_pool_restore(pool, NULL, NULL, NULL), ARGUMENT, "NULL");
     assert_ok(xseg_sim_launch(side, UINT64_MAX));
     assert_ok(xseg_record_stream(allocator, a, side));
-    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY, "used by");
+    assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY, "used by");
     env_free(allocator, a);
-    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                     "pending free");
+    assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY, "pending free");
     struct xseg_checkpoint *second = NULL;
-    env_expect_error(xseg_pool_checkpoint(pool, &second), XSEG_ERR_BUSY, "pending free");
+    assert_error(xseg_pool_checkpoint(pool, &second), BUSY, "pending free");
     assert_ok(xseg_pool_check_live(pool, &b, 1, &exactly));
     assert_true(exactly);
     assert_ok(xseg_sim_finish(side));
@@ -452,28 +397,22 @@ TEST(failed_restore_changes_nothing)
     env_free(allocator, a, b);
     xseg_checkpoint_destroy(checkpoint);
     xseg_checkpoint_destroy(NULL);
-    env_close(allocator, side);
 }
 
 /* A block of a checkpoint of which only the first page is left. */
-TEST(partly_released_memory_is_not_restored)
+TEST_ON(partly_released_memory_is_not_restored, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    struct xseg_pool *pool = env_pool_with(allocator, NULL);
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_checkpoint *checkpoint = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
 
-    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     env_free(allocator, block);
     void *first = env_alloc_in(allocator, pool, 10 * MIB, NULL);
     assert_ptr_equal(first, block);
-    where.pool = pool;
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    const struct xseg_trim_result done = env_trim_pool(allocator, pool);
     assert_int_equal(done.released, 40 * MIB);
-    env_expect_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                     "memory of the checkpoint has been released");
+    assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY,
+                 "memory of the checkpoint has been released");
     assert_int_equal(env_block(allocator, first).bytes, 10 * MIB);
     /* With memory in the same place it can be restored. */
     env_free(allocator, env_alloc_in(allocator, pool, 50 * MIB, NULL));
@@ -482,31 +421,22 @@ TEST(partly_released_memory_is_not_restored)
     xseg_checkpoint_destroy(checkpoint);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* A service makes and releases pools for months. */
 TEST(destroyed_pools_leave_no_memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
     uint64_t host = 0;
 
-    settings.memory_bytes = 1 * GIB; /* addresses of the simulator come once */
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+    /* The simulator does not reuse addresses. */
+    struct xseg_allocator *allocator = env_open_mib(1024, "expandable_segments:True");
     for (unsigned i = 0; i < 3000; i++) {
         struct xseg_pool *pool = env_pool(allocator);
-        struct xseg_request request = {sizeof(request)};
-        struct xseg_statistics stats = {sizeof(stats)};
-        struct xseg_scope where = XSEG_SCOPE_ALL;
-        void *small = NULL, *large = NULL;
+        void *small = env_alloc_in(allocator, pool, 1000, NULL);
+        void *large = env_alloc_in(allocator, pool, 5 * MIB, NULL);
 
-        request.pool = where.pool = pool;
-        request.bytes = 1000;
-        assert_ok(xseg_alloc_with(allocator, &request, &small));
-        request.bytes = 5 * MIB;
-        assert_ok(xseg_alloc_with(allocator, &request, &large));
         /* Counters of an earlier pool do not continue. */
-        assert_ok(xseg_stats_get(allocator, &where, &stats));
+        const struct xseg_statistics stats = env_pool_stats(allocator, pool);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 2);
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_SMALL].allocated, 1024);
@@ -523,8 +453,6 @@ TEST(destroyed_pools_leave_no_memory)
 }
 
 /* --- Pools that come and go, by what is counted: host bytes and driver calls, not time. --- */
-
-#define MIB ((size_t)1 << 20)
 
 /* Host memory of a pool with one segment. */
 #define POOL_BYTES ((uint64_t)128 << 10)
@@ -547,19 +475,15 @@ static uint64_t resident_bytes(void)
 
 static struct xseg_allocator *open_small(const char *config, uint64_t memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
-                                         .skip_checks = true};
-
-    return env_open_on(&settings, config);
+    return env_open_sim(config, .memory_bytes = memory, .skip_checks = true);
 }
 
 /* Create a pool, use it and release it. */
 static struct xseg_pool *pass(struct xseg_allocator *allocator, size_t bytes)
 {
     struct xseg_pool *pool = env_observed_pool(allocator);
-    void *ptr = env_alloc_in(allocator, pool, bytes, NULL);
 
-    env_free(allocator, ptr);
+    env_free(allocator, env_alloc_in(allocator, pool, bytes, NULL));
     assert_ok(xseg_pool_release(pool));
     return pool;
 }
@@ -601,26 +525,16 @@ static void expect_flat(const char *config, size_t bytes, unsigned count)
     env_close(allocator);
 }
 
-TEST(destroyed_small_pools_leave_no_memory)
+TEST(destroyed_pools_leave_no_host_memory)
 {
     expect_flat(NULL, 1000, 20000);
-}
-
-TEST(large_ones_do_as_well)
-{
     expect_flat(NULL, 5 * MIB, 20000);
-}
-
-TEST(classic_ones_do_as_well)
-{
     expect_flat("expandable_segments:False", 1000, 100000);
 }
 
 /* Pools that are never used, or trimmed each time. */
-TEST(empty_ones_do_as_well)
+TEST_ON(empty_and_trimmed_pools_leave_no_host_memory, open_small(NULL, 256 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 256 * MIB);
-
     env_free(allocator, env_alloc(allocator, 100, NULL));
     (void)pass(allocator, 1000);
     env_empty_cache(allocator);
@@ -632,7 +546,6 @@ TEST(empty_ones_do_as_well)
         env_empty_cache(allocator);
     }
     assert_in_range(host_bytes(allocator), 0, before + POOL_BYTES);
-    env_close(allocator);
 }
 
 /* Until memory is low, the cached memory of released pools remains reserved, and the pools stay. */
@@ -660,9 +573,8 @@ TEST(pools_with_cached_memory_stay)
 }
 
 /* Blocks keep a pool; when they are gone, others that come and go see to it. */
-TEST(pools_that_are_released_first_end_as_well)
+TEST_ON(pools_that_are_released_first_end_as_well, open_small(NULL, 1024 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     uint64_t before = 0;
     void *ptr[200];
 
@@ -674,8 +586,7 @@ TEST(pools_that_are_released_first_end_as_well)
             assert_ok(xseg_pool_release(pool));
             assert_ptr_equal(env_block(allocator, ptr[i]).pool, pool);
         }
-        for (unsigned i = 0; i < 200; i++)
-            env_free(allocator, ptr[i]);
+        env_free_all(allocator, ptr, 200 * sizeof(*ptr));
         for (unsigned i = 0; i < 200; i++)
             assert_ok(xseg_pool_release(env_pool(allocator)));
         if (round == 4)
@@ -685,7 +596,6 @@ TEST(pools_that_are_released_first_end_as_well)
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
 /* --- What is left of them. --- */
@@ -713,61 +623,49 @@ static bool add_mapping(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-TEST(cached_memory_reports_its_stream)
+TEST_ON(cached_memory_reports_its_stream, open_small(NULL, 1024 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *one = pass(allocator, 1000), *two = pass(allocator, 5 * MIB);
-    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_explain_result sums = {sizeof(sums)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct found found = {.pool = two};
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = two};
 
-    where.pool = two;
     assert_ok(xseg_for_each_block(allocator, &where, add_block, &found));
     assert_ok(xseg_for_each_mapping(allocator, &where, add_mapping, &found));
     assert_int_equal(found.bytes, 20 * MIB);
     assert_int_equal(found.mapped, 20 * MIB);
     assert_ok(xseg_explain(allocator, &where, NULL, NULL, &sums));
     assert_int_equal(sums.reserved, 20 * MIB);
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    const struct xseg_trim_result done = env_trim_pool(allocator, two);
     assert_int_equal(done.released, 20 * MIB);
     assert_int_equal(done.remaining, 0);
     assert_int_equal(env_reserved(allocator), 2 * MIB);
-    where.pool = one;
-    done = (struct xseg_trim_result){.struct_size = sizeof(struct xseg_trim_result)};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
-    assert_int_equal(done.released, 2 * MIB);
+    assert_int_equal(env_trim_pool(allocator, one).released, 2 * MIB);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
 /* The handle of a released pool with a callback can be used until the callback has returned. */
-TEST(a_released_pool_serves_no_requests)
+TEST_ON(a_released_pool_serves_no_requests, open_small(NULL, 1024 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
     struct xseg_pool *pool = pass(allocator, 1000);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     struct xseg_checkpoint *checkpoint = NULL;
     void *ptr = NULL;
 
+    struct xseg_statistics stats = {sizeof(stats)};
     assert_ok(xseg_stats_get(allocator, &where, &stats));
     assert_true(stats.physical_bytes > 0);
     assert_ok(xseg_limits_set(allocator, &where, &limits));
-    env_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
-    env_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
-    env_expect_error(env_try_alloc_in(allocator, pool, 100, &ptr), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
-    env_expect_error(xseg_route_begin(pool, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
-    env_expect_error(xseg_route_end(pool), XSEG_ERR_ARGUMENT, "route is not active");
-    env_expect_error(xseg_pool_checkpoint(pool, &checkpoint), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
-    env_expect_error(xseg_pool_resume(pool), XSEG_ERR_ARGUMENT, "not paused");
-    env_close(allocator);
+    assert_error(xseg_pool_retain(pool), ARGUMENT, "pool has been released");
+    assert_error(xseg_pool_release(pool), ARGUMENT, "pool has been released");
+    assert_error(env_try_alloc_in(allocator, pool, 100, &ptr), ARGUMENT, "pool has been released");
+    assert_error(xseg_route_begin(pool, NULL, NULL), ARGUMENT, "pool has been released");
+    assert_error(xseg_route_end(pool), ARGUMENT, "route is not active");
+    assert_error(xseg_pool_checkpoint(pool, &checkpoint), ARGUMENT, "pool has been released");
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), ARGUMENT,
+                 "pool has been released");
+    assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
 }
 
 /* --- Memory of users' functions. --- */
@@ -793,25 +691,19 @@ static void counted_free(void *context, void *ptr, size_t bytes, int device, xse
 {
     struct owner *owner = context;
 
-    (void)ptr;
-    (void)device;
-    (void)stream;
+    (void)ptr, (void)device, (void)stream;
     owner->taken += bytes;
 }
 
 /* Each owner gets back what is its own, when the pools are long gone. */
-TEST(owners_get_their_memory_back)
+TEST_ON(owners_get_their_memory_back, open_small(NULL, 1024 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 1024 * MIB);
-    struct xseg_pool_options options = {sizeof(options)};
     struct owner owner[16];
 
     for (unsigned i = 0; i < 16; i++) {
-        struct xseg_pool *pool = NULL;
-
         owner[i] = (struct owner){(char *)((uintptr_t)(i + 1) << 30), 0, 0};
-        options.memory = (struct xseg_pool_memory){counted_alloc, counted_free, &owner[i]};
-        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+        struct xseg_pool *pool =
+            env_pool_of(allocator, .memory = {counted_alloc, counted_free, &owner[i]});
         env_free(allocator, env_alloc_in(allocator, pool, 1000, NULL));
         env_free(allocator, env_alloc_in(allocator, pool, (i + 1) * MIB + 1, NULL));
         assert_ok(xseg_pool_release(pool));
@@ -821,29 +713,22 @@ TEST(owners_get_their_memory_back)
     env_empty_cache(allocator);
     for (unsigned i = 0; i < 16; i++)
         assert_int_equal(owner[i].taken, owner[i].given);
-    env_close(allocator);
 }
 
 /* --- Under shortage. --- */
 
 /* The device is filled with memory of destroyed pools, and then with one block. */
-TEST(memory_of_destroyed_pools_is_reused)
+TEST_ON(memory_of_destroyed_pools_is_reused, open_small(NULL, 512 * MIB))
 {
-    struct xseg_allocator *allocator = open_small(NULL, 512 * MIB);
-
     while (env_reserved(allocator) + 22 * MIB <= 512 * MIB) {
         (void)pass(allocator, 1000);
         (void)pass(allocator, 5 * MIB);
     }
-    void *ptr = env_alloc(allocator, 510 * MIB, NULL);
-    env_free(allocator, ptr);
+    env_free(allocator, env_alloc(allocator, 510 * MIB, NULL));
     assert_in_range(env_stats(allocator).address_bytes, 0, (uint64_t)2 << 30);
-    env_close(allocator);
 }
 
 /* --- Blocks of a pool at a given address. --- */
-
-static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
 static void *at(void *base, size_t offset)
 {
@@ -898,35 +783,38 @@ TEST(address_without_a_cached_block_is_rejected)
         void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
         void *pending = env_alloc_in(allocator, pool, 40 * MIB, NULL);
         void *live = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-        char nowhere[512];
+        _Alignas(512) char nowhere[512];
 
         env_free(allocator, base);
         assert_ok(xseg_record_stream(allocator, pending, side));
         assert_ok(xseg_sim_launch(side, UINT64_MAX));
         env_free(allocator, pending);
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, live, &ptr), XSEG_ERR_BUSY,
-                         "in an allocated block");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr), XSEG_ERR_BUSY,
-                         "another stream still uses");
-        env_expect_error(xseg_alloc_at(pool, 41 * MIB, NULL, base, &ptr), XSEG_ERR_BUSY,
-                         "cached block is too short");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 38 * MIB), &ptr),
-                         XSEG_ERR_BUSY, "cached block is too short");
-        env_expect_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), XSEG_ERR_BUSY,
-                         "another pool, stream or kind");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, side, base, &ptr), XSEG_ERR_BUSY,
-                         "another pool, stream or kind");
-        env_expect_error(xseg_alloc_at(pool, 512, NULL, base, &ptr), XSEG_ERR_BUSY,
-                         "another pool, stream or kind");
-        env_expect_error(
-            xseg_alloc_at(pool, 4 * MIB, NULL, at(nowhere, 512 - (uintptr_t)nowhere % 512), &ptr),
-            XSEG_ERR_BUSY, "no segment");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, at(base, 8), &ptr), XSEG_ERR_ARGUMENT,
-                         "multiple of 512");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, NULL, &ptr), XSEG_ERR_ARGUMENT,
-                         "multiple of 512");
-        env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), XSEG_ERR_ARGUMENT, "NULL");
-        env_expect_error(xseg_alloc_at(NULL, 4 * MIB, NULL, base, &ptr), XSEG_ERR_ARGUMENT, "NULL");
+        const struct {
+            struct xseg_pool *pool;
+            size_t bytes;
+            xseg_stream stream;
+            void *address;
+            xseg_status status;
+            const char *words;
+        } row[] = {
+            {pool, 4 * MIB, NULL, live, XSEG_ERR_BUSY, "in an allocated block"},
+            {pool, 4 * MIB, NULL, pending, XSEG_ERR_BUSY, "another stream still uses"},
+            {pool, 41 * MIB, NULL, base, XSEG_ERR_BUSY, "cached block is too short"},
+            {pool, 4 * MIB, NULL, at(base, 38 * MIB), XSEG_ERR_BUSY, "cached block is too short"},
+            {other, 4 * MIB, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+            {pool, 4 * MIB, side, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+            {pool, 512, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+            {pool, 4 * MIB, NULL, nowhere, XSEG_ERR_BUSY, "no segment"},
+            {pool, 4 * MIB, NULL, at(base, 8), XSEG_ERR_ARGUMENT, "multiple of 512"},
+            {pool, 4 * MIB, NULL, NULL, XSEG_ERR_ARGUMENT, "multiple of 512"},
+            {NULL, 4 * MIB, NULL, base, XSEG_ERR_ARGUMENT, "NULL"},
+        };
+
+        for (size_t k = 0; k < COUNT_OF(row); k++)
+            env_expect_error(
+                xseg_alloc_at(row[k].pool, row[k].bytes, row[k].stream, row[k].address, &ptr),
+                row[k].status, row[k].words);
+        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), ARGUMENT, "NULL");
         assert_null(ptr);
         ptr = base;
         assert_ok(xseg_alloc_at(pool, 0, NULL, base, &ptr));
@@ -939,25 +827,23 @@ TEST(address_without_a_cached_block_is_rejected)
         other = env_observed_pool(allocator);
         live = env_alloc_in(allocator, other, 4 * MIB, NULL);
         assert_ok(xseg_pool_release(other));
-        env_expect_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), XSEG_ERR_ARGUMENT,
-                         "pool has been released");
+        assert_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), ARGUMENT,
+                     "pool has been released");
         env_free(allocator, live);
         env_empty_cache(allocator);
         env_close(allocator, side);
     }
 }
 
-TEST(paused_pool_rejects_addresses)
+TEST_ON(paused_pool_rejects_addresses, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
 
     env_free(allocator, base);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    env_expect_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr), XSEG_ERR_PAUSED, "paused");
+    assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr), PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     assert_ok(xseg_alloc_at(pool, 4 * MIB, NULL, base, &ptr));
     env_free(allocator, ptr);
-    env_close(allocator);
 }

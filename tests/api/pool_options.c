@@ -24,7 +24,7 @@ TEST(no_split_can_be_changed)
 
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct xseg_allocator *allocator = env_open(cases[i].config);
-        struct xseg_pool *pool = env_pool_with(allocator, NULL);
+        struct xseg_pool *pool = env_pool(allocator);
 
         for (unsigned turn = 0; turn < 3; turn++) {
             /* A neighbour keeps the cached block from being longer. */
@@ -45,51 +45,42 @@ TEST(no_split_can_be_changed)
     }
 }
 
-TEST(use_on_oom_can_be_turned_on_and_off)
+TEST_ON(use_on_oom_can_be_turned_on_and_off, env_open_mib(256, "expandable_segments:True"))
 {
-    void *fallback = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
 
-    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
-    struct xseg_pool *pool = env_pool_with(allocator, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     for (unsigned turn = 0; turn < 2; turn++) {
-        env_expect_error(xseg_alloc(allocator, 0, 180 * MIB, NULL, &fallback), XSEG_ERR_NO_MEMORY,
-                         "180");
+        assert_error(env_try_alloc(allocator, 180 * MIB, NULL), NO_MEMORY, "180");
         assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true));
-        fallback = env_alloc(allocator, 180 * MIB, NULL);
+        void *fallback = env_alloc(allocator, 180 * MIB, NULL);
         assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
         assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, false));
         assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
         env_free(allocator, fallback);
-        fallback = NULL;
     }
-    env_close(allocator);
 }
 
-TEST(invalid_settings_are_rejected)
+TEST_ON(invalid_settings_are_rejected, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = env_pool_with(allocator, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
 
-    env_expect_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), XSEG_ERR_ARGUMENT,
-                     "xseg_pool_setting, 7");
+    assert_error(xseg_pool_set(NULL, XSEG_POOL_NO_SPLIT, true), ARGUMENT, "NULL");
+    assert_error(xseg_pool_set(pool, (enum xseg_pool_setting)7, true), ARGUMENT,
+                 "xseg_pool_setting, 7");
     assert_ok(xseg_pool_release(pool));
     pool = env_observed_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 512, NULL);
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), XSEG_ERR_ARGUMENT,
-                     "pool has been released");
+    assert_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), ARGUMENT, "pool has been released");
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- User names. --- */
 
 /* Also events of a destroyed pool. */
-TEST(history_reports_the_user_name_of_a_pool)
+TEST_ON(history_reports_the_user_name_of_a_pool, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     unsigned seen[3] = {0};
 
     for (unsigned i = 0; i < 40; i++) {
@@ -115,23 +106,18 @@ TEST(history_reports_the_user_name_of_a_pool)
     }
     free(recorded.entry);
     assert_true(seen[0] > 20 && seen[1] > 20 && seen[2] > 0);
-    env_close(allocator);
 }
 
 /* Callers that were compiled before there were ids give a shorter structure. */
-TEST(older_callers_have_no_pool_name)
+TEST_ON(older_callers_have_no_pool_name, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = NULL;
 
     options.struct_size = offsetof(struct xseg_pool_options, id);
     options.id[0] = 5;
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     options.struct_size += 1;
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                     "struct_size");
-    env_close(allocator);
+    assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "struct_size");
 }
 
 /* --- The end. --- */
@@ -144,20 +130,18 @@ struct notified {
 
 static void log_line(void *context, const struct xseg_statistics *last)
 {
-    struct notified *notified = context;
+    struct notified *self = context;
 
-    notified->times++;
-    notified->last = *last;
-    notified->frees_before = notified->frees;
+    self->times++;
+    self->last = *last;
+    self->frees_before = self->frees;
 }
 
 static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stream)
 {
     unsigned long long address = 0;
 
-    (void)context;
-    (void)device;
-    (void)stream;
+    (void)context, (void)device, (void)stream;
     return cuMemAlloc_v2(&address, bytes) == 0
                ? (void *)(uintptr_t)address /* NOLINT(performance-no-int-to-ptr) */
                : NULL;
@@ -165,25 +149,29 @@ static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stre
 
 static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
-    struct notified *notified = context;
+    struct notified *self = context;
 
-    (void)bytes;
-    (void)device;
-    (void)stream;
+    (void)bytes, (void)device, (void)stream;
     /* PyTorch destroys the pool's allocator in the callback. */
-    assert_int_equal(notified->times, 0);
-    notified->frees++;
+    assert_int_equal(self->times, 0);
+    self->frees++;
     assert_int_equal(cuMemFree_v2((uintptr_t)ptr), 0);
 }
 
-static struct xseg_pool_options telling(struct notified *notified)
-{
-    struct xseg_pool_options options = {sizeof(options)};
+static struct notified notified;
 
-    *notified = (struct notified){.times = 0};
-    options.on_destroy = log_line;
-    options.on_destroy_context = notified;
-    return options;
+static struct xseg_pool *notifying_pool(struct xseg_allocator *allocator)
+{
+    notified = (struct notified){.times = 0};
+    return env_pool_of(allocator, .on_destroy = log_line, .on_destroy_context = &notified);
+}
+
+/* As notifying_pool(), with memory functions that call the driver. */
+static struct xseg_pool *custom_pool(struct xseg_allocator *allocator)
+{
+    notified = (struct notified){.times = 0};
+    return env_pool_of(allocator, .memory = {own_alloc, own_free, &notified},
+                       .on_destroy = log_line, .on_destroy_context = &notified);
 }
 
 static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
@@ -191,9 +179,7 @@ static const char *const configs[] = {"expandable_segments:True", "expandable_se
 TEST(empty_pool_is_destroyed_at_its_release)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct notified notified;
-    const struct xseg_pool_options options = telling(&notified);
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = notifying_pool(allocator);
 
     assert_ok(xseg_pool_retain(pool));
     assert_ok(xseg_pool_release(pool));
@@ -211,22 +197,17 @@ TEST(a_released_pool_is_trimmed_by_name)
 {
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_trim_result done = {sizeof(done)};
-        struct notified notified;
-        const struct xseg_pool_options options = telling(&notified);
-        struct xseg_pool *pool = where.pool = env_pool_with(allocator, &options);
+        struct xseg_pool *pool = notifying_pool(allocator);
 
         void *kept = env_alloc_in(allocator, pool, 512, NULL);
         env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
         env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
         assert_ok(xseg_pool_release(pool));
-        assert_ok(xseg_trim(allocator, &where, NULL, &done));
-        assert_int_equal(done.released, 40 * MIB);
+        assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
         assert_int_equal(notified.times, 0);
         env_free(allocator, kept);
         assert_int_equal(notified.times, 0);
-        assert_ok(xseg_trim(allocator, &where, NULL, &done));
+        const struct xseg_trim_result done = env_trim_pool(allocator, pool);
         assert_int_equal(done.released, 2 * MIB);
         assert_int_equal(done.remaining, 0);
         assert_int_equal(notified.times, 1);
@@ -236,31 +217,21 @@ TEST(a_released_pool_is_trimmed_by_name)
         assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
         assert_int_equal(notified.last.allocation[XSEG_STAT_ALL].allocated, 2);
         /* The default pool's memory is still there. */
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+        assert_int_equal(env_reserved(allocator), 20 * MIB);
         env_close(allocator);
     }
 }
 
 /* The pool is freed while the trim goes on with the other devices. */
-TEST(a_trim_that_destroys_its_pool_names_all_devices)
+TEST_ON(a_trim_that_destroys_its_pool_names_all_devices, env_open_sim(NULL, .devices = 2))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = {sizeof(done)};
-    struct notified notified;
-    const struct xseg_pool_options options = telling(&notified);
-    void *other = NULL;
+    struct xseg_pool *pool = notifying_pool(allocator);
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    struct xseg_pool *pool = where.pool = env_pool_with(allocator, &options);
-    assert_ok(xseg_alloc(allocator, 1, 40 * MIB, NULL, &other));
-    env_free(allocator, other);
+    env_free(allocator, env_alloc_on(allocator, 1, 40 * MIB));
     env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
-    assert_int_equal(done.released, 40 * MIB);
+    assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
     assert_int_equal(notified.times, 1);
-    env_close(allocator);
 }
 
 /* In a trim, under memory pressure, or in the close. */
@@ -268,12 +239,9 @@ TEST(custom_memory_is_freed_before_the_pool_is_destroyed)
 {
     for (unsigned how = 0; how < 4; how++) {
         struct xseg_allocator *allocator = env_open_mib(128, NULL);
-        struct notified notified;
 
         env_context_push(0); /* the functions call the driver */
-        struct xseg_pool_options options = telling(&notified);
-        options.memory = (struct xseg_pool_memory){own_alloc, own_free, &notified};
-        struct xseg_pool *pool = env_pool_with(allocator, &options);
+        struct xseg_pool *pool = custom_pool(allocator);
 
         env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
         if (how != 3)
@@ -304,19 +272,15 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
 /* The callback uses another allocator; the request that reclaimed the pool's memory fails, and its message is kept. */
 TEST(a_failure_keeps_its_text)
 {
-    struct xseg_pool_options options = {sizeof(options)};
     struct xseg_allocator *other = NULL;
-    void *block = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(128, NULL);
     assert_ok(env_try_open(NULL, &other));
-    options.on_destroy = fail_elsewhere;
-    options.on_destroy_context = &other;
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool =
+        env_pool_of(allocator, .on_destroy = fail_elsewhere, .on_destroy_context = &other);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_alloc(allocator, 0, 200 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY,
-                     "200.00 MiB");
+    assert_error(env_try_alloc(allocator, 200 * MIB, NULL), NO_MEMORY, "200.00 MiB");
     assert_ok(xseg_close(other));
     env_close(allocator);
 }
@@ -326,12 +290,9 @@ TEST(own_functions_serve_a_capture)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream_on(0);
-    struct notified notified;
-    struct xseg_pool_options options = telling(&notified);
 
     env_context_push(0);
-    options.memory = (struct xseg_pool_memory){own_alloc, own_free, &notified};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = custom_pool(allocator);
 
     env_capture_begin(pool, stream);
     void *ptr = env_alloc(allocator, 60 * MIB, stream);
@@ -349,38 +310,27 @@ TEST(own_functions_serve_a_capture)
 TEST(destruction_is_notified_once)
 {
     enum { POOLS = 200 };
-    static struct notified notified[POOLS];
+    static struct notified each[POOLS];
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pools[POOLS];
 
     for (unsigned i = 0; i < POOLS; i++) {
-        const struct xseg_pool_options options = telling(&notified[i]);
-
-        pools[i] = env_pool_with(allocator, &options);
+        pools[i] = env_pool_of(allocator, .on_destroy = log_line, .on_destroy_context = &each[i]);
         env_free(allocator, env_alloc_in(allocator, pools[i], 512, NULL));
     }
     for (unsigned i = 0; i < POOLS; i += 2)
         assert_ok(xseg_pool_release(pools[i]));
     env_empty_cache(allocator);
     for (unsigned i = 0; i < POOLS; i++)
-        assert_int_equal(notified[i].times, 1 - i % 2);
+        assert_int_equal(each[i].times, 1 - i % 2);
     env_close(allocator);
     for (unsigned i = 0; i < POOLS; i++) {
-        assert_int_equal(notified[i].times, 1);
-        assert_int_equal(notified[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
+        assert_int_equal(each[i].times, 1);
+        assert_int_equal(each[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
     }
 }
 
 /* --- Statistics. --- */
-
-static struct xseg_statistics stats_of(struct xseg_allocator *allocator, struct xseg_pool *pool)
-{
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-    struct xseg_statistics stats = {sizeof(stats)};
-
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
-    return stats;
-}
 
 static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned what)
 {
@@ -407,12 +357,10 @@ TEST(a_pool_counts_what_it_reserved)
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
         struct xseg_allocator *allocator = env_open(configs[i]);
-        struct notified notified;
-        const struct xseg_pool_options options = telling(&notified);
-        struct xseg_pool *pool = env_pool_with(allocator, &options);
+        struct xseg_pool *pool = notifying_pool(allocator);
         void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         void *b = env_alloc_in(allocator, pool, 512, NULL);
-        struct xseg_statistics stats = stats_of(allocator, pool);
+        struct xseg_statistics stats = env_pool_stats(allocator, pool);
 
         expect_reserved(&stats, XSEG_STAT_ALL, all, all, all, 0);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, small, 0);
@@ -422,14 +370,14 @@ TEST(a_pool_counts_what_it_reserved)
         reset(allocator, pool, XSEG_RESET_ACCUMULATED);
         /* The device's are not reset with the pool's. */
         assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].allocated, all);
-        stats = stats_of(allocator, pool);
+        stats = env_pool_stats(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, all, all, 0, 0);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
         assert_ok(xseg_pool_release(pool));
         env_empty_cache(allocator);
-        stats = stats_of(allocator, pool);
+        stats = env_pool_stats(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, small, all, 0, large);
         expect_reserved(&stats, XSEG_STAT_LARGE, 0, large, 0, large);
         expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
@@ -443,27 +391,25 @@ TEST(a_pool_counts_what_it_reserved)
     }
 }
 
-TEST(a_peak_falls_to_what_is_reserved)
+TEST_ON(a_peak_falls_to_what_is_reserved, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = env_pool_with(allocator, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
     void *kept = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     assert_ok(xseg_trim(allocator, &where, NULL, NULL));
-    struct xseg_statistics stats = stats_of(allocator, pool);
+    struct xseg_statistics stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 62 * MIB, 62 * MIB, 60 * MIB);
     reset(allocator, pool, XSEG_RESET_PEAK);
-    stats = stats_of(allocator, pool);
+    stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 2 * MIB, 62 * MIB, 60 * MIB);
     expect_reserved(&stats, XSEG_STAT_LARGE, 0, 0, 60 * MIB, 60 * MIB);
     /* A small and a large peak at different times: that of both is no sum. */
     env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
-    stats = stats_of(allocator, pool);
+    stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 22 * MIB, 22 * MIB, 82 * MIB, 60 * MIB);
     env_free(allocator, kept);
-    env_close(allocator);
 }
 
 /* Cached memory of a pool that was released is the pool's until it is reclaimed. */
@@ -471,10 +417,7 @@ TEST(memory_of_a_released_pool_can_be_read)
 {
     for (unsigned i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
-        struct notified notified;
-        const struct xseg_pool_options options = telling(&notified);
-        struct xseg_pool *pool = env_pool_with(allocator, &options),
-                         *other = env_pool_with(allocator, NULL);
+        struct xseg_pool *pool = notifying_pool(allocator), *other = env_pool(allocator);
         struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
         struct xseg_statistics stats = {sizeof(stats)};
 
@@ -483,7 +426,7 @@ TEST(memory_of_a_released_pool_can_be_read)
         env_free(allocator, env_alloc_in(allocator, other, 20 * MIB, NULL));
         assert_ok(xseg_pool_release(other));
         assert_ok(xseg_pool_release(pool));
-        stats = stats_of(allocator, pool);
+        stats = env_pool_stats(allocator, pool);
         expect_reserved(&stats, XSEG_STAT_ALL, 42 * MIB, 42 * MIB, 42 * MIB, 0);
         expect_reserved(&stats, XSEG_STAT_LARGE, 40 * MIB, 40 * MIB, 40 * MIB, 0);
         expect_reserved(&stats, XSEG_STAT_SMALL, 2 * MIB, 2 * MIB, 2 * MIB, 0);
@@ -493,7 +436,7 @@ TEST(memory_of_a_released_pool_can_be_read)
         assert_int_equal(notified.times, 0);
         assert_ok(xseg_trim(allocator, &where, NULL, NULL));
         assert_int_equal(notified.times, 1);
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+        assert_int_equal(env_reserved(allocator), 20 * MIB);
         env_close(allocator);
     }
 }
@@ -505,31 +448,17 @@ TEST(memory_of_a_released_pool_can_be_read)
 int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long ptr);
 int cuMemRetainAllocationHandle(unsigned long long *handle, void *ptr);
 int cuMemRelease(unsigned long long handle);
-int cuInit(unsigned flags);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-
 /* The allocation at an address, as the driver sees it from a current context. */
 static void ask_driver(const void *address, unsigned long long *base, size_t *bytes)
 {
-    void *context = NULL;
-
-    assert_int_equal(cuInit(0), 0);
-    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
-    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    env_context_push(0);
     assert_int_equal(cuMemGetAddressRange_v2(base, bytes, (uintptr_t)address), 0);
-    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
-    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    env_context_pop(0);
 }
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t limit)
 {
-    struct xseg_pool_options options = {sizeof(options), .single_page = true, .limit_bytes = limit};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
-
-    return pool;
+    return env_pool_of(allocator, .single_page = true, .limit_bytes = limit);
 }
 
 static uint64_t whole_pages(uint64_t bytes)
@@ -577,9 +506,8 @@ static bool add_single(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Only allocated blocks count, without small ones and other pools. */
-TEST(explain_reports_the_cost_of_single_pages)
+TEST_ON(explain_reports_the_cost_of_single_pages, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t rest = 0, single = 0;
@@ -587,21 +515,18 @@ TEST(explain_reports_the_cost_of_single_pages)
     char *const other = env_alloc(allocator, 3 * MIB, NULL);
     char *const small = env_alloc_in(allocator, pool, 1000, NULL);
     char *const block = env_alloc_in(allocator, pool, 5 * MIB + 100, NULL);
-    char *const freed = env_alloc_in(allocator, pool, 31 * MIB, NULL);
-    env_free(allocator, freed);
+    env_free(allocator, env_alloc_in(allocator, pool, 31 * MIB, NULL));
     assert_ok(xseg_explain(allocator, NULL, add_rest, &rest, &sums));
     assert_int_equal(sums.single_page_padding, MIB - 100);
     assert_int_equal(rest, MIB - 100);
     assert_ok(xseg_for_each_mapping(allocator, NULL, add_single, &single));
     assert_int_equal(single, (6 + 32) * MIB);
     env_free(allocator, other, small, block);
-    env_close(allocator);
 }
 
-TEST(a_large_block_is_one_piece_of_memory)
+TEST_ON(a_large_block_is_one_piece_of_memory, env_open("expandable_segments:True"))
 {
     static const size_t sizes[] = {MIB + 1, 2 * MIB, 21 * MIB, 140 * MIB, 1000 * MIB + 512};
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *block[COUNT_OF(sizes)];
 
@@ -617,12 +542,10 @@ TEST(a_large_block_is_one_piece_of_memory)
         expect_single(block[i], sizes[i]);
         env_free(allocator, block[i]);
     }
-    env_close(allocator);
 }
 
-TEST(a_pool_can_be_set_to_it_before_its_first_block)
+TEST_ON(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
 
     assert_ok(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true));
@@ -630,51 +553,42 @@ TEST(a_pool_can_be_set_to_it_before_its_first_block)
     expect_single(block, 30 * MIB);
     env_free(allocator, block);
     env_empty_cache(allocator);
-    env_expect_error(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, false), XSEG_ERR_BUSY,
-                     "has served a request");
+    assert_error(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, false), BUSY, "has served a request");
     char *const next = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(next, 30 * MIB);
     env_free(allocator, next);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(small_blocks_share_pages_as_ever)
+TEST_ON(small_blocks_share_pages_as_ever, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 1000, NULL);
     char *second = env_alloc_in(allocator, pool, 1000, NULL);
 
     assert_ptr_equal(second, first + 1024);
     env_free(allocator, first, second);
-    env_close(allocator);
 }
 
-TEST(alignment_is_that_of_the_page)
+TEST_ON(alignment_is_that_of_the_page, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
-    struct xseg_request request = {sizeof(request)};
     void *plain = env_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
 
     env_free(allocator, plain);
-    request.pool = pool;
-    request.bytes = 30 * MIB;
-    request.alignment = GIB;
+    struct xseg_request request = {sizeof(request), .pool = pool, .bytes = 30 * MIB,
+                                   .alignment = GIB};
     assert_ok(xseg_alloc_with(allocator, &request, &block));
     assert_int_equal((uintptr_t)block % GIB, 0);
     assert_int_equal(env_block(allocator, block).bytes, 30 * MIB);
     expect_single(block, 30 * MIB);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* --- Reuse. --- */
 
-TEST(a_cached_page_serves_nearly_its_size_whole)
+TEST_ON(a_cached_page_serves_nearly_its_size_whole, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
@@ -688,41 +602,34 @@ TEST(a_cached_page_serves_nearly_its_size_whole)
     assert_ptr_not_equal(much_shorter, first);
     expect_single(much_shorter, 80 * MIB);
     env_free(allocator, much_shorter);
-    env_close(allocator);
 }
 
-TEST(single_page_is_allocated_at_its_address_only)
+TEST_ON(single_page_is_allocated_at_its_address_only, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     void *block = NULL;
 
     env_free(allocator, first);
-    env_expect_error(xseg_alloc_at(pool, 40 * MIB, NULL, first + 20 * MIB, &block), XSEG_ERR_BUSY,
-                     "not the start of a single page");
+    assert_error(xseg_alloc_at(pool, 40 * MIB, NULL, first + 20 * MIB, &block), BUSY,
+                 "not the start of a single page");
     assert_ok(xseg_alloc_at(pool, 40 * MIB, NULL, first, &block));
     assert_int_equal(env_block(allocator, block).bytes, 100 * MIB);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* Idle pages of a released pool are the driver's to make others of. */
-TEST(a_released_pool_makes_room_for_others)
+TEST_ON(a_released_pool_makes_room_for_others, env_open_mib(256, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
-    void *block = env_alloc(allocator, 240 * MIB, NULL);
-    env_free(allocator, block);
-    env_close(allocator);
+    env_free(allocator, env_alloc(allocator, 240 * MIB, NULL));
 }
 
 /* Addresses come again for pages of their size; those of other sizes are given back before new ones are taken. */
-TEST(addresses_do_not_gather)
+TEST_ON(addresses_do_not_gather, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     uint64_t most = 0;
@@ -741,13 +648,11 @@ TEST(addresses_do_not_gather)
         most = addresses > most ? addresses : most;
     }
     assert_true(most <= 500 * MIB);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    env_close(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
 }
 
-TEST(resumed_pool_has_single_pages)
+TEST_ON(resumed_pool_has_single_pages, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *block = env_alloc_in(allocator, pool, 140 * MIB, NULL);
 
@@ -755,7 +660,6 @@ TEST(resumed_pool_has_single_pages)
     assert_ok(xseg_pool_resume(pool));
     expect_single(block, 140 * MIB);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* --- Memory that is short. --- */
@@ -777,22 +681,19 @@ TEST(idle_pages_of_other_sizes_make_room)
     }
 }
 
-TEST(failed_single_page_leaves_nothing)
+TEST_ON(failed_single_page_leaves_nothing, env_open_mib(256, "expandable_segments:True"))
 {
     void *block = NULL;
 
-    struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
     struct xseg_pool *pool = make_pool(allocator, 0);
     const uint64_t before = env_stats(allocator).address_bytes;
     assert_int_equal(env_try_alloc_in(allocator, pool, 300 * MIB, &block), XSEG_ERR_NO_MEMORY);
     assert_int_equal(env_stats(allocator).address_bytes, before);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    env_close(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
 }
 
-TEST(classic_segments_serve_single_page_pools)
+TEST_ON(classic_segments_serve_single_page_pools, env_open("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     struct xseg_pool *pool = make_pool(allocator, 0);
     char *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     unsigned long long base = 0;
@@ -801,5 +702,4 @@ TEST(classic_segments_serve_single_page_pools)
     ask_driver(block, &base, &seen);
     assert_true(base <= (uintptr_t)block && base + seen >= (uintptr_t)block + 40 * MIB);
     env_free(allocator, block);
-    env_close(allocator);
 }

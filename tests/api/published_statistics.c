@@ -85,13 +85,11 @@ static const struct xseg_published_pool *find_pool(const struct xseg_published_s
 
 /* --- What is in it. --- */
 
-TEST(no_file_is_published_without_the_key)
+TEST_ON(no_file_is_published_without_the_key, env_open("publish:False"))
 {
-    struct xseg_allocator *allocator = env_open("publish:False");
     int file = -1;
 
     assert_int_equal(find_files(&file), 0);
-    env_close(allocator);
 }
 
 TEST(the_head_names_the_process)
@@ -140,9 +138,8 @@ static void expect_as_statistics(struct xseg_allocator *allocator)
     assert_int_equal(device->registered, stats.registered_bytes);
 }
 
-TEST(registered_bytes_are_reported_by_pool)
+TEST_ON(registered_bytes_are_reported_by_pool, env_open("publish:True,expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True,expandable_segments:True");
     const struct xseg_registrar registrar = null_registrar(true);
     struct xseg_pool *pool = env_pool(allocator);
     uint64_t id[4];
@@ -165,15 +162,12 @@ TEST(registered_bytes_are_reported_by_pool)
     for (unsigned i = 0; i < 4; i++)
         assert_ok(xseg_unregister(allocator, id[i]));
     env_free(allocator, block);
-    env_close(allocator);
 }
 
-TEST(figures_are_those_of_the_statistics)
+TEST_ON(figures_are_those_of_the_statistics, env_open("publish:True,page_cache_mb:100"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True,page_cache_mb:100");
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
-    void *ptr = NULL;
 
     void *const large = env_alloc(allocator, 30 * MIB, NULL);
     expect_as_statistics(allocator);
@@ -201,37 +195,29 @@ TEST(figures_are_those_of_the_statistics)
     expect_as_statistics(allocator);
     assert_int_equal(read_frame()->devices[0].pending, 5 * MIB);
     assert_int_equal(find_pool(read_frame(), "default")->pending, 5 * MIB);
-    assert_int_equal(xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, (size_t)1 << 45, NULL), XSEG_ERR_NO_MEMORY);
     expect_as_statistics(allocator);
     assert_int_equal(read_frame()->devices[0].ooms, 1);
     env_free(allocator, large, own);
     env_empty_cache(allocator);
     expect_as_statistics(allocator);
     assert_ok(xseg_pool_release(pool));
-    env_stream_destroy(stream);
-    env_close(allocator);
 }
 
-TEST(a_rejection_is_published_at_once)
+TEST_ON(a_rejection_is_published_at_once, env_open("publish:True,throw_on_cudamalloc_oom:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True,throw_on_cudamalloc_oom:True");
-    void *ptr = NULL;
-
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     for (uint64_t i = 1; i < 4; i++) {
-        assert_int_equal(xseg_alloc(allocator, 0, (size_t)1 << 45, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+        assert_int_equal(env_try_alloc(allocator, (size_t)1 << 45, NULL), XSEG_ERR_NO_MEMORY);
         assert_int_equal(read_frame()->devices[0].rejections, i);
         assert_int_equal(read_frame()->devices[0].ooms, 0);
         expect_as_statistics(allocator);
     }
-    env_close(allocator);
 }
 
-TEST(names_of_pools_are_shown)
+TEST_ON(names_of_pools_are_shown, env_open("publish:True"))
 {
-    struct xseg_pool_options options = {sizeof(options), .name = "kv cache"};
-    struct xseg_allocator *allocator = env_open("publish:True");
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .name = "kv cache");
 
     void *const ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     assert_non_null(find_pool(read_frame(), "\"kv cache\""));
@@ -243,12 +229,10 @@ TEST(names_of_pools_are_shown)
     const struct xseg_published_pool *of = find_pool(read_frame(), "ended");
     assert_non_null(of);
     assert_int_equal(of->cached, 20 * MIB);
-    env_close(allocator);
 }
 
-TEST(pools_without_a_row_are_added_up)
+TEST_ON(pools_without_a_row_are_added_up, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
     struct xseg_pool *pool[300];
     void *ptr[COUNT_OF(pool)];
     const struct xseg_registrar registrar = null_registrar(false);
@@ -289,18 +273,15 @@ TEST(pools_without_a_row_are_added_up)
         env_free(allocator, ptr[i]);
         assert_ok(xseg_pool_release(pool[i]));
     }
-    env_close(allocator);
 }
 
 TEST(each_open_device_has_rows)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
     void *ptr[40];
 
-    settings.devices = COUNT_OF(ptr);
-    struct xseg_allocator *allocator = env_open_on(&settings, "publish:True");
+    struct xseg_allocator *allocator = env_open_sim("publish:True", .devices = COUNT_OF(ptr));
     for (int i = 0; i < (int)COUNT_OF(ptr); i++)
-        assert_ok(xseg_alloc(allocator, i, (size_t)(i + 1) * 2 * MIB, NULL, &ptr[i]));
+        ptr[i] = env_alloc_on(allocator, i, (size_t)(i + 1) * 2 * MIB);
     const struct xseg_published_sample *frame = read_frame();
     assert_int_equal(frame->device_count, XSEG_PUBLISHED_DEVICES);
     assert_int_equal(frame->pool_count, XSEG_PUBLISHED_DEVICES);
@@ -309,17 +290,14 @@ TEST(each_open_device_has_rows)
         assert_int_equal(frame->devices[i].allocated, (i + 1) * 2 * MIB);
         assert_int_equal(frame->pools[i].ordinal, i);
     }
-    for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-        env_free(allocator, ptr[i]);
+    env_free_all(allocator, ptr, sizeof(ptr));
     env_close(allocator);
 }
 
 /* --- When it changes. --- */
 
-TEST(hits_uses_and_scrapes_change_nothing_and_a_tick_does)
+TEST_ON(hits_uses_and_scrapes_change_nothing_and_a_tick_does, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
-
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     const uint64_t sequence = (read_frame(), seen.sequence);
@@ -335,18 +313,13 @@ TEST(hits_uses_and_scrapes_change_nothing_and_a_tick_does)
     await_frame(allocator);
     assert_int_equal(read_frame()->devices[0].allocated, 4096);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* Each check sees the result of the previous call. */
-TEST(calls_that_map_memory_publish)
+TEST_ON(calls_that_map_memory_publish, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
-    struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
-    void *ptr = NULL;
 
     void *const own = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     const uint64_t reserved = read_frame()->devices[0].reserved;
@@ -357,14 +330,11 @@ TEST(calls_that_map_memory_publish)
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 40 * MIB);
-    where.device = 0;
-    limits.hard_bytes = reserved;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    env_limit(allocator, NULL, reserved);
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     /* After memory pressure a capture begins with a trim. */
-    assert_int_equal(xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
-    limits.hard_bytes = reserved + 20 * MIB;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_int_equal(env_try_alloc(allocator, 20 * MIB, NULL), XSEG_ERR_LIMIT);
+    env_limit(allocator, NULL, reserved + 20 * MIB);
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     assert_int_equal(read_frame()->devices[0].reserved, reserved + 20 * MIB);
     assert_ok(xseg_capture_begin(pool, stream));
@@ -372,13 +342,10 @@ TEST(calls_that_map_memory_publish)
     assert_ok(xseg_capture_end(pool));
     env_free(allocator, own);
     assert_ok(xseg_pool_release(pool));
-    env_stream_destroy(stream);
-    env_close(allocator);
 }
 
-TEST(the_background_thread_publishes)
+TEST_ON(the_background_thread_publishes, env_open("publish:True,background_thread:True,idle_ms:10"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True,background_thread:True,idle_ms:10");
     uint64_t live = 0;
 
     env_free(allocator, env_alloc(allocator, 4096, NULL));
@@ -389,12 +356,10 @@ TEST(the_background_thread_publishes)
     }
     assert_int_equal(live, 8192);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
-TEST(the_key_can_be_changed)
+TEST_ON(the_key_can_be_changed, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     int file = -1;
 
     void *const ptr = env_alloc(allocator, 30 * MIB, NULL);
@@ -405,7 +370,6 @@ TEST(the_key_can_be_changed)
         assert_int_equal(find_files(&file), 0);
     }
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Threads. --- */
@@ -417,7 +381,7 @@ static void *work(void *self)
     void *ptr = NULL;
 
     while (!atomic_load(&ends)) {
-        assert_ok(xseg_alloc(self, 0, 24 * MIB, NULL, &ptr));
+        ptr = env_alloc(self, 24 * MIB, NULL);
         assert_ok(xseg_free(self, ptr));
         assert_ok(xseg_trim(self, NULL, NULL, NULL));
     }
@@ -433,9 +397,8 @@ static void *reconfigure(void *self)
     return NULL;
 }
 
-TEST(file_is_published_while_threads_run)
+TEST_ON(file_is_published_while_threads_run, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
     pthread_t thread[3];
 
     atomic_store(&ends, false);
@@ -458,28 +421,22 @@ TEST(file_is_published_while_threads_run)
     atomic_store(&ends, true);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
-    env_close(allocator);
 }
 
 /* --- No side effects. --- */
 
-TEST(a_forked_child_changes_nothing)
+TEST_ON(a_forked_child_changes_nothing, env_open("publish:True"))
 {
-    struct xseg_allocator *allocator = env_open("publish:True");
-    int status = 0;
-
     void *const ptr = env_alloc(allocator, 30 * MIB, NULL);
     const uint64_t sequence = (read_frame(), seen.sequence);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
         _exit(trim_due(allocator, 1) == XSEG_ERR_FORKED ? 0 : 1);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    assert_int_equal(env_wait(child), 0);
     (void)read_frame();
     assert_int_equal(seen.sequence, sequence);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 static char logged[1024];
@@ -498,7 +455,6 @@ TEST(failed_publishing_does_not_affect_allocation)
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line};
     struct xseg_allocator *allocator = NULL;
     struct rlimit before;
-    void *ptr = NULL;
     int file = -1;
 
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
@@ -511,7 +467,7 @@ TEST(failed_publishing_does_not_affect_allocation)
     assert_ok(status);
     assert_non_null(strstr(logged, "Too many open files"));
     assert_int_equal(find_files(&file), 0);
-    assert_ok(xseg_alloc(allocator, 0, 30 * MIB, NULL, &ptr));
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_ok(trim_due(allocator, 1));
     assert_ok(xseg_free(allocator, ptr));
     /* The next configuration tries again. */

@@ -28,9 +28,8 @@ static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_
     env_launch_at(stream, (char *)at.base + first * PAGE, count * PAGE);
 }
 
-TEST(commits_map_and_decommits_unmap)
+TEST_ON(commits_map_and_decommits_unmap, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
 
     assert_int_equal(xseg_sim_used(0), 0);
@@ -53,31 +52,21 @@ TEST(commits_map_and_decommits_unmap)
     xseg_sim_finish_all();
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    decommit(range, 6, 2, NULL);
-    decommit(range, 10, 1, NULL);
-    release(range);
+    discard(range, NULL, {6, 2}, {10, 1});
     assert_int_equal(xseg_sim_used(0), 0);
-    env_close(allocator);
 }
 
-/* Driver calls without event queries. */
-static uint64_t calls(void)
+TEST_ON(recommit_makes_no_driver_call, env_open(NULL))
 {
-    return xseg_sim_calls(NULL);
-}
-
-TEST(taking_back_costs_nothing)
-{
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream other = env_stream();
 
     commit(range, 0, 8, NULL);
     work(range, 0, 8, NULL);
     decommit(range, 0, 8, NULL);
-    uint64_t before = calls();
+    uint64_t before = xseg_sim_calls(NULL);
     commit(range, 2, 3, NULL);
-    assert_int_equal(calls(), before);
+    assert_int_equal(xseg_sim_calls(NULL), before);
     assert_int_equal(info(range).recommits, 3);
     /* Another stream waits on the device for the one that they leave with. */
     before = xseg_sim_calls("cuStreamWaitEvent");
@@ -88,21 +77,16 @@ TEST(taking_back_costs_nothing)
     assert_int_equal(info(range).committed_bytes, 6 * PAGE);
     xseg_sim_finish_all();
     work(range, 2, 6, other);
-    decommit(range, 2, 6, other);
-    release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, other));
-    env_stream_destroy(other);
-    env_close(allocator);
+    discard(range, other, {2, 6});
 }
 
-TEST(calls_are_made_by_the_run)
+TEST_ON(runs_are_mapped_and_unmapped_in_one_call, env_open("page_cache_mb:1024"))
 {
-    struct xseg_allocator *allocator = env_open("page_cache_mb:1024");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
 
     uint64_t access = xseg_sim_calls("cuMemSetAccess");
     commit(range, 0, 16, NULL);
-    assert_int_equal(xseg_sim_calls("cuMemCreate") >= 16, true);
+    assert_true(xseg_sim_calls("cuMemCreate") >= 16);
     assert_int_equal(xseg_sim_calls("cuMemSetAccess"), access + 1);
     const uint64_t unmaps = xseg_sim_calls("cuMemUnmap"), creates = xseg_sim_calls("cuMemCreate"),
                    releases = xseg_sim_calls("cuMemRelease"), maps = xseg_sim_calls("cuMemMap");
@@ -114,101 +98,87 @@ TEST(calls_are_made_by_the_run)
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     assert_int_equal(xseg_sim_calls("cuMemMap"), maps + 16);
     assert_int_equal(xseg_sim_calls("cuMemSetAccess"), access + 1);
-    decommit(range, 20, 16, NULL);
-    release(range);
-    env_close(allocator);
+    discard(range, NULL, {20, 16});
 }
 
 #define TIB ((uint64_t)1 << 40)
 
-TEST(bad_input_changes_nothing)
+TEST_ON(bad_input_changes_nothing, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_range_options odd = {sizeof(odd)};
     struct xseg_range *range = NULL, *none = NULL;
 
-    env_expect_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), XSEG_ERR_ARGUMENT,
-                     "1048576");
-    odd.page_bytes = 3 * MIB;
-    env_expect_error(xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), XSEG_ERR_ARGUMENT,
-                     "page_bytes is not a multiple of the granularity of device 0, 3145728 bytes");
+    assert_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), ARGUMENT, "1048576");
+    struct xseg_range_options odd = {sizeof(odd), .page_bytes = 3 * MIB};
+    assert_error(xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), ARGUMENT,
+                 "page_bytes is not a multiple of the granularity of device 0, 3145728 bytes");
     /* Segments have addresses, too, so the reason is the limit and not what is reserved. */
     env_free(allocator, env_alloc(allocator, 4096, NULL));
-    env_expect_error(xseg_range_reserve(allocator, 0, UINT64_MAX - PAGE + 1, NULL, &range),
-                     XSEG_ERR_NO_ADDRESSES, "reserve at most 35184372088832 bytes (32 TiB)");
-    env_expect_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range),
-                     XSEG_ERR_NO_ADDRESSES,
-                     "size exceeds the virtual addresses of a device, 35184374185984 bytes");
+    assert_error(xseg_range_reserve(allocator, 0, UINT64_MAX - PAGE + 1, NULL, &range),
+                 NO_ADDRESSES, "reserve at most 35184372088832 bytes (32 TiB)");
+    assert_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range), NO_ADDRESSES,
+                 "size exceeds the virtual addresses of a device, 35184374185984 bytes");
     range = reserve(allocator, 20 * TIB);
-    env_expect_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none), XSEG_ERR_NO_ADDRESSES,
-                     "out of virtual addresses on device 0, 21990232555520 bytes requested");
+    assert_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none), NO_ADDRESSES,
+                 "out of virtual addresses on device 0, 21990232555520 bytes requested");
     assert_ok(xseg_range_release(range));
     range = reserve(allocator, PAGES * PAGE);
     commit(range, 4, 4, NULL);
-    const uint64_t before = calls();
-    env_expect_error(xseg_range_commit(range, 6 * PAGE, 4 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "granule is committed, offset 12582912");
-    env_expect_error(xseg_range_commit(range, MIB, PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "not a multiple of the page size");
-    env_expect_error(xseg_range_commit(range, 0, PAGE + 512, NULL), XSEG_ERR_ARGUMENT,
-                     "not a multiple of the page size");
-    env_expect_error(xseg_range_commit(range, 60 * PAGE, 5 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "the range has");
-    env_expect_error(xseg_range_commit(range, UINT64_MAX - PAGE + 1, PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "the range has");
-    env_expect_error(xseg_range_decommit(range, 3 * PAGE, 2 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "not committed");
-    env_expect_error(xseg_range_decommit(range, 6 * PAGE, 3 * PAGE, NULL), XSEG_ERR_ARGUMENT,
-                     "granule is not committed, offset 16777216");
-    env_expect_error(xseg_range_unhold(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT, "not held");
-    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "8388608 bytes");
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
-    env_expect_error(xseg_free(allocator, info(range).base), XSEG_ERR_NOT_ALLOCATED, "range");
-    assert_int_equal(calls(), before);
+    const uint64_t before = xseg_sim_calls(NULL);
+    assert_error(xseg_range_commit(range, 6 * PAGE, 4 * PAGE, NULL), ARGUMENT,
+                 "granule is committed, offset 12582912");
+    assert_error(xseg_range_commit(range, MIB, PAGE, NULL), ARGUMENT,
+                 "not a multiple of the page size");
+    assert_error(xseg_range_commit(range, 0, PAGE + 512, NULL), ARGUMENT,
+                 "not a multiple of the page size");
+    assert_error(xseg_range_commit(range, 60 * PAGE, 5 * PAGE, NULL), ARGUMENT, "the range has");
+    assert_error(xseg_range_commit(range, UINT64_MAX - PAGE + 1, PAGE, NULL), ARGUMENT,
+                 "the range has");
+    assert_error(xseg_range_decommit(range, 3 * PAGE, 2 * PAGE, NULL), ARGUMENT, "not committed");
+    assert_error(xseg_range_decommit(range, 6 * PAGE, 3 * PAGE, NULL), ARGUMENT,
+                 "granule is not committed, offset 16777216");
+    assert_error(xseg_range_unhold(range, 4 * PAGE, PAGE, NULL), ARGUMENT, "not held");
+    assert_error(xseg_range_release(range), BUSY, "8388608 bytes");
+    assert_error(xseg_close(allocator), BUSY, "blocks are allocated");
+    assert_error(xseg_free(allocator, info(range).base), NOT_ALLOCATED, "range");
+    assert_int_equal(xseg_sim_calls(NULL), before);
     assert_ok(xseg_range_commit(range, 0, 0, NULL));
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     decommit(range, 4, 4, NULL);
-    env_expect_error(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL), XSEG_ERR_ARGUMENT, "offset");
+    assert_error(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL), ARGUMENT, "offset");
     release(range);
-    env_expect_error(xseg_range_commit(range, 0, PAGE, NULL), XSEG_ERR_ARGUMENT, "released");
-    env_expect_error(xseg_range_release(range), XSEG_ERR_ARGUMENT, "released");
-    env_expect_error(xseg_range_release(none), XSEG_ERR_ARGUMENT, "NULL");
-    env_close(allocator);
+    assert_error(xseg_range_commit(range, 0, PAGE, NULL), ARGUMENT, "released");
+    assert_error(xseg_range_release(range), ARGUMENT, "released");
+    assert_error(xseg_range_release(none), ARGUMENT, "NULL");
 }
 
 /* Committed memory counts towards the limits of device, pool and range, and is reclaimed from other memory. */
-TEST(limits_and_shortage)
+TEST_ON(committed_memory_counts_towards_limits,
+        env_open_sim("hard_limit_mb:80", .memory_bytes = 64 * PAGE))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
     struct xseg_range_options options = {sizeof(options), .limit_bytes = 36 * PAGE};
     struct xseg_range *range = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "hard_limit_mb:80");
     assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     assert_int_equal(info(range).limit_bytes, 36 * PAGE);
-    env_expect_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), XSEG_ERR_LIMIT, "of the range");
+    assert_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), LIMIT, "of the range");
     commit(range, 0, 10, NULL);
     void *block = env_alloc(allocator, 20 * MIB, NULL);
-    env_expect_error(xseg_range_commit(range, 10 * PAGE, 21 * PAGE, NULL), XSEG_ERR_LIMIT,
-                     "hard_limit_mb");
+    assert_error(xseg_range_commit(range, 10 * PAGE, 21 * PAGE, NULL), LIMIT, "hard_limit_mb");
     assert_int_equal(info(range).committed_bytes, 10 * PAGE);
     /* A cached block of another pool and another page size is reclaimed. */
     env_free(allocator, block);
     commit(range, 10, 26, NULL);
     assert_int_equal(xseg_sim_used(0), 36 * PAGE);
-    env_expect_error(xseg_alloc(allocator, 0, 20 * MIB, NULL, &block), XSEG_ERR_LIMIT,
-                     "72.00 MiB allocated");
+    assert_error(env_try_alloc(allocator, 20 * MIB, NULL), LIMIT, "72.00 MiB allocated");
     decommit(range, 0, 36, NULL);
     block = env_alloc(allocator, 20 * MIB, NULL);
     env_free(allocator, block);
     release(range);
-    env_close(allocator);
 }
 
 /* Three mappings of a page are decommitted in one call, and a fourth one later: the page is charged until then. */
-TEST(mappings_of_one_page_go_together)
+TEST_ON(page_is_charged_until_its_last_mapping, env_open("page_cache_mb:1024"))
 {
-    struct xseg_allocator *allocator = env_open("page_cache_mb:1024");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
@@ -228,23 +198,17 @@ TEST(mappings_of_one_page_go_together)
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
     assert_int_equal(info(range).physical_bytes, 2 * PAGE);
     assert_int_equal(xseg_sim_used(0), 2 * PAGE);
-    decommit(range, 20, 1, stream);
-    release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    assert_ok(xseg_stream_retire(allocator, 0, other));
-    env_stream_destroy(stream, other);
-    env_close(allocator);
+    discard(range, stream, {20, 1});
 }
 
-/* A range at its own limit waits for what leaves it.  If the device is full then, idle memory elsewhere is taken. */
-TEST(a_full_range_on_a_full_device)
+/* A range at its own limit waits for its pending unmaps.  If the device is full as well, idle memory is reclaimed. */
+TEST_ON(full_range_waits_for_its_pending_unmaps, env_open("hard_limit_mb:10"))
 {
-    struct xseg_allocator *allocator = env_open("hard_limit_mb:10");
-    struct xseg_range_options options = {sizeof(options), .limit_bytes = 4 * PAGE};
     struct xseg_range *range = NULL, *other = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream();
 
-    options.pool = info(other).pool;
+    struct xseg_range_options options = {sizeof(options), .limit_bytes = 4 * PAGE,
+                                         .pool = info(other).pool};
     assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     commit(range, 0, 4, stream);
     /* The page of the granule that leaves is held elsewhere, so it is of no use here. */
@@ -263,15 +227,11 @@ TEST(a_full_range_on_a_full_device)
     decommit(range, 8, 1, stream);
     release(other);
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
 }
 
 /* Pages that a refused commit has made are not kept beyond page_cache_mb. */
-TEST(failed_commit_in_a_capture_keeps_no_pages)
+TEST_ON(failed_commit_in_a_capture_keeps_no_pages, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
@@ -279,27 +239,20 @@ TEST(failed_commit_in_a_capture_keeps_no_pages)
     work(range, 1, 1, stream);
     decommit(range, 1, 1, stream);
     assert_ok(xseg_capture_mark(allocator, 0));
-    env_expect_error(xseg_range_commit(range, 0, 3 * PAGE, other), XSEG_ERR_BUSY, "capture");
+    assert_error(xseg_range_commit(range, 0, 3 * PAGE, other), BUSY, "capture");
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_ok(xseg_capture_unmark(allocator, 0));
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    assert_ok(xseg_stream_retire(allocator, 0, other));
-    env_stream_destroy(stream, other);
-    env_close(allocator);
 }
 
 static struct xseg_allocator *open_with_bytes(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB, .real_bytes = true};
-
-    return env_open_on(&settings, config);
+    return env_open_sim(config, .memory_bytes = GIB, .real_bytes = true);
 }
 
 /* A range is paused and resumed with its pool, contents and all; holds are no obstacle. */
-TEST(a_pool_pauses_its_ranges)
+TEST_ON(a_pool_pauses_its_ranges, open_with_bytes(NULL))
 {
-    struct xseg_allocator *allocator = open_with_bytes(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_pool *pool = info(range).pool;
     uint32_t *word = info(range).base;
@@ -312,9 +265,9 @@ TEST(a_pool_pauses_its_ranges)
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(info(range).physical_bytes, 0);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
-    env_expect_error(xseg_range_commit(range, 9 * PAGE, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
-    env_expect_error(xseg_range_decommit(range, 0, PAGE, NULL), XSEG_ERR_PAUSED, "paused");
-    env_expect_error(xseg_range_release(range), XSEG_ERR_PAUSED, "paused");
+    assert_error(xseg_range_commit(range, 9 * PAGE, PAGE, NULL), PAUSED, "paused");
+    assert_error(xseg_range_decommit(range, 0, PAGE, NULL), PAUSED, "paused");
+    assert_error(xseg_range_release(range), PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     assert_int_equal(word[5 * PAGE / 4], 7);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
@@ -324,7 +277,6 @@ TEST(a_pool_pauses_its_ranges)
     assert_ok(xseg_range_unhold(range, 5 * PAGE, PAGE, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
-    env_close(allocator);
 }
 
 static bool enter(void *context, struct xseg_registered *run)
@@ -340,7 +292,6 @@ static void leave(void *context, const struct xseg_registered *run)
     --*(unsigned *)context;
 }
 
-/* A held granule keeps its page over a decommit, so the allocator cannot be closed before the hold is released. */
 TEST(a_held_granule_keeps_the_allocator_open)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -351,19 +302,17 @@ TEST(a_held_granule_keeps_the_allocator_open)
     assert_ok(xseg_range_hold(range, PAGE, 4 * PAGE));
     decommit(range, 0, 3, NULL);
     /* Granules 1 and 2 are held; granules 3 and 4 have no memory. */
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
-                     "decommitted granules are held, 4194304 bytes on device 0; call "
-                     "xseg_range_unhold() first");
+    assert_error(xseg_close(allocator), BUSY,
+                 "decommitted granules are held, 4194304 bytes on device 0; call "
+                 "xseg_range_unhold() first");
     assert_ok(xseg_range_unhold(range, PAGE, 4 * PAGE, NULL));
     assert_ok(xseg_close(allocator));
 }
 
 /* Pinned and exported granules keep their page over a decommit until the release. */
-TEST(held_granules_stay_committed)
+TEST_ON(held_granules_stay_committed, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range_options options = {sizeof(options), .exportable = true};
-    struct xseg_registrar registrar = {sizeof(registrar)};
     struct exported_handles exported;
     struct xseg_range *range = NULL;
     uint64_t id = 0;
@@ -375,17 +324,16 @@ TEST(held_granules_stay_committed)
     assert_ok(xseg_pin(allocator, base + PAGE, 2 * PAGE));
     decommit(range, 0, 3, NULL);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
+    assert_error(xseg_range_release(range), BUSY, "committed");
     assert_ok(xseg_unpin(allocator, base + PAGE, 2 * PAGE));
     assert_ok(export_handles(allocator, base + 3 * PAGE, XSEG_HANDLE_FD, &exported));
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "exported");
+    assert_error(xseg_range_release(range), BUSY, "exported");
     export_handles_close(&exported);
     assert_ok(xseg_export_close(allocator, base + 3 * PAGE));
-    registrar.context = &runs;
-    registrar.enter = enter;
-    registrar.leave = leave;
+    struct xseg_registrar registrar = {sizeof(registrar), .context = &runs, .enter = enter,
+                                       .leave = leave};
     commit(range, 0, 1, NULL);
     assert_ok(xseg_register(allocator, base, 4 * PAGE, &registrar, &id));
     commit(range, 2, 1, NULL);
@@ -393,17 +341,15 @@ TEST(held_granules_stay_committed)
     decommit(range, 0, 1, NULL);
     decommit(range, 2, 1, NULL);
     assert_int_equal(runs, 0);
-    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "registered");
+    assert_error(xseg_range_release(range), BUSY, "registered");
     assert_ok(xseg_unregister(allocator, id));
     release(range);
     assert_int_equal(xseg_sim_used(0), 0);
-    env_close(allocator);
 }
 
 /* Unmapping waits for the streams of the decommit and of the unhold. */
-TEST(decommit_waits_for_both_streams)
+TEST_ON(decommit_waits_for_both_streams, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
@@ -418,10 +364,6 @@ TEST(decommit_waits_for_both_streams)
     decommit(range, 0, 0, other);
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    assert_ok(xseg_stream_retire(allocator, 0, other));
-    env_stream_destroy(stream, other);
-    env_close(allocator);
 }
 
 struct seen {
@@ -455,9 +397,8 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-TEST(queries_report_ranges)
+TEST_ON(queries_report_ranges, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_explain_result explained = {sizeof(explained)};
     xseg_stream stream = env_stream();
@@ -483,12 +424,7 @@ TEST(queries_report_ranges)
     assert_ptr_equal(block.base, (char *)info(range).base + 6 * PAGE);
     assert_int_equal(block.bytes, 2 * PAGE);
     xseg_sim_finish_all();
-    decommit(range, 2, 2, NULL);
-    decommit(range, 6, 2, NULL);
-    release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
+    discard(range, NULL, {2, 2}, {6, 2});
 }
 
 /* Prepared pages are reserved for their range, and released after the idle time. */
@@ -513,45 +449,35 @@ TEST(prepared_pages_wait_for_their_range)
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     env_free(allocator, block);
-    decommit(range, 0, 3, NULL);
-    release(range);
+    discard(range, NULL, {0, 3});
     env_close(allocator);
 }
 
 /* A quota is kept from everything else, and cannot be promised twice. */
-TEST(a_quota_is_kept)
+TEST_ON(a_quota_is_kept, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * PAGE))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
-    void *block = NULL;
-
-    struct xseg_allocator *allocator = env_open_on(&settings, "hard_limit_mb:64");
     struct xseg_range *one = reserve(allocator, PAGES * PAGE),
                       *two = reserve(allocator, PAGES * PAGE);
     assert_ok(xseg_range_set_quota(one, 20 * PAGE));
-    env_expect_error(xseg_range_set_quota(two, 13 * PAGE), XSEG_ERR_LIMIT,
-                     "41943040 bytes reserved by quotas");
-    env_expect_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), XSEG_ERR_LIMIT, "");
+    assert_error(xseg_range_set_quota(two, 13 * PAGE), LIMIT, "41943040 bytes reserved by quotas");
+    assert_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), LIMIT, "");
     commit(two, 0, 12, NULL);
-    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
+    assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
     commit(one, 0, 20, NULL);
     assert_int_equal(info(one).quota_bytes, 20 * PAGE);
     decommit(one, 0, 10, NULL);
-    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &block), XSEG_ERR_LIMIT, "");
+    assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
     assert_ok(xseg_range_set_quota(one, 0));
-    block = env_alloc(allocator, MIB, NULL);
-    env_free(allocator, block);
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
     decommit(one, 10, 10, NULL);
     decommit(two, 0, 12, NULL);
     release(one);
     release(two);
-    env_close(allocator);
 }
 
-/* A commit does not use the page of an alias that the driver did not unmap. */
-TEST(a_stuck_alias_is_no_page_of_a_commit)
+/* Commit granule 0, and fail to alias its page at granule 4: the driver denies access, and from then on every unmap. */
+static void fail_alias(struct xseg_range *range)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_sim_fault access = XSEG_SIM_FAULT_INIT, unmap = XSEG_SIM_FAULT_INIT;
 
     commit(range, 0, 1, NULL);
@@ -561,51 +487,43 @@ TEST(a_stuck_alias_is_no_page_of_a_commit)
     unmap.every = 1;
     assert_ok(xseg_sim_fault_set(0, &access));
     assert_ok(xseg_sim_fault_set(1, &unmap));
-    env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
-    env_expect_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
+    assert_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), DRIVER, "999");
+}
+
+/* A commit does not use the page of an alias that the driver did not unmap. */
+TEST_ON(a_stuck_alias_is_no_page_of_a_commit, env_open(NULL))
+{
+    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+
+    fail_alias(range);
+    assert_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
     assert_ok(xseg_sim_fault_set(1, NULL));
     commit(range, 3, 3, NULL);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     assert_int_equal(info(range).physical_bytes, 4 * PAGE);
-    decommit(range, 0, 1, NULL);
-    decommit(range, 3, 3, NULL);
-    release(range);
-    env_close(allocator);
+    discard(range, NULL, {0, 1}, {3, 3});
 }
 
 /* Other granules of the range can be used. */
-TEST(a_stuck_alias_blocks_no_other_granule)
+TEST_ON(a_stuck_alias_blocks_no_other_granule, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    struct xseg_sim_fault access = XSEG_SIM_FAULT_INIT, unmap = XSEG_SIM_FAULT_INIT;
 
-    commit(range, 0, 1, NULL);
-    access.call = "cuMemSetAccess";
-    unmap.call = "cuMemUnmap";
-    access.error = unmap.error = 999;
-    unmap.every = 1;
-    assert_ok(xseg_sim_fault_set(0, &access));
-    assert_ok(xseg_sim_fault_set(1, &unmap));
-    env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    fail_alias(range);
     const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
     assert_ok(xseg_range_alias(range, 5 * PAGE, PAGE, range, 0));
     commit(range, 6, 1, NULL);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), unmaps);
-    env_expect_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), XSEG_ERR_DRIVER, "999");
+    assert_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), DRIVER, "999");
     assert_ok(xseg_sim_fault_set(1, NULL));
     assert_ok(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0));
-    decommit(range, 0, 1, NULL);
-    decommit(range, 4, 3, NULL);
-    release(range);
-    env_close(allocator);
+    discard(range, NULL, {0, 1}, {4, 3});
 }
 
 /* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
-TEST(captures_see_ranges)
+TEST_ON(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
@@ -618,7 +536,7 @@ TEST(captures_see_ranges)
     decommit(range, 4, 2, stream);
     commit(range, 0, 1, stream);
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
-    env_expect_error(xseg_range_release(range), XSEG_ERR_BUSY, "committed");
+    assert_error(xseg_range_release(range), BUSY, "committed");
     struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
     /* The first look records the events, the next one finds them complete. */
     commit(range, 10, 1, stream);
@@ -628,25 +546,18 @@ TEST(captures_see_ranges)
     decommit(range, 10, 2, stream);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     env_graph_destroy(graph);
-    decommit(range, 0, 1, stream);
-    decommit(range, 2, 2, stream);
-    release(range);
+    discard(range, stream, {0, 1}, {2, 2});
     assert_ok(xseg_pool_release(pool));
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
 }
 
-TEST(a_range_without_memory_ends_with_the_allocator)
+TEST_ON(close_releases_ranges_without_memory, env_open("page_cache_mb:100"))
 {
-    struct xseg_allocator *allocator = env_open("page_cache_mb:100");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
 
     commit(range, 0, 4, NULL);
     work(range, 0, 4, NULL);
     decommit(range, 0, 4, NULL);
     assert_ok(xseg_range_prepare(range, 2 * PAGE));
-    env_close(allocator);
 }
 
 TEST(a_lost_device_keeps_its_host_side)
@@ -657,12 +568,11 @@ TEST(a_lost_device_keeps_its_host_side)
     commit(range, 0, 4, NULL);
     decommit(range, 0, 1, NULL);
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 700));
-    env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
-    env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), XSEG_ERR_DEVICE_LOST, "");
-    env_expect_error(xseg_range_alias(other, 0, PAGE, range, PAGE), XSEG_ERR_DEVICE_LOST, "");
-    env_expect_error(xseg_range_prepare(range, PAGE), XSEG_ERR_DEVICE_LOST, "");
-    decommit(range, 1, 3, NULL);
-    release(range);
+    assert_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), DEVICE_LOST, "");
+    assert_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), DEVICE_LOST, "");
+    assert_error(xseg_range_alias(other, 0, PAGE, range, PAGE), DEVICE_LOST, "");
+    assert_error(xseg_range_prepare(range, PAGE), DEVICE_LOST, "");
+    discard(range, NULL, {1, 3});
     assert_ok(xseg_close(allocator));
 }
 
@@ -671,31 +581,26 @@ TEST(a_lost_device_keeps_its_host_side)
 
 #define GRANULES 16u
 
-/* A commit of which the second part gets no memory leaves none beneath the first. */
-TEST(all_or_nothing)
+TEST_ON(failed_commit_changes_nothing, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
 
     commit(range, 1, 1, NULL);
     env_launch_at(NULL, (char *)info(range).base + PAGE, PAGE);
     decommit(range, 1, 1, NULL);
     assert_ok(xseg_sim_fail("cuMemCreate", 2, 999));
-    env_expect_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), XSEG_ERR_DRIVER, "999");
+    assert_error(xseg_range_commit(range, 0, 3 * PAGE, NULL), DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, PAGE);
     commit(range, 0, 3, NULL);
     assert_int_equal(info(range).recommits, 1);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    decommit(range, 0, 3, NULL);
-    release(range);
-    env_close(allocator);
+    discard(range, NULL, {0, 3});
 }
 
 /* Idle pages of one pool serve a range of another. */
-TEST(idle_pages_are_everybodys)
+TEST_ON(idle_pages_serve_other_ranges, env_open("page_cache_mb:1024"))
 {
-    struct xseg_allocator *allocator = env_open("page_cache_mb:1024");
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
                       *other = reserve(allocator, GRANULES * PAGE);
 
@@ -708,7 +613,6 @@ TEST(idle_pages_are_everybodys)
     decommit(other, 8, 4, NULL);
     release(range);
     release(other);
-    env_close(allocator);
 }
 
 static bool count_shortage(void *context, const struct xseg_oom_info *oom)
@@ -719,22 +623,19 @@ static bool count_shortage(void *context, const struct xseg_oom_info *oom)
 }
 
 /* At a limit, prepared pages serve the range and count towards its quota, without requests to others. */
-TEST(pages_made_ahead_at_a_limit)
+TEST_ON(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_mb:32"))
 {
-    struct xseg_allocator *allocator = env_open("hard_limit_mb:32");
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
                       *other = reserve(allocator, GRANULES * PAGE);
-    struct xseg_observer observer = {sizeof(observer), .on_low_memory = count_shortage};
     unsigned shortages = 0;
-    uint64_t id = 0;
 
-    observer.context = &shortages;
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id =
+        env_observe(allocator, .on_low_memory = count_shortage, .context = &shortages);
     assert_ok(xseg_range_set_quota(range, 8 * PAGE));
     commit(other, 0, 8, NULL);
     assert_ok(xseg_range_prepare(range, 8 * PAGE));
     assert_int_equal(xseg_sim_used(0), 16 * PAGE);
-    env_expect_error(xseg_range_prepare(other, PAGE), XSEG_ERR_LIMIT, "");
+    assert_error(xseg_range_prepare(other, PAGE), LIMIT, "");
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     commit(range, 0, 8, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
@@ -745,7 +646,6 @@ TEST(pages_made_ahead_at_a_limit)
     decommit(other, 0, 8, NULL);
     release(range);
     release(other);
-    env_close(allocator);
 }
 
 /* The memory that an observer commits in a map notification. */
@@ -777,16 +677,11 @@ TEST(limits_hold_during_notifications)
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         struct xseg_allocator *allocator = env_open(config[i]);
-        struct xseg_range_options options = {sizeof(options)};
-        struct xseg_observer observer = {sizeof(observer)};
         struct greedy greedy = {0};
-        uint64_t id = 0;
 
-        options.limit_bytes = limit[i];
+        struct xseg_range_options options = {sizeof(options), .limit_bytes = limit[i]};
         assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range));
-        observer.context = &greedy;
-        observer.on_map = want_more;
-        assert_ok(xseg_observer_add(allocator, &observer, &id));
+        const uint64_t id = env_observe(allocator, .context = &greedy, .on_map = want_more);
         commit(greedy.range, 0, 3, NULL);
         assert_int_equal(greedy.committed, 3 * PAGE);
         assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
@@ -800,61 +695,55 @@ TEST(limits_hold_during_notifications)
     }
 }
 
-static void *give_none(void *context, size_t bytes, int device, xseg_stream stream)
+static void *alloc_none(void *context, size_t bytes, int device, xseg_stream stream)
 {
     (void)context, (void)bytes, (void)device, (void)stream;
     return NULL;
 }
 
-static void take_none(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+static void free_none(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
     (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
 }
 
-/* A pool of another device, or one that gets its memory elsewhere, has no range; what the pool says is not said
- * twice. */
-TEST(pools_that_have_none)
+/* A range needs a pool of its device without memory functions, and the options of the pool apply to the range. */
+TEST_ON(unsuitable_pools_are_rejected, env_open_sim(NULL, .devices = 2))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_pool_options own = {sizeof(own)};
-    struct xseg_range_options options = {sizeof(options)};
-    struct xseg_pool *pool = NULL, *strange = NULL;
+    const struct xseg_pool_options own = {sizeof(own), .memory = {alloc_none, free_none, NULL}};
+    struct xseg_pool *pool = NULL, *custom = NULL;
     struct xseg_range *range = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    own.memory.alloc = give_none;
-    own.memory.free = take_none;
     assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
-    assert_ok(xseg_pool_create(allocator, 1, &own, &strange));
-    options.pool = pool;
-    env_expect_error(xseg_range_reserve(allocator, 0, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                     "use a pool of device 0");
-    options.name = "cache";
-    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                     "name is set together with pool");
-    options.name = NULL;
-    options.exportable = true;
-    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                     "exportable is set together with pool");
-    options.exportable = false;
-    options.rdma = true;
-    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                     "rdma is set together with pool");
-    options.rdma = false;
-    options.pool = strange;
-    env_expect_error(xseg_range_reserve(allocator, 1, PAGE, &options, &range), XSEG_ERR_ARGUMENT,
-                     "memory functions");
-    assert_ok(xseg_pool_release(strange));
-    options.pool = pool;
-    assert_ok(xseg_range_reserve(allocator, 1, PAGE, &options, &range));
+    assert_ok(xseg_pool_create(allocator, 1, &own, &custom));
+#define OPTIONS(...)                                   \
+    (const struct xseg_range_options)                  \
+    {                                                  \
+        sizeof(struct xseg_range_options), __VA_ARGS__ \
+    }
+    const struct {
+        int device;
+        struct xseg_range_options options;
+        const char *words;
+    } row[] = {
+        {0, OPTIONS(.pool = pool), "use a pool of device 0"},
+        {1, OPTIONS(.pool = pool, .name = "cache"), "name is set together with pool"},
+        {1, OPTIONS(.pool = pool, .exportable = true), "exportable is set together with pool"},
+        {1, OPTIONS(.pool = pool, .rdma = true), "rdma is set together with pool"},
+        {1, OPTIONS(.pool = custom), "memory functions"},
+    };
+
+    for (unsigned i = 0; i < COUNT_OF(row); i++)
+        assert_error(xseg_range_reserve(allocator, row[i].device, PAGE, &row[i].options, &range),
+                     ARGUMENT, row[i].words);
+    assert_ok(xseg_pool_release(custom));
+    assert_ok(xseg_range_reserve(allocator, 1, PAGE, &OPTIONS(.pool = pool), &range));
+#undef OPTIONS
     assert_ptr_equal(info(range).pool, pool);
     assert_int_equal(info(range).device, 1);
-    /* The range holds it. */
+    /* The range retains it. */
     assert_ok(xseg_pool_release(pool));
     commit(range, 0, 1, NULL);
-    decommit(range, 0, 1, NULL);
-    release(range);
-    env_close(allocator);
+    discard(range, NULL, {0, 1});
 }
 
 static void *release_range(void *context)
@@ -880,31 +769,23 @@ static void release_when_short(void *context, enum xseg_log_level level, const c
 
 static void count_refusal(void *context, const struct xseg_oom_info *oom)
 {
-    unsigned *count = context;
-
     (void)oom;
-    ++*count;
+    ++*(unsigned *)context;
 }
 
 /* The pool of a range exists until the report of a refused commit is complete. */
 TEST(range_is_released_in_an_out_of_memory_callback)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * PAGE};
-    struct xseg_options options = {sizeof(options)};
-    struct xseg_observer observer = {sizeof(observer)};
     struct xseg_allocator *allocator = NULL;
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * PAGE};
     struct xseg_range *range, *to_release = NULL;
     unsigned count = 0;
-    uint64_t id = 0;
 
     assert_ok(xseg_sim_reset(&settings));
-    options.driver = env_driver();
-    options.log = release_when_short;
-    options.log_context = &to_release;
+    struct xseg_options options = {sizeof(options), .driver = env_driver(),
+                                   .log = release_when_short, .log_context = &to_release};
     assert_ok(xseg_open("oom_snapshot:/dev/null", &options, &allocator));
-    observer.context = &count;
-    observer.on_out_of_memory = count_refusal;
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    (void)env_observe(allocator, .context = &count, .on_out_of_memory = count_refusal);
     range = to_release = reserve(allocator, GRANULES * PAGE);
     assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
     assert_null(to_release);
@@ -918,10 +799,9 @@ TEST(range_is_released_in_an_out_of_memory_callback)
 /* A range of the same pool. */
 static struct xseg_range *reserve_beside(struct xseg_allocator *allocator, struct xseg_range *range)
 {
-    struct xseg_range_options options = {sizeof(options)};
     struct xseg_range *other = NULL;
+    struct xseg_range_options options = {sizeof(options), .pool = info(range).pool};
 
-    options.pool = info(range).pool;
     assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &other));
     return other;
 }
@@ -944,9 +824,8 @@ static void resume_pool(struct xseg_range *range)
 }
 
 /* A pause releases an aliased page once; a resume maps one page at all granules, with its contents. */
-TEST(a_pause_unmaps_all_aliases)
+TEST_ON(a_pause_unmaps_all_aliases, open_devices(NULL))
 {
-    struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
 
     commit(range, 0, 3, NULL);
@@ -969,36 +848,26 @@ TEST(a_pause_unmaps_all_aliases)
     resume_pool(range);
     assert_int_equal(*word(range, 8), 9);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    decommit(range, 8, 1, NULL);
-    decommit(range, 10, 1, NULL);
-    release(range);
-    env_close(allocator);
+    discard(range, NULL, {8, 1}, {10, 1});
 }
 
-TEST(work_is_in_the_way)
+TEST_ON(pending_work_blocks_a_pause, open_devices(NULL))
 {
-    struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 1, stream);
     env_launch_at(stream, word(range, 0), PAGE);
-    env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                     "has pending work");
+    assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), BUSY, "has pending work");
     assert_ok(xseg_sim_finish(stream));
     pause_pool(range);
     resume_pool(range);
-    decommit(range, 0, 1, stream);
-    release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
+    discard(range, stream, {0, 1});
 }
 
 /* Each stream with committed granules blocks the pause, whatever their number. */
-TEST(any_of_many_streams_is_in_the_way)
+TEST_ON(work_on_any_stream_blocks_a_pause, open_devices(NULL))
 {
-    struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream[9];
 
@@ -1008,8 +877,8 @@ TEST(any_of_many_streams_is_in_the_way)
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         env_launch_at(stream[i], word(range, i), PAGE);
-        env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                         "has pending work");
+        assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
+                     "has pending work");
         assert_ok(xseg_sim_finish(stream[i]));
         decommit(range, i, 1, stream[i]);
         assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
@@ -1019,8 +888,8 @@ TEST(any_of_many_streams_is_in_the_way)
         stream[i] = env_stream();
         commit(range, i, 1, stream[i]);
         env_launch_at(stream[i], word(range, i), PAGE);
-        env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                         "has pending work");
+        assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
+                     "has pending work");
         assert_ok(xseg_sim_finish(stream[i]));
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
@@ -1029,7 +898,6 @@ TEST(any_of_many_streams_is_in_the_way)
         env_stream_destroy(stream[i]);
     }
     release(range);
-    env_close(allocator);
 }
 
 /* Let calls about a granule fail. */
@@ -1052,9 +920,8 @@ static void refuse_nothing(void)
 }
 
 /* After a resume that failed and could not be undone, the next one maps one page at all granules. */
-TEST(a_resume_maps_one_page_at_all_aliases)
+TEST_ON(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
 {
-    struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
 
     commit(range, 0, 1, NULL);
@@ -1063,22 +930,18 @@ TEST(a_resume_maps_one_page_at_all_aliases)
     pause_pool(range);
     refuse(0, "cuMemSetAccess", range, 8);
     refuse(1, "cuMemUnmap", range, 8);
-    env_expect_error(xseg_pool_resume(info(range).pool), XSEG_ERR_DRIVER, "999");
+    assert_error(xseg_pool_resume(info(range).pool), DRIVER, "999");
     refuse_nothing();
     resume_pool(range);
     assert_int_equal(*word(range, 8), 7);
     *word(range, 0) = 8;
     assert_int_equal(*word(range, 8), 8);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    decommit(range, 0, 1, NULL);
-    decommit(range, 8, 1, NULL);
-    release(range);
-    env_close(allocator);
+    discard(range, NULL, {0, 1}, {8, 1});
 }
 
-TEST(unmapped_alias_does_not_block_a_pause)
+TEST_ON(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
 {
-    struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream = env_stream();
 
@@ -1092,33 +955,26 @@ TEST(unmapped_alias_does_not_block_a_pause)
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_ok(xseg_range_hold(range, PAGE, PAGE));
     decommit(range, 1, 1, stream);
-    env_expect_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                     "held in a range");
+    assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), BUSY, "held in a range");
     assert_ok(xseg_range_unhold(range, PAGE, PAGE, stream));
     release(range);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
 }
 
 /* The pool is charged until the last mapping is removed, whichever range committed the page; ranges of other pools
  * have no part in it. */
-TEST(a_pool_is_charged_until_the_last_mapping)
+TEST_ON(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
 {
-    struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
                       *other = reserve_beside(allocator, range);
     struct xseg_range *third = reserve(allocator, GRANULES * PAGE);
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = info(range).pool};
 
-    where.pool = info(range).pool;
     commit(range, 0, 1, NULL);
-    env_expect_error(xseg_range_alias(third, 0, PAGE, range, 0), XSEG_ERR_ARGUMENT, "pools");
+    assert_error(xseg_range_alias(third, 0, PAGE, range, 0), ARGUMENT, "pools");
     alias(other, 4, range, 0);
     *word(range, 0) = 7;
-    decommit(range, 0, 1, NULL);
-    release(range);
+    discard(range, NULL, {0, 1});
     assert_ok(xseg_stats_get(allocator, &where, &stats));
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, PAGE);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, PAGE);
@@ -1128,14 +984,12 @@ TEST(a_pool_is_charged_until_the_last_mapping)
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     release(other);
     release(third);
-    env_close(allocator);
 }
 
 /* The range that committed a page is charged for it as long as it maps the page, at whichever granule; ranges with
  * aliases are not. */
-TEST(a_range_is_charged_while_it_maps_the_page)
+TEST_ON(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
 {
-    struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
                       *other = reserve_beside(allocator, range);
 
@@ -1157,13 +1011,11 @@ TEST(a_range_is_charged_while_it_maps_the_page)
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
     release(other);
-    env_close(allocator);
 }
 
 /* The new page waits for the work of the decommit. */
-TEST(commit_replaces_an_alias_by_a_new_page)
+TEST_ON(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
 {
-    struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
                       *reader = reserve_beside(allocator, range);
     xseg_stream stream = env_stream();
@@ -1176,8 +1028,7 @@ TEST(commit_replaces_an_alias_by_a_new_page)
     env_launch_at(stream, word(range, 8), PAGE);
     decommit(range, 8, 1, stream);
     assert_ok(xseg_capture_mark(allocator, 0));
-    env_expect_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), XSEG_ERR_BUSY,
-                     "page is aliased");
+    assert_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), BUSY, "page is aliased");
     assert_ok(xseg_capture_unmark(allocator, 0));
     commit(range, 8, 1, stream);
     assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE));
@@ -1190,7 +1041,7 @@ TEST(commit_replaces_an_alias_by_a_new_page)
     assert_ok(xseg_range_hold(range, 10 * PAGE, PAGE));
     alias(range, 10, range, 0);
     decommit(range, 10, 1, stream);
-    env_expect_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), XSEG_ERR_BUSY, "held");
+    assert_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), BUSY, "held");
     assert_ok(xseg_range_unhold(range, 10 * PAGE, PAGE, stream));
     decommit(range, 8, 1, stream);
     decommit(range, 0, 1, stream);
@@ -1198,15 +1049,11 @@ TEST(commit_replaces_an_alias_by_a_new_page)
     decommit(reader, 0, 1, stream);
     release(range);
     release(reader);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-    env_close(allocator);
 }
 
-/* So do several, whichever streams they leave with. */
-TEST(a_commit_waits_for_all_streams)
+/* Commit of several granules whose pages are aliased and pending unmap on different streams. */
+TEST_ON(a_commit_waits_for_all_streams, open_devices(NULL))
 {
-    struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream[2] = {env_stream(), env_stream()};
 
@@ -1225,7 +1072,6 @@ TEST(a_commit_waits_for_all_streams)
         assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
         env_stream_destroy(stream[i]);
     }
-    env_close(allocator);
 }
 
 /* A range that an observer releases once, at its first notification. */
@@ -1243,22 +1089,16 @@ static void end_range(void *context, const struct xseg_mapping *mapping)
 static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_range **ended,
                                 struct xseg_range *other, xseg_stream stream)
 {
-    struct xseg_observer observer = {sizeof(observer)};
-    uint64_t id = 0;
-
     commit(other, 0, 1, stream);
     env_launch_at(stream, word(other, 0), PAGE);
     decommit(other, 0, 1, stream);
-    observer.context = ended;
-    observer.on_unmap = end_range;
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id = env_observe(allocator, .context = ended, .on_unmap = end_range);
     return id;
 }
 
 /* The call waits for pending unmaps while observers are notified. */
-TEST(release_during_a_call_is_safe)
+TEST_ON(release_during_a_call_is_safe, open_devices(NULL))
 {
-    struct xseg_allocator *allocator = open_devices(NULL);
     struct xseg_range *other = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream = env_stream(), first = env_stream();
 
@@ -1272,24 +1112,19 @@ TEST(release_during_a_call_is_safe)
         decommit(range, 0, 1, stream);
         decommit(range, 8, 1, stream);
         assert_ok(xseg_sim_finish(first));
-        env_expect_error(i == 0 ? xseg_range_commit(range, 8 * PAGE, PAGE, stream)
-                                : xseg_range_release(range),
-                         XSEG_ERR_ARGUMENT, "released");
+        assert_error(i == 0 ? xseg_range_commit(range, 8 * PAGE, PAGE, stream)
+                            : xseg_range_release(range),
+                     ARGUMENT, "released");
         assert_null(ended);
         assert_ok(xseg_observer_remove(allocator, id));
         assert_int_equal(xseg_sim_used(0), 0);
     }
     release(other);
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    assert_ok(xseg_stream_retire(allocator, 0, first));
-    env_stream_destroy(stream, first);
-    env_close(allocator);
 }
 
 /* The same while idle memory is reclaimed for a quota. */
-TEST(release_during_a_quota_change_is_safe)
+TEST_ON(release_during_a_quota_change_is_safe, open_devices("hard_limit_mb:32"))
 {
-    struct xseg_allocator *allocator = open_devices("hard_limit_mb:32");
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
                       *other = reserve(allocator, GRANULES * PAGE);
     struct xseg_range *ended = range;
@@ -1297,10 +1132,8 @@ TEST(release_during_a_quota_change_is_safe)
     commit(other, 4, 4, NULL);
     const uint64_t id = observe_the_end(allocator, &ended, other, NULL);
     xseg_sim_finish_all();
-    env_expect_error(xseg_range_set_quota(range, 16 * PAGE), XSEG_ERR_ARGUMENT, "released");
+    assert_error(xseg_range_set_quota(range, 16 * PAGE), ARGUMENT, "released");
     assert_null(ended);
     assert_ok(xseg_observer_remove(allocator, id));
-    decommit(other, 4, 4, NULL);
-    release(other);
-    env_close(allocator);
+    discard(other, NULL, {4, 4});
 }

@@ -10,66 +10,58 @@
 #define PIECES 64u
 
 /* By their plain C types. */
-int cuInit(unsigned flags);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
 int cuMemAddressReserve(unsigned long long *address, size_t bytes, size_t alignment,
                         unsigned long long hint, unsigned long long flags);
 int cuMemAddressFree(unsigned long long address, size_t bytes);
 
 /* A pool with a range, a checkpoint of it, and a second stream. */
-struct env {
+static struct {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     struct xseg_range *range;
     struct xseg_checkpoint *checkpoint;
     xseg_stream stream;
-};
+} env;
 
-static struct xseg_range *reserve(const struct env *env)
+/* A range of a pool, or of a new pool. */
+static struct xseg_range *reserve(struct xseg_pool *pool)
 {
-    struct xseg_range_options options = {sizeof(options), .pool = env->pool};
+    const struct xseg_range_options options = {sizeof(options), .pool = pool};
     struct xseg_range *range = NULL;
 
-    assert_ok(
-        xseg_range_reserve(env->allocator, 0, PAGES * PAGE, env->pool ? &options : NULL, &range));
+    assert_ok(xseg_range_reserve(env.allocator, 0, PAGES * PAGE, &options, &range));
     return range;
 }
 
-static struct env open_env(bool real_bytes, const char *config)
+static void open_env(bool real_bytes, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
-                                         .real_bytes = real_bytes};
-    struct env env = {0};
-    void *context = NULL;
-
-    env.allocator = env_open_on(&settings, config);
-    assert_int_equal(cuInit(0), 0);
-    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
-    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    memset(&env, 0, sizeof(env));
+    env.allocator = env_open_sim(config, .memory_bytes = GIB, .real_bytes = real_bytes);
+    env_context_push(0);
     env.pool = env_pool(env.allocator);
-    env.range = reserve(&env);
+    env.range = reserve(env.pool);
     env.stream = env_stream();
-    return env;
 }
 
-/* End what is left, of which nothing is committed. */
-static void close_env(struct env *env)
+static int open_real(void **state)
 {
-    void *context = NULL;
+    (void)state;
+    open_env(true, NULL);
+    return 0;
+}
 
-    xseg_checkpoint_destroy(env->checkpoint);
+/* Close the allocator; nothing is committed. */
+static int close_env(void **state)
+{
+    (void)state;
+    xseg_checkpoint_destroy(env.checkpoint);
     xseg_sim_finish_all();
-    if (env->range != NULL)
-        assert_ok(xseg_range_release(env->range));
-    assert_ok(xseg_pool_release(env->pool));
-    assert_ok(xseg_stream_retire(env->allocator, 0, env->stream));
-    env_stream_destroy(env->stream);
-    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
-    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
-    env_close(env->allocator);
+    if (env.range != NULL)
+        release(env.range);
+    assert_ok(xseg_pool_release(env.pool));
+    env_context_pop(0);
+    env_close(env.allocator, env.stream);
+    return 0;
 }
 
 static void hold(struct xseg_range *range, unsigned first, unsigned count)
@@ -88,20 +80,20 @@ static uint32_t *word_of(struct xseg_range *range, unsigned at)
 }
 
 /* Work on a granule that lasts for a second of the simulated clock. */
-static void work(const struct env *env, unsigned at, xseg_stream stream)
+static void work(unsigned at, xseg_stream stream)
 {
-    assert_ok(xseg_sim_launch_on(stream, SECOND, (uintptr_t)word_of(env->range, at), PAGE));
+    assert_ok(xseg_sim_launch_on(stream, SECOND, (uintptr_t)word_of(env.range, at), PAGE));
 }
 
-static void take(struct env *env)
+static void take(void)
 {
-    xseg_checkpoint_destroy(env->checkpoint);
-    assert_ok(xseg_pool_checkpoint(env->pool, &env->checkpoint));
+    xseg_checkpoint_destroy(env.checkpoint);
+    assert_ok(xseg_pool_checkpoint(env.pool, &env.checkpoint));
 }
 
-static void restore(const struct env *env)
+static void restore(void)
 {
-    assert_ok(xseg_pool_restore(env->pool, env->checkpoint, NULL, NULL));
+    assert_ok(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL));
 }
 
 /* The bytes of each state that a walk finds in the pool, and what else a refused restore leaves as it is. */
@@ -121,24 +113,23 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-static struct seen look(const struct env *env)
+static struct seen look(void)
 {
-    struct seen seen = {.pool = env->pool};
+    struct seen seen = {.pool = env.pool};
 
-    assert_ok(xseg_for_each_block(env->allocator, NULL, see_block, &seen));
+    assert_ok(xseg_for_each_block(env.allocator, NULL, see_block, &seen));
     return seen;
 }
 
 /* A restore is refused, and nothing has changed. */
-static void expect_rejected(const struct env *env, const char *word)
+static void expect_rejected(const char *word)
 {
-    const struct seen before = look(env);
-    const struct xseg_statistics stats = env_stats(env->allocator);
+    const struct seen before = look();
+    const struct xseg_statistics stats = env_stats(env.allocator);
 
-    env_expect_error(xseg_pool_restore(env->pool, env->checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                     word);
-    const struct seen after = look(env);
-    const struct xseg_statistics now = env_stats(env->allocator);
+    assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), BUSY, word);
+    const struct seen after = look();
+    const struct xseg_statistics now = env_stats(env.allocator);
     assert_memory_equal(&before, &after, sizeof(before));
     assert_memory_equal(stats.allocated_bytes, now.allocated_bytes, sizeof(now.allocated_bytes));
     assert_memory_equal(stats.active_bytes, now.active_bytes, sizeof(now.active_bytes));
@@ -147,22 +138,21 @@ static void expect_rejected(const struct env *env, const char *word)
 
 /* --- Restored state. --- */
 
-TEST(restore_recovers_held_granules)
+TEST_WITH(restore_recovers_held_granules, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
     struct xseg_range *range = env.range;
 
     commit(range, 2, 4, NULL);
     *word_of(range, 3) = 7;
     *word_of(range, 5) = 9;
     hold(range, 2, 4);
-    take(&env);
+    take();
     const struct xseg_statistics then = env_stats(env.allocator);
     decommit(range, 3, 1, NULL);
     decommit(range, 5, 1, env.stream);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
     const uint64_t calls = xseg_sim_calls(NULL), recommits = info(range).recommits;
-    restore(&env);
+    restore();
     assert_int_equal(xseg_sim_calls(NULL), calls);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, 0);
@@ -174,60 +164,56 @@ TEST(restore_recovers_held_granules)
     assert_int_equal(now.allocated_bytes[0].peak, then.allocated_bytes[0].peak);
     assert_int_equal(now.active_bytes[0].current, then.active_bytes[0].current);
     /* Once more, as nothing has changed; and the granules are as any. */
-    restore(&env);
+    restore();
     let_go(range, 2, 4);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     decommit(range, 2, 4, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
-    close_env(&env);
 }
 
-TEST(granules_pending_unmap_are_not_reused)
+TEST_WITH(granules_pending_unmap_are_not_reused, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
     struct xseg_range *range = env.range;
 
     commit(range, 0, 4, NULL);
-    work(&env, 1, NULL);
-    work(&env, 2, NULL);
+    work(1, NULL);
+    work(2, NULL);
     decommit(range, 1, 2, NULL);
-    take(&env);
+    take();
     commit(range, 1, 1, NULL);
     commit(range, 8, 2, NULL);
-    restore(&env);
+    restore();
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, 4 * PAGE);
-    assert_int_equal(look(&env).bytes[XSEG_BLOCK_ALLOCATED], 2 * PAGE);
+    assert_int_equal(look().bytes[XSEG_BLOCK_ALLOCATED], 2 * PAGE);
     xseg_sim_advance(2 * SECOND);
     decommit(range, 0, 1, NULL);
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
-    close_env(&env);
 }
 
 /* Memory that leaves with the default stream is taken back while that works; with another stream, once that has passed,
  * though no other call has found out. */
-TEST(the_stream_has_to_pass)
+TEST_WITH(restore_needs_a_completed_stream, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
     struct xseg_range *range = env.range;
     void *block = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
 
     commit(range, 0, 4, env.stream);
     *word_of(range, 2) = 5;
-    take(&env);
-    work(&env, 0, NULL);
+    take();
+    work(0, NULL);
     decommit(range, 0, 1, NULL);
-    restore(&env);
+    restore();
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
-    work(&env, 2, env.stream);
+    work(2, env.stream);
     decommit(range, 2, 2, env.stream);
     commit(range, 6, 1, NULL);
     env_free(env.allocator, block);
-    expect_rejected(&env, "synchronize the stream before the restore");
+    expect_rejected("synchronize the stream before the restore");
     const uint64_t waits = xseg_sim_calls("cuStreamWaitEvent");
     xseg_sim_advance(3 * SECOND);
-    restore(&env);
+    restore();
     assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), waits);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
     assert_int_equal(xseg_sim_calls("cuEventSynchronize"), 0);
@@ -236,7 +222,6 @@ TEST(the_stream_has_to_pass)
     assert_int_equal(env_block(env.allocator, block).state, XSEG_BLOCK_ALLOCATED);
     env_free(env.allocator, block);
     decommit(range, 0, 4, NULL);
-    close_env(&env);
 }
 
 static void note_moved(void *context, void *ptr, bool freed)
@@ -246,12 +231,10 @@ static void note_moved(void *context, void *ptr, bool freed)
 }
 
 /* Blocks and ranges of a pool come back together; of ranges that came since then nothing stays committed. */
-TEST(a_pool_of_blocks_and_ranges)
+TEST_WITH(restore_covers_blocks_and_ranges, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
-    struct xseg_range *early = env.range, *twin = reserve(&env), *late = NULL;
-    struct env apart = {.allocator = env.allocator};
-    struct xseg_range *other = reserve(&apart);
+    struct xseg_range *early = env.range, *twin = reserve(env.pool), *late = NULL;
+    struct xseg_range *other = reserve(NULL);
     void *kept = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
     unsigned moved[2] = {0, 0};
     bool exactly = false;
@@ -261,10 +244,10 @@ TEST(a_pool_of_blocks_and_ranges)
     commit(early, 10, 3, NULL);
     commit(twin, 5, 5, NULL);
     commit(other, 0, 2, NULL);
-    take(&env);
+    take();
     const struct xseg_statistics then = env_stats(env.allocator);
-    const struct seen before = look(&env);
-    late = reserve(&env);
+    const struct seen before = look();
+    late = reserve(env.pool);
     commit(late, 0, 3, NULL);
     commit(late, PAGES - 1, 1, env.stream);
     commit(early, 2, 8, NULL);
@@ -292,33 +275,31 @@ TEST(a_pool_of_blocks_and_ranges)
     const struct xseg_statistics now = env_stats(env.allocator);
     assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current - PAGE);
     assert_int_equal(now.allocation[0].current, then.allocation[0].current);
-    assert_int_equal(look(&env).bytes[XSEG_BLOCK_ALLOCATED], before.bytes[XSEG_BLOCK_ALLOCATED]);
+    assert_int_equal(look().bytes[XSEG_BLOCK_ALLOCATED], before.bytes[XSEG_BLOCK_ALLOCATED]);
     let_go(early, 0, PAGES);
     decommit(early, 0, 2, NULL);
     decommit(early, 10, 3, NULL);
     decommit(twin, 5, 5, NULL);
     decommit(other, 1, 1, NULL);
     env_free(env.allocator, kept);
-    assert_ok(xseg_range_release(twin));
-    assert_ok(xseg_range_release(late));
-    assert_ok(xseg_range_release(other));
-    close_env(&env);
+    release(twin);
+    release(late);
+    release(other);
 }
 
 /* Statistics of a private pool are those of the checkpoint. */
-TEST(restore_recovers_the_statistics)
+TEST_WITH(restore_recovers_the_statistics, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
     struct xseg_range *range = env.range;
 
     hold(range, 1, 1);
     commit(range, 0, 3, NULL);
-    take(&env);
+    take();
     const struct xseg_statistics then = env_stats(env.allocator);
     decommit(range, 1, 1, NULL);
     commit(range, 3, 9, env.stream);
     env_stream_wait(NULL, env.stream);
-    restore(&env);
+    restore();
     const struct xseg_statistics now = env_stats(env.allocator);
     for (unsigned group = 0; group < COUNT_OF(now.reserved_bytes); group++) {
         assert_int_equal(now.reserved_bytes[group].current, then.reserved_bytes[group].current);
@@ -328,49 +309,43 @@ TEST(restore_recovers_the_statistics)
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     let_go(range, 1, 1);
     decommit(range, 0, 3, NULL);
-    close_env(&env);
 }
 
 /* A checkpoint is taken of a paused pool, and restored when that is resumed. */
-TEST(a_paused_pool_is_not_restored)
+TEST_WITH(a_paused_pool_is_not_restored, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
     struct xseg_range *range = env.range;
 
     commit(range, 0, 2, NULL);
     assert_ok(xseg_pool_pause(env.pool, XSEG_KEEP_HOST, NULL));
-    take(&env);
-    env_expect_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), XSEG_ERR_PAUSED,
-                     "paused");
+    take();
+    assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), PAUSED, "paused");
     assert_ok(xseg_pool_resume(env.pool));
     commit(range, 2, 2, NULL);
-    restore(&env);
+    restore();
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
     decommit(range, 0, 2, NULL);
-    close_env(&env);
 }
 
 /* --- Rejected restores. --- */
 
-TEST(released_memory_is_not_restored)
+TEST_WITH(released_memory_is_not_restored, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
     struct xseg_range *range = env.range;
     void *block = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
 
     commit(range, 0, 4, NULL);
-    take(&env);
+    take();
     env_free(env.allocator, block);
     decommit(range, 3, 1, NULL);
     commit(range, 8, 1, NULL);
-    expect_rejected(&env, "memory of the checkpoint has been released");
+    expect_rejected("memory of the checkpoint has been released");
     /* It is not the memory of then, but it is there. */
     commit(range, 3, 1, NULL);
-    restore(&env);
+    restore();
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     env_free(env.allocator, block);
     decommit(range, 0, 4, NULL);
-    close_env(&env);
 }
 
 /* All addresses that the driver has left: what is given back then is where the next range comes to lie. */
@@ -399,166 +374,142 @@ static void give_addresses(const struct rest *rest)
 /* A range of the checkpoint has ended; another one at the same addresses is not taken for it. */
 TEST(released_range_is_not_restored)
 {
-    struct env env = open_env(false, NULL);
+    open_env(false, NULL);
     const void *base = info(env.range).base;
     struct rest rest;
 
     take_addresses(&rest);
-    take(&env);
+    take();
     commit(env.range, 0, 2, NULL);
     struct xseg_checkpoint *empty = env.checkpoint;
     env.checkpoint = NULL;
-    take(&env);
+    take();
     decommit(env.range, 0, 2, NULL);
-    assert_ok(xseg_range_release(env.range));
-    expect_rejected(&env, "released");
-    env.range = reserve(&env);
+    release(env.range);
+    expect_rejected("released");
+    env.range = reserve(env.pool);
     assert_ptr_equal(info(env.range).base, base);
     commit(env.range, 0, 2, NULL);
-    expect_rejected(&env, "released");
+    expect_rejected("released");
     /* Nothing of the range was in the first checkpoint, so none of it is missed. */
     assert_ok(xseg_pool_restore(env.pool, empty, NULL, NULL));
     assert_int_equal(info(env.range).mapped_bytes, 0);
     xseg_checkpoint_destroy(empty);
     give_addresses(&rest);
-    close_env(&env);
+    (void)close_env(NULL);
 }
 
 /* A range where the segment of a block was is not the memory of the block. */
 TEST(a_range_in_the_place_of_a_block)
 {
-    struct env env = open_env(false, "expandable_segments:False");
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = {sizeof(done)};
+    open_env(false, "expandable_segments:False");
     struct rest rest;
 
-    assert_ok(xseg_range_release(env.range));
+    release(env.range);
     char *block = env_alloc_in(env.allocator, env.pool, 30 * MIB, NULL);
-    take(&env);
+    take();
     take_addresses(&rest);
     env_free(env.allocator, block);
-    where.pool = env.pool;
-    assert_ok(xseg_trim(env.allocator, &where, NULL, &done));
-    env.range = reserve(&env);
+    (void)env_trim_pool(env.allocator, env.pool);
+    env.range = reserve(env.pool);
     assert_ptr_equal(info(env.range).base, block);
     commit(env.range, 0, PAGES, NULL);
-    expect_rejected(&env, "memory of the checkpoint has been released");
+    expect_rejected("memory of the checkpoint has been released");
     decommit(env.range, 0, PAGES, NULL);
     give_addresses(&rest);
-    close_env(&env);
+    (void)close_env(NULL);
 }
 
 /* An aliased page is not taken back; one that was not decommitted stays. */
-TEST(restore_keeps_aliased_pages)
+TEST_WITH(restore_keeps_aliased_pages, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
     struct xseg_range *range = env.range;
 
     commit(range, 0, 2, NULL);
-    take(&env);
+    take();
     hold(range, 0, 1);
-    assert_ok(xseg_range_alias(range, 8 * PAGE, PAGE, range, 0));
-    assert_ok(xseg_range_alias(range, 9 * PAGE, PAGE, range, PAGE));
+    alias(range, 8, range, 0);
+    alias(range, 9, range, 1);
     decommit(range, 0, 1, NULL);
-    expect_rejected(&env, "page is aliased");
+    expect_rejected("page is aliased");
     decommit(range, 8, 1, NULL);
-    restore(&env);
+    restore();
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
     assert_int_equal(info(range).physical_bytes, 2 * PAGE);
     let_go(range, 0, 1);
     decommit(range, 0, 2, NULL);
-    close_env(&env);
 }
 
 /* A restore may decommit all mappings of a page. */
-TEST(all_mappings_of_a_page_are_decommitted)
+TEST_WITH(all_mappings_of_a_page_are_decommitted, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
-    struct xseg_range *range = env.range, *other = reserve(&env);
+    struct xseg_range *range = env.range, *other = reserve(env.pool);
 
     commit(range, 0, 1, NULL);
-    take(&env);
+    take();
     commit(range, 4, 1, NULL);
-    assert_ok(xseg_range_alias(range, 8 * PAGE, PAGE, range, 4 * PAGE));
-    assert_ok(xseg_range_alias(other, 8 * PAGE, PAGE, range, 4 * PAGE));
-    work(&env, 8, NULL);
-    restore(&env);
+    alias(range, 8, range, 4);
+    alias(other, 8, range, 4);
+    work(8, NULL);
+    restore();
     assert_int_equal(info(other).pending_unmap_bytes, PAGE);
     assert_int_equal(env_stats(env.allocator).active_bytes[0].current, 2 * PAGE);
     xseg_sim_finish_all();
     decommit(range, 0, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_ok(xseg_range_release(other));
-    close_env(&env);
+    release(other);
 }
 
-/* What an observer sees while a commit works on its granules. */
-struct within {
-    struct env *env;
-    unsigned refused;
-};
-
+/* Observer: counts the rejected calls during a commit. */
 static void came(void *context, const struct xseg_mapping *mapping)
 {
-    struct within *within = context;
     struct xseg_checkpoint *checkpoint = NULL;
 
-    if (mapping->pool != within->env->pool)
+    if (mapping->pool != env.pool)
         return;
-    env_expect_error(xseg_pool_checkpoint(within->env->pool, &checkpoint), XSEG_ERR_BUSY,
-                     "another call");
-    env_expect_error(xseg_pool_restore(within->env->pool, within->env->checkpoint, NULL, NULL),
-                     XSEG_ERR_BUSY, "another call");
-    within->refused++;
+    assert_error(xseg_pool_checkpoint(env.pool, &checkpoint), BUSY, "another call");
+    assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), BUSY, "another call");
+    ++*(unsigned *)context;
 }
 
-TEST(a_granule_that_a_call_works_on)
+TEST_WITH(granule_of_an_active_commit_blocks_a_restore, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
-    struct within within = {&env, 0};
-    struct xseg_observer observer = {sizeof(observer)};
-    uint64_t id = 0;
+    unsigned rejected = 0;
 
-    take(&env);
-    observer.context = &within;
-    observer.on_map = came;
-    assert_ok(xseg_observer_add(env.allocator, &observer, &id));
+    take();
+    const uint64_t id = env_observe(env.allocator, .context = &rejected, .on_map = came);
     commit(env.range, 3, 1, NULL);
-    assert_int_equal(within.refused, 1);
+    assert_int_equal(rejected, 1);
     assert_ok(xseg_observer_remove(env.allocator, id));
     decommit(env.range, 3, 1, NULL);
-    close_env(&env);
 }
 
 /* An event cannot be recorded, for the first run that is to leave or for the third. */
-TEST(failed_restore_changes_no_range)
+TEST_WITH(failed_restore_changes_no_range, open_real, close_env)
 {
-    struct env env = open_env(true, NULL);
     struct xseg_range *range = env.range;
     void *block = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
 
     hold(range, 0, 1);
     commit(range, 0, 2, NULL);
-    take(&env);
+    take();
     decommit(range, 0, 1, NULL);
     commit(range, 4, 1, NULL);
     commit(range, 6, 1, NULL);
     commit(range, 8, 1, NULL);
     env_free(env.allocator, block);
     for (unsigned nth = 1; nth <= 3; nth += 2) {
-        const struct seen before = look(&env);
+        const struct seen before = look();
 
         assert_ok(xseg_sim_fail("cuEventRecord", nth, 999));
-        env_expect_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), XSEG_ERR_DRIVER,
-                         "999");
-        const struct seen after = look(&env);
+        assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), DRIVER, "999");
+        const struct seen after = look();
         assert_memory_equal(&before, &after, sizeof(before));
     }
-    restore(&env);
+    restore();
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
     env_free(env.allocator, block);
     let_go(range, 0, 1);
     decommit(range, 0, 2, NULL);
-    close_env(&env);
 }

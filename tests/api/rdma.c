@@ -23,10 +23,7 @@ static bool is_reachable(const void *block)
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, bool rdma)
 {
-    struct xseg_pool_options options = {sizeof(options), .rdma = rdma};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
-
-    return pool;
+    return env_pool_of(allocator, .rdma = rdma);
 }
 
 /* Whether what a pool, or the default pool, allocates is reachable. */
@@ -55,15 +52,13 @@ TEST(key_applies_to_all_pools)
     }
 }
 
-TEST(option_applies_to_one_pool)
+TEST_ON(option_applies_to_one_pool, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
 
     assert_true(makes_reachable(allocator, pool, 30 * MIB));
     assert_true(makes_reachable(allocator, pool, 1000));
     assert_false(makes_reachable(allocator, NULL, 30 * MIB));
-    env_close(allocator);
 }
 
 TEST(classic_segments_and_guarded_blocks_have_them_too)
@@ -77,9 +72,8 @@ TEST(classic_segments_and_guarded_blocks_have_them_too)
     env_close(allocator);
 }
 
-TEST(resumed_pool_has_rdma_pages)
+TEST_ON(resumed_pool_has_rdma_pages, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = make_pool(allocator, true);
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
@@ -87,7 +81,6 @@ TEST(resumed_pool_has_rdma_pages)
     assert_ok(xseg_pool_resume(pool));
     assert_true(is_reachable(block));
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* --- What is never mixed up. --- */
@@ -117,10 +110,7 @@ TEST(idle_pages_serve_their_kind_only)
 TEST(pages_of_the_other_kind_are_replaced)
 {
     for (unsigned rdma = 0; rdma < 2; rdma++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-
-        settings.memory_bytes = 200 * MIB;
-        struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+        struct xseg_allocator *allocator = env_open_sim(NULL, .memory_bytes = 200 * MIB);
         struct xseg_pool *from = make_pool(allocator, rdma == 0);
         struct xseg_pool *to = make_pool(allocator, rdma != 0);
         env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
@@ -179,9 +169,8 @@ TEST(a_trial_uses_what_it_has_made)
     struct env_log notified;
 
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
+        struct xseg_sim_settings settings = {sizeof(settings), .rdma = cases[i].rdma};
 
-        settings.rdma = cases[i].rdma;
         assert_ok(xseg_sim_reset(&settings));
         struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
         assert_false(makes_reachable(allocator, NULL, 30 * MIB));
@@ -200,7 +189,7 @@ TEST(memory_is_tried_when_there_is_some)
     void *all = env_alloc(holder, 200 * MIB, NULL);
     struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
     struct xseg_pool *pool = make_pool(allocator, false);
-    assert_int_equal(xseg_alloc(allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 1000, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);
     env_free(holder, all);
     env_empty_cache(holder);
@@ -212,9 +201,8 @@ TEST(memory_is_tried_when_there_is_some)
     env_close(allocator);
 }
 
-TEST(custom_memory_is_rejected)
+TEST_ON(custom_memory_is_rejected, env_open("rdma:True"))
 {
-    struct xseg_allocator *allocator = env_open("rdma:True");
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
@@ -222,9 +210,8 @@ TEST(custom_memory_is_rejected)
     options.memory.alloc = (void *(*)(void *, size_t, int, xseg_stream))(uintptr_t)16;
     options.memory.free = (void (*)(void *, void *, size_t, int, xseg_stream))(uintptr_t)16;
     options.rdma = true;
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                     "rdma with memory functions");
+    assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT,
+                 "rdma with memory functions");
     options.rdma = false;
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
-    env_close(allocator);
+    pool = env_pool_with(allocator, &options);
 }

@@ -89,20 +89,20 @@ static void expect_error(struct seen *seen, const void *address, size_t bytes, x
     assert_int_equal(seen->in, in);
 }
 
-static struct xseg_allocator *open_seen(struct seen *seen, const char *config)
+static struct seen seen;
+
+static struct xseg_allocator *open_seen(const char *config)
 {
-    *seen = (struct seen){.allocator = env_open(config)};
-    return seen->allocator;
+    seen = (struct seen){.allocator = env_open(config)};
+    return seen.allocator;
 }
 
 #define EXPANDABLE "expandable_segments:True,rdma:True"
 
 /* --- Memory that is there. --- */
 
-TEST(existing_memory_is_registered_in_one_run)
+TEST_ON(existing_memory_is_registered_in_one_run, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     /* Three growths, so pages of several generations, and small ones at the end. */
     char *first = env_alloc(allocator, 50 * MIB, NULL);
     char *second = env_alloc(allocator, 400 * MIB, NULL);
@@ -117,16 +117,12 @@ TEST(existing_memory_is_registered_in_one_run)
     assert_ok(xseg_unregister(allocator, id));
     assert_int_equal(seen.in, 0);
     assert_int_equal(env_stats(allocator).registered_bytes, 0);
-    env_expect_error(xseg_unregister(allocator, id), XSEG_ERR_ARGUMENT,
-                     "registration does not exist, ID ");
+    assert_error(xseg_unregister(allocator, id), ARGUMENT, "registration does not exist, ID ");
     env_free(allocator, first, second);
-    env_close(allocator);
 }
 
-TEST(new_memory_is_registered_before_its_use)
+TEST_ON(new_memory_is_registered_before_its_use, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *first = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, first, 200 * MIB, false);
 
@@ -147,13 +143,10 @@ TEST(new_memory_is_registered_before_its_use)
     assert_int_equal(seen.in, 1);
     assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, first);
-    env_close(allocator);
 }
 
-TEST(remaining_parts_of_a_run_are_registered_again)
+TEST_ON(remaining_parts_of_a_run_are_registered_again, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *block[3];
 
     for (unsigned i = 0; i < 3; i++)
@@ -167,13 +160,10 @@ TEST(remaining_parts_of_a_run_are_registered_again)
     assert_int_equal(xseg_sim_registered(), 80 * MIB);
     assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, block[0], block[2]);
-    env_close(allocator);
 }
 
-TEST(pause_and_resume_are_notified)
+TEST_ON(pause_and_resume_are_notified, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     struct xseg_pool *pool = env_pool(allocator);
 
     char *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
@@ -186,13 +176,10 @@ TEST(pause_and_resume_are_notified)
     assert_int_equal(xseg_sim_registered(), 100 * MIB);
     assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, block);
-    env_close(allocator);
 }
 
-TEST(released_classic_segment_is_unregistered)
+TEST_ON(released_classic_segment_is_unregistered, open_seen("expandable_segments:False"))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
 
@@ -203,7 +190,6 @@ TEST(released_classic_segment_is_unregistered)
     assert_int_equal(seen.in, 0);
     assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* The scene of a capture that begins when memory is about to be unmapped. */
@@ -224,20 +210,15 @@ static void capture_once(void *context, const struct xseg_mapping *mapping)
 
 TEST(kept_classic_segment_is_registered_again)
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, "expandable_segments:False");
+    struct xseg_allocator *allocator = open_seen("expandable_segments:False");
     struct capturing capturing = {env_pool(allocator), env_stream()};
     struct xseg_pool *pool = capturing.pool;
-    struct xseg_observer observer = {sizeof(observer), .context = &capturing,
-                                     .on_unmap = capture_once};
-    struct xseg_trim_result done = {sizeof(done)};
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
-    uint64_t observed = 0;
 
-    assert_ok(xseg_observer_add(allocator, &observer, &observed));
+    (void)env_observe(allocator, .context = &capturing, .on_unmap = capture_once);
     env_free(allocator, block);
-    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    const struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.kept_capture, 40 * MIB);
     assert_int_equal(seen.left, 1);
     assert_int_equal(seen.in, 1);
@@ -263,10 +244,8 @@ static bool find_registered(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-TEST(pinning_registration_keeps_memory)
+TEST_ON(pinning_registration_keeps_memory, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t registered = 0;
     struct xseg_pool *pool = env_pool(allocator);
@@ -288,16 +267,13 @@ TEST(pinning_registration_keeps_memory)
     assert_int_equal(sums.reserved, 120 * MIB);
     assert_ok(xseg_unregister(allocator, id));
     env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    env_close(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
 }
 
 /* --- Several registrations. --- */
 
-TEST(registrations_may_overlap)
+TEST_ON(registrations_may_overlap, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
 
     struct seen other = seen;
@@ -315,15 +291,12 @@ TEST(registrations_may_overlap)
     assert_int_equal(seen.in + other.in, 0);
     assert_ok(xseg_unregister(allocator, again));
     assert_ok(xseg_unregister(allocator, part));
-    env_close(allocator);
 }
 
 /* --- Functions that refuse, and that call the library. --- */
 
-TEST(failed_registration_is_rolled_back)
+TEST_ON(failed_registration_is_rolled_back, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *block[3];
 
     for (unsigned i = 0; i < 3; i++)
@@ -342,26 +315,20 @@ TEST(failed_registration_is_rolled_back)
     assert_int_equal(seen.in, 2);
     seen.refuse_from = 0;
     assert_ok(xseg_unregister(allocator, id));
-    for (unsigned i = 0; i < 3; i++)
-        env_free(allocator, block[i]);
-    env_close(allocator);
+    env_free(allocator, block[0], block[1], block[2]);
 }
 
-static void trim_and_end(struct seen *seen)
+static void trim_and_end(struct seen *registrar)
 {
-    void *block = env_alloc(seen->allocator, 300 * MIB, NULL);
-
-    env_free(seen->allocator, block);
-    env_empty_cache(seen->allocator);
-    if (seen->id != 0)
-        env_expect_error(xseg_unregister(seen->allocator, seen->id), XSEG_ERR_BUSY,
-                         "in its own callback");
+    env_free(registrar->allocator, env_alloc(registrar->allocator, 300 * MIB, NULL));
+    env_empty_cache(registrar->allocator);
+    if (registrar->id != 0)
+        assert_error(xseg_unregister(registrar->allocator, registrar->id), BUSY,
+                     "in its own callback");
 }
 
-TEST(its_functions_may_move_memory)
+TEST_ON(its_functions_may_move_memory, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     char *next = env_alloc(allocator, 40 * MIB, NULL);
 
@@ -376,68 +343,54 @@ TEST(its_functions_may_move_memory)
     assert_ok(xseg_unregister(allocator, seen.id));
     assert_int_equal(xseg_sim_registered(), 0);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
-static void trim_all(struct seen *seen)
+static void trim_all(struct seen *registrar)
 {
-    env_empty_cache(seen->allocator);
+    env_empty_cache(registrar->allocator);
 }
 
 /* The remainder of a run is idle as well, and a trim within its `enter` callback does not release it. */
-TEST(memory_stays_during_a_new_registration)
+TEST_ON(memory_stays_during_a_new_registration, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    struct xseg_trim_options some = {sizeof(some)};
     char *block = env_alloc(allocator, 120 * MIB, NULL);
     const uint64_t id = add(&seen, block, 120 * MIB, false);
 
     env_free(allocator, block);
     seen.within = trim_all;
-    some.target_bytes = 80 * MIB;
+    struct xseg_trim_options some = {sizeof(some), .target_bytes = 80 * MIB};
     assert_ok(xseg_trim(allocator, NULL, &some, NULL));
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_sim_registered(), 80 * MIB);
     seen.within = NULL;
     assert_ok(xseg_unregister(allocator, id));
-    env_close(allocator);
 }
 
 /* Single pages of other sizes give their addresses back, those of a registered range do not. */
-TEST(registration_retains_its_addresses)
+TEST_ON(registration_retains_its_addresses, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
-    struct xseg_pool_options options = {sizeof(options), .single_page = true};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-
-    assert_ok(xseg_pool_create(allocator, 0, &options, &where.pool));
-    char *block = env_alloc_in(allocator, where.pool, 40 * MIB, NULL);
+    struct xseg_pool *pool = env_pool_of(allocator, .single_page = true);
+    char *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, false);
     env_free(allocator, block);
-    assert_ok(xseg_trim(allocator, &where, NULL, NULL));
+    (void)env_trim_pool(allocator, pool);
     assert_int_equal(seen.in, 0);
-    void *other = env_alloc_in(allocator, where.pool, 80 * MIB, NULL);
-    assert_ptr_equal(env_alloc_in(allocator, where.pool, 40 * MIB, NULL), block);
+    void *other = env_alloc_in(allocator, pool, 80 * MIB, NULL);
+    assert_ptr_equal(env_alloc_in(allocator, pool, 40 * MIB, NULL), block);
     assert_int_equal(seen.in, 1);
     assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, other, block);
-    env_close(allocator);
 }
 
 /* --- Bad input, and the end. --- */
 
 /* The functions are the parent's: nothing of the child's is registered. */
-TEST(calls_of_a_forked_child_fail)
+TEST_ON(calls_of_a_forked_child_fail, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     const uint64_t id = add(&seen, block, 40 * MIB, true);
     const struct xseg_registrar registrar = registrar_of(&seen, false);
     uint64_t other = 0;
-    int result = 0;
 
     const pid_t child = fork();
     if (child == 0)
@@ -446,19 +399,15 @@ TEST(calls_of_a_forked_child_fail)
                       seen.left == 0
                   ? 0
                   : 1);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    assert_int_equal(env_wait(child), 0);
     env_free(allocator, block);
     env_empty_cache(allocator);
     assert_int_equal(seen.in, 1);
     assert_ok(xseg_unregister(allocator, id));
-    env_close(allocator);
 }
 
-TEST(invalid_input_is_rejected)
+TEST_ON(invalid_input_is_rejected, open_seen(EXPANDABLE))
 {
-    struct seen seen;
-    struct xseg_allocator *allocator = open_seen(&seen, EXPANDABLE);
     struct xseg_registrar registrar = registrar_of(&seen, false);
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t id = 0;
@@ -472,23 +421,19 @@ TEST(invalid_input_is_rejected)
                  "not in memory of this allocator");
     expect_error(&seen, block + GIB, 40 * MIB, XSEG_ERR_NOT_ALLOCATED,
                  "address range has no mapped memory");
-    env_expect_error(xseg_register(allocator, block, 10, NULL, &id), XSEG_ERR_ARGUMENT,
-                     "registrar is NULL");
+    assert_error(xseg_register(allocator, block, 10, NULL, &id), ARGUMENT, "registrar is NULL");
     registrar.leave = NULL;
-    env_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
-                     "leave is NULL");
+    assert_error(xseg_register(allocator, block, 10, &registrar, &id), ARGUMENT, "leave is NULL");
     registrar.struct_size = 3;
-    env_expect_error(xseg_register(allocator, block, 10, &registrar, &id), XSEG_ERR_ARGUMENT,
-                     "struct_size is unknown, 3");
+    assert_error(xseg_register(allocator, block, 10, &registrar, &id), ARGUMENT,
+                 "struct_size is unknown, 3");
     id = add(&seen, block, 40 * MIB, false);
     env_free(allocator, block);
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY,
-                     "memory is registered, 1 registration, one with ID ");
+    assert_error(xseg_close(allocator), BUSY, "memory is registered, 1 registration, one with ID ");
     assert_ok(xseg_unregister(allocator, id));
-    env_close(allocator);
 }
 
-/* --- * What registrars take of a tensor of 2 GiB, on pages as PyTorch makes them and as xseg does.  Each row is what
+/* --- What registrars take of a tensor of 2 GiB, on pages as PyTorch makes them and as xseg does.  Each row is what
  * users have met in threads of issues; the calls are the simulator's registrars, in the order in which such libraries
  * make them. --- */
 
@@ -519,9 +464,8 @@ static const struct {
 
 static void *make(struct xseg_allocator *allocator, enum layout layout)
 {
-    struct xseg_pool_options options = {sizeof(options), .rdma = layout != PAGES,
-                                        .single_page = layout == SINGLE};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool =
+        env_pool_of(allocator, .rdma = layout != PAGES, .single_page = layout == SINGLE);
 
     return env_alloc_in(allocator, pool, TENSOR, NULL);
 }
@@ -529,10 +473,8 @@ static void *make(struct xseg_allocator *allocator, enum layout layout)
 TEST(registrars_accept_supported_memory)
 {
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-
-        settings.without_address_range = rows[i].no_address_range;
-        struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
+        struct xseg_allocator *allocator = env_open_sim(
+            "expandable_segments:True", .without_address_range = rows[i].no_address_range);
         for (unsigned layout = 0; layout < LAYOUTS; layout++) {
             void *tensor = make(allocator, (enum layout)layout);
             uint64_t id = 0;
@@ -550,11 +492,9 @@ TEST(registrars_accept_supported_memory)
 }
 
 /* Whatever cuMemGetAddressRange answers, a descriptor of the library's serves: pages need only be reachable. */
-TEST(a_descriptor_serves_where_address_ranges_do_not)
+TEST_ON(a_descriptor_serves_where_address_ranges_do_not,
+        env_open_sim("expandable_segments:True", .without_address_range = true))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .without_address_range = true};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     for (unsigned layout = REACHABLE; layout < LAYOUTS; layout++) {
         void *tensor = make(allocator, (enum layout)layout);
         uint64_t offset = 0, id = 0;
@@ -566,7 +506,6 @@ TEST(a_descriptor_serves_where_address_ranges_do_not)
         assert_ok(xseg_dmabuf_close(allocator, fd));
         env_free(allocator, tensor);
     }
-    env_close(allocator);
 }
 
 /*
@@ -665,8 +604,7 @@ static void serve(struct week *week)
     for (unsigned i = 0; i < STEPS; i++) {
         void **request = &week->request[below(week, REQUESTS)];
 
-        if (*request != NULL)
-            env_free(week->allocator, *request);
+        env_free(week->allocator, *request);
         *request =
             *request != NULL ? NULL : env_alloc(week->allocator, 4096u << below(week, 15), NULL);
     }
@@ -697,12 +635,12 @@ static void pass_hour(struct week *week, unsigned hour)
 TEST(a_week_with_300_registered_ranges)
 {
     static struct week week;
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 80 * 1024 * MIB};
 
     week = (struct week){.random = 4711};
-    week.allocator = env_open_on(&settings, "expandable_segments:True,rdma:True");
+    week.allocator =
+        env_open_sim("expandable_segments:True,rdma:True", .memory_bytes = 80 * 1024 * MIB);
     for (unsigned i = 0; i < 2; i++)
-        assert_ok(xseg_pool_create(week.allocator, 0, NULL, &week.pool[i]));
+        week.pool[i] = env_pool(week.allocator);
     make_ranges(&week);
     for (unsigned hour = 0; hour < HOURS; hour++) {
         pass_hour(&week, hour);
@@ -714,9 +652,7 @@ TEST(a_week_with_300_registered_ranges)
     assert_true(week.entered * 100 <= week.appeared * 105);
     for (unsigned i = 0; i < RANGES; i++)
         end_range(&week, &week.range[i]);
-    for (unsigned i = 0; i < REQUESTS; i++)
-        if (week.request[i] != NULL)
-            env_free(week.allocator, week.request[i]);
+    env_free_all(week.allocator, week.request, sizeof(week.request));
     for (unsigned i = 0; i < 2; i++)
         assert_ok(xseg_pool_release(week.pool[i]));
     env_close(week.allocator);

@@ -105,28 +105,33 @@ static void close_with_events(struct xseg_allocator *allocator)
     env_close(allocator);
 }
 
+/* Configuration keys, with oom_snapshot of the folder. */
+static const char *keys_with_folder(const char *keys)
+{
+    static char text[160];
+
+    (void)snprintf(text, sizeof(text), "%s,oom_snapshot:%s", keys, folder);
+    return text;
+}
+
 /* --- Invalid calls. --- */
 
-TEST(arguments_are_checked)
+TEST_ON(arguments_are_checked, env_open(NULL))
 {
     struct xseg_snapshot_options options = {sizeof(options)};
-    struct xseg_allocator *allocator = env_open(NULL);
 
-    env_expect_error(xseg_snapshot(allocator, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "path is NULL or empty");
-    env_expect_error(xseg_snapshot(allocator, "", NULL), XSEG_ERR_ARGUMENT,
-                     "path is NULL or empty");
-    env_expect_error(xseg_snapshot(NULL, "file", NULL), XSEG_ERR_ARGUMENT, "allocator");
+    assert_error(xseg_snapshot(allocator, NULL, NULL), ARGUMENT, "path is NULL or empty");
+    assert_error(xseg_snapshot(allocator, "", NULL), ARGUMENT, "path is NULL or empty");
+    assert_error(xseg_snapshot(NULL, "file", NULL), ARGUMENT, "allocator");
     options.struct_size = 3;
-    env_expect_error(xseg_snapshot(allocator, "file", &options), XSEG_ERR_ARGUMENT,
-                     "options->struct_size is unknown, 3");
-    env_close(allocator);
+    assert_error(xseg_snapshot(allocator, "file", &options), ARGUMENT,
+                 "options->struct_size is unknown, 3");
 }
 
 static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
 {
-    env_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, strerror(error));
-    env_expect_error(xseg_snapshot(allocator, path, NULL), XSEG_ERR_FILE, path);
+    assert_error(xseg_snapshot(allocator, path, NULL), FILE, strerror(error));
+    assert_error(xseg_snapshot(allocator, path, NULL), FILE, path);
 }
 
 /* Each error has a message, leaves no file, and the program continues. */
@@ -163,7 +168,6 @@ TEST(snapshot_file_is_replaced_atomically)
     const struct rlimit low = {4096, 4096};
     struct stat before, after;
     char path[128];
-    int result = 0;
 
     path_of(path, sizeof(path), "file");
     const pid_t child = fork();
@@ -181,8 +185,7 @@ TEST(snapshot_file_is_replaced_atomically)
                after.st_ino == before.st_ino && after.st_size == before.st_size;
         _exit(fine ? 0 : 1);
     }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    assert_int_equal(env_wait(child), 0);
     expect_complete(path);
     assert_int_equal(take_files(NULL), 1);
 }
@@ -191,15 +194,13 @@ TEST(calls_of_a_forked_child_fail)
 {
     struct xseg_allocator *allocator = open_with_events("", 0);
     char path[128];
-    int result = 0;
 
     path_of(path, sizeof(path), "file");
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
         _exit(xseg_snapshot(allocator, path, NULL) == XSEG_ERR_FORKED ? 0 : 1);
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    assert_int_equal(env_wait(child), 0);
     assert_int_equal(take_files(NULL), 0);
     close_with_events(allocator);
 }
@@ -207,7 +208,6 @@ TEST(calls_of_a_forked_child_fail)
 /* A pipe gets all of it, whatever the time. */
 TEST(a_pipe_is_written_into)
 {
-    struct xseg_snapshot_options options = {sizeof(options)};
     struct xseg_allocator *allocator = open_with_events("", 30);
     static unsigned char bytes[65536];
     char path[128];
@@ -216,7 +216,7 @@ TEST(a_pipe_is_written_into)
     assert_int_equal(mkfifo(path, 0600), 0);
     const int file = open(path, O_RDWR | O_CLOEXEC);
     assert_true(file >= 0);
-    options.max_ms = 1;
+    struct xseg_snapshot_options options = {sizeof(options), .max_ms = 1};
     assert_ok(xseg_snapshot(allocator, path, &options));
     const ssize_t got = read(file, bytes, sizeof(bytes));
     assert_true(got > 1000 && got < (ssize_t)sizeof(bytes));
@@ -274,13 +274,10 @@ static struct error_message refuse_with(const char *keys)
 
 TEST(snapshot_does_not_change_the_oom_error)
 {
-    char keys[128];
-
     const struct error_message without = refuse_with("");
     assert_int_equal(without.status, XSEG_ERR_NO_MEMORY);
     assert_int_equal(take_files(NULL), 0);
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    const struct error_message with = refuse_with(keys);
+    const struct error_message with = refuse_with(keys_with_folder(""));
     assert_int_equal(take_files(NULL), 1);
     assert_int_equal(with.status, without.status);
     assert_string_equal(with.text, without.text);
@@ -325,11 +322,10 @@ TEST(log_reports_the_snapshot_file)
 
 TEST(the_file_is_there_when_the_call_returns)
 {
-    char keys[128], path[128], name[64];
+    char path[128], name[64];
 
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     assert_int_equal(setenv("RANK", "3", 1), 0);
-    struct xseg_allocator *allocator = open_with_events(keys, 300);
+    struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 300);
     (void)refuse(allocator);
     (void)snprintf(name, sizeof(name), "oom-rank3-pid%ld-1.pickle", (long)getpid());
     path_of(path, sizeof(path), name);
@@ -341,16 +337,13 @@ TEST(the_file_is_there_when_the_call_returns)
 
 TEST(key_overrides_the_folder_of_the_variable)
 {
-    char keys[128];
-
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", folder, 1), 0);
     (void)refuse_with("");
     assert_int_equal(take_files(NULL), 1);
     (void)refuse_with(",oom_snapshot:none");
     assert_int_equal(take_files(NULL), 0);
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", "/nowhere", 1), 0);
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    (void)refuse_with(keys);
+    (void)refuse_with(keys_with_folder(""));
     assert_int_equal(take_files(NULL), 1);
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", "", 1), 0);
     (void)refuse_with("");
@@ -361,35 +354,28 @@ TEST(key_overrides_the_folder_of_the_variable)
 /* Of another allocator, and of a process that had this one's number. */
 TEST(files_of_others_stay)
 {
-    char keys[128];
-
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
     for (unsigned i = 0; i < 3; i++)
-        (void)refuse_with(keys);
+        (void)refuse_with(keys_with_folder(""));
     assert_int_equal(take_files(NULL), 3);
 }
 
 TEST(number_and_size_are_bounded)
 {
     uint64_t unbounded = 0, largest = 0;
-    char keys[160];
 
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    struct xseg_allocator *allocator = open_with_events(keys, 60000);
+    struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 60000);
     for (unsigned i = 0; i < 5; i++)
         (void)refuse(allocator);
     close_with_events(allocator);
     assert_int_equal(take_files(&unbounded), 3);
     assert_true(unbounded > 2 * MIB);
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot_mb:1,oom_snapshot:%s", folder);
-    allocator = open_with_events(keys, 60000);
+    allocator = open_with_events(keys_with_folder(",oom_snapshot_mb:1"), 60000);
     (void)refuse(allocator);
     close_with_events(allocator);
     assert_int_equal(take_files(&largest), 1);
     assert_in_range(largest, MIB / 2, MIB);
     /* A request that is refused at once writes none. */
-    (void)snprintf(keys, sizeof(keys), ",throw_on_cudamalloc_oom:True,oom_snapshot:%s", folder);
-    (void)refuse_with(keys);
+    (void)refuse_with(keys_with_folder(",throw_on_cudamalloc_oom:True"));
     assert_int_equal(take_files(NULL), 0);
 }
 
@@ -404,26 +390,20 @@ static uint32_t number_frames(void *context)
 /* While a snapshot is written another request is refused. */
 static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t bytes)
 {
-    void *ptr = NULL;
-
     (void)frames;
     ++*(unsigned *)context;
-    assert_int_equal(xseg_alloc(hooked, 0, 4 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(hooked, 4 * GIB, NULL), XSEG_ERR_NO_MEMORY);
     (void)snprintf(text, bytes, "a line");
     return true;
 }
 
 TEST(concurrent_failure_writes_no_second_file)
 {
-    struct xseg_history_hook hook = {sizeof(hook)};
     unsigned asked = 0;
-    char keys[160];
 
-    (void)snprintf(keys, sizeof(keys), ",history_stacks:all,oom_snapshot:%s", folder);
-    hooked = open_with_events(keys, 0);
-    hook.gather = number_frames;
-    hook.name = refuse_meanwhile;
-    hook.context = &asked;
+    hooked = open_with_events(keys_with_folder(",history_stacks:all"), 0);
+    struct xseg_history_hook hook = {sizeof(hook), .gather = number_frames,
+                                     .name = refuse_meanwhile, .context = &asked};
     assert_ok(xseg_history_set_hook(hooked, &hook));
     (void)refuse(hooked);
     assert_true(asked > 0);
@@ -450,11 +430,10 @@ static void *work(void *self)
 
 TEST(concurrent_failures_return_together)
 {
-    char keys[160], path[128];
+    char path[128];
     pthread_t thread[2];
 
-    (void)snprintf(keys, sizeof(keys), ",oom_snapshot:%s", folder);
-    struct xseg_allocator *allocator = open_with_events(keys, 0);
+    struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 0);
     atomic_store(&ends, false);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);
@@ -528,8 +507,7 @@ TEST(host_memory_is_bounded)
         for (unsigned i = live; i > 100000; i--)
             env_free(allocator, held[i - 1]);
     }
-    for (unsigned i = 0; i < 100000; i++)
-        env_free(allocator, held[i]);
+    env_free_all(allocator, held, 100000 * sizeof(*held));
     assert_int_equal(take_files(NULL), 1);
     env_close(allocator);
 }

@@ -45,14 +45,13 @@ TEST(host_bytes_do_not_exceed_resident_memory)
     /* Self-checks read all of the tables, which maps uncounted pages. */
     if (XSEG_CHECKS < 2)
         assert_true(host <= got);
-    for (unsigned i = 0; i < COUNT_OF(block); i++)
-        env_free(allocator, block[i]);
+    env_free_all(allocator, block, sizeof(block));
     assert_ok(xseg_close(allocator));
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
         env_stream_destroy(stream[i]);
 }
 
-static struct xseg_scope device(int ordinal)
+static struct xseg_scope device_scope(int ordinal)
 {
     struct xseg_scope where = {sizeof(where), .device = ordinal};
 
@@ -61,14 +60,13 @@ static struct xseg_scope device(int ordinal)
 
 static void reset(struct xseg_allocator *allocator, unsigned what)
 {
-    const struct xseg_scope where = device(0);
+    const struct xseg_scope where = device_scope(0);
 
     assert_ok(xseg_stats_reset(allocator, &where, what));
 }
 
-TEST(peak_reset_keeps_other_statistics)
+TEST_ON(peak_reset_keeps_other_statistics, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *first = env_alloc(allocator, 4 * MIB, NULL);
 
     env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
@@ -81,12 +79,10 @@ TEST(peak_reset_keeps_other_statistics)
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].allocated, 12 * MIB);
     assert_int_equal(after.num_device_alloc, before.num_device_alloc);
     env_free(allocator, first);
-    env_close(allocator);
 }
 
-TEST(accumulated_reset_keeps_other_statistics)
+TEST_ON(accumulated_reset_keeps_other_statistics, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *first = env_alloc(allocator, 4 * MIB, NULL);
 
     env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
@@ -100,34 +96,30 @@ TEST(accumulated_reset_keeps_other_statistics)
     assert_int_equal(after.num_device_alloc, 0);
     env_free(allocator, first);
     assert_int_equal(env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].freed, 4 * MIB);
-    env_close(allocator);
 }
 
-TEST(invalid_scopes_are_rejected)
+TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = device(0);
+    struct xseg_scope where = device_scope(0);
 
-    env_expect_error(xseg_stats_reset(allocator, &where, 0), XSEG_ERR_ARGUMENT, "XSEG_RESET_");
-    env_expect_error(xseg_stats_reset(allocator, &where, 1u << 20), XSEG_ERR_ARGUMENT, "0x100000");
-    env_expect_error(xseg_stats_reset(NULL, &where, XSEG_RESET_PEAK), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_stats_reset(allocator, &where, 0), ARGUMENT, "XSEG_RESET_");
+    assert_error(xseg_stats_reset(allocator, &where, 1u << 20), ARGUMENT, "0x100000");
+    assert_error(xseg_stats_reset(NULL, &where, XSEG_RESET_PEAK), ARGUMENT, "NULL");
     where.one_stream = true;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
     assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
-    where = device(99);
+    where = device_scope(99);
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
-    where = device(0);
+    where = device_scope(0);
     stats.struct_size = sizeof(stats) + 1;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
-    env_close(allocator);
 }
 
 /* A program that was built when the structure was shorter gets what it knows, and no more. */
-TEST(older_structure_is_filled_up_to_its_size)
+TEST_ON(older_structure_is_filled_up_to_its_size, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    const struct xseg_scope where = device(0);
+    const struct xseg_scope where = device_scope(0);
     struct xseg_statistics stats;
     void *block = env_alloc(allocator, 512, NULL);
 
@@ -138,12 +130,10 @@ TEST(older_structure_is_filled_up_to_its_size)
     for (size_t i = offsetof(struct xseg_statistics, segment); i < sizeof(stats); i++)
         assert_int_equal(((const unsigned char *)&stats)[i], 0xa5);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
-TEST(driver_calls_are_counted_by_name)
+TEST_ON(driver_calls_are_counted_by_name, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_driver_call calls[128];
     size_t count = 0, seen = 0;
 
@@ -156,17 +146,15 @@ TEST(driver_calls_are_counted_by_name)
         seen += strcmp(calls[i].name, "cuMemMap") == 0 && calls[i].count > 0;
     }
     assert_int_equal(seen, 1);
-    env_expect_error(xseg_driver_calls(allocator, NULL, 1, &count), XSEG_ERR_ARGUMENT, "calls");
+    assert_error(xseg_driver_calls(allocator, NULL, 1, &count), ARGUMENT, "calls");
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* A million live blocks of 4 KiB on average. Of the 2.25 % of the mapped memory, 0.78 % is a start
  * for each 512 bytes, and most of the rest a record of 64 bytes for each block. */
-TEST(metadata_uses_little_host_memory)
+TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 {
     enum { BLOCKS = 1000000 };
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void **blocks = calloc(BLOCKS, sizeof(*blocks));
     uint32_t seed = 1;
 
@@ -181,10 +169,8 @@ TEST(metadata_uses_little_host_memory)
     print_message("# host_bytes: %.2f %% of the mapped memory\n",
                   100.0 * (double)stats.host_bytes / (double)reserved);
     assert_in_range(stats.host_bytes, MIB, reserved * 3 / 100);
-    for (unsigned i = 0; i < BLOCKS; i++)
-        env_free(allocator, blocks[i]);
+    env_free_all(allocator, blocks, BLOCKS * sizeof(*blocks));
     free(blocks);
-    env_close(allocator);
 }
 
 /* --- Statistics of all devices: equal to the other reports, without driver calls and waits. --- */
@@ -203,25 +189,10 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
     return env_open_with_clock(&settings, config);
 }
 
-static void *alloc_on(struct xseg_allocator *allocator, int device, size_t bytes)
-{
-    void *block = NULL;
-
-    assert_ok(xseg_alloc(allocator, device, bytes, NULL, &block));
-    return block;
-}
-
-static struct xseg_scope where_of(int device)
-{
-    struct xseg_scope where = {sizeof(where), .device = device};
-
-    return where;
-}
-
 static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
 {
     struct xseg_limits set = XSEG_LIMITS_INIT;
-    const struct xseg_scope where = where_of(device);
+    const struct xseg_scope where = device_scope(device);
 
     set.hard_bytes = hard;
     set.fraction = fraction;
@@ -274,9 +245,9 @@ static struct xseg_device_stats look_at(struct xseg_allocator *allocator, int de
 static void expect_statistics(struct xseg_allocator *allocator,
                               const struct xseg_device_stats *device)
 {
-    struct xseg_statistics stats = {sizeof(stats)};
-    const struct xseg_scope where = where_of(device->device);
+    const struct xseg_scope where = device_scope(device->device);
 
+    struct xseg_statistics stats = {sizeof(stats)};
     assert_ok(xseg_stats_get(allocator, &where, &stats));
     const uint64_t reserved = stats.reserved_bytes[XSEG_STAT_ALL].current;
     const uint64_t live = stats.allocated_bytes[XSEG_STAT_ALL].current;
@@ -300,30 +271,27 @@ static void expect_closed(const struct xseg_device_stats *device, int ordinal)
 
 /* --- Arguments, and room. --- */
 
-TEST(arguments_are_checked)
+TEST_ON(arguments_are_checked, open_on(4096, NULL))
 {
-    struct xseg_allocator *allocator = open_on(4096, NULL);
     struct xseg_device_stats devices[DEVICES];
     size_t count = 77;
 
-    env_expect_error(xseg_device_stats_get(NULL, devices, sizeof(devices[0]), DEVICES, &count),
-                     XSEG_ERR_ARGUMENT, "allocator");
-    env_expect_error(xseg_device_stats_get(allocator, NULL, sizeof(devices[0]), 1, &count),
-                     XSEG_ERR_ARGUMENT, "devices is NULL");
-    env_expect_error(xseg_device_stats_get(allocator, devices, 4, DEVICES, &count),
-                     XSEG_ERR_ARGUMENT, "is unknown");
-    env_expect_error(xseg_device_stats_get(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
-                     XSEG_ERR_ARGUMENT, "entry_bytes");
-    env_expect_error(xseg_device_stats_get(allocator, devices, 5000, 1, &count), XSEG_ERR_ARGUMENT,
-                     "struct xseg_device_stats");
+    assert_error(xseg_device_stats_get(NULL, devices, sizeof(devices[0]), DEVICES, &count),
+                 ARGUMENT, "allocator");
+    assert_error(xseg_device_stats_get(allocator, NULL, sizeof(devices[0]), 1, &count), ARGUMENT,
+                 "devices is NULL");
+    assert_error(xseg_device_stats_get(allocator, devices, 4, DEVICES, &count), ARGUMENT,
+                 "is unknown");
+    assert_error(xseg_device_stats_get(allocator, devices, sizeof(devices[0]) + 1, 1, &count),
+                 ARGUMENT, "entry_bytes");
+    assert_error(xseg_device_stats_get(allocator, devices, 5000, 1, &count), ARGUMENT,
+                 "struct xseg_device_stats");
     assert_int_equal(count, 77);
     assert_ok(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), DEVICES, NULL));
-    env_close(allocator);
 }
 
-TEST(short_array_is_filled_up_to_its_length)
+TEST_ON(short_array_is_filled_up_to_its_length, open_on(4096, NULL))
 {
-    struct xseg_allocator *allocator = open_on(4096, NULL);
     struct xseg_device_stats devices[DEVICES + 1];
     unsigned char behind[sizeof(devices[0])];
 
@@ -341,7 +309,6 @@ TEST(short_array_is_filled_up_to_its_length)
         for (size_t i = filled; i <= DEVICES; i++)
             assert_memory_equal(&devices[i], behind, sizeof(behind));
     }
-    env_close(allocator);
 }
 
 /* A program that was built when the entries were shorter, and one that was built when they are longer. */
@@ -355,7 +322,7 @@ TEST(entries_of_other_versions_are_filled_up_to_both_sizes)
     } longer[DEVICES];
     unsigned char shorter[DEVICES][SHORT];
 
-    env_free(allocator, alloc_on(allocator, 2, 4 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 2, 4 * MIB));
     memset(longer, 0xa5, sizeof(longer));
     assert_ok(xseg_device_stats_get(allocator, &longer[0].known, sizeof(longer[0]), DEVICES, NULL));
     assert_ok(xseg_device_stats_get(allocator, (void *)shorter, sizeof(shorter[0]), DEVICES, NULL));
@@ -375,9 +342,8 @@ TEST(entries_of_other_versions_are_filled_up_to_both_sizes)
 
 /* --- What they say. --- */
 
-TEST(looking_opens_no_device)
+TEST_ON(looking_opens_no_device, open_on(4096, NULL))
 {
-    struct xseg_allocator *allocator = open_on(4096, NULL);
     struct xseg_device_stats devices[DEVICES];
 
     for (unsigned round = 0; round < 2; round++) {
@@ -386,7 +352,6 @@ TEST(looking_opens_no_device)
             expect_closed(&devices[i], i);
     }
     assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 0);
-    env_close(allocator);
 }
 
 /* Device 0 is in use, device 1 is lost, device 2 is full, device 3 is unused. */
@@ -395,11 +360,13 @@ TEST(devices_have_separate_statistics)
     struct xseg_allocator *allocator = open_on(512, "expandable_segments:True");
     const xseg_stream side = env_stream();
     struct xseg_device_stats devices[DEVICES];
-    void *live = alloc_on(allocator, 0, 100 * MIB), *pending = alloc_on(allocator, 0, 60 * MIB);
-    void *lost = alloc_on(allocator, 1, 40 * MIB), *full = alloc_on(allocator, 2, 500 * MIB);
+    void *live = env_alloc_on(allocator, 0, 100 * MIB),
+         *pending = env_alloc_on(allocator, 0, 60 * MIB);
+    void *lost = env_alloc_on(allocator, 1, 40 * MIB),
+         *full = env_alloc_on(allocator, 2, 500 * MIB);
     void *none = NULL;
 
-    env_free(allocator, alloc_on(allocator, 0, 40 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 0, 40 * MIB));
     assert_ok(xseg_sim_launch(side, UINT64_MAX));
     assert_ok(xseg_record_stream(allocator, pending, side));
     env_free(allocator, pending);
@@ -433,26 +400,25 @@ TEST(devices_have_separate_statistics)
 TEST(free_is_as_last_learned)
 {
     struct xseg_allocator *allocator = open_on(100, "expandable_segments:False"), *other = NULL;
-    void *block = NULL;
 
     assert_ok(env_try_open("expandable_segments:False", &other));
-    void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = alloc_on(allocator, 0, 20 * MIB);
+    void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = env_alloc_on(allocator, 0, 20 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, UINT64_MAX);
-    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(look_at(allocator, 0).free_bytes, 40 * MIB);
     xseg_sim_advance(3000 * MS);
     assert_int_equal(look_at(allocator, 0).free_age_ms, 3000);
-    void *more = alloc_on(allocator, 0, 30 * MIB);
+    void *more = env_alloc_on(allocator, 0, 30 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     /* The other allocator releases its memory, without a query since. */
     env_free(other, theirs);
     assert_ok(xseg_close(other));
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     /* More than was free then. */
-    void *most = alloc_on(allocator, 0, 40 * MIB);
+    void *most = env_alloc_on(allocator, 0, 40 * MIB);
     assert_int_equal(look_at(allocator, 0).free_bytes, 0);
     assert_in_range(look_at(allocator, 0).free_age_ms, 3000, 3100);
-    assert_int_equal(xseg_alloc(allocator, 0, 60 * MIB, NULL, &block), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     assert_int_equal(look_at(allocator, 0).free_age_ms, 0);
     env_free(allocator, ours, more, most);
@@ -464,9 +430,9 @@ TEST(decay_learns_what_is_free)
 {
     struct xseg_allocator *allocator = open_on(1024, "device_free_min_mb:1"), *other = NULL;
 
-    env_free(allocator, alloc_on(allocator, 1, 100 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 1, 100 * MIB));
     assert_ok(env_try_open(NULL, &other));
-    void *theirs = alloc_on(other, 1, 200 * MIB);
+    void *theirs = env_alloc_on(other, 1, 200 * MIB);
     xseg_sim_advance(1000 * MS);
     assert_ok(trim_due(allocator, 1));
     xseg_sim_advance(20 * MS);
@@ -479,9 +445,8 @@ TEST(decay_learns_what_is_free)
     env_close(allocator);
 }
 
-TEST(the_lowest_limit_counts)
+TEST_ON(the_lowest_limit_counts, open_on(1024, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1024, NULL);
     struct xseg_device_stats devices[DEVICES];
 
     limit(allocator, 0, 300 * MIB, 1);
@@ -492,15 +457,13 @@ TEST(the_lowest_limit_counts)
     assert_int_equal(devices[1].limit_bytes, 256 * MIB);
     assert_int_equal(devices[2].limit_bytes, 512 * MIB);
     expect_closed(&devices[3], 3);
-    env_close(allocator);
 }
 
-TEST(pages_kept_for_reuse_are_idle)
+TEST_ON(pages_kept_for_reuse_are_idle, open_on(1024, "idle_ms:100,page_cache_mb:100"))
 {
-    struct xseg_allocator *allocator = open_on(1024, "idle_ms:100,page_cache_mb:100");
-    void *live = alloc_on(allocator, 0, 40 * MIB);
+    void *live = env_alloc_on(allocator, 0, 40 * MIB);
 
-    env_free(allocator, alloc_on(allocator, 0, 200 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 0, 200 * MIB));
     assert_int_equal(look_at(allocator, 0).idle_bytes, 200 * MIB);
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(10 * MS);
@@ -512,16 +475,14 @@ TEST(pages_kept_for_reuse_are_idle)
     assert_int_equal(device.physical_bytes, 140 * MIB);
     assert_int_equal(device.idle_bytes, 100 * MIB);
     env_free(allocator, live);
-    env_close(allocator);
 }
 
-TEST(paused_blocks_do_not_reduce_idle_bytes)
+TEST_ON(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
-    env_free(allocator, alloc_on(allocator, 0, 60 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 0, 60 * MIB));
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     const struct xseg_device_stats device = look_at(allocator, 0);
     assert_int_equal(device.allocated_bytes, 100 * MIB);
@@ -530,24 +491,21 @@ TEST(paused_blocks_do_not_reduce_idle_bytes)
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* Of all pools: one that is held, one that has ended. */
-TEST(cached_memory_of_every_pool_is_idle)
+TEST_ON(cached_memory_of_every_pool_is_idle, open_on(1024, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_on(1024, "expandable_segments:True");
     struct xseg_pool *held = env_pool(allocator), *ended = env_pool(allocator);
 
     env_free(allocator, env_alloc_in(allocator, held, 20 * MIB, NULL));
     env_free(allocator, env_alloc_in(allocator, ended, 40 * MIB, NULL));
-    env_free(allocator, alloc_on(allocator, 0, 80 * MIB));
+    env_free(allocator, env_alloc_on(allocator, 0, 80 * MIB));
     assert_ok(xseg_pool_release(ended));
     const struct xseg_device_stats device = look_at(allocator, 0);
     expect_statistics(allocator, &device);
     assert_int_equal(device.idle_bytes, 140 * MIB);
     assert_ok(xseg_pool_release(held));
-    env_close(allocator);
 }
 
 /* --- While something happens. --- */
@@ -577,10 +535,7 @@ static void *come_late(void *context, size_t bytes, int device, xseg_stream stre
 
 static void free_memory(void *context, void *memory, size_t bytes, int device, xseg_stream stream)
 {
-    (void)context;
-    (void)bytes;
-    (void)device;
-    (void)stream;
+    (void)context, (void)bytes, (void)device, (void)stream;
     free(memory);
 }
 
@@ -600,9 +555,8 @@ static void *grow(void *self)
 }
 
 /* A growth that waits for memory holds its device for itself; figures can be read, and are those before it. */
-TEST(query_does_not_wait_for_growth)
+TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1024, NULL);
     struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
     struct xseg_pool_options options = {
         sizeof(options), .memory = (struct xseg_pool_memory){come_late, free_memory, &gate}};
@@ -610,7 +564,7 @@ TEST(query_does_not_wait_for_growth)
     void *block = NULL;
     pthread_t thread;
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &growth.pool));
+    growth.pool = env_pool_with(allocator, &options);
     assert_int_equal(pthread_create(&thread, NULL, grow, &growth), 0);
     (void)pthread_mutex_lock(&gate.lock);
     while (!gate.is_waiting)
@@ -627,14 +581,10 @@ TEST(query_does_not_wait_for_growth)
     assert_int_equal(look_at(allocator, 0).allocated_bytes, 20 * MIB);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(growth.pool));
-    env_close(allocator);
 }
 
-TEST(calls_of_a_forked_child_fail)
+TEST_ON(calls_of_a_forked_child_fail, open_on(1024, NULL))
 {
-    struct xseg_allocator *allocator = open_on(1024, NULL);
-    int result = 0;
-
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -644,7 +594,5 @@ TEST(calls_of_a_forked_child_fail)
                   ? 0
                   : 1);
     }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
-    env_close(allocator);
+    assert_int_equal(env_wait(child), 0);
 }

@@ -5,9 +5,8 @@
 #include "tests/support/env.h"
 
 /* NULL and the legacy handle are one stream; another stream has separate memory. */
-TEST(streams_have_memory_of_their_own)
+TEST_ON(streams_have_memory_of_their_own, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream(), legacy = (xseg_stream)(uintptr_t)1;
     void *a = env_alloc(allocator, 4 * MIB, NULL);
 
@@ -19,13 +18,11 @@ TEST(streams_have_memory_of_their_own)
     assert_null(env_block(allocator, c).stream);
     assert_ptr_equal(env_block(allocator, b).stream, stream);
     env_free(allocator, b, c);
-    env_close(allocator, stream);
 }
 
 /* A hit asks the driver nothing. */
-TEST(hits_make_no_driver_call)
+TEST_ON(hits_make_no_driver_call, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
 
     env_free(allocator, env_alloc(allocator, 5000, stream));
@@ -34,13 +31,11 @@ TEST(hits_make_no_driver_call)
     for (unsigned i = 0; i < 1000; i++)
         env_free(allocator, env_alloc(allocator, 700 * (i + 1), stream));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    env_close(allocator, stream);
 }
 
 /* The block is active until the other stream completes and an allocation polls. */
-TEST(a_foreign_use_delays_the_return)
+TEST_ON(a_foreign_use_delays_the_return, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream side = env_stream();
     void *x = env_alloc(allocator, GIB, NULL);
 
@@ -50,7 +45,7 @@ TEST(a_foreign_use_delays_the_return)
     assert_ok(xseg_record_stream(allocator, x, NULL));
     env_free(allocator, x);
     assert_int_equal(env_block(allocator, x).state, XSEG_BLOCK_PENDING_FREE);
-    env_expect_error(xseg_free(allocator, x), XSEG_ERR_NOT_ALLOCATED, "another stream still uses");
+    assert_error(xseg_free(allocator, x), NOT_ALLOCATED, "another stream still uses");
 
     void *t = env_alloc(allocator, 1, NULL);
     struct xseg_statistics stats = env_stats(allocator);
@@ -63,7 +58,6 @@ TEST(a_foreign_use_delays_the_return)
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_LARGE].current, 0);
     assert_int_equal(env_block(allocator, x).state, XSEG_BLOCK_CACHED);
     env_free(allocator, t);
-    env_close(allocator, side);
 }
 
 struct worker {
@@ -111,13 +105,12 @@ TEST(another_threads_default_stream_is_waited_for)
 static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_stream own,
                                       xseg_stream of_first, xseg_stream of_second)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     void *first = env_alloc(allocator, 3 * MIB, own), *second = env_alloc(allocator, 3 * MIB, own);
 
     assert_ok(xseg_record_stream(allocator, first, of_first));
     assert_ok(xseg_record_stream(allocator, second, of_second));
     env_free(allocator, first, second);
-    where.device = 0;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
     env_free(allocator, env_alloc(allocator, 600, own));
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
@@ -125,9 +118,8 @@ static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_str
 }
 
 /* PyTorch's table of streams hashes their numbers; this is its order for the first six. */
-TEST(streams_are_polled_in_a_fixed_order)
+TEST_ON(streams_are_polled_in_a_fixed_order, env_open("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     const xseg_stream own = env_stream(), early = env_stream(), late = env_stream();
 
     env_free(allocator, env_alloc(allocator, 600, own));
@@ -135,16 +127,14 @@ TEST(streams_are_polled_in_a_fixed_order)
     assert_int_equal(pieces_at_the_highest(allocator, own, late, NULL), 1);
     assert_int_equal(pieces_at_the_highest(allocator, own, late, early), 2);
     assert_int_equal(pieces_at_the_highest(allocator, own, early, late), 1);
-    env_close(allocator, late, early, own);
 }
 
 /*
  * A full device waits for pending blocks before the error, and searches the cache again.  Nothing can be released to
  * the driver, but the reclaimed block fits.
  */
-TEST(a_full_device_waits_for_pending_blocks)
+TEST_ON(a_full_device_waits_for_pending_blocks, env_open_mib(64, "expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open_mib(64, "expandable_segments:False");
     xseg_stream side = env_stream();
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     void *x = env_alloc(allocator, 30 * MIB, NULL);
@@ -157,123 +147,95 @@ TEST(a_full_device_waits_for_pending_blocks)
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(env_stats(allocator).num_device_free, 0);
     env_free(allocator, x, kept);
-    env_close(allocator, side);
 }
 
-TEST(pools_are_walls)
+TEST_ON(pools_are_walls, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_trim_result done = {sizeof(done)};
-    void *inside = NULL;
     struct xseg_pool *pool = env_pool(allocator);
 
-    inside = env_alloc_in(allocator, pool, 6 * MIB, NULL);
+    void *inside = env_alloc_in(allocator, pool, 6 * MIB, NULL);
     assert_ptr_equal(env_block(allocator, inside).pool, pool);
     env_free(allocator, inside);
     void *outside = env_alloc(allocator, 6 * MIB, NULL);
     assert_null(env_block(allocator, outside).pool);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
 
     /* Held, its cache stays; released, it goes with the next trim. */
     assert_ok(xseg_pool_retain(pool));
     assert_ok(xseg_pool_release(pool));
-    assert_ok(xseg_trim(allocator, NULL, NULL, &done));
+    const struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.kept_pool, 20 * MIB);
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_pool_release(pool), XSEG_ERR_ARGUMENT, "pool has been released");
-    env_expect_error(xseg_pool_retain(pool), XSEG_ERR_ARGUMENT, "pool has been released");
+    assert_error(xseg_pool_release(pool), ARGUMENT, "pool has been released");
+    assert_error(xseg_pool_retain(pool), ARGUMENT, "pool has been released");
     env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
     env_free(allocator, outside);
-    env_close(allocator);
 }
 
 /* A pool's live blocks outlive its last holder. */
-TEST(blocks_outlive_their_pool)
+TEST_ON(blocks_outlive_their_pool, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    void *ptr = NULL;
     struct xseg_pool *pool = env_pool(allocator);
 
-    ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, ptr);
     env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    env_close(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
 }
 
 /* Memory and addresses of destroyed pools are released. */
-TEST(retired_pools_leave_nothing_reserved)
+TEST_ON(retired_pools_leave_nothing_reserved, env_open_sim(NULL, .address_bytes = 1024 * GIB))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .address_bytes = 1024 * GIB};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (unsigned round = 0; round < 100; round++) {
-        struct xseg_pool *pool = NULL;
-        void *ptr = NULL;
-
-        assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
-        ptr = env_alloc_in(allocator, pool, 5 * MIB, NULL);
+        struct xseg_pool *pool = env_pool(allocator);
+        void *ptr = env_alloc_in(allocator, pool, 5 * MIB, NULL);
         env_free(allocator, ptr);
         assert_ok(xseg_pool_release(pool));
-        env_expect_error(env_try_alloc_in(allocator, pool, 5 * MIB, &ptr), XSEG_ERR_ARGUMENT,
-                         "pool has been released");
+        assert_error(env_try_alloc_in(allocator, pool, 5 * MIB, &ptr), ARGUMENT,
+                     "pool has been released");
         /* Every other time without a trim: the next growth finds that addresses are exhausted. */
         if (round % 2 == 0)
             env_empty_cache(allocator);
     }
     env_empty_cache(allocator);
     assert_int_equal(env_stats(allocator).address_bytes, 0);
-    env_close(allocator);
 }
 
-TEST(pools_of_other_allocators_are_rejected)
+TEST_ON(pools_of_other_allocators_are_rejected, env_open(NULL))
 {
-    struct xseg_allocator *first = env_open(NULL), *second = NULL;
-    struct xseg_request request = {sizeof(request)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_pool *pool = NULL;
+    struct xseg_allocator *other = NULL;
     void *ptr = NULL;
 
-    assert_ok(env_try_open(NULL, &second));
-    assert_ok(xseg_pool_create(first, 0, NULL, &pool));
-    request.pool = where.pool = pool;
-    request.bytes = 1;
-    env_expect_error(xseg_alloc_with(second, &request, &ptr), XSEG_ERR_ARGUMENT, "another");
-    env_expect_error(xseg_trim(second, &where, NULL, NULL), XSEG_ERR_ARGUMENT, "another");
-    env_expect_error(xseg_pool_create(first, 7, NULL, &pool), XSEG_ERR_ARGUMENT,
-                     "device 7 does not exist");
-    env_expect_error(xseg_pool_release(NULL), XSEG_ERR_ARGUMENT, "NULL");
-    assert_ok(xseg_close(first));
-    env_close(second);
+    assert_ok(env_try_open(NULL, &other));
+    struct xseg_pool *pool = env_pool(other);
+    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    assert_error(env_try_alloc_in(allocator, pool, 1, &ptr), ARGUMENT, "another");
+    assert_error(xseg_trim(allocator, &where, NULL, NULL), ARGUMENT, "another");
+    assert_error(xseg_pool_create(other, 7, NULL, &pool), ARGUMENT, "device 7 does not exist");
+    assert_error(xseg_pool_release(NULL), ARGUMENT, "NULL");
+    assert_ok(xseg_close(other));
 }
 
 /* The library asks the stream where a capture began which capture that is, until its end. */
-TEST(captured_stream_is_not_retired)
+TEST_ON(captured_stream_is_not_retired, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream origin = env_stream();
-    struct xseg_pool *pool = NULL;
 
     env_free(allocator, env_alloc(allocator, 1, origin));
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+    struct xseg_pool *pool = env_pool(allocator);
     assert_ok(xseg_capture_begin(pool, origin));
-    env_expect_error(xseg_stream_retire(allocator, 0, origin), XSEG_ERR_BUSY, "being captured");
+    assert_error(xseg_stream_retire(allocator, 0, origin), BUSY, "being captured");
     assert_ok(xseg_capture_end(pool));
     assert_ok(xseg_stream_retire(allocator, 0, origin));
-    env_close(allocator, origin);
 }
 
 /* --- Streams that pass and streams that go: xseg_stream_synchronized, xseg_stream_retire, xseg_free_after. --- */
 
 /* The driver's events, by their plain C types. */
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
 int cuEventCreate(xseg_event *event, unsigned flags);
 int cuEventDestroy_v2(xseg_event event);
 int cuEventRecord(xseg_event event, xseg_stream stream);
@@ -283,20 +245,16 @@ int cuEventRecord(xseg_event event, xseg_stream stream);
 static xseg_event event_on(xseg_stream stream)
 {
     xseg_event event = NULL;
-    void *context = NULL;
 
-    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
-    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    env_context_push(0);
     assert_int_equal(cuEventCreate(&event, 2), 0);
     assert_int_equal(cuEventRecord(event, stream), 0);
-    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
-    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    env_context_pop(0);
     return event;
 }
 
-TEST(synchronized_stream_is_not_queried)
+TEST_ON(synchronized_stream_is_not_queried, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream(), other = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
@@ -317,18 +275,15 @@ TEST(synchronized_stream_is_not_queried)
     assert_ok(xseg_stream_synchronized(allocator, 0, side));
     assert_ok(xseg_stream_synchronized(allocator, 0, (xseg_stream)(uintptr_t)0x5000));
     assert_ok(xseg_stream_synchronized(allocator, 0, NULL));
-    env_expect_error(xseg_stream_synchronized(allocator, 9, side), XSEG_ERR_ARGUMENT,
-                     "device 9 does not exist");
+    assert_error(xseg_stream_synchronized(allocator, 9, side), ARGUMENT, "device 9 does not exist");
     assert_ok(xseg_sim_finish(other));
     assert_ok(xseg_stream_synchronized(allocator, 0, other));
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
-    env_close(allocator, side, other);
 }
 
 /* After its work has completed. */
-TEST(memory_of_a_retired_stream_is_reused)
+TEST_ON(memory_of_a_retired_stream_is_reused, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     xseg_stream first = env_stream();
     void *kept = env_alloc(allocator, 5 * MIB, first), *a = env_alloc(allocator, 7 * MIB, first);
 
@@ -356,18 +311,15 @@ TEST(memory_of_a_retired_stream_is_reused)
     env_free(allocator, kept);
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, third), kept);
     env_free(allocator, kept, c);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
     env_stream_destroy(first);
-    env_close(allocator, second, third);
 }
 
 /* The new stream waits for no work of the old one, and shares no memory with it while the old one runs. */
-TEST(reused_handle_is_a_new_stream)
+TEST_ON(reused_handle_is_a_new_stream, env_open_sim(NULL, .reuse_handles = true))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
     unsigned came_again = 0;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (unsigned round = 0; round < 50; round++) {
         const xseg_stream stream = env_stream();
         void *ptr = env_alloc(allocator, 3 * MIB, stream);
@@ -386,15 +338,11 @@ TEST(reused_handle_is_a_new_stream)
     assert_int_equal(came_again, 50);
     /* A single segment went from stream to stream. */
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].peak, 20 * MIB);
-    env_close(allocator);
 }
 
 /* The new stream replaces the one with its handle while a block waits for it: a wait for all streams skipped it. */
-TEST(reused_handle_is_awaited)
+TEST_ON(reused_handle_is_awaited, env_open_sim(NULL, .reuse_handles = true))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     const xseg_stream old = env_stream(), other = env_stream();
     void *of_old = env_alloc(allocator, 3 * MIB, NULL);
     void *of_other = env_alloc(allocator, 3 * MIB, NULL);
@@ -416,14 +364,10 @@ TEST(reused_handle_is_awaited)
 
     env_empty_cache(allocator);
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
-    env_close(allocator, again, other);
 }
 
-TEST(handle_may_be_reused_before_its_work_completes)
+TEST_ON(handle_may_be_reused_before_its_work_completes, env_open_sim(NULL, .reuse_handles = true))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .reuse_handles = true};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     const xseg_stream old = env_stream();
     void *kept = env_alloc(allocator, 5 * MIB, old), *a = env_alloc(allocator, 5 * MIB, old);
 
@@ -440,13 +384,11 @@ TEST(handle_may_be_reused_before_its_work_completes)
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, young), b);
     xseg_sim_advance(2000000);
     env_free(allocator, b);
-    env_close(allocator, young);
 }
 
 /* The trim queries the event that was recorded at the retirement. */
-TEST(trim_releases_memory_of_a_retired_stream)
+TEST_ON(trim_releases_memory_of_a_retired_stream, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_trim_result done = {sizeof(done)};
     const xseg_stream stream = env_stream();
 
@@ -460,12 +402,10 @@ TEST(trim_releases_memory_of_a_retired_stream)
     env_stream_destroy(stream);
     assert_ok(xseg_trim(allocator, NULL, NULL, &done));
     assert_int_equal(done.released, 20 * MIB);
-    env_close(allocator);
 }
 
-TEST(uses_on_a_retired_stream_wait_for_its_last_event)
+TEST_ON(uses_on_a_retired_stream_wait_for_its_last_event, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
@@ -487,14 +427,12 @@ TEST(uses_on_a_retired_stream_wait_for_its_last_event)
     env_free(allocator, b);
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
-    env_close(allocator, next);
 }
 
 /* The last event of the stream is polled while a block waits for it whose own query failed: the block keeps the
  * event, and it is not recorded again. */
-TEST(an_event_that_a_block_waits_for_is_kept)
+TEST_ON(an_event_that_a_block_waits_for_is_kept, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream(), next = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
@@ -515,13 +453,11 @@ TEST(an_event_that_a_block_waits_for_is_kept)
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
-    env_close(allocator, next);
 }
 
 /* The 20,000th stream costs what the 100th did, in driver calls and in host memory. */
-TEST(retired_streams_leave_no_memory)
+TEST_ON(retired_streams_leave_no_memory, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     uint64_t host = 0, calls = 0, each = 0;
 
     for (unsigned i = 0; i < 20000; i++) {
@@ -537,25 +473,20 @@ TEST(retired_streams_leave_no_memory)
     }
     assert_int_equal(calls, each);
     assert_int_equal(env_stats(allocator).host_bytes, host);
-    env_close(allocator);
 }
 
-TEST(default_streams_are_never_retired)
+TEST_ON(default_streams_are_never_retired, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-
     for (uintptr_t handle = 0; handle <= 2; handle++)
-        env_expect_error(xseg_stream_retire(allocator, 0, (xseg_stream)handle), XSEG_ERR_ARGUMENT,
-                         "default stream");
-    env_expect_error(xseg_stream_retire(NULL, 0, NULL), XSEG_ERR_ARGUMENT, "NULL");
+        assert_error(xseg_stream_retire(allocator, 0, (xseg_stream)handle), ARGUMENT,
+                     "default stream");
+    assert_error(xseg_stream_retire(NULL, 0, NULL), ARGUMENT, "NULL");
     assert_ok(xseg_stream_retire(allocator, 0, (xseg_stream)(uintptr_t)0x7000));
-    env_close(allocator);
 }
 
 /* A block freed behind events waits for them, whatever becomes of the events afterwards. */
-TEST(a_block_is_freed_after_events)
+TEST_ON(a_block_is_freed_after_events, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream one = env_stream(), two = env_stream();
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
     xseg_event events[2];
@@ -574,13 +505,11 @@ TEST(a_block_is_freed_after_events)
     assert_ok(xseg_sim_finish(two));
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    env_close(allocator, one, two);
 }
 
 /* Events that are complete cost a query and nothing else; without any it is a plain free. */
-TEST(complete_events_are_not_waited_for)
+TEST_ON(complete_events_are_not_waited_for, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
     xseg_event event = event_on(NULL);
 
@@ -589,14 +518,12 @@ TEST(complete_events_are_not_waited_for)
     assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), 0);
     assert_ok(xseg_free_after(allocator, b, NULL, 0));
     assert_ok(xseg_free_after(allocator, NULL, NULL, 0));
-    env_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_NOT_ALLOCATED, "cached");
-    env_expect_error(xseg_free_after(allocator, a, NULL, 1), XSEG_ERR_ARGUMENT, "events");
+    assert_error(xseg_free_after(allocator, a, &event, 1), NOT_ALLOCATED, "cached");
+    assert_error(xseg_free_after(allocator, a, NULL, 1), ARGUMENT, "events");
     a = env_alloc(allocator, 5 * MIB, NULL);
     assert_int_equal(cuEventDestroy_v2(event), 0);
     event = NULL;
-    env_expect_error(xseg_free_after(allocator, a, &event, 1), XSEG_ERR_ARGUMENT,
-                     "events[0] is NULL");
+    assert_error(xseg_free_after(allocator, a, &event, 1), ARGUMENT, "events[0] is NULL");
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, a);
-    env_close(allocator);
 }

@@ -7,18 +7,16 @@
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 {
-    struct xseg_trim_result done = {sizeof(done)};
     struct xseg_trim_options how = {sizeof(how), .wait = wait};
 
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, NULL, &how, &done));
     return done;
 }
 
 /* A growth of many pages takes one set-access, and a run of many pages goes with one unmap. */
-TEST(runs_are_batched)
+TEST_ON(runs_are_batched, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-
     env_free(allocator, env_alloc(allocator, 512, NULL));
     uint64_t creates = xseg_sim_calls("cuMemCreate");
     uint64_t accesses = xseg_sim_calls("cuMemSetAccess");
@@ -30,27 +28,22 @@ TEST(runs_are_batched)
     env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 2); /* one small and one large run */
     assert_int_equal(xseg_sim_calls("cuMemRelease") - releases, 410 + 1); /* and the small page */
-    env_close(allocator);
 }
 
-TEST(pages_are_unmapped_singly_if_the_driver_rejects_batches)
+TEST_ON(pages_are_unmapped_singly_if_the_driver_rejects_batches,
+        env_open_sim("expandable_segments:True", .single_mapping_calls = true))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
     env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 5);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
 /* Trim never waits unless told to: memory of a stream that still works stays. */
-TEST(busy_streams_keep_their_memory)
+TEST_ON(busy_streams_keep_their_memory, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, stream));
@@ -63,50 +56,40 @@ TEST(busy_streams_keep_their_memory)
     done = trim(allocator, true);
     assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator, stream);
 }
 
-TEST(trim_of_one_stream_keeps_other_streams)
+TEST_ON(trim_of_one_stream_keeps_other_streams, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream();
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = {sizeof(done)};
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
-    where.device = 0;
-    where.one_stream = true;
-    where.stream = stream;
+    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true, .stream = stream};
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
-    env_close(allocator, stream);
 }
 
 /* A pool that is held goes on request, unless a graph may use what is cached there. */
-TEST(trim_of_one_pool_keeps_other_pools)
+TEST_ON(trim_of_one_pool_keeps_other_pools, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator), *graphs = env_pool(allocator);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options by_age = {sizeof(by_age)};
     const xseg_stream stream = env_stream();
-    void *ptr = NULL;
 
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
-    ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     env_free(allocator, ptr);
     env_capture_begin(graphs, stream);
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     struct CUgraph_st *graph = env_capture_end_graph(graphs, stream);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
-    where.pool = graphs;
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = graphs};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     assert_int_equal(done.kept_pool, 20 * MIB);
     where.pool = pool;
-    by_age.idle_ms = 1000000;
+    struct xseg_trim_options by_age = {sizeof(by_age), .idle_ms = 1000000};
     assert_ok(xseg_trim(allocator, &where, &by_age, &done));
     assert_int_equal(done.kept_by_options, 60 * MIB);
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
@@ -119,7 +102,6 @@ TEST(trim_of_one_pool_keeps_other_pools)
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_pool_release(graphs));
     env_graph_destroy(graph);
-    env_close(allocator, stream);
 }
 
 /* Prepared memory is a hit, and no allocation. */
@@ -128,8 +110,7 @@ TEST(prewarmed_memory_is_ready)
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    env_expect_error(xseg_prewarm(allocator, &where, MIB), XSEG_ERR_ARGUMENT,
-                     "device -1 does not exist");
+    assert_error(xseg_prewarm(allocator, &where, MIB), ARGUMENT, "device -1 does not exist");
     where.device = 0;
     assert_ok(xseg_prewarm(allocator, &where, 0));
     assert_ok(xseg_prewarm(allocator, &where, 70 * MIB));
@@ -143,8 +124,7 @@ TEST(prewarmed_memory_is_ready)
     void *ptr = env_alloc(allocator, 75 * MIB, NULL);
     env_free(allocator, env_alloc(allocator, 900 * KIB, NULL));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    env_expect_error(xseg_prewarm(allocator, &where, 90 * GIB), XSEG_ERR_NO_MEMORY,
-                     "out of memory on device 0");
+    assert_error(xseg_prewarm(allocator, &where, 90 * GIB), NO_MEMORY, "out of memory on device 0");
     env_free(allocator, ptr);
     env_close(allocator);
 
@@ -155,46 +135,35 @@ TEST(prewarmed_memory_is_ready)
     env_close(allocator);
 }
 
-TEST(full_device_releases_its_page_cache)
+TEST_ON(full_device_releases_its_page_cache, env_open_mib(200, "expandable_segments:False"))
 {
-    void *ptr = NULL;
-
-    struct xseg_allocator *allocator = env_open_mib(200, "expandable_segments:False");
     env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
-    ptr = env_alloc(allocator, 150 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 150 * MIB, NULL);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
-    env_expect_error(xseg_alloc(allocator, 0, 100 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "50.00 MiB of 200.00 MiB free");
+    assert_error(env_try_alloc(allocator, 100 * MIB, NULL), NO_MEMORY,
+                 "50.00 MiB of 200.00 MiB free");
     assert_int_equal(env_stats(allocator).num_ooms, 1);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* The limit counts the pages that would really be mapped, not the request. */
-TEST(the_limit_counts_pages)
+TEST_ON(the_limit_counts_pages,
+        env_open_mib(1200, "expandable_segments:True,per_process_memory_fraction:0.1"))
 {
-    void *c = NULL;
-
-    struct xseg_allocator *allocator =
-        env_open_mib(1200, "expandable_segments:True,per_process_memory_fraction:0.1");
     assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
     void *a = env_alloc(allocator, 85 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     /* 100 mapped, 15 of them free at the end: 30 more need one page more, which just fits. */
     void *b = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
-    env_expect_error(xseg_alloc(allocator, 0, 6 * MIB, NULL, &c), XSEG_ERR_LIMIT,
-                     "per_process_memory_fraction");
+    assert_error(env_try_alloc(allocator, 6 * MIB, NULL), LIMIT, "per_process_memory_fraction");
     env_free(allocator, a, b);
-    env_close(allocator);
 }
 
 /* Memory that the driver fails to release stays counted, until the next trim. */
-TEST(failed_releases_are_retried)
+TEST_ON(failed_releases_are_retried, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
     struct xseg_trim_result done = trim(allocator, true);
@@ -206,13 +175,12 @@ TEST(failed_releases_are_retried)
     done = trim(allocator, true);
     assert_int_equal(done.kept_failed, 0);
     assert_int_equal(env_stats(allocator).physical_bytes, 0);
-    env_close(allocator);
 }
 
 /* A page that two blocks lay on has been idle since the second of them went. */
-TEST(a_page_is_idle_since_its_last_block_went)
+TEST_ON(a_page_is_idle_since_its_last_block_went,
+        env_open_with_clock(NULL, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
     void *early = env_alloc(allocator, 8 * MIB, NULL), *late = env_alloc(allocator, 12 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_trim_options how = {sizeof(how), .idle_ms = 1000};
@@ -228,13 +196,11 @@ TEST(a_page_is_idle_since_its_last_block_went)
     xseg_sim_advance(2000 * UINT64_C(1000000));
     assert_ok(xseg_trim(allocator, NULL, &how, &done));
     assert_int_equal(done.released, 20 * MIB);
-    env_close(allocator);
 }
 
 /* A trim that cannot wait for one stream says so, and gives back what belongs to the others. */
-TEST(a_wait_that_fails_keeps_one_stream_only)
+TEST_ON(a_wait_that_fails_keeps_one_stream_only, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const struct xseg_trim_options options = {.struct_size = sizeof(options), .wait = true};
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
@@ -251,9 +217,8 @@ TEST(a_wait_that_fails_keeps_one_stream_only)
     assert_ok(xseg_sim_fault_set(0, &fault));
     assert_int_equal(xseg_trim(allocator, NULL, &options, &done), XSEG_ERR_DRIVER);
     assert_ok(xseg_sim_fault_set(0, NULL));
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB);
     assert_int_equal(env_block(allocator, used).state, XSEG_BLOCK_PENDING_FREE);
-    env_close(allocator, side);
 }
 
 /* --- Idle pages that are kept for the next growth, and what of their contents the next one sees. --- */
@@ -294,21 +259,17 @@ static void let_go(struct xseg_allocator *allocator, size_t bytes, xseg_stream s
 
 /* --- The cache. --- */
 
-TEST(page_cache_is_off_by_default)
+TEST_ON(page_cache_is_off_by_default, open_mib(4096, "idle_ms:100"))
 {
-    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100");
-
     let_go(allocator, 200 * MIB, NULL);
     expect(allocator, 0, 0);
-    env_close(allocator);
 }
 
-TEST(pages_are_kept_up_to_a_bound_and_used_first)
+TEST_ON(pages_are_kept_up_to_a_bound_and_used_first,
+        open_mib(4096, "idle_ms:100,page_cache_mb:100"))
 {
-    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
-    void *ptr = NULL;
 
     let_go(allocator, 200 * MIB, NULL);
     expect(allocator, 0, 100);
@@ -316,7 +277,7 @@ TEST(pages_are_kept_up_to_a_bound_and_used_first)
                    released = xseg_sim_calls("cuMemRelease");
     /* Another stream's, and another pool's. */
     void *of_stream = env_alloc(allocator, 60 * MIB, stream);
-    ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect(allocator, 100, 0);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
@@ -328,22 +289,16 @@ TEST(pages_are_kept_up_to_a_bound_and_used_first)
     pass(allocator, 300);
     expect(allocator, 0, 100);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
-    env_close(allocator, stream);
 }
 
-TEST(emptying_the_cache_empties_it)
+TEST_ON(emptying_the_cache_empties_it, open_mib(4096, "idle_ms:100,page_cache_mb:100"))
 {
-    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:100");
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     const xseg_stream stream = env_stream();
 
     let_go(allocator, 100 * MIB, NULL);
     /* A trim of one stream leaves the page cache alone. */
-    where.device = 0;
-    where.one_stream = true;
-    where.stream = stream;
+    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true, .stream = stream};
     assert_ok(xseg_trim(allocator, &where, NULL, &done));
     expect(allocator, 0, 100);
     /* "Shrink to N" takes from it first. */
@@ -351,7 +306,7 @@ TEST(emptying_the_cache_empties_it)
     let_go(allocator, 10 * MIB, NULL);
     expect(allocator, 0, 100);
     env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
-    how.target_bytes = 80 * MIB;
+    struct xseg_trim_options how = {sizeof(how), .target_bytes = 80 * MIB};
     assert_ok(xseg_trim(allocator, NULL, &how, &done));
     assert_int_equal(done.released, 20 * MIB);
     assert_int_equal(done.kept_by_options, 80 * MIB);
@@ -360,14 +315,10 @@ TEST(emptying_the_cache_empties_it)
     assert_ok(xseg_trim(allocator, NULL, NULL, &done));
     assert_int_equal(done.released, 80 * MIB);
     expect(allocator, 0, 0);
-    env_close(allocator, stream);
 }
 
-TEST(trim_by_age_releases_old_cached_pages)
+TEST_ON(trim_by_age_releases_old_cached_pages, open_mib(4096, "idle_ms:0,page_cache_mb:400"))
 {
-    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:0,page_cache_mb:400");
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how)};
     void *ptr[2] = {env_alloc(allocator, 100 * MIB, NULL), env_alloc(allocator, 60 * MIB, NULL)};
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
@@ -375,18 +326,17 @@ TEST(trim_by_age_releases_old_cached_pages)
         pass(allocator, 1000);
     }
     expect(allocator, 0, 160);
-    how.idle_ms = 1500;
+    struct xseg_trim_options how = {sizeof(how), .idle_ms = 1500};
+    struct xseg_trim_result done = {sizeof(done)};
     assert_ok(xseg_trim(allocator, NULL, &how, &done));
     assert_int_equal(done.released, 100 * MIB);
     assert_int_equal(done.kept_by_options, 60 * MIB);
     expect(allocator, 0, 60);
-    env_close(allocator);
 }
 
 /* A limit reclaims from the page cache first. */
-TEST(limits_count_what_is_kept)
+TEST_ON(limits_count_what_is_kept, open_mib(4096, "idle_ms:100,page_cache_mb:200"))
 {
-    struct xseg_allocator *allocator = open_mib(4096, "idle_ms:100,page_cache_mb:200");
     void *more = NULL;
 
     void *ptr = env_alloc(allocator, 100 * MIB, NULL);
@@ -404,7 +354,6 @@ TEST(limits_count_what_is_kept)
     expect(allocator, 0, 180);
     assert_ok(xseg_config_set(allocator, "page_cache_mb:40"));
     expect(allocator, 0, 40);
-    env_close(allocator);
 }
 
 /* Cached pages of an unused size are released for another size. */
@@ -432,10 +381,8 @@ TEST(kept_pages_are_in_nobodys_way)
     }
 }
 
-TEST(unmapped_blocks_are_recycled)
+TEST_ON(unmapped_blocks_are_recycled, open_mib(4096, "unmap_on_free:True,page_cache_mb:10"))
 {
-    struct xseg_allocator *allocator = open_mib(4096, "unmap_on_free:True,page_cache_mb:10");
-
     env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
     expect(allocator, 0, 4);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
@@ -444,7 +391,6 @@ TEST(unmapped_blocks_are_recycled)
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     expect(allocator, 0, 10);
-    env_close(allocator);
 }
 
 /* --- Contents of pages. --- */
@@ -478,9 +424,8 @@ static size_t count_secrets(const void *ptr, size_t bytes)
     return count;
 }
 
-TEST(resumed_pool_has_no_contents_of_other_pools)
+TEST_ON(resumed_pool_has_no_contents_of_other_pools, open_real("idle_ms:100,page_cache_mb:100"))
 {
-    struct xseg_allocator *allocator = open_real("idle_ms:100,page_cache_mb:100");
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
@@ -492,5 +437,4 @@ TEST(resumed_pool_has_no_contents_of_other_pools)
     expect(allocator, 40, 40);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }

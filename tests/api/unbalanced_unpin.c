@@ -13,17 +13,32 @@
 
 enum { COUNT = 4 };
 
-static struct xseg_range *reserve(struct xseg_allocator *allocator, void **base)
-{
-    struct xseg_range *range = NULL;
+/* The allocator of a case, and a range with committed memory. */
+static struct xseg_allocator *allocator;
+static struct xseg_range *range;
+static void *base;
 
-    assert_ok(xseg_range_reserve(allocator, 0, COUNT * PAGE, NULL, &range));
-    commit(range, 0, COUNT, NULL);
-    *base = info(range).base;
-    return range;
+static struct xseg_range *reserve(void **start)
+{
+    struct xseg_range *reserved = NULL;
+
+    assert_ok(xseg_range_reserve(allocator, 0, COUNT * PAGE, NULL, &reserved));
+    commit(reserved, 0, COUNT, NULL);
+    *start = info(reserved).base;
+    return reserved;
 }
 
-static int descriptor(struct xseg_allocator *allocator, const void *address, size_t bytes)
+static void run_on_a_range(const void *argument)
+{
+    void (*const *check)(void) = argument;
+
+    allocator = env_open("rdma:True");
+    range = reserve(&base);
+    (*check)();
+    env_close(allocator);
+}
+
+static int descriptor(const void *address, size_t bytes)
 {
     uint64_t offset = 0;
     int fd = -1;
@@ -33,7 +48,7 @@ static int descriptor(struct xseg_allocator *allocator, const void *address, siz
 }
 
 /* One unpin too many.  Returns: whether it has taken the pin of something else */
-static bool unpin_once_more(struct xseg_allocator *allocator, const void *address, size_t bytes)
+static bool unpin_once_more(const void *address, size_t bytes)
 {
     const xseg_status status = xseg_unpin(allocator, address, bytes);
 
@@ -42,110 +57,81 @@ static bool unpin_once_more(struct xseg_allocator *allocator, const void *addres
 }
 
 /* The descriptor's pin has been taken: closing it says so, and closes it. */
-static void close_unpinned(struct xseg_allocator *allocator, int fd, bool was_taken)
+static void close_unpinned(int fd, bool was_taken)
 {
     if (was_taken)
-        env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "xseg_unpin");
+        assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT, "xseg_unpin");
     else
         assert_ok(xseg_dmabuf_close(allocator, fd));
-    env_expect_error(xseg_dmabuf_close(allocator, fd), XSEG_ERR_ARGUMENT, "");
+    assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT, "");
 }
 
-static void a_descriptor_of_memory_that_is_there(const void *argument)
+static void a_descriptor_of_memory_that_is_there(void)
 {
-    struct xseg_allocator *allocator = env_open("rdma:True");
-    void *base = NULL;
-    struct xseg_range *range = reserve(allocator, &base);
-    const int fd = descriptor(allocator, base, COUNT * PAGE);
+    const int fd = descriptor(base, COUNT * PAGE);
 
-    (void)argument;
     child_case_begin();
-    close_unpinned(allocator, fd, unpin_once_more(allocator, base, COUNT * PAGE));
-    decommit(range, 0, COUNT, NULL);
-    release(range);
-    env_close(allocator);
+    close_unpinned(fd, unpin_once_more(base, COUNT * PAGE));
+    discard(range, NULL, {0, COUNT});
 }
 
 /* The range has been released, and another one has its segment, or its addresses. */
-static void a_descriptor_of_a_range_that_was_released(const void *argument)
+static void a_descriptor_of_a_range_that_was_released(void)
 {
-    struct xseg_allocator *allocator = env_open("rdma:True");
-    void *base = NULL, *other = NULL;
-    struct xseg_range *range = reserve(allocator, &base);
-    const int fd = descriptor(allocator, base, COUNT * PAGE);
+    void *other = NULL;
+    const int fd = descriptor(base, COUNT * PAGE);
 
-    (void)argument;
     child_case_begin();
-    const bool was_taken = unpin_once_more(allocator, base, COUNT * PAGE);
+    const bool was_taken = unpin_once_more(base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
     assert_int_equal(xseg_range_release(range), was_taken ? XSEG_OK : XSEG_ERR_BUSY);
-    struct xseg_range *next = reserve(allocator, &other);
+    struct xseg_range *next = reserve(&other);
     assert_ok(xseg_pin(allocator, other, COUNT * PAGE));
-    close_unpinned(allocator, fd, was_taken);
+    close_unpinned(fd, was_taken);
     assert_ok(xseg_unpin(allocator, other, COUNT * PAGE));
     if (!was_taken)
         release(range);
-    decommit(next, 0, COUNT, NULL);
-    release(next);
-    env_close(allocator);
+    discard(next, NULL, {0, COUNT});
 }
 
 /* The segment of a block is released: an expandable one with its pool, a classic one with its memory. */
-static void a_descriptor_of_a_block(bool is_classic)
+static void a_descriptor_of_a_block(const void *config)
 {
-    struct xseg_allocator *allocator =
-        env_open(is_classic ? "expandable_segments:False" : "expandable_segments:True,rdma:True");
+    allocator = env_open(config);
     struct xseg_pool *pool = env_pool(allocator), *next = NULL;
     char *block = env_alloc_in(allocator, pool, 32 * MIB, NULL);
-    const int fd = descriptor(allocator, block, 32 * MIB);
+    const int fd = descriptor(block, 32 * MIB);
 
     child_case_begin();
-    const bool was_taken = unpin_once_more(allocator, block, 32 * MIB);
+    const bool was_taken = unpin_once_more(block, 32 * MIB);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     next = env_pool(allocator);
     char *other = env_alloc_in(allocator, next, 32 * MIB, NULL);
     assert_ok(xseg_pin(allocator, other, 32 * MIB));
-    close_unpinned(allocator, fd, was_taken);
+    close_unpinned(fd, was_taken);
     assert_ok(xseg_unpin(allocator, other, 32 * MIB));
     env_free(allocator, other);
     assert_ok(xseg_pool_release(next));
     env_close(allocator);
 }
 
-static void a_descriptor_of_an_expandable_segment_that_ended(const void *argument)
-{
-    (void)argument;
-    a_descriptor_of_a_block(false);
-}
-
-static void a_descriptor_of_a_classic_segment_that_ended(const void *argument)
-{
-    (void)argument;
-    a_descriptor_of_a_block(true);
-}
-
 /* Closed by close(), so its number comes again with another descriptor. */
-static void a_descriptor_whose_number_comes_again(const void *argument)
+static void a_descriptor_whose_number_comes_again(void)
 {
-    struct xseg_allocator *allocator = env_open("rdma:True");
-    void *base = NULL, *other = NULL;
-    struct xseg_range *range = reserve(allocator, &base), *next = reserve(allocator, &other);
-    const int fd = descriptor(allocator, base, COUNT * PAGE);
+    void *other = NULL;
+    struct xseg_range *next = reserve(&other);
+    const int fd = descriptor(base, COUNT * PAGE);
 
-    (void)argument;
     (void)close(fd);
-    assert_int_equal(descriptor(allocator, other, COUNT * PAGE), fd);
+    assert_int_equal(descriptor(other, COUNT * PAGE), fd);
     child_case_begin();
     assert_ok(xseg_dmabuf_close(allocator, fd));
-    env_expect_error(xseg_unpin(allocator, other, COUNT * PAGE), XSEG_ERR_ARGUMENT, "");
-    (void)unpin_once_more(allocator, base, COUNT * PAGE);
-    decommit(range, 0, COUNT, NULL);
-    decommit(next, 0, COUNT, NULL);
-    release(range);
-    release(next);
-    env_close(allocator);
+    assert_error(xseg_unpin(allocator, other, COUNT * PAGE), ARGUMENT, "");
+    (void)unpin_once_more(base, COUNT * PAGE);
+    discard(range, NULL, {0, COUNT});
+    discard(next, NULL, {0, COUNT});
 }
 
 /* --- Registrations. --- */
@@ -167,7 +153,7 @@ static void leave(void *context, const struct xseg_registered *run)
     runs--;
 }
 
-static uint64_t add(struct xseg_allocator *allocator, const void *address, size_t bytes)
+static uint64_t add(const void *address, size_t bytes)
 {
     struct xseg_registrar registrar = {sizeof(registrar), .enter = enter, .leave = leave,
                                        .pin = true};
@@ -179,7 +165,7 @@ static uint64_t add(struct xseg_allocator *allocator, const void *address, size_
 }
 
 /* A registration whose pin has been taken ends all the same; whether that is an error is not promised. */
-static void remove_unpinned(struct xseg_allocator *allocator, uint64_t id)
+static void remove_unpinned(uint64_t id)
 {
     const xseg_status status = xseg_unregister(allocator, id);
 
@@ -188,74 +174,60 @@ static void remove_unpinned(struct xseg_allocator *allocator, uint64_t id)
     assert_int_equal(xseg_unregister(allocator, id), XSEG_ERR_ARGUMENT);
 }
 
-static void a_registration_of_memory_that_is_there(const void *argument)
+static void a_registration_of_memory_that_is_there(void)
 {
-    struct xseg_allocator *allocator = env_open("rdma:True");
-    void *base = NULL;
-    struct xseg_range *range = reserve(allocator, &base);
-    const uint64_t id = add(allocator, base, COUNT * PAGE);
+    const uint64_t id = add(base, COUNT * PAGE);
 
-    (void)argument;
     child_case_begin();
-    (void)unpin_once_more(allocator, base, PAGE);
-    remove_unpinned(allocator, id);
-    decommit(range, 0, COUNT, NULL);
-    release(range);
-    env_close(allocator);
+    (void)unpin_once_more(base, PAGE);
+    remove_unpinned(id);
+    discard(range, NULL, {0, COUNT});
 }
 
 /* The memory goes although it was to stay: the run leaves before. */
-static void a_registration_of_memory_that_went(const void *argument)
+static void a_registration_of_memory_that_went(void)
 {
-    struct xseg_allocator *allocator = env_open("rdma:True");
-    void *base = NULL;
-    struct xseg_range *range = reserve(allocator, &base);
-    const uint64_t id = add(allocator, base, COUNT * PAGE);
+    const uint64_t id = add(base, COUNT * PAGE);
 
-    (void)argument;
     child_case_begin();
-    (void)unpin_once_more(allocator, base, COUNT * PAGE);
+    (void)unpin_once_more(base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
     commit(range, 0, COUNT, NULL);
     assert_int_equal(runs, 1);
-    remove_unpinned(allocator, id);
-    decommit(range, 0, COUNT, NULL);
-    release(range);
-    env_close(allocator);
+    remove_unpinned(id);
+    discard(range, NULL, {0, COUNT});
 }
 
 /* A descriptor pins the memory as well, and the pins of one page are gone. */
-static void a_registration_beside_a_pin(const void *argument)
+static void a_registration_beside_a_pin(void)
 {
-    struct xseg_allocator *allocator = env_open("rdma:True");
-    void *base = NULL;
-    struct xseg_range *range = reserve(allocator, &base);
-    const uint64_t id = add(allocator, base, COUNT * PAGE);
-    const int fd = descriptor(allocator, base, COUNT * PAGE);
+    const uint64_t id = add(base, COUNT * PAGE);
+    const int fd = descriptor(base, COUNT * PAGE);
 
-    (void)argument;
     child_case_begin();
-    const bool first = unpin_once_more(allocator, base, PAGE),
-               second = unpin_once_more(allocator, base, PAGE);
-    remove_unpinned(allocator, id);
-    close_unpinned(allocator, fd, first || second);
-    decommit(range, 0, COUNT, NULL);
-    release(range);
-    env_close(allocator);
+    const bool first = unpin_once_more(base, PAGE), second = unpin_once_more(base, PAGE);
+    remove_unpinned(id);
+    close_unpinned(fd, first || second);
+    discard(range, NULL, {0, COUNT});
 }
 
-#define CASE(name)        \
-    {                     \
-#name, name, NULL \
+#define CASE(name)                                    \
+    {                                                 \
+#name, run_on_a_range, &(void (*const)(void)) \
+        {                                             \
+            name                                      \
+        }                                             \
     }
 
 int main(int argc, char **argv)
 {
-    static const struct child_case cases[] = {
+    const struct child_case cases[] = {
         CASE(a_descriptor_of_memory_that_is_there),
         CASE(a_descriptor_of_a_range_that_was_released),
-        CASE(a_descriptor_of_an_expandable_segment_that_ended),
-        CASE(a_descriptor_of_a_classic_segment_that_ended),
+        {"a_descriptor_of_an_expandable_segment_that_ended", a_descriptor_of_a_block,
+         "expandable_segments:True,rdma:True"},
+        {"a_descriptor_of_a_classic_segment_that_ended", a_descriptor_of_a_block,
+         "expandable_segments:False"},
         CASE(a_descriptor_whose_number_comes_again),
         CASE(a_registration_of_memory_that_is_there),
         CASE(a_registration_of_memory_that_went),

@@ -15,12 +15,11 @@ static uint64_t active(struct xseg_allocator *allocator)
 
 /* empty_cache while another device is current waited for that device's stream 0, and unmapped under
  * a kernel. */
-TEST(pytorch_196258_another_device_is_current)
+TEST_ON(pytorch_196258_another_device_is_current,
+        env_open_sim("expandable_segments:True", .devices = 2))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     void *before = NULL, *after = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     void *ptr = env_alloc(allocator, 40 * MIB, NULL);
     env_launch_at(NULL, ptr, 40 * MIB);
     env_free(allocator, ptr);
@@ -34,7 +33,6 @@ TEST(pytorch_196258_another_device_is_current)
     assert_int_equal(cuCtxGetCurrent(&after), 0);
     assert_ptr_equal(before, after);
     env_context_pop(1);
-    env_close(allocator);
 }
 
 /* The ways in which a capture goes wrong. */
@@ -86,9 +84,8 @@ TEST(pytorch_190308_an_abandoned_capture)
 }
 
 /* Memory was unmapped while the kernels of a forward pass still ran on it. */
-TEST(vllm_45615_a_kernel_in_flight)
+TEST_ON(vllm_45615_a_kernel_in_flight, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream(), side = env_stream();
     void *own = env_alloc(allocator, 60 * MIB, stream);
     void *shared = env_alloc(allocator, 40 * MIB, NULL);
@@ -108,14 +105,12 @@ TEST(vllm_45615_a_kernel_in_flight)
     assert_int_equal(env_trim(allocator).released, 40 * MIB);
     env_empty_cache(allocator);
     assert_int_equal(xseg_sim_used(0), 0);
-    env_close(allocator, stream, side);
 }
 
 /* A map that failed half-way left pages that were no pages; here during a capture. */
-TEST(pytorch_188008_a_map_fails_in_a_capture)
+TEST_ON(pytorch_188008_a_map_fails_in_a_capture, env_open("expandable_segments:True"))
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *held[COUNT_OF(calls)][4] = {{NULL}};
@@ -145,15 +140,12 @@ TEST(pytorch_188008_a_map_fails_in_a_capture)
             env_launch_at(stream, ptr, 60 * MIB);
         env_free(allocator, ptr);
     }
-    env_close(allocator, stream);
 }
 
 /* A device that is full in a capture: the retry freed memory, which spoilt the capture, where an
  * out-of-memory would have been right. */
 static void expect_clean_shortage(const char *config)
 {
-    void *ptr = NULL;
-
     struct xseg_allocator *allocator = env_open_mib(200, config);
     xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
@@ -163,10 +155,9 @@ static void expect_clean_shortage(const char *config)
     env_free(allocator, cached, waiting);
     env_capture_begin(pool, stream);
     uint64_t before = env_unsafe_calls();
-    env_expect_error(xseg_alloc(allocator, 0, 140 * MIB, stream, &ptr), XSEG_ERR_NO_MEMORY,
-                     "100.00 MiB of 200.00 MiB free");
-    assert_null(ptr);
-    ptr = env_alloc(allocator, 60 * MIB, stream);
+    assert_error(env_try_alloc(allocator, 140 * MIB, stream), NO_MEMORY,
+                 "100.00 MiB of 200.00 MiB free");
+    void *ptr = env_alloc(allocator, 60 * MIB, stream);
     assert_int_equal(env_unsafe_calls(), before);
     assert_int_equal(env_reserved(allocator), 160 * MIB);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
@@ -187,9 +178,8 @@ TEST(pytorch_159594_a_full_device_in_a_capture)
 }
 
 /* Routes were treated as captures: freed memory was never reused. */
-TEST(pytorch_175015_a_route_is_no_capture)
+TEST_ON(pytorch_175015_a_route_is_no_capture, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream side = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
@@ -202,7 +192,6 @@ TEST(pytorch_175015_a_route_is_no_capture)
     assert_int_equal(active(allocator), 0);
     assert_int_equal(env_trim(allocator).released, 20 * MIB);
     assert_ok(xseg_route_end(pool));
-    env_close(allocator, side);
 }
 
 /* 300 GiB of churn on a device of 80, with some 50 GiB in use; then 132 MiB could not be had. */
@@ -235,8 +224,7 @@ static void churn(const char *config)
     assert_true(in_use > 40 * GIB);
     for (size_t i = 0; i < COUNT_OF(streams); i++)
         env_free(allocator, env_alloc(allocator, 132 * MIB, streams[i]));
-    for (size_t i = 0; i < COUNT_OF(held); i++)
-        env_free(allocator, held[i]);
+    env_free_all(allocator, held, sizeof(held));
     assert_ok(xseg_close(allocator));
     for (size_t i = 1; i < COUNT_OF(streams); i++)
         env_stream_destroy(streams[i]);

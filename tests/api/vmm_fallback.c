@@ -10,15 +10,18 @@
 #define NOT_SUPPORTED 801
 #define UNKNOWN       999
 
+#define EXPANDABLE "expandable_segments:True"
+
 /* An allocator on a fresh machine, with the given memory for each of its devices. */
-static struct xseg_allocator *open_fresh(struct env_log *logged, unsigned devices, uint64_t memory,
-                                         const char *config)
+static struct env_log logged;
+
+static struct xseg_allocator *open_fresh(unsigned devices, uint64_t memory, const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = devices,
                                          .memory_bytes = memory};
 
     assert_ok(xseg_sim_reset(&settings));
-    return env_open_logged(config, logged);
+    return env_open_logged(config, &logged);
 }
 
 /* From the nth call on, this one and each later one fails. */
@@ -44,13 +47,13 @@ static uint64_t segments(struct xseg_allocator *allocator)
 }
 
 /* One line, which names the device, a word of the reason, what comes of it and what makes the line go. */
-static void expect_line(const struct env_log *logged, const char *device, const char *word)
+static void expect_line(const char *device, const char *word)
 {
-    assert_int_equal(logged->lines, 1);
-    assert_non_null(strstr(logged->line, device));
-    assert_non_null(strstr(logged->line, word));
-    assert_non_null(strstr(logged->line, "classic"));
-    assert_non_null(strstr(logged->line, "expandable_segments:False"));
+    assert_int_equal(logged.lines, 1);
+    assert_non_null(strstr(logged.line, device));
+    assert_non_null(strstr(logged.line, word));
+    assert_non_null(strstr(logged.line, "classic"));
+    assert_non_null(strstr(logged.line, "expandable_segments:False"));
 }
 
 static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
@@ -60,18 +63,15 @@ static const int errors[] = {NO_MEMORY, NOT_SUPPORTED, UNKNOWN};
 
 TEST(device_without_page_creation_uses_classic_segments)
 {
-    struct env_log logged;
-
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-            struct xseg_allocator *allocator =
-                open_fresh(&logged, 1, 0, "expandable_segments:True");
+            struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
 
             break_from(calls[i], 1, errors[k]);
             void *ptr = env_alloc(allocator, MIB, NULL);
             assert_false(env_block(allocator, ptr).is_expandable);
             assert_int_equal(segments(allocator), 1);
-            expect_line(&logged, "device 0", calls[i]);
+            expect_line("device 0", calls[i]);
             const uint64_t creates = xseg_sim_calls("cuMemCreate");
             env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
             assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
@@ -84,15 +84,14 @@ TEST(device_without_page_creation_uses_classic_segments)
 /* The memory that is free is in the line where the driver's word is that there is none. */
 TEST(free_memory_is_named)
 {
-    struct env_log logged;
-    struct xseg_allocator *allocator = open_fresh(&logged, 1, 50 * GIB, "expandable_segments:True");
+    struct xseg_allocator *allocator = open_fresh(1, 50 * GIB, EXPANDABLE);
 
     break_from("cuMemCreate", 1, NO_MEMORY);
     env_free(allocator, env_alloc(allocator, MIB, NULL));
-    expect_line(&logged, "device 0", "51200 MiB free");
+    expect_line("device 0", "51200 MiB free");
     env_close(allocator);
     /* Without expandable segments nothing is logged. */
-    allocator = open_fresh(&logged, 1, 0, "expandable_segments:False");
+    allocator = open_fresh(1, 0, "expandable_segments:False");
     break_from("cuMemCreate", 1, NO_MEMORY);
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     assert_int_equal(logged.lines, 0);
@@ -100,43 +99,33 @@ TEST(free_memory_is_named)
 }
 
 /* The memory is in use by others when the device is opened; pages are used as soon as it is free. */
-TEST(a_full_device_at_open_is_a_shortage)
+TEST_ON(a_full_device_at_open_is_a_shortage, open_fresh(1, 400 * MIB, EXPANDABLE))
 {
-    struct env_log logged;
-    struct xseg_allocator *allocator =
-        open_fresh(&logged, 1, 400 * MIB, "expandable_segments:True");
-    void *ptr = NULL;
-
     assert_ok(xseg_sim_set_external_memory(0, 400 * MIB));
-    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    ptr = env_alloc(allocator, MIB, NULL);
+    void *ptr = env_alloc(allocator, MIB, NULL);
     assert_true(env_block(allocator, ptr).is_expandable);
     assert_int_equal(logged.lines, 0);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* The driver says that plenty is free, and no call has memory: neither way works, so nothing is decided. */
-TEST(a_device_without_memory_for_anybody_is_short)
+TEST_ON(a_device_without_memory_for_anybody_is_short, open_fresh(1, 0, EXPANDABLE))
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct env_log logged;
-    struct xseg_allocator *allocator = open_fresh(&logged, 1, 0, "expandable_segments:True");
-    void *ptr = NULL;
 
     break_from("cuMemCreate", 1, NO_MEMORY);
     fault.call = "cuMemAlloc";
     fault.every = 1;
     assert_ok(xseg_sim_fault_set(1, &fault));
-    env_expect_error(xseg_alloc(allocator, 0, MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
     repair();
     assert_ok(xseg_sim_fault_set(1, NULL));
-    ptr = env_alloc(allocator, MIB, NULL);
+    void *ptr = env_alloc(allocator, MIB, NULL);
     assert_true(env_block(allocator, ptr).is_expandable);
     assert_int_equal(logged.lines, 0);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- A board that says yes, and fails later. --- */
@@ -144,10 +133,8 @@ TEST(a_device_without_memory_for_anybody_is_short)
 /* The trial makes two pages. */
 TEST(a_board_that_fails_at_the_first_growth_is_classic)
 {
-    struct env_log logged;
-
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-        struct xseg_allocator *allocator = open_fresh(&logged, 1, 0, "expandable_segments:True");
+        struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
 
         break_from("cuMemCreate", 3, errors[k]);
         void *ptr = env_alloc(allocator, MIB, NULL), *other = env_alloc(allocator, MIB, NULL);
@@ -155,7 +142,7 @@ TEST(a_board_that_fails_at_the_first_growth_is_classic)
         assert_int_equal(env_reserved(allocator), 2 * MIB);
         assert_int_equal(env_stats(allocator).num_ooms, 0);
         assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
-        expect_line(&logged, "device 0", "cuMemCreate");
+        expect_line("device 0", "cuMemCreate");
         env_free(allocator, ptr, other);
         env_empty_cache(allocator);
         assert_int_equal(env_reserved(allocator), 0);
@@ -166,12 +153,9 @@ TEST(a_board_that_fails_at_the_first_growth_is_classic)
 /* Mapped pages stay in use; new segments are classic. */
 TEST(a_board_that_fails_later_keeps_its_pages)
 {
-    struct env_log logged;
-
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-            struct xseg_allocator *allocator =
-                open_fresh(&logged, 1, 0, "expandable_segments:True");
+            struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
             void *early = env_alloc(allocator, 30 * MIB, NULL);
 
             assert_true(env_block(allocator, early).is_expandable);
@@ -179,7 +163,7 @@ TEST(a_board_that_fails_later_keeps_its_pages)
             void *late = env_alloc(allocator, 50 * MIB, NULL);
             assert_false(env_block(allocator, late).is_expandable);
             assert_int_equal(env_reserved(allocator), 90 * MIB);
-            expect_line(&logged, "device 0", calls[i]);
+            expect_line("device 0", calls[i]);
             env_free(allocator, early);
             void *again = env_alloc(allocator, 30 * MIB, NULL);
             assert_ptr_equal(again, early);
@@ -193,12 +177,9 @@ TEST(a_board_that_fails_later_keeps_its_pages)
 /* One refusal is no evidence: the growth is tried again. */
 TEST(single_failure_keeps_expandable_segments)
 {
-    struct env_log logged;
-
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-            struct xseg_allocator *allocator =
-                open_fresh(&logged, 1, 0, "expandable_segments:True");
+            struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
 
             env_free(allocator, env_alloc(allocator, MIB, NULL));
             assert_ok(xseg_sim_fail(calls[i], 1, errors[k]));
@@ -212,74 +193,57 @@ TEST(single_failure_keeps_expandable_segments)
 }
 
 /* A device that is full, by this process or by others, is short: nothing changes. */
-TEST(a_shortage_decides_nothing)
+TEST_ON(a_shortage_decides_nothing, open_fresh(1, 400 * MIB, EXPANDABLE))
 {
-    struct env_log logged;
-    struct xseg_allocator *allocator =
-        open_fresh(&logged, 1, 400 * MIB, "expandable_segments:True");
-    void *kept = env_alloc(allocator, 100 * MIB, NULL), *ptr = NULL;
+    void *kept = env_alloc(allocator, 100 * MIB, NULL);
 
     assert_ok(xseg_sim_set_external_memory(0, 280 * MIB));
-    env_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc(allocator, 60 * MIB, NULL), NO_MEMORY, "");
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    env_expect_error(xseg_alloc(allocator, 0, 350 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "");
-    ptr = env_alloc(allocator, 60 * MIB, NULL);
+    assert_error(env_try_alloc(allocator, 350 * MIB, NULL), NO_MEMORY, "");
+    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_true(env_block(allocator, ptr).is_expandable);
     assert_int_equal(logged.lines, 0);
     env_free(allocator, ptr, kept);
-    env_close(allocator);
 }
 
 /* A board that fails while its memory is short goes on as with expandable_segments:False. */
-TEST(a_board_may_fail_in_a_shortage)
+TEST_ON(a_board_may_fail_in_a_shortage, open_fresh(1, 200 * MIB, EXPANDABLE))
 {
-    struct env_log logged;
-    struct xseg_allocator *allocator =
-        open_fresh(&logged, 1, 200 * MIB, "expandable_segments:True");
     const xseg_stream side = env_stream();
 
     env_free(allocator, env_alloc(allocator, 160 * MIB, side));
     break_from("cuMemMap", 1, UNKNOWN);
     void *ptr = env_alloc(allocator, 100 * MIB, NULL);
     assert_false(env_block(allocator, ptr).is_expandable);
-    expect_line(&logged, "device 0", "cuMemMap");
+    expect_line("device 0", "cuMemMap");
     env_free(allocator, ptr);
-    assert_ok(xseg_stream_retire(allocator, 0, side));
-    env_stream_destroy(side);
-    env_close(allocator);
 }
 
 /* Each device is judged by itself. */
-TEST(a_device_of_several)
+TEST_ON(a_device_of_several, open_fresh(2, 0, EXPANDABLE))
 {
-    struct env_log logged;
-    struct xseg_allocator *allocator = open_fresh(&logged, 2, 0, "expandable_segments:True");
-    void *first = NULL, *second = NULL;
-
-    assert_ok(xseg_alloc(allocator, 0, MIB, NULL, &first));
-    assert_ok(xseg_alloc(allocator, 1, MIB, NULL, &second));
+    void *first = env_alloc(allocator, MIB, NULL);
+    void *second = env_alloc_on(allocator, 1, MIB);
     env_free(allocator, second);
     break_from("cuMemCreate", 1, NOT_SUPPORTED);
-    assert_ok(xseg_alloc(allocator, 1, 30 * MIB, NULL, &second));
+    second = env_alloc_on(allocator, 1, 30 * MIB);
     assert_false(env_block(allocator, second).is_expandable);
-    expect_line(&logged, "device 1", "cuMemCreate");
+    expect_line("device 1", "cuMemCreate");
     env_free(allocator, second);
     repair();
     env_free(allocator, first);
-    assert_ok(xseg_alloc(allocator, 0, 30 * MIB, NULL, &first));
+    first = env_alloc(allocator, 30 * MIB, NULL);
     assert_true(env_block(allocator, first).is_expandable);
     env_free(allocator, first);
     assert_int_equal(logged.lines, 1);
-    env_close(allocator);
 }
 
 /* In a capture a classic segment comes as it does with expandable_segments:False, and the capture lives. */
 TEST(capture_uses_a_classic_segment_after_a_failure)
 {
-    struct env_log logged;
-
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-        struct xseg_allocator *allocator = open_fresh(&logged, 1, 0, "expandable_segments:True");
+        struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
         const xseg_stream stream = env_stream();
         struct xseg_pool *pool = env_pool(allocator);
 
@@ -289,13 +253,11 @@ TEST(capture_uses_a_classic_segment_after_a_failure)
         void *ptr = env_alloc(allocator, 30 * MIB, stream);
         assert_false(env_block(allocator, ptr).is_expandable);
         struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
-        expect_line(&logged, "device 0", "cuMemCreate");
+        expect_line("device 0", "cuMemCreate");
         env_free(allocator, ptr);
         env_graph_destroy(graph);
         assert_ok(xseg_pool_release(pool));
-        assert_ok(xseg_stream_retire(allocator, 0, stream));
-        env_stream_destroy(stream);
-        env_close(allocator);
+        env_close(allocator, stream);
     }
 }
 
@@ -304,20 +266,15 @@ TEST(capture_uses_a_classic_segment_after_a_failure)
 /* A private pool, and one of single pages, whose cached page stays whole. */
 TEST(private_pools_use_classic_segments)
 {
-    struct xseg_pool_options options = {sizeof(options)};
-    struct env_log logged;
-
     for (unsigned single = 0; single < 2; single++) {
-        struct xseg_allocator *allocator = open_fresh(&logged, 1, 0, "expandable_segments:True");
-        struct xseg_pool *pool = NULL;
+        struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
 
-        options.single_page = single != 0;
-        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+        struct xseg_pool *pool = env_pool_of(allocator, .single_page = single != 0);
         void *early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         break_from("cuMemCreate", 1, UNKNOWN);
         void *late = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         assert_false(env_block(allocator, late).is_expandable);
-        expect_line(&logged, "device 0", "cuMemCreate");
+        expect_line("device 0", "cuMemCreate");
         env_free(allocator, early, late);
         early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
         assert_int_equal(env_reserved(allocator), single != 0 ? 60 * MIB : 70 * MIB);
@@ -329,89 +286,72 @@ TEST(private_pools_use_classic_segments)
 
 /* Memory for other processes is pages.  On such a board a pool of it cannot be had, and what a former one gets now
  * cannot be exported; both are refused with a sentence. */
-TEST(exportable_pools_are_rejected)
+TEST_ON(exportable_pools_are_rejected, open_fresh(1, 0, EXPANDABLE))
 {
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct env_log logged;
-    struct xseg_allocator *allocator = open_fresh(&logged, 1, 0, "expandable_segments:True");
     struct xseg_pool *pool = NULL, *none = NULL;
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+    pool = env_pool_with(allocator, &options);
     break_from("cuMemCreate", 1, UNKNOWN);
     void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
-    expect_line(&logged, "device 0", "cuMemCreate");
-    env_expect_error(export_and_close_handles(allocator, ptr), XSEG_ERR_UNSUPPORTED, "classic");
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &none), XSEG_ERR_UNSUPPORTED,
-                     "virtual memory management is not available");
+    expect_line("device 0", "cuMemCreate");
+    assert_error(export_and_close_handles(allocator, ptr), UNSUPPORTED, "classic");
+    assert_error(xseg_pool_create(allocator, 0, &options, &none), UNSUPPORTED,
+                 "virtual memory management is not available");
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* A limit refuses a classic segment as it does pages. */
-TEST(limits_apply_to_classic_segments)
+TEST_ON(limits_apply_to_classic_segments,
+        open_fresh(1, 0, "expandable_segments:True,hard_limit_mb:120"))
 {
-    struct env_log logged;
-    struct xseg_allocator *allocator =
-        open_fresh(&logged, 1, 0, "expandable_segments:True,hard_limit_mb:120");
     const xseg_stream side = env_stream();
-    void *kept = env_alloc(allocator, 80 * MIB, NULL), *ptr = NULL;
+    void *kept = env_alloc(allocator, 80 * MIB, NULL);
 
     break_from("cuMemCreate", 1, NOT_SUPPORTED);
-    env_expect_error(xseg_alloc(allocator, 0, 60 * MIB, NULL, &ptr), XSEG_ERR_LIMIT,
-                     "hard_limit_mb");
-    ptr = env_alloc(allocator, 40 * MIB, NULL);
+    assert_error(env_try_alloc(allocator, 60 * MIB, NULL), LIMIT, "hard_limit_mb");
+    void *ptr = env_alloc(allocator, 40 * MIB, NULL);
     assert_false(env_block(allocator, ptr).is_expandable);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
-    expect_line(&logged, "device 0", "cuMemCreate");
+    expect_line("device 0", "cuMemCreate");
     /* Pages that are cached for one stream give way to a classic segment of another. */
     env_free(allocator, kept);
     kept = env_alloc(allocator, 80 * MIB, side);
     assert_false(env_block(allocator, kept).is_expandable);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
-    env_free(allocator, kept);
-    assert_ok(xseg_stream_retire(allocator, 0, side));
-    env_stream_destroy(side);
-    env_free(allocator, ptr);
-    env_close(allocator);
+    env_free(allocator, kept, ptr);
 }
 
 /* Blocks with a segment of their own need pages, so they become as others. */
 TEST(guarded_blocks_become_plain)
 {
-    struct env_log logged;
-
     for (unsigned k = 0; k < COUNT_OF(errors); k++) {
         struct xseg_allocator *allocator =
-            open_fresh(&logged, 1, 0, "expandable_segments:True,unmap_on_free:True");
+            open_fresh(1, 0, "expandable_segments:True,unmap_on_free:True");
 
         env_free(allocator, env_alloc(allocator, MIB, NULL));
         break_from("cuMemCreate", 1, errors[k]);
         void *ptr = env_alloc(allocator, 3 * MIB, NULL);
         assert_false(env_block(allocator, ptr).is_expandable);
-        expect_line(&logged, "device 0", "unmap_on_free");
+        expect_line("device 0", "unmap_on_free");
         env_free(allocator, ptr);
         env_close(allocator);
     }
 }
 
 /* Memory that is made ready ahead comes, too. */
-TEST(prewarming_works)
+TEST_ON(prewarming_works, open_fresh(1, 0, EXPANDABLE))
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct env_log logged;
-    struct xseg_allocator *allocator = open_fresh(&logged, 1, 0, "expandable_segments:True");
-
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     break_from("cuMemSetAccess", 1, UNKNOWN);
-    where.device = 0;
+    struct xseg_scope where = {sizeof(where), .device = 0};
     assert_ok(xseg_prewarm(allocator, &where, 30 * MIB));
-    expect_line(&logged, "device 0", "cuMemSetAccess");
+    expect_line("device 0", "cuMemSetAccess");
     assert_int_equal(env_reserved(allocator), 32 * MIB);
     const uint64_t allocs = xseg_sim_calls("cuMemAlloc");
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(xseg_sim_calls("cuMemAlloc"), allocs);
-    env_close(allocator);
 }
 
 /* Messages about the build are logged once per process, before the test listens. */

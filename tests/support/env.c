@@ -3,9 +3,11 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 /* The entry points of the driver that tests call, by their plain C types. */
 int cuInit(unsigned flags);
@@ -24,6 +26,13 @@ int cuEventRecord(xseg_event event, xseg_stream stream);
 int cuEventDestroy_v2(xseg_event event);
 int cuGraphDestroy(struct CUgraph_st *graph);
 
+/* CUmemLocation: a kind (1: device) and an ID. */
+struct location {
+    int kind, id;
+};
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
+
 enum { CAPTURE_GLOBAL = 0, STREAM_NON_BLOCKING = 1, EVENT_DISABLE_TIMING = 2 };
 
 /* --- Expectations. --- */
@@ -39,14 +48,17 @@ void env_expect_ok(xseg_status status, const char *call, const char *file, int l
     _fail(file, line);
 }
 
-void env_expect_error(xseg_status status, xseg_status expected, const char *words)
+void env_expect_error_of(xseg_status status, xseg_status expected, const char *words,
+                         const char *call, const char *file, int line)
 {
-    char message[1024];
+    char message[1024] = "";
 
-    assert_int_equal(status, expected);
     (void)xseg_error_message(message, sizeof(message));
-    if (strstr(message, words) == NULL)
-        fail_msg("\"%s\" does not contain \"%s\"", message, words);
+    if (status == expected && strstr(message, words) != NULL)
+        return;
+    print_error("%s: %s: \"%s\"; expected %s: \"%s\"\n", call, xseg_status_name(status), message,
+                xseg_status_name(expected), words);
+    _fail(file, line);
 }
 
 /* --- Allocators. --- */
@@ -137,15 +149,43 @@ struct xseg_allocator *env_open(const char *config)
     return env_open_on(NULL, config);
 }
 
-void env_close_all(const void *const *handles, size_t bytes)
+static void expect_no_leaks(void)
 {
     char leaks[1024];
 
+    if (xseg_sim_leaks(leaks, sizeof(leaks)) != 0)
+        fail_msg("leaked driver resources: %s", leaks);
+}
+
+void env_close_all(const void *const *handles, size_t bytes)
+{
     assert_ok(xseg_close((struct xseg_allocator *)(uintptr_t)handles[0]));
     for (size_t i = 1; i < bytes / sizeof(*handles); i++)
         env_stream_destroy((xseg_stream)(uintptr_t)handles[i]);
-    if (xseg_sim_leaks(leaks, sizeof(leaks)) != 0)
-        fail_msg("leaked driver resources: %s", leaks);
+    expect_no_leaks();
+}
+
+/* Streams that env_close_with_streams() destroys. */
+static struct {
+    pthread_mutex_t lock;
+    struct {
+        xseg_stream stream;
+        int device;
+    } entry[32];
+    size_t count;
+} open_streams = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void env_streams_forget(void)
+{
+    open_streams.count = 0;
+}
+
+void env_close_with_streams(struct xseg_allocator *allocator)
+{
+    assert_ok(xseg_close(allocator));
+    while (open_streams.count != 0)
+        env_stream_destroy_on(open_streams.entry[0].device, open_streams.entry[0].stream);
+    expect_no_leaks();
 }
 
 /* --- Memory of device 0. --- */
@@ -164,6 +204,24 @@ xseg_status env_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool 
     const struct xseg_request request = {sizeof(request), .pool = pool, .bytes = bytes};
 
     return xseg_alloc_with(allocator, &request, out);
+}
+
+void *env_alloc_on(struct xseg_allocator *allocator, int device, size_t bytes)
+{
+    void *ptr = NULL;
+
+    assert_ok(xseg_alloc(allocator, device, bytes, NULL, &ptr));
+    return ptr;
+}
+
+xseg_status env_try_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
+{
+    void *ptr = NULL;
+    const xseg_status status = xseg_alloc(allocator, 0, bytes, stream, &ptr);
+
+    if (status != XSEG_OK)
+        assert_null(ptr);
+    return status;
 }
 
 void *env_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
@@ -195,6 +253,15 @@ struct xseg_trim_result env_trim(struct xseg_allocator *allocator)
     return result;
 }
 
+struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
+    struct xseg_trim_result result = {sizeof(result)};
+
+    assert_ok(xseg_trim(allocator, &scope, NULL, &result));
+    return result;
+}
+
 void env_empty_cache(struct xseg_allocator *allocator)
 {
     const struct xseg_trim_options options = {sizeof(options), .wait = true};
@@ -210,6 +277,24 @@ struct xseg_statistics env_stats(struct xseg_allocator *allocator)
     scope.device = 0;
     assert_ok(xseg_stats_get(allocator, &scope, &stats));
     return stats;
+}
+
+struct xseg_statistics env_pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
+    struct xseg_statistics stats = {sizeof(stats)};
+
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
+    return stats;
+}
+
+void env_limit(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t hard_bytes)
+{
+    const struct xseg_scope scope = {sizeof(scope), .device = pool == NULL ? 0 : -1, .pool = pool};
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+
+    limits.hard_bytes = hard_bytes;
+    assert_ok(xseg_limits_set(allocator, &scope, &limits));
 }
 
 uint64_t env_reserved(struct xseg_allocator *allocator)
@@ -252,6 +337,22 @@ struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator)
     return env_pool_with(allocator, &options);
 }
 
+struct xseg_checkpoint *env_checkpoint(struct xseg_pool *pool)
+{
+    struct xseg_checkpoint *checkpoint = NULL;
+
+    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    return checkpoint;
+}
+
+uint64_t env_observe_with(struct xseg_allocator *allocator, const struct xseg_observer *observer)
+{
+    uint64_t id = 0;
+
+    assert_ok(xseg_observer_add(allocator, observer, &id));
+    return id;
+}
+
 /* --- Streams. --- */
 
 void env_context_push(int device)
@@ -284,6 +385,12 @@ xseg_stream env_stream_on(int device)
     env_context_push(device); /* env_stream_destroy_on() releases the context */
     assert_int_equal(cuStreamCreate(&stream, STREAM_NON_BLOCKING), 0);
     assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
+    (void)pthread_mutex_lock(&open_streams.lock);
+    if (open_streams.count < COUNT_OF(open_streams.entry)) {
+        open_streams.entry[open_streams.count].stream = stream;
+        open_streams.entry[open_streams.count++].device = device;
+    }
+    (void)pthread_mutex_unlock(&open_streams.lock);
     return stream;
 }
 
@@ -295,6 +402,11 @@ void env_streams_destroy(const xseg_stream *streams, size_t bytes)
 
 void env_stream_destroy_on(int device, xseg_stream stream)
 {
+    (void)pthread_mutex_lock(&open_streams.lock);
+    for (size_t i = open_streams.count; i-- != 0;)
+        if (open_streams.entry[i].stream == stream)
+            open_streams.entry[i] = open_streams.entry[--open_streams.count];
+    (void)pthread_mutex_unlock(&open_streams.lock);
     env_context_push(device);
     assert_int_equal(cuStreamDestroy_v2(stream), 0);
     env_context_pop(device);
@@ -345,6 +457,15 @@ void env_launch_at(xseg_stream stream, const void *address, uint64_t bytes)
     env_context_push(0);
     assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)address, bytes));
     env_context_pop(0);
+}
+
+unsigned env_access_at(const void *address, int device)
+{
+    const struct location location = {1, device};
+    unsigned long long flags = 0;
+
+    assert_int_equal(cuMemGetAccess(&flags, &location, (uintptr_t)address), 0);
+    return (unsigned)flags;
 }
 
 /* --- Captures. --- */
@@ -429,4 +550,13 @@ unsigned env_open_fds(void)
         count++;
     (void)closedir(folder);
     return count;
+}
+
+int env_wait(int child)
+{
+    int status = 0;
+
+    assert_true(child >= 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
 }

@@ -35,7 +35,15 @@ struct CUgraph_st;
 void env_expect_ok(xseg_status status, const char *call, const char *file, int line);
 
 /* Expect a status, and words in the error message. */
-void env_expect_error(xseg_status status, xseg_status expected, const char *words);
+#define env_expect_error(call, status, words) \
+    env_expect_error_of((call), (status), (words), #call, __FILE__, __LINE__)
+
+/* Expect XSEG_ERR_<status>, and words in the error message. */
+#define assert_error(call, status, words) \
+    env_expect_error_of((call), XSEG_ERR_##status, (words), #call, __FILE__, __LINE__)
+
+void env_expect_error_of(xseg_status status, xseg_status expected, const char *words,
+                         const char *call, const char *file, int line);
 
 /* --- Allocators. --- */
 
@@ -51,6 +59,10 @@ const char *env_driver(void);
 /* Reset the simulator and open an allocator; settings may be NULL. */
 struct xseg_allocator *env_open(const char *config);
 struct xseg_allocator *env_open_on(const struct xseg_sim_settings *settings, const char *config);
+
+/* env_open_sim(config, .devices = 2, ...): as env_open(), with these members of struct xseg_sim_settings. */
+#define env_open_sim(config, ...) \
+    env_open_on(&(struct xseg_sim_settings){sizeof(struct xseg_sim_settings), __VA_ARGS__}, config)
 
 /* As env_open(), on one device with this many MiB of memory. */
 struct xseg_allocator *env_open_mib(uint64_t mib, const char *config);
@@ -72,9 +84,33 @@ uint64_t env_clock(void *context);
 
 void env_close_all(const void *const *handles, size_t bytes);
 
+/*
+ * A test with an allocator: `open` is an expression that opens it, and the test's parameter `allocator`.  At the end the
+ * allocator is closed, the streams of env_stream() that the test did not destroy are destroyed, and no leaks are expected.
+ */
+#define TEST_ON(name, open)                                  \
+    static void name##_on(struct xseg_allocator *allocator); \
+    TEST(name)                                               \
+    {                                                        \
+        env_streams_forget();                                \
+        struct xseg_allocator *allocator = (open);           \
+        name##_on(allocator);                                \
+        env_close_with_streams(allocator);                   \
+    }                                                        \
+    static void name##_on(__attribute__((unused)) struct xseg_allocator *allocator)
+
+void env_streams_forget(void);
+void env_close_with_streams(struct xseg_allocator *allocator);
+
 /* --- Memory of device 0. --- */
 
 void *env_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
+
+/* A block of another device, on its default stream. */
+void *env_alloc_on(struct xseg_allocator *allocator, int device, size_t bytes);
+
+/* Returns the status of an allocation that is expected to fail; expects that the pointer is not written if it does. */
+xseg_status env_try_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
 void *env_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
                    xseg_stream stream);
 xseg_status env_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
@@ -88,12 +124,17 @@ void env_free_all(struct xseg_allocator *allocator, void *const *blocks, size_t 
 
 /* Trim everything: without a wait, or with one, as torch.cuda.empty_cache() does. */
 struct xseg_trim_result env_trim(struct xseg_allocator *allocator);
+struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool);
 void env_empty_cache(struct xseg_allocator *allocator);
 
 /* Bytes of device 0 that are reserved. */
 uint64_t env_reserved(struct xseg_allocator *allocator);
 
 struct xseg_statistics env_stats(struct xseg_allocator *allocator);
+struct xseg_statistics env_pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool);
+
+/* Set the hard limit of a pool, or of device 0 if the pool is NULL, and reset its other limits. */
+void env_limit(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t hard_bytes);
 
 /* The block at an address, which must be in a segment. */
 struct xseg_block_info env_block(struct xseg_allocator *allocator, const void *address);
@@ -103,8 +144,21 @@ struct xseg_pool *env_pool(struct xseg_allocator *allocator);
 struct xseg_pool *env_pool_with(struct xseg_allocator *allocator,
                                 const struct xseg_pool_options *options);
 
+/* env_pool_of(allocator, .no_split = true, ...): a pool with these members of struct xseg_pool_options. */
+#define env_pool_of(allocator, ...) \
+    env_pool_with(allocator,        \
+                  &(struct xseg_pool_options){sizeof(struct xseg_pool_options), __VA_ARGS__})
+
 /* A pool with an on_destroy callback: its handle stays valid after the last release until its memory is released. */
 struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator);
+
+struct xseg_checkpoint *env_checkpoint(struct xseg_pool *pool);
+
+/* env_observe(allocator, .on_map = f, .context = c): add an observer; returns its ID. */
+#define env_observe(allocator, ...) \
+    env_observe_with(allocator, &(struct xseg_observer){sizeof(struct xseg_observer), __VA_ARGS__})
+
+uint64_t env_observe_with(struct xseg_allocator *allocator, const struct xseg_observer *observer);
 
 /* --- Streams. --- */
 
@@ -130,6 +184,11 @@ void env_stream_wait(xseg_stream stream, xseg_stream other);
 void env_launch(struct xseg_allocator *allocator, xseg_stream stream, const void *ptr);
 void env_launch_at(xseg_stream stream, const void *address, uint64_t bytes);
 
+/* The access rights of a device at an address: a CUmemAccess_flags. */
+enum { ENV_NO_ACCESS = 0, ENV_READ = 1, ENV_READ_WRITE = 3 };
+
+unsigned env_access_at(const void *address, int device);
+
 /* --- Captures, in global mode, the strictest: any unsafe driver call of the library invalidates them. --- */
 
 /* xseg_capture_begin() and the driver's begin. */
@@ -151,5 +210,8 @@ uint64_t env_unsafe_calls(void);
 
 /* Open file descriptors of this process. */
 unsigned env_open_fds(void);
+
+/* Wait for a child process; returns its wait status. */
+int env_wait(int child);
 
 #endif

@@ -8,25 +8,6 @@
 
 #define PAGE (2 * MIB)
 
-/* By its plain C types; CUmemLocation is a kind (1: device) and an ID. */
-struct location {
-    int kind, number;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
-
-/* Access rights of a device at an address. */
-enum { READ = 1, WRITE = 3 };
-
-static inline unsigned access_at(const void *address, int device)
-{
-    const struct location location = {1, device};
-    unsigned long long flags = 0;
-
-    assert_int_equal(cuMemGetAccess(&flags, &location, (uintptr_t)address), 0);
-    return (unsigned)flags;
-}
-
 /* Two devices of 1 GiB with real contents. */
 static inline struct xseg_allocator *open_devices(const char *config)
 {
@@ -68,6 +49,19 @@ static inline void alias(struct xseg_range *to, unsigned first, struct xseg_rang
 static inline void release(struct xseg_range *range)
 {
     assert_int_equal(xseg_range_release(range), XSEG_OK);
+}
+
+/* discard(range, stream, {first, count}, ...): decommit runs of granules, and release the range. */
+#define discard(range, stream, ...)                                 \
+    discard_runs(range, stream, (const unsigned[][2]){__VA_ARGS__}, \
+                 COUNT_OF(((const unsigned[][2]){__VA_ARGS__})))
+
+static inline void discard_runs(struct xseg_range *range, xseg_stream stream,
+                                const unsigned (*runs)[2], size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        decommit(range, runs[i][0], runs[i][1], stream);
+    release(range);
 }
 
 #endif
