@@ -77,6 +77,7 @@ static void log_line(void *context, enum xseg_log_level level, const char *line)
     if (level == XSEG_LOG_INFO)
         return;
     log->lines++;
+    log->level = level;
     (void)snprintf(log->line, sizeof(log->line), "%s", line);
 }
 
@@ -93,6 +94,14 @@ struct xseg_allocator *env_open_logged(const char *config, struct env_log *log)
     *log = (struct env_log){.lines = 0};
     assert_ok(xseg_open(config, &options, &allocator));
     return allocator;
+}
+
+void env_expect_warnings(const struct env_log *log, unsigned lines, const char *words)
+{
+    assert_int_equal(log->lines, lines);
+    assert_int_equal(log->level, XSEG_LOG_WARNING);
+    if (strstr(log->line, words) == NULL)
+        fail_msg("\"%s\" does not contain \"%s\"", log->line, words);
 }
 
 struct xseg_allocator *env_open_on(const struct xseg_sim_settings *settings, const char *config)
@@ -192,6 +201,15 @@ struct xseg_trim_result env_trim(struct xseg_allocator *allocator)
     struct xseg_trim_result result = {sizeof(result)};
 
     assert_ok(xseg_trim(allocator, NULL, NULL, &result));
+    return result;
+}
+
+struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
+{
+    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
+    struct xseg_trim_result result = {sizeof(result)};
+
+    assert_ok(xseg_trim(allocator, &scope, NULL, &result));
     return result;
 }
 
@@ -415,6 +433,16 @@ uint64_t env_unsafe_calls(void)
     for (size_t i = 0; i < COUNT_OF(calls); i++)
         sum += xseg_sim_calls(calls[i]);
     return sum;
+}
+
+void env_fail_every(const char *call, int error)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    fault.call = call;
+    fault.every = 1;
+    fault.error = error;
+    assert_ok(xseg_sim_fault_set(0, &fault));
 }
 
 /* --- Process. --- */
