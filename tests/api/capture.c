@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Captures, and what the library must not do during one: events, uses, released pools, other devices.  Most tests
- * reproduce defects that were found in PyTorch's own allocator.
+ * Captures, and the calls that the library must not make during a capture: events, uses, released pools, other devices.
+ * Most tests reproduce defects of PyTorch's allocator.
  */
 #include <pthread.h>
 
@@ -17,7 +17,7 @@ static void *alloc_in_thread(void *allocator)
     return env_alloc(allocator, 3 * MIB, NULL);
 }
 
-/* While the thread's current stream is another than the captured one, events are polled there. */
+/* Work is pending on other streams, whose events are polled after the capture. */
 TEST(capture_makes_no_unsafe_calls)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -46,14 +46,13 @@ TEST(capture_makes_no_unsafe_calls)
     assert_int_equal(env_unsafe_calls(), calls);
     env_capture_end(pool, stream);
 
-    /* The first look after it finds that all streams have passed. */
+    /* The first poll after the capture completes all events. */
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(active(allocator), 0);
     env_close(allocator, stream, side);
 }
 
-/* A graph's output outlives the graph, whose pool was destroyed under it: 3 pages of one growth are
- * given back in two pieces, around a live block. */
+/* The output of a graph outlives the pool: 3 pages of one growth are released in two parts, around an allocated block. */
 TEST(released_pool_keeps_its_allocated_blocks)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
@@ -80,8 +79,21 @@ TEST(released_pool_keeps_its_allocated_blocks)
     env_close(allocator, stream);
 }
 
-/* Uses in a capture were remembered for the next block at the same place, whose real use was then
- * taken for one of the capture's. */
+/* Expect that a freed block of 20 MiB is reused only after the work of a stream. */
+static void expect_pending_until_finished(struct xseg_allocator *allocator, void *ptr,
+                                          xseg_stream stream)
+{
+    void *other = env_alloc(allocator, 20 * MIB, NULL);
+
+    assert_ptr_not_equal(other, ptr);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ok(xseg_sim_finish(stream));
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
+    env_free(allocator, ptr, other);
+}
+
+/* In PyTorch, uses in a capture were kept for the next block at the same address, whose own use was then taken for one
+ * of the capture. */
 TEST(uses_in_a_capture_end_with_the_block)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -100,12 +112,7 @@ TEST(uses_in_a_capture_end_with_the_block)
     env_capture_begin(pool, stream);
     env_free(allocator, ptr);
     env_capture_end(pool, stream);
-    void *other = env_alloc(allocator, 20 * MIB, NULL);
-    assert_ptr_not_equal(other, ptr);
-    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_ok(xseg_sim_finish(side));
-    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
-    env_free(allocator, ptr, other);
+    expect_pending_until_finished(allocator, ptr, side);
     env_close(allocator, stream, side);
 }
 
@@ -127,18 +134,20 @@ TEST(uses_in_a_capture_end_with_it)
     env_close(allocator, stream);
 }
 
-static const char *const reuse_or_not[] = {
+static const char *const segment_configs[] = {"expandable_segments:True",
+                                              "expandable_segments:False"};
+static const char *const reuse_configs[] = {
     "graph_capture_record_stream_reuse:False",
     "graph_capture_record_stream_reuse:True",
 };
 
 TEST(use_before_a_capture_is_awaited_after_it)
 {
-    for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
-        struct xseg_allocator *allocator = env_open(reuse_or_not[i]);
+    for (size_t i = 0; i < COUNT_OF(reuse_configs); i++) {
+        struct xseg_allocator *allocator = env_open(reuse_configs[i]);
         const xseg_stream side = env_stream();
         struct xseg_pool *pool = env_pool(allocator);
-        void *ptr = env_alloc(allocator, 20 * MIB, NULL), *other;
+        void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
         assert_ok(xseg_record_stream(allocator, ptr, side));
         env_launch_at(side, ptr, 20 * MIB);
@@ -146,18 +155,13 @@ TEST(use_before_a_capture_is_awaited_after_it)
         assert_ok(xseg_record_stream(allocator, ptr, side));
         env_free(allocator, ptr);
         env_capture_end(pool, side);
-        other = env_alloc(allocator, 20 * MIB, NULL);
-        assert_ptr_not_equal(other, ptr);
-        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-        assert_ok(xseg_sim_finish(side));
-        assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
-        env_free(allocator, ptr, other);
+        expect_pending_until_finished(allocator, ptr, side);
         env_close(allocator, side);
     }
 }
 
-/* Free a block of the graph's pool in a capture, after a use by a stream that joined it: may the
- * block serve the same capture again, once the streams are joined? */
+/* Free a block of the graph's pool in a capture, after a use by a stream that joined the capture.  The capture reuses
+ * the block after the streams are joined, unless the stream used the block before the capture. */
 static void expect_reuse_after_join(bool used_before)
 {
     struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
@@ -189,8 +193,8 @@ static void expect_reuse_after_join(bool used_before)
     env_close(allocator, stream, side);
 }
 
-/* Reuse by the graph's order forgot uses from before the capture, whose work still ran. */
-TEST(reuse_in_a_capture_minds_uses_before_it)
+/* PyTorch ignored uses before the capture, whose work was not complete. */
+TEST(reuse_in_a_capture_respects_earlier_uses)
 {
     expect_reuse_after_join(false);
     expect_reuse_after_join(true);
@@ -198,7 +202,7 @@ TEST(reuse_in_a_capture_minds_uses_before_it)
 
 /* Two captures have used the block.  No graph orders both uses, so the block waits until both captures have ended,
  * even if a stream of one capture has joined the other. */
-TEST(a_block_of_two_captures_waits_for_both)
+TEST(block_of_two_captures_waits_for_both)
 {
     struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
     const xseg_stream stream = env_stream(), side = env_stream();
@@ -218,30 +222,28 @@ TEST(a_block_of_two_captures_waits_for_both)
     env_capture_end(other, side);
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, stream), ptr);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(other));
-    assert_ok(xseg_pool_release(pool));
     env_close(allocator, stream, side);
 }
 
-/* The first allocation on a stream that joined a capture threw with the reuse option on. */
+/* In PyTorch, the first allocation on a joined stream failed with graph_capture_record_stream_reuse. */
 TEST(joined_streams_allocate_from_the_graphs_pool)
 {
-    for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
-        struct xseg_allocator *allocator = env_open(reuse_or_not[i]);
+    for (size_t i = 0; i < COUNT_OF(reuse_configs); i++) {
+        struct xseg_allocator *allocator = env_open(reuse_configs[i]);
         const xseg_stream stream = env_stream(), side = env_stream();
         struct xseg_pool *pool = env_pool(allocator);
-        void *waiting = env_alloc(allocator, 20 * MIB, stream), *ptr, *outside;
+        void *waiting = env_alloc(allocator, 20 * MIB, stream);
 
         env_capture_begin(pool, stream);
         env_stream_wait(side, stream);
         assert_ok(xseg_record_stream(allocator, waiting, side));
         env_free(allocator, waiting);
-        ptr = env_alloc(allocator, 20 * MIB, side);
+        void *ptr = env_alloc(allocator, 20 * MIB, side);
         assert_ptr_equal(env_block(allocator, ptr).pool, pool);
         assert_ptr_equal(env_block(allocator, ptr).stream, side);
         env_stream_wait(stream, side);
         env_capture_end(pool, stream);
-        outside = env_alloc(allocator, 20 * MIB, side);
+        void *outside = env_alloc(allocator, 20 * MIB, side);
         assert_null(env_block(allocator, outside).pool);
         env_free(allocator, ptr, outside);
         env_close(allocator, stream, side);
@@ -250,14 +252,10 @@ TEST(joined_streams_allocate_from_the_graphs_pool)
 
 TEST(empty_cache_waits_for_the_end_of_a_capture)
 {
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
-
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
+    for (size_t i = 0; i < COUNT_OF(segment_configs); i++) {
+        struct xseg_allocator *allocator = env_open(segment_configs[i]);
         const xseg_stream stream = env_stream();
         struct xseg_pool *old = env_pool(allocator), *pool = env_pool(allocator);
-        uint64_t calls;
-
         void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
         env_free(allocator, env_alloc_in(allocator, old, 40 * MIB, NULL));
@@ -266,7 +264,7 @@ TEST(empty_cache_waits_for_the_end_of_a_capture)
         assert_ok(xseg_record_stream(allocator, ptr, stream));
         env_free(allocator, ptr);
         env_capture_begin(pool, stream);
-        calls = env_unsafe_calls();
+        const uint64_t calls = env_unsafe_calls();
         env_empty_cache(allocator);
         assert_int_equal(env_trim(allocator).kept_capture, 60 * MIB);
         assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
@@ -280,26 +278,24 @@ TEST(empty_cache_waits_for_the_end_of_a_capture)
     }
 }
 
-/* Queries, waits and frees on one device invalidated a capture on another. */
-static void expect_undisturbed(const char *config)
+/* In PyTorch, queries, waits and frees on one device invalidated a capture on another. */
+static void expect_valid_capture(const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_pool *pool = NULL;
 
     struct xseg_allocator *allocator = env_open_on(&settings, config);
-    xseg_stream side = env_stream();
-    xseg_stream leaving = env_stream();
-    xseg_stream stream = env_stream_on(1);
+    const xseg_stream side = env_stream(), retired = env_stream(), stream = env_stream_on(1);
     void *ptr = env_alloc(allocator, 40 * MIB, NULL);
-    void *other = env_alloc(allocator, 20 * MIB, leaving);
+    void *other = env_alloc(allocator, 20 * MIB, retired);
     assert_ok(xseg_record_stream(allocator, ptr, side));
     env_free(allocator, env_alloc(allocator, 60 * MIB, side));
     assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
     env_capture_begin(pool, stream);
     env_launch_at(side, ptr, 40 * MIB);
-    env_launch_at(leaving, other, 20 * MIB);
+    env_launch_at(retired, other, 20 * MIB);
     env_free(allocator, ptr, other);
-    assert_ok(xseg_stream_retire(allocator, 0, leaving));
+    assert_ok(xseg_stream_retire(allocator, 0, retired));
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_trim(allocator).kept_busy, 80 * MIB);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
@@ -308,25 +304,24 @@ static void expect_undisturbed(const char *config)
     env_capture_end(pool, stream);
     assert_ok(xseg_close(allocator));
     env_stream_destroy_on(1, stream);
-    env_stream_destroy(leaving, side);
+    env_stream_destroy(retired, side);
 }
 
 TEST(capture_on_another_device_stays_valid)
 {
-    expect_undisturbed("expandable_segments:True");
-    expect_undisturbed("expandable_segments:False");
+    expect_valid_capture("expandable_segments:True");
+    expect_valid_capture("expandable_segments:False");
 }
 
-/* A graph may have work of several devices: each has a pool for it, and is left alone. */
-TEST(a_capture_of_two_devices_is_begun_on_both)
+/* A graph with work on two devices, each of which has a pool for it. */
+TEST(capture_of_two_devices_is_begun_on_both)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_pool *second = NULL;
     void *used = NULL, *ptr = NULL;
 
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    xseg_stream stream = env_stream();
-    xseg_stream joined = env_stream_on(1);
+    const xseg_stream stream = env_stream(), joined = env_stream_on(1);
     struct xseg_pool *pool = env_pool(allocator);
     assert_ok(xseg_pool_create(allocator, 1, NULL, &second));
     assert_ok(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used));
@@ -376,7 +371,7 @@ TEST(unannounced_capture_does_not_block_reuse)
     env_close(allocator, side);
 }
 
-/* The next call is a trim that waits, or a close. */
+/* By a trim that waits, or by a close. */
 TEST(wait_ends_after_an_unannounced_capture)
 {
     for (unsigned closes = 0; closes < 2; closes++) {
@@ -394,10 +389,10 @@ TEST(wait_ends_after_an_unannounced_capture)
         for (unsigned i = 1; i < COUNT_OF(ptr); i++)
             env_free(allocator, ptr[i]);
         assert_true(env_driver_capture_end(side));
-        if (closes == 0)
+        if (closes == 0) {
             env_empty_cache(allocator);
-        if (closes == 0)
             assert_int_equal(env_reserved(allocator), 0);
+        }
         env_close(allocator, side);
     }
 }
@@ -407,8 +402,8 @@ static bool is_context(void *context, xseg_stream stream)
     return stream == context;
 }
 
-/* PyTorch marks after the driver's begin, and its routes end before the capture does. */
-TEST(a_marked_device_is_left_alone)
+/* As PyTorch's adapter: the mark follows the driver's begin, and routes end before the capture. */
+TEST(marked_device_makes_no_unsafe_calls)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream(), side = env_stream();
@@ -434,7 +429,7 @@ TEST(a_marked_device_is_left_alone)
         env_empty_cache(allocator);
         assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-        /* The first of two marks that are taken back changes nothing. */
+        /* The device remains marked until the last mark is removed. */
         assert_ok(xseg_capture_unmark(allocator, 0));
         if (i == 0)
             assert_ok(xseg_capture_mark(allocator, 0));
@@ -449,15 +444,13 @@ TEST(a_marked_device_is_left_alone)
     env_close(allocator, stream, side);
 }
 
-/* A graph may write to what a pool that was routed to meanwhile has cached. */
-TEST(a_route_in_a_marked_time_makes_a_pool_the_graphs)
+/* A graph may write to cached memory of a pool that a route used while the device was marked. */
+TEST(route_while_the_device_is_marked_retains_the_pool)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = {sizeof(done)};
-
+    /* No route; one that begins before, during, and after the mark. */
     for (unsigned when = 0; when < 4; when++) {
         struct xseg_allocator *allocator = env_open(NULL);
-        struct xseg_pool *pool = where.pool = env_pool(allocator);
+        struct xseg_pool *pool = env_pool(allocator);
         const bool is_inside = when == 1 || when == 2;
 
         env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
@@ -471,15 +464,15 @@ TEST(a_route_in_a_marked_time_makes_a_pool_the_graphs)
             assert_ok(xseg_route_begin(pool, NULL, NULL));
         if (when != 0)
             assert_ok(xseg_route_end(pool));
-        assert_ok(xseg_trim(allocator, &where, NULL, &done));
+        const struct xseg_trim_result done = env_trim_pool(allocator, pool);
         assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
         assert_int_equal(done.released, is_inside ? 0 : 20 * MIB);
         env_close(allocator);
     }
 }
 
-/* With the reuse option PyTorch records events when the route ends, as the marks do not say which pool. */
-TEST(the_end_of_a_route_settles_its_blocks)
+/* As PyTorch with graph_capture_record_stream_reuse: a mark has no pool, so the end of the route records the events. */
+TEST(end_of_a_route_records_the_events_of_its_blocks)
 {
     struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
     const xseg_stream stream = env_stream(), side = env_stream();
@@ -515,7 +508,7 @@ TEST(invalid_marks_are_rejected)
     env_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
     env_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
                      "no capture is marked on device");
-    /* A capture that was begun is no mark. */
+    /* The begin of a capture is not a mark. */
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     assert_ok(xseg_capture_begin(pool, stream));
@@ -528,8 +521,7 @@ TEST(invalid_marks_are_rejected)
     env_close(allocator, stream);
 }
 
-/* --- * Whatever the calling thread has current, and whatever it captures on another device, stays as it
- * is, and what the library does to a device happens in that device's context. --- */
+/* --- Calls for a device use the context of the device, and restore the context and the capture of the thread. --- */
 
 /* Entry points of the driver, by their plain C types. */
 int cuDevicePrimaryCtxRetain(void **context, int device);
@@ -544,9 +536,9 @@ static void *context[2];
 
 static struct xseg_allocator *open_two(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-
+    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_allocator *allocator = env_open_on(&settings, config);
+
     for (int i = 0; i < 2; i++)
         assert_int_equal(cuDevicePrimaryCtxRetain(&context[i], i), 0);
     return allocator;
@@ -562,16 +554,16 @@ static void close_two(struct xseg_allocator *allocator)
 
 static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
 {
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = {sizeof(where), .device = device};
-    struct xseg_trim_options how = {sizeof(how), .wait = wait};
+    const struct xseg_scope scope = {sizeof(scope), .device = device};
+    const struct xseg_trim_options options = {sizeof(options), .wait = wait};
+    struct xseg_trim_result result = {sizeof(result)};
 
-    assert_ok(xseg_trim(allocator, &where, &how, &done));
-    return done.released;
+    assert_ok(xseg_trim(allocator, &scope, &options, &result));
+    return result.released;
 }
 
-/* Device 0 has work queued that says nothing of what it touches: the simulator ends the process if
- * its pages go while another device's context is current. */
+/* Work of unknown addresses is queued on device 0: the simulator aborts if pages of the device are unmapped while the
+ * context of another device is current. */
 TEST(pages_are_unmapped_in_their_own_context)
 {
     struct xseg_allocator *allocator = open_two("expandable_segments:True");
@@ -591,38 +583,42 @@ TEST(pages_are_unmapped_in_their_own_context)
     close_two(allocator);
 }
 
-/* Pending and cached memory of device 1. */
-static void leave_memory(struct xseg_allocator *allocator, xseg_stream per_thread)
+/* Free a block of device 1 that work of the per-thread stream uses; then begin a capture on device 0. */
+static void free_and_capture(struct xseg_allocator *allocator, void *ptr, xseg_stream captured)
 {
-    void *ptr = NULL, *cached = NULL;
+    const xseg_stream per_thread = (xseg_stream)(uintptr_t)2;
 
-    assert_ok(xseg_alloc(allocator, 1, 3 * MIB, NULL, &ptr));
-    assert_ok(xseg_alloc(allocator, 1, 90 * MIB, NULL, &cached));
-    env_free(allocator, cached);
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
     assert_ok(xseg_sim_launch(per_thread, UINT64_MAX));
     assert_ok(xseg_record_stream(allocator, ptr, per_thread));
     env_free(allocator, ptr);
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
+    assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
 }
 
-/* In the strictest mode a query or a wait by the capturing thread spoils its capture. */
+static void end_valid_capture(xseg_stream captured)
+{
+    void *graph = NULL;
+
+    assert_int_equal(cuStreamEndCapture(captured, &graph), 0);
+    assert_int_equal(cuGraphDestroy(graph), 0);
+    assert_int_equal(cuCtxSetCurrent(NULL), 0);
+}
+
+/* In global mode a query or a wait of the capturing thread invalidates the capture. */
 TEST(trim_keeps_the_capture_of_another_device_valid)
 {
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
-    const xseg_stream per_thread = (xseg_stream)(uintptr_t)2;
-
-    for (unsigned i = 0; i < 2 * COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = open_two(configs[i / 2]);
+    for (unsigned i = 0; i < 2 * COUNT_OF(segment_configs); i++) {
+        struct xseg_allocator *allocator = open_two(segment_configs[i / 2]);
         const xseg_stream captured = env_stream();
-        void *graph = NULL;
+        void *ptr = NULL, *cached = NULL;
 
-        leave_memory(allocator, per_thread);
-        assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
+        assert_ok(xseg_alloc(allocator, 1, 3 * MIB, NULL, &ptr));
+        assert_ok(xseg_alloc(allocator, 1, 90 * MIB, NULL, &cached));
+        env_free(allocator, cached);
+        free_and_capture(allocator, ptr, captured);
         assert_true(trim(allocator, 1, i % 2 == 0) > 0);
-        assert_int_equal(cuStreamEndCapture(captured, &graph), 0);
-        assert_int_equal(cuGraphDestroy(graph), 0);
-        assert_int_equal(cuCtxSetCurrent(NULL), 0);
+        end_valid_capture(captured);
         xseg_sim_finish_all();
         env_stream_destroy(captured);
         close_two(allocator);
@@ -633,26 +629,16 @@ TEST(trim_keeps_the_capture_of_another_device_valid)
 TEST(full_pool_keeps_the_capture_of_another_device_valid)
 {
     struct xseg_allocator *allocator = open_two("expandable_segments:True");
-    struct xseg_pool_options options = {sizeof(options), .limit_bytes = 20 * MIB};
-    struct xseg_request request = {sizeof(request)};
-    const xseg_stream captured = env_stream(), per_thread = (xseg_stream)(uintptr_t)2;
-    void *ptr = NULL, *again = NULL, *graph = NULL;
+    const struct xseg_pool_options options = {sizeof(options), .limit_bytes = 20 * MIB};
+    struct xseg_pool *pool = NULL;
+    const xseg_stream captured = env_stream();
 
-    assert_ok(xseg_pool_create(allocator, 1, &options, &request.pool));
-    request.bytes = 15 * MIB;
-    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
-    assert_int_equal(cuCtxSetCurrent(context[1]), 0);
-    assert_ok(xseg_sim_launch(per_thread, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, ptr, per_thread));
+    assert_ok(xseg_pool_create(allocator, 1, &options, &pool));
+    void *ptr = env_alloc_in(allocator, pool, 15 * MIB, NULL);
+    free_and_capture(allocator, ptr, captured);
+    assert_ptr_equal(env_alloc_in(allocator, pool, 15 * MIB, NULL), ptr);
+    end_valid_capture(captured);
     env_free(allocator, ptr);
-    assert_int_equal(cuCtxSetCurrent(context[0]), 0);
-    assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
-    assert_ok(xseg_alloc_with(allocator, &request, &again));
-    assert_ptr_equal(again, ptr);
-    assert_int_equal(cuStreamEndCapture(captured, &graph), 0);
-    assert_int_equal(cuGraphDestroy(graph), 0);
-    env_free(allocator, again);
-    assert_int_equal(cuCtxSetCurrent(NULL), 0);
     env_stream_destroy(captured);
     close_two(allocator);
 }
