@@ -696,7 +696,7 @@ TEST(other_keys_do_not_change_user_values)
 
 /* --- Callers of older headers. --- */
 
-TEST(older_callers_have_no_user_value)
+TEST(older_callers_receive_known_members_only)
 {
     struct xseg_allocator *allocator = env_open("history:all,block_user:True");
     struct xseg_request request = {sizeof(request), .bytes = 1000, .zeroed = true};
@@ -717,6 +717,11 @@ TEST(older_callers_have_no_user_value)
     assert_ok(xseg_block_query(allocator, ptr, &info));
     assert_ptr_equal(info.base, ptr);
     assert_ptr_equal(info.user, &info);
+    info.struct_size = offsetof(struct xseg_block_info, age_ms);
+    info.age_ms = 77;
+    assert_ok(xseg_block_query(allocator, ptr, &info));
+    assert_ptr_equal(info.base, ptr);
+    assert_int_equal(info.age_ms, 77);
     env_free(allocator, ptr);
     env_close(allocator);
 }
@@ -786,10 +791,12 @@ TEST(reused_address_has_a_new_age)
     env_close(allocator);
 }
 
+/* The age continues during a pause, and begins again at a restore. */
 TEST(blocks_of_pools_have_ages)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
     struct xseg_pool *pool = env_pool(allocator);
+    struct xseg_checkpoint *checkpoint = NULL;
     void *block[2];
 
     for (size_t i = 0; i < 2; i++) {
@@ -798,25 +805,11 @@ TEST(blocks_of_pools_have_ages)
     }
     expect_age(allocator, block[0], 6000);
     expect_age(allocator, block[1], 3000);
-    /* Also during and after a pause. */
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     expect_age(allocator, block[0], 6000);
     assert_ok(xseg_pool_resume(pool));
     expect_age(allocator, block[1], 3000);
-    env_free(allocator, block[0], block[1]);
-    env_close(allocator);
-}
 
-TEST(restored_block_keeps_its_age)
-{
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
-    struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_checkpoint *checkpoint = NULL;
-    void *block[2];
-
-    for (size_t i = 0; i < 2; i++)
-        block[i] = env_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
-    xseg_sim_advance(3 * SECOND);
     assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
     env_free(allocator, block[0], block[1]);
     xseg_sim_advance(3 * SECOND);
@@ -861,19 +854,22 @@ TEST(ages_follow_configuration_changes)
     env_close(allocator);
 }
 
-/* Events of the history use a separate clock. */
+/* By the system clock; the events of history:all use another clock. */
 TEST(ages_are_ordered_by_allocation)
 {
-    struct xseg_allocator *allocator = env_open("history:all");
-    void *old = env_alloc(allocator, 1000, NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_allocator *allocator = env_open(i == 0 ? "history:all" : "history:state");
+        void *old = env_alloc(allocator, 1000, NULL);
 
-    while (env_block(allocator, old).age_ms < 60)
-        continue;
-    void *young = env_alloc(allocator, 1000, NULL);
-    const uint64_t age = env_block(allocator, young).age_ms;
-    assert_true(age + 30 <= env_block(allocator, old).age_ms);
-    env_free(allocator, young, old);
-    env_close(allocator);
+        assert_true(env_block(allocator, old).age_ms < 60000);
+        while (env_block(allocator, old).age_ms < 60)
+            continue;
+        void *young = env_alloc(allocator, 1000, NULL);
+        const uint64_t age = env_block(allocator, young).age_ms;
+        assert_true(age + 30 <= env_block(allocator, old).age_ms);
+        env_free(allocator, young, old);
+        env_close(allocator);
+    }
 }
 
 /* --- Reports of ages. --- */
@@ -950,30 +946,6 @@ TEST(iteration_and_explain_report_ages)
         env_free(allocator, old);
         env_close(allocator);
     }
-}
-
-TEST(older_callers_receive_known_members_only)
-{
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
-    struct xseg_block_info info = {sizeof(info), .age_ms = 77};
-    void *block = env_alloc(allocator, 3000, NULL);
-
-    info.struct_size = offsetof(struct xseg_block_info, age_ms);
-    assert_ok(xseg_block_query(allocator, block, &info));
-    assert_ptr_equal(info.base, block);
-    assert_int_equal(info.age_ms, 77);
-    env_free(allocator, block);
-    env_close(allocator);
-}
-
-TEST(age_by_the_system_clock_is_small)
-{
-    struct xseg_allocator *allocator = env_open("history:state");
-    void *block = env_alloc(allocator, 3000, NULL);
-
-    assert_true(env_block(allocator, block).age_ms < 60000);
-    env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* --- Collection of labels: unused labels are collected, labels in use keep their text. --- */
