@@ -7,22 +7,54 @@
 
 #include "tests/support/env.h"
 
-static uint64_t active(struct xseg_allocator *allocator)
+/* The allocator of a test, two streams, and a pool for captures of `stream`. */
+static struct xseg_allocator *allocator;
+static xseg_stream stream, side;
+static struct xseg_pool *pool;
+
+static void open_capture(const char *config)
+{
+    allocator = env_open(config);
+    stream = env_stream();
+    side = env_stream();
+    pool = env_pool(allocator);
+}
+
+static int open_default(void **state)
+{
+    (void)state;
+    open_capture(NULL);
+    return 0;
+}
+
+static int open_reuse(void **state)
+{
+    (void)state;
+    open_capture("graph_capture_record_stream_reuse:True");
+    return 0;
+}
+
+static int close_capture(void **state)
+{
+    (void)state;
+    env_close(allocator, stream, side);
+    return 0;
+}
+
+static uint64_t active(void)
 {
     return env_stats(allocator).active[XSEG_STAT_ALL].current;
 }
 
-static void *alloc_in_thread(void *allocator)
+static void *alloc_in_thread(void *unused)
 {
+    (void)unused;
     return env_alloc(allocator, 3 * MIB, NULL);
 }
 
 /* Work is pending on other streams, whose events are polled after the capture. */
-TEST(capture_makes_no_unsafe_calls)
+TEST_WITH(capture_makes_no_unsafe_calls, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *before = env_alloc(allocator, 5 * MIB, NULL);
     void *across = env_alloc(allocator, 5 * MIB, NULL), *other = NULL;
     pthread_t thread;
@@ -39,26 +71,21 @@ TEST(capture_makes_no_unsafe_calls)
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 5 * MIB, side));
     env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
-    assert_int_equal(pthread_create(&thread, NULL, alloc_in_thread, allocator), 0);
+    assert_int_equal(pthread_create(&thread, NULL, alloc_in_thread, NULL), 0);
     assert_int_equal(pthread_join(thread, &other), 0);
     env_free(allocator, other);
-    assert_int_equal(active(allocator), 3);
+    assert_int_equal(active(), 3);
     assert_int_equal(env_unsafe_calls(), calls);
     env_capture_end(pool, stream);
 
     /* The first poll after the capture completes all events. */
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-    assert_int_equal(active(allocator), 0);
-    env_close(allocator, stream, side);
+    assert_int_equal(active(), 0);
 }
 
 /* The output of a graph outlives the pool: 3 pages of one growth are released in two parts, around an allocated block. */
-TEST(released_pool_keeps_its_allocated_blocks)
+TEST_WITH(released_pool_keeps_its_allocated_blocks, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    const xseg_stream stream = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
-
     env_capture_begin(pool, stream);
     void *first = env_alloc(allocator, 25 * MIB, stream);
     void *output = env_alloc(allocator, 2 * MIB, stream);
@@ -76,29 +103,24 @@ TEST(released_pool_keeps_its_allocated_blocks)
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(env_stats(allocator).address_bytes, 0);
-    env_close(allocator, stream);
 }
 
 /* Expect that a freed block of 20 MiB is reused only after the work of a stream. */
-static void expect_pending_until_finished(struct xseg_allocator *allocator, void *ptr,
-                                          xseg_stream stream)
+static void expect_pending_until_finished(void *ptr, xseg_stream user)
 {
     void *other = env_alloc(allocator, 20 * MIB, NULL);
 
     assert_ptr_not_equal(other, ptr);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_ok(xseg_sim_finish(stream));
+    assert_ok(xseg_sim_finish(user));
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
     env_free(allocator, ptr, other);
 }
 
 /* In PyTorch, uses in a capture were kept for the next block at the same address, whose own use was then taken for one
  * of the capture. */
-TEST(uses_in_a_capture_end_with_the_block)
+TEST_WITH(uses_in_a_capture_end_with_the_block, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
     env_capture_begin(pool, side);
@@ -112,15 +134,11 @@ TEST(uses_in_a_capture_end_with_the_block)
     env_capture_begin(pool, stream);
     env_free(allocator, ptr);
     env_capture_end(pool, stream);
-    expect_pending_until_finished(allocator, ptr, side);
-    env_close(allocator, stream, side);
+    expect_pending_until_finished(ptr, side);
 }
 
-TEST(uses_in_a_capture_end_with_it)
+TEST_WITH(uses_in_a_capture_end_with_it, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream stream = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
@@ -131,7 +149,6 @@ TEST(uses_in_a_capture_end_with_it)
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
 static const char *const segment_configs[] = {"expandable_segments:True",
@@ -144,9 +161,7 @@ static const char *const reuse_configs[] = {
 TEST(use_before_a_capture_is_awaited_after_it)
 {
     for (size_t i = 0; i < COUNT_OF(reuse_configs); i++) {
-        struct xseg_allocator *allocator = env_open(reuse_configs[i]);
-        const xseg_stream side = env_stream();
-        struct xseg_pool *pool = env_pool(allocator);
+        open_capture(reuse_configs[i]);
         void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
         assert_ok(xseg_record_stream(allocator, ptr, side));
@@ -155,8 +170,8 @@ TEST(use_before_a_capture_is_awaited_after_it)
         assert_ok(xseg_record_stream(allocator, ptr, side));
         env_free(allocator, ptr);
         env_capture_end(pool, side);
-        expect_pending_until_finished(allocator, ptr, side);
-        env_close(allocator, side);
+        expect_pending_until_finished(ptr, side);
+        (void)close_capture(NULL);
     }
 }
 
@@ -164,9 +179,7 @@ TEST(use_before_a_capture_is_awaited_after_it)
  * the block after the streams are joined, unless the stream used the block before the capture. */
 static void expect_reuse_after_join(bool used_before)
 {
-    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
+    open_capture("graph_capture_record_stream_reuse:True");
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, stream);
 
     if (used_before) {
@@ -190,7 +203,7 @@ static void expect_reuse_after_join(bool used_before)
         env_free(allocator, ptr);
     }
     env_free(allocator, next);
-    env_close(allocator, stream, side);
+    (void)close_capture(NULL);
 }
 
 /* PyTorch ignored uses before the capture, whose work was not complete. */
@@ -202,11 +215,9 @@ TEST(reuse_in_a_capture_respects_earlier_uses)
 
 /* Two captures have used the block.  No graph orders both uses, so the block waits until both captures have ended,
  * even if a stream of one capture has joined the other. */
-TEST(block_of_two_captures_waits_for_both)
+TEST_WITH(block_of_two_captures_waits_for_both, open_reuse, close_capture)
 {
-    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    struct xseg_pool *other = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, stream);
 
     env_capture_begin(pool, stream);
@@ -222,16 +233,13 @@ TEST(block_of_two_captures_waits_for_both)
     env_capture_end(other, side);
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, stream), ptr);
     env_free(allocator, ptr);
-    env_close(allocator, stream, side);
 }
 
 /* In PyTorch, the first allocation on a joined stream failed with graph_capture_record_stream_reuse. */
 TEST(joined_streams_allocate_from_the_graphs_pool)
 {
     for (size_t i = 0; i < COUNT_OF(reuse_configs); i++) {
-        struct xseg_allocator *allocator = env_open(reuse_configs[i]);
-        const xseg_stream stream = env_stream(), side = env_stream();
-        struct xseg_pool *pool = env_pool(allocator);
+        open_capture(reuse_configs[i]);
         void *waiting = env_alloc(allocator, 20 * MIB, stream);
 
         env_capture_begin(pool, stream);
@@ -246,16 +254,15 @@ TEST(joined_streams_allocate_from_the_graphs_pool)
         void *outside = env_alloc(allocator, 20 * MIB, side);
         assert_null(env_block(allocator, outside).pool);
         env_free(allocator, ptr, outside);
-        env_close(allocator, stream, side);
+        (void)close_capture(NULL);
     }
 }
 
 TEST(empty_cache_waits_for_the_end_of_a_capture)
 {
     for (size_t i = 0; i < COUNT_OF(segment_configs); i++) {
-        struct xseg_allocator *allocator = env_open(segment_configs[i]);
-        const xseg_stream stream = env_stream();
-        struct xseg_pool *old = env_pool(allocator), *pool = env_pool(allocator);
+        open_capture(segment_configs[i]);
+        struct xseg_pool *old = env_pool(allocator);
         void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
         env_free(allocator, env_alloc_in(allocator, old, 40 * MIB, NULL));
@@ -274,7 +281,7 @@ TEST(empty_cache_waits_for_the_end_of_a_capture)
         env_capture_end(pool, stream);
         env_empty_cache(allocator);
         assert_int_equal(env_reserved(allocator), 0);
-        env_close(allocator, stream);
+        (void)close_capture(NULL);
     }
 }
 
@@ -282,10 +289,11 @@ TEST(empty_cache_waits_for_the_end_of_a_capture)
 static void expect_valid_capture(const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_pool *pool = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, config);
-    const xseg_stream side = env_stream(), retired = env_stream(), stream = env_stream_on(1);
+    allocator = env_open_on(&settings, config);
+    const xseg_stream retired = env_stream();
+    side = env_stream();
+    stream = env_stream_on(1);
     void *ptr = env_alloc(allocator, 40 * MIB, NULL);
     void *other = env_alloc(allocator, 20 * MIB, retired);
     assert_ok(xseg_record_stream(allocator, ptr, side));
@@ -320,9 +328,10 @@ TEST(capture_of_two_devices_is_begun_on_both)
     struct xseg_pool *second = NULL;
     void *used = NULL, *ptr = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    const xseg_stream stream = env_stream(), joined = env_stream_on(1);
-    struct xseg_pool *pool = env_pool(allocator);
+    allocator = env_open_on(&settings, NULL);
+    const xseg_stream joined = env_stream_on(1);
+    stream = env_stream();
+    pool = env_pool(allocator);
     assert_ok(xseg_pool_create(allocator, 1, NULL, &second));
     assert_ok(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used));
     assert_ok(xseg_capture_begin(second, joined));
@@ -345,10 +354,8 @@ TEST(capture_of_two_devices_is_begun_on_both)
 }
 
 /* An event recorded in a capture never completes, so memory that waited for it was never reused (PyTorch #193982). */
-TEST(unannounced_capture_does_not_block_reuse)
+TEST_WITH(unannounced_capture_does_not_block_reuse, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream side = env_stream();
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *next = env_alloc(allocator, MIB, NULL);
 
     assert_ok(xseg_record_stream(allocator, ptr, side));
@@ -367,16 +374,14 @@ TEST(unannounced_capture_does_not_block_reuse)
     assert_ok(xseg_sim_finish(side));
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(active(allocator), 0);
-    env_close(allocator, side);
+    assert_int_equal(active(), 0);
 }
 
 /* By a trim that waits, or by a close. */
 TEST(wait_ends_after_an_unannounced_capture)
 {
     for (unsigned closes = 0; closes < 2; closes++) {
-        struct xseg_allocator *allocator = env_open(NULL);
-        const xseg_stream side = env_stream();
+        open_capture(NULL);
         void *ptr[4];
 
         for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
@@ -393,21 +398,18 @@ TEST(wait_ends_after_an_unannounced_capture)
             env_empty_cache(allocator);
             assert_int_equal(env_reserved(allocator), 0);
         }
-        env_close(allocator, side);
+        (void)close_capture(NULL);
     }
 }
 
-static bool is_context(void *context, xseg_stream stream)
+static bool is_context(void *context, xseg_stream candidate)
 {
-    return stream == context;
+    return candidate == context;
 }
 
 /* As PyTorch's adapter: the mark follows the driver's begin, and routes end before the capture. */
-TEST(marked_device_makes_no_unsafe_calls)
+TEST_WITH(marked_device_makes_no_unsafe_calls, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *inside;
 
     env_free(allocator, env_alloc(allocator, 20 * MIB, side));
@@ -441,7 +443,6 @@ TEST(marked_device_makes_no_unsafe_calls)
                      "no capture is marked on device");
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
-    env_close(allocator, stream, side);
 }
 
 /* A graph may write to cached memory of a pool that a route used while the device was marked. */
@@ -449,8 +450,7 @@ TEST(route_while_the_device_is_marked_retains_the_pool)
 {
     /* No route; one that begins before, during, and after the mark. */
     for (unsigned when = 0; when < 4; when++) {
-        struct xseg_allocator *allocator = env_open(NULL);
-        struct xseg_pool *pool = env_pool(allocator);
+        open_capture(NULL);
         const bool is_inside = when == 1 || when == 2;
 
         env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
@@ -467,16 +467,13 @@ TEST(route_while_the_device_is_marked_retains_the_pool)
         const struct xseg_trim_result done = env_trim_pool(allocator, pool);
         assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
         assert_int_equal(done.released, is_inside ? 0 : 20 * MIB);
-        env_close(allocator);
+        (void)close_capture(NULL);
     }
 }
 
 /* As PyTorch with graph_capture_record_stream_reuse: a mark has no pool, so the end of the route records the events. */
-TEST(end_of_a_route_records_the_events_of_its_blocks)
+TEST_WITH(end_of_a_route_records_the_events_of_its_blocks, open_reuse, close_capture)
 {
-    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *other = env_alloc(allocator, 3 * MIB, NULL);
 
     assert_ok(xseg_route_begin(pool, is_context, stream));
@@ -493,15 +490,14 @@ TEST(end_of_a_route_records_the_events_of_its_blocks)
     assert_ok(xseg_route_end(pool));
     assert_int_equal(xseg_sim_calls("cuEventRecord"), records + 1);
     env_free(allocator, env_alloc(allocator, 512, NULL));
-    assert_int_equal(active(allocator), 0);
-    env_close(allocator, stream, side);
+    assert_int_equal(active(), 0);
 }
 
 TEST(invalid_marks_are_rejected)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    allocator = env_open_on(&settings, NULL);
     assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
     env_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT, "device 2 does not exist");
@@ -509,8 +505,9 @@ TEST(invalid_marks_are_rejected)
     env_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
                      "no capture is marked on device");
     /* The begin of a capture is not a mark. */
-    struct xseg_pool *pool = env_pool(allocator);
-    const xseg_stream stream = env_stream();
+    pool = env_pool(allocator);
+    stream = env_stream();
+    side = env_stream();
     assert_ok(xseg_capture_begin(pool, stream));
     env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
                      "no capture is marked on device");
@@ -518,7 +515,7 @@ TEST(invalid_marks_are_rejected)
     assert_ok(xseg_capture_mark(allocator, 1));
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "capture is active on device 1");
     assert_ok(xseg_capture_unmark(allocator, 1));
-    env_close(allocator, stream);
+    (void)close_capture(NULL);
 }
 
 /* --- Calls for a device use the context of the device, and restore the context and the capture of the thread. --- */
@@ -528,23 +525,22 @@ int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuCtxSetCurrent(void *context);
 int cuCtxGetCurrent(void **context);
-int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
-int cuStreamEndCapture(xseg_stream stream, void **graph);
+int cuStreamBeginCapture_v2(xseg_stream, int mode);
+int cuStreamEndCapture(xseg_stream, void **graph);
 int cuGraphDestroy(void *graph);
 
 static void *context[2];
 
-static struct xseg_allocator *open_two(const char *config)
+static void open_two(const char *config)
 {
     const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_allocator *allocator = env_open_on(&settings, config);
 
+    allocator = env_open_on(&settings, config);
     for (int i = 0; i < 2; i++)
         assert_int_equal(cuDevicePrimaryCtxRetain(&context[i], i), 0);
-    return allocator;
 }
 
-static void close_two(struct xseg_allocator *allocator)
+static void close_two(void)
 {
     assert_int_equal(cuCtxSetCurrent(NULL), 0);
     for (int i = 0; i < 2; i++)
@@ -552,7 +548,7 @@ static void close_two(struct xseg_allocator *allocator)
     env_close(allocator);
 }
 
-static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
+static uint64_t trim(int device, bool wait)
 {
     const struct xseg_scope scope = {sizeof(scope), .device = device};
     const struct xseg_trim_options options = {sizeof(options), .wait = wait};
@@ -566,7 +562,7 @@ static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
  * context of another device is current. */
 TEST(pages_are_unmapped_in_their_own_context)
 {
-    struct xseg_allocator *allocator = open_two("expandable_segments:True");
+    open_two("expandable_segments:True");
     const xseg_stream busy = env_stream();
     void *current = NULL;
 
@@ -574,17 +570,17 @@ TEST(pages_are_unmapped_in_their_own_context)
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
     assert_ok(xseg_sim_launch(busy, UINT64_MAX));
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
-    assert_int_equal(trim(allocator, 0, false), 40 * MIB);
+    assert_int_equal(trim(0, false), 40 * MIB);
     assert_int_equal(cuCtxGetCurrent(&current), 0);
     assert_ptr_equal(current, context[1]);
     assert_int_equal(cuCtxSetCurrent(NULL), 0);
     xseg_sim_finish_all();
     env_stream_destroy(busy);
-    close_two(allocator);
+    close_two();
 }
 
 /* Free a block of device 1 that work of the per-thread stream uses; then begin a capture on device 0. */
-static void free_and_capture(struct xseg_allocator *allocator, void *ptr, xseg_stream captured)
+static void free_and_capture(void *ptr, xseg_stream captured)
 {
     const xseg_stream per_thread = (xseg_stream)(uintptr_t)2;
 
@@ -609,36 +605,35 @@ static void end_valid_capture(xseg_stream captured)
 TEST(trim_keeps_the_capture_of_another_device_valid)
 {
     for (unsigned i = 0; i < 2 * COUNT_OF(segment_configs); i++) {
-        struct xseg_allocator *allocator = open_two(segment_configs[i / 2]);
+        open_two(segment_configs[i / 2]);
         const xseg_stream captured = env_stream();
         void *ptr = NULL, *cached = NULL;
 
         assert_ok(xseg_alloc(allocator, 1, 3 * MIB, NULL, &ptr));
         assert_ok(xseg_alloc(allocator, 1, 90 * MIB, NULL, &cached));
         env_free(allocator, cached);
-        free_and_capture(allocator, ptr, captured);
-        assert_true(trim(allocator, 1, i % 2 == 0) > 0);
+        free_and_capture(ptr, captured);
+        assert_true(trim(1, i % 2 == 0) > 0);
         end_valid_capture(captured);
         xseg_sim_finish_all();
         env_stream_destroy(captured);
-        close_two(allocator);
+        close_two();
     }
 }
 
 /* A pool at its own limit waits for its pending blocks without a trim. */
 TEST(full_pool_keeps_the_capture_of_another_device_valid)
 {
-    struct xseg_allocator *allocator = open_two("expandable_segments:True");
+    open_two("expandable_segments:True");
     const struct xseg_pool_options options = {sizeof(options), .limit_bytes = 20 * MIB};
-    struct xseg_pool *pool = NULL;
     const xseg_stream captured = env_stream();
 
     assert_ok(xseg_pool_create(allocator, 1, &options, &pool));
     void *ptr = env_alloc_in(allocator, pool, 15 * MIB, NULL);
-    free_and_capture(allocator, ptr, captured);
+    free_and_capture(ptr, captured);
     assert_ptr_equal(env_alloc_in(allocator, pool, 15 * MIB, NULL), ptr);
     end_valid_capture(captured);
     env_free(allocator, ptr);
     env_stream_destroy(captured);
-    close_two(allocator);
+    close_two();
 }

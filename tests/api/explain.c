@@ -7,6 +7,10 @@
 
 #define SECOND UINT64_C(1000000000)
 
+/* The allocator of a test, and a stream. */
+static struct xseg_allocator *allocator;
+static xseg_stream stream;
+
 /* The result of xseg_explain(). */
 struct explained {
     struct xseg_explain_result sums;
@@ -34,8 +38,7 @@ static uint64_t sum_of(const struct xseg_explain_result *sums)
 }
 
 /* Explain a scope, and expect that the reasons add up to the reserved bytes. */
-static const struct explained *explain(struct xseg_allocator *allocator,
-                                       const struct xseg_scope *where)
+static const struct explained *explain(const struct xseg_scope *where)
 {
     static struct explained result;
     uint64_t bytes = 0;
@@ -59,15 +62,29 @@ static bool free_live(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-/* Free all allocated blocks, and close. */
-static void close_all(struct xseg_allocator *allocator)
+static int open_expandable(void **state)
 {
+    (void)state;
+    allocator = env_open("expandable_segments:True");
+    stream = env_stream();
+    return 0;
+}
+
+/* Free all allocated blocks, close the allocator, and destroy the stream, if there is one. */
+static int close_all(void **state)
+{
+    (void)state;
     assert_ok(xseg_for_each_block(allocator, NULL, free_live, allocator));
-    env_close(allocator);
+    if (stream != NULL)
+        env_close(allocator, stream);
+    else
+        env_close(allocator);
+    stream = NULL;
+    return 0;
 }
 
 /* Advance one second, with a decay pass that releases nothing. */
-static void pass_second(struct xseg_allocator *allocator)
+static void pass_second(void)
 {
     xseg_sim_advance(SECOND);
     assert_ok(trim_due(allocator, UINT64_MAX));
@@ -75,12 +92,11 @@ static void pass_second(struct xseg_allocator *allocator)
 
 /* --- Reasons. --- */
 
-TEST(allocated_block_is_explained)
+TEST_WITH(allocated_block_is_explained, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *large = env_alloc(allocator, 50 * MIB, NULL);
     void *small = env_alloc(allocator, 3000, NULL);
-    const struct explained *result = explain(allocator, NULL);
+    const struct explained *result = explain(NULL);
 
     /* One reason for the two full pages of the large block, one for its third page, one for the small block. */
     assert_int_equal(result->count, 3);
@@ -99,34 +115,28 @@ TEST(allocated_block_is_explained)
     }
     assert_int_equal(result->sums.allocated, 62 * MIB);
     assert_int_equal(result->sums.in_allocated_blocks, 50 * MIB + 3072);
-    close_all(allocator);
 }
 
-TEST(reason_names_the_largest_block_of_the_page)
+TEST_WITH(reason_names_the_largest_block_of_the_page, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-
     (void)env_alloc(allocator, 3 * MIB, NULL);
     void *most = env_alloc(allocator, 9 * MIB, NULL);
     (void)env_alloc(allocator, 4 * MIB, NULL);
-    const struct explained *result = explain(allocator, NULL);
+    const struct explained *result = explain(NULL);
     assert_int_equal(result->count, 1);
     assert_ptr_equal(result->reason[0].block, most);
     assert_int_equal(result->reason[0].allocated_blocks, 3);
     assert_int_equal(result->reason[0].cached_bytes, 4 * MIB);
-    close_all(allocator);
 }
 
-TEST(pending_block_is_explained_with_its_stream)
+TEST_WITH(pending_block_is_explained_with_its_stream, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    const xseg_stream stream = env_stream();
     void *block = env_alloc(allocator, 20 * MIB, NULL);
 
     env_launch(allocator, stream, block);
     assert_ok(xseg_record_stream(allocator, block, stream));
     env_free(allocator, block);
-    const struct explained *result = explain(allocator, NULL);
+    const struct explained *result = explain(NULL);
     const struct xseg_reason *reason = &result->reason[0];
     assert_int_equal(result->count, 1);
     assert_int_equal(reason->kind, XSEG_REASON_PENDING);
@@ -134,73 +144,63 @@ TEST(pending_block_is_explained_with_its_stream)
     assert_true(reason->has_waits_for);
     assert_ptr_equal(reason->waits_for, stream);
     assert_int_equal(result->sums.pending, 20 * MIB);
-    env_close(allocator, stream);
 }
 
-TEST(idle_memory_of_a_retained_pool_is_explained)
+TEST_WITH(idle_memory_of_a_retained_pool_is_explained, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
 
     env_free(allocator, env_alloc_in(allocator, pool, 30 * MIB, NULL));
-    const struct explained *result = explain(allocator, NULL);
+    const struct explained *result = explain(NULL);
     assert_int_equal(result->sums.pool, 40 * MIB);
     assert_ptr_equal(result->reason[0].pool, pool);
     assert_ok(xseg_pool_release(pool));
-    assert_int_equal(explain(allocator, NULL)->sums.policy, 40 * MIB);
-    env_close(allocator);
+    assert_int_equal(explain(NULL)->sums.policy, 40 * MIB);
 }
 
-TEST(capture_keeps_idle_memory)
+TEST_WITH(capture_keeps_idle_memory, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
-    const xseg_stream stream = env_stream();
 
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     env_capture_begin(pool, stream);
-    assert_int_equal(explain(allocator, NULL)->sums.capture, 20 * MIB);
+    assert_int_equal(explain(NULL)->sums.capture, 20 * MIB);
     env_capture_end(pool, stream);
-    assert_int_equal(explain(allocator, NULL)->sums.policy, 20 * MIB);
-    env_close(allocator, stream);
+    assert_int_equal(explain(NULL)->sums.policy, 20 * MIB);
 }
 
-TEST(queued_work_keeps_idle_memory)
+TEST_WITH(queued_work_keeps_idle_memory, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    const xseg_stream stream = env_stream();
-
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     uint64_t queries = xseg_sim_calls("cuStreamQuery");
-    const struct explained *result = explain(allocator, NULL);
+    const struct explained *result = explain(NULL);
     assert_int_equal(result->sums.stream, 20 * MIB);
     assert_int_equal(result->sums.policy, 40 * MIB);
     assert_int_equal(xseg_sim_calls("cuStreamQuery"), queries + 2);
     /* A failed query of the driver does not affect the result. */
     assert_ok(xseg_sim_fail("cuStreamQuery", 1, 999));
-    result = explain(allocator, NULL);
+    result = explain(NULL);
     assert_int_equal(result->sums.stream + result->sums.policy, 60 * MIB);
     assert_ok(xseg_sim_finish(stream));
-    assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
-    env_close(allocator, stream);
+    assert_int_equal(explain(NULL)->sums.policy, 60 * MIB);
 }
 
-TEST(floor_keeps_the_youngest_memory)
+TEST_WITH(floor_keeps_the_youngest_memory, NULL, close_all)
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:50");
-    const xseg_stream stream = env_stream();
+    allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:50");
+    stream = env_stream();
     uint64_t floor = 0;
 
-    pass_second(allocator);
+    pass_second();
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
-    pass_second(allocator);
-    pass_second(allocator);
+    pass_second();
+    pass_second();
     env_free(allocator, env_alloc(allocator, 40 * MIB, stream));
-    pass_second(allocator);
+    pass_second();
     /* The floor of 50 MiB keeps the 40 MiB that were freed last, and a page of the others. */
-    const struct explained *result = explain(allocator, NULL);
+    const struct explained *result = explain(NULL);
     assert_int_equal(result->sums.keep + result->sums.decay, 100 * MIB);
     for (size_t i = 0; i < result->count; i++)
         if (result->reason[i].stream == stream) {
@@ -209,52 +209,48 @@ TEST(floor_keeps_the_youngest_memory)
         }
     assert_int_equal(floor, 40 * MIB);
     assert_true(result->sums.keep >= 50 * MIB);
-    env_close(allocator, stream);
 }
 
 /* Memory within the floor is kept; memory above a limit is not, also within the floor. */
-TEST(limits_override_the_floor)
+TEST_WITH(limits_override_the_floor, NULL, close_all)
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:100");
+    allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:100");
 
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
-    assert_int_equal(explain(allocator, NULL)->sums.keep, 60 * MIB);
+    assert_int_equal(explain(NULL)->sums.keep, 60 * MIB);
     assert_ok(xseg_config_set(allocator, "keep_mb:0,soft_limit_mb:0"));
-    assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
+    assert_int_equal(explain(NULL)->sums.decay, 60 * MIB);
     /* Without decay only memory above the limit is released. */
     assert_ok(xseg_config_set(allocator, "idle_ms:-1,soft_limit_mb:100"));
-    assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
-    assert_ok(xseg_close(allocator));
+    assert_int_equal(explain(NULL)->sums.policy, 60 * MIB);
 }
 
-TEST(recent_peak_is_a_floor)
+TEST_WITH(recent_peak_is_a_floor, NULL, close_all)
 {
-    struct xseg_allocator *allocator =
-        env_open_with_clock(NULL, "idle_ms:100000,keep_window_s:1000");
+    allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_window_s:1000");
     void *block = env_alloc(allocator, 60 * MIB, NULL);
 
-    pass_second(allocator);
+    pass_second();
     env_free(allocator, block);
-    pass_second(allocator);
-    assert_int_equal(explain(allocator, NULL)->sums.keep, 60 * MIB);
+    pass_second();
+    assert_int_equal(explain(NULL)->sums.keep, 60 * MIB);
     assert_ok(xseg_config_set(allocator, "keep_window_s:0"));
-    assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
-    assert_ok(xseg_close(allocator));
+    assert_int_equal(explain(NULL)->sums.decay, 60 * MIB);
 }
 
-TEST(age_of_a_page_is_that_of_its_last_free)
+TEST_WITH(age_of_a_page_is_that_of_its_last_free, NULL, close_all)
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:1000000");
+    allocator = env_open_with_clock(NULL, "idle_ms:1000000");
 
-    pass_second(allocator);
+    pass_second();
     void *first = env_alloc(allocator, 20 * MIB, NULL);
     for (int i = 0; i < 5; i++)
-        pass_second(allocator);
+        pass_second();
     void *second = env_alloc(allocator, 3 * MIB, NULL);
     env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
     for (int i = 0; i < 2; i++)
-        pass_second(allocator);
-    const struct explained *result = explain(allocator, NULL);
+        pass_second();
+    const struct explained *result = explain(NULL);
     assert_int_equal(result->count, 2);
     for (size_t i = 0; i < 2; i++) {
         const bool is_first = result->reason[i].block == first;
@@ -262,15 +258,13 @@ TEST(age_of_a_page_is_that_of_its_last_free)
         assert_true(is_first || result->reason[i].block == second);
         assert_in_range(result->reason[i].age_ms, is_first ? 7000 : 2000, is_first ? 7100 : 2100);
     }
-    env_free(allocator, first, second);
-    assert_ok(xseg_close(allocator));
 }
 
 /* Blocks of two streams and a pool, some of them freed or pending: the reasons of scopes add up to those of all. */
 static void expect_sums(const char *config)
 {
-    struct xseg_allocator *allocator = env_open(config);
-    const xseg_stream stream = env_stream();
+    allocator = env_open(config);
+    stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[600];
@@ -287,24 +281,22 @@ static void expect_sums(const char *config)
         if (i % 7 != 1)
             env_free(allocator, block[i]);
     }
-    uint64_t all = explain(allocator, NULL)->sums.reserved;
-    assert_int_equal(explain(allocator, NULL)->sums.in_allocated_blocks,
+    uint64_t all = explain(NULL)->sums.reserved;
+    assert_int_equal(explain(NULL)->sums.in_allocated_blocks,
                      env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current);
     where.one_stream = true;
-    own += explain(allocator, &where)->sums.reserved;
+    own += explain(&where)->sums.reserved;
     where.stream = stream;
-    own += explain(allocator, &where)->sums.reserved;
+    own += explain(&where)->sums.reserved;
     assert_int_equal(own, all);
     where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.pool = pool;
-    own = explain(allocator, &where)->sums.reserved;
+    own = explain(&where)->sums.reserved;
     assert_true(own > 0 && own < all);
     where.pool = NULL;
     where.device = 0;
-    assert_int_equal(explain(allocator, &where)->sums.reserved, all);
-    for (size_t i = 1; i < COUNT_OF(block); i += 7)
-        env_free(allocator, block[i]);
-    env_close(allocator, stream);
+    assert_int_equal(explain(&where)->sums.reserved, all);
+    (void)close_all(NULL);
 }
 
 TEST(reasons_add_up_to_the_reserved_bytes)
@@ -315,50 +307,45 @@ TEST(reasons_add_up_to_the_reserved_bytes)
     expect_sums("expandable_segments:True,large_segment_size_mb:12,idle_ms:100000,keep_mb:10");
 }
 
-TEST(pin_keeps_idle_memory)
+TEST_WITH(pin_keeps_idle_memory, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *block = env_alloc(allocator, 60 * MIB, NULL);
 
     assert_ok(xseg_pin(allocator, block + 20 * MIB, 20 * MIB));
     env_free(allocator, block);
-    const struct explained *result = explain(allocator, NULL);
+    const struct explained *result = explain(NULL);
     assert_int_equal(result->sums.pinned, 20 * MIB);
     assert_int_equal(result->sums.policy, 40 * MIB);
     assert_ok(xseg_unpin(allocator, block + 20 * MIB, 20 * MIB));
-    assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
-    env_close(allocator);
+    assert_int_equal(explain(NULL)->sums.policy, 60 * MIB);
 }
 
 /* A paused pool has allocated blocks and no reserved memory. */
-TEST(paused_pool_has_no_reasons)
+TEST_WITH(paused_pool_has_no_reasons, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     (void)env_alloc(allocator, 20 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    assert_int_equal(explain(allocator, NULL)->sums.allocated, 20 * MIB);
-    assert_int_equal(explain(allocator, &where)->sums.reserved, 0);
+    assert_int_equal(explain(NULL)->sums.allocated, 20 * MIB);
+    assert_int_equal(explain(&where)->sums.reserved, 0);
     assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_ALLOCATED);
     assert_ok(xseg_pool_resume(pool));
-    assert_int_equal(explain(allocator, NULL)->sums.allocated, 60 * MIB);
-    close_all(allocator);
+    assert_int_equal(explain(NULL)->sums.allocated, 60 * MIB);
 }
 
-TEST(page_cache_is_explained_separately)
+TEST_WITH(page_cache_is_explained_separately, NULL, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True,page_cache_mb:100");
+    allocator = env_open("expandable_segments:True,page_cache_mb:100");
 
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     (void)env_trim(allocator);
-    const struct explained *result = explain(allocator, NULL);
+    const struct explained *result = explain(NULL);
     assert_int_equal(result->sums.reserved, 0);
     assert_int_equal(result->sums.page_cache + result->sums.unreleased,
                      env_stats(allocator).physical_bytes);
-    env_close(allocator);
 }
 
 static bool end_iteration(void *context, const struct xseg_reason *reason)
@@ -374,9 +361,8 @@ static bool free_block(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-TEST(visitor_may_call_the_library_and_end_the_iteration)
+TEST_WITH(visitor_may_call_the_library_and_end_the_iteration, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     unsigned calls = 0;
 
     (void)env_alloc(allocator, 20 * MIB, NULL);
@@ -384,8 +370,7 @@ TEST(visitor_may_call_the_library_and_end_the_iteration)
     assert_ok(xseg_explain(allocator, NULL, end_iteration, &calls, NULL));
     assert_int_equal(calls, 1);
     assert_ok(xseg_explain(allocator, NULL, free_block, allocator, NULL));
-    assert_int_equal(explain(allocator, NULL)->sums.policy, 40 * MIB);
-    assert_ok(xseg_close(allocator));
+    assert_int_equal(explain(NULL)->sums.policy, 40 * MIB);
 }
 
 /* --- Iteration over blocks. --- */
@@ -414,7 +399,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-static struct seen walk(struct xseg_allocator *allocator, const struct xseg_scope *where)
+static struct seen walk(const struct xseg_scope *where)
 {
     struct seen seen = {.allocator = allocator};
 
@@ -427,43 +412,39 @@ TEST(iteration_visits_every_block)
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
     for (size_t c = 0; c < COUNT_OF(configs); c++) {
-        struct xseg_allocator *allocator = env_open(configs[c]);
+        allocator = env_open(configs[c]);
         void *block[2000];
 
         for (size_t i = 0; i < COUNT_OF(block); i++)
             block[i] = env_alloc(allocator, (i % 50 + 1) * (i % 9 == 0 ? 100 * KIB : 700), NULL);
         for (size_t i = 0; i < COUNT_OF(block); i += 3)
             env_free(allocator, block[i]);
-        const struct seen seen = walk(allocator, NULL);
+        const struct seen seen = walk(NULL);
         const struct xseg_statistics stats = env_stats(allocator);
         assert_int_equal(seen.allocated, stats.allocated_bytes[0].current);
         assert_int_equal(seen.blocks, stats.allocation[0].current);
         assert_int_equal(seen.allocated + seen.cached, stats.reserved_bytes[0].current);
         assert_int_equal(seen.unmapped > 0, c == 0);
-        close_all(allocator);
+        (void)close_all(NULL);
     }
 }
 
-TEST(block_iteration_respects_the_scope)
+TEST_WITH(block_iteration_respects_the_scope, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     (void)env_alloc(allocator, 2 * MIB, NULL);
     (void)env_alloc(allocator, 4 * MIB, stream);
     (void)env_alloc_in(allocator, pool, 8 * MIB, NULL);
-    assert_int_equal(walk(allocator, NULL).allocated, 14 * MIB);
+    assert_int_equal(walk(NULL).allocated, 14 * MIB);
     where.one_stream = true;
     where.stream = stream;
-    assert_int_equal(walk(allocator, &where).allocated, 4 * MIB);
+    assert_int_equal(walk(&where).allocated, 4 * MIB);
     where.stream = NULL;
-    assert_int_equal(walk(allocator, &where).allocated, 10 * MIB);
+    assert_int_equal(walk(&where).allocated, 10 * MIB);
     where.pool = pool;
-    assert_int_equal(walk(allocator, &where).allocated, 8 * MIB);
-    assert_ok(xseg_for_each_block(allocator, NULL, free_live, allocator));
-    env_close(allocator, stream);
+    assert_int_equal(walk(&where).allocated, 8 * MIB);
 }
 
 static bool free_each(void *context, const struct xseg_block_info *block)
@@ -478,33 +459,29 @@ static bool free_each(void *context, const struct xseg_block_info *block)
 }
 
 /* The blocks that the visitor frees coalesce; the iteration continues after them. */
-TEST(iteration_allows_changes)
+TEST_WITH(iteration_allows_changes, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct seen seen = {.allocator = allocator};
 
     for (int i = 0; i < 1000; i++)
         (void)env_alloc(allocator, 512, NULL);
     assert_ok(xseg_for_each_block(allocator, NULL, free_each, &seen));
     assert_int_equal(seen.blocks, 900); /* free_each() ends the iteration */
-    assert_int_equal(walk(allocator, NULL).blocks, 1000 - 900);
-    close_all(allocator);
+    assert_int_equal(walk(NULL).blocks, 1000 - 900);
 }
 
-TEST(unopened_device_has_no_blocks)
+TEST_WITH(unopened_device_has_no_blocks, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_explain_result sums = {sizeof(sums)};
 
-    assert_int_equal(walk(allocator, NULL).allocated, 0);
+    assert_int_equal(walk(NULL).allocated, 0);
     assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     assert_int_equal(sums.reserved, 0);
-    env_close(allocator);
 }
 
-TEST(invalid_arguments_have_error_messages)
+TEST_WITH(invalid_arguments_have_error_messages, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open(NULL), *other = NULL;
+    struct xseg_allocator *other = NULL;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct seen seen = {0};
@@ -532,7 +509,6 @@ TEST(invalid_arguments_have_error_messages)
     assert_ok(xseg_close(other));
     assert_string_equal(xseg_reason_message((enum xseg_reason_kind)99), "unknown");
     assert_non_null(strstr(xseg_reason_message(XSEG_REASON_ALLOCATED), "allocated block"));
-    env_close(allocator);
 }
 
 /*
@@ -542,9 +518,9 @@ TEST(invalid_arguments_have_error_messages)
  */
 
 /* The article's drawing: free, used, free; 800 MiB do not fit although 1000 MiB are free. */
-TEST(block_query_reports_the_adjacent_free_bytes)
+TEST_WITH(block_query_reports_the_adjacent_free_bytes, NULL, close_all)
 {
-    struct xseg_allocator *allocator = env_open_mib(1020, "expandable_segments:False");
+    allocator = env_open_mib(1020, "expandable_segments:False");
     void *big = env_alloc(allocator, 1020 * MIB, NULL);
 
     env_free(allocator, big);
@@ -560,15 +536,11 @@ TEST(block_query_reports_the_adjacent_free_bytes)
     assert_int_equal(info.bytes, 20 * MIB);
     assert_int_equal(info.free_before, 500 * MIB);
     assert_int_equal(info.free_after, 500 * MIB);
-    env_free(allocator, tensor);
-    env_free(allocator, env_alloc(allocator, 800 * MIB, NULL));
-    env_close(allocator);
 }
 
 /* The article's use of it: of several candidates, release the block that makes the largest free range. */
-TEST(block_query_finds_the_best_block_to_release)
+TEST_WITH(block_query_finds_the_best_block_to_release, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *ptr[8], *best = NULL;
     size_t max = 0;
 
@@ -586,12 +558,10 @@ TEST(block_query_finds_the_best_block_to_release)
     }
     assert_ptr_equal(best, ptr[5]);
     assert_int_equal(max, 30 * MIB);
-    close_all(allocator);
 }
 
-TEST(small_block_is_found_by_any_address)
+TEST_WITH(small_block_is_found_by_any_address, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     char *ptr[64];
     struct xseg_block_info info;
 
@@ -612,11 +582,9 @@ TEST(small_block_is_found_by_any_address)
     assert_int_equal(info.free_before, 7 * 512); /* of 3100 bytes, rounded up to 512 */
     assert_int_equal(info.free_after, 7 * 512);  /* of 3300 bytes */
     assert_int_equal(info.unmapped_before, 0);
-    close_all(allocator);
 }
 
-static void expect_requested(struct xseg_allocator *allocator, const void *address,
-                             enum xseg_block_state state, size_t requested)
+static void expect_requested(const void *address, enum xseg_block_state state, size_t requested)
 {
     const struct xseg_block_info info = env_block(allocator, address);
 
@@ -640,7 +608,7 @@ TEST(free_block_keeps_the_size_of_its_last_request)
     };
 
     for (unsigned i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_allocator *allocator = env_open(cases[i].config);
+        allocator = env_open(cases[i].config);
         char *ptr[3];
 
         for (unsigned k = 0; k < 3; k++)
@@ -659,26 +627,24 @@ TEST(free_block_keeps_the_size_of_its_last_request)
         assert_int_equal(env_block(allocator, ptr[1]).requested, cases[i].bytes[1]);
         env_free(allocator, part);
         assert_int_equal(env_block(allocator, ptr[1]).requested, cases[i].taken);
-        close_all(allocator);
+        (void)close_all(NULL);
     }
 }
 
 /* The remainder of an unmapped block has no last request; the mapped pages keep theirs. */
-TEST(remainder_of_an_unmapped_block_has_no_request)
+TEST_WITH(remainder_of_an_unmapped_block_has_no_request, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 3 * MIB, NULL);
     char *second = env_alloc(allocator, 50 * MIB + 1, NULL);
     char *third = env_alloc(allocator, 3 * MIB, NULL);
 
     env_free(allocator, second);
     env_empty_cache(allocator);
-    expect_requested(allocator, first + 3 * MIB, XSEG_BLOCK_CACHED, 0);
-    expect_requested(allocator, third - MIB, XSEG_BLOCK_CACHED, 0);
-    expect_requested(allocator, first + 25 * MIB, XSEG_BLOCK_UNMAPPED, 0);
+    expect_requested(first + 3 * MIB, XSEG_BLOCK_CACHED, 0);
+    expect_requested(third - MIB, XSEG_BLOCK_CACHED, 0);
+    expect_requested(first + 25 * MIB, XSEG_BLOCK_UNMAPPED, 0);
     assert_ptr_equal(env_alloc(allocator, 21 * MIB, NULL), second);
-    expect_requested(allocator, first + 25 * MIB, XSEG_BLOCK_CACHED, 50 * MIB + 1);
-    close_all(allocator);
+    expect_requested(first + 25 * MIB, XSEG_BLOCK_CACHED, 50 * MIB + 1);
 }
 
 /* As in PyTorch: blocks are unmapped in the order of size, so memory that is mapped again has the size of the largest;
@@ -689,7 +655,7 @@ TEST(remapped_memory_has_the_request_size_of_the_last_unmap)
     static const size_t last[] = {40 * MIB - 1, 40 * MIB - 3};
 
     for (unsigned i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_allocator *allocator = env_open("expandable_segments:True");
+        allocator = env_open("expandable_segments:True");
         char *ptr[3];
 
         for (unsigned k = 0; k < 3; k++)
@@ -701,19 +667,18 @@ TEST(remapped_memory_has_the_request_size_of_the_last_unmap)
         env_empty_cache(allocator);
         char *again = env_alloc(allocator, 10 * MIB, NULL);
         assert_ptr_equal(again, ptr[0]);
-        expect_requested(allocator, again + 10 * MIB, XSEG_BLOCK_CACHED, last[i]);
+        expect_requested(again + 10 * MIB, XSEG_BLOCK_CACHED, last[i]);
         env_free(allocator, again, fence);
         env_empty_cache(allocator);
         again = env_alloc(allocator, 10 * MIB, NULL);
-        expect_requested(allocator, again + 10 * MIB, XSEG_BLOCK_CACHED, 0);
-        close_all(allocator);
+        expect_requested(again + 10 * MIB, XSEG_BLOCK_CACHED, 0);
+        (void)close_all(NULL);
     }
 }
 
 /* Blocks of more than 4 GiB, whose page map entries are in several chunks. */
-TEST(large_block_is_found_by_any_address)
+TEST_WITH(large_block_is_found_by_any_address, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 9 * GIB, NULL);
     char *second = env_alloc(allocator, 3 * MIB, NULL);
     char *third = env_alloc(allocator, 20 * GIB, NULL);
@@ -729,13 +694,10 @@ TEST(large_block_is_found_by_any_address)
     assert_int_equal(env_block(allocator, third).free_before, 9 * GIB + 3 * MIB);
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_UNMAPPED);
-    env_free(allocator, third);
-    env_close(allocator);
 }
 
-TEST(unknown_addresses_are_rejected)
+TEST_WITH(unknown_addresses_are_rejected, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = env_alloc(allocator, 512, NULL);
     struct xseg_block_info info = {sizeof(info)};
 
@@ -749,6 +711,4 @@ TEST(unknown_addresses_are_rejected)
     assert_ok(xseg_block_query(allocator, ptr, &info));
     assert_ptr_equal(info.base, ptr);
     assert_int_equal(info.device, 1234);
-    env_free(allocator, ptr);
-    env_close(allocator);
 }
