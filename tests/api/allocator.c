@@ -377,18 +377,19 @@ TEST(extreme_sizes_are_served_or_rejected)
     env_close(allocator);
 }
 
-/* Small and large, in both kinds of segments; the memory before an aligned block remains usable. */
+/* Small, large and guarded blocks; the memory before an aligned block remains usable. */
 TEST(addresses_have_the_requested_alignment)
 {
-    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
+    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False",
+                                         "guard_page:True"};
 
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct xseg_allocator *allocator = env_open(config[mode]);
         struct xseg_request request = {sizeof(request)};
-        void *ptr[40] = {NULL}, *odd = env_alloc(allocator, 1, NULL);
+        void *ptr[96] = {NULL}, *odd = env_alloc(allocator, 1, NULL);
         unsigned count = 0;
 
-        for (request.alignment = 1; request.alignment <= 64 * MIB; request.alignment *= 8)
+        for (request.alignment = 1; request.alignment <= 64 * MIB; request.alignment *= 2)
             for (request.bytes = 700; request.bytes < 8 * MIB; request.bytes *= 40) {
                 assert_ok(xseg_alloc_with(allocator, &request, &ptr[count]));
                 assert_int_equal((uintptr_t)ptr[count] % request.alignment, 0);

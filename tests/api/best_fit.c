@@ -92,7 +92,9 @@ TEST(page_cache_serves_a_growth_at_the_limit)
 
 /*
  * --- Examples E1 to E12: growth, splitting, trim, a use on another stream, a capture. The expected values are those of
- * PyTorch 2.15's allocator, in the nine columns of a tape (docs/replay.md). ---
+ * PyTorch 2.15's allocator, in the nine columns of a tape (docs/replay.md).  E1, E3, E4 and E7 also verify what NVIDIA's
+ * "Memory Issues" of CUDA graphs state about expandable segments: addresses without memory, growth in place, pages that
+ * are unmapped individually. ---
  */
 
 static void expect(struct xseg_allocator *allocator, const char *numbers)
@@ -131,6 +133,7 @@ TEST(e1_a_first_small_block_maps_a_page)
 
     expect(allocator, "1024 1024 0 2097152 1000 1 1 0 0");
     expect_counts(allocator, 1, 0, 0);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_SMALL].current, 2 * MIB);
     assert_int_equal(env_block(allocator, ptr).free_after, 2 * MIB - 1024);
     assert_int_equal(xseg_sim_used(0), 2 * MIB);
     env_free(allocator, ptr);
@@ -154,13 +157,20 @@ TEST(e3_e4_a_cached_tail_grows)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 30 * MIB, NULL);
+    const struct xseg_block_info info = env_block(allocator, first);
 
     expect(allocator, "31457280 31457280 0 41943040 31457280 1 1 0 0");
-    assert_int_equal(env_block(allocator, first).free_after, 10 * MIB);
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 40 * MIB);
+    assert_int_equal(info.free_after, 10 * MIB);
+    /* Addresses for 9/8 of the memory of 80 GiB, without memory. */
+    assert_true(info.is_expandable);
+    assert_in_range(info.segment_bytes, 90 * GIB, 90 * GIB + 20 * MIB);
+    assert_int_equal(info.segment_mapped, 40 * MIB);
     char *second = env_alloc(allocator, 20 * MIB, NULL);
     expect(allocator, "52428800 52428800 0 62914560 52428800 2 2 0 0");
     expect_counts(allocator, 2, 0, 0);
     assert_ptr_equal(second, first + 30 * MIB);
+    assert_int_equal(env_block(allocator, second).segment_mapped, 60 * MIB);
     env_free(allocator, first, second);
     env_close(allocator);
 }

@@ -439,23 +439,6 @@ TEST(guarded_blocks_have_separate_pages)
     }
 }
 
-TEST(guarded_blocks_have_the_requested_alignment)
-{
-    struct xseg_allocator *allocator = env_open("guard_page:True");
-    struct xseg_request request = {sizeof(request)};
-
-    for (request.alignment = 1; request.alignment <= 64 * MIB; request.alignment *= 4)
-        for (request.bytes = 700; request.bytes < 8 * MIB; request.bytes *= 40) {
-            void *ptr = NULL;
-
-            assert_ok(xseg_alloc_with(allocator, &request, &ptr));
-            assert_int_equal(address_of(ptr) % request.alignment, 0);
-            assert_true(env_block(allocator, ptr).bytes >= request.bytes);
-            env_free(allocator, ptr);
-        }
-    env_close(allocator);
-}
-
 /* Addresses are reused after 4096 later frees at most. */
 TEST(freed_addresses_are_quarantined)
 {
