@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Opening, configuring, allocating, freeing, closing; and everything a caller can get wrong. */
+/* Opening, configuring, allocating, freeing and closing; and the errors of these calls. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,46 +9,27 @@
 
 #include "tests/support/env.h"
 
-struct self_check_log {
-    unsigned count;
-    enum xseg_log_level level;
-    char line[256];
-};
-
-/* Lines about self-checks. */
-static void log_self_checks(void *context, enum xseg_log_level level, const char *line)
+/* Reset the simulator, and open an allocator. */
+static struct xseg_allocator *open_logged(const char *config, struct env_log *log)
 {
-    struct self_check_log *self_check_log = context;
-
-    if (strstr(line, "self-checks: ") == NULL)
-        return;
-    self_check_log->count++;
-    self_check_log->level = level;
-    (void)snprintf(self_check_log->line, sizeof(self_check_log->line), "%s", line);
+    assert_ok(xseg_sim_reset(NULL));
+    return env_open_logged(config, log);
 }
 
 /* The first test of the program, since the warning is logged once per process. */
 TEST(self_checks_are_logged_once)
 {
-    struct self_check_log self_check_log = {0};
-    struct xseg_options options = {sizeof(options)};
+    for (unsigned i = 0; i < 3; i++) {
+        struct env_log log;
+        struct xseg_allocator *allocator = open_logged(NULL, &log);
 
-    assert_ok(xseg_sim_reset(NULL));
-    options.driver = env_driver();
-    options.log = log_self_checks;
-    options.log_context = &self_check_log;
-    for (int i = 0; i < 3; i++) {
-        struct xseg_allocator *allocator = NULL;
-
-        assert_ok(xseg_open(NULL, &options, &allocator));
+        if (XSEG_CHECKS > 0 && i == 0) {
+            env_expect_warnings(&log, 1, "self-checks: ");
+            env_expect_warnings(&log, 1, "--buildtype=release");
+        } else
+            assert_int_equal(log.lines, 0);
         env_close(allocator);
     }
-    if (XSEG_CHECKS > 0) {
-        assert_int_equal(self_check_log.count, 1);
-        assert_int_equal(self_check_log.level, XSEG_LOG_WARNING);
-        assert_non_null(strstr(self_check_log.line, "--buildtype=release"));
-    } else
-        assert_int_equal(self_check_log.count, 0);
 }
 
 #define UNKNOWN 999 /* of CUresult */
@@ -83,80 +64,80 @@ TEST(missing_driver_error_names_the_remedy)
         assert_int_equal(unsetenv("XSEG_DRIVER"), 0);
 }
 
-TEST(drivers_that_cannot_be_had_are_named)
+TEST(unusable_driver_is_named)
 {
     struct xseg_options options = {sizeof(options), .driver = "libno-such-driver.so.1"};
     struct xseg_allocator *allocator = NULL;
 
     env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
                      "libno-such-driver.so.1");
-    /* A library that is there, but is no driver. */
-    options.driver = "libm.so.6";
+    options.driver = "libm.so.6"; /* a library that exists and is no driver */
     env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER, "cuGetProcAddress");
     assert_null(allocator);
 }
 
 TEST(old_drivers_are_rejected_by_version)
 {
-    struct xseg_options options = {sizeof(options)};
+    static const char *const cases[][2] = {
+        {"cuStreamGetId", "no cuStreamGetId of CUDA 12.0"},
+        {"11080", "CUDA 11.8"},
+        {"12020", "driver has no visible device"}, /* a new one, without a device */
+    };
+    const struct xseg_options options = {sizeof(options), .driver = getenv("XSEG_TEST_OLD_DRIVER")};
     struct xseg_allocator *allocator = NULL;
 
-    options.driver = getenv("XSEG_TEST_OLD_DRIVER");
     assert_non_null(options.driver);
-    assert_int_equal(setenv("XSEG_OLD_DRIVER", "cuStreamGetId", 1), 0);
-    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
-                     "no cuStreamGetId of CUDA 12.0");
-    assert_int_equal(setenv("XSEG_OLD_DRIVER", "11080", 1), 0);
-    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER, "CUDA 11.8");
-    /* A new one that shows no device. */
-    assert_int_equal(setenv("XSEG_OLD_DRIVER", "12020", 1), 0);
-    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
-                     "driver has no visible device");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        assert_int_equal(setenv("XSEG_OLD_DRIVER", cases[i][0], 1), 0);
+        env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER, cases[i][1]);
+    }
     assert_null(allocator);
 }
 
-TEST(failures_to_start_are_named)
+TEST(initialization_failure_is_named)
 {
+    static const struct {
+        int error;
+        xseg_status status;
+        const char *words;
+    } cases[] = {
+        {100, XSEG_ERR_NO_DRIVER, "driver has no visible device"}, /* CUDA_ERROR_NO_DEVICE */
+        {100, XSEG_ERR_NO_DRIVER, "libxseg-sim.so"},
+        {UNKNOWN, XSEG_ERR_DRIVER, "cuInit"},
+    };
     struct xseg_allocator *allocator = NULL;
 
     assert_ok(xseg_sim_reset(NULL));
-    assert_ok(xseg_sim_fail("cuInit", 1, 100)); /* CUDA_ERROR_NO_DEVICE */
-    env_expect_error(env_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER,
-                     "driver has no visible device");
-    assert_ok(xseg_sim_fail("cuInit", 1, 100));
-    env_expect_error(env_try_open(NULL, &allocator), XSEG_ERR_NO_DRIVER, "libxseg-sim.so");
-    assert_ok(xseg_sim_fail("cuInit", 1, 999));
-    env_expect_error(env_try_open(NULL, &allocator), XSEG_ERR_DRIVER, "cuInit");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        assert_ok(xseg_sim_fail("cuInit", 1, cases[i].error));
+        env_expect_error(env_try_open(NULL, &allocator), cases[i].status, cases[i].words);
+    }
     assert_null(allocator);
 }
 
-TEST(unknown_options_are_rejected)
+TEST(unknown_size_of_options_is_rejected)
 {
-    struct xseg_options options = {sizeof(options)};
+    static const size_t sizes[] = {sizeof(struct xseg_options) + 4096,
+                                   sizeof(struct xseg_options) - 1, 0};
     struct xseg_allocator *allocator = NULL;
 
-    options.struct_size = sizeof(options) + 4096;
-    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
-                     "options->struct_size is unknown");
-    options.struct_size = sizeof(options) - 1;
-    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
-                     "options->struct_size is unknown");
-    options.struct_size = 0;
-    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
-                     "options->struct_size is unknown");
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        const struct xseg_options options = {.struct_size = sizes[i]};
+
+        env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
+                         "options->struct_size is unknown");
+    }
     env_expect_error(xseg_open(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
 }
 
-TEST(options_of_a_newer_header_do)
+TEST(options_of_a_newer_header_are_accepted_if_new_members_are_zero)
 {
     struct {
         struct xseg_options known;
         uint64_t more;
-    } options = {{sizeof(struct xseg_options)}, 0};
+    } options = {.known = {.struct_size = sizeof(options), .driver = env_driver()}};
     struct xseg_allocator *allocator = NULL;
 
-    options.known.struct_size = sizeof(options);
-    options.known.driver = env_driver();
     assert_ok(xseg_open(NULL, &options.known, &allocator));
     assert_ok(xseg_close(allocator));
     options.more = 1;
@@ -166,47 +147,27 @@ TEST(options_of_a_newer_header_do)
 
 TEST(options_of_an_older_header_are_accepted)
 {
-    struct xseg_options options = {sizeof(options), .driver = env_driver()};
+    const struct xseg_options options = {offsetof(struct xseg_options, clock),
+                                         .driver = env_driver()};
     struct xseg_allocator *allocator = NULL;
 
-    options.struct_size = offsetof(struct xseg_options, clock);
     assert_ok(xseg_open(NULL, &options, &allocator));
     assert_ok(xseg_close(allocator));
 }
 
-struct logged {
-    char line[512];
-    unsigned lines;
-};
-
-static void log_line(void *context, enum xseg_log_level level, const char *line)
-{
-    struct logged *logged = context;
-
-    if (level == XSEG_LOG_INFO)
-        return;
-    assert_int_equal(level, XSEG_LOG_WARNING);
-    strncpy(logged->line, line, sizeof(logged->line) - 1);
-    logged->lines++;
-}
-
 TEST(keys_without_effect_are_logged_once)
 {
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = log_line};
-    struct xseg_allocator *allocator = NULL;
-    struct logged logged = {{0}, 0};
+    struct env_log log;
+    struct xseg_allocator *allocator =
+        open_logged("backend:native,pinned_use_background_threads:True,"
+                    "graph_capture_record_stream_reuse:True",
+                    &log);
 
-    options.log_context = &logged;
-    assert_ok(xseg_sim_reset(NULL));
-    assert_ok(xseg_open("backend:native,pinned_use_background_threads:True,"
-                        "graph_capture_record_stream_reuse:True",
-                        &options, &allocator));
-    assert_int_equal(logged.lines, 1);
-    assert_non_null(strstr(logged.line, "pinned_use_background_threads"));
-    assert_non_null(strstr(logged.line, "backend"));
-    assert_null(strstr(logged.line, "reuse")); /* capture.h says what it does */
+    env_expect_warnings(&log, 1, "pinned_use_background_threads");
+    env_expect_warnings(&log, 1, "backend");
+    assert_null(strstr(log.line, "reuse")); /* this key has an effect */
     env_free(allocator, env_alloc(allocator, 100, NULL));
-    assert_int_equal(logged.lines, 1);
+    assert_int_equal(log.lines, 1);
     env_close(allocator);
 }
 
@@ -222,93 +183,60 @@ TEST(threshold_without_a_fraction_is_logged_once)
         {"garbage_collection_threshold:off", 0},
         {"per_process_memory_fraction:0.5", 0},
     };
+    const struct xseg_limits limits = {sizeof(limits), .hard_bytes = UINT64_MAX,
+                                       .soft_bytes = UINT64_MAX, .fraction = 0.5,
+                                       .has_fraction = true};
+    const struct xseg_scope scope = {sizeof(scope)};
 
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct xseg_options options = {sizeof(options)};
-        struct xseg_limits limits = {
-            .struct_size = sizeof(limits), .hard_bytes = UINT64_MAX, .soft_bytes = UINT64_MAX};
-        struct xseg_scope where = XSEG_SCOPE_ALL;
-        struct xseg_allocator *allocator = NULL;
-        struct logged logged = {{0}, 0};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct env_log log;
+        struct xseg_allocator *allocator = open_logged(cases[i].config, &log);
 
-        options.driver = env_driver();
-        options.log = log_line;
-        options.log_context = &logged;
-        assert_ok(xseg_sim_reset(NULL));
-        assert_ok(xseg_open(cases[i].config, &options, &allocator));
         env_free(allocator, env_alloc(allocator, 100, NULL));
         assert_ok(xseg_config_set(allocator, "idle_ms:5"));
-        assert_int_equal(logged.lines, cases[i].lines);
-        if (logged.lines > 0)
-            assert_non_null(strstr(logged.line, "garbage_collection_threshold has no effect"));
-        /* A fraction that a call has set is a limit, too. */
-        where.device = 0;
-        limits.fraction = 0.5;
-        limits.has_fraction = true;
-        assert_ok(xseg_limits_set(allocator, &where, &limits));
+        assert_int_equal(log.lines, cases[i].lines);
+        if (log.lines > 0)
+            env_expect_warnings(&log, 1, "garbage_collection_threshold has no effect");
+        /* A fraction set by xseg_limits_set() is a limit as well. */
+        assert_ok(xseg_limits_set(allocator, &scope, &limits));
         assert_ok(xseg_config_set(allocator, "garbage_collection_threshold:0.5"));
-        assert_int_equal(logged.lines, cases[i].lines);
+        assert_int_equal(log.lines, cases[i].lines);
         env_close(allocator);
     }
 }
 
-TEST(without_vmm_segments_are_classic)
+TEST(segments_are_classic_without_virtual_memory_management)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = log_line};
-    struct xseg_allocator *allocator = NULL;
-    struct logged logged = {{0}, 0};
+    const struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
+    struct env_log log;
 
-    options.log_context = &logged;
-    assert_ok(xseg_sim_reset(&settings));
-    assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
-    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
-    assert_false(env_block(allocator, ptr).is_expandable);
-    assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
-    assert_int_equal(logged.lines, 1);
-    assert_non_null(strstr(logged.line, "classic"));
-    env_free(allocator, ptr);
-    env_close(allocator);
+    /* A driver without virtual memory management, and one that rejects its calls. */
+    for (unsigned fails = 0; fails < 2; fails++) {
+        assert_ok(xseg_sim_reset(fails == 0 ? &settings : NULL));
+        struct xseg_allocator *allocator = env_open_logged("expandable_segments:True", &log);
+        if (fails != 0)
+            assert_ok(xseg_sim_fail("cuMemMap", 1, 801)); /* CUDA_ERROR_NOT_SUPPORTED */
+        void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+        assert_false(env_block(allocator, ptr).is_expandable);
+        if (fails == 0)
+            assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
+        env_expect_warnings(&log, 1, fails == 0 ? "classic" : "cuMemMap");
+        env_free(allocator, ptr);
+        env_close(allocator);
+    }
 }
 
-/* A driver that offers virtual memory management and rejects its calls. */
-TEST(a_failing_trial_falls_back)
-{
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = log_line};
-    struct xseg_allocator *allocator = NULL;
-    struct logged logged = {{0}, 0};
-
-    options.log_context = &logged;
-    assert_ok(xseg_sim_reset(NULL));
-    assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
-    assert_ok(xseg_sim_fail("cuMemMap", 1, 801)); /* CUDA_ERROR_NOT_SUPPORTED */
-    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
-    assert_false(env_block(allocator, ptr).is_expandable);
-    assert_int_equal(logged.lines, 1);
-    assert_non_null(strstr(logged.line, "cuMemMap"));
-    env_free(allocator, ptr);
-    env_close(allocator);
-}
-
-/* --- Configuration. --- */
-
-/* The failure is temporary, so it does not select classic segments. */
+/* The failure is temporary, so only the segment of this request is classic. */
 TEST(probe_without_addresses_is_logged)
 {
-    struct xseg_options options = {sizeof(options)};
-    struct xseg_allocator *allocator = NULL;
-    struct logged logged = {{0}, 0};
+    struct env_log log;
 
     assert_ok(xseg_sim_reset(NULL));
-    options.driver = env_driver();
-    options.log = log_line;
-    options.log_context = &logged;
     xseg_sim_set_external_addresses(((uint64_t)1 << 47) - 2 * MIB);
-    assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
+    struct xseg_allocator *allocator = env_open_logged("expandable_segments:True", &log);
     void *small = env_alloc(allocator, 1000, NULL);
     assert_false(env_block(allocator, small).is_expandable);
-    assert_non_null(strstr(logged.line, "out of virtual addresses for expandable segments"));
-    assert_int_equal(logged.lines, 1);
+    env_expect_warnings(&log, 1, "out of virtual addresses for expandable segments");
     xseg_sim_set_external_addresses(0);
     void *large = env_alloc(allocator, 5 * MIB, NULL);
     assert_true(env_block(allocator, large).is_expandable);
@@ -316,8 +244,7 @@ TEST(probe_without_addresses_is_logged)
     env_close(allocator);
 }
 
-/* Allocators open one after the other on one simulated machine, until all its addresses have been used
- * once. */
+/* 2000 allocators, one after the other, reserve more than all addresses of the simulated driver. */
 TEST(repeated_opens_succeed)
 {
     assert_ok(xseg_sim_reset(NULL));
@@ -325,14 +252,16 @@ TEST(repeated_opens_succeed)
         struct xseg_allocator *allocator = NULL;
 
         assert_ok(env_try_open("expandable_segments:True", &allocator));
-        void *small = env_alloc(allocator, 1000, NULL),
-             *large = env_alloc(allocator, 3 * MIB, NULL);
+        void *small = env_alloc(allocator, 1000, NULL);
+        void *large = env_alloc(allocator, 3 * MIB, NULL);
         assert_true(env_block(allocator, small).is_expandable);
         assert_true(env_block(allocator, large).is_expandable);
         env_free(allocator, small, large);
         env_close(allocator);
     }
 }
+
+/* --- Configuration. --- */
 
 /* Runs before all other tests that set the variable, since a process logs the line once. */
 TEST(string_that_hides_the_variable_is_logged_once)
@@ -344,60 +273,53 @@ TEST(string_that_hides_the_variable_is_logged_once)
                  {"expandable_segments:False", 0},
                  {"expandable_segments:True", 1},
                  {"expandable_segments:True", 0}};
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = log_line};
-    struct logged logged = {{0}, 0};
 
-    assert_ok(xseg_sim_reset(NULL));
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "expandable_segments:False", 1), 0);
-    options.log_context = &logged;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_allocator *allocator = NULL;
+        struct env_log log;
+        struct xseg_allocator *allocator = open_logged(cases[i].config, &log);
 
-        logged.lines = 0;
-        assert_ok(xseg_open(cases[i].config, &options, &allocator));
-        assert_int_equal(logged.lines, cases[i].lines);
+        assert_int_equal(log.lines, cases[i].lines);
+        if (log.lines > 0)
+            assert_string_equal(log.line, "configuration: XSEG_ALLOC_CONF is ignored, because the "
+                                          "program passes a string to xseg_open(); pass NULL to "
+                                          "use the variable");
         env_close(allocator);
     }
-    assert_string_equal(
-        logged.line,
-        "configuration: XSEG_ALLOC_CONF is ignored, because the program passes a string to "
-        "xseg_open(); pass NULL to use the variable");
     assert_int_equal(unsetenv("XSEG_ALLOC_CONF"), 0);
 }
 
-TEST(the_first_source_wins_whole)
+/* Open, and expect the source of the configuration and the kind of segments. */
+static void expect_source(const char *config, const char *source, bool is_expandable)
+{
+    struct xseg_allocator *allocator = env_open(config);
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+
+    assert_string_equal(xseg_config_source(allocator), source);
+    assert_int_equal(env_block(allocator, ptr).is_expandable, is_expandable);
+    if (strcmp(source, "PYTORCH_CUDA_ALLOC_CONF") == 0)
+        assert_int_equal(env_stats(allocator).max_split_size, 64 * MIB);
+    env_free(allocator, ptr);
+    env_close(allocator);
+}
+
+/* The sources are not combined. */
+TEST(first_source_is_used_alone)
 {
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "large_segment_size_mb:24", 1), 0);
     assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64", 1), 0);
-    struct xseg_allocator *allocator = env_open(NULL);
-    assert_string_equal(xseg_config_source(allocator), "PYTORCH_CUDA_ALLOC_CONF");
-    assert_int_equal(env_stats(allocator).max_split_size, 64 * MIB);
     /* A string of PyTorch's that does not name expandable segments means classic ones. */
-    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
-    assert_false(env_block(allocator, ptr).is_expandable);
-    env_free(allocator, ptr);
-    env_close(allocator);
-
+    expect_source(NULL, "PYTORCH_CUDA_ALLOC_CONF", false);
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "", 1), 0);
-    allocator = env_open(NULL);
-    assert_string_equal(xseg_config_source(allocator), "XSEG_ALLOC_CONF");
-    ptr = env_alloc(allocator, 30 * MIB, NULL);
-    assert_true(env_block(allocator, ptr).is_expandable);
-    env_free(allocator, ptr);
-    env_close(allocator);
-
-    allocator = env_open("expandable_segments:False");
-    assert_string_equal(xseg_config_source(allocator), "argument");
-    env_close(allocator);
+    expect_source(NULL, "XSEG_ALLOC_CONF", true);
+    expect_source("expandable_segments:False", "argument", false);
     assert_int_equal(unsetenv("XSEG_ALLOC_CONF"), 0);
     assert_int_equal(unsetenv("PYTORCH_CUDA_ALLOC_CONF"), 0);
     assert_int_equal(unsetenv("PYTORCH_ALLOC_CONF"), 0);
-    allocator = env_open(NULL);
-    assert_string_equal(xseg_config_source(allocator), "default");
-    env_close(allocator);
+    expect_source(NULL, "default", true);
 }
 
-TEST(bad_strings_change_nothing)
+TEST(rejected_string_changes_nothing)
 {
     struct xseg_allocator *allocator = NULL;
     char before[2048], after[2048];
@@ -414,7 +336,7 @@ TEST(bad_strings_change_nothing)
     env_expect_error(xseg_config_set(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_ok(xseg_config_get(allocator, after, sizeof(after), NULL));
     assert_string_equal(before, after);
-    /* Only what is named changes. */
+    /* Only named keys change. */
     assert_ok(xseg_config_set(allocator, "max_split_size_mb:50"));
     assert_int_equal(env_stats(allocator).max_split_size, 50 * MIB);
     assert_ok(xseg_config_get(allocator, after, 10, &needed));
@@ -424,22 +346,27 @@ TEST(bad_strings_change_nothing)
 
 /* --- Allocating and freeing. --- */
 
-TEST(sizes_at_the_edges)
+TEST(extreme_sizes_are_served_or_rejected)
 {
+    static const struct {
+        size_t bytes;
+        const char *words;
+    } failing[] = {
+        {SIZE_MAX, "exceeds the maximum allocation size"},
+        {(size_t)1 << 60, "exceeds the maximum allocation size"},
+        {((size_t)1 << 60) - 1, "out of memory on device 0"},
+        {81 * GIB, "free"}, /* of 80 */
+    };
     struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = &ptr;
 
     assert_ok(xseg_alloc(allocator, 0, 0, NULL, &ptr));
     assert_null(ptr);
     assert_ok(xseg_free(allocator, NULL));
-    env_expect_error(xseg_alloc(allocator, 0, SIZE_MAX, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "exceeds the maximum allocation size");
-    env_expect_error(xseg_alloc(allocator, 0, (size_t)1 << 60, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                     "exceeds the maximum allocation size");
-    env_expect_error(xseg_alloc(allocator, 0, ((size_t)1 << 60) - 1, NULL, &ptr),
-                     XSEG_ERR_NO_MEMORY, "out of memory on device 0");
-    env_expect_error(xseg_alloc(allocator, 0, 81 * GIB, NULL, &ptr), XSEG_ERR_NO_MEMORY, "free");
-    assert_int_equal(env_stats(allocator).num_ooms, 4);
+    for (size_t i = 0; i < COUNT_OF(failing); i++)
+        env_expect_error(xseg_alloc(allocator, 0, failing[i].bytes, NULL, &ptr), XSEG_ERR_NO_MEMORY,
+                         failing[i].words);
+    assert_int_equal(env_stats(allocator).num_ooms, COUNT_OF(failing));
     assert_null(ptr);
     for (size_t bytes = 1; bytes <= 4 * MIB; bytes = bytes * 3 + 1) {
         ptr = env_alloc(allocator, bytes, NULL);
@@ -450,34 +377,32 @@ TEST(sizes_at_the_edges)
     env_close(allocator);
 }
 
-/* Every power of two, small and large, in both modes; what lies before stays usable. */
+/* Small, large and guarded blocks; the memory before an aligned block remains usable. */
 TEST(addresses_have_the_requested_alignment)
 {
-    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
+    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False",
+                                         "guard_page:True"};
 
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
         struct xseg_allocator *allocator = env_open(config[mode]);
         struct xseg_request request = {sizeof(request)};
-        void *ptr[40], *odd = env_alloc(allocator, 1, NULL);
+        void *ptr[96] = {NULL}, *odd = env_alloc(allocator, 1, NULL);
         unsigned count = 0;
 
-        for (size_t alignment = 1; alignment <= 64 * MIB; alignment *= 8)
-            for (size_t bytes = 700; bytes < 8 * MIB; bytes *= 40) {
-                request.bytes = bytes;
-                request.alignment = alignment;
+        for (request.alignment = 1; request.alignment <= 64 * MIB; request.alignment *= 2)
+            for (request.bytes = 700; request.bytes < 8 * MIB; request.bytes *= 40) {
                 assert_ok(xseg_alloc_with(allocator, &request, &ptr[count]));
-                assert_int_equal((uintptr_t)ptr[count] % alignment, 0);
-                assert_true(env_block(allocator, ptr[count]).bytes >= bytes);
-                count++;
+                assert_int_equal((uintptr_t)ptr[count] % request.alignment, 0);
+                assert_true(env_block(allocator, ptr[count++]).bytes >= request.bytes);
             }
         assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, count + 1);
-        while (count > 0)
-            env_free(allocator, ptr[--count]);
+        env_free_all(allocator, ptr, sizeof(ptr));
         env_free(allocator, odd);
         env_empty_cache(allocator);
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(env_stats(allocator).inactive_split[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(env_stats(allocator).inactive_split_bytes[XSEG_STAT_ALL].current, 0);
+        const struct xseg_statistics stats = env_stats(allocator);
+        assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(stats.inactive_split[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(stats.inactive_split_bytes[XSEG_STAT_ALL].current, 0);
         request.alignment = 3;
         env_expect_error(xseg_alloc_with(allocator, &request, &odd), XSEG_ERR_ARGUMENT,
                          "alignment is not a power of two up to 1 GiB, 3");
@@ -491,19 +416,24 @@ TEST(invalid_frees_report_the_state_of_the_address)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 8 * MIB, NULL);
-    struct xseg_statistics before = env_stats(allocator);
-    int local = 0;
+    const struct {
+        void *address;
+        const char *words;
+    } cases[] = {
+        {ptr + 512, " at offset 512 of the block at "},
+        {ptr + 9 * MIB, "cached"},
+        {ptr + 50 * MIB, "unmapped"},
+        {&ptr, "not in memory of this"},
+        {(void *)UINTPTR_MAX, "not in memory"},
+    };
+    const struct xseg_statistics before = env_stats(allocator);
 
-    env_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
-                     " at offset 512 of the block at ");
-    env_expect_error(xseg_free(allocator, ptr + 9 * MIB), XSEG_ERR_NOT_ALLOCATED, "cached");
-    env_expect_error(xseg_free(allocator, ptr + 50 * MIB), XSEG_ERR_NOT_ALLOCATED, "unmapped");
-    env_expect_error(xseg_free(allocator, &local), XSEG_ERR_NOT_ALLOCATED, "not in memory of this");
-    env_expect_error(xseg_free(allocator, (void *)UINTPTR_MAX), XSEG_ERR_NOT_ALLOCATED,
-                     "not in memory");
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        env_expect_error(xseg_free(allocator, cases[i].address), XSEG_ERR_NOT_ALLOCATED,
+                         cases[i].words);
     env_expect_error(xseg_record_stream(allocator, ptr + 1, NULL), XSEG_ERR_NOT_ALLOCATED,
                      "not the start of a block");
-    struct xseg_statistics after = env_stats(allocator);
+    const struct xseg_statistics after = env_stats(allocator);
     assert_memory_equal(&before, &after, sizeof(before));
     env_free(allocator, ptr);
     env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
@@ -551,14 +481,14 @@ TEST(close_lists_allocated_blocks)
     env_close(allocator);
 }
 
-/* --- Several at once. --- */
+/* --- Several devices, allocators and processes. --- */
 
 TEST(devices_are_separate)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 3};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 3};
+    const struct xseg_scope scope = {sizeof(scope), .device = 2};
     struct xseg_statistics stats = {sizeof(stats)};
-    void *ptr[3] = {NULL, NULL, NULL};
+    void *ptr[3] = {NULL};
 
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (int i = 0; i < 3; i += 2)
@@ -567,8 +497,7 @@ TEST(devices_are_separate)
     assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 2);
     assert_int_equal(xseg_sim_used(1), 0);
     assert_int_equal(env_block(allocator, ptr[2]).device, 2);
-    where.device = 2;
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 3 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(2));
     env_free(allocator, ptr[0], ptr[2]);
@@ -595,57 +524,53 @@ static int child(struct xseg_allocator *allocator, void *ptr)
 {
     struct xseg_block_info info = {sizeof(info)};
     void *other = NULL;
-
-    if (xseg_alloc(allocator, 0, 512, NULL, &other) != XSEG_ERR_FORKED || other != NULL)
-        return 1;
-    if (xseg_free(allocator, ptr) != XSEG_ERR_FORKED)
-        return 2;
-    if (xseg_block_query(allocator, ptr, &info) != XSEG_ERR_FORKED)
-        return 3;
-    if (xseg_trim(allocator, NULL, NULL, NULL) != XSEG_ERR_FORKED)
-        return 4;
-    if (xseg_close(allocator) != XSEG_ERR_FORKED)
-        return 5;
-    /* The advice of the message works: another allocator fails, with a reason. */
+    const xseg_status got[] = {
+        xseg_alloc(allocator, 0, 512, NULL, &other),
+        xseg_free(allocator, ptr),
+        xseg_block_query(allocator, ptr, &info),
+        xseg_trim(allocator, NULL, NULL, NULL),
+        xseg_close(allocator),
+    };
     char text[512];
+
+    for (int i = 0; i < (int)COUNT_OF(got); i++)
+        if (got[i] != XSEG_ERR_FORKED || other != NULL)
+            return 1 + i;
+    /* The advice of the message is correct: another allocator fails as well, and names the reason. */
     (void)xseg_error_message(text, sizeof(text));
     if (strstr(text, "open another") != NULL || strstr(text, "exec") == NULL)
         return 6;
-    struct xseg_allocator *mine = NULL;
-    if (env_try_open(NULL, &mine) != XSEG_ERR_DRIVER)
+    if (env_try_open(NULL, &allocator) != XSEG_ERR_DRIVER)
         return 7;
     (void)xseg_error_message(text, sizeof(text));
     return strstr(text, "fork") != NULL && strstr(text, "exec") != NULL ? 0 : 8;
 }
 
-/* A close that fails leaves everything usable: on every device, pools and all. */
+/* A close that fails leaves all devices and pools usable. */
 TEST(rejected_close_changes_nothing)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_pool *pool = NULL;
-    void *ptr = NULL, *inside = NULL;
+    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    void *ptr = NULL;
 
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
+    struct xseg_pool *pool = env_pool(allocator);
     assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated, 1 on device 1; ");
     assert_ok(xseg_pool_retain(pool));
-    inside = env_alloc_in(allocator, pool, 512, NULL);
-    env_free(allocator, inside, ptr);
+    env_free(allocator, env_alloc_in(allocator, pool, 512, NULL), ptr);
 
-    /* The driver keeps the context of a later device: the close ends nothing, either. */
+    /* The release of a later device's context fails, after that of the first. */
     assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
     env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
     assert_ok(xseg_pool_retain(pool));
-    inside = env_alloc_in(allocator, pool, 512, NULL);
-    env_free(allocator, inside);
+    env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
     env_close(allocator);
 }
 
-/* If the earlier context cannot be had again, its device is lost, and the rest goes on. */
-TEST(a_close_that_cannot_be_undone_loses_the_device)
+/* The first device's context cannot be retained again: the device is lost, and the others are not. */
+TEST(close_that_cannot_be_rolled_back_loses_the_device)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     void *ptr = NULL;
 
@@ -672,7 +597,7 @@ TEST(a_close_that_cannot_be_undone_loses_the_device)
 
 TEST(streams_of_other_devices_are_rejected)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     void *ptr = NULL, *other = NULL;
 
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
@@ -686,7 +611,7 @@ TEST(streams_of_other_devices_are_rejected)
     env_close(allocator, stream);
 }
 
-/* Larger than the largest segment of small blocks. */
+/* The device is larger than the largest segment of small blocks, 512 GiB. */
 TEST(very_large_devices_work)
 {
     struct xseg_allocator *allocator = env_open_mib(4096 * KIB, "expandable_segments:True");
@@ -714,7 +639,7 @@ TEST(calls_of_a_forked_child_fail)
     env_close(allocator);
 }
 
-TEST(statuses_have_sentences)
+TEST(statuses_have_names_and_messages)
 {
     char text[8];
 
@@ -727,53 +652,50 @@ TEST(statuses_have_sentences)
     assert_int_equal(strlen(text), 7);
 }
 
-/* --- The keys of the configuration as a program can ask for them. --- */
-
-static const char *const variables[] = {"XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
-                                        "PYTORCH_ALLOC_CONF"};
+/* --- xseg_config_keys(). --- */
 
 static int without_variables(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < COUNT_OF(variables); i++)
-        assert_int_equal(unsetenv(variables[i]), 0);
-    return 0;
+    return unsetenv("XSEG_ALLOC_CONF") | unsetenv("PYTORCH_CUDA_ALLOC_CONF") |
+           unsetenv("PYTORCH_ALLOC_CONF");
 }
 
 /* The visited values of one key. */
-struct notified {
+struct visited_key {
     const char *name;
-    char value[64], standard[64];
-    bool is_named, is_standard, has_effect;
-    unsigned visits, times;
+    char value[64], default_value[64];
+    bool is_set, is_default, has_effect;
+    unsigned visits, found;
 };
 
-static bool note_key(void *context, const struct xseg_config_key *key)
+static bool visit_key(void *context, const struct xseg_config_key *key)
 {
-    struct notified *notified = context;
+    struct visited_key *visited = context;
 
     assert_int_equal(key->struct_size, sizeof(*key));
-    notified->visits++;
-    if (strcmp(key->name, notified->name) != 0)
+    visited->visits++;
+    if (strcmp(key->name, visited->name) != 0)
         return true;
-    notified->times++;
-    (void)strncpy(notified->value, key->value, sizeof(notified->value) - 1);
-    (void)strncpy(notified->standard, key->default_value, sizeof(notified->standard) - 1);
-    notified->is_named = key->is_set;
-    notified->is_standard = key->is_default;
-    notified->has_effect = key->has_effect;
+    visited->found++;
+    (void)snprintf(visited->value, sizeof(visited->value), "%s", key->value);
+    (void)snprintf(visited->default_value, sizeof(visited->default_value), "%s",
+                   key->default_value);
+    visited->is_set = key->is_set;
+    visited->is_default = key->is_default;
+    visited->has_effect = key->has_effect;
     return true;
 }
 
-static struct notified ask(const char *config, const char *name, const char *source)
+static struct visited_key query(const char *config, const char *name, const char *source)
 {
-    struct notified notified = {.name = name};
+    struct visited_key visited = {.name = name};
     const char *from = NULL;
 
-    assert_ok(xseg_config_keys(config, &from, note_key, &notified));
+    assert_ok(xseg_config_keys(config, &from, visit_key, &visited));
     assert_string_equal(from, source);
-    assert_int_equal(notified.times, 1);
-    return notified;
+    assert_int_equal(visited.found, 1);
+    return visited;
 }
 
 static bool check_texts(void *context, const struct xseg_config_key *key)
@@ -795,69 +717,71 @@ TEST_WITH(keys_have_defaults_without_a_configuration, without_variables, NULL)
 
     assert_ok(xseg_config_keys(NULL, NULL, check_texts, &count));
     assert_true(count > 30);
-    assert_string_equal(ask(NULL, "expandable_segments", "default").value, "True");
-    assert_string_equal(ask(NULL, "max_split_size_mb", "default").value, "unlimited");
+    assert_string_equal(query(NULL, "expandable_segments", "default").value, "True");
+    assert_string_equal(query(NULL, "max_split_size_mb", "default").value, "unlimited");
 }
 
 TEST_WITH(configuration_string_visits_its_keys, without_variables, NULL)
 {
     const char *const config = "max_split_size_mb:64,page_size:fixed";
-    struct notified notified = ask(config, "max_split_size_mb", "argument");
+    struct visited_key key = query(config, "max_split_size_mb", "argument");
 
-    assert_string_equal(notified.value, "64");
-    assert_string_equal(notified.standard, "unlimited");
-    assert_true(notified.is_named && !notified.is_standard && notified.has_effect);
-    notified = ask(config, "page_size", "argument");
-    assert_true(notified.is_named && notified.is_standard);
-    notified = ask(config, "idle_ms", "argument");
-    assert_true(!notified.is_named && notified.is_standard && notified.has_effect);
+    assert_string_equal(key.value, "64");
+    assert_string_equal(key.default_value, "unlimited");
+    assert_true(key.is_set && !key.is_default && key.has_effect);
+    key = query(config, "page_size", "argument");
+    assert_true(key.is_set && key.is_default);
+    key = query(config, "idle_ms", "argument");
+    assert_true(!key.is_set && key.is_default && key.has_effect);
     /* Another key follows. */
-    notified = ask("large_segment_size_mb:40", "max_non_split_rounding_mb", "argument");
-    assert_string_equal(notified.value, "40");
-    assert_true(!notified.is_named && !notified.is_standard);
+    key = query("large_segment_size_mb:40", "max_non_split_rounding_mb", "argument");
+    assert_string_equal(key.value, "40");
+    assert_true(!key.is_set && !key.is_default);
 }
 
-TEST_WITH(some_have_no_effect, without_variables, NULL)
+TEST_WITH(visited_key_reports_whether_it_has_an_effect, without_variables, NULL)
 {
-    assert_true(ask("", "page_size", "argument").has_effect);
-    assert_false(ask("expandable_segments:False", "page_size", "argument").has_effect);
-}
+    static const char threshold[] = "garbage_collection_threshold";
+    static const struct {
+        const char *config, *key;
+        bool has_effect;
+    } cases[] = {
+        {"", "page_size", true},
+        {"expandable_segments:False", "page_size", false},
+        {"", threshold, true},
+        {"garbage_collection_threshold:0.8", threshold, false},
+        {"garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", threshold, true},
+    };
 
-TEST_WITH(threshold_applies_with_a_fraction, without_variables, NULL)
-{
-    static const char key[] = "garbage_collection_threshold";
-
-    assert_true(ask("", key, "argument").has_effect);
-    assert_false(ask("garbage_collection_threshold:0.8", key, "argument").has_effect);
-    assert_true(
-        ask("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", key, "argument")
-            .has_effect);
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        assert_int_equal(query(cases[i].config, cases[i].key, "argument").has_effect,
+                         cases[i].has_effect);
 }
 
 /* The order of sources is that of xseg_open(). */
 TEST_WITH(environment_is_read_as_by_open, without_variables, NULL)
 {
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:30", 1), 0);
-    struct notified notified = ask(NULL, "expandable_segments", "PYTORCH_ALLOC_CONF");
-    assert_string_equal(notified.value, "False");
-    assert_false(notified.is_named);
+    struct visited_key key = query(NULL, "expandable_segments", "PYTORCH_ALLOC_CONF");
+    assert_string_equal(key.value, "False");
+    assert_false(key.is_set);
     assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:31", 1), 0);
-    assert_string_equal(ask(NULL, "max_split_size_mb", "PYTORCH_CUDA_ALLOC_CONF").value, "31");
+    assert_string_equal(query(NULL, "max_split_size_mb", "PYTORCH_CUDA_ALLOC_CONF").value, "31");
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "max_split_size_mb:32", 1), 0);
-    notified = ask(NULL, "max_split_size_mb", "XSEG_ALLOC_CONF");
-    assert_string_equal(notified.value, "32");
-    assert_string_equal(ask(NULL, "expandable_segments", "XSEG_ALLOC_CONF").value, "True");
-    assert_string_equal(ask("", "max_split_size_mb", "argument").value, "unlimited");
+    key = query(NULL, "max_split_size_mb", "XSEG_ALLOC_CONF");
+    assert_string_equal(key.value, "32");
+    assert_string_equal(query(NULL, "expandable_segments", "XSEG_ALLOC_CONF").value, "True");
+    assert_string_equal(query("", "max_split_size_mb", "argument").value, "unlimited");
 }
 
 TEST_WITH(invalid_configuration_is_rejected_before_any_visit, without_variables, NULL)
 {
-    struct notified notified = {.name = "idle_ms"};
+    struct visited_key key = {.name = "idle_ms"};
     const char *from = "untouched";
 
-    env_expect_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, note_key, &notified),
+    env_expect_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, visit_key, &key),
                      XSEG_ERR_CONFIG, "did you mean idle_ms? (source: argument)");
-    assert_int_equal(notified.visits, 0);
+    assert_int_equal(key.visits, 0);
     assert_string_equal(from, "untouched");
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "idle_ms=5", 1), 0);
     env_expect_error(xseg_config_keys(NULL, NULL, NULL, NULL), XSEG_ERR_CONFIG,

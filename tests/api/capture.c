@@ -1,28 +1,60 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Captures, and what the library must not do during one: events, uses, released pools, other devices.  Most tests
- * reproduce defects that were found in PyTorch's own allocator.
+ * Captures, and the calls that the library must not make during a capture: events, uses, released pools, other devices.
+ * Most tests reproduce defects of PyTorch's allocator.
  */
 #include <pthread.h>
 
 #include "tests/support/env.h"
 
-static uint64_t active(struct xseg_allocator *allocator)
+/* The allocator of a test, two streams, and a pool for captures of `stream`. */
+static struct xseg_allocator *allocator;
+static xseg_stream stream, side;
+static struct xseg_pool *pool;
+
+static void open_capture(const char *config)
+{
+    allocator = env_open(config);
+    stream = env_stream();
+    side = env_stream();
+    pool = env_pool(allocator);
+}
+
+static int open_default(void **state)
+{
+    (void)state;
+    open_capture(NULL);
+    return 0;
+}
+
+static int open_reuse(void **state)
+{
+    (void)state;
+    open_capture("graph_capture_record_stream_reuse:True");
+    return 0;
+}
+
+static int close_capture(void **state)
+{
+    (void)state;
+    env_close(allocator, stream, side);
+    return 0;
+}
+
+static uint64_t active(void)
 {
     return env_stats(allocator).active[XSEG_STAT_ALL].current;
 }
 
-static void *alloc_in_thread(void *allocator)
+static void *alloc_in_thread(void *unused)
 {
+    (void)unused;
     return env_alloc(allocator, 3 * MIB, NULL);
 }
 
-/* While the thread's current stream is another than the captured one, events are polled there. */
-TEST(capture_makes_no_unsafe_calls)
+/* Work is pending on other streams, whose events are polled after the capture. */
+TEST_WITH(capture_makes_no_unsafe_calls, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *before = env_alloc(allocator, 5 * MIB, NULL);
     void *across = env_alloc(allocator, 5 * MIB, NULL), *other = NULL;
     pthread_t thread;
@@ -39,27 +71,21 @@ TEST(capture_makes_no_unsafe_calls)
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 5 * MIB, side));
     env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
-    assert_int_equal(pthread_create(&thread, NULL, alloc_in_thread, allocator), 0);
+    assert_int_equal(pthread_create(&thread, NULL, alloc_in_thread, NULL), 0);
     assert_int_equal(pthread_join(thread, &other), 0);
     env_free(allocator, other);
-    assert_int_equal(active(allocator), 3);
+    assert_int_equal(active(), 3);
     assert_int_equal(env_unsafe_calls(), calls);
     env_capture_end(pool, stream);
 
-    /* The first look after it finds that all streams have passed. */
+    /* The first poll after the capture completes all events. */
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-    assert_int_equal(active(allocator), 0);
-    env_close(allocator, stream, side);
+    assert_int_equal(active(), 0);
 }
 
-/* A graph's output outlives the graph, whose pool was destroyed under it: 3 pages of one growth are
- * given back in two pieces, around a live block. */
-TEST(released_pool_keeps_its_allocated_blocks)
+/* The output of a graph outlives the pool: 3 pages of one growth are released in two parts, around an allocated block. */
+TEST_WITH(released_pool_keeps_its_allocated_blocks, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    const xseg_stream stream = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
-
     env_capture_begin(pool, stream);
     void *first = env_alloc(allocator, 25 * MIB, stream);
     void *output = env_alloc(allocator, 2 * MIB, stream);
@@ -77,16 +103,24 @@ TEST(released_pool_keeps_its_allocated_blocks)
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(env_stats(allocator).address_bytes, 0);
-    env_close(allocator, stream);
 }
 
-/* Uses in a capture were remembered for the next block at the same place, whose real use was then
- * taken for one of the capture's. */
-TEST(uses_in_a_capture_end_with_the_block)
+/* Expect that a freed block of 20 MiB is reused only after the work of a stream. */
+static void expect_pending_until_finished(void *ptr, xseg_stream user)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
+    void *other = env_alloc(allocator, 20 * MIB, NULL);
+
+    assert_ptr_not_equal(other, ptr);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ok(xseg_sim_finish(user));
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
+    env_free(allocator, ptr, other);
+}
+
+/* In PyTorch, uses in a capture were kept for the next block at the same address, whose own use was then taken for one
+ * of the capture. */
+TEST_WITH(uses_in_a_capture_end_with_the_block, open_default, close_capture)
+{
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
     env_capture_begin(pool, side);
@@ -100,20 +134,11 @@ TEST(uses_in_a_capture_end_with_the_block)
     env_capture_begin(pool, stream);
     env_free(allocator, ptr);
     env_capture_end(pool, stream);
-    void *other = env_alloc(allocator, 20 * MIB, NULL);
-    assert_ptr_not_equal(other, ptr);
-    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_ok(xseg_sim_finish(side));
-    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
-    env_free(allocator, ptr, other);
-    env_close(allocator, stream, side);
+    expect_pending_until_finished(ptr, side);
 }
 
-TEST(uses_in_a_capture_end_with_it)
+TEST_WITH(uses_in_a_capture_end_with_it, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream stream = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
@@ -124,21 +149,20 @@ TEST(uses_in_a_capture_end_with_it)
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
-static const char *const reuse_or_not[] = {
+static const char *const segment_configs[] = {"expandable_segments:True",
+                                              "expandable_segments:False"};
+static const char *const reuse_configs[] = {
     "graph_capture_record_stream_reuse:False",
     "graph_capture_record_stream_reuse:True",
 };
 
 TEST(use_before_a_capture_is_awaited_after_it)
 {
-    for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
-        struct xseg_allocator *allocator = env_open(reuse_or_not[i]);
-        const xseg_stream side = env_stream();
-        struct xseg_pool *pool = env_pool(allocator);
-        void *ptr = env_alloc(allocator, 20 * MIB, NULL), *other;
+    for (size_t i = 0; i < COUNT_OF(reuse_configs); i++) {
+        open_capture(reuse_configs[i]);
+        void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
         assert_ok(xseg_record_stream(allocator, ptr, side));
         env_launch_at(side, ptr, 20 * MIB);
@@ -146,23 +170,16 @@ TEST(use_before_a_capture_is_awaited_after_it)
         assert_ok(xseg_record_stream(allocator, ptr, side));
         env_free(allocator, ptr);
         env_capture_end(pool, side);
-        other = env_alloc(allocator, 20 * MIB, NULL);
-        assert_ptr_not_equal(other, ptr);
-        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-        assert_ok(xseg_sim_finish(side));
-        assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
-        env_free(allocator, ptr, other);
-        env_close(allocator, side);
+        expect_pending_until_finished(ptr, side);
+        (void)close_capture(NULL);
     }
 }
 
-/* Free a block of the graph's pool in a capture, after a use by a stream that joined it: may the
- * block serve the same capture again, once the streams are joined? */
+/* Free a block of the graph's pool in a capture, after a use by a stream that joined the capture.  The capture reuses
+ * the block after the streams are joined, unless the stream used the block before the capture. */
 static void expect_reuse_after_join(bool used_before)
 {
-    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
+    open_capture("graph_capture_record_stream_reuse:True");
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, stream);
 
     if (used_before) {
@@ -186,11 +203,11 @@ static void expect_reuse_after_join(bool used_before)
         env_free(allocator, ptr);
     }
     env_free(allocator, next);
-    env_close(allocator, stream, side);
+    (void)close_capture(NULL);
 }
 
-/* Reuse by the graph's order forgot uses from before the capture, whose work still ran. */
-TEST(reuse_in_a_capture_minds_uses_before_it)
+/* PyTorch ignored uses before the capture, whose work was not complete. */
+TEST(reuse_in_a_capture_respects_earlier_uses)
 {
     expect_reuse_after_join(false);
     expect_reuse_after_join(true);
@@ -198,11 +215,9 @@ TEST(reuse_in_a_capture_minds_uses_before_it)
 
 /* Two captures have used the block.  No graph orders both uses, so the block waits until both captures have ended,
  * even if a stream of one capture has joined the other. */
-TEST(a_block_of_two_captures_waits_for_both)
+TEST_WITH(block_of_two_captures_waits_for_both, open_reuse, close_capture)
 {
-    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    struct xseg_pool *other = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, stream);
 
     env_capture_begin(pool, stream);
@@ -218,46 +233,36 @@ TEST(a_block_of_two_captures_waits_for_both)
     env_capture_end(other, side);
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, stream), ptr);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(other));
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream, side);
 }
 
-/* The first allocation on a stream that joined a capture threw with the reuse option on. */
+/* In PyTorch, the first allocation on a joined stream failed with graph_capture_record_stream_reuse. */
 TEST(joined_streams_allocate_from_the_graphs_pool)
 {
-    for (size_t i = 0; i < COUNT_OF(reuse_or_not); i++) {
-        struct xseg_allocator *allocator = env_open(reuse_or_not[i]);
-        const xseg_stream stream = env_stream(), side = env_stream();
-        struct xseg_pool *pool = env_pool(allocator);
-        void *waiting = env_alloc(allocator, 20 * MIB, stream), *ptr, *outside;
+    for (size_t i = 0; i < COUNT_OF(reuse_configs); i++) {
+        open_capture(reuse_configs[i]);
+        void *waiting = env_alloc(allocator, 20 * MIB, stream);
 
         env_capture_begin(pool, stream);
         env_stream_wait(side, stream);
         assert_ok(xseg_record_stream(allocator, waiting, side));
         env_free(allocator, waiting);
-        ptr = env_alloc(allocator, 20 * MIB, side);
+        void *ptr = env_alloc(allocator, 20 * MIB, side);
         assert_ptr_equal(env_block(allocator, ptr).pool, pool);
         assert_ptr_equal(env_block(allocator, ptr).stream, side);
         env_stream_wait(stream, side);
         env_capture_end(pool, stream);
-        outside = env_alloc(allocator, 20 * MIB, side);
+        void *outside = env_alloc(allocator, 20 * MIB, side);
         assert_null(env_block(allocator, outside).pool);
         env_free(allocator, ptr, outside);
-        env_close(allocator, stream, side);
+        (void)close_capture(NULL);
     }
 }
 
 TEST(empty_cache_waits_for_the_end_of_a_capture)
 {
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
-
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        const xseg_stream stream = env_stream();
-        struct xseg_pool *old = env_pool(allocator), *pool = env_pool(allocator);
-        uint64_t calls;
-
+    for (size_t i = 0; i < COUNT_OF(segment_configs); i++) {
+        open_capture(segment_configs[i]);
+        struct xseg_pool *old = env_pool(allocator);
         void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
         env_free(allocator, env_alloc_in(allocator, old, 40 * MIB, NULL));
@@ -266,7 +271,7 @@ TEST(empty_cache_waits_for_the_end_of_a_capture)
         assert_ok(xseg_record_stream(allocator, ptr, stream));
         env_free(allocator, ptr);
         env_capture_begin(pool, stream);
-        calls = env_unsafe_calls();
+        const uint64_t calls = env_unsafe_calls();
         env_empty_cache(allocator);
         assert_int_equal(env_trim(allocator).kept_capture, 60 * MIB);
         assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
@@ -276,30 +281,29 @@ TEST(empty_cache_waits_for_the_end_of_a_capture)
         env_capture_end(pool, stream);
         env_empty_cache(allocator);
         assert_int_equal(env_reserved(allocator), 0);
-        env_close(allocator, stream);
+        (void)close_capture(NULL);
     }
 }
 
-/* Queries, waits and frees on one device invalidated a capture on another. */
-static void expect_undisturbed(const char *config)
+/* In PyTorch, queries, waits and frees on one device invalidated a capture on another. */
+static void expect_valid_capture(const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_pool *pool = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, config);
-    xseg_stream side = env_stream();
-    xseg_stream leaving = env_stream();
-    xseg_stream stream = env_stream_on(1);
+    allocator = env_open_on(&settings, config);
+    const xseg_stream retired = env_stream();
+    side = env_stream();
+    stream = env_stream_on(1);
     void *ptr = env_alloc(allocator, 40 * MIB, NULL);
-    void *other = env_alloc(allocator, 20 * MIB, leaving);
+    void *other = env_alloc(allocator, 20 * MIB, retired);
     assert_ok(xseg_record_stream(allocator, ptr, side));
     env_free(allocator, env_alloc(allocator, 60 * MIB, side));
     assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
     env_capture_begin(pool, stream);
     env_launch_at(side, ptr, 40 * MIB);
-    env_launch_at(leaving, other, 20 * MIB);
+    env_launch_at(retired, other, 20 * MIB);
     env_free(allocator, ptr, other);
-    assert_ok(xseg_stream_retire(allocator, 0, leaving));
+    assert_ok(xseg_stream_retire(allocator, 0, retired));
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_trim(allocator).kept_busy, 80 * MIB);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
@@ -308,26 +312,26 @@ static void expect_undisturbed(const char *config)
     env_capture_end(pool, stream);
     assert_ok(xseg_close(allocator));
     env_stream_destroy_on(1, stream);
-    env_stream_destroy(leaving, side);
+    env_stream_destroy(retired, side);
 }
 
 TEST(capture_on_another_device_stays_valid)
 {
-    expect_undisturbed("expandable_segments:True");
-    expect_undisturbed("expandable_segments:False");
+    expect_valid_capture("expandable_segments:True");
+    expect_valid_capture("expandable_segments:False");
 }
 
-/* A graph may have work of several devices: each has a pool for it, and is left alone. */
-TEST(a_capture_of_two_devices_is_begun_on_both)
+/* A graph with work on two devices, each of which has a pool for it. */
+TEST(capture_of_two_devices_is_begun_on_both)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_pool *second = NULL;
     void *used = NULL, *ptr = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
-    xseg_stream stream = env_stream();
-    xseg_stream joined = env_stream_on(1);
-    struct xseg_pool *pool = env_pool(allocator);
+    allocator = env_open_on(&settings, NULL);
+    const xseg_stream joined = env_stream_on(1);
+    stream = env_stream();
+    pool = env_pool(allocator);
     assert_ok(xseg_pool_create(allocator, 1, NULL, &second));
     assert_ok(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used));
     assert_ok(xseg_capture_begin(second, joined));
@@ -350,10 +354,8 @@ TEST(a_capture_of_two_devices_is_begun_on_both)
 }
 
 /* An event recorded in a capture never completes, so memory that waited for it was never reused (PyTorch #193982). */
-TEST(unannounced_capture_does_not_block_reuse)
+TEST_WITH(unannounced_capture_does_not_block_reuse, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream side = env_stream();
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *next = env_alloc(allocator, MIB, NULL);
 
     assert_ok(xseg_record_stream(allocator, ptr, side));
@@ -372,16 +374,14 @@ TEST(unannounced_capture_does_not_block_reuse)
     assert_ok(xseg_sim_finish(side));
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(active(allocator), 0);
-    env_close(allocator, side);
+    assert_int_equal(active(), 0);
 }
 
-/* The next call is a trim that waits, or a close. */
+/* By a trim that waits, or by a close. */
 TEST(wait_ends_after_an_unannounced_capture)
 {
     for (unsigned closes = 0; closes < 2; closes++) {
-        struct xseg_allocator *allocator = env_open(NULL);
-        const xseg_stream side = env_stream();
+        open_capture(NULL);
         void *ptr[4];
 
         for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
@@ -394,25 +394,22 @@ TEST(wait_ends_after_an_unannounced_capture)
         for (unsigned i = 1; i < COUNT_OF(ptr); i++)
             env_free(allocator, ptr[i]);
         assert_true(env_driver_capture_end(side));
-        if (closes == 0)
+        if (closes == 0) {
             env_empty_cache(allocator);
-        if (closes == 0)
             assert_int_equal(env_reserved(allocator), 0);
-        env_close(allocator, side);
+        }
+        (void)close_capture(NULL);
     }
 }
 
-static bool is_context(void *context, xseg_stream stream)
+static bool is_context(void *context, xseg_stream candidate)
 {
-    return stream == context;
+    return candidate == context;
 }
 
-/* PyTorch marks after the driver's begin, and its routes end before the capture does. */
-TEST(a_marked_device_is_left_alone)
+/* As PyTorch's adapter: the mark follows the driver's begin, and routes end before the capture. */
+TEST_WITH(marked_device_makes_no_unsafe_calls, open_default, close_capture)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *inside;
 
     env_free(allocator, env_alloc(allocator, 20 * MIB, side));
@@ -434,7 +431,7 @@ TEST(a_marked_device_is_left_alone)
         env_empty_cache(allocator);
         assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-        /* The first of two marks that are taken back changes nothing. */
+        /* The device remains marked until the last mark is removed. */
         assert_ok(xseg_capture_unmark(allocator, 0));
         if (i == 0)
             assert_ok(xseg_capture_mark(allocator, 0));
@@ -446,18 +443,14 @@ TEST(a_marked_device_is_left_alone)
                      "no capture is marked on device");
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
-    env_close(allocator, stream, side);
 }
 
-/* A graph may write to what a pool that was routed to meanwhile has cached. */
-TEST(a_route_in_a_marked_time_makes_a_pool_the_graphs)
+/* A graph may write to cached memory of a pool that a route used while the device was marked. */
+TEST(route_while_the_device_is_marked_retains_the_pool)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_result done = {sizeof(done)};
-
+    /* No route; one that begins before, during, and after the mark. */
     for (unsigned when = 0; when < 4; when++) {
-        struct xseg_allocator *allocator = env_open(NULL);
-        struct xseg_pool *pool = where.pool = env_pool(allocator);
+        open_capture(NULL);
         const bool is_inside = when == 1 || when == 2;
 
         env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
@@ -471,19 +464,16 @@ TEST(a_route_in_a_marked_time_makes_a_pool_the_graphs)
             assert_ok(xseg_route_begin(pool, NULL, NULL));
         if (when != 0)
             assert_ok(xseg_route_end(pool));
-        assert_ok(xseg_trim(allocator, &where, NULL, &done));
+        const struct xseg_trim_result done = env_trim_pool(allocator, pool);
         assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
         assert_int_equal(done.released, is_inside ? 0 : 20 * MIB);
-        env_close(allocator);
+        (void)close_capture(NULL);
     }
 }
 
-/* With the reuse option PyTorch records events when the route ends, as the marks do not say which pool. */
-TEST(the_end_of_a_route_settles_its_blocks)
+/* As PyTorch with graph_capture_record_stream_reuse: a mark has no pool, so the end of the route records the events. */
+TEST_WITH(end_of_a_route_records_the_events_of_its_blocks, open_reuse, close_capture)
 {
-    struct xseg_allocator *allocator = env_open("graph_capture_record_stream_reuse:True");
-    const xseg_stream stream = env_stream(), side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *other = env_alloc(allocator, 3 * MIB, NULL);
 
     assert_ok(xseg_route_begin(pool, is_context, stream));
@@ -500,24 +490,24 @@ TEST(the_end_of_a_route_settles_its_blocks)
     assert_ok(xseg_route_end(pool));
     assert_int_equal(xseg_sim_calls("cuEventRecord"), records + 1);
     env_free(allocator, env_alloc(allocator, 512, NULL));
-    assert_int_equal(active(allocator), 0);
-    env_close(allocator, stream, side);
+    assert_int_equal(active(), 0);
 }
 
 TEST(invalid_marks_are_rejected)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    allocator = env_open_on(&settings, NULL);
     assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
     env_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT, "device 2 does not exist");
     env_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
     env_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
                      "no capture is marked on device");
-    /* A capture that was begun is no mark. */
-    struct xseg_pool *pool = env_pool(allocator);
-    const xseg_stream stream = env_stream();
+    /* The begin of a capture is not a mark. */
+    pool = env_pool(allocator);
+    stream = env_stream();
+    side = env_stream();
     assert_ok(xseg_capture_begin(pool, stream));
     env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
                      "no capture is marked on device");
@@ -525,34 +515,32 @@ TEST(invalid_marks_are_rejected)
     assert_ok(xseg_capture_mark(allocator, 1));
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "capture is active on device 1");
     assert_ok(xseg_capture_unmark(allocator, 1));
-    env_close(allocator, stream);
+    (void)close_capture(NULL);
 }
 
-/* --- * Whatever the calling thread has current, and whatever it captures on another device, stays as it
- * is, and what the library does to a device happens in that device's context. --- */
+/* --- Calls for a device use the context of the device, and restore the context and the capture of the thread. --- */
 
 /* Entry points of the driver, by their plain C types. */
 int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuCtxSetCurrent(void *context);
 int cuCtxGetCurrent(void **context);
-int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
-int cuStreamEndCapture(xseg_stream stream, void **graph);
+int cuStreamBeginCapture_v2(xseg_stream, int mode);
+int cuStreamEndCapture(xseg_stream, void **graph);
 int cuGraphDestroy(void *graph);
 
 static void *context[2];
 
-static struct xseg_allocator *open_two(const char *config)
+static void open_two(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
+    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
 
-    struct xseg_allocator *allocator = env_open_on(&settings, config);
+    allocator = env_open_on(&settings, config);
     for (int i = 0; i < 2; i++)
         assert_int_equal(cuDevicePrimaryCtxRetain(&context[i], i), 0);
-    return allocator;
 }
 
-static void close_two(struct xseg_allocator *allocator)
+static void close_two(void)
 {
     assert_int_equal(cuCtxSetCurrent(NULL), 0);
     for (int i = 0; i < 2; i++)
@@ -560,21 +548,21 @@ static void close_two(struct xseg_allocator *allocator)
     env_close(allocator);
 }
 
-static uint64_t trim(struct xseg_allocator *allocator, int device, bool wait)
+static uint64_t trim(int device, bool wait)
 {
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = {sizeof(where), .device = device};
-    struct xseg_trim_options how = {sizeof(how), .wait = wait};
+    const struct xseg_scope scope = {sizeof(scope), .device = device};
+    const struct xseg_trim_options options = {sizeof(options), .wait = wait};
+    struct xseg_trim_result result = {sizeof(result)};
 
-    assert_ok(xseg_trim(allocator, &where, &how, &done));
-    return done.released;
+    assert_ok(xseg_trim(allocator, &scope, &options, &result));
+    return result.released;
 }
 
-/* Device 0 has work queued that says nothing of what it touches: the simulator ends the process if
- * its pages go while another device's context is current. */
+/* Work of unknown addresses is queued on device 0: the simulator aborts if pages of the device are unmapped while the
+ * context of another device is current. */
 TEST(pages_are_unmapped_in_their_own_context)
 {
-    struct xseg_allocator *allocator = open_two("expandable_segments:True");
+    open_two("expandable_segments:True");
     const xseg_stream busy = env_stream();
     void *current = NULL;
 
@@ -582,77 +570,70 @@ TEST(pages_are_unmapped_in_their_own_context)
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
     assert_ok(xseg_sim_launch(busy, UINT64_MAX));
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
-    assert_int_equal(trim(allocator, 0, false), 40 * MIB);
+    assert_int_equal(trim(0, false), 40 * MIB);
     assert_int_equal(cuCtxGetCurrent(&current), 0);
     assert_ptr_equal(current, context[1]);
     assert_int_equal(cuCtxSetCurrent(NULL), 0);
     xseg_sim_finish_all();
     env_stream_destroy(busy);
-    close_two(allocator);
+    close_two();
 }
 
-/* Pending and cached memory of device 1. */
-static void leave_memory(struct xseg_allocator *allocator, xseg_stream per_thread)
+/* Free a block of device 1 that work of the per-thread stream uses; then begin a capture on device 0. */
+static void free_and_capture(void *ptr, xseg_stream captured)
 {
-    void *ptr = NULL, *cached = NULL;
-
-    assert_ok(xseg_alloc(allocator, 1, 3 * MIB, NULL, &ptr));
-    assert_ok(xseg_alloc(allocator, 1, 90 * MIB, NULL, &cached));
-    env_free(allocator, cached);
-    assert_int_equal(cuCtxSetCurrent(context[1]), 0);
-    assert_ok(xseg_sim_launch(per_thread, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, ptr, per_thread));
-    env_free(allocator, ptr);
-    assert_int_equal(cuCtxSetCurrent(context[0]), 0);
-}
-
-/* In the strictest mode a query or a wait by the capturing thread spoils its capture. */
-TEST(trim_keeps_the_capture_of_another_device_valid)
-{
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
     const xseg_stream per_thread = (xseg_stream)(uintptr_t)2;
 
-    for (unsigned i = 0; i < 2 * COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = open_two(configs[i / 2]);
-        const xseg_stream captured = env_stream();
-        void *graph = NULL;
-
-        leave_memory(allocator, per_thread);
-        assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
-        assert_true(trim(allocator, 1, i % 2 == 0) > 0);
-        assert_int_equal(cuStreamEndCapture(captured, &graph), 0);
-        assert_int_equal(cuGraphDestroy(graph), 0);
-        assert_int_equal(cuCtxSetCurrent(NULL), 0);
-        xseg_sim_finish_all();
-        env_stream_destroy(captured);
-        close_two(allocator);
-    }
-}
-
-/* A pool at its own limit waits for its pending blocks without a trim. */
-TEST(full_pool_keeps_the_capture_of_another_device_valid)
-{
-    struct xseg_allocator *allocator = open_two("expandable_segments:True");
-    struct xseg_pool_options options = {sizeof(options), .limit_bytes = 20 * MIB};
-    struct xseg_request request = {sizeof(request)};
-    const xseg_stream captured = env_stream(), per_thread = (xseg_stream)(uintptr_t)2;
-    void *ptr = NULL, *again = NULL, *graph = NULL;
-
-    assert_ok(xseg_pool_create(allocator, 1, &options, &request.pool));
-    request.bytes = 15 * MIB;
-    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
     assert_ok(xseg_sim_launch(per_thread, UINT64_MAX));
     assert_ok(xseg_record_stream(allocator, ptr, per_thread));
     env_free(allocator, ptr);
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
     assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
-    assert_ok(xseg_alloc_with(allocator, &request, &again));
-    assert_ptr_equal(again, ptr);
+}
+
+static void end_valid_capture(xseg_stream captured)
+{
+    void *graph = NULL;
+
     assert_int_equal(cuStreamEndCapture(captured, &graph), 0);
     assert_int_equal(cuGraphDestroy(graph), 0);
-    env_free(allocator, again);
     assert_int_equal(cuCtxSetCurrent(NULL), 0);
+}
+
+/* In global mode a query or a wait of the capturing thread invalidates the capture. */
+TEST(trim_keeps_the_capture_of_another_device_valid)
+{
+    for (unsigned i = 0; i < 2 * COUNT_OF(segment_configs); i++) {
+        open_two(segment_configs[i / 2]);
+        const xseg_stream captured = env_stream();
+        void *ptr = NULL, *cached = NULL;
+
+        assert_ok(xseg_alloc(allocator, 1, 3 * MIB, NULL, &ptr));
+        assert_ok(xseg_alloc(allocator, 1, 90 * MIB, NULL, &cached));
+        env_free(allocator, cached);
+        free_and_capture(ptr, captured);
+        assert_true(trim(1, i % 2 == 0) > 0);
+        end_valid_capture(captured);
+        xseg_sim_finish_all();
+        env_stream_destroy(captured);
+        close_two();
+    }
+}
+
+/* A pool at its own limit waits for its pending blocks without a trim. */
+TEST(full_pool_keeps_the_capture_of_another_device_valid)
+{
+    open_two("expandable_segments:True");
+    const struct xseg_pool_options options = {sizeof(options), .limit_bytes = 20 * MIB};
+    const xseg_stream captured = env_stream();
+
+    assert_ok(xseg_pool_create(allocator, 1, &options, &pool));
+    void *ptr = env_alloc_in(allocator, pool, 15 * MIB, NULL);
+    free_and_capture(ptr, captured);
+    assert_ptr_equal(env_alloc_in(allocator, pool, 15 * MIB, NULL), ptr);
+    end_valid_capture(captured);
+    env_free(allocator, ptr);
     env_stream_destroy(captured);
-    close_two(allocator);
+    close_two();
 }

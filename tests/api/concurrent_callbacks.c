@@ -11,7 +11,7 @@
 #include "tests/support/ranges.h"
 #include "xseg/register.h"
 
-/* --- Two callbacks at a time, each of which calls the library about what the other one is called for. --- */
+/* --- Two concurrent callbacks, each of which calls the library for the memory of the other callback. --- */
 
 struct side {
     struct env *env;
@@ -19,33 +19,35 @@ struct side {
     uint64_t registration, observer;
 };
 
-/* What a callback does with the other thread. */
-typedef xseg_status action(struct side *other);
+/* A callback, and its call for the other side. */
+struct callback_case {
+    const char *name;
+    bool by_enter; /* the callbacks are `enter`; else `leave` or `on_unmap` */
+    bool observes;
+    xseg_status (*act)(struct side *other);
+};
 
 struct env {
+    const struct callback_case *callback;
     struct xseg_allocator *allocator;
     struct side side[2];
     pthread_barrier_t both;
     bool is_armed;
-    bool by_enter; /* the callbacks are `enter`; else `leave` or `on_unmap` */
-    action *act;
-    unsigned allowed; /* statuses of `act`: bit 0 XSEG_OK, bit 1 XSEG_ERR_BUSY */
 };
 
-static _Thread_local bool was_here;
+static _Thread_local bool has_met;
 
-/* Meet the other callback, and act while it is in its function. */
+/* Wait until the other callback runs, and act while it runs. */
 static void meet(struct side *side)
 {
     struct env *env = side->env;
 
-    if (!env->is_armed || was_here)
+    if (!env->is_armed || has_met)
         return;
-    was_here = true;
+    has_met = true;
     (void)pthread_barrier_wait(&env->both);
-    const xseg_status status = env->act(&env->side[side == &env->side[0]]);
-    if ((status != XSEG_OK || (env->allowed & 1) == 0) &&
-        (status != XSEG_ERR_BUSY || (env->allowed & 2) == 0))
+    const xseg_status status = env->callback->act(&env->side[side == &env->side[0]]);
+    if (status != XSEG_OK && status != XSEG_ERR_BUSY)
         _exit(1);
 }
 
@@ -54,7 +56,7 @@ static bool enter(void *context, struct xseg_registered *run)
     struct side *side = context;
 
     (void)run;
-    if (side->env->by_enter)
+    if (side->env->callback->by_enter)
         meet(side);
     return true;
 }
@@ -64,11 +66,11 @@ static void leave(void *context, const struct xseg_registered *run)
     struct side *side = context;
 
     (void)run;
-    if (!side->env->by_enter)
+    if (!side->env->callback->by_enter)
         meet(side);
 }
 
-static void leaving(void *context, const struct xseg_mapping *mapping)
+static void on_unmap(void *context, const struct xseg_mapping *mapping)
 {
     struct side *side = context;
 
@@ -120,20 +122,17 @@ static xseg_status unobserve(struct side *other)
     return status;
 }
 
-static void open_side(struct side *side, bool observes)
+static void open_side(struct side *side)
 {
     struct xseg_allocator *allocator = side->env->allocator;
-    struct xseg_registrar registrar = {sizeof(registrar)};
-    struct xseg_observer observer = {sizeof(observer)};
+    const struct xseg_registrar registrar = {sizeof(registrar), .context = side, .enter = enter,
+                                             .leave = leave};
+    const struct xseg_observer observer = {sizeof(observer), .context = side, .on_unmap = on_unmap};
 
     assert_ok(xseg_range_reserve(allocator, 0, 16 * PAGE, NULL, &side->range));
     commit(side->range, 0, 1, NULL);
     commit(side->range, 2, 1, NULL);
-    observer.context = registrar.context = side;
-    observer.on_unmap = leaving;
-    registrar.enter = enter;
-    registrar.leave = leave;
-    if (observes)
+    if (side->env->callback->observes)
         assert_ok(xseg_observer_add(allocator, &observer, &side->observer));
     else
         assert_ok(xseg_register(allocator, info(side->range).base, 16 * PAGE, &registrar,
@@ -156,24 +155,25 @@ static void close_side(struct side *side)
     release(side->range);
 }
 
-static void meet_in(bool by_enter, bool observes, action *act, unsigned allowed)
+static void meet_in_callbacks(const void *argument)
 {
     static struct env env;
     pthread_t thread[2];
 
-    env = (struct env){.by_enter = by_enter, .act = act, .allowed = allowed};
+    env.callback = argument;
     env.allocator = env_open("rdma:True");
     assert_int_equal(pthread_barrier_init(&env.both, NULL, 2), 0);
     for (unsigned i = 0; i < 2; i++) {
         env.side[i].env = &env;
-        open_side(&env.side[i], observes);
+        open_side(&env.side[i]);
     }
     env.is_armed = true;
     child_case_begin();
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(
-            pthread_create(&thread[i], NULL, by_enter ? commit_side : decommit_side, &env.side[i]),
-            0);
+        assert_int_equal(pthread_create(&thread[i], NULL,
+                                        env.callback->by_enter ? commit_side : decommit_side,
+                                        &env.side[i]),
+                         0);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     env.is_armed = false;
@@ -183,67 +183,21 @@ static void meet_in(bool by_enter, bool observes, action *act, unsigned allowed)
     env_close(env.allocator);
 }
 
-static void memory_is_mapped_in_two_leaves(const void *argument)
-{
-    (void)argument;
-    meet_in(false, false, commit_beneath, 3);
-}
-
-static void memory_is_mapped_in_two_enters(const void *argument)
-{
-    (void)argument;
-    meet_in(true, false, commit_beneath, 3);
-}
-
-static void memory_is_unmapped_in_two_leaves(const void *argument)
-{
-    (void)argument;
-    meet_in(false, false, decommit_beneath, 3);
-}
-
-static void memory_is_unmapped_in_two_enters(const void *argument)
-{
-    (void)argument;
-    meet_in(true, false, decommit_beneath, 3);
-}
-
-static void memory_is_mapped_in_two_observers(const void *argument)
-{
-    (void)argument;
-    meet_in(false, true, commit_beneath, 3);
-}
-
-static void registrations_end_in_two_leaves(const void *argument)
-{
-    (void)argument;
-    meet_in(false, false, unregister, 3);
-}
-
-static void registrations_end_in_two_enters(const void *argument)
-{
-    (void)argument;
-    meet_in(true, false, unregister, 3);
-}
-
-static void observers_end_in_two_observers(const void *argument)
-{
-    (void)argument;
-    meet_in(false, true, unobserve, 3);
-}
-
-#define CASE(name)        \
-    {                     \
-#name, name, NULL \
-    }
-
 int main(int argc, char **argv)
 {
-    static const struct child_case cases[] = {
-        CASE(memory_is_mapped_in_two_leaves),    CASE(memory_is_mapped_in_two_enters),
-        CASE(memory_is_unmapped_in_two_leaves),  CASE(memory_is_unmapped_in_two_enters),
-        CASE(memory_is_mapped_in_two_observers), CASE(registrations_end_in_two_leaves),
-        CASE(registrations_end_in_two_enters),   CASE(observers_end_in_two_observers),
+    static const struct callback_case callbacks[] = {
+        {"memory_is_mapped_in_two_leaves", .act = commit_beneath},
+        {"memory_is_mapped_in_two_enters", .by_enter = true, .act = commit_beneath},
+        {"memory_is_unmapped_in_two_leaves", .act = decommit_beneath},
+        {"memory_is_unmapped_in_two_enters", .by_enter = true, .act = decommit_beneath},
+        {"memory_is_mapped_in_two_observers", .observes = true, .act = commit_beneath},
+        {"registrations_end_in_two_leaves", .act = unregister},
+        {"registrations_end_in_two_enters", .by_enter = true, .act = unregister},
+        {"observers_end_in_two_observers", .observes = true, .act = unobserve},
     };
+    struct child_case cases[COUNT_OF(callbacks)];
 
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        cases[i] = (struct child_case){callbacks[i].name, meet_in_callbacks, &callbacks[i]};
     return child_case_main(argc, argv, cases, COUNT_OF(cases));
 }

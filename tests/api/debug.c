@@ -10,53 +10,55 @@
 #include <string.h>
 
 /* The driver's entry points that a program calls for a capture, by their plain C types. */
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
 int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
 int cuStreamEndCapture(xseg_stream stream, void **graph);
 int cuGraphGetNodes(void *graph, void **nodes, size_t *count);
 int cuGraphDestroy(void *graph);
 
-/* Error and warning lines of the log. */
-struct logged {
+/* The log of the last allocator that open_logged() has opened: error and warning lines. */
+static struct {
     unsigned errors, warnings;
     char last[1024];
-};
+} logged;
 
 static void log_line(void *context, enum xseg_log_level level, const char *line)
 {
-    struct logged *logged = context;
-
-    logged->errors += level == XSEG_LOG_ERROR;
-    logged->warnings += level == XSEG_LOG_WARNING;
+    (void)context;
+    logged.errors += level == XSEG_LOG_ERROR;
+    logged.warnings += level == XSEG_LOG_WARNING;
     if (level != XSEG_LOG_INFO)
-        (void)snprintf(logged->last, sizeof(logged->last), "%s", line);
+        (void)snprintf(logged.last, sizeof(logged.last), "%s", line);
 }
 
-static struct xseg_allocator *open_hearing(struct logged *logged, const char *config,
-                                           bool real_bytes)
+static struct xseg_allocator *open_logged_on(const struct xseg_sim_settings *settings,
+                                             const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_options options = {sizeof(options)};
+    const struct xseg_options options = {
+        sizeof(options),
+        .driver = env_driver(),
+        .log = log_line,
+    };
     struct xseg_allocator *allocator = NULL;
 
-    memset(logged, 0, sizeof(*logged));
-    settings.memory_bytes = 256 * MIB;
-    settings.real_bytes = real_bytes;
-    assert_ok(xseg_sim_reset(&settings));
-    options.driver = env_driver();
-    options.log = log_line;
-    options.log_context = logged;
+    memset(&logged, 0, sizeof(logged));
+    assert_ok(xseg_sim_reset(settings));
     assert_ok(xseg_open(config, &options, &allocator));
     return allocator;
 }
 
-static void expect_heard(const struct logged *logged, const char *word)
+/* On a device of 256 MiB with real contents. */
+static struct xseg_allocator *open_logged(const char *config)
 {
-    if (strstr(logged->last, word) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", logged->last, word);
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB,
+                                               .real_bytes = true};
+
+    return open_logged_on(&settings, config);
+}
+
+static void expect_logged(const char *words)
+{
+    if (strstr(logged.last, words) == NULL)
+        fail_msg("\"%s\" does not contain \"%s\"", logged.last, words);
 }
 
 static bool is_pattern(const unsigned char *bytes, size_t count)
@@ -69,8 +71,8 @@ static bool is_pattern(const unsigned char *bytes, size_t count)
     return true;
 }
 
-/* Queued work that is due has been carried out. */
-static void let_work_end(void)
+/* Complete all queued work. */
+static void finish_work(void)
 {
     xseg_sim_finish_all();
     xseg_sim_advance(1);
@@ -78,35 +80,38 @@ static void let_work_end(void)
 
 /* --- debug_fill. --- */
 
+static const char *const fill_configs[] = {
+    "debug_fill:True",
+    "debug_fill:True,expandable_segments:False",
+};
+
 TEST(a_write_after_the_free_is_reported)
 {
     static const char *const config[] = {"debug_fill:True,history:all,history_stacks:all",
                                          "debug_fill:True,expandable_segments:False"};
-
     static const char late[] = {'l', 'a', 't', 'e'};
 
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct logged logged;
-        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
+        struct xseg_allocator *allocator = open_logged(config[mode]);
         unsigned char *ptr = env_alloc(allocator, 3 * MIB, NULL);
         char want[128];
 
         memset(ptr, 7, 3 * MIB);
         env_free(allocator, ptr);
-        let_work_end();
+        finish_work();
         assert_true(is_pattern(ptr, 3 * MIB));
         memcpy(ptr + 2 * MIB + 104, late, sizeof(late));
         assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
         assert_int_equal(logged.errors, 1);
-        expect_heard(&logged, "freed memory was overwritten, 4 of 3145728 bytes");
+        expect_logged("freed memory was overwritten, 4 of 3145728 bytes");
         (void)snprintf(want, sizeof(want), "first at %p, offset %zu, found 6c 61 74 65 fd",
                        (void *)(ptr + 2 * MIB + 104), 2 * MIB + 104);
-        expect_heard(&logged, want);
+        expect_logged(want);
         if (mode == 0)
-            expect_heard(&logged, " ms ago by thread ");
+            expect_logged(" ms ago by thread ");
         assert_int_equal(env_stats(allocator).overwrites, 1);
 
-        /* Once: it has been overwritten again since. */
+        /* The next free fills the block again, so it is reported once. */
         env_free(allocator, ptr);
         assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
         assert_int_equal(logged.errors, 1);
@@ -119,32 +124,28 @@ TEST(a_write_after_the_free_is_reported)
 TEST(every_byte_of_a_block_is_checked)
 {
     static const size_t offset[] = {0, 256 * KIB - 1, 256 * KIB, 2 * MIB + 511};
-    struct logged logged;
-    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", true);
+    struct xseg_allocator *allocator = open_logged("debug_fill:True");
     unsigned char *ptr = env_alloc(allocator, 2 * MIB + 512, NULL);
 
     for (unsigned i = 0; i < COUNT_OF(offset); i++) {
         env_free(allocator, ptr);
-        let_work_end();
+        finish_work();
         ptr[offset[i]] ^= 1;
         assert_ptr_equal(env_alloc(allocator, 2 * MIB + 512, NULL), ptr);
         assert_int_equal(env_stats(allocator).overwrites, i + 1);
-        expect_heard(&logged, "1 of 2097664 bytes");
+        expect_logged("1 of 2097664 bytes");
     }
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
 /* Splits, coalescing, growth, trims and pending blocks cause no report. */
-TEST(memory_that_nobody_wrote_to_is_no_alarm)
+TEST(freed_memory_without_writes_is_not_reported)
 {
-    static const char *const config[] = {"debug_fill:True",
-                                         "debug_fill:True,expandable_segments:False"};
     static const size_t bytes[] = {700, 5000, 300 * KIB, 2 * MIB, 5 * MIB, 1};
 
-    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct logged logged;
-        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
+    for (unsigned mode = 0; mode < COUNT_OF(fill_configs); mode++) {
+        struct xseg_allocator *allocator = open_logged(fill_configs[mode]);
         const xseg_stream side = env_stream();
         void *held[7] = {NULL};
 
@@ -162,8 +163,7 @@ TEST(memory_that_nobody_wrote_to_is_no_alarm)
             if (i % 40 == 39)
                 env_empty_cache(allocator);
         }
-        for (unsigned i = 0; i < COUNT_OF(held); i++)
-            env_free(allocator, held[i]);
+        env_free_all(allocator, held, sizeof(held));
         assert_int_equal(env_stats(allocator).overwrites, 0);
         assert_int_equal(logged.errors, 0);
         assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
@@ -173,16 +173,12 @@ TEST(memory_that_nobody_wrote_to_is_no_alarm)
 
 TEST(new_memory_has_the_debug_pattern)
 {
-    static const char *const config[] = {"debug_fill:True",
-                                         "debug_fill:True,expandable_segments:False"};
-
-    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct logged logged;
-        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
+    for (unsigned mode = 0; mode < COUNT_OF(fill_configs); mode++) {
+        struct xseg_allocator *allocator = open_logged(fill_configs[mode]);
         unsigned char *small = env_alloc(allocator, 1000, NULL);
         unsigned char *large = env_alloc(allocator, 25 * MIB, NULL);
 
-        let_work_end();
+        finish_work();
         assert_true(is_pattern(small, 1000));
         assert_true(is_pattern(large, 25 * MIB));
         env_free(allocator, small, large);
@@ -190,10 +186,9 @@ TEST(new_memory_has_the_debug_pattern)
     }
 }
 
-TEST(a_block_in_use_elsewhere_is_filled_later)
+TEST(pending_block_is_filled_when_it_completes)
 {
-    struct logged logged;
-    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", true);
+    struct xseg_allocator *allocator = open_logged("debug_fill:True");
     const xseg_stream side = env_stream();
     unsigned char *ptr = env_alloc(allocator, 4 * KIB, NULL);
 
@@ -206,7 +201,7 @@ TEST(a_block_in_use_elsewhere_is_filled_later)
     assert_int_equal(ptr[4 * KIB - 1], 7);
     assert_ok(xseg_sim_finish(side));
     env_free(allocator, env_alloc(allocator, 100, NULL));
-    let_work_end();
+    finish_work();
     assert_true(is_pattern(ptr, 4 * KIB));
     ptr[5] = 1;
     assert_ptr_equal(env_alloc(allocator, 4 * KIB, NULL), ptr);
@@ -215,11 +210,10 @@ TEST(a_block_in_use_elsewhere_is_filled_later)
     env_close(allocator, side);
 }
 
-/* A fill that fails is no check; a neighbour that is not filled takes the check from both. */
-TEST(a_failed_fill_loses_nothing)
+/* A block whose fill failed is not checked, nor is one whose contents cannot be read. */
+TEST(failed_fill_disables_the_check_of_the_block)
 {
-    struct logged logged;
-    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", true);
+    struct xseg_allocator *allocator = open_logged("debug_fill:True");
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
     memset(ptr, 7, 2 * MIB);
@@ -230,12 +224,11 @@ TEST(a_failed_fill_loses_nothing)
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
 
-    /* A copy that fails is no check, either. */
     env_free(allocator, ptr);
     env_empty_cache(allocator);
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     env_free(allocator, ptr);
-    let_work_end();
+    finish_work();
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[9] = 0;
     assert_ok(xseg_sim_fail("cuMemcpyDtoHAsync", 2, 999));
@@ -250,8 +243,8 @@ TEST(a_failed_fill_loses_nothing)
 /* After the first check fails, no memory is read any more. */
 TEST(pattern_is_not_read_if_the_driver_keeps_no_contents)
 {
-    struct logged logged;
-    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:True", false);
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB};
+    struct xseg_allocator *allocator = open_logged_on(&settings, "debug_fill:True");
 
     env_free(allocator, env_alloc(allocator, 5000, NULL));
     const uint64_t reads = xseg_sim_calls("cuMemcpyDtoHAsync");
@@ -265,11 +258,10 @@ TEST(pattern_is_not_read_if_the_driver_keeps_no_contents)
     env_close(allocator);
 }
 
-/* The key can be changed at any time: what is not filled is not checked. */
-TEST(the_key_can_be_switched)
+/* Only memory that has been filled is checked. */
+TEST(debug_fill_can_be_changed_at_any_time)
 {
-    struct logged logged;
-    struct xseg_allocator *allocator = open_hearing(&logged, "debug_fill:False", true);
+    struct xseg_allocator *allocator = open_logged("debug_fill:False");
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
     memset(ptr, 7, 2 * MIB);
@@ -277,7 +269,7 @@ TEST(the_key_can_be_switched)
     assert_ok(xseg_config_set(allocator, "debug_fill:True"));
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     env_free(allocator, ptr);
-    let_work_end();
+    finish_work();
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[0] = 0;
     assert_ok(xseg_config_set(allocator, "debug_fill:False"));
@@ -300,48 +292,28 @@ TEST(the_key_can_be_switched)
     env_close(allocator);
 }
 
-/* Graphs write to what is free in their pool, so the pattern keeps out of private pools. */
-TEST(private_pools_are_left_alone)
+/* A graph may write to cached memory of its pool. */
+TEST(debugging_keys_do_not_apply_to_private_pools)
 {
-    struct logged logged;
     struct xseg_allocator *allocator =
-        open_hearing(&logged, "debug_fill:True,unmap_on_free:True,guard_page:True", true);
-    void *ptr = NULL, *again = NULL;
+        open_logged("debug_fill:True,unmap_on_free:True,guard_page:True");
     struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
 
-    ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     memset(ptr, 7, 3 * MIB);
     env_free(allocator, ptr);
     assert_int_equal(xseg_sim_calls("cuMemsetD32Async"), 0);
     assert_int_equal(xseg_sim_calls("cuMemcpyDtoHAsync"), 0);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    again = env_alloc_in(allocator, pool, 3 * MIB, NULL);
-    assert_ptr_equal(again, ptr);
-    env_free(allocator, again);
+    assert_ptr_equal(env_alloc_in(allocator, pool, 3 * MIB, NULL), ptr);
+    env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
 /* --- Captures. --- */
 
-/* Work of the test's own on streams of device 0: its context is current until leave(). */
-static void enter(void)
-{
-    void *context = NULL;
-
-    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
-    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
-}
-
-static void leave(void)
-{
-    void *context = NULL;
-
-    assert_int_equal(cuCtxPopCurrent_v2(&context), 0);
-    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
-}
-
-/* End a capture, which must be whole; how many nodes it has. */
+/* End a capture, which must be valid; returns the number of its nodes. */
 static size_t end_capture(xseg_stream stream)
 {
     void *graph = NULL;
@@ -353,41 +325,39 @@ static size_t end_capture(xseg_stream stream)
     return nodes;
 }
 
-/* The debugging keys queue nothing on the stream that is captured, and make no call that would spoil
- * a capture elsewhere. */
-TEST(debug_fills_stay_out_of_a_capture)
+/* The debugging keys queue no work on a captured stream, and make no call that invalidates a capture. */
+TEST(debugging_keys_do_not_affect_a_capture)
 {
     static const char *const config[] = {"debug_fill:True", "unmap_on_free:True",
                                          "guard_page:True,debug_fill:True"};
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct logged logged;
-        struct xseg_allocator *allocator = open_hearing(&logged, config[i], true);
+        struct xseg_allocator *allocator = open_logged(config[i]);
         const xseg_stream captured = env_stream(), other = env_stream();
-        void *before = env_alloc(allocator, 5000, captured), *during;
+        void *before = env_alloc(allocator, 5000, captured);
 
-        /* Mode 0 is global: what is unsafe for a capture spoils it, whichever stream it is about. */
-        enter();
+        /* Mode 0 is global: an unsafe call on any stream invalidates the capture. */
+        env_context_push(0);
         assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
-        during = env_alloc(allocator, 3 * MIB, captured);
+        void *during = env_alloc(allocator, 3 * MIB, captured);
         env_free(allocator, before, during);
         during = env_alloc(allocator, 3 * MIB, captured);
         for (unsigned round = 0; round < 2; round++)
             env_free(allocator, env_alloc(allocator, 2 * MIB, other));
         env_free(allocator, during);
         assert_int_equal(end_capture(captured), 0);
-        leave();
+        env_context_pop(0);
         assert_int_equal(logged.errors, 0);
 
         env_empty_cache(allocator);
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(env_reserved(allocator), 0);
         env_close(allocator, captured, other);
     }
 }
 
 /* --- unmap_on_free and guard_page. --- */
 
-/* Fail unless a part ends its process with a report that has a word in it. */
+/* Expect that a function aborts its process with a report that contains a word. */
 static void expect_report(void (*part)(void), const char *word)
 {
     char text[8192];
@@ -402,12 +372,12 @@ static uint64_t address_of(const void *ptr)
     return (uint64_t)(uintptr_t)ptr;
 }
 
-static void read_late(void)
+static void read_after_free(void)
 {
     struct xseg_allocator *allocator = env_open("unmap_on_free:True");
     void *ptr = env_alloc(allocator, 5000, NULL);
 
-    enter();
+    env_context_push(0);
     (void)xseg_sim_launch_on(NULL, 1000, address_of(ptr), 5000);
     env_free(allocator, ptr);
     (void)env_alloc(allocator, 5000, NULL);
@@ -419,20 +389,20 @@ static void write_past_the_end(void)
     struct xseg_allocator *allocator = env_open("guard_page:True");
     const uint64_t address = address_of(env_alloc(allocator, 5 * MIB + 512, NULL));
 
-    enter();
+    env_context_push(0);
     (void)env_alloc(allocator, 5 * MIB + 512, NULL);
     (void)xseg_sim_launch_on(NULL, 1000, address, 5 * MIB + 512);
     (void)xseg_sim_launch_on(NULL, 1000, address + 5 * MIB + 500, 16);
 }
 
-TEST(late_and_wide_accesses_fault)
+TEST(accesses_after_a_free_and_past_the_end_fault)
 {
-    expect_report(read_late, "access to an unmapped address");
+    expect_report(read_after_free, "access to an unmapped address");
     expect_report(write_past_the_end, "access to an unmapped address");
 }
 
-/* Where blocks lie in their pages, and what is counted. */
-TEST(alone_blocks_have_pages_of_their_own)
+/* A guarded block begins at its first page, or ends at the end of its last. */
+TEST(guarded_blocks_have_separate_pages)
 {
     static const size_t bytes[] = {1, 512, 5000, MIB, 2 * MIB, 5 * MIB + 1};
     static const char *const config[] = {"unmap_on_free:True", "guard_page:True",
@@ -460,46 +430,25 @@ TEST(alone_blocks_have_pages_of_their_own)
                              XSEG_ERR_NOT_ALLOCATED);
         }
         assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current,
-                         xseg_sim_used(0));
-        for (unsigned i = 0; i < COUNT_OF(bytes); i++)
-            env_free(allocator, ptr[i]);
+        assert_int_equal(env_reserved(allocator), xseg_sim_used(0));
+        env_free_all(allocator, ptr, sizeof(ptr));
         assert_int_equal(xseg_sim_used(0), 0);
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+        assert_int_equal(env_reserved(allocator), 0);
         assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
         env_close(allocator);
     }
 }
 
-TEST(guarded_blocks_have_the_requested_alignment)
-{
-    struct xseg_allocator *allocator = env_open("guard_page:True");
-    struct xseg_request request = {sizeof(request)};
-
-    for (size_t alignment = 1; alignment <= 64 * MIB; alignment *= 4)
-        for (size_t bytes = 700; bytes < 8 * MIB; bytes *= 40) {
-            void *ptr = NULL;
-
-            request.bytes = bytes;
-            request.alignment = alignment;
-            assert_ok(xseg_alloc_with(allocator, &request, &ptr));
-            assert_int_equal(address_of(ptr) % alignment, 0);
-            assert_true(env_block(allocator, ptr).bytes >= bytes);
-            env_free(allocator, ptr);
-        }
-    env_close(allocator);
-}
-
-/* The addresses come again only when many others have been freed after them. */
+/* Addresses are reused after 4096 later frees at most. */
 TEST(freed_addresses_are_quarantined)
 {
     struct xseg_allocator *allocator = env_open("unmap_on_free:True,history:all");
     char *first = env_alloc(allocator, 5000, NULL), *last = NULL;
 
     env_free(allocator, first);
-    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
-                     "has been freed and unmapped");
-    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
+    const xseg_status status = xseg_free(allocator, first);
+    env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "has been freed and unmapped");
+    env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "; last freed ");
     assert_int_equal(env_block(allocator, first).state, XSEG_BLOCK_UNMAPPED);
     env_empty_cache(allocator);
     env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
@@ -516,11 +465,11 @@ TEST(freed_addresses_are_quarantined)
     env_close(allocator);
 }
 
-/* Without addresses the quarantine ends before a request fails. */
-TEST(quarantine_ends_where_addresses_run_short)
+/* The addresses of 300 blocks of 8 MiB exceed 1 GiB. */
+TEST(quarantine_ends_before_a_request_fails)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
-                                         .address_bytes = GIB};
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
+                                               .address_bytes = GIB};
 
     struct xseg_allocator *allocator = env_open_on(&settings, "unmap_on_free:True");
     for (unsigned i = 0; i < 300; i++)
@@ -529,19 +478,19 @@ TEST(quarantine_ends_where_addresses_run_short)
     env_close(allocator);
 }
 
-/* The free waits for the block's own stream, and for those that use it. */
-TEST(a_free_waits_for_every_stream)
+/* The stream of the block, and each stream that uses the block. */
+TEST(free_of_a_guarded_block_waits_for_every_stream)
 {
     struct xseg_allocator *allocator = env_open("unmap_on_free:True");
     const xseg_stream own = env_stream(), side = env_stream();
     void *ptr = env_alloc(allocator, 5000, own);
 
-    enter();
+    env_context_push(0);
     assert_ok(xseg_sim_launch_on(own, UINT64_MAX, address_of(ptr), 5000));
     assert_ok(xseg_sim_launch_on(side, UINT64_MAX, address_of(ptr), 5000));
     assert_ok(xseg_record_stream(allocator, ptr, side));
-    env_free(allocator, ptr); /* else the simulator reports memory that is still in use */
-    leave();
+    env_free(allocator, ptr); /* the simulator aborts if work on the memory is still queued */
+    env_context_pop(0);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
     env_close(allocator, own, side);
@@ -549,32 +498,29 @@ TEST(a_free_waits_for_every_stream)
 
 TEST(guarded_blocks_without_expandable_segments_are_logged)
 {
-    struct logged logged;
-    struct xseg_allocator *allocator =
-        open_hearing(&logged, "expandable_segments:False,guard_page:True", false);
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_options options = {sizeof(options)};
+    static const struct {
+        bool without_vmm;
+        const char *config, *words;
+    } cases[] = {
+        {false, "expandable_segments:False,guard_page:True", "guard_page"},
+        {true, "guard_page:True",
+         "segments are classic, unmap_on_free and guard_page have no effect, "},
+    };
 
-    assert_int_equal(logged.warnings, 1);
-    expect_heard(&logged, "guard_page");
-    env_free(allocator, env_alloc(allocator, 5000, NULL));
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
-    env_close(allocator);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct xseg_sim_settings settings = {sizeof(settings),
+                                                   .without_vmm = cases[i].without_vmm};
+        struct xseg_allocator *allocator = open_logged_on(&settings, cases[i].config);
 
-    settings.without_vmm = true;
-    assert_ok(xseg_sim_reset(&settings));
-    memset(&logged, 0, sizeof(logged));
-    options.driver = env_driver();
-    options.log = log_line;
-    options.log_context = &logged;
-    assert_ok(xseg_open("guard_page:True", &options, &allocator));
-    env_free(allocator, env_alloc(allocator, 5000, NULL));
-    assert_int_equal(logged.warnings, 1);
-    expect_heard(&logged, "segments are classic, unmap_on_free and guard_page have no effect, ");
-    env_close(allocator);
+        env_free(allocator, env_alloc(allocator, 5000, NULL));
+        assert_int_equal(logged.warnings, 1);
+        expect_logged(cases[i].words);
+        assert_int_equal(env_reserved(allocator), 2 * MIB);
+        env_close(allocator);
+    }
 }
 
-/* --- Freeing twice. --- */
+/* --- Double frees. --- */
 
 TEST(double_free_reports_the_first_free)
 {
@@ -586,13 +532,11 @@ TEST(double_free_reports_the_first_free)
         other[i] = env_alloc(allocator, 2 * MIB, NULL);
     env_free(allocator, ptr, other[0], other[1]);
     (void)snprintf(thread, sizeof(thread), " ms ago by thread %d with", (int)gettid());
-    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, " in cached memory; ");
-    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "; last freed ");
-    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, thread);
-    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
-                     "with the block of 8388608 bytes at ");
-    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "test-api-debug+0x");
-    /* From inside the block, and in a use. */
+    const char *const words[] = {" in cached memory; ", "; last freed ", thread,
+                                 "with the block of 8388608 bytes at ", "test-api-debug+0x"};
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, words[i]);
+    /* An address inside the block. */
     env_expect_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL),
                      XSEG_ERR_NOT_ALLOCATED, "with the block of 8388608 bytes at ");
     /* 16 later events overwrite that of the free. */
@@ -609,8 +553,7 @@ TEST(double_free_reports_the_first_free)
     env_close(allocator);
 }
 
-/* A free that failed was none. */
-TEST(a_free_that_failed_is_not_remembered)
+TEST(failed_free_is_not_recorded)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     const xseg_stream side = env_stream();
@@ -637,27 +580,24 @@ TEST(zeroed_memory_is_zero)
 {
     static const char *const config[] = {"expandable_segments:True", "debug_fill:True",
                                          "guard_page:True"};
+    static const unsigned char zeros[3000];
 
     for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct logged logged;
-        struct xseg_allocator *allocator = open_hearing(&logged, config[mode], true);
-        struct xseg_request request = {sizeof(request)};
-        static const unsigned char zeros[3000];
+        struct xseg_allocator *allocator = open_logged(config[mode]);
+        const struct xseg_request request = {sizeof(request), .bytes = 2999, .zeroed = true};
         unsigned char *ptr = env_alloc(allocator, 3000, NULL);
         void *again = NULL;
 
         memset(ptr, 7, 3000);
         env_free(allocator, ptr);
-        request.bytes = 2999;
-        request.zeroed = true;
         assert_ok(xseg_alloc_with(allocator, &request, &again));
         if (mode < 2)
             assert_ptr_equal(again, ptr);
-        let_work_end();
+        finish_work();
         assert_memory_equal(again, zeros, 2999);
         env_free(allocator, again);
 
-        /* When that fails the block is free again. */
+        /* If the fill fails, the block is freed. */
         assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
         again = NULL;
         env_expect_error(xseg_alloc_with(allocator, &request, &again), XSEG_ERR_DRIVER,
@@ -669,26 +609,22 @@ TEST(zeroed_memory_is_zero)
     }
 }
 
-/* In the order of the stream: behind the work that is queued there already. */
-TEST(zeroing_waits_its_turn)
+TEST(zeroing_runs_after_the_queued_work_of_the_stream)
 {
-    struct logged logged;
-    struct xseg_allocator *allocator = open_hearing(&logged, "expandable_segments:True", true);
+    struct xseg_allocator *allocator = open_logged("expandable_segments:True");
     const xseg_stream stream = env_stream();
-    struct xseg_request request = {sizeof(request)};
+    const struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
+                                         .zeroed = true};
     unsigned char *ptr = env_alloc(allocator, 3000, stream);
     void *again = NULL;
 
     memset(ptr, 7, 3000);
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(allocator, ptr);
-    request.bytes = 3000;
-    request.stream = stream;
-    request.zeroed = true;
     assert_ok(xseg_alloc_with(allocator, &request, &again));
     assert_ptr_equal(again, ptr);
     assert_int_equal(ptr[0], 7);
-    let_work_end();
+    finish_work();
     assert_int_equal(ptr[0], 0);
     assert_int_equal(ptr[2999], 0);
     env_free(allocator, ptr);
@@ -697,24 +633,23 @@ TEST(zeroing_waits_its_turn)
 
 TEST(zeroing_in_a_capture_is_a_node_of_the_graph)
 {
-    struct logged logged;
-    struct xseg_allocator *allocator = open_hearing(&logged, "expandable_segments:True", true);
+    struct xseg_allocator *allocator = open_logged("expandable_segments:True");
     const xseg_stream stream = env_stream();
     struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
                                    .zeroed = true};
     void *ptr = NULL;
 
-    enter();
+    env_context_push(0);
     assert_int_equal(cuStreamBeginCapture_v2(stream, 0), 0);
     assert_ok(xseg_alloc_with(allocator, &request, &ptr));
     assert_int_equal(end_capture(stream), 1);
-    leave();
+    env_context_pop(0);
     env_free(allocator, ptr);
     env_close(allocator, stream);
 }
 
-/* A caller whose header ends before `zeroed` is served as before; what it has behind is not read. */
-TEST(older_callers_are_compatible)
+/* The structure of the caller ends before `zeroed`, whose bytes are not read. */
+TEST(requests_of_an_older_header_are_accepted)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_request request = {sizeof(request), .bytes = 3000, .zeroed = true};
@@ -729,18 +664,15 @@ TEST(older_callers_are_compatible)
     env_close(allocator);
 }
 
-/* Unknown members must be zero. */
-TEST(newer_callers_are_accepted_if_new_members_are_zero)
+TEST(requests_of_a_newer_header_are_accepted_if_new_members_are_zero)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct {
         struct xseg_request known;
         uint64_t more;
-    } newer = {{sizeof(struct xseg_request)}, 1};
+    } newer = {.known = {.struct_size = sizeof(newer), .bytes = 3000}, .more = 1};
     void *ptr = NULL;
 
-    newer.known.struct_size = sizeof(newer);
-    newer.known.bytes = 3000;
     assert_int_equal(xseg_alloc_with(allocator, &newer.known, &ptr), XSEG_ERR_ARGUMENT);
     assert_null(ptr);
     newer.more = 0;

@@ -18,39 +18,48 @@ static uint64_t virtual_clock(void *context)
     return xseg_sim_clock();
 }
 
-/* A device of `mib` MiB, and an allocator with the virtual clock. */
-static struct xseg_allocator *open_on(size_t mib, const char *config)
+static struct xseg_allocator *allocator;
+
+/* A device of 4 GiB, and an allocator with the virtual clock. */
+static void open_device(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
-    struct xseg_options options = {sizeof(options)};
-    struct xseg_allocator *allocator = NULL;
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * GIB};
+    const struct xseg_options options = {
+        sizeof(options),
+        .driver = env_driver(),
+        .clock = virtual_clock,
+    };
 
     assert_ok(xseg_sim_reset(&settings));
-    options.driver = env_driver();
-    options.clock = virtual_clock;
     clock_reads = 0;
     assert_ok(xseg_open(config, &options, &allocator));
-    return allocator;
 }
 
-static void tick(struct xseg_allocator *allocator)
+static int close_allocator(void **state)
+{
+    (void)state;
+    env_close(allocator);
+    return 0;
+}
+
+static void tick(void)
 {
     assert_ok(trim_due(allocator, UINT64_MAX));
 }
 
 /* Advance the clock in steps, each with a due trim. */
-static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
+static void pass(unsigned milliseconds)
 {
     for (unsigned i = 0; i < milliseconds; i += 10) {
         xseg_sim_advance(10 * MS);
-        tick(allocator);
+        tick();
     }
 }
 
-/* Make memory idle now. */
-static void idle(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
+/* Allocate and free, with the time of the free known. */
+static void idle(size_t bytes, xseg_stream stream)
 {
-    tick(allocator);
+    tick();
     env_free(allocator, env_alloc(allocator, bytes, stream));
 }
 
@@ -60,121 +69,110 @@ static uint64_t waits(void)
            xseg_sim_calls("cuEventSynchronize");
 }
 
-TEST(idle_memory_decays_along_a_curve)
+TEST_WITH(idle_memory_decays_along_a_curve, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
-    uint64_t most = 0;
+    open_device("idle_ms:1000");
+    uint64_t max = 0;
 
-    idle(allocator, 2000 * MIB, NULL);
+    idle(2000 * MIB, NULL);
     uint64_t before = env_reserved(allocator);
     assert_int_equal(before, 2000 * MIB);
     for (unsigned i = 1; i <= 105; i++) {
-        pass(allocator, 10);
+        pass(10);
         const uint64_t now = env_reserved(allocator);
         /* The curve is steepest in the middle: twice the mean. */
-        most = before - now > most ? before - now : most;
+        max = before - now > max ? before - now : max;
         before = now;
         if (i == 25)
             assert_int_equal(now, 2000 * MIB);
         if (i == 40)
-            assert_in_range(now, 1740 * MIB, 1880 * MIB); /* 10 % gone */
+            assert_in_range(now, 1740 * MIB, 1880 * MIB); /* 10 % are released */
         if (i == 62)
             assert_in_range(now, 920 * MIB, 1100 * MIB); /* half */
         if (i == 85)
             assert_in_range(now, 120 * MIB, 280 * MIB); /* 90 % */
     }
     assert_int_equal(before, 0);
-    assert_in_range(most, 20 * MIB, 80 * MIB);
+    assert_in_range(max, 20 * MIB, 80 * MIB); /* the mean is 2000 MiB / 75 = 27 MiB */
     assert_int_equal(waits(), 0);
-    env_close(allocator);
 }
 
-TEST(calls_of_the_user_are_enough)
+TEST_WITH(allocations_and_frees_run_decay_passes, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
-
+    open_device("idle_ms:1000");
     env_free(allocator, env_alloc(allocator, 1, NULL));
     env_free(allocator, env_alloc(allocator, 2000 * MIB, NULL));
     for (unsigned i = 0; i < 300; i++) {
         xseg_sim_advance(5 * MS);
         env_free(allocator, env_alloc(allocator, 1, NULL));
     }
-    /* The page of the small blocks is in use. */
+    /* The last call used the page of the small blocks. */
     assert_int_equal(env_reserved(allocator), 2 * MIB);
     assert_int_equal(waits(), 0);
-    env_close(allocator);
 }
 
-TEST(clock_is_not_read_without_decay)
+TEST_WITH(clock_is_not_read_without_decay, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "keep_mb:10,keep_window_s:5");
-
+    open_device("keep_mb:10,keep_window_s:5");
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     xseg_sim_advance(100000 * MS);
-    tick(allocator);
+    tick();
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_reserved(allocator), 102 * MIB);
     assert_int_equal(clock_reads, 0);
     for (unsigned i = 0; i < 100; i++)
         env_free(allocator, env_alloc(allocator, i % 2 == 0 ? 1 : 100 * MIB, NULL));
-    tick(allocator);
+    tick();
     assert_int_equal(clock_reads, 0);
-    env_close(allocator);
 }
 
-TEST(reused_memory_does_not_decay)
+TEST_WITH(reused_memory_does_not_decay, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
-
-    idle(allocator, 400 * MIB, NULL);
+    open_device("idle_ms:1000");
+    idle(400 * MIB, NULL);
     const uint64_t made = xseg_sim_calls("cuMemCreate"), mapped = xseg_sim_calls("cuMemMap");
     for (unsigned i = 0; i < 20; i++) {
-        pass(allocator, 100);
+        pass(100);
         env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     }
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), made);
     assert_int_equal(xseg_sim_calls("cuMemMap"), mapped);
-    env_close(allocator);
 }
 
-/* Never, by a change at run time: what has not gone by then stays. */
-TEST(negative_idle_time_disables_decay)
+/* The memory that is reserved at the change remains so. */
+TEST_WITH(negative_idle_time_disables_decay, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:1000");
-
-    idle(allocator, 400 * MIB, NULL);
-    pass(allocator, 620);
+    open_device("idle_ms:1000");
+    idle(400 * MIB, NULL);
+    pass(620);
     const uint64_t left = env_reserved(allocator);
     assert_in_range(left, 100 * MIB, 300 * MIB);
     assert_ok(xseg_config_set(allocator, "idle_ms:-1"));
     clock_reads = 0;
-    pass(allocator, 5000);
+    pass(5000);
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     assert_int_equal(env_reserved(allocator), left);
     assert_int_equal(clock_reads, 0);
-    env_close(allocator);
 }
 
-/* A budget for a few pages at a time: those that have been idle for longest, whosever they are. */
+/* The time budget of a pass suffices for a few pages: those that have been idle longest, of any stream. */
 TEST(oldest_memory_decays_first)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,reclaim_us_per_s:1");
-    xseg_stream stream[4];
+    open_device("idle_ms:100,reclaim_us_per_s:1");
+    const xseg_stream stream[] = {env_stream(), env_stream(), env_stream(), env_stream()};
     void *ptr[COUNT_OF(stream)];
     /* The order in which the streams become idle: neither their own nor the reverse. */
     static const unsigned order[] = {2, 0, 3, 1};
 
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
-        stream[i] = env_stream();
-    for (unsigned i = 0; i < COUNT_OF(stream); i++)
         ptr[i] = env_alloc(allocator, 100 * MIB, stream[i]);
-    tick(allocator);
+    tick();
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         env_free(allocator, ptr[order[i]]);
         xseg_sim_advance(1000 * MS);
         assert_ok(xseg_config_set(allocator, "keep_mb:1000"));
-        tick(allocator);
+        tick();
     }
     assert_ok(xseg_config_set(allocator, "keep_mb:0"));
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
@@ -186,25 +184,23 @@ TEST(oldest_memory_decays_first)
         }
         assert_int_equal(env_block(allocator, ptr[order[i]]).state, XSEG_BLOCK_UNMAPPED);
     }
-    assert_ok(xseg_close(allocator));
-    for (unsigned i = 0; i < COUNT_OF(stream); i++)
-        env_stream_destroy(stream[i]);
+    env_close(allocator, stream[0], stream[1], stream[2], stream[3]);
 }
 
-/* Behind an event, on their way out, and wanted again: they never left. */
-TEST(pending_memory_is_reclaimed_after_its_event)
+/* Expired memory that waits for its event and is allocated again remains mapped. */
+TEST(expired_memory_is_reused_until_its_event_completes)
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap",     "cuMemSetAccess",
                                         "cuMemUnmap",  "cuMemRelease", "cuMemAddressReserve"};
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
+    open_device("idle_ms:100");
     const xseg_stream stream = env_stream();
     uint64_t before[COUNT_OF(calls)];
 
-    tick(allocator);
+    tick();
     void *ptr = env_alloc(allocator, 400 * MIB, stream);
     assert_ok(xseg_sim_launch_on(stream, 1000 * MS, (uintptr_t)ptr, 400 * MIB));
     env_free(allocator, ptr);
-    pass(allocator, 500);
+    pass(500);
     /* All of it has expired, but an event is pending. */
     assert_true(xseg_sim_calls("cuEventRecord") > 0);
     assert_int_equal(env_reserved(allocator), 400 * MIB);
@@ -213,32 +209,32 @@ TEST(pending_memory_is_reclaimed_after_its_event)
     const uint64_t all = xseg_sim_calls(NULL);
     ptr = env_alloc(allocator, 400 * MIB, stream);
     assert_int_equal(xseg_sim_calls(NULL), all);
-    pass(allocator, 1000);
+    pass(1000);
     assert_int_equal(env_reserved(allocator), 400 * MIB);
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         assert_int_equal(xseg_sim_calls(calls[i]), before[i]);
     assert_int_equal(waits(), 0);
     env_free(allocator, ptr);
-    pass(allocator, 300);
+    pass(300);
     assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(waits(), 0);
     env_close(allocator, stream);
 }
 
-/* Work is always queued on the stream, and yet what was freed before goes. */
+/* The stream always has queued work, which does not use the freed memory. */
 TEST(busy_stream_does_not_block_decay)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
+    open_device("idle_ms:100");
     const xseg_stream stream = env_stream();
     void *live = env_alloc(allocator, 4 * MIB, stream);
 
-    tick(allocator);
+    tick();
     void *ptr = env_alloc(allocator, 400 * MIB, stream);
     assert_ok(xseg_sim_launch_on(stream, 300 * MS, (uintptr_t)ptr, 400 * MIB));
     env_free(allocator, ptr);
     for (unsigned i = 0; i < 60; i++) {
         assert_ok(xseg_sim_launch_on(stream, 10 * MS, (uintptr_t)live, 4 * MIB));
-        pass(allocator, 10);
+        pass(10);
         /* Not before the work on it has ended. */
         if (i < 29)
             assert_int_equal(env_reserved(allocator), 420 * MIB);
@@ -250,80 +246,71 @@ TEST(busy_stream_does_not_block_decay)
     env_close(allocator, stream);
 }
 
-TEST(a_floor_is_kept)
+TEST_WITH(a_floor_is_kept, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,keep_mb:500");
-
-    idle(allocator, 1000 * MIB, NULL);
-    pass(allocator, 500);
+    open_device("idle_ms:100,keep_mb:500");
+    idle(1000 * MIB, NULL);
+    pass(500);
     assert_int_equal(env_reserved(allocator), 500 * MIB);
     assert_ok(xseg_config_set(allocator, "keep_mb:0"));
-    pass(allocator, 500);
+    pass(500);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
-TEST(recent_peak_demand_is_retained)
+TEST_WITH(recent_peak_demand_is_retained, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,keep_window_s:8");
-
-    idle(allocator, 1000 * MIB, NULL);
+    open_device("idle_ms:100,keep_window_s:8");
+    idle(1000 * MIB, NULL);
     for (unsigned i = 0; i < 40; i++) {
-        pass(allocator, 100);
+        pass(100);
         env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     }
     assert_int_equal(env_reserved(allocator), 1000 * MIB);
     for (unsigned i = 0; i < 50; i++) {
-        pass(allocator, 100);
+        pass(100);
         env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     }
     assert_int_equal(env_reserved(allocator), 300 * MIB);
-    pass(allocator, 9000);
+    pass(9000);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
-TEST(soft_limit_reclaims_and_never_denies)
+TEST_WITH(soft_limit_reclaims_and_never_denies, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "soft_limit_mb:300");
-
-    idle(allocator, 1000 * MIB, NULL);
-    pass(allocator, 10);
+    open_device("soft_limit_mb:300");
+    idle(1000 * MIB, NULL);
+    pass(10);
     assert_int_equal(env_reserved(allocator), 300 * MIB);
-    pass(allocator, 100000);
+    pass(100000);
     assert_int_equal(env_reserved(allocator), 300 * MIB);
     void *ptr = env_alloc(allocator, 2000 * MIB, NULL);
-    pass(allocator, 100);
+    pass(100);
     assert_int_equal(env_reserved(allocator), 2000 * MIB);
     env_free(allocator, ptr);
-    pass(allocator, 10);
+    pass(10);
     assert_int_equal(env_reserved(allocator), 300 * MIB);
-    env_close(allocator);
 }
 
-/* Another process wants the memory. */
-TEST(decay_keeps_device_free_min_mb_free)
+/* Another process allocates memory of the device. */
+TEST_WITH(decay_keeps_device_free_min_mb_free, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "device_free_min_mb:1000");
-
-    idle(allocator, 2000 * MIB, NULL);
-    pass(allocator, 1000);
+    open_device("device_free_min_mb:1000");
+    idle(2000 * MIB, NULL);
+    pass(1000);
     assert_int_equal(env_reserved(allocator), 2000 * MIB);
     assert_ok(xseg_sim_set_external_memory(0, 2000 * MIB));
-    pass(allocator, 10);
+    pass(10);
     assert_in_range(env_reserved(allocator), 1076 * MIB, 1096 * MIB);
-    env_close(allocator);
 }
 
-TEST(the_driver_is_kept_busy_no_longer_than_that)
+TEST_WITH(reclaim_us_per_s_limits_the_driver_time, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100,reclaim_us_per_s:500");
-
+    open_device("idle_ms:100,reclaim_us_per_s:500");
     env_free(allocator, env_alloc(allocator, 1, NULL));
     env_free(allocator, env_alloc(allocator, 2000 * MIB, NULL));
     uint64_t start = xseg_sim_driver_time();
     for (unsigned i = 0; i < 5000; i++) {
-        xseg_sim_advance(1 * MS);
+        xseg_sim_advance(MS);
         env_free(allocator, env_alloc(allocator, 1, NULL));
     }
     assert_in_range(xseg_sim_driver_time() - start, 1500 * 1000, 4000 * 1000);
@@ -335,15 +322,13 @@ TEST(the_driver_is_kept_busy_no_longer_than_that)
     assert_ok(trim_due(allocator, 1000));
     assert_in_range(xseg_sim_driver_time() - start, 300 * 1000, 1600 * 1000);
     assert_true(env_reserved(allocator) < before);
-    pass(allocator, 200);
+    pass(200);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
-TEST(zero_decay_releases_at_the_next_call)
+TEST_WITH(zero_decay_releases_at_the_next_call, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:0,reclaim_us_per_s:1000000");
-
+    open_device("idle_ms:0,reclaim_us_per_s:1000000");
     void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     void *small = env_alloc(allocator, 1, NULL);
     xseg_sim_advance(MS);
@@ -354,107 +339,92 @@ TEST(zero_decay_releases_at_the_next_call)
     }
     assert_int_equal(env_reserved(allocator), 2 * MIB);
     env_free(allocator, small);
-    env_close(allocator);
 }
 
-TEST(classic_segments_decay)
+TEST_WITH(classic_segments_decay, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "expandable_segments:False,idle_ms:100");
+    open_device("expandable_segments:False,idle_ms:100");
     void *ptr[4];
 
-    tick(allocator);
+    tick();
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
         ptr[i] = env_alloc(allocator, 100 * MIB, NULL);
-    for (unsigned i = 1; i < COUNT_OF(ptr); i++)
-        env_free(allocator, ptr[i]);
-    pass(allocator, 200);
+    env_free(allocator, ptr[1], ptr[2], ptr[3]);
+    pass(200);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     env_free(allocator, ptr[0]);
-    env_close(allocator);
 }
 
-TEST(held_pools_and_captures_are_left_alone)
+TEST(retained_pools_and_captures_keep_idle_memory)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
+    open_device("idle_ms:100");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
-    void *ptr = NULL;
 
-    tick(allocator);
-    ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-    env_free(allocator, ptr);
-    pass(allocator, 500);
+    tick();
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+    pass(500);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
-    idle(allocator, 60 * MIB, NULL);
+    idle(60 * MIB, NULL);
     env_capture_begin(pool, stream);
-    pass(allocator, 500);
+    pass(500);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     env_capture_end(pool, stream);
     assert_ok(xseg_pool_release(pool));
-    pass(allocator, 500);
+    pass(500);
     assert_true(env_reserved(allocator) <= 40 * MIB);
     env_close(allocator, stream);
 }
 
 /*
- * Memory of a pool that is released comes to an arena whose stream has passed an event.  That event is newer than the
- * time that the memory was freed by, but the work on the memory is newer than the event.
+ * The memory of a released pool moves to an arena whose stream has completed an event.  The event is newer than the
+ * recorded time of the free, but the work on the memory is newer than the event.
  */
-TEST(a_released_pools_memory_waits_for_its_own_work)
+TEST(memory_of_a_released_pool_waits_for_its_own_work)
 {
-    struct xseg_allocator *allocator = open_on(200, "expandable_segments:True,idle_ms:50");
+    open_device("expandable_segments:True,idle_ms:50");
     const xseg_stream stream = env_stream();
     struct xseg_pool *before = env_pool(allocator), *pool = env_pool(allocator);
-    struct xseg_trim_options options = {sizeof(options)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const struct xseg_trim_options options = {sizeof(options), .idle_ms = 100000};
+    const struct xseg_scope scope = {sizeof(scope), .pool = pool};
 
     xseg_sim_advance(1000 * MS);
     /* The pool's arena learns the time from a trim that names the pool, and keeps that time. */
     env_free(allocator, env_alloc_in(allocator, pool, 8 * MIB, stream));
-    where.device = 0;
-    where.pool = pool;
-    options.idle_ms = 100000;
-    assert_ok(xseg_trim(allocator, &where, &options, NULL));
-    /* Released memory on the stream: an event is recorded there while the stream works, and passes. */
+    assert_ok(xseg_trim(allocator, &scope, &options, NULL));
+    /* The memory of another released pool: an event is recorded on the busy stream, and completes. */
     env_free(allocator, env_alloc_in(allocator, before, 8 * MIB, stream));
     assert_ok(xseg_pool_release(before));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    pass(allocator, 100);
+    pass(100);
     assert_ok(xseg_sim_finish(stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    tick(allocator);
-    /* Memory of the pool with work queued on it, which is freed, and the pool released. */
+    tick();
+    /* Free memory of the pool that queued work uses, and release the pool. */
     void *ptr = env_alloc_in(allocator, pool, 8 * MIB, stream);
-    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uint64_t)(uintptr_t)ptr, 8 * MIB));
+    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)ptr, 8 * MIB));
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    /* The simulator ends the process if a page with queued work is unmapped. */
-    pass(allocator, 1000);
+    /* The simulator aborts if a page with queued work is unmapped. */
+    pass(1000);
     assert_true(env_reserved(allocator) >= 8 * MIB);
     assert_ok(xseg_sim_finish(stream));
-    pass(allocator, 1000);
+    pass(1000);
     assert_int_equal(env_reserved(allocator), 0);
     env_close(allocator, stream);
 }
 
-TEST(failed_unmap_is_retried)
+TEST_WITH(failed_unmap_is_retried, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(4096, "idle_ms:100");
-    const struct xseg_sim_fault error_message = {.struct_size = sizeof(error_message),
-                                                 .call = "cuMemUnmap",
-                                                 .nth = 1,
-                                                 .every = 1,
-                                                 .error = 999};
-
-    idle(allocator, 200 * MIB, NULL);
-    assert_ok(xseg_sim_fault_set(0, &error_message));
-    pass(allocator, 200);
+    open_device("idle_ms:100");
+    idle(200 * MIB, NULL);
+    env_fail_every("cuMemUnmap", 999);
+    pass(200);
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_true(xseg_sim_fault_count(0) > 0);
     assert_ok(xseg_sim_fault_set(0, NULL));
-    pass(allocator, 200);
+    pass(200);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
 static unsigned threads(void)
@@ -469,32 +439,30 @@ static unsigned threads(void)
     return count;
 }
 
-static void take_a_nap(void)
+static void sleep_2_ms(void)
 {
-    const struct timespec nap = {0, 2000000};
-
-    assert_int_equal(nanosleep(&nap, NULL), 0);
+    assert_int_equal(nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL), 0);
 }
 
-/* The kernel goes on listing a thread for a moment after it was joined. */
-static void expect_threads(unsigned want)
+/* The kernel lists a joined thread for a moment. */
+static void expect_threads(unsigned count)
 {
-    for (unsigned naps = 0; threads() != want && naps < 10000; naps++)
-        take_a_nap();
-    assert_int_equal(threads(), want);
+    for (unsigned naps = 0; threads() != count && naps < 10000; naps++)
+        sleep_2_ms();
+    assert_int_equal(threads(), count);
 }
 
 /* With the system clock, and without calls. */
 TEST(background_thread_releases_idle_memory)
 {
     const unsigned before = threads();
-    struct xseg_allocator *allocator = env_open("idle_ms:20,background_thread:True");
+    allocator = env_open("idle_ms:20,background_thread:True");
     unsigned naps = 0;
 
     assert_int_equal(threads(), before + 1);
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     while (env_reserved(allocator) != 0 && naps++ < 10000)
-        take_a_nap();
+        sleep_2_ms();
     assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(waits(), 0);
     assert_ok(xseg_config_set(allocator, "background_thread:False"));
@@ -502,7 +470,7 @@ TEST(background_thread_releases_idle_memory)
     assert_ok(xseg_config_set(allocator, "background_thread:True"));
     assert_ok(xseg_config_set(allocator, "background_thread:True,idle_ms:30"));
     assert_int_equal(threads(), before + 1);
-    /* A close that is refused leaves it at work. */
+    /* The thread survives a close that fails. */
     void *ptr = env_alloc(allocator, 1, NULL);
     assert_int_equal(xseg_close(allocator), XSEG_ERR_BUSY);
     assert_int_equal(threads(), before + 1);
@@ -511,34 +479,34 @@ TEST(background_thread_releases_idle_memory)
     expect_threads(before);
 }
 
-static struct xseg_trim_result trim(struct xseg_allocator *allocator, uint64_t leave,
-                                    uint64_t idle_ms)
+static struct xseg_trim_result trim(uint64_t target, uint64_t idle_ms)
 {
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how), .target_bytes = leave, .idle_ms = idle_ms};
+    const struct xseg_trim_options options = {sizeof(options), .target_bytes = target,
+                                              .idle_ms = idle_ms};
+    struct xseg_trim_result result = {sizeof(result)};
 
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
-    return done;
+    assert_ok(xseg_trim(allocator, NULL, &options, &result));
+    return result;
 }
 
-/* "Please shrink to N": the answer says what was achieved. */
+/* The result contains the released and the kept bytes, by reason. */
 TEST(trim_stops_at_its_target)
 {
-    struct xseg_allocator *allocator = open_on(4096, NULL);
+    open_device(NULL);
     const xseg_stream stream = env_stream();
     void *live = env_alloc(allocator, 205 * MIB, NULL);
 
     env_free(allocator, env_alloc(allocator, 400 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
-    struct xseg_trim_result done = trim(allocator, 500 * MIB, 0);
+    struct xseg_trim_result done = trim(500 * MIB, 0);
     assert_int_equal(env_reserved(allocator), 500 * MIB);
     assert_int_equal(done.released, 320 * MIB);
     assert_int_equal(done.kept_by_options, 280 * MIB);
     assert_int_equal(done.kept_fragmented, 15 * MIB);
-    done = trim(allocator, 600 * MIB, 0);
+    done = trim(600 * MIB, 0);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_by_options, 280 * MIB);
-    done = trim(allocator, 1, 0);
+    done = trim(1, 0);
     assert_int_equal(done.released, 280 * MIB);
     assert_int_equal(done.kept_by_options, 0);
     env_free(allocator, live);
@@ -547,46 +515,46 @@ TEST(trim_stops_at_its_target)
 
 TEST(trim_by_age_releases_old_memory)
 {
-    struct xseg_allocator *allocator = open_on(4096, NULL);
+    open_device(NULL);
     const xseg_stream stream = env_stream();
     void *ptr[3];
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++)
         ptr[i] = env_alloc(allocator, 100 * MIB, stream);
-    assert_int_equal(trim(allocator, 0, 1000).released, 0);
+    assert_int_equal(trim(0, 1000).released, 0);
     for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
         env_free(allocator, ptr[i]);
         xseg_sim_advance(1000 * MS);
-        assert_int_equal(trim(allocator, 0, 10000).released, 0);
+        assert_int_equal(trim(0, 10000).released, 0);
     }
-    struct xseg_trim_result done = trim(allocator, 0, 2500);
+    struct xseg_trim_result done = trim(0, 2500);
     assert_int_equal(done.released, 100 * MIB);
     assert_int_equal(done.kept_by_options, 200 * MIB);
-    /* Both conditions at once. */
-    done = trim(allocator, 180 * MIB, 1);
+    /* Target and age. */
+    done = trim(180 * MIB, 1);
     assert_int_equal(done.released, 20 * MIB);
     assert_int_equal(done.kept_by_options, 180 * MIB);
-    /* A busy stream's memory stays until the stream has passed. */
+    /* The memory of a busy stream is kept until the work completes. */
     assert_ok(xseg_sim_launch_on(stream, 50 * MS, (uintptr_t)ptr[2], 20 * MIB));
-    assert_int_equal(trim(allocator, 0, 1).kept_busy, 180 * MIB);
+    assert_int_equal(trim(0, 1).kept_busy, 180 * MIB);
     xseg_sim_advance(100 * MS);
-    assert_int_equal(trim(allocator, 0, 1).released, 180 * MIB);
+    assert_int_equal(trim(0, 1).released, 180 * MIB);
     env_close(allocator, stream);
 }
 
-TEST(contradictory_options_are_rejected)
+TEST_WITH(invalid_decay_keys_are_rejected, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(64, "keep_mb:100,soft_limit_mb:200");
+    static const char *const cases[][2] = {
+        {"keep_mb:201", "at most soft_limit_mb, which is 200"},
+        {"soft_limit_mb:99", "at least keep_mb, which is 100"},
+        {"idle_ms:-2", "or -1 (never)"},
+        {"keep_window_s:-1", "-1"},
+        {"reclaim_us_per_s:0", "from 1 to 1000000"},
+    };
+    open_device("keep_mb:100,soft_limit_mb:200");
 
-    env_expect_error(xseg_config_set(allocator, "keep_mb:201"), XSEG_ERR_CONFIG,
-                     "at most soft_limit_mb, which is 200");
-    env_expect_error(xseg_config_set(allocator, "soft_limit_mb:99"), XSEG_ERR_CONFIG,
-                     "at least keep_mb, which is 100");
-    env_expect_error(xseg_config_set(allocator, "idle_ms:-2"), XSEG_ERR_CONFIG, "or -1 (never)");
-    env_expect_error(xseg_config_set(allocator, "keep_window_s:-1"), XSEG_ERR_CONFIG, "-1");
-    env_expect_error(xseg_config_set(allocator, "reclaim_us_per_s:0"), XSEG_ERR_CONFIG,
-                     "from 1 to 1000000");
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        env_expect_error(xseg_config_set(allocator, cases[i][0]), XSEG_ERR_CONFIG, cases[i][1]);
     assert_ok(xseg_config_set(allocator, "soft_limit_mb:300,keep_mb:300"));
     env_expect_error(trim_due(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
-    env_close(allocator);
 }

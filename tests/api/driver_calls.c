@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Driver calls: the minimum that a workload requires. */
+/* Driver calls: a workload makes the minimum. */
+#include <string.h>
+
 #include "tests/support/env.h"
 
 #define PAGES 307u
@@ -39,21 +41,13 @@ static void expect(const struct calls *before, struct calls wanted)
 {
     struct calls got = since(before);
 
-    /* The sum is checked if there is no single call to check. */
+    /* The sum is not compared. */
     got.all = wanted.all;
     assert_memory_equal(&got, &wanted, sizeof(got));
 }
 
-static void free_all(struct xseg_allocator *allocator, void **blocks, size_t slots)
-{
-    for (size_t i = 0; i < slots; i++) {
-        env_free(allocator, blocks[i]);
-        blocks[i] = NULL;
-    }
-}
-
-/* As few as PyTorch's 410 pages, and one set-access; nothing again for memory that is there. */
-TEST(a_growth_of_8_gib_sets_access_once)
+/* 8 GiB / 20 MiB = 410 pages, one of which is mapped already; as in PyTorch.  Mapped memory needs no call. */
+TEST(growth_of_8_gib_sets_access_once)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
@@ -83,55 +77,57 @@ static uint64_t cost_of_8_gib(const char *config, struct calls *made)
     env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
     const uint64_t cost = xseg_sim_driver_time() - began;
     *made = since(&before);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 8200 * MIB);
+    assert_int_equal(env_reserved(allocator), 8200 * MIB);
     env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_reserved(allocator), 0);
     env_close(allocator);
     return cost;
 }
 
-/* On the default preset, a100: 8 GiB of long pages cost the driver a third of what full ones do. */
+/* On the default preset, a100: 8 GiB of long pages cost the driver at most a third of the time of full pages. */
 TEST(automatic_pages_cost_a_third)
 {
     struct calls full, automatic;
-    const uint64_t as_ever = cost_of_8_gib("page_size:fixed", &full);
-    const uint64_t by_size = cost_of_8_gib("page_size:auto", &automatic);
+    const uint64_t full_cost = cost_of_8_gib("page_size:fixed", &full);
+    const uint64_t automatic_cost = cost_of_8_gib("page_size:auto", &automatic);
 
     assert_int_equal(full.create, 410);     /* 8 GiB / 20 MiB, rounded up */
     assert_int_equal(automatic.create, 27); /* 25 of 320 MiB, 160, 40 */
     assert_int_equal(automatic.map, 27);
     assert_int_equal(automatic.access, 1);
-    assert_in_range(by_size, 1, as_ever / 3);
+    assert_in_range(automatic_cost, 1, full_cost / 3);
 }
 
-/* Pages of a growth. */
-static uint64_t pages_of(struct xseg_allocator *allocator, size_t bytes, void **block)
-{
-    const struct calls before = count();
-
-    *block = env_alloc(allocator, bytes, NULL);
-    return since(&before).create;
-}
-
-/* Long pages for large growth, full ones for other, small ones where memory ends: 80 GiB here. */
+/* Long pages for large growths, full pages for others, small pages near the end of the device memory of 80 GiB. */
 TEST(automatic_pages_shrink_towards_the_end)
 {
+    static const struct {
+        size_t bytes;
+        unsigned pages;
+    } growths[] = {
+        {620 * MIB, 31}, /* of 20 MiB */
+        {640 * MIB, 16}, /* of 40 MiB */
+        {58 * GIB, 187}, /* most of 320 MiB */
+        /* Above three quarters of the memory: of 20 MiB. */
+        {10 * GIB, 512},
+        {5 * GIB, 256},
+        /* Above fifteen sixteenths: of 2 MiB, unless those would be too many. */
+        {GIB, 51},
+        {100 * MIB, 50},
+    };
     struct xseg_allocator *allocator = env_open("page_size:auto");
-    void *blocks[7];
+    void *blocks[COUNT_OF(growths)];
 
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
     env_empty_cache(allocator);
-    assert_int_equal(pages_of(allocator, 620 * MIB, &blocks[0]), 31);
-    assert_int_equal(pages_of(allocator, 640 * MIB, &blocks[1]), 16);
-    assert_int_equal(pages_of(allocator, 58 * GIB, &blocks[2]), 187);
-    /* Above three quarters. */
-    assert_int_equal(pages_of(allocator, 10 * GIB, &blocks[3]), 512);
-    assert_int_equal(pages_of(allocator, 5 * GIB, &blocks[4]), 256);
-    /* Above fifteen sixteenths: full ones where small ones would be too many. */
-    assert_int_equal(pages_of(allocator, GIB, &blocks[5]), 51);
-    assert_int_equal(pages_of(allocator, 100 * MIB, &blocks[6]), 50);
-    free_all(allocator, blocks, COUNT_OF(blocks));
-    /* All of it can be had again in one piece. */
+    for (size_t i = 0; i < COUNT_OF(growths); i++) {
+        const struct calls before = count();
+
+        blocks[i] = env_alloc(allocator, growths[i].bytes, NULL);
+        assert_int_equal(since(&before).create, growths[i].pages);
+    }
+    env_free_all(allocator, blocks, sizeof(blocks));
+    /* All of it can be allocated again as one block. */
     env_free(allocator, env_alloc(allocator, 79 * GIB, NULL));
     env_close(allocator);
 }
@@ -141,12 +137,11 @@ static void fill(struct xseg_allocator *allocator, void **blocks, unsigned live_
 {
     for (unsigned i = 0; i < PAGES; i++)
         blocks[i] = env_alloc(allocator, PAGE, NULL);
-    for (unsigned i = 0; i < PAGES; i++) {
-        if (live_every != 0 && i % live_every == 0)
-            continue;
-        env_free(allocator, blocks[i]);
-        blocks[i] = NULL;
-    }
+    for (unsigned i = 0; i < PAGES; i++)
+        if (live_every == 0 || i % live_every != 0) {
+            env_free(allocator, blocks[i]);
+            blocks[i] = NULL;
+        }
 }
 
 TEST(empty_cache_unmaps_each_run_once)
@@ -162,14 +157,14 @@ TEST(empty_cache_unmaps_each_run_once)
     before = count();
     env_empty_cache(allocator);
     expect(&before, (struct calls){.unmap = 28, .release = PAGES - 28});
-    free_all(allocator, blocks, PAGES);
+    env_free_all(allocator, blocks, sizeof(blocks));
     env_close(allocator);
 }
 
-/* A driver that wants its calls one by one is not asked for more than that again and again. */
-TEST(empty_cache_unmaps_page_by_page_where_it_must)
+/* The driver rejects calls on several mappings, which are not retried for each run. */
+TEST(empty_cache_unmaps_page_by_page_if_required)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
+    const struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
     void *blocks[PAGES];
 
     struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
@@ -196,15 +191,23 @@ static void churn(struct xseg_allocator *allocator, void **blocks, size_t slots,
 {
     for (unsigned i = 0; i < steps; i++) {
         const size_t slot = draw(seed) % slots;
-        const size_t most = draw(seed) % 4 == 0 ? 60 * MIB : 100 * KIB;
+        const size_t max = draw(seed) % 4 == 0 ? 60 * MIB : 100 * KIB;
 
         env_free(allocator, blocks[slot]);
-        blocks[slot] = env_alloc(allocator, 1 + draw(seed) % most, NULL);
+        blocks[slot] = env_alloc(allocator, 1 + draw(seed) % max, NULL);
     }
 }
 
-/* While nothing is given back and nothing runs short, each page is made once, and none is released. */
-TEST(a_page_is_made_once)
+static uint64_t mapped_pages(struct xseg_allocator *allocator)
+{
+    const struct xseg_statistics stats = env_stats(allocator);
+
+    return stats.reserved_bytes[XSEG_STAT_SMALL].current / (2 * MIB) +
+           stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE;
+}
+
+/* Without a trim and without memory pressure no page is released. */
+TEST(page_is_created_once)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
@@ -217,77 +220,69 @@ TEST(a_page_is_made_once)
     const uint64_t shrinks = env_stats(allocator).num_device_free;
     churn(allocator, blocks, COUNT_OF(blocks), 20000, &seed);
     struct calls made = since(&before);
-    struct xseg_statistics stats = env_stats(allocator);
-    assert_int_equal(made.create, stats.reserved_bytes[XSEG_STAT_SMALL].current / (2 * MIB) +
-                                      stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE);
+    assert_int_equal(made.create, mapped_pages(allocator));
     assert_int_equal(made.map, made.create);
-    assert_int_equal(made.access, stats.num_device_alloc - growths);
+    assert_int_equal(made.access, env_stats(allocator).num_device_alloc - growths);
     assert_int_equal(made.unmap, 0);
     assert_int_equal(made.release, 0);
-    assert_int_equal(made.reserve, 1); /* the large pool's range: the small one's is there */
+    assert_int_equal(made.reserve, 1); /* of large blocks; the segment of small blocks exists */
     /* One release for each page that is no longer mapped. */
     env_empty_cache(allocator);
-    stats = env_stats(allocator);
     made = since(&before);
-    assert_int_equal(made.create - made.release,
-                     stats.reserved_bytes[XSEG_STAT_SMALL].current / (2 * MIB) +
-                         stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE);
-    assert_int_equal(made.unmap, stats.num_device_free - shrinks);
-    free_all(allocator, blocks, COUNT_OF(blocks));
+    assert_int_equal(made.create - made.release, mapped_pages(allocator));
+    assert_int_equal(made.unmap, env_stats(allocator).num_device_free - shrinks);
+    env_free_all(allocator, blocks, sizeof(blocks));
     env_close(allocator);
 }
 
-/* The second iteration of a workload finds all its memory. */
-TEST(a_hit_calls_nothing)
+/* The second iteration of a workload finds all its memory cached. */
+TEST(hit_makes_no_driver_call)
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
     uint32_t first = 7, again = 7;
 
     churn(allocator, blocks, COUNT_OF(blocks), 5000, &first);
-    free_all(allocator, blocks, COUNT_OF(blocks));
+    env_free_all(allocator, blocks, sizeof(blocks));
+    memset(blocks, 0, sizeof(blocks));
     const struct calls before = count();
     churn(allocator, blocks, COUNT_OF(blocks), 5000, &again);
-    free_all(allocator, blocks, COUNT_OF(blocks));
+    env_free_all(allocator, blocks, sizeof(blocks));
     assert_int_equal(since(&before).all, 0);
     env_close(allocator);
 }
 
-/* An allocation and its free while `count` streams are pending. */
-static void expect_questions(struct xseg_allocator *allocator, size_t bytes, uint64_t streams)
+/* Allocate and free, and expect one query for each stream with pending blocks. */
+static void expect_queries(struct xseg_allocator *allocator, size_t bytes, uint64_t streams)
 {
-    const uint64_t asked = xseg_sim_calls("cuEventQuery");
+    const uint64_t queries = xseg_sim_calls("cuEventQuery");
 
     env_free(allocator, env_alloc(allocator, bytes, NULL));
-    assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, streams);
+    assert_int_equal(xseg_sim_calls("cuEventQuery") - queries, streams);
 }
 
-/* As PyTorch does, whether the memory is there or not; and the thread's capture mode is changed once for all. */
+/* As in PyTorch, on hits and misses; the capture mode of the thread is changed once for all queries. */
 TEST(poll_queries_each_stream_once)
 {
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
-    xseg_stream user[2];
 
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = env_open(configs[i]);
+        const xseg_stream user[2] = {env_stream(), env_stream()};
 
         for (size_t n = 0; n < COUNT_OF(user); n++) {
-            user[n] = env_stream();
             void *pending = env_alloc(allocator, 2 * MIB, NULL);
             assert_ok(xseg_record_stream(allocator, pending, user[n]));
             assert_ok(xseg_sim_launch(user[n], UINT64_MAX));
             env_free(allocator, pending);
-            expect_questions(allocator, 3000, n + 1);
-            expect_questions(allocator, (n + 1) * 100 * MIB, n + 1);
+            expect_queries(allocator, 3000, n + 1);
+            expect_queries(allocator, (n + 1) * 100 * MIB, n + 1);
             const uint64_t modes = xseg_sim_calls("cuThreadExchangeStreamCaptureMode");
-            expect_questions(allocator, 3000, n + 1);
-            expect_questions(allocator, 100 * MIB, n + 1);
+            expect_queries(allocator, 3000, n + 1);
+            expect_queries(allocator, 100 * MIB, n + 1);
             assert_int_equal(xseg_sim_calls("cuThreadExchangeStreamCaptureMode") - modes, 4);
         }
-        for (size_t n = 0; n < COUNT_OF(user); n++)
-            assert_ok(xseg_sim_finish(user[n]));
-        assert_ok(xseg_close(allocator));
-        for (size_t n = 0; n < COUNT_OF(user); n++)
-            env_stream_destroy(user[n]);
+        xseg_sim_finish_all();
+        env_close(allocator, user[0], user[1]);
     }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Why is this page not free?  Every reserved byte has one reason; and every block can be seen. */
+/* xseg_explain(): each reserved byte has one reason.  Iteration over blocks, and queries of a block by an address. */
 #include <string.h>
 
 #include "tests/support/env.h"
@@ -7,23 +7,27 @@
 
 #define SECOND UINT64_C(1000000000)
 
+/* The allocator of a test, and a stream. */
+static struct xseg_allocator *allocator;
+static xseg_stream stream;
+
 /* The result of xseg_explain(). */
-struct notified {
+struct explained {
     struct xseg_explain_result sums;
     struct xseg_reason reason[4096];
     size_t count;
 };
 
-static bool note_reason(void *context, const struct xseg_reason *reason)
+static bool add_reason(void *context, const struct xseg_reason *reason)
 {
-    struct notified *notified = context;
+    struct explained *result = context;
 
     assert_int_equal(reason->struct_size, sizeof(*reason));
     assert_int_equal(reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
                          reason->cached_bytes,
                      reason->bytes);
-    assert_true(notified->count < COUNT_OF(notified->reason));
-    notified->reason[notified->count++] = *reason;
+    assert_true(result->count < COUNT_OF(result->reason));
+    result->reason[result->count++] = *reason;
     return true;
 }
 
@@ -33,24 +37,22 @@ static uint64_t sum_of(const struct xseg_explain_result *sums)
            sums->capture + sums->stream + sums->keep + sums->decay + sums->policy;
 }
 
-/* Ask about everything, and expect that it adds up. */
-static const struct notified *explain(struct xseg_allocator *allocator,
-                                      const struct xseg_scope *where)
+/* Explain a scope, and expect that the reasons add up to the reserved bytes. */
+static const struct explained *explain(const struct xseg_scope *where)
 {
-    static struct notified notified;
+    static struct explained result;
     uint64_t bytes = 0;
 
-    memset(&notified, 0, sizeof(notified));
-    notified.sums.struct_size = sizeof(notified.sums);
-    assert_ok(xseg_explain(allocator, where, note_reason, &notified, &notified.sums));
-    for (size_t i = 0; i < notified.count; i++)
-        bytes += notified.reason[i].bytes;
-    assert_int_equal(bytes, notified.sums.reserved);
-    assert_int_equal(sum_of(&notified.sums), notified.sums.reserved);
+    memset(&result, 0, sizeof(result));
+    result.sums.struct_size = sizeof(result.sums);
+    assert_ok(xseg_explain(allocator, where, add_reason, &result, &result.sums));
+    for (size_t i = 0; i < result.count; i++)
+        bytes += result.reason[i].bytes;
+    assert_int_equal(bytes, result.sums.reserved);
+    assert_int_equal(sum_of(&result.sums), result.sums.reserved);
     if (where == NULL)
-        assert_int_equal(notified.sums.reserved,
-                         env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current);
-    return &notified;
+        assert_int_equal(result.sums.reserved, env_reserved(allocator));
+    return &result;
 }
 
 static bool free_live(void *context, const struct xseg_block_info *block)
@@ -60,15 +62,29 @@ static bool free_live(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-/* Free what is live, and close. */
-static void close_all(struct xseg_allocator *allocator)
+static int open_expandable(void **state)
 {
+    (void)state;
+    allocator = env_open("expandable_segments:True");
+    stream = env_stream();
+    return 0;
+}
+
+/* Free all allocated blocks, close the allocator, and destroy the stream, if there is one. */
+static int close_all(void **state)
+{
+    (void)state;
     assert_ok(xseg_for_each_block(allocator, NULL, free_live, allocator));
-    env_close(allocator);
+    if (stream != NULL)
+        env_close(allocator, stream);
+    else
+        env_close(allocator);
+    stream = NULL;
+    return 0;
 }
 
 /* Advance one second, with a decay pass that releases nothing. */
-static void pass_second(struct xseg_allocator *allocator)
+static void pass_second(void)
 {
     xseg_sim_advance(SECOND);
     assert_ok(trim_due(allocator, UINT64_MAX));
@@ -76,17 +92,16 @@ static void pass_second(struct xseg_allocator *allocator)
 
 /* --- Reasons. --- */
 
-TEST(allocated_block_is_explained)
+TEST_WITH(allocated_block_is_explained, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *large = env_alloc(allocator, 50 * MIB, NULL);
     void *small = env_alloc(allocator, 3000, NULL);
-    const struct notified *notified = explain(allocator, NULL);
+    const struct explained *result = explain(NULL);
 
-    /* Two pages that the block has for itself are one reason; the third has 10 MiB beside it. */
-    assert_int_equal(notified->count, 3);
+    /* One reason for the two full pages of the large block, one for its third page, one for the small block. */
+    assert_int_equal(result->count, 3);
     for (size_t i = 0; i < 3; i++) {
-        const struct xseg_reason *reason = &notified->reason[i];
+        const struct xseg_reason *reason = &result->reason[i];
         const bool is_small = reason->is_small;
 
         assert_int_equal(reason->kind, XSEG_REASON_ALLOCATED);
@@ -98,203 +113,167 @@ TEST(allocated_block_is_explained)
         assert_true(reason->is_expandable);
         assert_ptr_equal(reason->pool, NULL);
     }
-    assert_int_equal(notified->sums.allocated, 62 * MIB);
-    assert_int_equal(notified->sums.in_allocated_blocks, 50 * MIB + 3072);
-    close_all(allocator);
+    assert_int_equal(result->sums.allocated, 62 * MIB);
+    assert_int_equal(result->sums.in_allocated_blocks, 50 * MIB + 3072);
 }
 
-/* Of several live blocks on a page the largest is named. */
-TEST(the_largest_block_is_named)
+TEST_WITH(reason_names_the_largest_block_of_the_page, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-
     (void)env_alloc(allocator, 3 * MIB, NULL);
     void *most = env_alloc(allocator, 9 * MIB, NULL);
     (void)env_alloc(allocator, 4 * MIB, NULL);
-    const struct notified *notified = explain(allocator, NULL);
-    assert_int_equal(notified->count, 1);
-    assert_ptr_equal(notified->reason[0].block, most);
-    assert_int_equal(notified->reason[0].allocated_blocks, 3);
-    assert_int_equal(notified->reason[0].cached_bytes, 4 * MIB);
-    close_all(allocator);
+    const struct explained *result = explain(NULL);
+    assert_int_equal(result->count, 1);
+    assert_ptr_equal(result->reason[0].block, most);
+    assert_int_equal(result->reason[0].allocated_blocks, 3);
+    assert_int_equal(result->reason[0].cached_bytes, 4 * MIB);
 }
 
-TEST(a_pending_block_names_the_stream_that_it_waits_for)
+TEST_WITH(pending_block_is_explained_with_its_stream, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    const xseg_stream stream = env_stream();
     void *block = env_alloc(allocator, 20 * MIB, NULL);
 
     env_launch(allocator, stream, block);
     assert_ok(xseg_record_stream(allocator, block, stream));
     env_free(allocator, block);
-    const struct notified *notified = explain(allocator, NULL);
-    assert_int_equal(notified->count, 1);
-    assert_int_equal(notified->reason[0].kind, XSEG_REASON_PENDING);
-    assert_ptr_equal(notified->reason[0].block, block);
-    assert_true(notified->reason[0].has_waits_for);
-    assert_ptr_equal(notified->reason[0].waits_for, stream);
-    assert_int_equal(notified->sums.pending, 20 * MIB);
-    env_close(allocator, stream);
+    const struct explained *result = explain(NULL);
+    const struct xseg_reason *reason = &result->reason[0];
+    assert_int_equal(result->count, 1);
+    assert_int_equal(reason->kind, XSEG_REASON_PENDING);
+    assert_ptr_equal(reason->block, block);
+    assert_true(reason->has_waits_for);
+    assert_ptr_equal(reason->waits_for, stream);
+    assert_int_equal(result->sums.pending, 20 * MIB);
 }
 
-TEST(idle_memory_of_a_retained_pool_is_explained)
+TEST_WITH(idle_memory_of_a_retained_pool_is_explained, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
-    void *block = NULL;
 
-    block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    env_free(allocator, block);
-    const struct notified *notified = explain(allocator, NULL);
-    assert_int_equal(notified->sums.pool, 40 * MIB);
-    assert_ptr_equal(notified->reason[0].pool, pool);
+    env_free(allocator, env_alloc_in(allocator, pool, 30 * MIB, NULL));
+    const struct explained *result = explain(NULL);
+    assert_int_equal(result->sums.pool, 40 * MIB);
+    assert_ptr_equal(result->reason[0].pool, pool);
     assert_ok(xseg_pool_release(pool));
-    notified = explain(allocator, NULL);
-    assert_int_equal(notified->sums.policy, 40 * MIB);
-    env_close(allocator);
+    assert_int_equal(explain(NULL)->sums.policy, 40 * MIB);
 }
 
-TEST(a_capture_keeps_idle_memory)
+TEST_WITH(capture_keeps_idle_memory, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
-    const xseg_stream stream = env_stream();
 
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     env_capture_begin(pool, stream);
-    const struct notified *notified = explain(allocator, NULL);
-    assert_int_equal(notified->sums.capture, 20 * MIB);
+    assert_int_equal(explain(NULL)->sums.capture, 20 * MIB);
     env_capture_end(pool, stream);
-    notified = explain(allocator, NULL);
-    assert_int_equal(notified->sums.policy, 20 * MIB);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream);
+    assert_int_equal(explain(NULL)->sums.policy, 20 * MIB);
 }
 
-TEST(work_of_its_stream_keeps_idle_memory)
+TEST_WITH(queued_work_keeps_idle_memory, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    const xseg_stream stream = env_stream();
-
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     uint64_t queries = xseg_sim_calls("cuStreamQuery");
-    const struct notified *notified = explain(allocator, NULL);
-    assert_int_equal(notified->sums.stream, 20 * MIB);
-    assert_int_equal(notified->sums.policy, 40 * MIB);
+    const struct explained *result = explain(NULL);
+    assert_int_equal(result->sums.stream, 20 * MIB);
+    assert_int_equal(result->sums.policy, 40 * MIB);
     assert_int_equal(xseg_sim_calls("cuStreamQuery"), queries + 2);
-    /* A question that the driver refuses spoils nothing. */
+    /* A failed query of the driver does not affect the result. */
     assert_ok(xseg_sim_fail("cuStreamQuery", 1, 999));
-    notified = explain(allocator, NULL);
-    assert_int_equal(notified->sums.stream + notified->sums.policy, 60 * MIB);
+    result = explain(NULL);
+    assert_int_equal(result->sums.stream + result->sums.policy, 60 * MIB);
     assert_ok(xseg_sim_finish(stream));
-    notified = explain(allocator, NULL);
-    assert_int_equal(notified->sums.policy, 60 * MIB);
-    env_close(allocator, stream);
+    assert_int_equal(explain(NULL)->sums.policy, 60 * MIB);
 }
 
-TEST(floor_keeps_the_youngest_memory)
+TEST_WITH(floor_keeps_the_youngest_memory, NULL, close_all)
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:50");
-    const xseg_stream stream = env_stream();
+    allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:50");
+    stream = env_stream();
     uint64_t floor = 0;
 
-    pass_second(allocator);
+    pass_second();
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
-    pass_second(allocator);
-    pass_second(allocator);
+    pass_second();
+    pass_second();
     env_free(allocator, env_alloc(allocator, 40 * MIB, stream));
-    pass_second(allocator);
-    /* 100 MiB are reserved, 50 stay: the 40 that were freed last, and a page of the others. */
-    const struct notified *notified = explain(allocator, NULL);
-    assert_int_equal(notified->sums.keep + notified->sums.decay, 100 * MIB);
-    for (size_t i = 0; i < notified->count; i++)
-        if (notified->reason[i].stream == stream) {
-            assert_int_equal(notified->reason[i].kind, XSEG_REASON_KEEP);
-            floor += notified->reason[i].bytes;
+    pass_second();
+    /* The floor of 50 MiB keeps the 40 MiB that were freed last, and a page of the others. */
+    const struct explained *result = explain(NULL);
+    assert_int_equal(result->sums.keep + result->sums.decay, 100 * MIB);
+    for (size_t i = 0; i < result->count; i++)
+        if (result->reason[i].stream == stream) {
+            assert_int_equal(result->reason[i].kind, XSEG_REASON_KEEP);
+            floor += result->reason[i].bytes;
         }
     assert_int_equal(floor, 40 * MIB);
-    assert_true(notified->sums.keep >= 50 * MIB);
-    env_close(allocator, stream);
+    assert_true(result->sums.keep >= 50 * MIB);
 }
 
-/* Within the floor everything stays; above a limit it goes, floor or not. */
-TEST(limits_override_the_floor)
+/* Memory within the floor is kept; memory above a limit is not, also within the floor. */
+TEST_WITH(limits_override_the_floor, NULL, close_all)
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:100");
+    allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:100");
 
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
-    assert_int_equal(explain(allocator, NULL)->sums.keep, 60 * MIB);
+    assert_int_equal(explain(NULL)->sums.keep, 60 * MIB);
     assert_ok(xseg_config_set(allocator, "keep_mb:0,soft_limit_mb:0"));
-    assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
-    /* Without a time only what is above the limit goes. */
+    assert_int_equal(explain(NULL)->sums.decay, 60 * MIB);
+    /* Without decay only memory above the limit is released. */
     assert_ok(xseg_config_set(allocator, "idle_ms:-1,soft_limit_mb:100"));
-    assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
-    assert_ok(xseg_close(allocator));
+    assert_int_equal(explain(NULL)->sums.policy, 60 * MIB);
 }
 
-TEST(the_peak_of_the_window_is_a_floor)
+TEST_WITH(recent_peak_is_a_floor, NULL, close_all)
 {
-    struct xseg_allocator *allocator =
-        env_open_with_clock(NULL, "idle_ms:100000,keep_window_s:1000");
+    allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_window_s:1000");
     void *block = env_alloc(allocator, 60 * MIB, NULL);
 
-    pass_second(allocator);
+    pass_second();
     env_free(allocator, block);
-    pass_second(allocator);
-    assert_int_equal(explain(allocator, NULL)->sums.keep, 60 * MIB);
+    pass_second();
+    assert_int_equal(explain(NULL)->sums.keep, 60 * MIB);
     assert_ok(xseg_config_set(allocator, "keep_window_s:0"));
-    assert_int_equal(explain(allocator, NULL)->sums.decay, 60 * MIB);
-    assert_ok(xseg_close(allocator));
+    assert_int_equal(explain(NULL)->sums.decay, 60 * MIB);
 }
 
-TEST(ages_are_those_of_the_last_free)
+TEST_WITH(age_of_a_page_is_that_of_its_last_free, NULL, close_all)
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "idle_ms:1000000");
+    allocator = env_open_with_clock(NULL, "idle_ms:1000000");
 
-    pass_second(allocator);
+    pass_second();
     void *first = env_alloc(allocator, 20 * MIB, NULL);
     for (int i = 0; i < 5; i++)
-        pass_second(allocator);
+        pass_second();
     void *second = env_alloc(allocator, 3 * MIB, NULL);
     env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
     for (int i = 0; i < 2; i++)
-        pass_second(allocator);
-    const struct notified *notified = explain(allocator, NULL);
-    assert_int_equal(notified->count, 2);
+        pass_second();
+    const struct explained *result = explain(NULL);
+    assert_int_equal(result->count, 2);
     for (size_t i = 0; i < 2; i++) {
-        const bool is_first = notified->reason[i].block == first;
+        const bool is_first = result->reason[i].block == first;
 
-        assert_true(is_first || notified->reason[i].block == second);
-        assert_in_range(notified->reason[i].age_ms, is_first ? 7000 : 2000, is_first ? 7100 : 2100);
+        assert_true(is_first || result->reason[i].block == second);
+        assert_in_range(result->reason[i].age_ms, is_first ? 7000 : 2000, is_first ? 7100 : 2100);
     }
-    env_free(allocator, first, second);
-    assert_ok(xseg_close(allocator));
 }
 
-/* A mixture of everything, classic or not: the sums hold, and a part is a part of the whole. */
-static void check_mixture(const char *config)
+/* Blocks of two streams and a pool, some of them freed or pending: the reasons of scopes add up to those of all. */
+static void expect_sums(const char *config)
 {
-    struct xseg_allocator *allocator = env_open(config);
-    const xseg_stream stream = env_stream();
+    allocator = env_open(config);
+    stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_request request = {sizeof(request), .pool = pool};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[600];
     uint64_t own = 0;
 
-    for (size_t i = 0; i < COUNT_OF(block); i++) {
-        const size_t bytes = (i * 7919 % 97 + 1) * (i % 5 == 0 ? 300 * KIB : 3000);
-
-        request.bytes = bytes;
-        request.stream = i % 3 == 0 ? stream : NULL;
-        if (i % 4 == 0)
-            assert_ok(xseg_alloc_with(allocator, &request, &block[i]));
-        else
-            block[i] = env_alloc(allocator, bytes, request.stream);
-    }
+    for (size_t i = 0; i < COUNT_OF(block); i++)
+        block[i] = env_alloc_in(allocator, i % 4 == 0 ? pool : NULL,
+                                (i * 7919 % 97 + 1) * (i % 5 == 0 ? 300 * KIB : 3000),
+                                i % 3 == 0 ? stream : NULL);
     env_launch(allocator, stream, block[1]);
     for (size_t i = 0; i < COUNT_OF(block); i++) {
         if (i % 11 == 0)
@@ -302,86 +281,74 @@ static void check_mixture(const char *config)
         if (i % 7 != 1)
             env_free(allocator, block[i]);
     }
-    uint64_t all = explain(allocator, NULL)->sums.reserved;
-    assert_int_equal(explain(allocator, NULL)->sums.in_allocated_blocks,
+    uint64_t all = explain(NULL)->sums.reserved;
+    assert_int_equal(explain(NULL)->sums.in_allocated_blocks,
                      env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current);
     where.one_stream = true;
-    own += explain(allocator, &where)->sums.reserved;
+    own += explain(&where)->sums.reserved;
     where.stream = stream;
-    own += explain(allocator, &where)->sums.reserved;
+    own += explain(&where)->sums.reserved;
     assert_int_equal(own, all);
     where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.pool = pool;
-    own = explain(allocator, &where)->sums.reserved;
+    own = explain(&where)->sums.reserved;
     assert_true(own > 0 && own < all);
     where.pool = NULL;
     where.device = 0;
-    assert_int_equal(explain(allocator, &where)->sums.reserved, all);
-    for (size_t i = 1; i < COUNT_OF(block); i += 7)
-        env_free(allocator, block[i]);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream);
+    assert_int_equal(explain(&where)->sums.reserved, all);
+    (void)close_all(NULL);
 }
 
-TEST(everything_adds_up)
+TEST(reasons_add_up_to_the_reserved_bytes)
 {
-    check_mixture("expandable_segments:True");
-    check_mixture("expandable_segments:False");
-    check_mixture("expandable_segments:True,unmap_on_free:True");
-    check_mixture("expandable_segments:True,large_segment_size_mb:12,idle_ms:100000,keep_mb:10");
+    expect_sums("expandable_segments:True");
+    expect_sums("expandable_segments:False");
+    expect_sums("expandable_segments:True,unmap_on_free:True");
+    expect_sums("expandable_segments:True,large_segment_size_mb:12,idle_ms:100000,keep_mb:10");
 }
 
-TEST(a_pin_keeps_idle_memory)
+TEST_WITH(pin_keeps_idle_memory, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *block = env_alloc(allocator, 60 * MIB, NULL);
 
     assert_ok(xseg_pin(allocator, block + 20 * MIB, 20 * MIB));
     env_free(allocator, block);
-    const struct notified *notified = explain(allocator, NULL);
-    assert_int_equal(notified->sums.pinned, 20 * MIB);
-    assert_int_equal(notified->sums.policy, 40 * MIB);
+    const struct explained *result = explain(NULL);
+    assert_int_equal(result->sums.pinned, 20 * MIB);
+    assert_int_equal(result->sums.policy, 40 * MIB);
     assert_ok(xseg_unpin(allocator, block + 20 * MIB, 20 * MIB));
-    assert_int_equal(explain(allocator, NULL)->sums.policy, 60 * MIB);
-    env_close(allocator);
+    assert_int_equal(explain(NULL)->sums.policy, 60 * MIB);
 }
 
-/* A paused pool reserves nothing, so there is nothing to explain; its blocks are still there. */
-TEST(a_paused_pool_has_no_reasons)
+/* A paused pool has allocated blocks and no reserved memory. */
+TEST_WITH(paused_pool_has_no_reasons, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-    struct xseg_explain_result sums = {sizeof(sums)};
-    void *block = NULL;
+    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
-    block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     (void)env_alloc(allocator, 20 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    assert_int_equal(explain(allocator, NULL)->sums.allocated, 20 * MIB);
-    assert_ok(xseg_explain(allocator, &where, NULL, NULL, &sums));
-    assert_int_equal(sums.reserved, 0);
+    assert_int_equal(explain(NULL)->sums.allocated, 20 * MIB);
+    assert_int_equal(explain(&where)->sums.reserved, 0);
     assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_ALLOCATED);
     assert_ok(xseg_pool_resume(pool));
-    assert_int_equal(explain(allocator, NULL)->sums.allocated, 60 * MIB);
-    assert_ok(xseg_pool_release(pool));
-    close_all(allocator);
+    assert_int_equal(explain(NULL)->sums.allocated, 60 * MIB);
 }
 
-TEST(unreserved_memory_has_its_own_reason)
+TEST_WITH(page_cache_is_explained_separately, NULL, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True,page_cache_mb:100");
+    allocator = env_open("expandable_segments:True,page_cache_mb:100");
 
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
-    assert_ok(xseg_trim(allocator, NULL, NULL, NULL));
-    const struct notified *notified = explain(allocator, NULL);
-    assert_int_equal(notified->sums.reserved, 0);
-    assert_int_equal(notified->sums.page_cache + notified->sums.unreleased,
+    (void)env_trim(allocator);
+    const struct explained *result = explain(NULL);
+    assert_int_equal(result->sums.reserved, 0);
+    assert_int_equal(result->sums.page_cache + result->sums.unreleased,
                      env_stats(allocator).physical_bytes);
-    env_close(allocator);
 }
 
-static bool end_at_once(void *context, const struct xseg_reason *reason)
+static bool end_iteration(void *context, const struct xseg_reason *reason)
 {
     (void)reason;
     ++*(unsigned *)context;
@@ -394,29 +361,25 @@ static bool free_block(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-/* The function may call the library, and end it. */
-TEST(functions_are_called_without_a_lock)
+TEST_WITH(visitor_may_call_the_library_and_end_the_iteration, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     unsigned calls = 0;
 
     (void)env_alloc(allocator, 20 * MIB, NULL);
     (void)env_alloc(allocator, 20 * MIB, NULL);
-    assert_ok(xseg_explain(allocator, NULL, end_at_once, &calls, NULL));
+    assert_ok(xseg_explain(allocator, NULL, end_iteration, &calls, NULL));
     assert_int_equal(calls, 1);
     assert_ok(xseg_explain(allocator, NULL, free_block, allocator, NULL));
-    assert_int_equal(explain(allocator, NULL)->sums.policy, 40 * MIB);
-    assert_ok(xseg_close(allocator));
+    assert_int_equal(explain(NULL)->sums.policy, 40 * MIB);
 }
 
-/* --- Walks. --- */
+/* --- Iteration over blocks. --- */
 
 struct seen {
     struct xseg_allocator *allocator;
-    uint64_t live, cached, unmapped, pending, blocks;
-    const char *end; /* of the block before */
+    uint64_t allocated, cached, unmapped, blocks;
+    const char *end; /* of the previous block */
     const void *segment;
-    bool frees;
 };
 
 static bool see_block(void *context, const struct xseg_block_info *block)
@@ -425,21 +388,18 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 
     assert_int_equal(block->struct_size, sizeof(*block));
     /* Blocks tile their segment. */
-    if (block->segment_base == seen->segment)
-        assert_ptr_equal(block->base, seen->end);
-    else
-        assert_ptr_equal(block->base, block->segment_base);
+    assert_ptr_equal(block->base,
+                     block->segment_base == seen->segment ? seen->end : block->segment_base);
     seen->segment = block->segment_base;
     seen->end = (const char *)block->base + block->bytes;
-    seen->live += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
+    seen->allocated += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
     seen->cached += block->state == XSEG_BLOCK_CACHED ? block->bytes : 0;
-    seen->pending += block->state == XSEG_BLOCK_PENDING_FREE ? block->bytes : 0;
     seen->unmapped += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
     seen->blocks += block->state == XSEG_BLOCK_ALLOCATED;
     return true;
 }
 
-static struct seen walk(struct xseg_allocator *allocator, const struct xseg_scope *where)
+static struct seen walk(const struct xseg_scope *where)
 {
     struct seen seen = {.allocator = allocator};
 
@@ -452,46 +412,39 @@ TEST(iteration_visits_every_block)
     static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
     for (size_t c = 0; c < COUNT_OF(configs); c++) {
-        struct xseg_allocator *allocator = env_open(configs[c]);
+        allocator = env_open(configs[c]);
         void *block[2000];
 
         for (size_t i = 0; i < COUNT_OF(block); i++)
             block[i] = env_alloc(allocator, (i % 50 + 1) * (i % 9 == 0 ? 100 * KIB : 700), NULL);
         for (size_t i = 0; i < COUNT_OF(block); i += 3)
             env_free(allocator, block[i]);
-        const struct seen seen = walk(allocator, NULL);
+        const struct seen seen = walk(NULL);
         const struct xseg_statistics stats = env_stats(allocator);
-        assert_int_equal(seen.live, stats.allocated_bytes[0].current);
+        assert_int_equal(seen.allocated, stats.allocated_bytes[0].current);
         assert_int_equal(seen.blocks, stats.allocation[0].current);
-        assert_int_equal(seen.live + seen.cached, stats.reserved_bytes[0].current);
+        assert_int_equal(seen.allocated + seen.cached, stats.reserved_bytes[0].current);
         assert_int_equal(seen.unmapped > 0, c == 0);
-        close_all(allocator);
+        (void)close_all(NULL);
     }
 }
 
-TEST(block_iteration_respects_the_scope)
+TEST_WITH(block_iteration_respects_the_scope, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    void *block[3];
 
-    block[0] = env_alloc(allocator, 2 * MIB, NULL);
-    block[1] = env_alloc(allocator, 4 * MIB, stream);
-    block[2] = env_alloc_in(allocator, pool, 8 * MIB, NULL);
-    assert_int_equal(walk(allocator, NULL).live, 14 * MIB);
+    (void)env_alloc(allocator, 2 * MIB, NULL);
+    (void)env_alloc(allocator, 4 * MIB, stream);
+    (void)env_alloc_in(allocator, pool, 8 * MIB, NULL);
+    assert_int_equal(walk(NULL).allocated, 14 * MIB);
     where.one_stream = true;
     where.stream = stream;
-    assert_int_equal(walk(allocator, &where).live, 4 * MIB);
+    assert_int_equal(walk(&where).allocated, 4 * MIB);
     where.stream = NULL;
-    assert_int_equal(walk(allocator, &where).live, 10 * MIB);
+    assert_int_equal(walk(&where).allocated, 10 * MIB);
     where.pool = pool;
-    assert_int_equal(walk(allocator, &where).live, 8 * MIB);
-    for (size_t i = 0; i < COUNT_OF(block); i++)
-        env_free(allocator, block[i]);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator, stream);
+    assert_int_equal(walk(&where).allocated, 8 * MIB);
 }
 
 static bool free_each(void *context, const struct xseg_block_info *block)
@@ -505,34 +458,30 @@ static bool free_each(void *context, const struct xseg_block_info *block)
     return seen->blocks < 900;
 }
 
-/* Blocks that are freed by the function merge; the walk goes on behind them. */
-TEST(iteration_allows_changes)
+/* The blocks that the visitor frees coalesce; the iteration continues after them. */
+TEST_WITH(iteration_allows_changes, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct seen seen = {.allocator = allocator};
 
     for (int i = 0; i < 1000; i++)
         (void)env_alloc(allocator, 512, NULL);
     assert_ok(xseg_for_each_block(allocator, NULL, free_each, &seen));
     assert_int_equal(seen.blocks, 900); /* free_each() ends the iteration */
-    assert_int_equal(walk(allocator, NULL).blocks, 1000 - 900);
-    close_all(allocator);
+    assert_int_equal(walk(NULL).blocks, 1000 - 900);
 }
 
-TEST(unopened_device_has_no_blocks)
+TEST_WITH(unopened_device_has_no_blocks, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_explain_result sums = {sizeof(sums)};
 
-    assert_int_equal(walk(allocator, NULL).live, 0);
+    assert_int_equal(walk(NULL).allocated, 0);
     assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     assert_int_equal(sums.reserved, 0);
-    env_close(allocator);
 }
 
-TEST(invalid_arguments_have_error_messages)
+TEST_WITH(invalid_arguments_have_error_messages, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open(NULL), *other = NULL;
+    struct xseg_allocator *other = NULL;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct seen seen = {0};
@@ -560,20 +509,20 @@ TEST(invalid_arguments_have_error_messages)
     assert_ok(xseg_close(other));
     assert_string_equal(xseg_reason_message((enum xseg_reason_kind)99), "unknown");
     assert_non_null(strstr(xseg_reason_message(XSEG_REASON_ALLOCATED), "allocated block"));
-    env_close(allocator);
 }
 
-/* --- * Ask about any block.  An article on PyTorch's memory management asks for two functions that
- * PyTorch does not offer: from a tensor to its block, and from the block to the free space adjacent
- * to it.  With them a program can release first what makes the largest stretch of free memory. --- */
+/*
+ * --- Queries of a block by an address.  An article on PyTorch's memory management asks for two functions that PyTorch
+ * does not offer: from a tensor to its block, and from the block to the free space adjacent to it.  With them a program
+ * can release the block that makes the largest free range. ---
+ */
 
-/* The article's drawing: free, used, free; 800 MB do not fit although 1000 MB are free. */
-TEST(the_block_between_two_free_halves)
+/* The article's drawing: free, used, free; 800 MiB do not fit although 1000 MiB are free. */
+TEST_WITH(block_query_reports_the_adjacent_free_bytes, NULL, close_all)
 {
-    void *big = NULL;
+    allocator = env_open_mib(1020, "expandable_segments:False");
+    void *big = env_alloc(allocator, 1020 * MIB, NULL);
 
-    struct xseg_allocator *allocator = env_open_mib(1020, "expandable_segments:False");
-    big = env_alloc(allocator, 1020 * MIB, NULL);
     env_free(allocator, big);
     char *left = env_alloc(allocator, 500 * MIB, NULL);
     char *tensor = env_alloc(allocator, 20 * MIB, NULL);
@@ -581,48 +530,38 @@ TEST(the_block_between_two_free_halves)
     env_free(allocator, left, right);
     assert_int_equal(xseg_alloc(allocator, 0, 800 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY);
 
-    struct xseg_block_info info = env_block(allocator, tensor + 5 * MIB);
+    const struct xseg_block_info info = env_block(allocator, tensor + 5 * MIB);
     assert_ptr_equal(info.base, tensor);
     assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(info.bytes, 20 * MIB);
     assert_int_equal(info.free_before, 500 * MIB);
     assert_int_equal(info.free_after, 500 * MIB);
-    /* Releasing the block makes one free block of this size; then 800 MB fit. */
-    assert_int_equal(info.free_before + info.bytes + info.free_after, 1020 * MIB);
-    env_free(allocator, tensor);
-    big = env_alloc(allocator, 800 * MIB, NULL);
-    env_free(allocator, big);
-    env_close(allocator);
 }
 
-/* The article's use of it: of several candidates, release the one that frees the most. */
-TEST(the_best_block_to_release)
+/* The article's use of it: of several candidates, release the block that makes the largest free range. */
+TEST_WITH(block_query_finds_the_best_block_to_release, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *ptr[8], *best = NULL;
-    size_t most = 0;
+    size_t max = 0;
 
     for (unsigned i = 0; i < 8; i++)
         ptr[i] = env_alloc(allocator, 10 * MIB, NULL);
     env_free(allocator, ptr[1], ptr[4], ptr[6]);
     for (unsigned i = 0; i < 8; i++) {
         const struct xseg_block_info info = env_block(allocator, ptr[i]);
-        const size_t room = info.free_before + info.bytes + info.free_after;
+        const size_t free_bytes = info.free_before + info.bytes + info.free_after;
 
-        if (info.state == XSEG_BLOCK_ALLOCATED && room > most) {
-            most = room;
+        if (info.state == XSEG_BLOCK_ALLOCATED && free_bytes > max) {
+            max = free_bytes;
             best = ptr[i];
         }
     }
     assert_ptr_equal(best, ptr[5]);
-    assert_int_equal(most, 30 * MIB);
-    env_free(allocator, ptr[0], ptr[2], ptr[3], ptr[5], ptr[7]);
-    env_close(allocator);
+    assert_int_equal(max, 30 * MIB);
 }
 
-TEST(small_blocks_from_any_address)
+TEST_WITH(small_block_is_found_by_any_address, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     char *ptr[64];
     struct xseg_block_info info;
 
@@ -643,13 +582,18 @@ TEST(small_blocks_from_any_address)
     assert_int_equal(info.free_before, 7 * 512); /* of 3100 bytes, rounded up to 512 */
     assert_int_equal(info.free_after, 7 * 512);  /* of 3300 bytes */
     assert_int_equal(info.unmapped_before, 0);
-    for (unsigned i = 1; i < 64; i += 2)
-        env_free(allocator, ptr[i]);
-    env_close(allocator);
+}
+
+static void expect_requested(const void *address, enum xseg_block_state state, size_t requested)
+{
+    const struct xseg_block_info info = env_block(allocator, address);
+
+    assert_int_equal(info.state, state);
+    assert_int_equal(info.requested, requested);
 }
 
 /* As in PyTorch: the remainder of a split keeps the size as well. */
-TEST(a_free_block_keeps_the_size_of_its_last_request)
+TEST(free_block_keeps_the_size_of_its_last_request)
 {
     static const struct {
         const char *config;
@@ -664,12 +608,12 @@ TEST(a_free_block_keeps_the_size_of_its_last_request)
     };
 
     for (unsigned i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_allocator *allocator = env_open(cases[i].config);
+        allocator = env_open(cases[i].config);
         char *ptr[3];
 
         for (unsigned k = 0; k < 3; k++)
             ptr[k] = env_alloc(allocator, cases[i].bytes[k], NULL);
-        void *fence = env_alloc(allocator, cases[i].bytes[0], NULL);
+        (void)env_alloc(allocator, cases[i].bytes[0], NULL);
         env_free(allocator, ptr[0]);
         assert_int_equal(env_block(allocator, ptr[0]).requested, cases[i].bytes[0]);
         env_free(allocator, ptr[2]);
@@ -683,43 +627,35 @@ TEST(a_free_block_keeps_the_size_of_its_last_request)
         assert_int_equal(env_block(allocator, ptr[1]).requested, cases[i].bytes[1]);
         env_free(allocator, part);
         assert_int_equal(env_block(allocator, ptr[1]).requested, cases[i].taken);
-        env_free(allocator, fence);
-        env_close(allocator);
+        (void)close_all(NULL);
     }
 }
 
 /* The remainder of an unmapped block has no last request; the mapped pages keep theirs. */
-TEST(a_remainder_of_an_unmapped_block_has_no_request)
+TEST_WITH(remainder_of_an_unmapped_block_has_no_request, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 3 * MIB, NULL);
     char *second = env_alloc(allocator, 50 * MIB + 1, NULL);
     char *third = env_alloc(allocator, 3 * MIB, NULL);
 
     env_free(allocator, second);
     env_empty_cache(allocator);
-    assert_int_equal(env_block(allocator, first + 3 * MIB).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(env_block(allocator, first + 3 * MIB).requested, 0);
-    assert_int_equal(env_block(allocator, third - MIB).requested, 0);
-    assert_int_equal(env_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_UNMAPPED);
-    assert_int_equal(env_block(allocator, first + 25 * MIB).requested, 0);
-    void *again = env_alloc(allocator, 21 * MIB, NULL);
-    assert_ptr_equal(again, second);
-    assert_int_equal(env_block(allocator, first + 25 * MIB).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(env_block(allocator, first + 25 * MIB).requested, 50 * MIB + 1);
-    env_free(allocator, again, first, third);
-    env_close(allocator);
+    expect_requested(first + 3 * MIB, XSEG_BLOCK_CACHED, 0);
+    expect_requested(third - MIB, XSEG_BLOCK_CACHED, 0);
+    expect_requested(first + 25 * MIB, XSEG_BLOCK_UNMAPPED, 0);
+    assert_ptr_equal(env_alloc(allocator, 21 * MIB, NULL), second);
+    expect_requested(first + 25 * MIB, XSEG_BLOCK_CACHED, 50 * MIB + 1);
 }
 
-/* PyTorch's answers: blocks are unmapped by size, so memory that is mapped again has the size of the largest; an empty
- * segment is destroyed, so a new one has none. */
-TEST(memory_that_is_mapped_again_has_the_size_of_what_was_unmapped_last)
+/* As in PyTorch: blocks are unmapped in the order of size, so memory that is mapped again has the size of the largest;
+ * an empty segment is destroyed, so memory of a new segment has none. */
+TEST(remapped_memory_has_the_request_size_of_the_last_unmap)
 {
     static const size_t cases[][3] = {{40, 20, 20}, {20, 20, 40}};
     static const size_t last[] = {40 * MIB - 1, 40 * MIB - 3};
 
     for (unsigned i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_allocator *allocator = env_open("expandable_segments:True");
+        allocator = env_open("expandable_segments:True");
         char *ptr[3];
 
         for (unsigned k = 0; k < 3; k++)
@@ -731,21 +667,18 @@ TEST(memory_that_is_mapped_again_has_the_size_of_what_was_unmapped_last)
         env_empty_cache(allocator);
         char *again = env_alloc(allocator, 10 * MIB, NULL);
         assert_ptr_equal(again, ptr[0]);
-        assert_int_equal(env_block(allocator, again + 10 * MIB).state, XSEG_BLOCK_CACHED);
-        assert_int_equal(env_block(allocator, again + 10 * MIB).requested, last[i]);
+        expect_requested(again + 10 * MIB, XSEG_BLOCK_CACHED, last[i]);
         env_free(allocator, again, fence);
         env_empty_cache(allocator);
         again = env_alloc(allocator, 10 * MIB, NULL);
-        assert_int_equal(env_block(allocator, again + 10 * MIB).requested, 0);
-        env_free(allocator, again);
-        env_close(allocator);
+        expect_requested(again + 10 * MIB, XSEG_BLOCK_CACHED, 0);
+        (void)close_all(NULL);
     }
 }
 
-/* Across 4 GiB and more, where the starts are in several chunks. */
-TEST(large_blocks_from_any_address)
+/* Blocks of more than 4 GiB, whose page map entries are in several chunks. */
+TEST_WITH(large_block_is_found_by_any_address, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 9 * GIB, NULL);
     char *second = env_alloc(allocator, 3 * MIB, NULL);
     char *third = env_alloc(allocator, 20 * GIB, NULL);
@@ -761,27 +694,21 @@ TEST(large_blocks_from_any_address)
     assert_int_equal(env_block(allocator, third).free_before, 9 * GIB + 3 * MIB);
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_UNMAPPED);
-    env_free(allocator, third);
-    env_close(allocator);
 }
 
-TEST(unknown_addresses_are_rejected)
+TEST_WITH(unknown_addresses_are_rejected, open_expandable, close_all)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = env_alloc(allocator, 512, NULL);
     struct xseg_block_info info = {sizeof(info)};
 
-    env_expect_error(xseg_block_query(allocator, &info, &info), XSEG_ERR_NOT_ALLOCATED,
-                     "not in memory");
-    env_expect_error(xseg_block_query(allocator, NULL, &info), XSEG_ERR_NOT_ALLOCATED,
-                     "not in memory");
+    for (unsigned i = 0; i < 2; i++)
+        env_expect_error(xseg_block_query(allocator, i == 0 ? &info : NULL, &info),
+                         XSEG_ERR_NOT_ALLOCATED, "not in memory");
     env_expect_error(xseg_block_query(allocator, ptr, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    /* A caller built against a header with fewer members gets those, and no more. */
+    /* For a caller of an older header only its members are written. */
     info.struct_size = offsetof(struct xseg_block_info, state);
     info.device = 1234;
     assert_ok(xseg_block_query(allocator, ptr, &info));
     assert_ptr_equal(info.base, ptr);
     assert_int_equal(info.device, 1234);
-    env_free(allocator, ptr);
-    env_close(allocator);
 }

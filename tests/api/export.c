@@ -18,39 +18,72 @@
 #include "tests/support/process.h"
 #include "tests/support/trim_due.h"
 
-#define STRIDE (64 * KIB)
+#define STRIDE        (64 * KIB)
+#define NOT_SUPPORTED 801 /* CUDA_ERROR_NOT_SUPPORTED */
+
+/* The allocator of a test, its exportable pool, and its log. */
+static struct xseg_allocator *allocator;
+static struct xseg_pool *pool;
+static struct env_log warnings;
 
 static struct xseg_sim_settings sim_settings(bool real_bytes, uint64_t memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
-                                         .real_bytes = real_bytes};
-
-    return settings;
+    return (struct xseg_sim_settings){sizeof(struct xseg_sim_settings), .memory_bytes = memory,
+                                      .real_bytes = real_bytes};
 }
 
-static struct xseg_allocator *open_on(bool real_bytes, uint64_t memory, const char *config)
+static xseg_status try_pool(struct xseg_pool **out)
+{
+    const struct xseg_pool_options options = {sizeof(options), .exportable = true};
+
+    return xseg_pool_create(allocator, 0, &options, out);
+}
+
+static struct xseg_pool *make_pool(void)
+{
+    struct xseg_pool *made = NULL;
+
+    assert_ok(try_pool(&made));
+    return made;
+}
+
+static void open_pool_on(bool real_bytes, uint64_t memory, const char *config)
 {
     const struct xseg_sim_settings settings = sim_settings(real_bytes, memory);
 
-    return env_open_with_clock(&settings, config);
+    allocator = env_open_with_clock(&settings, config);
+    pool = make_pool();
 }
 
-static xseg_status try_pool(struct xseg_allocator *allocator, struct xseg_pool **pool)
+static int open_pool(void **state)
 {
-    struct xseg_pool_options options = {sizeof(options), .exportable = true};
-
-    return xseg_pool_create(allocator, 0, &options, pool);
+    (void)state;
+    allocator = env_open(NULL);
+    pool = make_pool();
+    return 0;
 }
 
-static struct xseg_pool *make_pool(struct xseg_allocator *allocator)
+static int open_pool_with_contents(void **state)
 {
-    struct xseg_pool *pool = NULL;
-
-    assert_ok(try_pool(allocator, &pool));
-    return pool;
+    (void)state;
+    open_pool_on(true, 1 * GIB, NULL);
+    return 0;
 }
 
-static struct exported_handles export_of(struct xseg_allocator *allocator, void *ptr)
+static int close_allocator(void **state)
+{
+    (void)state;
+    env_close(allocator);
+    return 0;
+}
+
+static int close_pool(void **state)
+{
+    assert_ok(xseg_pool_release(pool));
+    return close_allocator(state);
+}
+
+static struct exported_handles export_of(void *ptr)
 {
     struct exported_handles exported;
 
@@ -59,35 +92,34 @@ static struct exported_handles export_of(struct xseg_allocator *allocator, void 
 }
 
 /* Export, and close the descriptors. */
-static void hold(struct xseg_allocator *allocator, void *ptr)
+static void hold(void *ptr)
 {
     assert_ok(export_and_close_handles(allocator, ptr));
 }
 
-/* Query the pages of a block, which has to be exportable for that; nothing is exported. */
-static xseg_status query(struct xseg_allocator *allocator, void *ptr)
+/* Export by handles of a type, and close the descriptors and the export. */
+static void export_once(void *ptr, enum xseg_handle_type type)
+{
+    struct exported_handles exported;
+
+    assert_ok(export_handles(allocator, ptr, type, &exported));
+    export_handles_close(&exported);
+    assert_ok(xseg_export_close(allocator, ptr));
+}
+
+/* Close the last export of a block, and free the block. */
+static void close_and_free(void *block)
+{
+    assert_ok(xseg_export_close(allocator, block));
+    env_free(allocator, block);
+}
+
+/* Query the pages of a block, which must be exportable; nothing is exported. */
+static xseg_status query(void *ptr)
 {
     size_t count = 0;
 
     return xseg_export_handles(allocator, ptr, XSEG_HANDLE_FD, NULL, 0, &count, NULL);
-}
-
-/* Take the last export back, and close. */
-static void close_with(struct xseg_allocator *allocator, struct xseg_pool *pool, void *block)
-{
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
-}
-
-static struct xseg_trim_result trim(struct xseg_allocator *allocator, struct xseg_pool *pool)
-{
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
-    return done;
 }
 
 /* Real bytes: the test reads and writes device memory as a kernel would. */
@@ -106,7 +138,7 @@ static bool holds(const void *ptr, size_t bytes, unsigned char value)
     return ((const volatile unsigned char *)ptr)[bytes - 1] == value;
 }
 
-/* --- Another process, which follows orders: a letter and a value; it answers y or n. --- */
+/* --- Another process, which executes orders, a letter and a value, and answers y or n. --- */
 
 struct importer {
     struct xseg_allocator *allocator;
@@ -171,7 +203,7 @@ static bool receive_and_import(struct importer *importer, int socket)
     return status == XSEG_OK;
 }
 
-/* Exactly the pages are mapped, and only that is counted. */
+/* Whether no more than the pages is mapped, and counted as imported only. */
 static bool is_counted(const struct importer *importer)
 {
     struct xseg_statistics stats = {sizeof(stats)};
@@ -220,9 +252,7 @@ static void run(int socket, const struct xseg_sim_settings *settings)
 
 static void order_only(const struct process *process, char order, unsigned char value)
 {
-    const char notified[2] = {order, (char)value};
-
-    assert_int_equal(write(process->socket, notified, 2), 2);
+    assert_int_equal(write(process->socket, (const char[]){order, (char)value}, 2), 2);
 }
 
 static bool notify(const struct process *process, char order, unsigned char value)
@@ -231,34 +261,36 @@ static bool notify(const struct process *process, char order, unsigned char valu
     return process_answer(process);
 }
 
-/* NULL where processes cannot share a machine. */
-static struct xseg_allocator *start_process(struct process *process)
+/* Returns false if processes cannot share a simulated device. */
+static bool start_process(struct process *process)
 {
     const struct xseg_sim_settings settings = sim_settings(true, 1 * GIB);
-    struct xseg_allocator *own = NULL;
 
+    *process = (struct process){.pid = 0};
     if (!process_start(process, &settings, run))
-        return NULL;
-    assert_ok(env_try_open(NULL, &own));
-    return own;
+        return false;
+    assert_ok(env_try_open(NULL, &allocator));
+    pool = make_pool();
+    return true;
 }
 
-static void end_process(const struct process *process, struct xseg_allocator *own)
+static void end_process(const struct process *process)
 {
     const struct xseg_sim_settings alone = sim_settings(false, 1 * GIB);
 
     assert_true(notify(process, 'e', 0));
-    process_end(process, own, &alone);
+    assert_ok(xseg_pool_release(pool));
+    process_end(process, allocator, &alone);
 }
 
-/* Export, send, and have the other import; nothing stays open here. */
-static void send_block(const struct process *process, struct xseg_allocator *own, void *block)
+/* Export, send, and have the other process import; no descriptor remains open here. */
+static void send_block(const struct process *process, void *block)
 {
     const unsigned before = env_open_fds();
-    struct exported_handles exported = export_of(own, block);
+    struct exported_handles exported = export_of(block);
 
     order_only(process, 'i', 0);
-    send_parcel(process->socket, &exported, env_block(own, block).bytes);
+    send_parcel(process->socket, &exported, env_block(allocator, block).bytes);
     export_handles_close(&exported);
     assert_true(process_answer(process));
     assert_int_equal(env_open_fds(), before);
@@ -267,101 +299,90 @@ static void send_block(const struct process *process, struct xseg_allocator *own
 TEST(importer_reads_the_exporters_data)
 {
     static const size_t sizes[] = {1000, 700 * KIB, 3 * MIB, 20 * MIB, 70 * MIB};
-    struct process process = {0};
-    struct xseg_allocator *own = start_process(&process);
+    struct process process;
 
-    if (own == NULL)
+    if (!start_process(&process))
         return;
-    struct xseg_pool *pool = make_pool(own);
-    /* So that no block starts with its page. */
-    void *first = env_alloc_in(own, pool, 3000, NULL),
-         *large = env_alloc_in(own, pool, 15 * MIB, NULL);
+    /* No exported block begins at its page. */
+    void *first = env_alloc_in(allocator, pool, 3000, NULL);
+    void *large = env_alloc_in(allocator, pool, 15 * MIB, NULL);
 
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
-        unsigned char *block = env_alloc_in(own, pool, sizes[i], NULL);
-        /* The importer sees all of the block, which may be longer than what was asked for. */
-        const size_t bytes = env_block(own, block).bytes;
+        unsigned char *block = env_alloc_in(allocator, pool, sizes[i], NULL);
+        /* The importer maps the whole block, which may be longer than the request. */
+        const size_t bytes = env_block(allocator, block).bytes;
 
         fill(block, bytes, (unsigned char)(10 + i));
-        send_block(&process, own, block);
+        send_block(&process, block);
         assert_true(notify(&process, 'r', (unsigned char)(10 + i)));
         fill(block, bytes, 99);
         assert_true(notify(&process, 'r', 99));
         assert_true(notify(&process, 'w', (unsigned char)(100 + i)));
         assert_true(holds(block, bytes, (unsigned char)(100 + i)));
         assert_true(notify(&process, 'c', 0));
-        assert_ok(xseg_export_close(own, block));
-        env_free(own, block);
+        close_and_free(block);
     }
-    env_free(own, first, large);
-    assert_ok(xseg_pool_release(pool));
-    end_process(&process, own);
+    env_free(allocator, first, large);
+    end_process(&process);
 }
 
-/* The exporter frees, closes and gives its pages back; the importer has them still. */
+/* The exporter frees the block, closes the export and releases the pages; the importer still has them. */
 TEST(importers_outlive_the_exporter)
 {
-    struct process process = {0};
-    struct xseg_allocator *own = start_process(&process);
+    struct process process;
 
-    if (own == NULL)
+    if (!start_process(&process))
         return;
-    struct xseg_pool *pool = make_pool(own);
-    void *block = env_alloc_in(own, pool, 40 * MIB, NULL);
+    void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     fill(block, 40 * MIB, 7);
-    send_block(&process, own, block);
-    env_free(own, block);
-    assert_ok(xseg_export_close(own, block));
-    assert_ok(xseg_pool_release(pool));
-    assert_int_equal(trim(own, NULL).released, 40 * MIB);
-    assert_int_equal(env_reserved(own), 0);
-    /* The device is without that memory until the importer is done. */
+    send_block(&process, block);
+    env_free(allocator, block);
+    assert_ok(xseg_export_close(allocator, block));
+    assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 0);
+    /* The memory of the device is in use until the importer closes. */
     assert_int_equal(xseg_sim_used(0), 40 * MIB);
-    void *other = env_alloc(own, 100 * MIB, NULL);
+    void *other = env_alloc(allocator, 100 * MIB, NULL);
     fill(other, 100 * MIB, 8);
     assert_true(notify(&process, 'r', 7));
     assert_true(notify(&process, 'c', 0));
     assert_int_equal(xseg_sim_used(0), 100 * MIB);
-    env_free(own, other);
-    end_process(&process, own);
+    env_free(allocator, other);
+    end_process(&process);
 }
 
-TEST(killed_importer_releases_its_memory)
+/* The importer exits without closing its import. */
+TEST(importer_that_exits_releases_its_memory)
 {
     const struct xseg_sim_settings alone = sim_settings(false, 1 * GIB);
-    struct process process = {0};
-    struct xseg_allocator *own = start_process(&process);
+    struct process process;
     int result = 0;
 
-    if (own == NULL)
+    if (!start_process(&process))
         return;
-    struct xseg_pool *pool = make_pool(own);
-    void *block = env_alloc_in(own, pool, 20 * MIB, NULL);
-    send_block(&process, own, block);
-    env_free(own, block);
-    assert_ok(xseg_export_close(own, block));
-    assert_int_equal(trim(own, pool).released, 20 * MIB);
+    void *block = env_alloc_in(allocator, pool, 20 * MIB, NULL);
+    send_block(&process, block);
+    env_free(allocator, block);
+    assert_ok(xseg_export_close(allocator, block));
+    assert_int_equal(env_trim_pool(allocator, pool).released, 20 * MIB);
     assert_int_equal(xseg_sim_used(0), 20 * MIB);
     (void)close(process.socket);
     assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
     assert_int_equal(xseg_sim_used(0), 0);
-    assert_ok(xseg_pool_release(pool));
-    env_close(own);
+    (void)close_pool(NULL);
     assert_ok(xseg_sim_reset(&alone));
 }
 
 /* --- One process on both sides. --- */
 
-TEST(the_same_process_can_import)
+TEST_WITH(exporter_can_import_its_own_export, open_pool_with_contents, close_pool)
 {
-    struct xseg_allocator *allocator = open_on(true, 1 * GIB, NULL);
-    struct xseg_pool *pool = make_pool(allocator);
     void *before = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     unsigned char *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
-    struct exported_handles exported = export_of(allocator, block);
+    struct exported_handles exported = export_of(block);
     void *first = NULL, *second = NULL, *again = NULL, *twice = NULL;
 
-    assert_int_equal(exported.count, 3);
+    assert_int_equal(exported.count, 3); /* 53 MiB / 20 MiB */
     for (size_t i = 0; i < exported.count; i++) {
         assert_int_equal(fcntl(exported.handle[i].fd, F_GETFD), FD_CLOEXEC);
         assert_int_equal(exported.handle[i].offset, i * 20 * MIB);
@@ -380,7 +401,7 @@ TEST(the_same_process_can_import)
     assert_ok(xseg_import_close(allocator, first));
     env_expect_error(xseg_import_close(allocator, first), XSEG_ERR_NOT_ALLOCATED, "imported");
     assert_true(holds(twice, 50 * MIB, 5));
-    /* An import is no block. */
+    /* An import is not a block. */
     env_expect_error(xseg_free(allocator, second), XSEG_ERR_NOT_ALLOCATED, "");
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
     env_free(allocator, before, block);
@@ -390,24 +411,21 @@ TEST(the_same_process_can_import)
     env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_import_close");
     assert_ok(xseg_import_close(allocator, second));
     assert_int_equal(env_stats(allocator).imported_bytes, 0);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(exports_and_imports_have_the_documented_cost)
+TEST_WITH(exports_and_imports_have_the_documented_cost, open_pool, close_pool)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     struct xseg_export_token token;
     uint64_t calls = xseg_sim_calls(NULL);
 
-    assert_ok(query(allocator, block));
+    assert_ok(query(block));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    struct exported_handles exported = export_of(allocator, block);
+    struct exported_handles exported = export_of(block);
     assert_int_equal(xseg_sim_calls(NULL) - calls, 3);
     calls = xseg_sim_calls(NULL);
     assert_ok(import_handles(allocator, &exported, NULL, &base));
+    /* Reserve; import, map and release each page; set access. */
     assert_int_equal(xseg_sim_calls(NULL) - calls, 1 + 3 * 3 + 1);
     export_handles_close(&exported);
     assert_ok(xseg_import_close(allocator, base));
@@ -425,36 +443,31 @@ TEST(exports_and_imports_have_the_documented_cost)
     assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(xseg_sim_calls(NULL), calls);
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-/* --- What an export holds. --- */
+/* --- Memory that an export retains. --- */
 
-TEST(a_pool_is_not_paused_while_it_is_exported)
+TEST_WITH(exported_pool_is_not_paused, open_pool_with_contents, close_pool)
 {
-    struct xseg_allocator *allocator = open_on(true, 1 * GIB, NULL);
-    struct xseg_pool *pool = make_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     fill(block, 30 * MIB, 3);
-    hold(allocator, block);
-    hold(allocator, block);
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                     "memory is exported");
-    assert_ok(xseg_export_close(allocator, block));
-    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                     "memory is exported");
-    assert_true(holds(block, 30 * MIB, 3));
-    assert_ok(xseg_export_close(allocator, block));
+    hold(block);
+    hold(block);
+    for (unsigned exports = 2; exports > 0; exports--) {
+        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
+                         "memory is exported");
+        assert_true(holds(block, 30 * MIB, 3));
+        assert_ok(xseg_export_close(allocator, block));
+    }
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
-    env_expect_error(query(allocator, block), XSEG_ERR_PAUSED, "");
+    env_expect_error(query(block), XSEG_ERR_PAUSED, "");
     assert_ok(xseg_pool_resume(pool));
     assert_true(holds(block, 30 * MIB, 3));
-    /* The pages that came can be exported as well. */
-    hold(allocator, block);
-    close_with(allocator, pool, block);
+    /* The pages created by the resume can be exported as well. */
+    hold(block);
+    close_and_free(block);
 }
 
 static bool find_exported(void *context, const struct xseg_reason *reason)
@@ -466,7 +479,8 @@ static bool find_exported(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-static uint64_t explained(struct xseg_allocator *allocator)
+/* Idle exported bytes according to xseg_explain(). */
+static uint64_t explained(void)
 {
     struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t bytes = 0;
@@ -487,78 +501,71 @@ static bool find_mapping(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-TEST(trim_keeps_exported_pages)
+TEST_WITH(trim_keeps_exported_pages, open_pool, close_pool)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
-    void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL),
-         *other = env_alloc_in(allocator, pool, 20 * MIB, NULL);
+    const struct xseg_trim_options by_age = {sizeof(by_age), .idle_ms = 1};
+    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
+    void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     uint64_t mapped = 0;
 
-    hold(allocator, block);
-    env_free(allocator, block, other);
-    struct xseg_trim_result done = trim(allocator, pool);
+    hold(block);
+    env_free(allocator, block, env_alloc_in(allocator, pool, 20 * MIB, NULL));
+    struct xseg_trim_result done = env_trim_pool(allocator, pool);
     assert_int_equal(done.kept_exported, 40 * MIB);
     assert_int_equal(done.kept_pinned, 0);
     assert_int_equal(done.released, 20 * MIB);
     assert_int_equal(done.remaining, 40 * MIB);
-    assert_int_equal(explained(allocator), 40 * MIB);
+    assert_int_equal(explained(), 40 * MIB);
     assert_string_equal(xseg_reason_message(XSEG_REASON_EXPORTED), "idle, but exported");
     assert_ok(xseg_for_each_mapping(allocator, NULL, find_mapping, &mapped));
     assert_int_equal(mapped, 40 * MIB);
-    /* By age as well. */
-    struct xseg_trim_options how = {sizeof(how), .idle_ms = 1};
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-    done = (struct xseg_trim_result){.struct_size = sizeof(struct xseg_trim_result)};
-    assert_ok(xseg_trim(allocator, &where, &how, &done));
+    done = (struct xseg_trim_result){sizeof(done)};
+    assert_ok(xseg_trim(allocator, &scope, &by_age, &done));
     assert_int_equal(done.kept_exported, 40 * MIB);
     /* A user's pin is reported first. */
     assert_ptr_equal(env_alloc_in(allocator, pool, 40 * MIB, NULL), block);
     assert_ok(xseg_pin(allocator, block, 1));
     env_free(allocator, block);
-    done = trim(allocator, pool);
+    done = env_trim_pool(allocator, pool);
     assert_int_equal(done.kept_pinned, 20 * MIB);
     assert_int_equal(done.kept_exported, 20 * MIB);
     assert_ok(xseg_unpin(allocator, block, 1));
     env_expect_error(xseg_unpin(allocator, block, 1), XSEG_ERR_ARGUMENT, "pinned");
-    assert_int_equal(trim(allocator, pool).kept_exported, 40 * MIB);
+    assert_int_equal(env_trim_pool(allocator, pool).kept_exported, 40 * MIB);
     assert_ok(xseg_export_close(allocator, block));
-    assert_int_equal(trim(allocator, pool).released, 40 * MIB);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
+    assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
 }
 
-TEST(decay_keeps_exported_pages)
+/* Decay passes during two seconds. */
+static void decay(void)
 {
-    struct xseg_allocator *allocator = open_on(false, 1 * GIB, "idle_ms:100");
-    struct xseg_pool *pool = make_pool(allocator);
-    void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL),
-         *other = env_alloc_in(allocator, pool, 20 * MIB, NULL);
-
-    hold(allocator, block);
-    env_free(allocator, block, other);
-    assert_ok(xseg_pool_release(pool));
     for (unsigned i = 0; i < 20; i++) {
         xseg_sim_advance(UINT64_C(100000000));
         assert_ok(trim_due(allocator, 1000000));
     }
+}
+
+TEST_WITH(decay_keeps_exported_pages, NULL, close_allocator)
+{
+    open_pool_on(false, 1 * GIB, "idle_ms:100");
+    void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+
+    hold(block);
+    env_free(allocator, block, env_alloc_in(allocator, pool, 20 * MIB, NULL));
+    assert_ok(xseg_pool_release(pool));
+    decay();
     assert_int_equal(env_reserved(allocator), 40 * MIB);
     assert_ok(xseg_export_close(allocator, block));
-    for (unsigned i = 0; i < 20; i++) {
-        xseg_sim_advance(UINT64_C(100000000));
-        assert_ok(trim_due(allocator, 1000000));
-    }
+    decay();
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator);
 }
 
-TEST(fallback_chain_keeps_exported_pages)
+TEST_WITH(fallback_chain_keeps_exported_pages, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
-    struct xseg_pool *pool = make_pool(allocator);
+    open_pool_on(false, 200 * MIB, NULL);
     void *block = env_alloc_in(allocator, pool, 120 * MIB, NULL), *big = NULL;
 
-    hold(allocator, block);
+    hold(block);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     env_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY,
@@ -566,112 +573,98 @@ TEST(fallback_chain_keeps_exported_pages)
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, env_alloc(allocator, 150 * MIB, NULL));
-    env_close(allocator);
 }
 
-/* Pages that nobody was shown move between exportable pools; those of others go through the driver. */
-TEST(pages_are_stolen_from_their_own_kind)
+/* Exportable pages that have not been exported are remapped to exportable pools; pages for other pools are created. */
+TEST_WITH(pages_are_remapped_to_pools_of_their_kind, NULL, close_pool)
 {
-    struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
-    struct xseg_pool *first = make_pool(allocator);
-    void *block = env_alloc_in(allocator, first, 160 * MIB, NULL);
-
-    env_free(allocator, block);
-    assert_ok(xseg_pool_release(first));
-    struct xseg_pool *second = make_pool(allocator);
+    open_pool_on(false, 200 * MIB, NULL);
+    env_free(allocator, env_alloc_in(allocator, pool, 160 * MIB, NULL));
+    assert_ok(xseg_pool_release(pool));
+    pool = make_pool();
     uint64_t created = xseg_sim_calls("cuMemCreate");
-    block = env_alloc_in(allocator, second, 100 * MIB, NULL);
-    assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2); /* the rest is remapped */
-    hold(allocator, block);
-    assert_ok(xseg_export_close(allocator, block));
+    void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2); /* 40 MiB were free */
+    export_once(block, XSEG_HANDLE_FD);
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(second));
-    /* A plain request is served by pages of its own kind. */
+    assert_ok(xseg_pool_release(pool));
     created = xseg_sim_calls("cuMemCreate");
     block = env_alloc(allocator, 180 * MIB, NULL);
-    assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 9);
-    assert_int_equal(env_reserved(allocator), 200 * MIB); /* no more was taken than was missing */
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 9); /* 180 MiB / 20 MiB */
+    assert_int_equal(env_reserved(allocator), 200 * MIB); /* no more was released than needed */
     env_free(allocator, block);
-    /* And an exportable pool of plain pages, none of which could be exported. */
-    first = make_pool(allocator);
-    block = env_alloc_in(allocator, first, 180 * MIB, NULL);
-    hold(allocator, block);
-    assert_ok(xseg_export_close(allocator, block));
+    /* An exportable pool gets none of the plain pages, which could not be exported. */
+    pool = make_pool();
+    block = env_alloc_in(allocator, pool, 180 * MIB, NULL);
+    export_once(block, XSEG_HANDLE_FD);
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(first));
-    env_close(allocator);
 }
 
-/* An importer of a page sees it until it unmaps the page: another pool's contents must not be on it. */
-TEST(exported_pages_are_not_reused_by_other_pools)
+/* The importer of a page has it mapped until the import is closed, so no other pool may use the page. */
+TEST_WITH(exported_pages_are_not_reused_by_other_pools, NULL, close_pool)
 {
-    struct xseg_allocator *allocator = open_on(true, 200 * MIB, "page_cache_mb:200");
-    struct xseg_pool *first = make_pool(allocator), *second = make_pool(allocator);
+    open_pool_on(true, 200 * MIB, "page_cache_mb:200");
+    struct xseg_pool *first = make_pool();
     void *block = env_alloc_in(allocator, first, 120 * MIB, NULL), *seen = NULL, *other = NULL;
-    struct exported_handles exported = export_of(allocator, block);
+    struct exported_handles exported = export_of(block);
 
     assert_ok(import_handles(allocator, &exported, NULL, &seen));
     export_handles_close(&exported);
     fill(seen, 120 * MIB, 9);
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    close_and_free(block);
     assert_ok(xseg_pool_release(first));
-    /* Pages are taken from the first pool, but the importer has them, so the device has not. */
-    env_expect_error(env_try_alloc_in(allocator, second, 100 * MIB, &other), XSEG_ERR_NO_MEMORY,
-                     "");
+    /* Pages of the first pool are released, but the importer retains their memory. */
+    env_expect_error(env_try_alloc_in(allocator, pool, 100 * MIB, &other), XSEG_ERR_NO_MEMORY, "");
     assert_true(env_reserved(allocator) < 120 * MIB);
-    assert_ok(env_try_alloc_in(allocator, second, 60 * MIB, &other));
+    other = env_alloc_in(allocator, pool, 60 * MIB, NULL);
     fill(other, 60 * MIB, 200);
     assert_true(holds(seen, 120 * MIB, 9));
     assert_ok(xseg_import_close(allocator, seen));
     env_free(allocator, other);
-    env_free(allocator, env_alloc_in(allocator, second, 150 * MIB, NULL));
-    assert_ok(xseg_pool_release(second));
-    env_close(allocator);
+    env_free(allocator, env_alloc_in(allocator, pool, 150 * MIB, NULL));
 }
 
-/* --- As any other pool. --- */
+/* --- Comparison with other pools. --- */
 
 static struct xseg_statistics play(bool exportable)
 {
-    struct xseg_allocator *allocator = open_on(false, 400 * MIB, "page_cache_mb:100");
-    struct xseg_pool_options options = {sizeof(options), .exportable = exportable};
+    const struct xseg_sim_settings settings = sim_settings(false, 400 * MIB);
+    const struct xseg_pool_options options = {sizeof(options), .exportable = exportable};
     void *ptr[40] = {NULL};
     uint64_t random = 12345;
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+
+    allocator = env_open_with_clock(&settings, "page_cache_mb:100");
+    pool = env_pool_with(allocator, &options);
 
     for (unsigned i = 0; i < 2000; i++) {
         random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
         const unsigned at = (unsigned)(random >> 33) % 40;
         const size_t bytes = (size_t)1 << (6 + (random >> 40) % 20);
 
-        if (ptr[at] != NULL)
-            env_free(allocator, ptr[at]);
+        env_free(allocator, ptr[at]);
         ptr[at] = NULL;
         if (env_try_alloc_in(allocator, pool, bytes, &ptr[at]) != XSEG_OK)
             ptr[at] = NULL;
         if (i % 100 == 99)
-            (void)trim(allocator, pool);
+            (void)env_trim_pool(allocator, pool);
     }
     const struct xseg_statistics stats = env_stats(allocator);
-    for (unsigned i = 0; i < 40; i++)
-        env_free(allocator, ptr[i]);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
+    env_free_all(allocator, ptr, sizeof(ptr));
+    (void)close_pool(NULL);
     return stats;
 }
 
-TEST(statistics_are_those_of_any_pool)
+TEST(exportable_pool_has_the_statistics_of_any_pool)
 {
     struct xseg_statistics plain = play(false), exportable = play(true);
 
-    /* Pages of the host that are touched: they depend on where in a page the records begin. */
+    /* Touched pages of the host depend on the offset of the records in a page. */
     plain.host_bytes = exportable.host_bytes = 0;
     assert_memory_equal(&plain, &exportable, sizeof(plain));
     assert_true(plain.num_device_alloc > 10 && plain.num_device_free > 10);
 }
 
-/* --- What is refused. --- */
+/* --- Rejected calls. --- */
 
 TEST(missing_handle_support_is_probed_once)
 {
@@ -679,56 +672,51 @@ TEST(missing_handle_support_is_probed_once)
         const char *call;
         int error;
     } failures[] = {
-        {"cuMemCreate", 801},
+        {"cuMemCreate", NOT_SUPPORTED},
         {"cuMemCreate", 800},
-        {"cuMemExportToShareableHandle", 801},
+        {"cuMemExportToShareableHandle", NOT_SUPPORTED},
     };
-    struct xseg_pool *pool = NULL;
+    struct xseg_pool *none = NULL;
 
     for (unsigned i = 0; i < COUNT_OF(failures); i++) {
-        struct xseg_allocator *allocator = env_open(NULL);
-        struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
+        allocator = env_open(NULL);
         env_free(allocator, env_alloc(allocator, 1000, NULL));
-        fault.call = failures[i].call;
-        fault.error = failures[i].error;
-        fault.every = 1;
-        assert_ok(xseg_sim_fault_set(0, &fault));
-        env_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, failures[i].call);
+        env_fail_every(failures[i].call, failures[i].error);
+        env_expect_error(try_pool(&none), XSEG_ERR_UNSUPPORTED, failures[i].call);
         assert_ok(xseg_sim_fault_set(0, NULL));
         const uint64_t calls = xseg_sim_calls(NULL);
-        env_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, failures[i].call);
+        env_expect_error(try_pool(&none), XSEG_ERR_UNSUPPORTED, failures[i].call);
         assert_int_equal(xseg_sim_calls(NULL), calls);
-        assert_null(pool);
-        /* Any other pool is not concerned. */
+        assert_null(none);
+        /* Other pools can be created. */
         assert_ok(xseg_pool_release(env_pool(allocator)));
         env_close(allocator);
     }
 }
 
-TEST(failed_probe_logs_nothing)
+/* A full device, and a driver error that may be temporary. */
+TEST_WITH(failed_probe_runs_again_for_the_next_pool, NULL, close_pool)
 {
-    struct xseg_allocator *allocator = open_on(false, 200 * MIB, NULL);
-    struct xseg_pool *pool = NULL, *other = NULL;
-    void *all = env_alloc(allocator, 200 * MIB, NULL), *block = NULL;
+    const struct xseg_sim_settings settings = sim_settings(false, 200 * MIB);
+    struct xseg_pool *other = NULL;
+    void *block = NULL;
 
-    /* While the device is full nothing can be tried. */
-    pool = make_pool(allocator);
+    allocator = env_open_on(&settings, NULL);
+    void *all = env_alloc(allocator, 200 * MIB, NULL);
+    pool = make_pool();
     env_expect_error(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY, "");
     env_free(allocator, all);
     env_empty_cache(allocator);
     assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 999));
-    env_expect_error(try_pool(allocator, &other), XSEG_ERR_DRIVER, "cuMemExport");
-    assert_ok(xseg_pool_release(make_pool(allocator)));
+    env_expect_error(try_pool(&other), XSEG_ERR_DRIVER, "cuMemExport");
+    assert_ok(xseg_pool_release(make_pool()));
     const uint64_t calls = xseg_sim_calls(NULL);
-    assert_ok(xseg_pool_release(make_pool(allocator)));
+    assert_ok(xseg_pool_release(make_pool()));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    /* A driver that refuses later is asked again; api/vmm_fallback has one that always fails. */
-    assert_ok(xseg_sim_fail("cuMemCreate", 1, 801));
+    /* A later failure is retried; api/vmm_fallback has a driver that always fails. */
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, NOT_SUPPORTED));
     env_free(allocator, env_alloc_in(allocator, pool, 1000, NULL));
     assert_true(xseg_sim_failed());
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 static void *own_memory(void *context, size_t bytes, int device, xseg_stream stream)
@@ -746,41 +734,33 @@ static void no_memory(void *context, void *ptr, size_t bytes, int device, xseg_s
     (void)ptr;
 }
 
-TEST(options_are_checked)
+TEST_WITH(invalid_options_are_rejected, NULL, close_allocator)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct xseg_pool *pool = NULL;
+    const struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
+    const struct xseg_pool_options own = {
+        sizeof(own), .memory = {.alloc = own_memory, .free = no_memory}, .exportable = true};
+    /* A caller whose header ends before the member. */
+    const struct xseg_pool_options older = {offsetof(struct xseg_pool_options, exportable),
+                                            .exportable = true};
 
-    options.memory.alloc = own_memory;
-    options.memory.free = no_memory;
-    env_expect_error(xseg_pool_create(allocator, 0, &options, &pool), XSEG_ERR_ARGUMENT,
-                     "exportable");
-    /* A caller that was built before there was such a thing. */
-    options = (struct xseg_pool_options){.struct_size = sizeof(struct xseg_pool_options)};
-    options.struct_size = offsetof(struct xseg_pool_options, exportable);
-    options.exportable = true;
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+    allocator = env_open(NULL);
+    env_expect_error(xseg_pool_create(allocator, 0, &own, &pool), XSEG_ERR_ARGUMENT, "exportable");
+    pool = env_pool_with(allocator, &older);
     void *block = env_alloc_in(allocator, pool, 1000, NULL);
-    env_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "exportable pool");
+    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "exportable pool");
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     env_close(allocator);
-    settings.without_vmm = true;
     allocator = env_open_on(&settings, NULL);
-    env_expect_error(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED, "virtual memory");
-    env_close(allocator);
+    env_expect_error(try_pool(&pool), XSEG_ERR_UNSUPPORTED, "virtual memory");
 }
 
-TEST(only_allocated_exportable_blocks_are_exported)
+TEST_WITH(only_allocated_exportable_blocks_are_exported, open_pool, close_pool)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
     struct xseg_page_handle handle[2];
     struct xseg_export_token token;
-    char *block = env_alloc_in(allocator, pool, 30 * MIB, NULL),
-         *plain = env_alloc(allocator, 1000, NULL);
+    char *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    char *plain = env_alloc(allocator, 1000, NULL);
     const unsigned files = env_open_fds();
     size_t count = 0;
 
@@ -800,30 +780,25 @@ TEST(only_allocated_exportable_blocks_are_exported)
                      XSEG_ERR_ARGUMENT, "1 handles; the block has 2 pages");
     assert_int_equal(count, 2);
     env_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
-    env_expect_error(query(allocator, &token), XSEG_ERR_NOT_ALLOCATED,
-                     "not in memory of this allocator");
-    env_expect_error(query(allocator, block + 512), XSEG_ERR_NOT_ALLOCATED,
+    env_expect_error(query(&token), XSEG_ERR_NOT_ALLOCATED, "not in memory of this allocator");
+    env_expect_error(query(block + 512), XSEG_ERR_NOT_ALLOCATED,
                      "not the start of an allocated block");
     env_expect_error(xseg_export(allocator, block + 512, &token, NULL), XSEG_ERR_NOT_ALLOCATED,
                      "not the start of an allocated block");
-    env_expect_error(query(allocator, plain), XSEG_ERR_UNSUPPORTED, "exportable pool");
+    env_expect_error(query(plain), XSEG_ERR_UNSUPPORTED, "exportable pool");
     env_free(allocator, block);
-    env_expect_error(query(allocator, block), XSEG_ERR_NOT_ALLOCATED,
-                     "not the start of an allocated block");
+    env_expect_error(query(block), XSEG_ERR_NOT_ALLOCATED, "not the start of an allocated block");
     env_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
     env_expect_error(xseg_export_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
     assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
     block = env_alloc_in(allocator, pool, 90 * MIB, NULL);
-    env_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "classic");
+    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "classic");
     env_free(allocator, block, plain);
     assert_int_equal(env_open_fds(), files);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* Import with one handle replaced. */
-static void expect_rejected(struct xseg_allocator *allocator,
-                            const struct exported_handles *exported, size_t at,
+static void expect_rejected(const struct exported_handles *exported, size_t at,
                             struct xseg_page_handle wrong, xseg_status status, const char *word)
 {
     struct xseg_page_handle handle[3];
@@ -837,20 +812,18 @@ static void expect_rejected(struct xseg_allocator *allocator,
     assert_null(base);
 }
 
-#define REFUSED(at, member, value, status, word)                            \
-    do {                                                                    \
-        struct xseg_page_handle changed = exported.handle[at];              \
-        changed.member = (value);                                           \
-        expect_rejected(allocator, &exported, (at), changed, status, word); \
+#define REFUSED(at, member, value, status, word)                 \
+    do {                                                         \
+        struct xseg_page_handle changed = exported.handle[at];   \
+        changed.member = (value);                                \
+        expect_rejected(&exported, (at), changed, status, word); \
     } while (0)
 
-TEST(invalid_handles_are_rejected)
+TEST_WITH(invalid_handles_are_rejected, open_pool, close_pool)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     const struct xseg_statistics before = env_stats(allocator);
-    struct exported_handles exported = export_of(allocator, ptr);
+    struct exported_handles exported = export_of(ptr);
     const unsigned files = env_open_fds();
     int pipes[2];
 
@@ -864,7 +837,7 @@ TEST(invalid_handles_are_rejected)
     REFUSED(2, size, UINT64_MAX, XSEG_ERR_ARGUMENT, "page 2");
     REFUSED(2, size, (uint64_t)1 << 48, XSEG_ERR_ARGUMENT, "page 2");
     REFUSED(1, fd, 987, XSEG_ERR_ARGUMENT, "descriptor of page 1 is not open, 987");
-    /* Sizes that the driver does not map, as the memory has less; and a descriptor of something else. */
+    /* A size above that of the memory; and a descriptor of a pipe. */
     REFUSED(2, size, 22 * MIB, XSEG_ERR_DRIVER, "cuMemMap");
     REFUSED(2, fd, pipes[0], XSEG_ERR_DRIVER, "cuMemImportFromShareableHandle");
     env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 0, &base),
@@ -891,35 +864,27 @@ TEST(invalid_handles_are_rejected)
     struct xseg_statistics after = env_stats(allocator);
     after.host_bytes = before.host_bytes; /* the export's record */
     assert_memory_equal(&before, &after, sizeof(before));
-    close_with(allocator, pool, ptr);
+    close_and_free(ptr);
 }
 
-/* A device may be unable to map what another process exports. */
-TEST(a_device_without_mappings_imports_nothing)
+TEST_WITH(import_without_virtual_memory_management_is_rejected, open_pool, close_allocator)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
+    const struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
-    struct exported_handles exported = export_of(allocator, block);
+    struct exported_handles exported = export_of(block);
 
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    close_and_free(block);
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_close(allocator));
-    settings.without_vmm = true;
     allocator = env_open_on(&settings, NULL);
     env_expect_error(import_handles(allocator, &exported, NULL, &base), XSEG_ERR_UNSUPPORTED,
                      "virtual memory");
     export_handles_close(&exported);
-    env_close(allocator);
 }
 
-/* The driver fails half-way: the descriptors that it made are closed again. */
-TEST(an_export_is_whole_or_nothing)
+/* The driver fails at any page: the descriptors of the previous pages are closed. */
+TEST_WITH(failed_export_is_rolled_back, open_pool, close_pool)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 200 * MIB, NULL);
     struct exported_handles exported;
     const unsigned files = env_open_fds();
@@ -929,24 +894,21 @@ TEST(an_export_is_whole_or_nothing)
         env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &exported),
                          XSEG_ERR_DRIVER, "ulimit -n");
         assert_int_equal(env_open_fds(), files);
-        assert_int_equal(explained(allocator), 0);
+        assert_int_equal(explained(), 0);
     }
     env_free(allocator, block);
-    assert_int_equal(trim(allocator, pool).released, 200 * MIB);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
+    assert_int_equal(env_trim_pool(allocator, pool).released, 200 * MIB);
 }
 
-TEST(capture_unmaps_nothing)
+TEST_WITH(capture_unmaps_nothing, open_pool, close_pool)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator), *graph = env_pool(allocator);
+    struct xseg_pool *graph = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL), *base[2] = {NULL};
     xseg_stream stream = env_stream();
     struct xseg_export_token token;
 
     env_capture_begin(graph, stream);
-    struct exported_handles exported = export_of(allocator, block);
+    struct exported_handles exported = export_of(block);
     assert_ok(import_handles(allocator, &exported, NULL, &base[0]));
     export_handles_close(&exported);
     assert_ok(xseg_export(allocator, block, &token, NULL));
@@ -958,44 +920,38 @@ TEST(capture_unmaps_nothing)
     assert_ok(xseg_import_close(allocator, base[0]));
     assert_ok(xseg_import_close(allocator, base[1]));
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_pool_release(graph));
     env_stream_destroy(stream);
-    env_close(allocator);
 }
 
-/* After an error that does not pass, only the host side works; nothing is left behind of it. */
-TEST(lost_device_releases_its_exports)
+/* An import and two exports are open at the close. */
+TEST_WITH(lost_device_releases_its_exports, open_pool, NULL)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL), *base = NULL, *more = NULL;
-    struct exported_handles exported = export_of(allocator, block), other;
+    struct exported_handles exported = export_of(block), other;
     struct xseg_export_token token;
 
     assert_ok(xseg_export(allocator, block, &token, NULL));
     assert_ok(import_handles(allocator, &exported, NULL, &base));
     assert_ok(import_handles(allocator, &exported, NULL, &more));
     assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 700));
-    env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &other), XSEG_ERR_DEVICE_LOST,
-                     "cuMemExport");
-    env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &other), XSEG_ERR_DEVICE_LOST,
-                     "lost");
+    for (unsigned i = 0; i < 2; i++)
+        env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &other),
+                         XSEG_ERR_DEVICE_LOST, i == 0 ? "cuMemExport" : "lost");
     env_expect_error(import_handles(allocator, &exported, NULL, &base), XSEG_ERR_DEVICE_LOST,
                      "lost");
     env_expect_error(xseg_import(allocator, 0, &token, &base), XSEG_ERR_DRIVER, "exporter failed");
     export_handles_close(&exported);
     assert_ok(xseg_import_close(allocator, base));
     env_free(allocator, block);
-    /* An import and the exports are open still. */
     assert_ok(xseg_close(allocator));
 }
 
-/* On the simulator, too: memory that may be exported takes descriptors only while it is exported. */
-TEST(exportable_memory_is_not_limited_by_descriptors)
+/* Exportable memory has descriptors only while it is exported. */
+TEST_WITH(exportable_memory_is_not_limited_by_descriptors, NULL, close_pool)
 {
-    struct xseg_range_options options = {sizeof(options)};
-    struct xseg_allocator *allocator = open_on(false, 8 * GIB, NULL);
+    open_pool_on(false, 8 * GIB, NULL);
+    const struct xseg_range_options options = {sizeof(options), .pool = pool};
     const unsigned files = env_open_fds();
     struct xseg_range *range = NULL;
     struct rlimit limit;
@@ -1004,10 +960,9 @@ TEST(exportable_memory_is_not_limited_by_descriptors)
     struct rlimit low = limit;
     low.rlim_cur = files + 32;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    options.pool = make_pool(allocator);
     assert_ok(xseg_range_reserve(allocator, 0, 2 * GIB, &options, &range));
     assert_ok(xseg_range_commit(range, 0, 2 * GIB, NULL));
-    void *block = env_alloc_in(allocator, options.pool, 4 * GIB, NULL);
+    void *block = env_alloc_in(allocator, pool, 4 * GIB, NULL);
     for (unsigned times = 0; times < 2; times++) {
         const unsigned before = env_open_fds();
 
@@ -1015,30 +970,24 @@ TEST(exportable_memory_is_not_limited_by_descriptors)
         assert_int_equal(env_open_fds(), before);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    hold(allocator, block);
-    assert_ok(xseg_export_close(allocator, block));
+    export_once(block, XSEG_HANDLE_FD);
     env_free(allocator, block);
     assert_ok(xseg_range_decommit(range, 0, 2 * GIB, NULL));
     assert_ok(xseg_range_release(range));
-    assert_ok(xseg_pool_release(options.pool));
-    env_close(allocator);
 }
 
-TEST(calls_of_a_forked_child_fail)
+TEST_WITH(calls_of_a_forked_child_fail, open_pool, close_pool)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL), *base = NULL;
-    struct exported_handles exported = export_of(allocator, block);
+    struct exported_handles exported = export_of(block);
     struct xseg_export_token token = {{0}};
     int result = 0;
-    pid_t child;
 
-    child = fork();
+    const pid_t child = fork();
     if (child == 0) {
         const xseg_status got[] = {
             xseg_export(allocator, block, &token, NULL),
-            query(allocator, block),
+            query(block),
             xseg_export_close(allocator, block),
             xseg_import(allocator, 0, &token, &base),
             xseg_import_close(allocator, block),
@@ -1053,120 +1002,86 @@ TEST(calls_of_a_forked_child_fail)
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
     export_handles_close(&exported);
-    close_with(allocator, pool, block);
+    close_and_free(block);
 }
 
 /* --- The key of the configuration. --- */
 
-TEST(a_configuration_makes_memory_exportable)
+TEST_WITH(configuration_makes_memory_exportable, NULL, close_pool)
 {
-    struct xseg_allocator *allocator = env_open("exportable:True");
-    struct xseg_pool_options own = {sizeof(own)};
-    struct xseg_pool *pool = NULL, *other = NULL, *later = NULL;
-    void *blocks[3];
+    const struct xseg_pool_options own = {sizeof(own),
+                                          .memory = {.alloc = own_memory, .free = no_memory}};
 
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
-    blocks[0] = env_alloc(allocator, 30 * MIB, NULL);
-    blocks[1] = env_alloc(allocator, 1000, NULL);
-    blocks[2] = env_alloc_in(allocator, pool, 3 * MIB, NULL);
+    allocator = env_open("exportable:True");
+    pool = env_pool(allocator);
+    void *blocks[] = {
+        env_alloc(allocator, 30 * MIB, NULL),
+        env_alloc(allocator, 1000, NULL),
+        env_alloc_in(allocator, pool, 3 * MIB, NULL),
+    };
     for (unsigned i = 0; i < COUNT_OF(blocks); i++) {
-        hold(allocator, blocks[i]);
-        assert_ok(xseg_export_close(allocator, blocks[i]));
+        export_once(blocks[i], XSEG_HANDLE_FD);
     }
-    /* Memory of a pool's own functions is as before. */
-    own.memory.alloc = own_memory;
-    own.memory.free = no_memory;
-    assert_ok(xseg_pool_create(allocator, 0, &own, &other));
-    /* Pools that are made from then on follow; what is there does not change. */
+    /* The key does not apply to a pool with separate functions. */
+    struct xseg_pool *other = env_pool_with(allocator, &own);
+    /* A change applies to later pools only. */
     assert_ok(xseg_config_set(allocator, "exportable:False"));
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &later));
+    struct xseg_pool *later = env_pool(allocator);
     void *block = env_alloc_in(allocator, later, 3 * MIB, NULL);
-    env_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "exportable:True");
-    hold(allocator, blocks[0]);
-    assert_ok(xseg_export_close(allocator, blocks[0]));
-    for (unsigned i = 0; i < COUNT_OF(blocks); i++)
-        env_free(allocator, blocks[i]);
+    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "exportable:True");
+    export_once(blocks[0], XSEG_HANDLE_FD);
+    env_free_all(allocator, blocks, sizeof(blocks));
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_pool_release(other));
     assert_ok(xseg_pool_release(later));
-    env_close(allocator);
 }
 
-static void find_line(void *context, enum xseg_log_level level, const char *line)
+TEST_WITH(missing_export_support_is_logged_once, NULL, close_allocator)
 {
-    if (level == XSEG_LOG_WARNING && strstr(line, "exportable has no effect") != NULL)
-        (void)snprintf(context, 512, "%s", line);
-}
-
-TEST(missing_export_support_is_logged_once)
-{
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct xseg_options options = {sizeof(options)};
-    struct xseg_allocator *allocator = NULL;
-    struct xseg_pool *pool = NULL;
-    char line[512] = "";
     const struct xseg_sim_settings settings = sim_settings(false, 1 * GIB);
 
     assert_ok(xseg_sim_reset(&settings));
-    fault.call = "cuMemExportToShareableHandle";
-    fault.every = 1;
-    fault.error = 801; /* not supported */
-    assert_ok(xseg_sim_fault_set(0, &fault));
-    options.driver = env_driver();
-    options.log = find_line;
-    options.log_context = line;
-    assert_ok(xseg_open("exportable:True", &options, &allocator));
+    env_fail_every("cuMemExportToShareableHandle", NOT_SUPPORTED);
+    allocator = env_open_logged("exportable:True", &warnings);
     void *block = env_alloc(allocator, 30 * MIB, NULL);
-    assert_non_null(strstr(line, "CUDA_ERROR_NOT_SUPPORTED"));
-    line[0] = '\0';
-    /* Pools are made, without it; who asks for it himself is refused. */
-    assert_ok(xseg_pool_create(allocator, 0, NULL, &pool));
-    env_expect_error(query(allocator, block), XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
+    env_expect_warnings(&warnings, warnings.lines, "exportable has no effect");
+    env_expect_warnings(&warnings, warnings.lines, "CUDA_ERROR_NOT_SUPPORTED");
+    const unsigned lines = warnings.lines;
+    /* Pools are created and are not exportable, unless their options require it. */
+    pool = env_pool(allocator);
+    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
     assert_ok(xseg_pool_release(pool));
-    assert_int_equal(try_pool(allocator, &pool), XSEG_ERR_UNSUPPORTED);
-    assert_string_equal(line, "");
+    assert_int_equal(try_pool(&pool), XSEG_ERR_UNSUPPORTED);
+    assert_int_equal(warnings.lines, lines);
     assert_int_equal(xseg_sim_fault_count(0), 1);
     env_free(allocator, block);
-    env_close(allocator);
     assert_ok(xseg_sim_fault_set(0, NULL));
 }
 
-/* A probe that fails for another reason fails the call that opens the device; the next call probes
- * again. */
-TEST(a_probe_that_fails_runs_again)
+/* A temporary failure of the probe fails the call that opens the device; the next call probes again. */
+TEST_WITH(failed_probe_runs_again_for_the_next_call, NULL, close_allocator)
 {
-    struct xseg_allocator *allocator = env_open("exportable:True");
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     void *block = NULL;
 
-    fault.call = "cuMemExportToShareableHandle";
-    fault.error = 999;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    allocator = env_open("exportable:True");
+    assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 999));
     env_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &block), XSEG_ERR_DRIVER,
                      "cuMemExportToShareableHandle");
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     block = env_alloc(allocator, 30 * MIB, NULL);
-    hold(allocator, block);
-    assert_ok(xseg_export_close(allocator, block));
+    export_once(block, XSEG_HANDLE_FD);
     env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* --- Fabric handles. --- */
 
-static struct xseg_allocator *open_with_fabric(void)
+TEST_WITH(fabric_handles_are_bytes, NULL, close_pool)
 {
     struct xseg_sim_settings settings = sim_settings(true, 1 * GIB);
 
     settings.fabric = true;
-    return env_open_with_clock(&settings, NULL);
-}
-
-TEST(fabric_handles_are_bytes)
-{
-    struct xseg_allocator *allocator = open_with_fabric();
-    struct xseg_pool *pool = make_pool(allocator);
+    allocator = env_open_on(&settings, NULL);
+    pool = make_pool();
     unsigned char *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     struct exported_handles exported;
     void *seen = NULL, *base = NULL, *again = NULL;
@@ -1181,142 +1096,100 @@ TEST(fabric_handles_are_bytes)
     fill(seen, 50 * MIB, 9);
     assert_true(holds(block, 50 * MIB, 9));
     /* Pages of both types of handle. */
-    hold(allocator, block);
-    assert_ok(xseg_export_close(allocator, block));
+    export_once(block, XSEG_HANDLE_FD);
     assert_ok(xseg_import_close(allocator, base));
-    /* A handle that names nothing, and the wrong type. */
+    /* A handle of no memory, and the wrong type. */
     exported.handle[0].fabric[0] ^= 1;
     assert_int_equal(import_handles(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
     exported.handle[0].fabric[0] ^= 1;
     env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, &again),
                      XSEG_ERR_ARGUMENT, "not open, -1");
-    /* A fabric handle does not keep the memory. */
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
-    assert_int_equal(trim(allocator, pool).released, 60 * MIB);
+    /* A fabric handle does not retain the memory. */
+    close_and_free(block);
+    assert_int_equal(env_trim_pool(allocator, pool).released, 60 * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(import_handles(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
     export_handles_close(&exported);
     assert_null(again);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(missing_fabric_support_is_explained)
+TEST_WITH(missing_fabric_support_is_explained, open_pool, close_pool)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_pool *pool = make_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     struct exported_handles exported;
 
     env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FABRIC, &exported),
                      XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
-    hold(allocator, block);
-    close_with(allocator, pool, block);
+    hold(block);
+    close_and_free(block);
 }
 
-/* --- * The probe of exports is deferred while the device has too little memory for it: no pool counts as
- * exportable before the probe, and the next growth runs the probe. --- */
+/*
+ * --- While the device has too little free memory for the probe of exports, the probe is deferred to the next growth.
+ * No pool counts as exportable before the probe. ---
+ */
 
-#define NOT_SUPPORTED 801
+/* A second allocator, which has allocated all memory of the device. */
+static struct xseg_allocator *holder;
+static void *all;
 
-static struct xseg_sim_settings low_memory_settings(void)
+static void open_full(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB,
-                                         .fabric = true};
+    struct xseg_sim_settings settings = sim_settings(false, 200 * MIB);
 
-    return settings;
+    settings.fabric = true;
+    holder = env_open_on(&settings, NULL);
+    all = env_alloc(holder, 200 * MIB, NULL);
+    allocator = env_open_logged(config, &warnings);
 }
 
-/* Two allocators on one device; the first one has allocated all of its memory. */
-struct full {
-    struct xseg_allocator *holder, *allocator;
-    void *all;
-    char log[512]; /* the last warning of `allocator` */
-};
-
-static void find_probe_line(void *context, enum xseg_log_level level, const char *line)
+static void free_device_memory(void)
 {
-    if (level == XSEG_LOG_WARNING)
-        (void)snprintf(context, 512, "%s", line);
+    env_free(holder, all);
+    env_empty_cache(holder);
 }
 
-static void open_full(struct full *full, const char *config)
+static int close_full(void **state)
 {
-    const struct xseg_sim_settings settings = low_memory_settings();
-    struct xseg_options options = {sizeof(options)};
-
-    *full = (struct full){.holder = env_open_on(&settings, NULL)};
-    full->all = env_alloc(full->holder, 200 * MIB, NULL);
-    options.driver = env_driver();
-    options.log = find_probe_line;
-    options.log_context = full->log;
-    assert_ok(xseg_open(config, &options, &full->allocator));
+    assert_ok(xseg_close(holder));
+    return close_allocator(state);
 }
 
-static void free_device_memory(struct full *full)
-{
-    env_free(full->holder, full->all);
-    env_empty_cache(full->holder);
-}
-
-static void close_full(const struct full *full)
-{
-    assert_ok(xseg_close(full->holder));
-    env_close(full->allocator);
-}
-
-static struct xseg_pool *exportable_pool(struct xseg_allocator *allocator)
-{
-    struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
-
-    return pool;
-}
-
-static void export_and_close(struct xseg_allocator *allocator, void *block,
-                             enum xseg_handle_type type)
+static void expect_export_error(void *block, enum xseg_handle_type type, const char *words)
 {
     struct exported_handles exported;
 
-    assert_ok(export_handles(allocator, block, type, &exported));
-    export_handles_close(&exported);
-    assert_ok(xseg_export_close(allocator, block));
+    env_expect_error(export_handles(allocator, block, type, &exported), XSEG_ERR_UNSUPPORTED,
+                     words);
 }
 
-TEST(the_probe_runs_when_memory_is_free)
+/* The default pool is exportable from its first memory on. */
+TEST_WITH(probe_runs_when_memory_is_free, NULL, close_full)
 {
-    struct full full;
     void *block = NULL;
 
-    open_full(&full, "exportable:True");
-    assert_int_equal(xseg_alloc(full.allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
-    assert_non_null(strstr(full.log, "too little free memory for the driver test"));
-    free_device_memory(&full);
-    /* The default pool is exportable from its first memory on. */
-    block = env_alloc(full.allocator, 1000, NULL);
-    export_and_close(full.allocator, block, XSEG_HANDLE_FD);
-    export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
+    open_full("exportable:True");
+    assert_int_equal(xseg_alloc(allocator, 0, 1000, NULL, &block), XSEG_ERR_NO_MEMORY);
+    env_expect_warnings(&warnings, warnings.lines, "too little free memory for the driver test");
+    free_device_memory();
+    block = env_alloc(allocator, 1000, NULL);
+    export_once(block, XSEG_HANDLE_FD);
+    export_once(block, XSEG_HANDLE_FABRIC);
     const uint64_t exports = xseg_sim_calls("cuMemExportToShareableHandle");
-    void *other = env_alloc(full.allocator, 30 * MIB, NULL);
+    void *other = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemExportToShareableHandle"), exports);
-    env_free(full.allocator, other, block);
-    close_full(&full);
+    env_free(allocator, other, block);
 }
 
 /* If the deferred probe fails, the default pool still gets memory that is not exportable. */
-TEST(a_failed_probe_leaves_the_default_pool_not_exportable)
+TEST_WITH(failed_probe_leaves_the_default_pool_not_exportable, NULL, close_full)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct exported_handles exported;
-    struct xseg_pool *pool = NULL;
-    struct full full;
-    void *block = NULL;
 
-    open_full(&full, "exportable:True");
-    assert_ok(xseg_pool_create(full.allocator, 0, NULL, &pool));
-    free_device_memory(&full);
+    open_full("exportable:True");
+    pool = env_pool(allocator);
+    free_device_memory();
     /* Both pages of the probe: with fabric handles, and without. */
     fault.call = "cuMemCreate";
     fault.error = NOT_SUPPORTED;
@@ -1324,71 +1197,53 @@ TEST(a_failed_probe_leaves_the_default_pool_not_exportable)
         fault.nth = i + 1;
         assert_ok(xseg_sim_fault_set(i, &fault));
     }
-    block = env_alloc(full.allocator, 1000, NULL);
+    void *block = env_alloc(allocator, 1000, NULL);
     assert_int_equal(xseg_sim_fault_count(1), 1);
-    assert_non_null(strstr(full.log, "exportable has no effect, "));
-    assert_non_null(strstr(full.log, "CUDA_ERROR_NOT_SUPPORTED"));
-    env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FD, &exported),
-                     XSEG_ERR_UNSUPPORTED, "cannot be exported");
-    env_free(full.allocator, block);
-    block = env_alloc_in(full.allocator, pool, 1000, NULL);
-    env_free(full.allocator, block);
+    env_expect_warnings(&warnings, warnings.lines, "exportable has no effect, ");
+    env_expect_warnings(&warnings, warnings.lines, "CUDA_ERROR_NOT_SUPPORTED");
+    expect_export_error(block, XSEG_HANDLE_FD, "cannot be exported");
+    env_free(allocator, block, env_alloc_in(allocator, pool, 1000, NULL));
     assert_ok(xseg_pool_release(pool));
-    close_full(&full);
 }
 
-/* A pool that is exportable by its options is created under memory pressure, and gets fabric
- * handles later. */
-TEST(a_deferred_probe_finds_fabric_handles)
+/* A pool that is exportable by its options is created under memory pressure, and gets fabric handles later. */
+TEST_WITH(deferred_probe_finds_fabric_handles, NULL, close_full)
 {
-    struct exported_handles exported;
-    struct xseg_scope scope = XSEG_SCOPE_ALL;
-    struct full full;
-
-    open_full(&full, NULL);
-    struct xseg_pool *pool = exportable_pool(full.allocator);
-    free_device_memory(&full);
-    void *block = env_alloc_in(full.allocator, pool, 1000, NULL);
-    export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
-    env_free(full.allocator, block);
+    open_full(NULL);
+    pool = make_pool();
+    free_device_memory();
+    void *block = env_alloc_in(allocator, pool, 1000, NULL);
+    export_once(block, XSEG_HANDLE_FABRIC);
+    env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    close_full(&full);
+    (void)close_full(NULL);
 
     /* The pages were created before the probe could run: they have no fabric handles. */
-    open_full(&full, NULL);
-    pool = exportable_pool(full.allocator);
-    free_device_memory(&full);
+    open_full(NULL);
+    pool = make_pool();
+    free_device_memory();
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 2));
-    block = env_alloc_in(full.allocator, pool, 1000, NULL);
-    env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
-                     XSEG_ERR_UNSUPPORTED, "before the probe of fabric handles");
-    export_and_close(full.allocator, block, XSEG_HANDLE_FD);
-    env_free(full.allocator, block);
-    scope.pool = pool;
-    assert_ok(xseg_trim(full.allocator, &scope, NULL, NULL));
-    block = env_alloc_in(full.allocator, pool, 1000, NULL);
-    export_and_close(full.allocator, block, XSEG_HANDLE_FABRIC);
-    env_free(full.allocator, block);
+    block = env_alloc_in(allocator, pool, 1000, NULL);
+    expect_export_error(block, XSEG_HANDLE_FABRIC, "before the probe of fabric handles");
+    export_once(block, XSEG_HANDLE_FD);
+    env_free(allocator, block);
+    (void)env_trim_pool(allocator, pool);
+    block = env_alloc_in(allocator, pool, 1000, NULL);
+    export_once(block, XSEG_HANDLE_FABRIC);
+    env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    close_full(&full);
 }
 
-/* If memory is too low for the probe at the export itself, the error message contains that. */
-TEST(the_error_reports_a_probe_without_memory)
+TEST_WITH(export_error_reports_a_probe_without_memory, NULL, close_full)
 {
-    struct exported_handles exported;
-    struct full full;
-
-    open_full(&full, NULL);
-    struct xseg_pool *pool = exportable_pool(full.allocator);
-    free_device_memory(&full);
+    open_full(NULL);
+    pool = make_pool();
+    free_device_memory();
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 2));
-    void *block = env_alloc_in(full.allocator, pool, 1000, NULL);
-    full.all = env_alloc(full.holder, 198 * MIB, NULL);
-    env_expect_error(export_handles(full.allocator, block, XSEG_HANDLE_FABRIC, &exported),
-                     XSEG_ERR_UNSUPPORTED, "out of memory for a probe");
-    free_device_memory(&full);
-    env_free(full.allocator, block);
+    void *block = env_alloc_in(allocator, pool, 1000, NULL);
+    all = env_alloc(holder, 198 * MIB, NULL);
+    expect_export_error(block, XSEG_HANDLE_FABRIC, "out of memory for a probe");
+    free_device_memory();
+    env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    close_full(&full);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A block that a pool has lent is the default pool's: what that means for everything else. */
+/* Fallback blocks: blocks of the default pool in memory of a pool with use_on_oom. */
 #include <stdio.h>
 
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 
-/* A device whose memory is all in a fallback pool: the blocks `kept` and `fallback` to be. */
+/* A device whose memory is all in a fallback pool, in two blocks. */
 struct env {
     size_t bytes; /* of each */
     struct xseg_allocator *allocator;
@@ -13,25 +13,23 @@ struct env {
     void *kept, *inside;
 };
 
-/* Sizes of both kinds: 20 MiB has a record, 512 KiB is a cell. */
+/* A large block, and a small one. */
 static const size_t sizes[] = {20 * MIB, 512 * KIB};
 static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
 static struct env open_env(size_t bytes, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
+    const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct env env = {.bytes = bytes};
 
-    settings.memory_bytes = bytes > MIB ? 2 * bytes : 2 * MIB;
-    env.allocator = env_open_on(&settings, config);
-    assert_ok(xseg_pool_create(env.allocator, 0, &options, &env.pool));
+    env.allocator = env_open_mib(bytes > MIB ? 2 * bytes / MIB : 2, config);
+    env.pool = env_pool_with(env.allocator, &options);
     env.kept = env_alloc_in(env.allocator, env.pool, bytes, NULL);
     env.inside = env_alloc_in(env.allocator, env.pool, bytes, NULL);
     return env;
 }
 
-/* The second block is freed, and its memory lent. */
+/* Free the second block, and allocate its memory from the default pool. */
 static void *alloc_fallback(struct env *env)
 {
     env_free(env->allocator, env->inside);
@@ -40,9 +38,18 @@ static void *alloc_fallback(struct env *env)
     return fallback;
 }
 
-static void close_env(struct env *env)
+/* Free a block that `stream` uses. */
+static void free_pending(const struct env *env, void *block, xseg_stream stream)
 {
-    assert_ok(xseg_pool_release(env->pool));
+    assert_ok(xseg_record_stream(env->allocator, block, stream));
+    env_launch(env->allocator, stream, block);
+    env_free(env->allocator, block);
+}
+
+static void close_env(const struct env *env)
+{
+    if (env->pool != NULL)
+        assert_ok(xseg_pool_release(env->pool));
     env_close(env->allocator);
 }
 
@@ -201,20 +208,20 @@ static struct xseg_statistics pool_stats(const struct env *env)
     return stats;
 }
 
-/* A pool has this many blocks, of which none or one is a fallback block. */
-static void expect_stats(const struct env *env, unsigned live, unsigned active)
+/* The pool has this many blocks; a fallback block is not one of them. */
+static void expect_stats(const struct env *env, unsigned count)
 {
     const unsigned group = env->bytes > MIB ? XSEG_STAT_LARGE : XSEG_STAT_SMALL;
     const struct xseg_statistics stats = pool_stats(env);
 
-    assert_int_equal(stats.allocation[group].current, live);
-    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, live * env->bytes);
-    assert_int_equal(stats.requested_bytes[group].current, active * env->bytes);
-    assert_int_equal(stats.active[group].current, active);
-    assert_int_equal(stats.active_bytes[group].current, active * env->bytes);
+    assert_int_equal(stats.allocation[group].current, count);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, count * env->bytes);
+    assert_int_equal(stats.requested_bytes[group].current, count * env->bytes);
+    assert_int_equal(stats.active[group].current, count);
+    assert_int_equal(stats.active_bytes[group].current, count * env->bytes);
     assert_int_equal(stats.reserved_bytes[group].current,
                      env->bytes > MIB ? 2 * env->bytes : 2 * MIB);
-    assert_int_equal(stats.allocation[group].allocated - stats.allocation[group].freed, live);
+    assert_int_equal(stats.allocation[group].allocated - stats.allocation[group].freed, count);
     /* The fallback block never counts as allocated from the pool. */
     assert_int_equal(stats.allocation[group].allocated, 2);
 }
@@ -226,26 +233,24 @@ TEST(fallback_block_counts_as_reserved_in_the_pool_and_allocated_outside)
         const xseg_stream stream = env_stream();
         const struct xseg_statistics before = env_stats(env.allocator);
 
-        expect_stats(&env, 2, 2);
+        expect_stats(&env, 2);
         void *fallback = alloc_fallback(&env);
-        expect_stats(&env, 1, 1);
-        /* A device has all of it. */
+        expect_stats(&env, 1);
+        /* The statistics of the device include all blocks. */
         const struct xseg_statistics stats = env_stats(env.allocator);
         assert_memory_equal(&stats.reserved_bytes, &before.reserved_bytes,
                             sizeof(stats.reserved_bytes));
         assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 2 * env.bytes);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 3);
-        assert_ok(xseg_record_stream(env.allocator, fallback, stream));
-        env_launch(env.allocator, stream, fallback);
-        env_free(env.allocator, fallback);
-        expect_stats(&env, 1, 1);
+        free_pending(&env, fallback, stream);
+        expect_stats(&env, 1);
         assert_int_equal(env_stats(env.allocator).active[XSEG_STAT_ALL].current, 2);
         assert_ok(xseg_sim_finish(stream));
         env_empty_cache(env.allocator);
         assert_int_equal(env_stats(env.allocator).active[XSEG_STAT_ALL].current, 1);
-        expect_stats(&env, 1, 1);
+        expect_stats(&env, 1);
         env_free(env.allocator, env.kept);
-        expect_stats(&env, 0, 0);
+        expect_stats(&env, 0);
         env_stream_destroy(stream);
     }
 }
@@ -282,41 +287,41 @@ TEST(fallback_block_reports_its_pool)
         info = env_block(env.allocator, fallback);
         assert_ptr_equal(info.pool, env.pool);
         assert_null(info.fallback_pool);
-        /* The next one there is the pool's own. */
+        /* The next block at this address belongs to the pool. */
         fallback = env_alloc_in(env.allocator, env.pool, env.bytes, NULL);
         assert_null(env_block(env.allocator, fallback).fallback_pool);
         env_free(env.allocator, fallback, env.kept);
     }
 }
 
-struct notified {
+struct visits {
     const void *fallback;
-    const struct xseg_pool *pool; /* that lent it */
+    const struct xseg_pool *pool; /* whose memory the block is in */
     unsigned blocks, reasons;
 };
 
 static bool see_block(void *context, const struct xseg_block_info *info)
 {
-    struct notified *notified = context;
+    struct visits *visits = context;
 
-    if (info->base == notified->fallback) {
+    if (info->base == visits->fallback) {
         assert_null(info->pool);
-        assert_ptr_equal(info->fallback_pool, notified->pool);
-        notified->blocks++;
+        assert_ptr_equal(info->fallback_pool, visits->pool);
+        visits->blocks++;
     }
     return true;
 }
 
 static bool see_reason(void *context, const struct xseg_reason *reason)
 {
-    struct notified *notified = context;
+    struct visits *visits = context;
 
-    if (reason->block == notified->fallback) {
+    if (reason->block == visits->fallback) {
         assert_null(reason->pool);
-        assert_ptr_equal(reason->fallback_pool, notified->pool);
-        notified->reasons++;
+        assert_ptr_equal(reason->fallback_pool, visits->pool);
+        visits->reasons++;
     } else {
-        assert_ptr_equal(reason->pool, notified->pool);
+        assert_ptr_equal(reason->pool, visits->pool);
         assert_null(reason->fallback_pool);
     }
     return true;
@@ -326,21 +331,20 @@ TEST(explain_includes_fallback_blocks)
 {
     FOR_ALL_SIZES(env)
     {
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        const struct xseg_scope where = {sizeof(where), .device = -1, .pool = env.pool};
         struct xseg_explain_result sums = {sizeof(sums)};
 
         void *fallback = alloc_fallback(&env);
-        struct notified notified = {.fallback = fallback, .pool = env.pool};
-        /* The lent one is the largest of the small ones' page. */
+        struct visits visits = {.fallback = fallback, .pool = env.pool};
+        /* A reason names the largest block of a page of small blocks. */
         if (env.bytes < MIB) {
             env_free(env.allocator, env.kept);
             env.kept = env_alloc_in(env.allocator, env.pool, 512, NULL);
         }
-        where.pool = env.pool;
-        assert_ok(xseg_for_each_block(env.allocator, &where, see_block, &notified));
-        assert_int_equal(notified.blocks, 1);
-        assert_ok(xseg_explain(env.allocator, &where, see_reason, &notified, &sums));
-        assert_int_equal(notified.reasons, 1);
+        assert_ok(xseg_for_each_block(env.allocator, &where, see_block, &visits));
+        assert_int_equal(visits.blocks, 1);
+        assert_ok(xseg_explain(env.allocator, &where, see_reason, &visits, &sums));
+        assert_int_equal(visits.reasons, 1);
         assert_int_equal(sums.reserved, pool_stats(&env).reserved_bytes[0].current);
         env_free(env.allocator, fallback, env.kept);
     }
@@ -359,12 +363,12 @@ TEST(history_records_the_pool_of_a_fallback_block)
     FOR_ALL_SIZES(env)
     {
         const xseg_stream stream = env_stream();
-        struct xseg_observer observer = {sizeof(observer)};
         unsigned count[3][2] = {{0}};
+        const struct xseg_observer observer = {sizeof(observer), .context = count,
+                                               .on_trace = count_by_pool};
+        const unsigned wanted[3][2] = {{2, 0}, {2, 2}, {2, 2}};
         uint64_t id = 0;
 
-        observer.context = count;
-        observer.on_trace = count_by_pool;
         assert_ok(xseg_observer_add(env.allocator, &observer, &id));
         void *fallback = alloc_fallback(&env);
         env_free(env.allocator, fallback);
@@ -373,19 +377,18 @@ TEST(history_records_the_pool_of_a_fallback_block)
         env_free(env.allocator, fallback);
         env_empty_cache(env.allocator);
         env_free(env.allocator, env.kept);
-        const unsigned wanted[3][2] = {{2, 0}, {2, 2}, {2, 2}};
         assert_memory_equal(count, wanted, sizeof(count));
         assert_ok(xseg_observer_remove(env.allocator, id));
         env_stream_destroy(stream);
     }
 }
 
-/* --- Its life. --- */
+/* --- Lifetime. --- */
 
 TEST(fallback_block_outlives_its_pool)
 {
-    for (unsigned i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
-        struct env env = open_env(sizes[i / COUNT_OF(configs)], configs[i % COUNT_OF(configs)]);
+    FOR_ALL_SIZES(env)
+    {
         void *fallback = alloc_fallback(&env);
 
         env_free(env.allocator, env.kept);
@@ -397,8 +400,8 @@ TEST(fallback_block_outlives_its_pool)
         assert_ptr_equal(info.fallback_pool, env.pool);
         env_free(env.allocator, fallback);
         env_empty_cache(env.allocator);
-        assert_int_equal(env_stats(env.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-        env_close(env.allocator);
+        assert_int_equal(env_reserved(env.allocator), 0);
+        env.pool = NULL; /* released */
     }
 }
 
@@ -425,7 +428,6 @@ TEST(captured_pool_is_no_fallback)
     FOR_ALL_SIZES(env)
     {
         const xseg_stream stream = env_stream();
-        struct xseg_request request = {sizeof(request)};
         void *ptr = NULL;
 
         /* An existing fallback block remains. */
@@ -434,8 +436,7 @@ TEST(captured_pool_is_no_fallback)
         env_capture_end(env.pool, stream);
         assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
         env_free(env.allocator, fallback);
-        request.bytes = env.bytes;
-        env_expect_error(xseg_alloc_with(env.allocator, &request, &ptr), XSEG_ERR_NO_MEMORY,
+        env_expect_error(xseg_alloc(env.allocator, 0, env.bytes, NULL, &ptr), XSEG_ERR_NO_MEMORY,
                          "out of memory on device 0");
         env_free(env.allocator, env.kept);
         env_stream_destroy(stream);
@@ -457,11 +458,11 @@ TEST(fallback_block_is_deferred_in_a_capture)
         assert_int_equal(info.state, XSEG_BLOCK_PENDING_FREE);
         assert_null(info.pool);
         assert_ptr_equal(info.fallback_pool, env.pool);
-        expect_stats(&env, 1, 1);
+        expect_stats(&env, 1);
         env_capture_end(graphs, stream);
         env_empty_cache(env.allocator);
         assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_CACHED);
-        expect_stats(&env, 1, 1);
+        expect_stats(&env, 1);
         env_free(env.allocator, env.kept);
         assert_ok(xseg_pool_release(graphs));
         env_stream_destroy(stream, other);
@@ -473,14 +474,12 @@ TEST(debug_features_cover_fallback_blocks)
 {
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         struct env env = open_env(sizes[i], "history:all,debug_fill:True");
-        struct xseg_request request = {sizeof(request)};
+        const struct xseg_request request = {sizeof(request), .bytes = env.bytes, .zeroed = true};
         void *fallback = alloc_fallback(&env);
 
         assert_int_not_equal(env_block(env.allocator, fallback).age_ms, UINT64_MAX);
         env_free(env.allocator, fallback);
         env_expect_error(xseg_free(env.allocator, fallback), XSEG_ERR_NOT_ALLOCATED, "freed");
-        request.bytes = env.bytes;
-        request.zeroed = true;
         assert_ok(xseg_alloc_with(env.allocator, &request, &fallback));
         assert_ptr_equal(env_block(env.allocator, fallback).fallback_pool, env.pool);
         assert_int_equal(env_stats(env.allocator).overwrites, 0);
@@ -492,15 +491,11 @@ TEST(debug_features_cover_fallback_blocks)
 TEST(fallback_block_can_be_pinned)
 {
     struct env env = open_env(sizes[0], configs[0]);
-    struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     void *fallback = alloc_fallback(&env);
 
     assert_ok(xseg_pin(env.allocator, fallback, env.bytes));
     env_free(env.allocator, fallback);
-    where.pool = env.pool;
-    assert_ok(xseg_trim(env.allocator, &where, NULL, &done));
-    assert_int_equal(done.kept_pinned, env.bytes);
+    assert_int_equal(env_trim_pool(env.allocator, env.pool).kept_pinned, env.bytes);
     assert_ok(xseg_unpin(env.allocator, fallback, env.bytes));
     env_free(env.allocator, env.kept);
     close_env(&env);
@@ -508,13 +503,12 @@ TEST(fallback_block_can_be_pinned)
 
 TEST(fallback_block_is_not_exported)
 {
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = NULL;
-
+    const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true,
+                                              .exportable = true};
     struct xseg_allocator *allocator = env_open_mib(40, NULL);
-    options.use_on_oom = options.exportable = true;
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     void *inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+
     env_free(allocator, inside);
     void *fallback = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_equal(fallback, inside);
@@ -529,11 +523,11 @@ TEST(fallback_block_is_not_exported)
     env_close(allocator);
 }
 
-/* Its cached memory is released instead, or stays where a page or a segment is in use. */
+/* The cached memory of the pool is released, unless other blocks use its page or segment. */
 TEST(released_pool_is_no_fallback)
 {
-    for (unsigned i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
-        struct env env = open_env(sizes[i / COUNT_OF(configs)], configs[i % COUNT_OF(configs)]);
+    FOR_ALL_SIZES(env)
+    {
         void *ptr = NULL;
 
         assert_ok(xseg_pool_release(env.pool));
@@ -547,6 +541,6 @@ TEST(released_pool_is_no_fallback)
             env_expect_error(status, XSEG_ERR_NO_MEMORY, "out of memory on device 0");
         }
         env_free(env.allocator, env.kept);
-        env_close(env.allocator);
+        env.pool = NULL; /* released */
     }
 }

@@ -15,121 +15,122 @@
 /* The tables of a program: the example, captured, and captured with a remedy. */
 enum { EAGER, GRAPH, GRAPH_REUSE };
 
-struct table {
+static struct {
     const char *name;
-    unsigned column; /* of each row's texts, the one of this table */
+    unsigned column; /* of this table in each row */
     unsigned rows, wrong;
     struct xseg_allocator *allocator;
     xseg_stream stream; /* torch.cuda.graph()'s own, or torch.cuda.stream(stream) in eager tables */
     xseg_stream side;
-    struct xseg_pool *capturing; /* into which `stream` is being captured; NULL: none */
-};
+    struct xseg_pool *capturing; /* the pool of the active capture of `stream`, or NULL */
+} table;
 
 struct graph {
     struct xseg_pool *pool;
     struct CUgraph_st *graph;
 };
 
-static struct table open_table(const char *name, const char *config, unsigned column)
+static void open_table(const char *name, const char *config, unsigned column)
 {
-    struct table table = {.name = name, .column = column};
-
+    memset(&table, 0, sizeof(table));
+    table.name = name;
+    table.column = column;
     table.allocator = env_open(config);
     table.stream = env_stream();
     table.side = env_stream();
-    return table;
 }
 
-static void close_table(struct table *table)
+static void close_table(void)
 {
-    assert_ok(xseg_stream_retire(table->allocator, 0, table->side));
-    assert_ok(xseg_stream_retire(table->allocator, 0, table->stream));
-    env_stream_destroy(table->side, table->stream);
-    env_close(table->allocator);
-    if (table->wrong != 0)
-        fail_msg("%s: %u of %u rows are wrong", table->name, table->wrong, table->rows);
+    assert_ok(xseg_stream_retire(table.allocator, 0, table.side));
+    assert_ok(xseg_stream_retire(table.allocator, 0, table.stream));
+    env_close(table.allocator, table.side, table.stream);
+    if (table.wrong != 0)
+        fail_msg("%s: %u of %u rows are wrong", table.name, table.wrong, table.rows);
 }
 
-static void expect_row(struct table *table, const char *tag, const char *const *texts, size_t count)
+static void expect_row(const char *tag, const char *const *texts, size_t count)
 {
-    const struct xseg_statistics stats = env_stats(table->allocator);
+    const struct xseg_statistics stats = env_stats(table.allocator);
     char text[96];
 
-    assert_true(table->column < count);
-    table->rows++;
+    assert_true(table.column < count);
+    table.rows++;
     (void)snprintf(text, sizeof(text), "%.3f %.3f %.3f %.3f",
                    (double)stats.allocated_bytes[XSEG_STAT_LARGE].current / (double)GIB,
                    (double)stats.active_bytes[XSEG_STAT_LARGE].current / (double)GIB,
                    (double)stats.inactive_split_bytes[XSEG_STAT_LARGE].current / (double)GIB,
                    (double)stats.reserved_bytes[XSEG_STAT_LARGE].current / (double)GIB);
-    if (strcmp(text, texts[table->column]) == 0)
+    if (strcmp(text, texts[table.column]) == 0)
         return;
-    table->wrong++;
-    print_error("%s, row %u, %s: %s instead of %s\n", table->name, table->rows, tag, text,
-                texts[table->column]);
+    table.wrong++;
+    print_error("%s, row %u, %s: %s instead of %s\n", table.name, table.rows, tag, text,
+                texts[table.column]);
 }
 
 /* The statistics after a step: one string for each table of the program. */
-#define ROW(table, tag, ...)                                  \
-    expect_row((table), (tag), (const char *[]){__VA_ARGS__}, \
+#define ROW(tag, ...)                                \
+    expect_row((tag), (const char *[]){__VA_ARGS__}, \
                sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *))
 
 /* An uninitialized tensor.  Only captured tensors are allocated from the graph's pool. */
-static void *allocate(struct table *table, size_t bytes, xseg_stream stream)
+static void *allocate(size_t bytes, xseg_stream stream)
 {
-    void *ptr = env_alloc(table->allocator, bytes, stream);
+    void *ptr = env_alloc(table.allocator, bytes, stream);
 
-    assert_ptr_equal(env_block(table->allocator, ptr).pool,
-                     stream == table->stream ? table->capturing : NULL);
+    assert_ptr_equal(env_block(table.allocator, ptr).pool,
+                     stream == table.stream ? table.capturing : NULL);
     return ptr;
 }
 
-static void discard(struct table *table, void *ptr)
-{
-    env_free(table->allocator, ptr);
-}
+#define discard(...) env_free(table.allocator, __VA_ARGS__)
 
 /* A tensor that a kernel fills, from another one or from nothing (randn). */
-static void *compute(struct table *table, const void *input, size_t bytes, xseg_stream stream)
+static void *compute(const void *input, size_t bytes, xseg_stream stream)
 {
-    void *output = allocate(table, bytes, stream);
+    void *output = allocate(bytes, stream);
 
     if (input != NULL)
-        env_launch(table->allocator, stream, input);
-    env_launch(table->allocator, stream, output);
+        env_launch(table.allocator, stream, input);
+    env_launch(table.allocator, stream, output);
     return output;
 }
 
 /* record_stream(), and a kernel that is the reason for it. */
-static void use(struct table *table, void *ptr, xseg_stream stream)
+static void use(void *ptr, xseg_stream stream)
 {
-    assert_ok(xseg_record_stream(table->allocator, ptr, stream));
-    env_launch(table->allocator, stream, ptr);
+    assert_ok(xseg_record_stream(table.allocator, ptr, stream));
+    env_launch(table.allocator, stream, ptr);
 }
 
 /* Enter torch.cuda.graph(): empty_cache, then a capture into a new pool, or another graph's. */
-static struct graph begin_graph(struct table *table, struct xseg_pool *shared)
+static struct graph begin_graph(struct xseg_pool *shared)
 {
     struct graph graph = {.pool = shared};
 
-    env_empty_cache(table->allocator);
+    env_empty_cache(table.allocator);
     if (shared == NULL)
-        graph.pool = env_pool(table->allocator);
+        graph.pool = env_pool(table.allocator);
     else
         assert_ok(xseg_pool_retain(shared));
-    env_capture_begin(graph.pool, table->stream);
-    table->capturing = graph.pool;
+    env_capture_begin(graph.pool, table.stream);
+    table.capturing = graph.pool;
     return graph;
 }
 
-static void end_graph(struct table *table, struct graph *graph)
+/* No effect in an eager table, which has no graph. */
+static void end_graph(struct graph *graph)
 {
-    graph->graph = env_capture_end_graph(graph->pool, table->stream);
-    table->capturing = NULL;
+    if (graph->pool == NULL)
+        return;
+    graph->graph = env_capture_end_graph(graph->pool, table.stream);
+    table.capturing = NULL;
 }
 
-static void delete_graph(struct graph *graph)
+static void delete_graph(const struct graph *graph)
 {
+    if (graph->pool == NULL)
+        return;
     env_graph_destroy(graph->graph);
     assert_ok(xseg_pool_release(graph->pool));
 }
@@ -137,36 +138,35 @@ static void delete_graph(struct graph *graph)
 /* "Understanding Caching Allocator Statistics" */
 TEST(caching_allocator_statistics)
 {
-    struct table table = open_table("statistics", "expandable_segments:False", 0), *t = &table;
+    open_table("statistics", "expandable_segments:False", 0);
 
-    void *x1 = allocate(t, 4 * GIB, NULL);
-    ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000");
-    discard(t, x1);
-    ROW(t, "after del x1", "0.000 0.000 0.000 4.000");
-    void *x2 = allocate(t, GIB, NULL);
-    ROW(t, "after alloc x2", "1.000 1.000 3.000 4.000");
-    discard(t, x2);
-    ROW(t, "after del x2", "0.000 0.000 0.000 4.000");
-    void *x3 = allocate(t, GIB, NULL);
-    ROW(t, "after alloc x3", "1.000 1.000 3.000 4.000");
-    env_stream_wait(t->side, NULL);
-    use(t, x3, t->side);
-    discard(t, x3);
-    ROW(t, "after del x3", "0.000 1.000 3.000 4.000");
+    void *x1 = allocate(4 * GIB, NULL);
+    ROW("after alloc x1", "4.000 4.000 0.000 4.000");
+    discard(x1);
+    ROW("after del x1", "0.000 0.000 0.000 4.000");
+    void *x2 = allocate(GIB, NULL);
+    ROW("after alloc x2", "1.000 1.000 3.000 4.000");
+    discard(x2);
+    ROW("after del x2", "0.000 0.000 0.000 4.000");
+    void *x3 = allocate(GIB, NULL);
+    ROW("after alloc x3", "1.000 1.000 3.000 4.000");
+    env_stream_wait(table.side, NULL);
+    use(x3, table.side);
+    discard(x3);
+    ROW("after del x3", "0.000 1.000 3.000 4.000");
     xseg_sim_finish_all();
-    void *t1 = allocate(t, 1, t->side);
-    ROW(t, "after alloc t1", "0.000 0.000 0.000 4.000");
-    discard(t, t1);
-    void *x4 = allocate(t, GIB, t->side);
-    ROW(t, "after alloc x4", "1.000 1.000 0.000 5.000");
-    env_empty_cache(t->allocator);
-    ROW(t, "after empty cache", "1.000 1.000 0.000 1.000");
-    void *x5 = allocate(t, GIB, t->side);
-    ROW(t, "after alloc x5", "2.000 2.000 0.000 2.000");
-    env_stream_wait(NULL, t->side);
-    discard(t, x4);
-    discard(t, x5);
-    close_table(t);
+    void *t1 = allocate(1, table.side);
+    ROW("after alloc t1", "0.000 0.000 0.000 4.000");
+    discard(t1);
+    void *x4 = allocate(GIB, table.side);
+    ROW("after alloc x4", "1.000 1.000 0.000 5.000");
+    env_empty_cache(table.allocator);
+    ROW("after empty cache", "1.000 1.000 0.000 1.000");
+    void *x5 = allocate(GIB, table.side);
+    ROW("after alloc x5", "2.000 2.000 0.000 2.000");
+    env_stream_wait(NULL, table.side);
+    discard(x4, x5);
+    close_table();
 }
 
 /*
@@ -175,119 +175,95 @@ TEST(caching_allocator_statistics)
  */
 static void run_two_graphs(const char *name, bool shared)
 {
-    struct table table = open_table(name, "expandable_segments:False", shared ? 1 : 0), *t = &table;
-    void *x1 = compute(t, NULL, 4 * GIB, NULL), *x2 = compute(t, NULL, 4 * GIB, NULL);
+    open_table(name, "expandable_segments:False", shared ? 1 : 0);
+    void *x1 = compute(NULL, 4 * GIB, NULL), *x2 = compute(NULL, 4 * GIB, NULL);
 
-    ROW(t, "after alloc x1, x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
-    struct graph first = begin_graph(t, NULL);
-    void *intermediate = compute(t, x1, 4 * GIB, t->stream);
-    void *out1 = compute(t, intermediate, 4 * GIB, t->stream);
-    discard(t, intermediate);
-    ROW(t, "after del intermediate1", "12.000 12.000 0.000 16.000", "12.000 12.000 0.000 16.000");
-    end_graph(t, &first);
-    struct graph second = begin_graph(t, shared ? first.pool : NULL);
-    intermediate = compute(t, x2, 4 * GIB, t->stream);
-    void *out2 = compute(t, intermediate, 4 * GIB, t->stream);
-    discard(t, intermediate);
-    ROW(t, "after del intermediate2", "16.000 16.000 0.000 24.000", "16.000 16.000 0.000 20.000");
-    end_graph(t, &second);
-    discard(t, x1);
-    discard(t, x2);
-    discard(t, out1);
-    discard(t, out2);
+    ROW("after alloc x1, x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
+    struct graph first = begin_graph(NULL);
+    void *intermediate = compute(x1, 4 * GIB, table.stream);
+    void *out1 = compute(intermediate, 4 * GIB, table.stream);
+    discard(intermediate);
+    ROW("after del intermediate1", "12.000 12.000 0.000 16.000", "12.000 12.000 0.000 16.000");
+    end_graph(&first);
+    struct graph second = begin_graph(shared ? first.pool : NULL);
+    intermediate = compute(x2, 4 * GIB, table.stream);
+    void *out2 = compute(intermediate, 4 * GIB, table.stream);
+    discard(intermediate);
+    ROW("after del intermediate2", "16.000 16.000 0.000 24.000", "16.000 16.000 0.000 20.000");
+    end_graph(&second);
+    discard(x1, x2, out1, out2);
     delete_graph(&first);
     delete_graph(&second);
-    close_table(t);
+    close_table();
 }
 
-TEST(intermediates_of_two_pools)
+TEST(intermediates_of_two_graphs)
 {
     run_two_graphs("two pools", false);
-}
-
-TEST(intermediates_of_a_shared_pool)
-{
     run_two_graphs("shared pool", true);
 }
 
 /* "Intermediate Tensors After Capture Can't Reuse Graph Pool Memory", USE_GRAPH=0 and 1 */
 static void run_after_capture(const char *name, unsigned column)
 {
-    struct table table = open_table(name, "expandable_segments:False", column), *t = &table;
-    const xseg_stream stream = column == GRAPH ? t->stream : NULL;
-    void *x1 = compute(t, NULL, 4 * GIB, NULL);
+    open_table(name, "expandable_segments:False", column);
+    const xseg_stream stream = column == GRAPH ? table.stream : NULL;
+    void *x1 = compute(NULL, 4 * GIB, NULL);
     struct graph graph = {NULL, NULL};
 
-    discard(t, allocate(t, 4 * GIB, NULL));
-    ROW(t, "after alloc x1, del t1", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 8.000");
+    discard(allocate(4 * GIB, NULL));
+    ROW("after alloc x1, del t1", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 8.000");
     if (column == GRAPH)
-        graph = begin_graph(t, NULL);
-    ROW(t, "after enter context", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 4.000");
-    void *t2 = compute(t, x1, 4 * GIB, stream);
-    void *out1 = compute(t, t2, 4 * GIB, stream);
-    discard(t, t2);
-    ROW(t, "after alloc out1, del t2", "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000");
-    if (column == GRAPH)
-        end_graph(t, &graph);
-    discard(t, compute(t, NULL, 4 * GIB, NULL));
-    ROW(t, "after alloc t3, del t3", "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 16.000");
-    discard(t, x1);
-    discard(t, out1);
-    if (column == GRAPH)
-        delete_graph(&graph);
-    close_table(t);
-}
-
-TEST(temporaries_after_eager_work)
-{
-    run_after_capture("after capture, USE_GRAPH=0", EAGER);
+        graph = begin_graph(NULL);
+    ROW("after enter context", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 4.000");
+    void *t2 = compute(x1, 4 * GIB, stream);
+    void *out1 = compute(t2, 4 * GIB, stream);
+    discard(t2);
+    ROW("after alloc out1, del t2", "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000");
+    end_graph(&graph);
+    discard(compute(NULL, 4 * GIB, NULL));
+    ROW("after alloc t3, del t3", "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 16.000");
+    discard(x1, out1);
+    delete_graph(&graph);
+    close_table();
 }
 
 TEST(temporaries_after_a_capture)
 {
+    run_after_capture("after capture, USE_GRAPH=0", EAGER);
     run_after_capture("after capture, USE_GRAPH=1", GRAPH);
 }
 
 /* "Memory Fragmentation Across Pools", as it is, with expandable segments, with max_split_size */
 static void run_fragmentation(const char *name, const char *config, unsigned column)
 {
-    struct table table = open_table(name, config, column), *t = &table;
+    open_table(name, config, column);
 
-    discard(t, compute(t, NULL, 8 * GIB, NULL));
-    ROW(t, "after del temp", "0.000 0.000 0.000 8.000", "0.000 0.000 0.000 8.008",
+    discard(compute(NULL, 8 * GIB, NULL));
+    ROW("after del temp", "0.000 0.000 0.000 8.000", "0.000 0.000 0.000 8.008",
         "0.000 0.000 0.000 8.000");
-    void *small = compute(t, NULL, GIB, NULL);
-    void *x = compute(t, NULL, GIB, NULL);
-    ROW(t, "after alloc x", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 8.008",
+    void *small = compute(NULL, GIB, NULL);
+    void *x = compute(NULL, GIB, NULL);
+    ROW("after alloc x", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 8.008",
         "2.000 2.000 0.000 10.000");
-    struct graph graph = begin_graph(t, NULL);
-    ROW(t, "after empty cache", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 2.012",
+    struct graph graph = begin_graph(NULL);
+    ROW("after empty cache", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 2.012",
         "2.000 2.000 0.000 2.000");
-    void *intermediate = compute(t, x, GIB, t->stream);
-    void *out = compute(t, intermediate, GIB, t->stream);
-    discard(t, intermediate);
-    ROW(t, "after del intermediate", "3.000 3.000 6.000 10.000", "3.000 3.000 0.000 4.023",
+    void *intermediate = compute(x, GIB, table.stream);
+    void *out = compute(intermediate, GIB, table.stream);
+    discard(intermediate);
+    ROW("after del intermediate", "3.000 3.000 6.000 10.000", "3.000 3.000 0.000 4.023",
         "3.000 3.000 0.000 4.000");
-    end_graph(t, &graph);
-    discard(t, small);
-    discard(t, x);
-    discard(t, out);
+    end_graph(&graph);
+    discard(small, x, out);
     delete_graph(&graph);
-    close_table(t);
+    close_table();
 }
 
-TEST(fragmentation)
+TEST(fragmentation_across_pools)
 {
     run_fragmentation("fragmentation", "expandable_segments:False", 0);
-}
-
-TEST(fragmentation_with_expandable_segments)
-{
     run_fragmentation("fragmentation, expandable", "expandable_segments:True", 1);
-}
-
-TEST(fragmentation_with_max_split_size)
-{
     run_fragmentation("fragmentation, max_split_size_mb",
                       "max_split_size_mb:128,expandable_segments:False", 2);
 }
@@ -296,81 +272,68 @@ TEST(fragmentation_with_max_split_size)
  * capture" */
 TEST(expandable_segments_during_a_capture)
 {
-    struct table table = open_table("expandable in a capture", "expandable_segments:True", 0);
-    struct table *t = &table;
-    struct graph graph = begin_graph(t, NULL);
+    open_table("expandable in a capture", "expandable_segments:True", 0);
+    struct graph graph = begin_graph(NULL);
 
-    discard(t, compute(t, NULL, 8 * GIB, t->stream));
-    ROW(t, "after del temp", "0.000 0.000 0.000 8.008");
-    void *x = compute(t, NULL, 2 * GIB, t->stream);
-    ROW(t, "after alloc x", "2.000 2.000 0.000 8.008");
-    void *y = compute(t, NULL, 8 * GIB, t->stream);
-    ROW(t, "after alloc y", "10.000 10.000 0.000 10.000");
-    discard(t, x);
-    discard(t, y);
-    ROW(t, "after del x, y", "0.000 0.000 0.000 10.000");
-    void *z = compute(t, NULL, 16 * GIB, t->stream);
-    ROW(t, "after alloc z", "16.000 16.000 0.000 16.016");
-    discard(t, z);
-    ROW(t, "after del z", "0.000 0.000 0.000 16.016");
-    env_empty_cache(t->allocator);
-    ROW(t, "after empty cache", "0.000 0.000 0.000 16.016");
-    end_graph(t, &graph);
+    discard(compute(NULL, 8 * GIB, table.stream));
+    ROW("after del temp", "0.000 0.000 0.000 8.008");
+    void *x = compute(NULL, 2 * GIB, table.stream);
+    ROW("after alloc x", "2.000 2.000 0.000 8.008");
+    void *y = compute(NULL, 8 * GIB, table.stream);
+    ROW("after alloc y", "10.000 10.000 0.000 10.000");
+    discard(x, y);
+    ROW("after del x, y", "0.000 0.000 0.000 10.000");
+    void *z = compute(NULL, 16 * GIB, table.stream);
+    ROW("after alloc z", "16.000 16.000 0.000 16.016");
+    discard(z);
+    ROW("after del z", "0.000 0.000 0.000 16.016");
+    env_empty_cache(table.allocator);
+    ROW("after empty cache", "0.000 0.000 0.000 16.016");
+    end_graph(&graph);
     delete_graph(&graph);
-    ROW(t, "after del graph", "0.000 0.000 0.000 16.016");
-    env_empty_cache(t->allocator);
-    ROW(t, "after empty cache", "0.000 0.000 0.000 0.000");
-    close_table(t);
+    ROW("after del graph", "0.000 0.000 0.000 16.016");
+    env_empty_cache(table.allocator);
+    ROW("after empty cache", "0.000 0.000 0.000 0.000");
+    close_table();
 }
 
 /* "Deferred Memory Recycling", USE_GRAPH=0, 1, and 1 with graph_capture_record_stream_reuse */
 static void run_deferred(const char *name, const char *config, unsigned column)
 {
-    struct table table = open_table(name, config, column), *t = &table;
+    open_table(name, config, column);
     struct graph graph = {NULL, NULL};
 
     if (column != EAGER)
-        graph = begin_graph(t, NULL);
-    void *x1 = allocate(t, 4 * GIB, t->stream);
-    ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000",
+        graph = begin_graph(NULL);
+    void *x1 = allocate(4 * GIB, table.stream);
+    ROW("after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000",
         "4.000 4.000 0.000 4.000");
-    env_stream_wait(t->side, t->stream);
-    use(t, x1, t->side);
-    env_stream_wait(t->stream, t->side);
-    discard(t, x1);
-    ROW(t, "after del x1", "0.000 4.000 0.000 4.000", "0.000 4.000 0.000 4.000",
+    env_stream_wait(table.side, table.stream);
+    use(x1, table.side);
+    env_stream_wait(table.stream, table.side);
+    discard(x1);
+    ROW("after del x1", "0.000 4.000 0.000 4.000", "0.000 4.000 0.000 4.000",
         "0.000 4.000 0.000 4.000");
     xseg_sim_finish_all();
-    discard(t, allocate(t, 1, t->stream));
-    ROW(t, "after alloc t1", "0.000 0.000 0.000 4.000", "0.000 4.000 0.000 4.000",
+    discard(allocate(1, table.stream));
+    ROW("after alloc t1", "0.000 0.000 0.000 4.000", "0.000 4.000 0.000 4.000",
         "0.000 0.000 0.000 4.000");
-    void *x2 = allocate(t, 4 * GIB, t->stream);
-    ROW(t, "after alloc x2", "4.000 4.000 0.000 4.000", "4.000 8.000 0.000 8.000",
+    void *x2 = allocate(4 * GIB, table.stream);
+    ROW("after alloc x2", "4.000 4.000 0.000 4.000", "4.000 8.000 0.000 8.000",
         "4.000 4.000 0.000 4.000");
-    if (column != EAGER)
-        end_graph(t, &graph);
-    void *t2 = allocate(t, 1, NULL);
-    ROW(t, "after alloc t2", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000",
+    end_graph(&graph);
+    void *t2 = allocate(1, NULL);
+    ROW("after alloc t2", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000",
         "4.000 4.000 0.000 4.000");
-    discard(t, x2);
-    discard(t, t2);
-    if (column != EAGER)
-        delete_graph(&graph);
-    close_table(t);
-}
-
-TEST(recycling_in_eager_work)
-{
-    run_deferred("deferred recycling, USE_GRAPH=0", "expandable_segments:False", EAGER);
+    discard(x2, t2);
+    delete_graph(&graph);
+    close_table();
 }
 
 TEST(recycling_deferred_by_a_capture)
 {
+    run_deferred("deferred recycling, USE_GRAPH=0", "expandable_segments:False", EAGER);
     run_deferred("deferred recycling, USE_GRAPH=1", "expandable_segments:False", GRAPH);
-}
-
-TEST(recycling_by_the_graphs_topology)
-{
     run_deferred("deferred recycling, graph_capture_record_stream_reuse",
                  "graph_capture_record_stream_reuse:True,expandable_segments:False", GRAPH_REUSE);
 }
@@ -380,28 +343,27 @@ TEST(recycling_by_the_graphs_topology)
  * is added to x.grad on the stream on which its accumulator was created; if that is another stream, autograd calls
  * record_stream().
  */
-static void accumulate_gradients(struct table *t, void *x, xseg_stream stream,
-                                 const char *const rows[5])
+static void accumulate_gradients(void *x, xseg_stream stream, const char *const rows[5])
 {
     void *sum = NULL, *gradient;
     char tag[16];
 
     for (unsigned i = 0; i < 5; i++) {
-        discard(t, compute(t, x, 4 * GIB, stream));
-        gradient = compute(t, NULL, 4 * GIB, stream);
-        if (stream != t->side) {
-            env_stream_wait(t->side, stream);
-            use(t, gradient, t->side);
-            env_stream_wait(stream, t->side);
+        discard(compute(x, 4 * GIB, stream));
+        gradient = compute(NULL, 4 * GIB, stream);
+        if (stream != table.side) {
+            env_stream_wait(table.side, stream);
+            use(gradient, table.side);
+            env_stream_wait(stream, table.side);
         }
         if (sum == NULL)
             sum = gradient;
         else
-            discard(t, gradient);
+            discard(gradient);
         (void)snprintf(tag, sizeof(tag), "step %u", i);
-        ROW(t, tag, rows[i]);
+        ROW(tag, rows[i]);
     }
-    discard(t, sum);
+    discard(sum);
 }
 
 /* "Gradient Accumulator Cross-Stream Memory Growth" */
@@ -415,112 +377,49 @@ TEST(gradients_accumulated_across_streams)
         "8.000 8.000 0.000 8.000",   "8.000 12.000 0.000 12.000", "8.000 16.000 0.000 16.000",
         "8.000 20.000 0.000 20.000", "8.000 24.000 0.000 24.000",
     };
-    struct table table = open_table("gradient accumulator", "expandable_segments:False", 0);
-    struct table *t = &table;
-    void *x = compute(t, NULL, 4 * GIB, NULL);
+    open_table("gradient accumulator", "expandable_segments:False", 0);
+    void *x = compute(NULL, 4 * GIB, NULL);
 
-    ROW(t, "before warmup", "4.000 4.000 0.000 4.000");
-    accumulate_gradients(t, x, t->side, warmup);
-    env_stream_wait(NULL, t->side);
-    ROW(t, "after warmup", "4.000 4.000 0.000 12.000");
-    struct graph graph = begin_graph(t, NULL);
-    ROW(t, "before capture", "4.000 4.000 0.000 4.000");
-    accumulate_gradients(t, x, t->stream, capture);
-    ROW(t, "after capture", "4.000 24.000 0.000 24.000");
-    end_graph(t, &graph);
-    discard(t, x);
+    ROW("before warmup", "4.000 4.000 0.000 4.000");
+    accumulate_gradients(x, table.side, warmup);
+    env_stream_wait(NULL, table.side);
+    ROW("after warmup", "4.000 4.000 0.000 12.000");
+    struct graph graph = begin_graph(NULL);
+    ROW("before capture", "4.000 4.000 0.000 4.000");
+    accumulate_gradients(x, table.stream, capture);
+    ROW("after capture", "4.000 24.000 0.000 24.000");
+    end_graph(&graph);
+    discard(x);
     delete_graph(&graph);
-    close_table(t);
+    close_table();
 }
 
 /* "cudaFree Is Suppressed During Capture", USE_GRAPH=0 and 1 */
 static void run_suppressed_free(const char *name, unsigned column)
 {
-    struct table table = open_table(name, "expandable_segments:False", column), *t = &table;
-    void *x1 = allocate(t, 4 * GIB, NULL);
+    open_table(name, "expandable_segments:False", column);
+    void *x1 = allocate(4 * GIB, NULL);
     struct graph graph = {NULL, NULL};
 
-    ROW(t, "after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000");
+    ROW("after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000");
     if (column == GRAPH)
-        graph = begin_graph(t, NULL);
-    void *x2 = allocate(t, 4 * GIB, t->stream);
-    ROW(t, "after alloc x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
-    discard(t, x1);
-    ROW(t, "after del x1", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 8.000");
-    env_empty_cache(t->allocator);
-    ROW(t, "after empty cache", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000");
-    void *x3 = allocate(t, 4 * GIB, t->stream);
-    ROW(t, "after alloc x3", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 12.000");
-    if (column == GRAPH)
-        end_graph(t, &graph);
-    discard(t, x2);
-    discard(t, x3);
-    if (column == GRAPH)
-        delete_graph(&graph);
-    close_table(t);
-}
-
-TEST(freeing_in_eager_work)
-{
-    run_suppressed_free("suppressed free, USE_GRAPH=0", EAGER);
+        graph = begin_graph(NULL);
+    void *x2 = allocate(4 * GIB, table.stream);
+    ROW("after alloc x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
+    discard(x1);
+    ROW("after del x1", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 8.000");
+    env_empty_cache(table.allocator);
+    ROW("after empty cache", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 8.000");
+    void *x3 = allocate(4 * GIB, table.stream);
+    ROW("after alloc x3", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 12.000");
+    end_graph(&graph);
+    discard(x2, x3);
+    delete_graph(&graph);
+    close_table();
 }
 
 TEST(freeing_is_suppressed_by_a_capture)
 {
+    run_suppressed_free("suppressed free, USE_GRAPH=0", EAGER);
     run_suppressed_free("suppressed free, USE_GRAPH=1", GRAPH);
-}
-
-/* --- * What NVIDIA's notes on CUDA graph memory state about expandable segments: addresses without
- * memory, growth in place, unmapping page by page.  Their tables are in graph_memory.c. --- */
-
-/* "Reserves a large virtual address space (up to 1 1/8 x total GPU memory)", without memory. */
-TEST(addresses_are_reserved_without_memory)
-{
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    void *ptr = env_alloc(allocator, 2 * MIB, NULL);
-    const struct xseg_block_info info = env_block(allocator, ptr);
-
-    assert_true(info.is_expandable);
-    assert_in_range(info.segment_bytes, 90 * GIB, 90 * GIB + 20 * MIB);
-    assert_int_equal(info.segment_mapped, 20 * MIB);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
-    env_free(allocator, ptr);
-    env_close(allocator);
-}
-
-/* "Mapped in pages (2MB for small pool, 20MB for large pool) only when needed", growing in place. */
-TEST(segments_grow_in_place)
-{
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    char *small = env_alloc(allocator, 1000, NULL);
-    char *first = env_alloc(allocator, 30 * MIB, NULL);
-
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_SMALL].current, 2 * MIB);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 40 * MIB);
-    char *second = env_alloc(allocator, 20 * MIB, NULL);
-    assert_ptr_equal(second, first + 30 * MIB);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_LARGE].current, 60 * MIB);
-    /* The growth made one run of pages accessible each time, with one call. */
-    assert_int_equal(env_block(allocator, second).segment_mapped, 60 * MIB);
-    env_free(allocator, small, first, second);
-    env_close(allocator);
-}
-
-/* "Individually unmapped": only whole pages go, and the live block's page stays. */
-TEST(empty_cache_unmaps_single_pages)
-{
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-    void *before = env_alloc(allocator, 25 * MIB, NULL);
-    void *live = env_alloc(allocator, 2 * MIB, NULL);
-    void *after = env_alloc(allocator, 33 * MIB, NULL);
-
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 60 * MIB);
-    env_free(allocator, before, after);
-    env_empty_cache(allocator);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 20 * MIB);
-    assert_int_equal(env_stats(allocator).num_device_free, 2);
-    assert_int_equal(env_block(allocator, live).free_before, 5 * MIB);
-    assert_int_equal(env_block(allocator, live).free_after, 13 * MIB);
-    env_free(allocator, live);
-    env_close(allocator);
 }

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /* The events of blocks and segments, and their members. */
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support/env.h"
 #include "tests/support/history_list.h"
 #include "tests/support/trim_due.h"
 
 #define MS UINT64_C(1000000)
 
+static const char *const kinds[] = {
+    "history:all,expandable_segments:True",
+    "history:all,expandable_segments:False",
+};
+
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
 
     return env_open_with_clock(&settings, config);
 }
@@ -48,20 +49,19 @@ static void expect_block(const struct xseg_history_entry *entry,
     assert_in_range(entry->time_ns, began, ended);
 }
 
-/* Sizes: a cell, one that ends a chunk map, a large block, one that is longer than the request. */
+/* Small blocks, and large ones, some of which are longer than the request. */
+static const size_t block_sizes[] = {1, 1000, MIB, MIB + 1, 30 * MIB, 31 * MIB - 100};
+
 TEST(events_describe_the_block)
 {
-    static const size_t sizes[] = {1, 1000, MIB, MIB + 1, 30 * MIB, 31 * MIB - 100};
-    static const char *const configs[] = {"history:all,expandable_segments:True",
-                                          "history:all,expandable_segments:False"};
 
-    for (size_t i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i / COUNT_OF(sizes)]);
+    for (size_t i = 0; i < COUNT_OF(block_sizes) * COUNT_OF(kinds); i++) {
+        struct xseg_allocator *allocator = env_open(kinds[i / COUNT_OF(block_sizes)]);
         const xseg_stream stream = env_stream();
-        /* The second of a kind is a hit. */
+        /* The second allocation is a hit. */
         for (unsigned round = 0; round < 2; round++) {
             const uint64_t began = monotonic_ns() - 20 * MS;
-            void *ptr = env_alloc(allocator, sizes[i % COUNT_OF(sizes)], stream);
+            void *ptr = env_alloc(allocator, block_sizes[i % COUNT_OF(block_sizes)], stream);
             const struct xseg_block_info block = env_block(allocator, ptr);
             env_free(allocator, ptr);
             const uint64_t ended = monotonic_ns() + 20 * MS;
@@ -85,25 +85,21 @@ TEST(segment_events_are_recorded)
     struct xseg_allocator *allocator = env_open("history:all,expandable_segments:True");
 
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
-    struct history_list recorded = history_read(allocator, 0);
-    const struct xseg_history_entry map = history_only(&recorded, XSEG_HISTORY_SEGMENT_MAP);
+    const struct xseg_history_entry map = history_single(allocator, XSEG_HISTORY_SEGMENT_MAP);
     assert_ptr_equal(map.base, ptr);
     assert_int_equal(map.bytes, 40 * MIB);
     assert_int_equal(map.requested, 40 * MIB);
     assert_int_not_equal(map.order, 0);
-    free(recorded.entry);
     history_expect(allocator, "map alloc");
     env_free(allocator, ptr);
     env_empty_cache(allocator);
-    recorded = history_read(allocator, 0);
-    const struct xseg_history_entry trim = history_only(&recorded, XSEG_HISTORY_TRIM);
-    const struct xseg_history_entry unmap = history_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
+    const struct xseg_history_entry trim = history_single(allocator, XSEG_HISTORY_TRIM);
+    const struct xseg_history_entry unmap = history_single(allocator, XSEG_HISTORY_SEGMENT_UNMAP);
     assert_ptr_equal(trim.base, ptr);
     assert_ptr_equal(unmap.base, ptr);
     assert_int_equal(trim.bytes, 40 * MIB);
     assert_int_equal(unmap.bytes, 40 * MIB);
     assert_true(unmap.order > trim.order && trim.order > map.order);
-    free(recorded.entry);
     history_expect(allocator, "free done trim unmap");
     assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
@@ -112,8 +108,7 @@ TEST(segment_events_are_recorded)
     env_close(allocator);
 }
 
-/* A freed block that another stream uses is pending, and completed when that has passed. */
-TEST(a_pending_block_is_completed_later)
+TEST(free_of_a_pending_block_is_completed_later)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     const xseg_stream side = env_stream();
@@ -129,7 +124,7 @@ TEST(a_pending_block_is_completed_later)
     env_close(allocator, side);
 }
 
-/* --- Memory that is short. --- */
+/* --- Memory pressure. --- */
 
 TEST(remap_is_followed_by_its_unmaps)
 {
@@ -139,15 +134,13 @@ TEST(remap_is_followed_by_its_unmaps)
     env_free(allocator, env_alloc(allocator, 80 * MIB, NULL));
     history_expect(allocator, "map alloc free done");
     void *ptr = env_alloc(allocator, 40 * MIB, side);
-    struct history_list recorded = history_read(allocator, 0);
-    const struct xseg_history_entry remap = history_only(&recorded, XSEG_HISTORY_REMAP);
-    const struct xseg_history_entry unmap = history_only(&recorded, XSEG_HISTORY_SEGMENT_UNMAP);
+    const struct xseg_history_entry remap = history_single(allocator, XSEG_HISTORY_REMAP);
+    const struct xseg_history_entry unmap = history_single(allocator, XSEG_HISTORY_SEGMENT_UNMAP);
     assert_null(remap.stream);
     assert_null(unmap.stream);
     assert_ptr_equal(remap.base, unmap.base);
     assert_int_equal(remap.bytes, unmap.bytes);
-    assert_int_equal(unmap.bytes, 20 * MIB);
-    free(recorded.entry);
+    assert_int_equal(unmap.bytes, 20 * MIB); /* 40 of 100 MiB, 20 of which are free */
     history_expect(allocator, "remap unmap map alloc");
     env_free(allocator, ptr);
     env_close(allocator, side);
@@ -160,45 +153,37 @@ TEST(oom_event_has_the_requested_size)
     void *ptr = NULL;
 
     assert_int_equal(xseg_alloc(allocator, 0, 120 * MIB + 1, side, &ptr), XSEG_ERR_NO_MEMORY);
-    struct history_list recorded = history_read(allocator, 0);
-    const struct xseg_history_entry oom = history_only(&recorded, XSEG_HISTORY_OOM);
+    const struct xseg_history_entry oom = history_single(allocator, XSEG_HISTORY_OOM);
     assert_null(oom.base);
     assert_int_equal(oom.bytes, 100 * MIB);
     assert_int_equal(oom.requested, 120 * MIB + 1);
     assert_ptr_equal(oom.stream, side);
     assert_int_not_equal(oom.stack, 0);
-    free(recorded.entry);
     history_expect(allocator, "oom");
     env_close(allocator, side);
 }
 
-TEST(fallback_blocks_belong_to_the_default_pool)
+TEST(fallback_block_is_recorded_with_its_pool)
 {
     struct xseg_allocator *allocator = open_on(40, "history:all");
-    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-    struct xseg_pool *other = env_pool(allocator), *pool = NULL;
+    const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
 
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
-    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
-    struct history_list recorded = history_read(allocator, 0);
-    for (size_t i = 0; i < recorded.count; i++) {
-        assert_int_equal(recorded.entry[i].pool, 2);
-        assert_false(recorded.entry[i].is_fallback);
+    (void)env_pool(allocator); /* with the ID 1 */
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    for (unsigned is_fallback = 0; is_fallback < 2; is_fallback++) {
+        void *block = is_fallback ? env_alloc(allocator, 20 * MIB, NULL)
+                                  : env_alloc_in(allocator, pool, 40 * MIB, NULL);
+
+        env_free(allocator, block);
+        struct history_list recorded = history_read(allocator, 0);
+        for (size_t i = 0; i < recorded.count; i++) {
+            assert_int_equal(recorded.entry[i].pool, 2);
+            assert_int_equal(recorded.entry[i].is_fallback, is_fallback);
+            assert_ptr_equal(recorded.entry[i].base, block);
+        }
+        free(recorded.entry);
+        history_expect(allocator, is_fallback ? "alloc free done" : "map alloc free done");
     }
-    free(recorded.entry);
-    history_expect(allocator, "map alloc free done");
-    void *large = env_alloc(allocator, 20 * MIB, NULL);
-    env_free(allocator, large);
-    recorded = history_read(allocator, 0);
-    for (size_t i = 0; i < recorded.count; i++) {
-        assert_int_equal(recorded.entry[i].pool, 2);
-        assert_true(recorded.entry[i].is_fallback);
-        assert_ptr_equal(recorded.entry[i].base, large);
-    }
-    free(recorded.entry);
-    history_expect(allocator, "alloc free done");
-    assert_ok(xseg_pool_release(pool));
-    assert_ok(xseg_pool_release(other));
     env_close(allocator);
 }
 
@@ -218,13 +203,10 @@ TEST(decay_is_followed_by_its_unmaps)
     env_close(allocator);
 }
 
-TEST(a_paused_pool_has_no_memory)
+TEST(pause_and_resume_are_recorded)
 {
-    static const char *const configs[] = {"history:all,expandable_segments:True",
-                                          "history:all,expandable_segments:False"};
-
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        struct xseg_allocator *allocator = env_open(kinds[i]);
         struct xseg_pool *pool = env_pool(allocator);
         void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
         const xseg_status status = xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL);
@@ -233,34 +215,29 @@ TEST(a_paused_pool_has_no_memory)
         assert_int_equal(status, i == 0 ? XSEG_OK : XSEG_ERR_UNSUPPORTED);
         if (status == XSEG_OK) {
             assert_ok(xseg_pool_resume(pool));
-            struct history_list recorded = history_read(allocator, 0);
-            const struct xseg_history_entry resume = history_only(&recorded, XSEG_HISTORY_RESUME);
+            const struct xseg_history_entry resume = history_single(allocator, XSEG_HISTORY_RESUME);
             assert_ptr_equal(resume.base, ptr);
             assert_int_equal(resume.bytes, 40 * MIB);
             assert_int_equal(resume.pool, 1);
-            free(recorded.entry);
             history_expect(allocator, "resume");
         }
         env_free(allocator, ptr);
-        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }
 
 /* The unmap events of a destroyed pool have its ID. */
-TEST(a_pool_keeps_its_number)
+TEST(pool_keeps_its_id)
 {
-    static const char *const configs[] = {"history:all,expandable_segments:True",
-                                          "history:all,expandable_segments:False"};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        struct xseg_allocator *allocator = env_open(kinds[i]);
 
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_pool *first = env_pool(allocator), *second = env_pool(allocator);
-
+        (void)env_pool(allocator); /* with the ID 1 */
+        struct xseg_pool *second = env_pool(allocator);
         env_free(allocator, env_alloc_in(allocator, second, 40 * MIB, NULL));
         env_free(allocator, env_alloc_in(allocator, second, 1000, NULL));
         assert_ok(xseg_pool_release(second));
-        /* A second pool is destroyed, and its remaining memory is checked. */
+        /* Later pools get other IDs. */
         for (unsigned k = 0; k < 10; k++)
             assert_ok(xseg_pool_release(env_pool(allocator)));
         env_empty_cache(allocator);
@@ -272,12 +249,11 @@ TEST(a_pool_keeps_its_number)
                        i == 0
                            ? "map alloc free done map alloc free done trim unmap trim unmap"
                            : "segment alloc free done segment alloc free done trim end trim end");
-        assert_ok(xseg_pool_release(first));
         env_close(allocator);
     }
 }
 
-TEST(a_restore_frees_and_revives)
+TEST(restore_records_frees_and_allocations)
 {
     static const size_t sizes[] = {1000, 30 * MIB};
 
@@ -290,21 +266,18 @@ TEST(a_restore_frees_and_revives)
         assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
         history_expect(allocator, "map alloc");
         assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
-        struct history_list recorded = history_read(allocator, 0);
-        const struct xseg_history_entry again = history_only(&recorded, XSEG_HISTORY_ALLOC);
+        const struct xseg_history_entry again = history_single(allocator, XSEG_HISTORY_ALLOC);
         assert_ptr_equal(again.base, kept);
         assert_int_equal(again.requested, sizes[i]);
         assert_int_equal(again.bytes, env_block(allocator, kept).bytes);
-        free(recorded.entry);
         history_expect(allocator, "free done alloc");
         xseg_checkpoint_destroy(checkpoint);
         env_free(allocator, kept);
-        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }
 
-TEST(a_guarded_block_has_a_segment_of_its_own)
+TEST(guarded_block_has_a_separate_segment)
 {
     struct xseg_allocator *allocator = env_open("history:all,guard_page:True");
 
@@ -316,9 +289,9 @@ TEST(a_guarded_block_has_a_segment_of_its_own)
 TEST(prewarm_records_a_map_event)
 {
     struct xseg_allocator *allocator = env_open("history:all");
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope)};
 
-    assert_ok(xseg_prewarm(allocator, &where, 30 * MIB));
+    assert_ok(xseg_prewarm(allocator, &scope, 30 * MIB));
     history_expect(allocator, "map");
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     history_expect(allocator, "alloc free done");
@@ -330,7 +303,8 @@ TEST(prewarm_records_a_map_event)
 static xseg_status try_take(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
                             void *user, void **out)
 {
-    struct xseg_request request = {sizeof(request), .bytes = bytes, .pool = pool, .user = user};
+    const struct xseg_request request = {sizeof(request), .bytes = bytes, .pool = pool,
+                                         .user = user};
 
     return xseg_alloc_with(allocator, &request, out);
 }
@@ -349,8 +323,7 @@ static void *user_of(struct xseg_allocator *allocator, const void *address)
     return env_block(allocator, address).user;
 }
 
-/* Expect the words of all events of an action on a block, or, without one, of all events of the action.  Returns how
- * many there are. */
+/* Expect the user value in all events of an action on a block.  Returns the number of these events. */
 static unsigned expect_events(struct xseg_allocator *allocator, enum xseg_history_action action,
                               const void *base, const void *user)
 {
@@ -375,9 +348,9 @@ static void expect_life(struct xseg_allocator *allocator, const void *base, cons
     assert_ok(xseg_history_clear(allocator, -1));
 }
 
-/* --- What has a word. --- */
+/* --- Blocks with a value. --- */
 
-static bool find_words(void *context, const struct xseg_block_info *block)
+static bool count_values(void *context, const struct xseg_block_info *block)
 {
     unsigned *found = context;
 
@@ -387,27 +360,27 @@ static bool find_words(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-static void expect_word(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+static void expect_user_value(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                              size_t bytes)
 {
-    char word[2];
+    char value[2];
     unsigned found = 0;
 
-    /* The second is a hit, where there are any. */
+    /* The second allocation is a hit, if the configuration has a fast path. */
     for (unsigned i = 0; i < 2; i++) {
-        char *ptr = take(allocator, pool, bytes, &word[i]);
+        char *ptr = take(allocator, pool, bytes, &value[i]);
 
-        assert_ptr_equal(user_of(allocator, ptr), &word[i]);
-        assert_ptr_equal(user_of(allocator, ptr + bytes - 1), &word[i]);
-        assert_ok(xseg_for_each_block(allocator, NULL, find_words, &found));
+        assert_ptr_equal(user_of(allocator, ptr), &value[i]);
+        assert_ptr_equal(user_of(allocator, ptr + bytes - 1), &value[i]);
+        assert_ok(xseg_for_each_block(allocator, NULL, count_values, &found));
         assert_int_equal(found, i + 1);
         env_free(allocator, ptr);
-        expect_life(allocator, ptr, &word[i]);
+        expect_life(allocator, ptr, &value[i]);
     }
 }
 
 TEST(user_value_is_reported_with_block_and_events)
 {
-    static const size_t sizes[] = {1, 1000, MIB, MIB + 1, 30 * MIB, 31 * MIB - 100};
     static const char *const configs[] = {
         "expandable_segments:True",
         "expandable_segments:False",
@@ -423,21 +396,23 @@ TEST(user_value_is_reported_with_block_and_events)
         struct xseg_pool *pool = env_pool(allocator);
 
         assert_ok(xseg_config_set(allocator, "history:all,block_user:True"));
-        for (size_t k = 0; k < COUNT_OF(sizes); k++) {
-            expect_word(allocator, NULL, sizes[k]);
-            expect_word(allocator, pool, sizes[k]);
+        for (size_t k = 0; k < COUNT_OF(block_sizes); k++) {
+            expect_user_value(allocator, NULL, block_sizes[k]);
+            expect_user_value(allocator, pool, block_sizes[k]);
         }
-        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }
 
 TEST(memory_without_a_request_has_no_user_value)
 {
+    static const enum xseg_history_action actions[] = {XSEG_HISTORY_SEGMENT_MAP, XSEG_HISTORY_TRIM,
+                                                       XSEG_HISTORY_SEGMENT_UNMAP};
     struct xseg_allocator *allocator = env_open("history:all,block_user:True");
     struct xseg_pool *pool = env_pool(allocator);
-    int word;
-    void *first = take(allocator, NULL, 1000, &word), *second = take(allocator, pool, 1000, &word);
+    int value;
+    void *first = take(allocator, NULL, 1000, &value),
+         *second = take(allocator, pool, 1000, &value);
     void *again = NULL;
 
     history_expect(allocator, "map alloc map alloc");
@@ -449,13 +424,11 @@ TEST(memory_without_a_request_has_no_user_value)
     assert_null(user_of(allocator, again));
     env_free(allocator, first, again);
     expect_life(allocator, first, NULL);
-    first = take(allocator, NULL, 30 * MIB, &word);
+    first = take(allocator, NULL, 30 * MIB, &value);
     env_free(allocator, first);
     env_empty_cache(allocator);
-    assert_int_equal(expect_events(allocator, XSEG_HISTORY_SEGMENT_MAP, first, NULL), 1);
-    assert_int_equal(expect_events(allocator, XSEG_HISTORY_TRIM, first, NULL), 1);
-    assert_int_equal(expect_events(allocator, XSEG_HISTORY_SEGMENT_UNMAP, first, NULL), 1);
-    assert_ok(xseg_pool_release(pool));
+    for (size_t i = 0; i < COUNT_OF(actions); i++)
+        assert_int_equal(expect_events(allocator, actions[i], first, NULL), 1);
     env_close(allocator);
 }
 
@@ -463,22 +436,22 @@ TEST(pending_block_keeps_its_user_value)
 {
     struct xseg_allocator *allocator = env_open("history:all,block_user:True");
     const xseg_stream side = env_stream();
-    int word, other;
+    int value, other;
 
     for (size_t bytes = 1000; bytes <= 30 * MIB; bytes *= 30 * MIB / 1000) {
-        void *ptr = take(allocator, NULL, bytes, &word), *beside;
+        void *ptr = take(allocator, NULL, bytes, &value);
 
         assert_ok(xseg_sim_launch(side, UINT64_MAX));
         assert_ok(xseg_record_stream(allocator, ptr, side));
         env_free(allocator, ptr);
-        beside = take(allocator, NULL, bytes, &other);
+        void *beside = take(allocator, NULL, bytes, &other);
         assert_ptr_not_equal(beside, ptr);
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-        assert_ptr_equal(user_of(allocator, ptr), &word);
+        assert_ptr_equal(user_of(allocator, ptr), &value);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, ptr, NULL), 0);
         assert_ok(xseg_sim_finish(side));
         env_empty_cache(allocator);
-        expect_life(allocator, ptr, &word);
+        expect_life(allocator, ptr, &value);
         env_free(allocator, beside);
     }
     env_close(allocator, side);
@@ -487,8 +460,8 @@ TEST(pending_block_keeps_its_user_value)
 TEST(failed_request_reports_its_user_value)
 {
     struct xseg_allocator *allocator = env_open("history:all,block_user:True,hard_limit_mb:40");
-    int word;
-    void *ptr = take(allocator, NULL, 1000, &word);
+    int value;
+    void *ptr = take(allocator, NULL, 1000, &value);
 
     assert_int_equal(try_take(allocator, NULL, GIB, &allocator, &ptr), XSEG_ERR_LIMIT);
     assert_int_equal(expect_events(allocator, XSEG_HISTORY_OOM, NULL, &allocator), 1);
@@ -499,48 +472,48 @@ TEST(failed_request_reports_its_user_value)
     env_close(allocator);
 }
 
-/* --- Calls within calls. --- */
+/* --- Nested calls. --- */
 
 struct observer_state {
     struct xseg_allocator *allocator;
-    void *free_one, *mine;
-    int word;
+    void *freed, *nested;
+    int value;
 };
 
 static bool free_one(void *context, const struct xseg_oom_info *shortage)
 {
-    struct observer_state *observer_state = context;
+    struct observer_state *state = context;
 
     (void)shortage;
-    if (observer_state->free_one == NULL)
+    if (state->freed == NULL)
         return false;
-    env_free(observer_state->allocator, observer_state->free_one);
-    observer_state->free_one = NULL;
-    observer_state->mine = take(observer_state->allocator, NULL, 1000, &observer_state->word);
+    env_free(state->allocator, state->freed);
+    state->freed = NULL;
+    state->nested = take(state->allocator, NULL, 1000, &state->value);
     return true;
 }
 
 TEST(nested_requests_have_separate_user_values)
 {
-    struct observer_state observer_state = {
-        .allocator = env_open("history:all,block_user:True,hard_limit_mb:100")};
-    struct xseg_observer observer = {sizeof(observer), .context = &observer_state,
-                                     .on_low_memory = free_one};
+    struct xseg_allocator *allocator = env_open("history:all,block_user:True,hard_limit_mb:100");
+    struct observer_state observed = {.allocator = allocator};
+    const struct xseg_observer observer = {sizeof(observer), .context = &observed,
+                                           .on_low_memory = free_one};
     uint64_t id = 0;
-    int word;
+    int value;
 
-    assert_ok(xseg_observer_add(observer_state.allocator, &observer, &id));
-    void *first = take(observer_state.allocator, NULL, 1000, NULL);
-    observer_state.free_one = env_alloc(observer_state.allocator, 60 * MIB, NULL);
-    assert_ok(xseg_history_clear(observer_state.allocator, -1));
-    void *ptr = take(observer_state.allocator, NULL, 80 * MIB, &word);
-    assert_null(observer_state.free_one);
-    assert_ptr_equal(user_of(observer_state.allocator, ptr), &word);
-    assert_ptr_equal(user_of(observer_state.allocator, observer_state.mine), &observer_state.word);
-    assert_int_equal(expect_events(observer_state.allocator, XSEG_HISTORY_ALLOC, ptr, &word), 1);
-    assert_ok(xseg_observer_remove(observer_state.allocator, id));
-    env_free(observer_state.allocator, first, ptr, observer_state.mine);
-    env_close(observer_state.allocator);
+    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    void *first = take(allocator, NULL, 1000, NULL);
+    observed.freed = env_alloc(allocator, 60 * MIB, NULL);
+    assert_ok(xseg_history_clear(allocator, -1));
+    void *ptr = take(allocator, NULL, 80 * MIB, &value);
+    assert_null(observed.freed);
+    assert_ptr_equal(user_of(allocator, ptr), &value);
+    assert_ptr_equal(user_of(allocator, observed.nested), &observed.value);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, ptr, &value), 1);
+    assert_ok(xseg_observer_remove(allocator, id));
+    env_free(allocator, first, ptr, observed.nested);
+    env_close(allocator);
 }
 
 /* --- Pools. --- */
@@ -549,31 +522,30 @@ TEST(nested_requests_have_separate_user_values)
 TEST(restored_block_has_its_user_value)
 {
     static const size_t sizes[] = {1000, 30 * MIB};
-    char word[3];
+    char value[3];
 
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         struct xseg_allocator *allocator = env_open("history:all,block_user:True");
         struct xseg_pool *pool = env_pool(allocator);
         struct xseg_checkpoint *checkpoint = NULL;
-        void *stays = take(allocator, pool, sizes[i], &word[0]),
-             *goes = take(allocator, pool, sizes[i], &word[1]),
+        void *stays = take(allocator, pool, sizes[i], &value[0]),
+             *goes = take(allocator, pool, sizes[i], &value[1]),
              *plain = take(allocator, pool, sizes[i], NULL);
 
         assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
         env_free(allocator, goes, plain);
-        assert_ptr_equal(take(allocator, pool, sizes[i], &word[2]), goes);
-        assert_ptr_equal(take(allocator, pool, sizes[i], &word[2]), plain);
+        assert_ptr_equal(take(allocator, pool, sizes[i], &value[2]), goes);
+        assert_ptr_equal(take(allocator, pool, sizes[i], &value[2]), plain);
         assert_ok(xseg_history_clear(allocator, -1));
         assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
-        assert_ptr_equal(user_of(allocator, stays), &word[0]);
-        assert_ptr_equal(user_of(allocator, goes), &word[1]);
+        assert_ptr_equal(user_of(allocator, stays), &value[0]);
+        assert_ptr_equal(user_of(allocator, goes), &value[1]);
         assert_null(user_of(allocator, plain));
-        assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, goes, &word[2]), 1);
-        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &word[1]), 1);
+        assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, goes, &value[2]), 1);
+        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &value[1]), 1);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, plain, NULL), 1);
         xseg_checkpoint_destroy(checkpoint);
         env_free(allocator, stays, goes, plain);
-        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }
@@ -581,17 +553,14 @@ TEST(restored_block_has_its_user_value)
 TEST(event_capacity_is_configurable_with_user_values)
 {
     struct xseg_allocator *allocator = env_open("history:all,block_user:True,history_events:16");
-    int word;
+    int value;
 
-    for (unsigned most = 16; most <= 64; most += 48) {
-        char key[32];
-
-        (void)snprintf(key, sizeof(key), "history_events:%u", most);
-        assert_ok(xseg_config_set(allocator, key));
+    for (unsigned grown = 0; grown < 2; grown++) {
+        assert_ok(xseg_config_set(allocator, grown ? "history_events:64" : "history_events:16"));
         for (unsigned i = 0; i < 30; i++)
-            env_free(allocator, take(allocator, NULL, 1000, &word));
+            env_free(allocator, take(allocator, NULL, 1000, &value));
         struct history_list recorded = history_read(allocator, -1);
-        assert_int_equal(recorded.count, most);
+        assert_int_equal(recorded.count, grown ? 64 : 16);
         free(recorded.entry);
     }
     env_close(allocator);
@@ -603,11 +572,11 @@ TEST(checkpoint_restores_its_own_user_values)
     struct xseg_allocator *allocator = env_open("history:all");
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_checkpoint *checkpoint = NULL;
-    int word, other;
+    int value, other;
 
     for (unsigned i = 0; i < 2; i++) {
         assert_ok(xseg_config_set(allocator, i == 0 ? "block_user:False" : "block_user:True"));
-        void *ptr = take(allocator, pool, 1000, &word);
+        void *ptr = take(allocator, pool, 1000, &value);
         assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
         env_free(allocator, ptr);
         assert_ok(xseg_config_set(allocator, i == 0 ? "block_user:True" : "block_user:False"));
@@ -617,7 +586,6 @@ TEST(checkpoint_restores_its_own_user_values)
         xseg_checkpoint_destroy(checkpoint);
         env_free(allocator, ptr);
     }
-    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
@@ -626,27 +594,23 @@ TEST(fallback_block_has_its_user_value)
     static const size_t sizes[] = {20 * MIB, 512 * KIB};
 
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-        struct xseg_pool_options options = {sizeof(options)};
-        struct xseg_pool *pool = NULL;
-        int word, other;
-
-        settings.memory_bytes = sizes[i] > MIB ? 2 * sizes[i] : 2 * MIB;
+        const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
+        int value, other;
         struct xseg_allocator *allocator =
-            env_open_on(&settings, "expandable_segments:True,history:all,block_user:True");
-        options.use_on_oom = true;
-        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
-        void *kept = take(allocator, pool, sizes[i], &other),
-             *inside = take(allocator, pool, sizes[i], &other);
+            env_open_mib(sizes[i] > MIB ? 2 * sizes[i] / MIB : 2,
+                         "expandable_segments:True,history:all,block_user:True");
+        struct xseg_pool *pool = env_pool_with(allocator, &options);
+        void *kept = take(allocator, pool, sizes[i], &other);
+        void *inside = take(allocator, pool, sizes[i], &other);
+
         env_free(allocator, inside);
         assert_ok(xseg_history_clear(allocator, -1));
-        assert_ptr_equal(take(allocator, NULL, sizes[i], &word), inside);
+        assert_ptr_equal(take(allocator, NULL, sizes[i], &value), inside);
         assert_ptr_equal(env_block(allocator, inside).fallback_pool, pool);
-        assert_ptr_equal(user_of(allocator, inside), &word);
+        assert_ptr_equal(user_of(allocator, inside), &value);
         env_free(allocator, inside);
-        expect_life(allocator, inside, &word);
+        expect_life(allocator, inside, &value);
         env_free(allocator, kept);
-        assert_ok(xseg_pool_release(pool));
         env_close(allocator);
     }
 }
@@ -656,21 +620,20 @@ TEST(fallback_block_has_its_user_value)
 TEST(user_value_is_ignored_without_the_key)
 {
     struct xseg_allocator *allocator = env_open("history:all");
-    int word;
+    int value;
     uint64_t host[2];
 
     for (unsigned i = 0; i < 2; i++) {
         void *ptr[100];
 
         for (size_t k = 0; k < COUNT_OF(ptr); k++)
-            ptr[k] = take(allocator, NULL, 1000, i == 0 ? NULL : &word);
+            ptr[k] = take(allocator, NULL, 1000, i == 0 ? NULL : &value);
         host[i] = env_stats(allocator).host_bytes;
         assert_null(user_of(allocator, ptr[0]));
-        for (size_t k = 0; k < COUNT_OF(ptr); k++)
-            env_free(allocator, ptr[k]);
+        env_free_all(allocator, ptr, sizeof(ptr));
         expect_life(allocator, ptr[0], NULL);
     }
-    /* The ring has the same pages the second time: the events of both fit on them. */
+    /* The events of both rounds fit on the same pages of the ring. */
     assert_in_range(host[1], host[0], host[0] + 32 * KIB);
     env_close(allocator);
 }
@@ -678,18 +641,18 @@ TEST(user_value_is_ignored_without_the_key)
 TEST(user_value_needs_the_key_at_the_request)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_events:16");
-    int word;
+    int value;
 
     for (size_t bytes = 1000; bytes <= 30 * MIB; bytes *= 30 * MIB / 1000) {
-        void *before = take(allocator, NULL, bytes, &word);
+        void *before = take(allocator, NULL, bytes, &value);
 
         assert_ok(xseg_config_set(allocator, "block_user:True"));
         assert_null(user_of(allocator, before));
-        void *with = take(allocator, NULL, bytes, &word);
-        assert_ptr_equal(user_of(allocator, with), &word);
-        /* In the same ring some events have words and some not. */
+        void *with = take(allocator, NULL, bytes, &value);
+        assert_ptr_equal(user_of(allocator, with), &value);
+        /* Some events of the ring have a value. */
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, before, NULL), 1);
-        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, with, &word), 1);
+        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, with, &value), 1);
         assert_ok(xseg_config_set(allocator, "history_events:100"));
         env_free(allocator, before);
         expect_life(allocator, before, NULL);
@@ -698,8 +661,8 @@ TEST(user_value_needs_the_key_at_the_request)
         env_free(allocator, with);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, with, NULL), 1);
         /* The block with a value is replaced by one whose request has none. */
-        assert_ptr_equal(take(allocator, NULL, bytes, &word), before);
-        assert_ptr_equal(take(allocator, NULL, bytes, &word), with);
+        assert_ptr_equal(take(allocator, NULL, bytes, &value), before);
+        assert_ptr_equal(take(allocator, NULL, bytes, &value), with);
         assert_ok(xseg_config_set(allocator, "block_user:True,history_events:16"));
         assert_null(user_of(allocator, with));
         env_free(allocator, before, with);
@@ -715,31 +678,31 @@ TEST(other_keys_do_not_change_user_values)
                                           "history_stacks:none", "expandable_segments:False",
                                           "block_user:True",     "history:all"};
     struct xseg_allocator *allocator = env_open("block_user:True");
-    int word;
-    void *ptr = take(allocator, NULL, 1000, &word);
+    int value;
+    void *ptr = take(allocator, NULL, 1000, &value);
 
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         assert_ok(xseg_config_set(allocator, configs[i]));
-        assert_ptr_equal(user_of(allocator, ptr), &word);
+        assert_ptr_equal(user_of(allocator, ptr), &value);
     }
     assert_ok(xseg_config_set(allocator, "history:nothing"));
-    /* A word alone tells no age. */
-    void *young = take(allocator, NULL, 2000, &word);
+    /* A value without history:state has no age. */
+    void *young = take(allocator, NULL, 2000, &value);
     assert_true(env_block(allocator, young).age_ms == UINT64_MAX);
-    assert_ptr_equal(user_of(allocator, young), &word);
+    assert_ptr_equal(user_of(allocator, young), &value);
     env_free(allocator, young, ptr);
     env_close(allocator);
 }
 
 /* --- Callers of older headers. --- */
 
-TEST(older_callers_have_no_user_value)
+TEST(older_callers_receive_known_members_only)
 {
     struct xseg_allocator *allocator = env_open("history:all,block_user:True");
     struct xseg_request request = {sizeof(request), .bytes = 1000, .zeroed = true};
     struct xseg_block_info info = {sizeof(info)};
     void *ptr = NULL;
-    int word;
+    int value;
 
     request.struct_size = offsetof(struct xseg_request, user);
     memset(&request.user, 0xA5, sizeof(request.user));
@@ -748,12 +711,17 @@ TEST(older_callers_have_no_user_value)
     env_free(allocator, ptr);
     request.struct_size = offsetof(struct xseg_request, user) + 1;
     env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "is unknown");
-    ptr = take(allocator, NULL, 1000, &word);
+    ptr = take(allocator, NULL, 1000, &value);
     info.struct_size = offsetof(struct xseg_block_info, user);
     info.user = &info;
     assert_ok(xseg_block_query(allocator, ptr, &info));
     assert_ptr_equal(info.base, ptr);
     assert_ptr_equal(info.user, &info);
+    info.struct_size = offsetof(struct xseg_block_info, age_ms);
+    info.age_ms = 77;
+    assert_ok(xseg_block_query(allocator, ptr, &info));
+    assert_ptr_equal(info.base, ptr);
+    assert_int_equal(info.age_ms, 77);
     env_free(allocator, ptr);
     env_close(allocator);
 }
@@ -797,8 +765,7 @@ TEST(blocks_have_ages)
         }
         for (size_t at = 0; at < COUNT_OF(block); at++)
             expect_age(allocator, block[at], (COUNT_OF(block) - at) * 1000);
-        for (size_t at = 0; at < COUNT_OF(block); at++)
-            env_free(allocator, block[at]);
+        env_free_all(allocator, block, sizeof(block));
         env_close(allocator);
     }
 }
@@ -824,29 +791,8 @@ TEST(reused_address_has_a_new_age)
     env_close(allocator);
 }
 
+/* The age continues during a pause, and begins again at a restore. */
 TEST(blocks_of_pools_have_ages)
-{
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
-    struct xseg_pool *pool = env_pool(allocator);
-    void *block[2];
-
-    for (size_t i = 0; i < 2; i++) {
-        block[i] = env_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
-        xseg_sim_advance(3 * SECOND);
-    }
-    expect_age(allocator, block[0], 6000);
-    expect_age(allocator, block[1], 3000);
-    /* Through a pause, too. */
-    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    expect_age(allocator, block[0], 6000);
-    assert_ok(xseg_pool_resume(pool));
-    expect_age(allocator, block[1], 3000);
-    env_free(allocator, block[0], block[1]);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
-}
-
-TEST(restored_block_keeps_its_age)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
     struct xseg_pool *pool = env_pool(allocator);
@@ -855,8 +801,15 @@ TEST(restored_block_keeps_its_age)
 
     for (size_t i = 0; i < 2; i++) {
         block[i] = env_alloc_in(allocator, pool, i == 0 ? 3000 : 5 * MIB, NULL);
+        xseg_sim_advance(3 * SECOND);
     }
-    xseg_sim_advance(3 * SECOND);
+    expect_age(allocator, block[0], 6000);
+    expect_age(allocator, block[1], 3000);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    expect_age(allocator, block[0], 6000);
+    assert_ok(xseg_pool_resume(pool));
+    expect_age(allocator, block[1], 3000);
+
     assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
     env_free(allocator, block[0], block[1]);
     xseg_sim_advance(3 * SECOND);
@@ -867,7 +820,6 @@ TEST(restored_block_keeps_its_age)
         env_free(allocator, block[i]);
     }
     xseg_checkpoint_destroy(checkpoint);
-    assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }
 
@@ -902,24 +854,27 @@ TEST(ages_follow_configuration_changes)
     env_close(allocator);
 }
 
-/* Events of the history use a separate clock. */
+/* By the system clock; the events of history:all use another clock. */
 TEST(ages_are_ordered_by_allocation)
 {
-    struct xseg_allocator *allocator = env_open("history:all");
-    void *old = env_alloc(allocator, 1000, NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_allocator *allocator = env_open(i == 0 ? "history:all" : "history:state");
+        void *old = env_alloc(allocator, 1000, NULL);
 
-    while (env_block(allocator, old).age_ms < 60)
-        continue;
-    void *young = env_alloc(allocator, 1000, NULL);
-    const uint64_t age = env_block(allocator, young).age_ms;
-    assert_true(age + 30 <= env_block(allocator, old).age_ms);
-    env_free(allocator, young, old);
-    env_close(allocator);
+        assert_true(env_block(allocator, old).age_ms < 60000);
+        while (env_block(allocator, old).age_ms < 60)
+            continue;
+        void *young = env_alloc(allocator, 1000, NULL);
+        const uint64_t age = env_block(allocator, young).age_ms;
+        assert_true(age + 30 <= env_block(allocator, old).age_ms);
+        env_free(allocator, young, old);
+        env_close(allocator);
+    }
 }
 
 /* --- Reports of ages. --- */
 
-TEST(a_pending_block_has_its_age)
+TEST(pending_block_has_its_age)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
     const xseg_stream stream = env_stream();
@@ -972,7 +927,7 @@ TEST(iteration_and_explain_report_ages)
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
         void *old = env_alloc(allocator, 3000, NULL), *young[100];
-        struct sum blocks = {0, 0, 0}, reasons = {0, 0, 0};
+        struct sum blocks = {0}, reasons = {0};
 
         xseg_sim_advance(60 * SECOND);
         for (unsigned at = 0; at < COUNT_OF(young); at++)
@@ -981,41 +936,16 @@ TEST(iteration_and_explain_report_ages)
         assert_ok(xseg_for_each_block(allocator, NULL, add_block, &blocks));
         assert_int_equal(blocks.known, i == 0 ? 101 : 0);
         assert_int_equal(blocks.unknown, i == 0 ? 0 : 101);
+        /* 61 s, and 100 times 1 s; each up to 20 ms off. */
         assert_in_range(blocks.ms, i == 0 ? 161000 - 101 * 20 : 0, i == 0 ? 161000 + 101 * 20 : 0);
         assert_ok(xseg_explain(allocator, NULL, add_reason, &reasons, NULL));
         assert_int_equal(reasons.known, i == 0);
         assert_int_equal(reasons.unknown, i != 0);
         assert_in_range(reasons.ms, i == 0 ? 60980 : 0, i == 0 ? 61020 : 0);
-        for (unsigned at = 0; at < COUNT_OF(young); at++)
-            env_free(allocator, young[at]);
+        env_free_all(allocator, young, sizeof(young));
         env_free(allocator, old);
         env_close(allocator);
     }
-}
-
-TEST(older_callers_receive_known_members_only)
-{
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
-    struct xseg_block_info info = {sizeof(info), .age_ms = 77};
-    void *block = env_alloc(allocator, 3000, NULL);
-
-    info.struct_size = offsetof(struct xseg_block_info, age_ms);
-    assert_ok(xseg_block_query(allocator, block, &info));
-    assert_ptr_equal(info.base, block);
-    assert_int_equal(info.age_ms, 77);
-    env_free(allocator, block);
-    env_close(allocator);
-}
-
-/* By the system's clock: the age is real. */
-TEST(the_clock_of_the_system_does)
-{
-    struct xseg_allocator *allocator = env_open("history:state");
-    void *block = env_alloc(allocator, 3000, NULL);
-
-    assert_true(env_block(allocator, block).age_ms < 60000);
-    env_free(allocator, block);
-    env_close(allocator);
 }
 
 /* --- Collection of labels: unused labels are collected, labels in use keep their text. --- */
@@ -1037,7 +967,7 @@ static void label(struct xseg_allocator *allocator, const char *text)
     assert_ok(xseg_history_label(allocator, text, NULL));
 }
 
-/* Requests that come and go, each with a label, a block, and nested scopes. */
+/* Requests, each with a label, a block, and nested scopes. */
 static void serve(struct xseg_allocator *allocator, unsigned first, unsigned count)
 {
     for (unsigned i = first; i < first + count; i++) {
@@ -1079,13 +1009,10 @@ TEST(million_labels_use_bounded_memory)
 
 static const char *label_of(struct xseg_allocator *allocator, void *ptr)
 {
-    struct xseg_block_info info = {sizeof(info)};
-
-    assert_ok(xseg_block_query(allocator, ptr, &info));
-    return info.label;
+    return env_block(allocator, ptr).label;
 }
 
-/* Labels of live blocks, of kept events, of threads and of scopes, while others come and go. */
+/* Labels of allocated blocks, recorded events, threads and scopes, while other labels become unused. */
 static void keep_labels(const char *config)
 {
     enum { BLOCKS = 3000, DEPTH = 31 };
@@ -1136,14 +1063,12 @@ static void keep_labels(const char *config)
     free(recorded.entry);
     assert_int_equal(found, BLOCKS);
     assert_int_equal(texts, 1);
-    for (unsigned i = 0; i < BLOCKS; i++)
-        env_free(allocator, small[i]);
-    for (unsigned i = 0; i < COUNT_OF(large); i++)
-        env_free(allocator, large[i]);
+    env_free_all(allocator, small, sizeof(small));
+    env_free_all(allocator, large, sizeof(large));
     env_close(allocator, side);
 }
 
-TEST(labels_in_use_stay)
+TEST(labels_in_use_are_kept)
 {
     keep_labels("history:all,history_events:20000");
     keep_labels("history:all,history_events:20000,expandable_segments:False");
@@ -1151,7 +1076,7 @@ TEST(labels_in_use_stay)
 
 /* Nearly 16 MiB of labels of allocated blocks, and unused ones in addition; then more than that.  New labels fit as
  * soon as the blocks are freed. */
-TEST(labels_become_other_only_while_all_are_in_use)
+TEST(label_is_other_only_while_all_are_in_use)
 {
     enum { FIT = (16 << 20) / 120 };
     struct xseg_allocator *allocator = env_open("history:state");
@@ -1186,7 +1111,7 @@ TEST(labels_become_other_only_while_all_are_in_use)
     env_close(allocator);
 }
 
-/* A walk keeps the texts of its entries, also while its own visits give labels without end. */
+/* Also while the visitor creates labels. */
 struct visit {
     struct xseg_allocator *allocator;
     unsigned seen;
@@ -1211,7 +1136,7 @@ static bool visit_one(void *context, const struct xseg_history_entry *entry)
     return visit->seen < 100;
 }
 
-TEST(a_walk_keeps_the_texts_of_its_entries)
+TEST(iteration_keeps_the_labels_of_its_events)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     struct visit visit = {.allocator = allocator};
@@ -1223,8 +1148,8 @@ TEST(a_walk_keeps_the_texts_of_its_entries)
     env_close(allocator);
 }
 
-/* Threads that end leave no label behind, and may have had any number of scopes. */
-static void *label_and_end(void *context)
+/* A thread that exits within 100 scopes. */
+static void *label_and_exit(void *context)
 {
     const char *before = NULL;
 
@@ -1235,8 +1160,8 @@ static void *label_and_end(void *context)
 
 static pthread_key_t key;
 
-/* Runs behind the library's own destructor in one order of keys, and before it in the other. */
-static void label_at_the_end(void *context)
+/* Runs after the library's destructor in one order of the keys, and before it in the other. */
+static void label_at_exit(void *context)
 {
     const xseg_status status = xseg_history_label(context, "the end", NULL);
     void *ptr = env_alloc(context, 1000, NULL);
@@ -1248,23 +1173,22 @@ static void label_at_the_end(void *context)
     assert_ok(xseg_history_label(context, NULL, NULL));
 }
 
-static void *label_until_the_end(void *context)
+static void *label_until_exit(void *context)
 {
     assert_int_equal(pthread_setspecific(key, context), 0);
-    return label_and_end(context);
+    return label_and_exit(context);
 }
 
-TEST(labels_of_ended_threads_are_collected)
+TEST(labels_of_exited_threads_are_collected)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_events:100");
 
-    assert_int_equal(pthread_key_create(&key, label_at_the_end), 0);
+    assert_int_equal(pthread_key_create(&key, label_at_exit), 0);
     for (unsigned i = 0; i < 50; i++) {
         pthread_t thread;
 
         assert_int_equal(pthread_create(&thread, NULL,
-                                        i % 2 == 0 ? label_and_end : label_until_the_end,
-                                        allocator),
+                                        i % 2 == 0 ? label_and_exit : label_until_exit, allocator),
                          0);
         assert_int_equal(pthread_join(thread, NULL), 0);
     }

@@ -89,6 +89,7 @@ static void log_line(void *context, enum xseg_log_level level, const char *line)
     if (level == XSEG_LOG_INFO)
         return;
     log->lines++;
+    log->level = level;
     (void)snprintf(log->line, sizeof(log->line), "%s", line);
 }
 
@@ -105,6 +106,14 @@ struct xseg_allocator *env_open_logged(const char *config, struct env_log *log)
     *log = (struct env_log){.lines = 0};
     assert_ok(xseg_open(config, &options, &allocator));
     return allocator;
+}
+
+void env_expect_warnings(const struct env_log *log, unsigned lines, const char *words)
+{
+    assert_int_equal(log->lines, lines);
+    assert_int_equal(log->level, XSEG_LOG_WARNING);
+    if (strstr(log->line, words) == NULL)
+        fail_msg("\"%s\" does not contain \"%s\"", log->line, words);
 }
 
 struct xseg_allocator *env_open_on(const struct xseg_sim_settings *settings, const char *config)
@@ -536,6 +545,16 @@ uint64_t env_unsafe_calls(void)
     for (size_t i = 0; i < COUNT_OF(calls); i++)
         sum += xseg_sim_calls(calls[i]);
     return sum;
+}
+
+void env_fail_every(const char *call, int error)
+{
+    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
+
+    fault.call = call;
+    fault.every = 1;
+    fault.error = error;
+    assert_ok(xseg_sim_fault_set(0, &fault));
 }
 
 /* --- Process. --- */

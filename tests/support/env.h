@@ -51,7 +51,11 @@ void env_expect_error_of(xseg_status status, xseg_status expected, const char *w
 struct env_log {
     char line[512];
     unsigned lines;
+    enum xseg_log_level level; /* of the last one */
 };
+
+/* Expect this many warnings so far, and words in the last one. */
+void env_expect_warnings(const struct env_log *log, unsigned lines, const char *words);
 
 /* The path of the simulated driver that this program is linked with. */
 const char *env_driver(void);
@@ -126,6 +130,9 @@ void env_free_all(struct xseg_allocator *allocator, void *const *blocks, size_t 
 struct xseg_trim_result env_trim(struct xseg_allocator *allocator);
 struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool);
 void env_empty_cache(struct xseg_allocator *allocator);
+
+/* As env_trim(), of one pool. */
+struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool);
 
 /* Bytes of device 0 that are reserved. */
 uint64_t env_reserved(struct xseg_allocator *allocator);
@@ -205,6 +212,9 @@ bool env_driver_capture_end(xseg_stream stream);
 
 /* Driver calls so far that a capture in global mode forbids: queries, waits, event records, releases. */
 uint64_t env_unsafe_calls(void);
+
+/* From now on each call of this name fails, until xseg_sim_fault_set(0, NULL). */
+void env_fail_every(const char *call, int error);
 
 /* --- Process. --- */
 

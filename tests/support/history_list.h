@@ -58,6 +58,17 @@ static inline struct xseg_history_entry history_only(const struct history_list *
     return found;
 }
 
+/* The only event of an action in the history of device 0. */
+static inline struct xseg_history_entry history_single(struct xseg_allocator *allocator,
+                                                       enum xseg_history_action action)
+{
+    const struct history_list recorded = history_read(allocator, 0);
+    const struct xseg_history_entry found = history_only(&recorded, action);
+
+    free(recorded.entry);
+    return found;
+}
+
 static inline const char *history_action_name(enum xseg_history_action action)
 {
     static const char *const words[XSEG_HISTORY_ACTIONS] = {

@@ -357,6 +357,34 @@ static inline struct member_answer member_configure(unsigned number, const char 
         assert_true(got.ns < BOUND);               \
     } while (0)
 
+/* As member_call(), of a call that succeeds within BOUND. */
+static inline struct member_answer member_expect_ok(unsigned number, char what, unsigned index,
+                                                    uint64_t bytes)
+{
+    const struct member_answer answer = member_call(number, what, index, bytes);
+
+    EXPECT_OK(answer);
+    return answer;
+}
+
+/* As member_call(), of a call that fails within BOUND, because memory is missing. */
+static inline struct member_answer member_expect_denied(unsigned number, char what, unsigned index,
+                                                        uint64_t bytes)
+{
+    const struct member_answer answer = member_call(number, what, index, bytes);
+
+    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
+    assert_true(answer.ns < BOUND);
+    return answer;
+}
+
+/* Allocate as block 0, and free: the memory is idle. */
+static inline void member_make_idle(unsigned number, uint64_t bytes)
+{
+    (void)member_expect_ok(number, 'a', 0, bytes);
+    (void)member_expect_ok(number, 'f', 0, 0);
+}
+
 static int members_ignore_sigpipe(void **state)
 {
     (void)state;
