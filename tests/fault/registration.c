@@ -69,8 +69,7 @@ static void memory_moves(struct fault_env *env)
     char *block = fault_alloc(env, 110 * MIB, NULL);
 
     faults_begin();
-    const uint64_t id = add(env, block, 190 * MIB, false);
-    const uint64_t pinned = add(env, block, 10 * MIB, true);
+    const uint64_t id = add(env, block, 190 * MIB, false), pinned = add(env, block, 10 * MIB, true);
     void *more = fault_alloc(env, 80 * MIB, NULL);
     fault_free(env, block);
     fault_trim(env, false);

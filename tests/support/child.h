@@ -101,10 +101,9 @@ static inline void child_case_pause_ms(long milliseconds)
 static inline bool child_case_thread_sleeps(pid_t process, const char *thread)
 {
     char path[320], text[512] = "";
-    FILE *file;
 
     (void)snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)process, thread);
-    file = fopen(path, "re");
+    FILE *file = fopen(path, "re");
     if (file == NULL)
         return true;
     (void)!fread(text, 1, sizeof(text) - 1, file);
@@ -138,10 +137,9 @@ static inline bool child_case_process_sleeps(pid_t process)
     struct dirent *entry;
     bool sleeps = true;
     char path[64];
-    DIR *folder;
 
     (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)process);
-    folder = opendir(path);
+    DIR *folder = opendir(path);
     while (folder != NULL && sleeps && (entry = readdir(folder)) != NULL)
         sleeps = entry->d_name[0] == '.' || child_case_thread_sleeps(process, entry->d_name);
     if (folder != NULL)

@@ -109,10 +109,9 @@ static int begin(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     void *context = NULL;
-    int result;
 
     (void)pthread_once(&once, start);
-    result = owner == getpid() ? started : NOT_INITIALIZED;
+    int result = owner == getpid() ? started : NOT_INITIALIZED;
     if (result == 0)
         result = context_of(device, &context);
     return result == 0 ? driver.cuCtxSetCurrent(context) : result;

@@ -35,7 +35,6 @@ static size_t play(struct replay_model *model)
 TEST(block_is_allocated_and_freed)
 {
     struct builder *builder = builder_new();
-    struct replay_model model;
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE + 512, 1000, 3);
@@ -43,7 +42,7 @@ TEST(block_is_allocated_and_freed)
     builder_request_free(builder, BASE + 512);
     builder_complete_free(builder, BASE + 512);
     builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
-    model = begin(builder);
+    struct replay_model model = begin(builder);
     assert_int_equal(model.reserved, 0);
     assert_true(replay_model_step(&model));
     assert_int_equal(model.reserved, 4 * MIB);
@@ -71,7 +70,6 @@ TEST(block_is_allocated_and_freed)
 TEST(the_state_before_the_first_event_is_found)
 {
     struct builder *builder = builder_new();
-    struct replay_model model;
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -82,7 +80,7 @@ TEST(the_state_before_the_first_event_is_found)
     builder_alloc(builder, BASE, MIB, 3);
     builder_request_free(builder, BASE);
     builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
-    model = begin(builder);
+    struct replay_model model = begin(builder);
     assert_int_equal(model.reserved, 4 * MIB);
     assert_int_equal(model.allocated, MIB);
     assert_int_equal(model.pending, MIB);
@@ -99,7 +97,6 @@ TEST(the_state_before_the_first_event_is_found)
 TEST(without_requests_a_block_is_live_until_its_free_is_complete)
 {
     struct builder *builder = builder_new();
-    struct replay_model model;
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -107,7 +104,7 @@ TEST(without_requests_a_block_is_live_until_its_free_is_complete)
     builder_alloc(builder, BASE + MIB, 1000, 2);
     builder_complete_free(builder, BASE);
     builder_complete_free(builder, BASE + MIB);
-    model = begin(builder);
+    struct replay_model model = begin(builder);
     assert_int_equal(model.allocated, MIB);
     assert_int_equal(model.pending, 0);
     assert_int_equal(replay_model_block_at(&model, BASE)->requested, MIB);
@@ -126,12 +123,11 @@ TEST(without_requests_a_block_is_live_until_its_free_is_complete)
 TEST(a_block_at_the_end_has_its_real_size)
 {
     struct builder *builder = builder_new();
-    struct replay_model model;
 
     builder_map(builder, BASE, 20 * MIB, false);
     builder_alloc(builder, BASE, 19 * MIB + 1, 1);
     builder->block[0].bytes = 20 * MIB; /* the remainder was too small to split */
-    model = begin(builder);
+    struct replay_model model = begin(builder);
     assert_int_equal(play(&model), 2);
     assert_int_equal(model.allocated, 20 * MIB);
     replay_model_fini(&model);
@@ -141,7 +137,6 @@ TEST(a_block_at_the_end_has_its_real_size)
 TEST(events_that_do_not_fit_are_left_out)
 {
     struct builder *builder = builder_new();
-    struct replay_model model;
 
     builder_map(builder, BASE, 4 * MIB, true);
     (void)builder_event(builder, RECORDING_ALLOC, BASE + MIB, 512);          /* not a block */
@@ -154,7 +149,7 @@ TEST(events_that_do_not_fit_are_left_out)
     (void)builder_event(builder, RECORDING_OOM, 0, MIB);
     (void)builder_event(builder, RECORDING_OTHER, 0, 0);
     builder_alloc(builder, BASE, 512, 1);
-    model = begin(builder);
+    struct replay_model model = begin(builder);
     assert_int_equal(model.omitted, 6);
     assert_int_equal(play(&model), 10);
     assert_int_equal(model.reserved, 4 * MIB);
@@ -167,14 +162,13 @@ TEST(events_that_do_not_fit_are_left_out)
 TEST(restored_block_ends_at_the_next_block)
 {
     struct builder *builder = builder_new();
-    struct replay_model model;
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE + 1024, 512, 1);
     builder->device.event_count = 0; /* lost by the ring */
     (void)builder_event(builder, RECORDING_FREE_REQUESTED, BASE, 4096);
     (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE, 4096);
-    model = begin(builder);
+    struct replay_model model = begin(builder);
     assert_int_equal(replay_model_block_at(&model, BASE)->bytes, 1024);
     assert_int_equal(model.allocated, 1024 + 512);
     assert_int_equal(play(&model), 2);
@@ -186,7 +180,6 @@ TEST(restored_block_ends_at_the_next_block)
 TEST(frees_of_one_kind_may_be_missing)
 {
     struct builder *builder = builder_new();
-    struct replay_model model;
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, 512, 1);
@@ -197,7 +190,7 @@ TEST(frees_of_one_kind_may_be_missing)
     builder_request_free(builder, BASE);
     builder->device.event_count--; /* skip_actions: free_requested */
     builder_complete_free(builder, BASE);
-    model = begin(builder);
+    struct replay_model model = begin(builder);
     assert_int_equal(model.omitted, 0);
     for (int i = 0; i < 3; i++)
         assert_true(replay_model_step(&model));
@@ -259,14 +252,13 @@ TEST(segments_that_overlap_are_left_out)
 TEST(time_never_decreases)
 {
     struct builder *builder = builder_new();
-    struct replay_model model;
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder->now_us -= 10;
     builder_alloc(builder, BASE, 512, 1);
     builder->now_us += 30;
     builder_free(builder, BASE);
-    model = begin(builder);
+    struct replay_model model = begin(builder);
     assert_true(replay_model_step(&model));
     assert_true(replay_model_step(&model));
     assert_int_equal(model.now_us, 1000);
@@ -423,20 +415,18 @@ TEST(random_programs_keep_lifetimes_of_blocks)
     for (uint32_t seed = 1; seed <= 40; seed++) {
         struct builder *builder = builder_new(), *early = malloc(sizeof(*early));
         uint64_t draw = seed;
-        struct replay_model model;
-        size_t before;
 
         assert_non_null(early);
         for (int i = 0; i < 400; i++)
             step(builder, &draw);
         *early = *builder;
-        before = builder->device.event_count;
+        size_t before = builder->device.event_count;
         for (int i = 0; i < 1200; i++)
             step(builder, &draw);
         builder->device.event_count -= before; /* lost by the ring */
         memmove(builder->events, builder->events + before,
                 builder->device.event_count * sizeof(builder->events[0]));
-        model = begin(builder);
+        struct replay_model model = begin(builder);
         assert_int_equal(model.omitted, 0);
         compare(&model, early);
         assert_int_equal(play(&model), builder->device.event_count);
@@ -453,7 +443,6 @@ TEST(missing_events_are_tolerated)
     for (uint32_t seed = 1; seed <= 200; seed++) {
         struct builder *builder = builder_new();
         uint64_t draw = seed;
-        struct replay_model model;
         size_t kept = 0;
 
         for (int i = 0; i < 1000; i++)
@@ -472,7 +461,7 @@ TEST(missing_events_are_tolerated)
             kept++;
         }
         builder->device.event_count = kept;
-        model = begin(builder);
+        struct replay_model model = begin(builder);
         (void)play(&model);
         compare_blocks(&model, builder);
         replay_model_fini(&model);
@@ -555,14 +544,13 @@ static void assert_sum(fragmentation_sum sum, uint64_t expected)
 TEST_WITH(a_block_strands_its_page, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB / 2, 1);
     builder->now_us += 10;
     builder_free(builder, BASE);
     builder->now_us += 5;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.reserved, 4 * MIB * 15);
     assert_sum(fragmented.allocated, MIB / 2 * 10);
     assert_sum(fragmented.sites[1].fragmented, 3 * MIB / 2 * 10);
@@ -574,7 +562,6 @@ TEST_WITH(a_block_strands_its_page, set_up, tear_down)
 TEST_WITH(blocks_on_a_page_share_it_equally, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE, 2 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -583,7 +570,7 @@ TEST_WITH(blocks_on_a_page_share_it_equally, set_up, tear_down)
     builder->now_us += 4;
     builder_free(builder, BASE);
     builder->now_us += 1;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.sites[1].fragmented, MIB * 2 + (MIB - 512) * 4 / 2);
     assert_sum(fragmented.sites[2].fragmented, (MIB - 512) * 4 / 2 + (2 * MIB - 512) * 1);
     assert_sum(fragmented.idle, 0);
@@ -592,7 +579,6 @@ TEST_WITH(blocks_on_a_page_share_it_equally, set_up, tear_down)
 TEST_WITH(remainder_of_a_division_is_not_lost, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE, 2 * MIB, true);
     for (uint32_t i = 0; i < 3; i++)
@@ -600,7 +586,7 @@ TEST_WITH(remainder_of_a_division_is_not_lost, set_up, tear_down)
     builder->now_us += 1; /* 2 MiB - 1536 is not divisible by 3 */
     for (uint32_t i = 0; i < 3; i++)
         builder_free(builder, BASE + 512 * i);
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_true((2 * MIB - 1536) % 3 == 2);
     assert_sum(fragmented.fragmented, 2 * MIB - 1536);
     assert_sum(fragmented.sites[0].fragmented, (2 * MIB - 1536) / 3);
@@ -611,13 +597,12 @@ TEST_WITH(remainder_of_a_division_is_not_lost, set_up, tear_down)
 TEST_WITH(a_block_over_pages_strands_the_outer_ones, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE, 10 * MIB, true);
     builder_alloc(builder, BASE + MIB, 6 * MIB, 1);     /* half of 0, 1, 2, half of 3 */
     builder_alloc(builder, BASE + 7 * MIB, MIB / 2, 2); /* on 3 as well */
     builder->now_us += 8;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.sites[1].fragmented, MIB * 8 + MIB / 2 * 8 / 2);
     assert_sum(fragmented.sites[2].fragmented, MIB / 2 * 8 / 2);
     assert_sum(fragmented.idle, 2 * MIB * 8);
@@ -626,7 +611,6 @@ TEST_WITH(a_block_over_pages_strands_the_outer_ones, set_up, tear_down)
 TEST_WITH(pages_start_at_the_mapped_address, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE + 6 * MIB, 40 * MIB, true);
     builder_map(builder, BASE + 46 * MIB, 2 * MIB, true);
@@ -634,7 +618,7 @@ TEST_WITH(pages_start_at_the_mapped_address, set_up, tear_down)
     builder_alloc(builder, BASE + 26 * MIB, MIB, 1);       /* 26 to 46 */
     builder_alloc(builder, BASE + 49 * MIB, MIB / 2, 2);   /* 48 to 50 */
     builder->now_us += 10;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.sites[1].fragmented, 19 * MIB * 10);
     assert_sum(fragmented.sites[2].fragmented, 3 * MIB / 2 * 10);
     assert_sum(fragmented.idle, (20 + 2 + 20) * MIB * 10);
@@ -643,13 +627,12 @@ TEST_WITH(pages_start_at_the_mapped_address, set_up, tear_down)
 TEST_WITH(a_block_over_large_pages_strands_the_outer_ones, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE, 80 * MIB, true);
     builder_alloc(builder, BASE + 15 * MIB, 30 * MIB, 1); /* 5 of the first, 5 of the third */
     builder_alloc(builder, BASE + 59 * MIB, MIB, 2);      /* on the third as well */
     builder->now_us += 2;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.sites[1].fragmented, 15 * MIB * 2 + 14 * MIB * 2 / 2);
     assert_sum(fragmented.sites[2].fragmented, 14 * MIB * 2 / 2);
     assert_sum(fragmented.idle, 20 * MIB * 2);
@@ -658,14 +641,13 @@ TEST_WITH(a_block_over_large_pages_strands_the_outer_ones, set_up, tear_down)
 TEST_WITH(partially_unmapped_memory_has_small_pages, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE, 20 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder->now_us += 3;
     builder_unmap(builder, BASE + 8 * MIB, 2 * MIB);
     builder->now_us += 1;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.sites[1].fragmented, MIB * 4);
     assert_sum(fragmented.idle, 18 * MIB * 3 + 16 * MIB);
 }
@@ -674,7 +656,6 @@ TEST_WITH(partially_unmapped_memory_has_small_pages, set_up, tear_down)
 TEST_WITH(page_with_a_block_survives_remapping, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE, 40 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -685,7 +666,7 @@ TEST_WITH(page_with_a_block_survives_remapping, set_up, tear_down)
     builder_alloc(builder, BASE + 12 * MIB, MIB, 3);
     builder_alloc(builder, BASE + 22 * MIB, MIB, 0);
     builder->now_us += 3; /* 17 MiB on the page, 9 from there to 30 MiB, 10 elsewhere */
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.fragmented, 8 * MIB * 2 + (17 + 9) * MIB * 3);
     assert_sum(fragmented.sites[3].fragmented, 17 * MIB);
     assert_sum(fragmented.sites[0].fragmented, 9 * MIB * 3);
@@ -695,7 +676,6 @@ TEST_WITH(page_with_a_block_survives_remapping, set_up, tear_down)
 TEST_WITH(classic_segment_is_one_page, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE + MIB, 20 * MIB, false);
     builder_map(builder, BASE + 21 * MIB, 20 * MIB, false); /* separate from the first */
@@ -704,7 +684,7 @@ TEST_WITH(classic_segment_is_one_page, set_up, tear_down)
     builder_free(builder, BASE + 9 * MIB);
     builder_unmap(builder, BASE + MIB, 20 * MIB);
     builder->now_us += 1;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.sites[3].fragmented, 19 * MIB * 3);
     assert_sum(fragmented.idle, 20 * MIB * 4);
 }
@@ -712,7 +692,6 @@ TEST_WITH(classic_segment_is_one_page, set_up, tear_down)
 TEST_WITH(pending_blocks_have_a_row_of_their_own, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -723,7 +702,7 @@ TEST_WITH(pending_blocks_have_a_row_of_their_own, set_up, tear_down)
     builder->now_us += 4;
     builder_complete_free(builder, BASE);
     builder_complete_free(builder, BASE + 2 * MIB);
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.pending, 2 * MIB * 4);
     assert_sum(fragmented.near_pending, MIB * 4);            /* on the second page */
     assert_sum(fragmented.sites[2].fragmented, MIB / 2 * 4); /* on the first */
@@ -734,7 +713,6 @@ TEST_WITH(pending_blocks_have_a_row_of_their_own, set_up, tear_down)
 TEST_WITH(peak_is_at_the_maximum_of_reserved_memory, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -747,7 +725,7 @@ TEST_WITH(peak_is_at_the_maximum_of_reserved_memory, set_up, tear_down)
     builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
     builder_alloc(builder, BASE + MIB, MIB, 1); /* more allocated, but less reserved */
     builder->now_us += 1;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_int_equal(fragmented.peak.reserved, 8 * MIB);
     assert_int_equal(fragmented.peak.allocated, 4 * MIB);
     assert_int_equal(fragmented.peak.event, 7);
@@ -760,12 +738,11 @@ TEST_WITH(peak_is_at_the_maximum_of_reserved_memory, set_up, tear_down)
 TEST_WITH(sums_may_need_more_than_64_bits, set_up, tear_down)
 {
     struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
     const uint64_t bytes = (uint64_t)1 << 40, passed = (uint64_t)1 << 45;
 
     builder_map(builder, BASE, bytes, false);
     builder_alloc(builder, BASE, 512, 1);
     builder->now_us += passed;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_true(fragmented.sites[1].fragmented == (fragmentation_sum)(bytes - 512) * passed);
 }

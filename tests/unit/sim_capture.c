@@ -164,9 +164,7 @@ SIM_TEST(a_stream_that_waits_joins)
 
 SIM_TEST(a_capturing_stream_cannot_be_waited_for)
 {
-    CUstream stream;
-
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_spoilt(stream);
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -182,11 +180,8 @@ SIM_TEST(a_capturing_stream_cannot_be_waited_for)
 
 SIM_TEST(captured_event_cannot_be_queried)
 {
-    CUstream stream;
-    CUevent event;
-
-    stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
-    event = record(stream);
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CUevent event = record(stream);
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
     ASSERT_CU(cuEventRecord(event, stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     expect_spoilt(stream);
@@ -336,7 +331,6 @@ SIM_TEST(a_graph_has_nodes_and_edges)
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
     unsigned char edges[8][8];
     size_t count = 8;
-    CUgraph graph = NULL;
 
     a = captured(stream);
     ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
@@ -345,7 +339,7 @@ SIM_TEST(a_graph_has_nodes_and_edges)
     c = captured(side);
     ASSERT_OK(cuStreamWaitEvent(stream, record(side), 0));
     d = captured(stream);
-    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    CUgraph graph = end_capture(stream);
 
     ASSERT_OK(cuGraphGetNodes(graph, NULL, &count));
     assert_int_equal(count, 4);
@@ -403,21 +397,18 @@ SIM_TEST(each_kind_of_work_is_a_node)
         CU_GRAPH_NODE_TYPE_HOST,   CU_GRAPH_NODE_TYPE_WAIT_EVENT,
     };
     CUgraphNode nodes[8];
-    CUdeviceptr memory = 0;
     CUevent before = record(new_stream());
-    CUstream stream;
-    CUgraph graph = NULL;
     size_t count = 8;
     int calls = 0;
 
-    ASSERT_OK(cuMemAlloc(&memory, 64));
-    stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CUdeviceptr memory = allocate(64);
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     launch(stream, 1);
     ASSERT_OK(cuMemcpyDtoDAsync(memory, memory + 32, 32, stream));
     ASSERT_OK(cuMemsetD8Async(memory, 0, 32, stream));
     ASSERT_OK(cuLaunchHostFunc(stream, do_nothing, &calls));
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
-    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    CUgraph graph = end_capture(stream);
     assert_int_equal(calls, 0);
     ASSERT_OK(cuGraphGetNodes(graph, nodes, &count));
     assert_int_equal(count, 5);
@@ -541,7 +532,7 @@ SIM_TEST(unsafe_calls_by_mode)
     };
     static CUresult (*const call[])(void) = {try_alloc, try_query};
 
-    for (size_t i = 0; i < 2 * sizeof(row) / sizeof(row[0]); i++) {
+    for (size_t i = 0; i < 2 * COUNT_OF(row); i++) {
         struct attempt attempt = {.mode = row[i / 2].thread, .call = call[i % 2]};
         CUstream stream = begin(row[i / 2].capture);
         pthread_t thread;
@@ -566,12 +557,10 @@ SIM_TEST(unsafe_calls_by_mode)
 SIM_TEST(virtual_memory_calls_succeed_during_a_capture)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
-    const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(GRANULE);
     size_t left, total;
 
-    back(base, GRANULE);
-    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    back_usable(base, GRANULE);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     ASSERT_OK(cuMemAddressFree(base, GRANULE));
     ASSERT_OK(cuMemGetInfo(&left, &total));
@@ -592,11 +581,10 @@ static void *end_elsewhere(void *argument)
 
 SIM_TEST(a_capture_ends_in_its_thread)
 {
-    CUstream stream;
     pthread_t thread;
     void *result;
 
-    stream = begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     assert_int_equal(pthread_create(&thread, NULL, end_elsewhere, stream), 0);
     assert_int_equal(pthread_join(thread, &result), 0);
     ASSERT_CU(*(CUresult *)result, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);

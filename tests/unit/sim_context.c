@@ -65,16 +65,11 @@ SIM_TEST(devices_describe_themselves)
     assert_string_equal(cut, "Simu");
     ASSERT_OK(cuDeviceTotalMem(&bytes, 1));
     assert_int_equal(bytes, 1024 * MIB);
-    ASSERT_OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
-    assert_int_equal(value, 8);
-    ASSERT_OK(
-        cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
-    assert_int_equal(value, 1);
-    ASSERT_OK(cuDeviceGetAttribute(
-        &value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0));
-    assert_int_equal(value, 1);
-    ASSERT_OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0));
-    assert_int_equal(value, 2048);
+    assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), 8);
+    assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 1);
+    assert_int_equal(
+        device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED), 1);
+    assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR), 2048);
     ASSERT_CU(cuDeviceGetAttribute(&value, (CUdevice_attribute)9999, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 2),
               CUDA_ERROR_INVALID_DEVICE);
@@ -134,7 +129,7 @@ SIM_TEST(context_stack_is_pushed_and_popped)
     CUcontext first = enter(0), second = NULL, current = NULL;
     CUdevice device = -1;
 
-    ASSERT_OK(cuDevicePrimaryCtxRetain(&second, 1));
+    second = retain_context(1);
     assert_ptr_not_equal(first, second);
     ASSERT_OK(cuCtxPushCurrent(second));
     ASSERT_OK(cuCtxGetDevice(&device));
@@ -144,11 +139,11 @@ SIM_TEST(context_stack_is_pushed_and_popped)
     assert_int_equal(device, 0);
     ASSERT_OK(cuCtxPopCurrent(&current));
     assert_ptr_equal(current, first);
-    ASSERT_OK(cuCtxGetCurrent(&current));
+    current = current_context();
     assert_ptr_equal(current, first);
     ASSERT_OK(cuCtxPopCurrent(NULL));
     ASSERT_CU(cuCtxPopCurrent(&current), CUDA_ERROR_INVALID_CONTEXT);
-    ASSERT_OK(cuCtxGetCurrent(&current));
+    current = current_context();
     assert_null(current);
     ASSERT_OK(cuCtxSetCurrent(NULL));
     ASSERT_CU(cuCtxPushCurrent(NULL), CUDA_ERROR_INVALID_CONTEXT);
@@ -168,7 +163,6 @@ SIM_TEST(context_stack_is_bounded)
 
 SIM_TEST(a_context_lives_from_first_retain_to_last_release)
 {
-    CUcontext context = NULL;
     unsigned flags = 1;
     int active = -1;
 
@@ -176,8 +170,8 @@ SIM_TEST(a_context_lives_from_first_retain_to_last_release)
     assert_int_equal(active, 0);
     assert_int_equal(flags, 0);
     ASSERT_CU(cuDevicePrimaryCtxRelease(1), CUDA_ERROR_INVALID_CONTEXT);
-    ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
-    ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
+    CUcontext context = retain_context(1);
+    context = retain_context(1);
     ASSERT_OK(cuDevicePrimaryCtxRelease(1));
     ASSERT_OK(cuDevicePrimaryCtxGetState(1, &flags, &active));
     assert_int_equal(active, 1);
@@ -193,11 +187,10 @@ SIM_TEST(a_context_lives_from_first_retain_to_last_release)
 
 SIM_TEST(contexts_have_ids_and_flags)
 {
-    CUcontext context = NULL;
     unsigned long long first = 0, other = 0, again = 0;
     unsigned flags = 9;
 
-    ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
+    CUcontext context = retain_context(1);
     ASSERT_OK(cuCtxGetId(context, &first));
     ASSERT_OK(cuCtxGetId(NULL, &other)); /* of the current context, which is device 0's */
     assert_int_not_equal(first, other);
@@ -210,7 +203,7 @@ SIM_TEST(contexts_have_ids_and_flags)
     ASSERT_CU(cuCtxGetFlags(NULL), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuCtxGetId(context, NULL), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuDevicePrimaryCtxRelease(1));
-    ASSERT_OK(cuDevicePrimaryCtxRetain(&context, 1));
+    context = retain_context(1);
     ASSERT_OK(cuCtxGetId(context, &again));
     assert_int_not_equal(again, first);
     assert_int_not_equal(again, other);
@@ -229,7 +222,7 @@ SIM_TEST(objects_are_destroyed_with_their_context)
     launch(stream, UINT64_MAX);
     launch(NULL, UINT64_MAX);
     ASSERT_OK(cuEventRecord(event, stream));
-    ASSERT_OK(cuMemAlloc(&allocation, 1));
+    allocation = allocate(1);
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
     ASSERT_CU(cuCtxSynchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     ASSERT_CU(cuMemAlloc(&allocation, 1), CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -256,10 +249,10 @@ SIM_TEST(many_allocations_are_freed_with_their_context)
     for (int i = 0; i < 200; i++) {
         if (i % 5 == 0)
             range[i / 5] = reserve(GRANULE);
-        ASSERT_OK(cuMemAlloc(&address, GRANULE));
+        address = allocate(GRANULE);
     }
     (void)enter(1);
-    ASSERT_OK(cuMemAlloc(&address, GRANULE));
+    address = allocate(GRANULE);
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(xseg_sim_used(1), GRANULE);
@@ -289,25 +282,23 @@ SIM_TEST(handles_of_an_earlier_machine_are_invalid)
 
 SIM_TEST(invalid_settings_change_nothing)
 {
-    struct xseg_sim_settings settings = small_machine();
+    static const struct {
+        struct xseg_sim_settings settings;
+        const char *words;
+    } row[] = {
+        {{sizeof(struct xseg_sim_settings), .devices = 65},
+         "xseg_sim_reset: too many devices, 65;"},
+        {{sizeof(struct xseg_sim_settings), .memory_bytes = GRANULE + 1},
+         "memory_bytes is not a multiple of 2 MiB, 2097153 bytes"},
+        {{sizeof(struct xseg_sim_settings), .costs = "cheap"}, "costs: unknown preset, 'cheap'"},
+        {{sizeof(struct xseg_sim_settings) - 1}, "struct_size is unknown"},
+    };
     CUmemGenericAllocationHandle memory = create(GRANULE);
 
-    settings.devices = 65;
-    expect_refused(xseg_sim_reset(&settings), "xseg_sim_reset: too many devices, 65;");
-    settings = small_machine();
-    settings.memory_bytes = GRANULE + 1;
-    expect_refused(xseg_sim_reset(&settings),
-                   "memory_bytes is not a multiple of 2 MiB, 2097153 bytes");
-    settings = small_machine();
-    settings.costs = "cheap";
-    expect_refused(xseg_sim_reset(&settings), "costs: unknown preset, 'cheap'");
-    settings = small_machine();
-    settings.struct_size--;
-    expect_refused(xseg_sim_reset(&settings), "struct_size is unknown");
+    for (size_t i = 0; i < COUNT_OF(row); i++)
+        expect_refused(xseg_sim_reset(&row[i].settings), row[i].words);
     ASSERT_OK(cuMemRelease(memory));
-    settings = small_machine();
-    settings.devices = 64;
-    assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
+    start_with((struct xseg_sim_settings){.devices = 64});
 }
 
 /* --- Entry points by name and version. --- */
@@ -473,10 +464,9 @@ TEST(each_signature_is_found_from_its_version_on)
     CUdriverProcAddressQueryResult status;
     void *address;
 
-    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(row); i++) {
         const bool is_first = i == 0 || strcmp(row[i - 1].name, row[i].name) != 0;
-        const bool is_last =
-            i + 1 == sizeof(row) / sizeof(row[0]) || strcmp(row[i + 1].name, row[i].name) != 0;
+        const bool is_last = i + 1 == COUNT_OF(row) || strcmp(row[i + 1].name, row[i].name) != 0;
 
         ASSERT_OK(look_up(row[i].name, row[i].version, &address, &status));
         assert_ptr_equal(address, exported(row[i].symbol));
@@ -554,7 +544,7 @@ SIM_TEST(newer_signatures_do_what_older_ones_do)
     CUresult (*get_context)(CUstream, CUcontext *, void **);
     CUdriverProcAddressQueryResult status;
     void *address, *green = &stale;
-    CUcontext second, of = NULL;
+    CUcontext of = NULL;
     CUdevice device = -1;
 
     ASSERT_OK(look_up("cuCtxGetDevice", 13000, &address, &status));
@@ -564,7 +554,7 @@ SIM_TEST(newer_signatures_do_what_older_ones_do)
     ASSERT_OK(look_up("cuStreamGetCtx", 13000, &address, &status));
     memcpy(&get_context, &address, sizeof(get_context));
 
-    ASSERT_OK(cuDevicePrimaryCtxRetain(&second, 1));
+    CUcontext second = retain_context(1);
     ASSERT_OK(get_device(&device, second));
     assert_int_equal(device, 1);
     ASSERT_OK(get_device(&device, NULL));
@@ -590,33 +580,28 @@ SIM_TEST(a_clean_machine_reports_nothing)
 
 SIM_TEST(default_streams_are_not_leaks)
 {
-    unsigned long long id;
-
-    ASSERT_OK(cuStreamGetId(NULL, &id));
-    ASSERT_OK(cuStreamGetId(CU_STREAM_PER_THREAD, &id));
+    (void)id_of(NULL);
+    (void)id_of(CU_STREAM_PER_THREAD);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
 }
 
 SIM_TEST(each_kind_of_leak_has_a_line)
 {
-    CUdeviceptr base = reserve(4 * GRANULE), second = reserve(GRANULE), address = 0;
-    CUgraph graph = NULL;
+    CUdeviceptr base = reserve(4 * GRANULE), second = reserve(GRANULE);
     char expected[1024], text[1024];
-    CUstream stream;
-    unsigned long long id = 0;
 
     (void)create(GRANULE);
     back(base + GRANULE, GRANULE);
-    ASSERT_OK(cuMemAlloc(&address, 100));
-    ASSERT_OK(cuMemAlloc(&address, 100));
-    stream = new_stream();
-    ASSERT_OK(cuStreamGetId(stream, &id));
+    (void)allocate(100);
+    (void)allocate(100);
+    CUstream stream = new_stream();
+    unsigned long long id = id_of(stream);
     (void)new_event();
     ASSERT_OK(cuEventRecord(new_event(), stream));
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     launch(stream, 1);
     launch(stream, 1);
-    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    (void)end_capture(stream);
     (void)enter(1);
     (void)enter(0);
 
@@ -739,13 +724,10 @@ static void *work(void *argument)
 
 TEST(threads_do_not_disturb_each_other)
 {
-    struct xseg_sim_settings settings = small_machine();
     struct worker worker[THREADS];
     char text[512];
 
-    settings.costs = "a100";
-    start(&settings);
-    (void)enter(0);
+    start_with((struct xseg_sim_settings){.costs = "a100"});
     (void)enter(1);
     for (int i = 0; i < THREADS; i++) {
         worker[i] = (struct worker){.device = i % 2};

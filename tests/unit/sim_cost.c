@@ -37,14 +37,12 @@ static const struct expected expected[] = {
 static void virtual_memory_costs(const struct expected *row)
 {
     const CUmemAccessDesc desc[2] = {read_write(0), read_write(1)};
-    CUmemGenericAllocationHandle two, twenty;
-    CUdeviceptr base;
 
-    base = reserve(64 * MIB);
+    CUdeviceptr base = reserve(64 * MIB);
     assert_int_equal(spent(), row->reserve);
-    two = create(2 * MIB);
+    CUmemGenericAllocationHandle two = create(2 * MIB);
     assert_int_equal(spent(), row->create_2);
-    twenty = create(20 * MIB);
+    CUmemGenericAllocationHandle twenty = create(20 * MIB);
     assert_int_equal(spent(), row->create_20);
     ASSERT_OK(cuMemMap(base, 2 * MIB, 0, two, 0));
     assert_int_equal(spent(), row->map);
@@ -71,18 +69,16 @@ static void virtual_memory_costs(const struct expected *row)
 static void classic_and_event_costs(const struct expected *row)
 {
     const bool is_free = strcmp(row->preset, "none") == 0;
-    CUdeviceptr address = 0;
-    CUevent event;
 
     (void)spent();
-    ASSERT_OK(cuMemAlloc(&address, 2 * MIB));
+    CUdeviceptr address = allocate(2 * MIB);
     assert_int_equal(spent(), row->alloc_2);
     ASSERT_OK(cuMemFree(address));
     assert_int_equal(spent(), row->free);
-    ASSERT_OK(cuMemAlloc(&address, 200 * MIB));
+    address = allocate(200 * MIB);
     assert_int_equal(spent(), row->alloc_200);
     (void)spent();
-    event = new_event();
+    CUevent event = new_event();
     assert_int_equal(spent(), is_free ? 0 : 1000);
     ASSERT_OK(cuEventRecord(event, NULL));
     assert_int_equal(spent(), is_free ? 0 : 300);
@@ -98,12 +94,8 @@ static void classic_and_event_costs(const struct expected *row)
 
 TEST(each_preset_charges_its_table)
 {
-    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
-        struct xseg_sim_settings settings = small_machine();
-
-        settings.costs = expected[i].preset;
-        start(&settings);
-        (void)enter(0);
+    for (size_t i = 0; i < COUNT_OF(expected); i++) {
+        start_with((struct xseg_sim_settings){.costs = expected[i].preset});
         (void)spent();
         virtual_memory_costs(&expected[i]);
         classic_and_event_costs(&expected[i]);
@@ -146,10 +138,7 @@ TEST(file_charges_its_table)
                                "event_record = 73\nevent_query = 79\nstream_wait = 83\n"
                                "synchronize = 89\n";
     struct xseg_sim_settings settings = small_machine();
-    const CUmemAccessDesc desc = read_write(0);
     char path[] = P_tmpdir "/xseg-costs.XXXXXX";
-    CUdeviceptr base, address = 0;
-    CUevent event;
 
     write_costs(path, text);
     settings.costs = path;
@@ -158,16 +147,16 @@ TEST(file_charges_its_table)
     (void)enter(0);
     (void)spent();
     virtual_memory_costs(&row);
-    base = reserve(256 * MIB);
+    CUdeviceptr base = reserve(256 * MIB);
     back(base, 256 * MIB);
     (void)spent();
-    ASSERT_OK(cuMemSetAccess(base, 256 * MIB, &desc, 1));
+    grant(base, 256 * MIB, 0);
     assert_int_equal(spent(), 31000 + 41000 + 256 * 43);
-    ASSERT_OK(cuMemAlloc(&address, 200 * MIB));
+    CUdeviceptr address = allocate(200 * MIB);
     (void)spent();
     ASSERT_OK(cuMemFree(address));
     assert_int_equal(spent(), 61000 + 200 * 67);
-    event = new_event();
+    CUevent event = new_event();
     assert_int_equal(spent(), 71);
     ASSERT_OK(cuEventRecord(event, NULL));
     assert_int_equal(spent(), 73);
@@ -190,7 +179,7 @@ TEST(the_largest_costs_do_not_overflow)
     char path[] = P_tmpdir "/xseg-costs.XXXXXX", text[2048] = "name = most\n";
     CUdeviceptr address = 0;
 
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+    for (size_t i = 0; i < COUNT_OF(keys); i++)
         (void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s = 1000000000000%s\n",
                        keys[i], strcmp(keys[i], "alloc") == 0 ? " 1000000000000" : "");
     write_costs(path, text);
@@ -213,7 +202,6 @@ TEST(wide_mappings_cost_the_same_from_128_mib_on)
         uint64_t mib, cost;
     } row[] = {{128, 202400}, {130, 200000}, {512, 200000}};
     struct xseg_sim_settings settings = small_machine();
-    const CUmemAccessDesc desc = read_write(0);
 
     settings.costs = NULL;
     start(&settings);
@@ -222,7 +210,7 @@ TEST(wide_mappings_cost_the_same_from_128_mib_on)
 
         back(base, row[i].mib * MIB);
         (void)spent();
-        ASSERT_OK(cuMemSetAccess(base, row[i].mib * MIB, &desc, 1));
+        grant(base, row[i].mib * MIB, 0);
         assert_int_equal(spent(), row[i].cost);
         ASSERT_OK(cuMemUnmap(base, row[i].mib * MIB));
     }
@@ -267,16 +255,11 @@ static int rising(const void *a, const void *b)
 /* The charges of this many calls of 2000 ns each. */
 static void draw(uint64_t seed, uint64_t *charge)
 {
-    struct xseg_sim_settings settings = small_machine();
     uint64_t before = 0;
 
-    settings.costs = "a100";
-    settings.tail_seed = seed;
-    start(&settings);
+    start_with((struct xseg_sim_settings){.costs = "a100", .tail_seed = seed});
     for (int i = 0; i < DRAWS; i++) {
-        CUdeviceptr address = 0;
-
-        ASSERT_OK(cuMemAddressReserve(&address, GRANULE, 0, 0, 0));
+        (void)reserve(GRANULE);
         charge[i] = xseg_sim_driver_time() - before;
         before += charge[i];
     }

@@ -18,16 +18,6 @@ static unsigned char *pinned(size_t bytes)
     return host;
 }
 
-static CUdeviceptr device_memory(size_t bytes)
-{
-    const CUmemAccessDesc desc = read_write(0);
-    const CUdeviceptr base = reserve(bytes);
-
-    back(base, bytes);
-    ASSERT_OK(cuMemSetAccess(base, bytes, &desc, 1));
-    return base;
-}
-
 SIM_TEST(wrong_arguments_are_refused)
 {
     unsigned char *host = NULL;
@@ -102,7 +92,7 @@ SIM_TEST(pinned_memory_is_known_by_its_address)
 /* A stream writes a word in stream order. */
 SIM_TEST_BYTES(a_stream_writes_a_value)
 {
-    const CUdeviceptr base = device_memory(GRANULE);
+    const CUdeviceptr base = usable(GRANULE);
     const CUstream stream = new_stream();
 
     ASSERT_CU(cuStreamWriteValue32(stream, base + 2, 1, 0), CUDA_ERROR_INVALID_VALUE);
@@ -122,11 +112,10 @@ SIM_TEST_BYTES(copy_moves_bytes_between_devices)
 {
     const CUcontext first = enter(0), second = enter(1);
     const CUstream stream = new_stream();
-    CUdeviceptr from = 0, to = 0;
 
-    ASSERT_OK(cuMemAlloc(&to, GRANULE));
+    CUdeviceptr to = allocate(GRANULE);
     ASSERT_OK(cuCtxSetCurrent(first));
-    ASSERT_OK(cuMemAlloc(&from, GRANULE));
+    CUdeviceptr from = allocate(GRANULE);
     ASSERT_OK(cuMemsetD8(from, 9, GRANULE));
     ASSERT_CU(cuMemcpyPeerAsync(to, NULL, from, first, 64, stream), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_OK(cuMemcpyPeerAsync(to, second, from, first, 64, stream));
@@ -153,7 +142,7 @@ SIM_TEST(unfreed_host_memory_is_a_leak)
 /* Between pinned and device memory an asynchronous copy runs in stream order, not in the call. */
 SIM_TEST_BYTES(copies_run_in_stream_order)
 {
-    const CUdeviceptr base = device_memory(GRANULE);
+    const CUdeviceptr base = usable(GRANULE);
     const CUstream stream = new_stream();
     unsigned char *host = pinned(4096);
 
@@ -175,7 +164,7 @@ SIM_TEST_BYTES(copies_run_in_stream_order)
 static void free_what_a_copy_needs(void)
 {
     (void)with_bytes(NULL);
-    const CUdeviceptr base = device_memory(GRANULE);
+    const CUdeviceptr base = usable(GRANULE);
     const CUstream stream = new_stream();
     unsigned char *host = pinned(4096);
 
@@ -210,16 +199,14 @@ static size_t resident(const unsigned char *from, size_t bytes)
 SIM_TEST_BYTES(free_waits_for_earlier_work)
 {
     const CUstream stream = new_stream();
-    CUdeviceptr ptr = 0;
-    unsigned char found = 0;
 
-    ASSERT_OK(cuMemAlloc(&ptr, GRANULE));
+    CUdeviceptr ptr = allocate(GRANULE);
     unsigned char *host = pinned(4096);
     assert_int_equal(xseg_sim_launch(stream, 1000000), XSEG_OK);
     ASSERT_OK(cuMemsetD8Async(ptr, 7, 4096, stream));
     ASSERT_OK(cuMemcpyDtoHAsync(host, ptr, 4096, stream));
     ASSERT_OK(cuMemFree(ptr));
-    found = host[4095];
+    unsigned char found = host[4095];
     assert_int_equal(found, 7);
     ASSERT_OK(cuMemFreeHost(host));
     ASSERT_OK(cuStreamDestroy(stream));
@@ -227,7 +214,7 @@ SIM_TEST_BYTES(free_waits_for_earlier_work)
 
 SIM_TEST_BYTES(copies_skip_unmapped_memory)
 {
-    const CUdeviceptr base = device_memory(LARGE), second = device_memory(LARGE);
+    const CUdeviceptr base = usable(LARGE), second = usable(LARGE);
     unsigned char *host = pinned(LARGE);
 
     bytes_at(base)[5000] = 7;
@@ -272,7 +259,7 @@ static void read_flags(const void *at, char *flags, size_t bytes)
 /* Where transparent huge pages are always on, one byte would take 2 MiB. */
 SIM_TEST_BYTES(no_memory_uses_huge_pages)
 {
-    const void *const memory[] = {pinned(LARGE), bytes_at(device_memory(LARGE))};
+    const void *const memory[] = {pinned(LARGE), bytes_at(usable(LARGE))};
     char flags[512];
 
     read_flags(memory[0], flags, sizeof(flags));

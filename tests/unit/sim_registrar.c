@@ -162,10 +162,9 @@ SIM_TEST(exported_range_must_be_whole_and_of_one_kind)
 
 SIM_TEST(an_allocation_has_handles_of_whole_pages)
 {
-    CUdeviceptr address = 0;
     int file = -1;
 
-    ASSERT_OK(cuMemAlloc(&address, page_bytes() + 1000));
+    CUdeviceptr address = allocate(page_bytes() + 1000);
     (void)close(new_handle(address, page_bytes()));
     (void)close(new_handle(address, 2 * page_bytes()));
     ASSERT_CU(handle_of(address, 3 * page_bytes(), &file), CUDA_ERROR_INVALID_VALUE);
@@ -177,12 +176,10 @@ SIM_TEST(an_open_handle_keeps_the_memory)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     size_t left = 0, total = 0;
-    int file, copy;
 
     back_for_rdma(base, GRANULE);
     back_for_rdma(base + GRANULE, 2 * GRANULE);
-    file = new_handle(base + GRANULE, page_bytes());
-    copy = dup(file);
+    int file = new_handle(base + GRANULE, page_bytes()), copy = dup(file);
     ASSERT_OK(cuMemUnmap(base, 3 * GRANULE));
     assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
     (void)close(file);
@@ -209,13 +206,13 @@ SIM_TEST(a_handle_takes_two_descriptors)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const int next = dup(STDIN_FILENO);
-    struct rlimit before, few;
+    struct rlimit before;
     int file = -7;
 
     back_for_rdma(base, GRANULE);
     (void)close(next);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    few = before;
+    struct rlimit few = before;
     for (int more = 0; more < 2; more++) {
         few.rlim_cur = (rlim_t)(next + more);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
@@ -344,10 +341,9 @@ SIM_TEST(properties_must_be_the_same)
 
 SIM_TEST(allocations_can_be_registered)
 {
-    CUdeviceptr address = 0;
     uint64_t id = 0;
 
-    ASSERT_OK(cuMemAlloc(&address, 5000));
+    CUdeviceptr address = allocate(5000);
     assert_int_equal(peermem(address + 1, 4999, &id), XSEG_OK);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     assert_int_equal(dmabuf(address + 1, 4999, &id), XSEG_OK);
@@ -387,9 +383,7 @@ SIM_TEST(a_descriptor_of_former_memory_is_refused)
 {
     const CUdeviceptr base = set_scene();
     const int file = new_handle(base, 3 * GRANULE);
-    CUdeviceptr address = 0;
     uint64_t id = 0;
-    int other;
 
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
     expect_refused(
@@ -400,8 +394,8 @@ SIM_TEST(a_descriptor_of_former_memory_is_refused)
                    "page was remapped after the descriptor was created");
     assert_int_equal(xseg_sim_register_descriptor(file, 0, 2 * GRANULE, &id), XSEG_OK);
     (void)close(file);
-    ASSERT_OK(cuMemAlloc(&address, 1));
-    other = new_handle(address, page_bytes());
+    CUdeviceptr address = allocate(1);
+    int other = new_handle(address, page_bytes());
     assert_int_equal(xseg_sim_register_descriptor(other, 0, 4096, &id), XSEG_OK);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemFree(address));
@@ -429,22 +423,20 @@ SIM_TEST(registrations_are_leaks)
 
 static void unmap_registered(void)
 {
-    CUdeviceptr base;
     uint64_t id;
 
     (void)fresh(NULL);
-    base = set_scene();
+    CUdeviceptr base = set_scene();
     (void)nccl(base + 2 * GRANULE, 2 * GRANULE, &id);
     (void)cuMemUnmap(base + 2 * GRANULE, GRANULE);
 }
 
 static void unmap_what_a_descriptor_registered(void)
 {
-    CUdeviceptr base;
     uint64_t id;
 
     (void)fresh(NULL);
-    base = set_scene();
+    CUdeviceptr base = set_scene();
     (void)xseg_sim_register_descriptor(new_handle(base, page_bytes()), 4095, 1, &id);
     (void)cuMemUnmap(base, 2 * GRANULE);
 }
@@ -478,7 +470,6 @@ SIM_TEST(release_of_registered_memory_is_reported)
 
 SIM_TEST(memory_next_to_a_registration_can_be_released)
 {
-    struct xseg_sim_settings settings = small_machine();
     CUdeviceptr base = set_scene();
     uint64_t id = 0;
 
@@ -488,9 +479,7 @@ SIM_TEST(memory_next_to_a_registration_can_be_released)
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
     /* Fast mode does not check. */
-    settings.skip_checks = true;
-    start(&settings);
-    (void)enter(0);
+    start_with((struct xseg_sim_settings){.skip_checks = true});
     base = set_scene();
     assert_int_equal(peermem(base, GRANULE, &id), XSEG_OK);
     ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
@@ -500,13 +489,8 @@ SIM_TEST(memory_next_to_a_registration_can_be_released)
 
 static void machine_with(enum xseg_sim_rdma rdma, bool dma_buf, bool address_range)
 {
-    struct xseg_sim_settings settings = small_machine();
-
-    settings.rdma = rdma;
-    settings.without_dma_buf = !dma_buf;
-    settings.without_address_range = !address_range;
-    start(&settings);
-    (void)enter(0);
+    start_with((struct xseg_sim_settings){
+        .rdma = rdma, .without_dma_buf = !dma_buf, .without_address_range = !address_range});
 }
 
 static void expect_attributes(int rdma, int rdma_of_mapped, int dma_buf)
@@ -520,21 +504,20 @@ SIM_TEST(memory_for_rdma_can_be_refused)
 {
     const CUmemAllocationProp prop = for_rdma(0), plain = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
-    CUdeviceptr address = 0;
     uint64_t id = 0;
 
     machine_with(XSEG_SIM_RDMA_CREATE_FAILS, true, true);
     expect_attributes(1, 1, 1);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
-    ASSERT_OK(cuMemAlloc(&address, 1));
+    CUdeviceptr address = allocate(1);
     assert_int_equal(peermem(address, 1, &id), XSEG_OK);
 
     machine_with(XSEG_SIM_RDMA_ABSENT, true, true);
     expect_attributes(0, 0, 1);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
-    ASSERT_OK(cuMemAlloc(&address, 1));
+    address = allocate(1);
     assert_int_equal(is_capable(address), 0);
     expect_lack(peermem(address, 1, &id), "RDMA is not supported by the simulated machine");
     expect_lack(xseg_sim_register_descriptor(new_handle(address, page_bytes()), 0, 1, &id),
@@ -546,11 +529,10 @@ SIM_TEST(memory_for_rdma_can_be_denied_or_ignored)
     const CUmemAllocationProp prop = for_rdma(0);
     CUmemAccessDesc desc = read_write(0);
     CUmemGenericAllocationHandle handle = 0;
-    CUdeviceptr base;
 
     machine_with(XSEG_SIM_RDMA_ACCESS_FAILS, true, true);
     expect_attributes(1, 1, 1);
-    base = reserve(2 * GRANULE);
+    CUdeviceptr base = reserve(2 * GRANULE);
     back(base, GRANULE);
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
     ASSERT_OK(cuMemMap(base + GRANULE, GRANULE, 0, handle, 0));
@@ -573,13 +555,12 @@ SIM_TEST(memory_for_rdma_can_be_denied_or_ignored)
 
 SIM_TEST(dma_bufs_can_be_unsupported)
 {
-    CUdeviceptr base;
     uint64_t id = 0;
     int file = -1;
 
     machine_with(XSEG_SIM_RDMA_WORKS, false, true);
     expect_attributes(1, 1, 0);
-    base = set_scene();
+    CUdeviceptr base = set_scene();
     ASSERT_CU(handle_of(base, GRANULE, &file), CUDA_ERROR_NOT_SUPPORTED);
     expect_lack(dmabuf(base, GRANULE, &id), "dma-bufs are not supported by the simulated machine");
     assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
@@ -589,12 +570,12 @@ SIM_TEST(dma_bufs_can_be_unsupported)
 
 SIM_TEST(rdma_queries_can_be_unsupported)
 {
-    CUdeviceptr base, address = 0, start_of = 0;
+    CUdeviceptr start_of = 0;
     size_t bytes = 0;
     uint64_t id = 0;
 
     machine_with(XSEG_SIM_RDMA_WORKS, true, false);
-    base = set_scene();
+    CUdeviceptr base = set_scene();
     ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, base), CUDA_ERROR_NOT_FOUND);
     (void)close(new_handle(base, 4 * GRANULE));
     assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
@@ -603,7 +584,7 @@ SIM_TEST(rdma_queries_can_be_unsupported)
     expect_lack(nccl(base, GRANULE, &id),
                 at_page("page is not found by cuMemGetAddressRange", base));
     expect_refused(nccl(base + 4 * GRANULE, 1, &id), "page is not mapped");
-    ASSERT_OK(cuMemAlloc(&address, 1));
+    CUdeviceptr address = allocate(1);
     ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, address));
     assert_int_equal(dmabuf(address, 1, &id), XSEG_OK);
     assert_int_equal(nccl(address, 1, &id), XSEG_OK);

@@ -21,7 +21,7 @@ static const char *const names[] = {
 static int clear(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    for (size_t i = 0; i < COUNT_OF(names); i++)
         assert_int_equal(unsetenv(names[i]), 0);
     return 0;
 }
@@ -50,15 +50,12 @@ TEST_WITH(the_first_call_reads_the_environment, NULL, clear)
 TEST_WITH(defaults_apply_without_variables, NULL, clear)
 {
     size_t bytes = 0;
-    int value = 0;
 
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 1);
     ASSERT_OK(cuDeviceTotalMem(&bytes, 0));
     assert_int_equal(bytes, (size_t)80 * 1024 * MIB);
-    ASSERT_OK(
-        cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
-    assert_int_equal(value, 1);
+    assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 1);
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 2000);
     /* Settings with default values are equivalent to none. */
@@ -75,7 +72,7 @@ TEST_WITH(defaults_apply_without_variables, NULL, clear)
 
 TEST_WITH(every_variable_is_read, NULL, clear)
 {
-    CUdeviceptr base, out = 0;
+    CUdeviceptr out = 0;
     size_t bytes = 0;
 
     set("XSEG_SIM_DEVICES", "64");
@@ -88,7 +85,7 @@ TEST_WITH(every_variable_is_read, NULL, clear)
     ASSERT_OK(cuDeviceTotalMem(&bytes, 63));
     assert_int_equal(bytes, 10 * MIB);
     ASSERT_CU(cuMemAddressReserve(&out, 14 * MIB, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    base = reserve(12 * MIB);
+    CUdeviceptr base = reserve(12 * MIB);
     assert_int_equal(xseg_sim_driver_time(), 2 * 9000);
     back(base, GRANULE);
     back(base + GRANULE, GRANULE);
@@ -118,7 +115,7 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
     CUmemGenericAllocationHandle handle;
 
     prop.allocFlags.gpuDirectRDMACapable = 1;
-    for (size_t i = 0; i < sizeof(kind) / sizeof(kind[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(kind); i++) {
         set("XSEG_SIM_RDMA", kind[i].word);
         assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
         ASSERT_OK(cuInit(0));
@@ -157,7 +154,7 @@ static void place_some(CUdeviceptr *place)
         const size_t bytes = (1 + i % 5) * GRANULE;
 
         if (i % 2 == 0)
-            ASSERT_OK(cuMemAlloc(&place[i], bytes));
+            place[i] = allocate(bytes);
         else
             place[i] = reserve(bytes);
         if (i % 7 == 6)
@@ -301,7 +298,7 @@ TEST_WITH(invalid_values_are_rejected, NULL, clear)
 
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     ASSERT_OK(cuInit(0));
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
         (void)clear(NULL);
         set(bad[i][0], bad[i][1]);
         expect_refused(xseg_sim_reset(NULL), bad[i][0]);
@@ -362,7 +359,7 @@ TEST_WITH(costs_are_read_from_a_file, NULL, clear)
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 11);
 
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
         put(path, bad[i].text, strlen(bad[i].text));
         expect_refused(xseg_sim_reset(NULL), bad[i].words);
         expect_refused(xseg_sim_reset(NULL), path);
@@ -397,12 +394,10 @@ TEST_WITH(costs_are_read_from_a_file, NULL, clear)
 
 static void use_destroyed_event(void)
 {
-    CUevent event;
-
     (void)xseg_sim_reset(NULL);
     (void)cuInit(0);
     (void)enter(0);
-    event = new_event();
+    CUevent event = new_event();
     (void)cuEventDestroy(event);
     (void)cuEventQuery(event);
 }
@@ -474,14 +469,13 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
     int sockets[2], result = 0, count = 0;
-    pid_t child;
 
     if (settings.shared == NULL)
         return;
     start(&settings);
     (void)enter(0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    child = fork();
+    pid_t child = fork();
     if (child == 0) {
         /* The first process determines the settings of the machine. */
         settings.memory_bytes = 512 * MIB;
@@ -540,14 +534,13 @@ TEST_WITH(a_shared_machine_ends_with_its_last_process, NULL, clear)
     struct xseg_sim_settings settings = shared_machine();
     const struct xseg_sim_settings own = small_machine();
     char path[80];
-    int file;
 
     if (settings.shared == NULL)
         return;
     (void)snprintf(path, sizeof(path), "/xseg-sim-%s", settings.shared);
     start(&settings);
     start(&settings); /* joins before the other leaves */
-    file = shm_open(path, O_RDONLY, 0);
+    int file = shm_open(path, O_RDONLY, 0);
     assert_true(file >= 0);
     (void)close(file);
     start(&own);

@@ -6,15 +6,6 @@
 
 #define OPEN UINT64_MAX
 
-static unsigned long long id_of(CUstream stream)
-{
-    unsigned long long id = 0;
-
-    ASSERT_OK(cuStreamGetId(stream, &id));
-    assert_true(id != 0);
-    return id;
-}
-
 SIM_TEST(an_event_covers_what_was_queued_so_far)
 {
     CUstream stream = new_stream();
@@ -94,7 +85,6 @@ SIM_TEST(events_may_have_no_time)
 {
     CUstream stream = new_stream();
     CUevent timed = record_timed(stream), untimed = record(stream), busy, captured, unused;
-    CUgraph graph;
     float milliseconds = 7;
 
     ASSERT_OK(cuEventCreate(&unused, CU_EVENT_DEFAULT));
@@ -112,7 +102,7 @@ SIM_TEST(events_may_have_no_time)
 
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     captured = record_timed(stream);
-    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    CUgraph graph = end_capture(stream);
     ASSERT_CU(cuEventElapsedTime(&milliseconds, timed, captured), CUDA_ERROR_CAPTURED_EVENT);
     ASSERT_OK(cuEventElapsedTime(&milliseconds, timed, busy));
     ASSERT_OK(cuGraphDestroy(graph));
@@ -146,10 +136,9 @@ SIM_TEST(streams_return_their_flags)
 SIM_TEST(an_event_recorded_again_forgets_what_it_was)
 {
     CUstream busy = new_stream(), idle = new_stream();
-    CUevent event;
 
     launch(busy, OPEN);
-    event = record(busy);
+    CUevent event = record(busy);
     ASSERT_OK(cuEventRecord(event, idle));
     ASSERT_OK(cuEventQuery(event));
     ASSERT_CU(cuStreamQuery(busy), CUDA_ERROR_NOT_READY);
@@ -173,12 +162,11 @@ SIM_TEST(the_clock_does_not_wrap)
 SIM_TEST(the_clock_ends_timed_work)
 {
     CUstream stream = new_stream();
-    CUevent first, second;
 
     launch(stream, 100);
-    first = record(stream);
+    CUevent first = record(stream);
     launch(stream, 50);
-    second = record(stream);
+    CUevent second = record(stream);
     xseg_sim_advance(99);
     ASSERT_CU(cuEventQuery(first), CUDA_ERROR_NOT_READY);
     xseg_sim_advance(1);
@@ -208,12 +196,11 @@ SIM_TEST(timed_work_starts_after_earlier_open_ended_work)
 SIM_TEST(a_stream_that_waits_is_busy)
 {
     CUstream a = new_stream(), b = new_stream();
-    CUevent on_a, on_b;
 
     launch(a, OPEN);
-    on_a = record(a);
+    CUevent on_a = record(a);
     ASSERT_OK(cuStreamWaitEvent(b, on_a, 0));
-    on_b = record(b);
+    CUevent on_b = record(b);
     ASSERT_CU(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
     ASSERT_OK(cuEventSynchronize(on_a));
     ASSERT_OK(cuStreamQuery(b));
@@ -225,10 +212,9 @@ SIM_TEST(a_stream_that_waits_is_busy)
 SIM_TEST(synchronization_completes_dependencies_only)
 {
     CUstream a = new_stream(), b = new_stream(), c = new_stream();
-    CUevent early;
 
     launch(a, OPEN);
-    early = record(a);
+    CUevent early = record(a);
     launch(a, OPEN);
     launch(c, OPEN);
     ASSERT_OK(cuStreamWaitEvent(b, early, 0));
@@ -270,15 +256,14 @@ SIM_TEST(long_chains_of_streams_complete)
 SIM_TEST(finish_ends_one_stream_and_moves_no_clock)
 {
     CUstream a = new_stream(), b = new_stream();
-    CUevent first, waits;
 
     launch(a, 70);
-    first = record(a);
+    CUevent first = record(a);
     launch(a, OPEN);
     launch(b, OPEN);
     ASSERT_OK(cuStreamWaitEvent(a, record(b), 0));
     launch(a, 10);
-    waits = record(a);
+    CUevent waits = record(a);
     assert_int_equal(xseg_sim_finish(a), XSEG_OK);
     ASSERT_OK(cuEventQuery(first));
     ASSERT_OK(cuEventQuery(waits));
@@ -293,13 +278,12 @@ SIM_TEST(finish_ends_one_stream_and_moves_no_clock)
 SIM_TEST(finish_all_ends_everything)
 {
     CUstream a = new_stream(), b = new_stream(), gone = new_stream();
-    CUevent left_behind;
 
     launch(a, OPEN);
     launch(b, 100);
     launch(NULL, OPEN);
     launch(gone, OPEN);
-    left_behind = record(gone);
+    CUevent left_behind = record(gone);
     ASSERT_OK(cuStreamDestroy(gone));
     xseg_sim_finish_all();
     ASSERT_OK(cuStreamQuery(a));
@@ -328,14 +312,12 @@ SIM_TEST(finish_resumes_waiting_streams)
 SIM_TEST(a_context_wait_ends_the_work_of_its_device)
 {
     CUstream a = new_stream(), gone = new_stream(), other;
-    CUevent left_behind;
-    CUcontext first = NULL;
 
-    ASSERT_OK(cuCtxGetCurrent(&first));
+    CUcontext first = current_context();
     launch(a, OPEN);
     launch(NULL, 500);
     launch(gone, OPEN);
-    left_behind = record(gone);
+    CUevent left_behind = record(gone);
     ASSERT_OK(cuStreamDestroy(gone));
     ASSERT_CU(cuEventQuery(left_behind), CUDA_ERROR_NOT_READY);
     (void)enter(1);
@@ -354,9 +336,8 @@ SIM_TEST(a_context_wait_ends_the_work_of_its_device)
 SIM_TEST(a_free_waits_for_timed_work_of_its_device)
 {
     CUstream stream = new_stream();
-    CUdeviceptr address = 0;
 
-    ASSERT_OK(cuMemAlloc(&address, 1));
+    CUdeviceptr address = allocate(1);
     launch(NULL, 300);
     launch(stream, OPEN);
     ASSERT_OK(cuMemFree(address));
@@ -421,13 +402,10 @@ static CUstream new_blocking_stream(void)
 SIM_TEST(the_legacy_stream_is_in_order_with_blocking_ones)
 {
     CUstream blocking = new_blocking_stream(), other = new_blocking_stream(), beside = new_stream();
-    CUevent legacy, later, apart;
 
     launch(blocking, OPEN);
     launch(beside, OPEN);
-    legacy = record(NULL);
-    later = record(other);
-    apart = record(new_stream());
+    CUevent legacy = record(NULL), later = record(other), apart = record(new_stream());
     ASSERT_OK(cuEventQuery(apart));
     ASSERT_CU(cuEventQuery(legacy), CUDA_ERROR_NOT_READY);
     ASSERT_CU(cuEventQuery(later), CUDA_ERROR_NOT_READY);
@@ -476,11 +454,10 @@ static void *launch_on_own_default_stream(void *unused)
 SIM_TEST(the_legacy_stream_waits_for_per_thread_ones)
 {
     pthread_t thread;
-    CUevent legacy;
 
     assert_int_equal(pthread_create(&thread, NULL, launch_on_own_default_stream, NULL), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    legacy = record(NULL);
+    CUevent legacy = record(NULL);
     ASSERT_CU(cuEventQuery(legacy), CUDA_ERROR_NOT_READY);
     launch(CU_STREAM_PER_THREAD, 1000);
     ASSERT_CU(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
@@ -491,18 +468,13 @@ SIM_TEST(the_legacy_stream_waits_for_per_thread_ones)
 /* In fast mode; see use_of_destroyed_objects_is_reported. */
 TEST(destroyed_objects_are_detected)
 {
-    struct xseg_sim_settings settings = small_machine();
     CUstream stream, fine, rubbish = (CUstream)(uintptr_t)0x7777;
-    CUevent event, good;
     unsigned long long id;
 
-    settings.skip_checks = true;
-    start(&settings);
-    (void)enter(0);
+    start_with((struct xseg_sim_settings){.skip_checks = true});
     stream = new_stream();
     fine = new_stream();
-    event = new_event();
-    good = new_event();
+    CUevent event = new_event(), good = new_event();
     ASSERT_OK(cuStreamDestroy(stream));
     ASSERT_OK(cuEventDestroy(event));
     (void)new_stream();
@@ -526,10 +498,8 @@ TEST(destroyed_objects_are_detected)
 
 static CUstream destroyed_stream(void)
 {
-    CUstream stream;
-
     (void)fresh(NULL);
-    stream = new_stream();
+    CUstream stream = new_stream();
     (void)cuStreamDestroy(stream);
     /* The slot is reused. */
     (void)new_stream();
@@ -538,10 +508,8 @@ static CUstream destroyed_stream(void)
 
 static CUevent destroyed_event(void)
 {
-    CUevent event;
-
     (void)fresh(NULL);
-    event = new_event();
+    CUevent event = new_event();
     (void)cuEventDestroy(event);
     return event;
 }
@@ -615,19 +583,17 @@ SIM_TEST(objects_of_a_destroyed_context_are_rejected)
 SIM_TEST(a_per_thread_stream_ends_with_its_context)
 {
     struct xseg_sim_settings settings = small_machine();
-    CUcontext second, of = NULL;
-    unsigned long long before;
-    CUstream other;
+    CUcontext of = NULL;
 
     settings.reuse_handles = true;
     start(&settings);
     (void)enter(1);
-    before = id_of(CU_STREAM_PER_THREAD);
+    unsigned long long before = id_of(CU_STREAM_PER_THREAD);
     ASSERT_OK(cuDevicePrimaryCtxReset(1));
     (void)enter(0);
-    other = new_stream();
+    CUstream other = new_stream();
     launch(other, OPEN);
-    second = enter(1);
+    CUcontext second = enter(1);
     assert_true(id_of(CU_STREAM_PER_THREAD) != before);
     assert_true(id_of(CU_STREAM_PER_THREAD) != id_of(other));
     ASSERT_OK(cuStreamGetCtx(CU_STREAM_PER_THREAD, &of));
@@ -655,13 +621,11 @@ SIM_TEST(bad_arguments_are_refused)
 SIM_TEST(streams_reject_events_of_another_context)
 {
     CUstream here = new_stream(), there;
-    CUcontext first = NULL, second, of = NULL;
-    CUevent event, far;
+    CUcontext of = NULL;
 
-    ASSERT_OK(cuCtxGetCurrent(&first));
-    second = enter(1);
+    CUcontext first = current_context(), second = enter(1);
     there = new_stream();
-    far = new_event();
+    CUevent far = new_event();
     launch(there, OPEN);
     ASSERT_OK(cuEventRecord(far, there));
     ASSERT_CU(cuStreamQuery(here), CUDA_ERROR_INVALID_CONTEXT);
@@ -669,7 +633,7 @@ SIM_TEST(streams_reject_events_of_another_context)
     ASSERT_CU(cuEventRecord(far, here), CUDA_ERROR_INVALID_CONTEXT);
 
     ASSERT_OK(cuCtxSetCurrent(first));
-    event = new_event();
+    CUevent event = new_event();
     ASSERT_CU(cuEventRecord(far, here), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventRecord(event, there), CUDA_ERROR_INVALID_CONTEXT);
     /* Waiting for an event of another device, and querying it, is valid. */
@@ -690,10 +654,9 @@ SIM_TEST(destroyed_streams_are_forgotten_in_time)
 {
     for (int i = 0; i < 2000; i++) {
         CUstream stream = new_stream();
-        CUevent event;
 
         launch(stream, i % 3 == 0 ? OPEN : 10);
-        event = record(stream);
+        CUevent event = record(stream);
         ASSERT_OK(cuStreamDestroy(stream));
         ASSERT_CU(cuEventQuery(event), CUDA_ERROR_NOT_READY);
         if (i % 2 == 0) {
@@ -870,11 +833,8 @@ SIM_TEST(random_timed_work_completes_on_time)
     for (int i = 0; i < EVENTS; i++)
         event[i] = record_timed(stream[0]);
     for (int step = 0; step < 20000; step++) {
-        unsigned s, e;
-
         seed = seed * 6364136223846793005u + 1442695040888963407u;
-        s = (unsigned)(seed >> 33) % STREAMS;
-        e = (unsigned)(seed >> 43) % EVENTS;
+        unsigned s = (unsigned)(seed >> 33) % STREAMS, e = (unsigned)(seed >> 43) % EVENTS;
         switch (seed >> 61) {
         case 0:
         case 1:

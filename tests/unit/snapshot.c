@@ -141,12 +141,11 @@ static bool read_pen(const struct pen *pen, int device, struct xtrace *trace,
                      struct xtrace_fault *fault)
 {
     FILE *file = tmpfile();
-    bool fine;
 
     assert_non_null(file);
     assert_int_equal(fwrite(pen->bytes, 1, pen->count, file), pen->count);
     rewind(file);
-    fine = xtrace_read(file, device, trace, fault);
+    bool fine = xtrace_read(file, device, trace, fault);
     fclose(file);
     return fine;
 }

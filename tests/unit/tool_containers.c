@@ -67,8 +67,7 @@ static bool is_word(const void *owner, uint32_t number, const void *what, size_t
 static void fill(struct index *index, struct words *words, unsigned bits)
 {
     for (uint64_t i = 0; i < COUNT; i++) {
-        const uint64_t word = i * i;
-        const uint64_t sum = index_hash(&word, sizeof(word)) >> (64 - bits);
+        const uint64_t word = i * i, sum = index_hash(&word, sizeof(word)) >> (64 - bits);
 
         assert_int_equal(index_find(index, sum, &word, sizeof(word), is_word, words), INDEX_NONE);
         assert_true(array_reserve((void **)&words->words, words->count, sizeof(word)));
@@ -76,8 +75,7 @@ static void fill(struct index *index, struct words *words, unsigned bits)
         assert_true(index_add(index, sum, (uint32_t)words->count++));
     }
     for (uint64_t i = 0; i < COUNT; i++) {
-        const uint64_t word = i * i;
-        const uint64_t sum = index_hash(&word, sizeof(word)) >> (64 - bits);
+        const uint64_t word = i * i, sum = index_hash(&word, sizeof(word)) >> (64 - bits);
 
         assert_int_equal(index_find(index, sum, &word, sizeof(word), is_word, words), i);
     }

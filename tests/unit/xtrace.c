@@ -254,12 +254,12 @@ static char *long_text(size_t *length)
 
 TEST(compressed_files_are_equal_to_plain_ones)
 {
-    size_t length, room;
+    size_t length;
     char *text = long_text(&length);
     struct xtrace plain = read_good(text), packed;
     struct xtrace_fault fault;
 
-    room = ZSTD_compressBound(length);
+    size_t room = ZSTD_compressBound(length);
     char *small = malloc(2 * room);
     /* Two frames, one after the other, form one text. */
     size_t first = ZSTD_compress(small, room, text, length / 3, 1);

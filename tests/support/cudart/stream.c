@@ -69,13 +69,12 @@ EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback
                                          void *argument, unsigned flags)
 {
     struct callback *callback = malloc(sizeof(*callback));
-    cudaError_t error;
 
     (void)flags;
     if (callback == NULL)
         return answer(cudaErrorMemoryAllocation);
     *callback = (struct callback){stream, function, argument};
-    error = cudaLaunchHostFunc(stream, call_back, callback);
+    cudaError_t error = cudaLaunchHostFunc(stream, call_back, callback);
     if (error != cudaSuccess)
         free(callback);
     return error;
