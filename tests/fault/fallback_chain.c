@@ -46,8 +46,7 @@ static void own_segments(struct fault_env *env)
 
     fault_free(env, idle);
     idle = fault_alloc(env, 80 * MIB, NULL);
-    fault_free(env, live);
-    fault_free(env, idle);
+    fault_free(env, live, idle);
     fault_trim(env, true);
 }
 
@@ -59,8 +58,7 @@ static void other_streams(struct fault_env *env)
     /* Full pages for the one, small ones of what was full for the other. */
     void *b = fault_alloc(env, 65 * MIB, NULL);
     void *c = fault_alloc(env, 3000, NULL);
-    fault_free(env, b);
-    fault_free(env, c);
+    fault_free(env, b, c);
     fault_trim(env, true);
 }
 
@@ -91,9 +89,8 @@ static void busy_stream(struct fault_env *env)
 static void alloc_fallback(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-    struct xseg_pool *pool = NULL;
 
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    struct xseg_pool *pool = fault_pool(env, &options);
     void *a = fault_alloc_in(env, pool, 150 * MIB, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 90 * MIB, NULL);
@@ -119,8 +116,7 @@ static void segments(struct fault_env *env)
 {
     void *a = fault_alloc(env, 110 * MIB, NULL), *b = fault_alloc(env, 80 * MIB, NULL);
 
-    fault_free(env, a);
-    fault_free(env, b);
+    fault_free(env, a, b);
     a = fault_alloc(env, 50 * MIB, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 170 * MIB, NULL);
@@ -133,12 +129,10 @@ static void garbage(struct fault_env *env)
 {
     void *a = fault_alloc(env, 40 * MIB, NULL), *b = fault_alloc(env, 30 * MIB, NULL);
 
-    fault_free(env, a);
-    fault_free(env, b);
+    fault_free(env, a, b);
     void *c = fault_alloc(env, 60 * MIB, NULL);
     b = fault_alloc(env, 70 * MIB, NULL);
-    fault_free(env, b);
-    fault_free(env, c);
+    fault_free(env, b, c);
     fault_trim(env, true);
 }
 
@@ -146,17 +140,15 @@ static void garbage(struct fault_env *env)
  * another stream uses. */
 static void before_capture(struct fault_env *env)
 {
-    struct xseg_pool *pool = NULL;
     void *a = fault_alloc(env, 150 * MIB, env->side);
 
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
+    struct xseg_pool *pool = fault_pool(env, NULL);
     fault_free(env, a);
     void *b = fault_alloc(env, 90 * MIB, NULL);
     void *c = fault_alloc(env, 20 * MIB, NULL);
     fault_record_stream(env, c, env->side);
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
-    fault_free(env, c);
-    fault_free(env, b);
+    fault_free(env, c, b);
     FAULT_RETRY(env, xseg_capture_begin(pool, env->side));
     FAULT_RETRY(env, xseg_capture_end(pool));
     FAULT_RETRY(env, xseg_pool_release(pool));
@@ -171,8 +163,7 @@ static void addresses(struct fault_env *env)
     xseg_sim_set_external_addresses(2 * GIB - 100 * MIB);
     void *b = fault_alloc(env, 1000, NULL);
     void *c = fault_alloc(env, 900, env->side);
-    fault_free(env, a);
-    fault_free(env, b);
+    fault_free(env, a, b);
     fault_trim(env, true);
     fault_free(env, c);
     fault_trim(env, true);

@@ -29,9 +29,8 @@ static void leave(void *context, const struct xseg_registered *run)
 static struct xseg_pool *make_pool(struct fault_env *env, bool single_page)
 {
     struct xseg_pool_options options = {sizeof(options), .rdma = true, .single_page = single_page};
-    struct xseg_pool *pool = NULL;
 
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    struct xseg_pool *pool = fault_pool(env, &options);
     return pool;
 }
 
@@ -76,8 +75,7 @@ static void memory_moves(struct fault_env *env)
     end(env, pinned);
     fault_trim(env, false);
     block = fault_alloc(env, 60 * MIB, NULL);
-    fault_free(env, block);
-    fault_free(env, more);
+    fault_free(env, block, more);
     fault_trim(env, false);
     end(env, id);
     fault_trim(env, true);
@@ -96,8 +94,7 @@ static void single_pages(struct fault_env *env)
     fault_free(env, first);
     fault_trim(env, true);
     first = fault_alloc_in(env, pool, 40 * MIB, NULL);
-    fault_free(env, second);
-    fault_free(env, first);
+    fault_free(env, second, first);
     end_pool(env, pool);
 }
 

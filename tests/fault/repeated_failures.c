@@ -42,7 +42,7 @@ static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, x
     return ptr;
 }
 
-static void alloc_memory(struct fault_env *env, void *ptr)
+static void free_block(struct fault_env *env, void *ptr)
 {
     if (ptr == NULL)
         return;
@@ -52,10 +52,10 @@ static void alloc_memory(struct fault_env *env, void *ptr)
     (void)went_well(env, status);
 }
 
-static void give_all(struct fault_env *env)
+static void free_all(struct fault_env *env)
 {
     for (unsigned i = env->count; i > 0; i--)
-        alloc_memory(env, env->held[i - 1].ptr);
+        free_block(env, env->held[i - 1].ptr);
 }
 
 static bool trim(struct fault_env *env)
@@ -107,9 +107,9 @@ static void some_of_all(struct fault_env *env, struct xseg_pool **pool)
     (void)take(env, *pool, 3 * MIB, NULL);
     assert_ok(xseg_record_stream(env->allocator, pending, env->side));
     assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
-    alloc_memory(env, cached);
-    alloc_memory(env, pending);
-    alloc_memory(env, own);
+    free_block(env, cached);
+    free_block(env, pending);
+    free_block(env, own);
 }
 
 /* The first steps of a device. */
@@ -117,7 +117,7 @@ static void come_up(struct fault_env *env, struct xseg_pool *pool)
 {
     (void)pool;
     for (unsigned i = 0; i < 2; i++) {
-        alloc_memory(env, take(env, NULL, 3 * MIB, NULL));
+        free_block(env, take(env, NULL, 3 * MIB, NULL));
         (void)trim(env);
     }
 }
@@ -130,11 +130,11 @@ static void come_and_go(struct fault_env *env, struct xseg_pool *pool)
 
         if (a != NULL)
             (void)went_well(env, xseg_record_stream(env->allocator, a, env->side));
-        alloc_memory(env, a);
-        alloc_memory(env, b);
+        free_block(env, a);
+        free_block(env, b);
         (void)trim(env);
         pass(env, 1000);
-        alloc_memory(env, c);
+        free_block(env, c);
         (void)trim(env);
     }
 }
@@ -145,10 +145,10 @@ static void run_short(struct fault_env *env, struct xseg_pool *pool)
     for (unsigned i = 0; i < 3; i++) {
         void *a = take(env, NULL, 110 * MIB, env->side), *b = take(env, NULL, 60 * MIB, NULL);
 
-        alloc_memory(env, a);
+        free_block(env, a);
         a = take(env, pool, 80 * MIB, NULL);
-        alloc_memory(env, b);
-        alloc_memory(env, a);
+        free_block(env, b);
+        free_block(env, a);
         (void)trim(env);
     }
 }
@@ -198,7 +198,7 @@ static void share_it(struct fault_env *env, struct xseg_pool *pool)
             assert_ok(xseg_export_close(env->allocator, block));
         }
         export_handles_close(&exported);
-        alloc_memory(env, block);
+        free_block(env, block);
         (void)trim(env);
     }
 }
@@ -249,7 +249,7 @@ static void ranges_come_and_go(struct fault_env *env, struct xseg_pool *pool)
         const xseg_status shared = xseg_range_alias(ranges[1], (9 + i) * RANGE_PAGE, RANGE_PAGE,
                                                     ranges[0], 3 * RANGE_PAGE);
         (void)went_well(env, shared == XSEG_ERR_ARGUMENT ? XSEG_OK : shared);
-        alloc_memory(env, take(env, pool, 25 * MIB, NULL));
+        free_block(env, take(env, pool, 25 * MIB, NULL));
         give_up(env, ranges[0], 0, 16);
         (void)trim(env);
         give_up(env, ranges[1], 8, 8);
@@ -353,11 +353,11 @@ static void recover(struct fault_env *env, struct xseg_pool *pool)
     assert_non_null(take(env, NULL, 900, NULL));
     expect_accounted(env);
     assert_ok(xseg_sim_finish(env->side));
-    give_all(env);
+    free_all(env);
     /* A classic segment, which may be what the refusals have left, needs 20 MiB for it. */
     assert_non_null(take(env, NULL, 4 * MIB, NULL));
     expect_accounted(env);
-    give_all(env);
+    free_all(env);
     assert_int_equal(env->count, 0);
     if (pool != NULL)
         assert_ok(xseg_pool_release(pool));

@@ -66,7 +66,7 @@ TEST(numbers_have_their_sign_and_size)
         {BYTES(HEAD "\x8b\x01\x00\x00\x00\x07."), false, 7},
     };
 
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct pickle pickle = read_good(rows[i].bytes, rows[i].size);
         const struct pickle_value *top = pickle_top(&pickle);
         uint64_t number = 99;
@@ -91,7 +91,7 @@ TEST(larger_numbers_are_marked_huge)
         {BYTES(HEAD "\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\xff.")},
     };
 
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct pickle pickle = read_good(rows[i].bytes, rows[i].size);
         uint64_t number;
 
@@ -252,7 +252,7 @@ TEST(errors_are_reported_with_their_offset)
         {BYTES(HEAD "NQ."), 3, "a class or a function"},
     };
 
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct pickle_fault fault = {99, ""};
         struct pickle pickle;
 

@@ -69,7 +69,7 @@ TEST(exhausted_budget_has_nothing_to_share)
 
 static const unsigned sizes[] = {2, 4, 8, 20, 32, 64, 128, 256, 512};
 
-#define SIZES (sizeof(sizes) / sizeof(sizes[0]))
+#define SIZES (COUNT_OF(sizes))
 
 static struct probe_costs costs;
 
@@ -221,7 +221,7 @@ TEST_WITH(gpu_name_is_valid_as_file_name_and_in_c, clear, NULL)
     add("cuMemCreate", 2 * MIB, 1000);
     add("cuMemCreate", 4 * MIB, 1000);
     add("cuMemCreate", 8 * MIB, 2000);
-    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(row); i++) {
         char *text = printed(row[i].card);
 
         assert_non_null(strstr(text, "# A test.\n"));

@@ -51,7 +51,6 @@ SIM_TEST(devices_describe_themselves)
 {
     CUdevice device = -1;
     char name[32], cut[5];
-    size_t bytes = 0;
     int value = -1;
 
     ASSERT_OK(cuDeviceGet(&device, 1));
@@ -63,8 +62,7 @@ SIM_TEST(devices_describe_themselves)
     assert_string_equal(name, "Simulated device 1");
     ASSERT_OK(cuDeviceGetName(cut, (int)sizeof(cut), 1));
     assert_string_equal(cut, "Simu");
-    ASSERT_OK(cuDeviceTotalMem(&bytes, 1));
-    assert_int_equal(bytes, 1024 * MIB);
+    assert_int_equal(total_memory(1), 1024 * MIB);
     assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), 8);
     assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 1);
     assert_int_equal(
@@ -127,16 +125,13 @@ SIM_TEST(calls_that_need_a_context_fail_without_one)
 SIM_TEST(context_stack_is_pushed_and_popped)
 {
     CUcontext first = enter(0), second = NULL, current = NULL;
-    CUdevice device = -1;
 
     second = retain_context(1);
     assert_ptr_not_equal(first, second);
     ASSERT_OK(cuCtxPushCurrent(second));
-    ASSERT_OK(cuCtxGetDevice(&device));
-    assert_int_equal(device, 1);
+    assert_int_equal(current_device(), 1);
     ASSERT_OK(cuCtxSetCurrent(first));
-    ASSERT_OK(cuCtxGetDevice(&device));
-    assert_int_equal(device, 0);
+    assert_int_equal(current_device(), 0);
     ASSERT_OK(cuCtxPopCurrent(&current));
     assert_ptr_equal(current, first);
     current = current_context();

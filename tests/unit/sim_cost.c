@@ -16,6 +16,12 @@ static uint64_t spent(void)
     return now < before ? now : now - before;
 }
 
+static void expect_charge(CUresult result, uint64_t nanoseconds)
+{
+    ASSERT_OK(result);
+    assert_int_equal(spent(), nanoseconds);
+}
+
 struct expected {
     const char *preset;
     uint64_t reserve, create_2, create_20, map, access_2, access_22_two_devices, unmap_1, unmap_3,
@@ -44,26 +50,19 @@ static void virtual_memory_costs(const struct expected *row)
     assert_int_equal(spent(), row->create_2);
     CUmemGenericAllocationHandle twenty = create(20 * MIB);
     assert_int_equal(spent(), row->create_20);
-    ASSERT_OK(cuMemMap(base, 2 * MIB, 0, two, 0));
-    assert_int_equal(spent(), row->map);
-    ASSERT_OK(cuMemSetAccess(base, 2 * MIB, desc, 1));
-    assert_int_equal(spent(), row->access_2);
+    expect_charge(cuMemMap(base, 2 * MIB, 0, two, 0), row->map);
+    expect_charge(cuMemSetAccess(base, 2 * MIB, desc, 1), row->access_2);
     ASSERT_OK(cuMemMap(base + 2 * MIB, 20 * MIB, 0, twenty, 0));
     (void)spent();
-    ASSERT_OK(cuMemSetAccess(base, 22 * MIB, desc, 2));
-    assert_int_equal(spent(), row->access_22_two_devices);
+    expect_charge(cuMemSetAccess(base, 22 * MIB, desc, 2), row->access_22_two_devices);
     ASSERT_OK(cuMemMap(base + 22 * MIB, 2 * MIB, 0, two, 0));
     (void)spent();
-    ASSERT_OK(cuMemUnmap(base, 24 * MIB));
-    assert_int_equal(spent(), row->unmap_3);
+    expect_charge(cuMemUnmap(base, 24 * MIB), row->unmap_3);
     ASSERT_OK(cuMemMap(base, 2 * MIB, 0, two, 0));
     (void)spent();
-    ASSERT_OK(cuMemUnmap(base, 2 * MIB));
-    assert_int_equal(spent(), row->unmap_1);
-    ASSERT_OK(cuMemRelease(two));
-    assert_int_equal(spent(), row->release);
-    ASSERT_OK(cuMemAddressFree(base, 64 * MIB));
-    assert_int_equal(spent(), row->address_free);
+    expect_charge(cuMemUnmap(base, 2 * MIB), row->unmap_1);
+    expect_charge(cuMemRelease(two), row->release);
+    expect_charge(cuMemAddressFree(base, 64 * MIB), row->address_free);
 }
 
 static void classic_and_event_costs(const struct expected *row)
@@ -73,23 +72,17 @@ static void classic_and_event_costs(const struct expected *row)
     (void)spent();
     CUdeviceptr address = allocate(2 * MIB);
     assert_int_equal(spent(), row->alloc_2);
-    ASSERT_OK(cuMemFree(address));
-    assert_int_equal(spent(), row->free);
+    expect_charge(cuMemFree(address), row->free);
     address = allocate(200 * MIB);
     assert_int_equal(spent(), row->alloc_200);
     (void)spent();
     CUevent event = new_event();
     assert_int_equal(spent(), is_free ? 0 : 1000);
-    ASSERT_OK(cuEventRecord(event, NULL));
-    assert_int_equal(spent(), is_free ? 0 : 300);
-    ASSERT_OK(cuEventQuery(event));
-    assert_int_equal(spent(), is_free ? 0 : 200);
-    ASSERT_OK(cuStreamWaitEvent(NULL, event, 0));
-    assert_int_equal(spent(), is_free ? 0 : 300);
-    ASSERT_OK(cuStreamSynchronize(NULL));
-    assert_int_equal(spent(), is_free ? 0 : 5000);
-    ASSERT_OK(cuMemFree(address));
-    assert_int_equal(spent(), row->free);
+    expect_charge(cuEventRecord(event, NULL), is_free ? 0 : 300);
+    expect_charge(cuEventQuery(event), is_free ? 0 : 200);
+    expect_charge(cuStreamWaitEvent(NULL, event, 0), is_free ? 0 : 300);
+    expect_charge(cuStreamSynchronize(NULL), is_free ? 0 : 5000);
+    expect_charge(cuMemFree(address), row->free);
 }
 
 TEST(each_preset_charges_its_table)
@@ -154,18 +147,13 @@ TEST(file_charges_its_table)
     assert_int_equal(spent(), 31000 + 41000 + 256 * 43);
     CUdeviceptr address = allocate(200 * MIB);
     (void)spent();
-    ASSERT_OK(cuMemFree(address));
-    assert_int_equal(spent(), 61000 + 200 * 67);
+    expect_charge(cuMemFree(address), 61000 + 200 * 67);
     CUevent event = new_event();
     assert_int_equal(spent(), 71);
-    ASSERT_OK(cuEventRecord(event, NULL));
-    assert_int_equal(spent(), 73);
-    ASSERT_OK(cuEventQuery(event));
-    assert_int_equal(spent(), 79);
-    ASSERT_OK(cuStreamWaitEvent(NULL, event, 0));
-    assert_int_equal(spent(), 83);
-    ASSERT_OK(cuStreamSynchronize(NULL));
-    assert_int_equal(spent(), 89);
+    expect_charge(cuEventRecord(event, NULL), 73);
+    expect_charge(cuEventQuery(event), 79);
+    expect_charge(cuStreamWaitEvent(NULL, event, 0), 83);
+    expect_charge(cuStreamSynchronize(NULL), 89);
 }
 
 /* The numbers of a file may be large, and so may the size of a rejected request: their product saturates. */
@@ -184,13 +172,11 @@ TEST(the_largest_costs_do_not_overflow)
                        keys[i], strcmp(keys[i], "alloc") == 0 ? " 1000000000000" : "");
     write_costs(path, text);
     settings.costs = path;
-    start(&settings);
-    (void)enter(0);
+    start_with(settings);
     ASSERT_CU(cuMemAlloc(&address, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), UINT64_C(100000000000000000));
     settings.tail_seed = 5;
-    start(&settings);
-    (void)enter(0);
+    start_with(settings);
     ASSERT_CU(cuMemAlloc(&address, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
     assert_true(xseg_sim_driver_time() > UINT64_C(10000000000000000));
     assert_int_equal(unlink(path), 0);
@@ -222,8 +208,7 @@ TEST(failed_calls_and_waits_are_not_driver_time)
     CUdeviceptr address = 0;
 
     settings.costs = "a100";
-    start(&settings);
-    (void)enter(0);
+    start_with(settings);
     ASSERT_CU(cuMemUnmap(0, 0), CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, 2), XSEG_OK);
     ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_OUT_OF_MEMORY);
@@ -232,8 +217,7 @@ TEST(failed_calls_and_waits_are_not_driver_time)
     ASSERT_CU(cuMemAlloc(&address, 2048 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 40000 + 2048 * 180);
 
-    start(&settings);
-    (void)enter(0);
+    start_with(settings);
     launch(NULL, 1000000);
     ASSERT_OK(cuCtxSynchronize());
     assert_int_equal(xseg_sim_driver_time(), 5000);

@@ -16,6 +16,14 @@ static void begin(CUstream stream)
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
 
+static CUgraph new_graph(void)
+{
+    CUgraph graph = NULL;
+
+    ASSERT_OK(cuGraphCreate(&graph, 0));
+    return graph;
+}
+
 static CUgraphExec executable_of(CUgraph graph)
 {
     CUgraphExec executable = NULL;
@@ -80,7 +88,7 @@ SIM_TEST(wrong_arguments_are_refused)
 
     ASSERT_CU(cuGraphCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuGraphCreate(&graph, 1), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_OK(cuGraphCreate(&graph, 0));
+    graph = new_graph();
     ASSERT_CU(cuGraphInstantiate(NULL, graph, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuGraphInstantiate(&executable, NULL, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuGraphInstantiate(&executable, graph, 1 << 20), CUDA_ERROR_INVALID_VALUE);
@@ -174,14 +182,13 @@ SIM_TEST(capture_extends_an_existing_graph)
 {
     const CUstream stream = new_stream();
     CUgraphNode first = NULL, other[2];
-    CUgraph another = NULL;
     size_t count = 1;
 
     begin(stream);
     launch(stream, 0);
     CUgraph graph = end_capture(stream);
     ASSERT_OK(cuGraphGetNodes(graph, &first, &count));
-    ASSERT_OK(cuGraphCreate(&another, 0));
+    CUgraph another = new_graph();
     ASSERT_CU(cuStreamBeginCaptureToGraph(stream, NULL, NULL, NULL, 0, 0),
               CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuStreamBeginCaptureToGraph(stream, another, &first, NULL, 1, 0),
@@ -233,6 +240,16 @@ static CUgraphNodeParams conditional(CUgraphConditionalHandle handle, int type, 
     return wanted;
 }
 
+/* A graph's new conditional node, with its bodies. */
+static CUgraphNodeParams add_conditional(CUgraph graph, unsigned value, int type, unsigned size)
+{
+    CUgraphNodeParams wanted = conditional(condition(graph, value), type, size);
+    CUgraphNode node = NULL;
+
+    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    return wanted;
+}
+
 /* A body that fills one byte at an offset from `base`. */
 static void fill_in(CUgraph body, CUstream stream, CUdeviceptr address)
 {
@@ -247,13 +264,10 @@ static unsigned bodies_that_run(int type, unsigned size, unsigned value)
 {
     const CUdeviceptr base = usable(GRANULE);
     const CUstream stream = new_stream();
-    CUgraphNode node = NULL;
-    CUgraph graph = NULL;
     unsigned bits = 0;
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    CUgraphNodeParams wanted = conditional(condition(graph, value), type, size);
-    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    CUgraph graph = new_graph();
+    CUgraphNodeParams wanted = add_conditional(graph, value, type, size);
     for (unsigned i = 0; i < size; i++)
         fill_in(wanted.conditional.phGraph_out[i], stream, base + i);
     ASSERT_CU(cuGraphDestroy(wanted.conditional.phGraph_out[0]), CUDA_ERROR_INVALID_VALUE);
@@ -281,12 +295,10 @@ SIM_TEST_BYTES(condition_value_selects_the_body)
 
 SIM_TEST(wrong_conditions_are_refused)
 {
-    CUgraph graph = NULL, other = NULL;
     CUgraphConditionalHandle handle;
     CUgraphNode node = NULL;
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    ASSERT_OK(cuGraphCreate(&other, 0));
+    CUgraph graph = new_graph(), other = new_graph();
     ASSERT_CU(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 2), CUDA_ERROR_INVALID_VALUE);
     handle = condition(graph, 1);
@@ -308,12 +320,9 @@ SIM_TEST(wrong_conditions_are_refused)
 SIM_TEST(graph_can_be_destroyed_during_the_capture_of_its_body)
 {
     const CUstream stream = new_stream();
-    CUgraph graph = NULL;
-    CUgraphNode node = NULL;
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    CUgraphNodeParams wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 1);
-    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    CUgraph graph = new_graph();
+    CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 1);
     CUgraph body = wanted.conditional.phGraph_out[0];
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
     ASSERT_OK(cuGraphDestroy(graph));
@@ -321,24 +330,16 @@ SIM_TEST(graph_can_be_destroyed_during_the_capture_of_its_body)
     assert_null(body);
 }
 
-#endif
-
-#if CUDA_VERSION >= 12040
-
 /* A graph cannot be instantiated while one of its bodies is being captured, at any depth. */
 SIM_TEST(graph_is_complete_at_instantiation)
 {
     const CUstream stream = new_stream();
-    CUgraph graph = NULL;
     CUgraphExec executable = NULL;
-    CUgraphNode node = NULL;
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    CUgraphNodeParams wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 2);
-    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    CUgraph graph = new_graph();
+    CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 2);
     CUgraph body = wanted.conditional.phGraph_out[1];
-    wanted = conditional(condition(body, 1), CU_GRAPH_COND_TYPE_WHILE, 1);
-    ASSERT_OK(cuGraphAddNode(&node, body, NULL, NULL, 0, &wanted));
+    wanted = add_conditional(body, 1, CU_GRAPH_COND_TYPE_WHILE, 1);
     body = wanted.conditional.phGraph_out[0];
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
     ASSERT_CU(cuGraphInstantiate(&executable, graph, 0), CUDA_ERROR_INVALID_VALUE);
@@ -353,13 +354,10 @@ SIM_TEST(graph_is_complete_at_instantiation)
 SIM_TEST(executable_retains_objects_of_its_bodies)
 {
     CUuserObject object = NULL;
-    CUgraph graph = NULL;
-    CUgraphNode node = NULL;
     int gone = 0;
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    CUgraphNodeParams wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 2);
-    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    CUgraph graph = new_graph();
+    CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 2);
     ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
     ASSERT_OK(cuGraphRetainUserObject(wanted.conditional.phGraph_out[1], object, 1,
                                       CU_GRAPH_USER_OBJECT_MOVE));
@@ -470,13 +468,12 @@ SIM_TEST(dependencies_are_released)
 SIM_TEST(objects_are_released_with_the_last_reference)
 {
     CUuserObject object = NULL;
-    CUgraph graph = NULL;
     int gone = 0;
 
     ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 0, 1), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 1, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
-    ASSERT_OK(cuGraphCreate(&graph, 0));
+    CUgraph graph = new_graph();
     ASSERT_OK(cuUserObjectRetain(object, 1));
     ASSERT_CU(cuUserObjectRelease(object, 3), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
@@ -492,10 +489,9 @@ SIM_TEST(objects_are_released_with_the_last_reference)
 SIM_TEST(remaining_graphs_are_leaks)
 {
     CUuserObject object = NULL;
-    CUgraph graph = NULL;
     char text[512];
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
+    CUgraph graph = new_graph();
     (void)executable_of(graph);
     ASSERT_OK(cuUserObjectCreate(&object, text, count_call, 1, 1));
     (void)xseg_sim_leaks(text, sizeof(text));

@@ -49,31 +49,23 @@ TEST_WITH(the_first_call_reads_the_environment, NULL, clear)
 
 TEST_WITH(defaults_apply_without_variables, NULL, clear)
 {
-    size_t bytes = 0;
-
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 1);
-    ASSERT_OK(cuDeviceTotalMem(&bytes, 0));
-    assert_int_equal(bytes, (size_t)80 * 1024 * MIB);
+    assert_int_equal(total_memory(0), (size_t)80 * 1024 * MIB);
     assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 1);
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 2000);
     /* Settings with default values are equivalent to none. */
-    {
-        const struct xseg_sim_settings settings = {sizeof(settings)};
-
-        start(&settings);
-        ASSERT_OK(cuDeviceTotalMem(&bytes, 0));
-        assert_int_equal(bytes, (size_t)80 * 1024 * MIB);
-        (void)reserve(GRANULE);
-        assert_int_equal(xseg_sim_driver_time(), 2000);
-    }
+    const struct xseg_sim_settings settings = {sizeof(settings)};
+    start(&settings);
+    assert_int_equal(total_memory(0), (size_t)80 * 1024 * MIB);
+    (void)reserve(GRANULE);
+    assert_int_equal(xseg_sim_driver_time(), 2000);
 }
 
 TEST_WITH(every_variable_is_read, NULL, clear)
 {
     CUdeviceptr out = 0;
-    size_t bytes = 0;
 
     set("XSEG_SIM_DEVICES", "64");
     set("XSEG_SIM_MEMORY_MB", "10");
@@ -82,8 +74,7 @@ TEST_WITH(every_variable_is_read, NULL, clear)
     set("XSEG_SIM_BATCH", "0");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 64);
-    ASSERT_OK(cuDeviceTotalMem(&bytes, 63));
-    assert_int_equal(bytes, 10 * MIB);
+    assert_int_equal(total_memory(63), 10 * MIB);
     ASSERT_CU(cuMemAddressReserve(&out, 14 * MIB, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
     CUdeviceptr base = reserve(12 * MIB);
     assert_int_equal(xseg_sim_driver_time(), 2 * 9000);
@@ -92,8 +83,7 @@ TEST_WITH(every_variable_is_read, NULL, clear)
     ASSERT_CU(cuMemUnmap(base, 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
 
     set("XSEG_SIM_VMM", "0");
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    ASSERT_OK(cuInit(0));
+    start(NULL);
     ASSERT_CU(cuMemAddressReserve(&out, GRANULE, 0, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
@@ -117,8 +107,7 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
     prop.allocFlags.gpuDirectRDMACapable = 1;
     for (size_t i = 0; i < COUNT_OF(kind); i++) {
         set("XSEG_SIM_RDMA", kind[i].word);
-        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        ASSERT_OK(cuInit(0));
+        start(NULL);
         assert_int_equal(device_attribute(SUPPORTED), kind[i].attribute);
         assert_int_equal(device_attribute(OF_MAPPED), kind[i].attribute);
         assert_int_equal(device_attribute(DMA_BUF), 1);
@@ -126,22 +115,15 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
     }
     set("XSEG_SIM_DMA_BUF", "0");
     set("XSEG_SIM_ADDRESS_RANGE", "0");
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    ASSERT_OK(cuInit(0));
+    start(NULL);
     (void)enter(0);
     assert_int_equal(device_attribute(DMA_BUF), 0);
-    {
-        CUdeviceptr base = reserve(GRANULE), start_of = 0;
-
-        back(base, GRANULE);
-        ASSERT_CU(cuMemGetAddressRange(&start_of, NULL, base), CUDA_ERROR_NOT_FOUND);
-    }
-    {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-
-        settings.rdma = (enum xseg_sim_rdma)(XSEG_SIM_RDMA_ABSENT + 1);
-        expect_refused(xseg_sim_reset(&settings), "unknown rdma, 5;");
-    }
+    CUdeviceptr base = reserve(GRANULE), start_of = 0;
+    back(base, GRANULE);
+    ASSERT_CU(cuMemGetAddressRange(&start_of, NULL, base), CUDA_ERROR_NOT_FOUND);
+    const struct xseg_sim_settings unknown = {
+        sizeof(unknown), .rdma = (enum xseg_sim_rdma)(XSEG_SIM_RDMA_ABSENT + 1)};
+    expect_refused(xseg_sim_reset(&unknown), "unknown rdma, 5;");
 }
 
 #define PLACES 64u
@@ -173,25 +155,21 @@ TEST_WITH(addresses_rise_fall_or_are_shuffled, NULL, clear)
         unsigned above = 0;
 
         set("XSEG_SIM_ADDRESS_ORDER", order[which]);
-        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        ASSERT_OK(cuInit(0));
+        start(NULL);
         (void)enter(0);
         place_some(place);
         for (unsigned i = 1; i < PLACES; i++)
             above += place[i] > place[i - 1];
         assert_in_range(above, least[which], most[which]);
-        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        ASSERT_OK(cuInit(0));
+        start(NULL);
         (void)enter(0);
         place_some(again);
         assert_memory_equal(place, again, sizeof(place));
     }
-    {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-
-        settings.address_order = (enum xseg_sim_address_order)(XSEG_SIM_ADDRESSES_SHUFFLED + 1);
-        expect_refused(xseg_sim_reset(&settings), "unknown address_order, 3;");
-    }
+    const struct xseg_sim_settings unknown = {
+        sizeof(unknown),
+        .address_order = (enum xseg_sim_address_order)(XSEG_SIM_ADDRESSES_SHUFFLED + 1)};
+    expect_refused(xseg_sim_reset(&unknown), "unknown address_order, 3;");
 }
 
 /* With reused addresses, ranges do not overlap, and every range is found at its address. */
@@ -200,13 +178,9 @@ TEST_WITH(freed_addresses_are_reused_in_the_chosen_order, NULL, clear)
     const size_t bytes = (size_t)7 << 40;
 
     for (unsigned order = 0; order <= XSEG_SIM_ADDRESSES_SHUFFLED; order++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
         CUdeviceptr place[RANGES] = {0};
 
-        settings.address_order = (enum xseg_sim_address_order)order;
-        assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-        ASSERT_OK(cuInit(0));
-        (void)enter(0);
+        start_with((struct xseg_sim_settings){.address_order = (enum xseg_sim_address_order)order});
         for (unsigned step = 0; step < 200; step++) {
             const unsigned at = step * 5 % RANGES;
 
@@ -224,20 +198,16 @@ TEST_WITH(freed_addresses_are_reused_in_the_chosen_order, NULL, clear)
 
 TEST_WITH(fault_is_read_from_the_environment, NULL, clear)
 {
+    int count;
+
     set("XSEG_SIM_FAIL", "cuDeviceGetCount:2:46");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 1);
-    {
-        int count;
-
-        ASSERT_CU(cuDeviceGetCount(&count), CUDA_ERROR_DEVICE_UNAVAILABLE);
-    }
+    ASSERT_CU(cuDeviceGetCount(&count), CUDA_ERROR_DEVICE_UNAVAILABLE);
     assert_true(xseg_sim_failed());
     set("XSEG_SIM_FAIL", "cuDeviceGetCount:2+2:46,cuInit:2:999");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     for (int i = 1; i <= 6; i++) {
-        int count;
-
         ASSERT_CU(cuInit(0), i == 2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
         ASSERT_CU(cuDeviceGetCount(&count),
                   i % 2 == 0 ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS);
@@ -296,8 +266,7 @@ TEST_WITH(invalid_values_are_rejected, NULL, clear)
          "cuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreate:1"},
     };
 
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    ASSERT_OK(cuInit(0));
+    start(NULL);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         (void)clear(NULL);
         set(bad[i][0], bad[i][1]);
@@ -354,8 +323,7 @@ TEST_WITH(costs_are_read_from_a_file, NULL, clear)
     assert_true(close(mkstemp(path)) == 0);
     put(path, WITHOUT_MAP "map = 1\n", strlen(WITHOUT_MAP "map = 1\n"));
     set("XSEG_SIM_COSTS", path);
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    ASSERT_OK(cuInit(0));
+    start(NULL);
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 11);
 
@@ -381,15 +349,11 @@ TEST_WITH(costs_are_read_from_a_file, NULL, clear)
     /* Nothing has changed: the costs of the file still apply. */
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 22);
-    {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-
-        settings.costs = "./none.costs";
-        expect_refused(xseg_sim_reset(&settings),
-                       "xseg_sim_reset: costs: ./none.costs, cannot open the file");
-        settings.costs = "cheap";
-        expect_refused(xseg_sim_reset(&settings), "or a path of a cost file that contains / or .");
-    }
+    struct xseg_sim_settings settings = {sizeof(settings), .costs = "./none.costs"};
+    expect_refused(xseg_sim_reset(&settings),
+                   "xseg_sim_reset: costs: ./none.costs, cannot open the file");
+    settings.costs = "cheap";
+    expect_refused(xseg_sim_reset(&settings), "or a path of a cost file that contains / or .");
 }
 
 static void use_destroyed_event(void)
@@ -420,14 +384,6 @@ static struct xseg_sim_settings shared_machine(void)
     if (sim_shared_name(name, sizeof(name)))
         settings.shared = name;
     return settings;
-}
-
-static size_t left_of_first_device(void)
-{
-    size_t left = 0, total = 0;
-
-    ASSERT_OK(cuMemGetInfo(&left, &total));
-    return left;
 }
 
 /* Another process of the machine, controlled byte by byte: allocate, free, die. */
@@ -472,8 +428,7 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
 
     if (settings.shared == NULL)
         return;
-    start(&settings);
-    (void)enter(0);
+    start_with(settings);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
     pid_t child = fork();
     if (child == 0) {
@@ -485,7 +440,7 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
     }
     (void)close(sockets[1]);
     assert_int_equal(order(sockets[0], 't'), 'y');
-    assert_int_equal(left_of_first_device(), 424 * MIB);
+    assert_int_equal(free_memory(), 424 * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
     ASSERT_CU(cuMemCreate(&handle, 426 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(order(sockets[0], 'g'), 'y');
@@ -493,12 +448,12 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
     assert_int_equal(order(sockets[0], 't'), 'n');
     ASSERT_OK(cuMemRelease(handle));
     assert_int_equal(order(sockets[0], 't'), 'y');
-    assert_int_equal(left_of_first_device(), 424 * MIB);
+    assert_int_equal(free_memory(), 424 * MIB);
     /* The memory of a dead process is free. */
     assert_int_equal(write(sockets[0], "d", 1), 1);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFSIGNALED(result));
-    assert_int_equal(left_of_first_device(), 1024 * MIB);
+    assert_int_equal(free_memory(), 1024 * MIB);
     ASSERT_OK(cuDeviceGetCount(&count));
     assert_int_equal(count, 2);
     (void)close(sockets[0]);
@@ -523,9 +478,8 @@ TEST_WITH(shared_machine_is_destroyed_when_its_processes_are_killed, NULL, clear
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGKILL);
     settings.memory_bytes = 256 * MIB;
-    start(&settings);
-    (void)enter(0);
-    assert_int_equal(left_of_first_device(), 256 * MIB);
+    start_with(settings);
+    assert_int_equal(free_memory(), 256 * MIB);
     start(&own);
 }
 
@@ -546,9 +500,8 @@ TEST_WITH(a_shared_machine_ends_with_its_last_process, NULL, clear)
     start(&own);
     assert_int_equal(shm_open(path, O_RDONLY, 0), -1);
     settings.memory_bytes = 64 * MIB;
-    start(&settings);
-    (void)enter(0);
-    assert_int_equal(left_of_first_device(), 64 * MIB);
+    start_with(settings);
+    assert_int_equal(free_memory(), 64 * MIB);
     start(&own);
 
     settings.shared = "no/such";

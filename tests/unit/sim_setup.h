@@ -251,6 +251,31 @@ static inline unsigned char *bytes_at(CUdeviceptr address)
     return (unsigned char *)(uintptr_t)address;
 }
 
+static inline CUdevice current_device(void)
+{
+    CUdevice device = -1;
+
+    ASSERT_OK(cuCtxGetDevice(&device));
+    return device;
+}
+
+static inline size_t total_memory(CUdevice device)
+{
+    size_t bytes = 0;
+
+    ASSERT_OK(cuDeviceTotalMem(&bytes, device));
+    return bytes;
+}
+
+/* Free memory of the current device. */
+static inline size_t free_memory(void)
+{
+    size_t left = 0, total = 0;
+
+    ASSERT_OK(cuMemGetInfo(&left, &total));
+    return left;
+}
+
 /* An attribute of device 0 by number, because older versions of cuda.h do not name the later ones. */
 static inline int device_attribute(int which)
 {

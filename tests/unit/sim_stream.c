@@ -722,7 +722,9 @@ SIM_TEST(host_functions_run_in_stream_order)
               CUDA_ERROR_INVALID_HANDLE);
 }
 
+/* A host function that waits until it is opened, and the stream on which it is launched. */
 struct gate {
+    CUstream stream;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool entered, opened, left;
@@ -741,11 +743,26 @@ static void CUDA_CB pass_gate(void *argument)
     (void)pthread_mutex_unlock(&gate->lock);
 }
 
-static void *launch_gate(void *gate)
+static void *launch_gate(void *argument)
 {
+    struct gate *gate = argument;
+
     (void)enter(0);
-    ASSERT_OK(cuLaunchHostFunc(CU_STREAM_PER_THREAD, pass_gate, gate));
+    ASSERT_OK(cuLaunchHostFunc(gate->stream, pass_gate, gate));
     return NULL;
+}
+
+/* Launch the function of a gate by another thread, and wait until it runs. */
+static pthread_t begin_gate(struct gate *gate)
+{
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, launch_gate, gate), 0);
+    (void)pthread_mutex_lock(&gate->lock);
+    while (!gate->entered)
+        (void)pthread_cond_wait(&gate->changed, &gate->lock);
+    (void)pthread_mutex_unlock(&gate->lock);
+    return thread;
 }
 
 static void *open_gate(void *argument)
@@ -761,14 +778,9 @@ static void *open_gate(void *argument)
 
 SIM_TEST(other_threads_wait_for_a_host_function)
 {
-    struct gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    pthread_t launcher, opener;
+    struct gate gate = {CU_STREAM_PER_THREAD, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
+    pthread_t launcher = begin_gate(&gate), opener;
 
-    assert_int_equal(pthread_create(&launcher, NULL, launch_gate, &gate), 0);
-    (void)pthread_mutex_lock(&gate.lock);
-    while (!gate.entered)
-        (void)pthread_cond_wait(&gate.changed, &gate.lock);
-    (void)pthread_mutex_unlock(&gate.lock);
     assert_int_equal(pthread_create(&opener, NULL, open_gate, &gate), 0);
     ASSERT_OK(cuCtxSynchronize());
     assert_true(gate.left);
@@ -776,47 +788,25 @@ SIM_TEST(other_threads_wait_for_a_host_function)
     assert_int_equal(pthread_join(opener, NULL), 0);
 }
 
-struct errand {
-    struct gate gate;
-    CUstream stream;
-};
-
-static void *run_errand(void *argument)
-{
-    struct errand *errand = argument;
-
-    (void)enter(0);
-    ASSERT_OK(cuLaunchHostFunc(errand->stream, pass_gate, &errand->gate));
-    return NULL;
-}
-
 /* A record does not wait either, because earlier work is active. */
 SIM_TEST(a_query_does_not_wait_for_a_host_function)
 {
-    struct errand errand = {
-        .gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER},
-        .stream = new_stream(),
-    };
+    struct gate gate = {new_stream(), PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
     const CUevent event = new_event();
-    pthread_t runner;
+    pthread_t runner = begin_gate(&gate);
 
-    assert_int_equal(pthread_create(&runner, NULL, run_errand, &errand), 0);
-    (void)pthread_mutex_lock(&errand.gate.lock);
-    while (!errand.gate.entered)
-        (void)pthread_cond_wait(&errand.gate.changed, &errand.gate.lock);
-    (void)pthread_mutex_unlock(&errand.gate.lock);
-    ASSERT_CU(cuStreamQuery(errand.stream), CUDA_ERROR_NOT_READY);
-    ASSERT_OK(cuEventRecord(event, errand.stream));
+    ASSERT_CU(cuStreamQuery(gate.stream), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuEventRecord(event, gate.stream));
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_NOT_READY);
-    assert_false(errand.gate.left);
-    (void)open_gate(&errand.gate);
+    assert_false(gate.left);
+    (void)open_gate(&gate);
     ASSERT_OK(cuEventSynchronize(event));
-    assert_true(errand.gate.left);
+    assert_true(gate.left);
     ASSERT_OK(cuEventQuery(event));
-    ASSERT_OK(cuStreamQuery(errand.stream));
+    ASSERT_OK(cuStreamQuery(gate.stream));
     assert_int_equal(pthread_join(runner, NULL), 0);
     ASSERT_OK(cuEventDestroy(event));
-    ASSERT_OK(cuStreamDestroy(errand.stream));
+    ASSERT_OK(cuStreamDestroy(gate.stream));
 }
 
 /* Random operations on three streams, compared with a model of timed work. */

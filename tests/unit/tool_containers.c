@@ -85,7 +85,7 @@ TEST(each_number_is_found)
 {
     static const unsigned bits[] = {64, 32, 6};
 
-    for (size_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(bits); i++) {
         struct words words = {NULL, 0};
         struct index index = {0};
 

@@ -63,7 +63,7 @@ TEST(every_operation_is_read)
         XTRACE_FREE,
     };
 
-    assert_int_equal(trace.op_count, sizeof(kinds) / sizeof(kinds[0]));
+    assert_int_equal(trace.op_count, COUNT_OF(kinds));
     for (size_t i = 0; i < trace.op_count; i++) {
         assert_int_equal(trace.ops[i].kind, kinds[i]);
         assert_int_equal(trace.ops[i].line, i + 5);
@@ -202,7 +202,7 @@ static const struct {
 
 TEST(bad_files_are_refused)
 {
-    for (size_t i = 0; i < sizeof(bad_files) / sizeof(bad_files[0]); i++)
+    for (size_t i = 0; i < COUNT_OF(bad_files); i++)
         expect_bad(bad_files[i].text, strlen(bad_files[i].text), bad_files[i].line,
                    bad_files[i].words);
 }
