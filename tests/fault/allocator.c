@@ -15,15 +15,13 @@ static void grow_and_shrink(struct fault_env *env)
     void *a = fault_alloc(env, 30 * MIB, NULL), *b = fault_alloc(env, 2 * MIB, NULL);
     void *c = fault_alloc(env, 90 * MIB, NULL), *d = fault_alloc(env, 1000, NULL);
 
-    fault_free(env, a, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, c);
     a = fault_alloc(env, 25 * MIB, NULL);
     c = fault_alloc(env, 70 * MIB, NULL);
     fault_free(env, b, d);
     fault_trim(env, false);
     b = fault_alloc(env, 45 * MIB, NULL);
-    fault_free(env, a, b, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b, c);
 }
 
 static void several_streams(struct fault_env *env)
@@ -40,8 +38,7 @@ static void several_streams(struct fault_env *env)
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     b = fault_alloc(env, 5 * MIB, NULL);
     fault_trim(env, false);
-    fault_free(env, a, b, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b, c);
 }
 
 static void private_pool(struct fault_env *env)
@@ -49,14 +46,11 @@ static void private_pool(struct fault_env *env)
     struct xseg_pool *pool = fault_pool(env, NULL);
     void *a = fault_alloc_in(env, pool, 12 * MIB, NULL),
          *b = fault_alloc_zeroed(env, pool, 700, NULL);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
     a = fault_alloc_in(env, pool, 11 * MIB, NULL);
     FAULT_RETRY(env, xseg_pool_release(pool));
-    fault_free(env, b);
-    fault_trim(env, true);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, b);
+    fault_free_and_trim(env, a);
 }
 
 /* The device holds 200 MiB: the last request needs cached memory to be released. */
@@ -71,8 +65,7 @@ static void full_device(struct fault_env *env)
     void *c = fault_alloc(env, 130 * MIB, side);
     fault_free(env, b, c);
     a = fault_alloc(env, 150 * MIB, NULL);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 /* Everything that fills, reads back, zeroes or takes pages away: small, so that bytes can be real. */
@@ -91,8 +84,7 @@ static void helpers(struct fault_env *env)
     fault_free(env, c);
     c = fault_alloc_zeroed(env, NULL, 600 * KIB, NULL);
     fault_trim(env, false);
-    fault_free(env, a, b, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b, c);
 }
 
 /* Decay releases memory of idle and busy streams, and under limits that fall. */
@@ -244,8 +236,7 @@ static void long_pages(struct fault_env *env)
     void *b = fault_alloc(env, 600 * MIB, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 800 * MIB, env->side);
-    fault_free(env, b, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, b, a);
 }
 
 TEST(automatic_pages_survive_each_failure)

@@ -46,8 +46,7 @@ static void own_segments(struct fault_env *env)
 
     fault_free(env, idle);
     idle = fault_alloc(env, 80 * MIB, NULL);
-    fault_free(env, live, idle);
-    fault_trim(env, true);
+    fault_free_and_trim(env, live, idle);
 }
 
 static void other_streams(struct fault_env *env)
@@ -58,8 +57,7 @@ static void other_streams(struct fault_env *env)
     /* Full pages for the one, small ones of what was full for the other. */
     void *b = fault_alloc(env, 65 * MIB, NULL);
     void *c = fault_alloc(env, 3000, NULL);
-    fault_free(env, b, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, b, c);
 }
 
 static void small_to_large(struct fault_env *env)
@@ -71,8 +69,7 @@ static void small_to_large(struct fault_env *env)
     for (unsigned i = 0; i < COUNT_OF(block); i++)
         fault_free(env, block[i]);
     void *large = fault_alloc(env, 12 * MIB, NULL);
-    fault_free(env, large);
-    fault_trim(env, true);
+    fault_free_and_trim(env, large);
 }
 
 static void busy_stream(struct fault_env *env)
@@ -82,8 +79,7 @@ static void busy_stream(struct fault_env *env)
     assert_int_equal(xseg_sim_launch_on(env->side, 1000000, (uintptr_t)a, 190 * MIB), XSEG_OK);
     fault_free(env, a);
     a = fault_alloc(env, 65 * MIB, NULL);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 static void alloc_fallback(struct fault_env *env)
@@ -107,8 +103,7 @@ static void pending(struct fault_env *env)
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
     fault_free(env, a);
     a = fault_alloc(env, 90 * MIB, NULL);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 /* Classic: segments of max_split_size_mb, then everything. */
@@ -120,8 +115,7 @@ static void segments(struct fault_env *env)
     a = fault_alloc(env, 50 * MIB, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 170 * MIB, NULL);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 /* Garbage, before anything is short of memory. */
@@ -132,8 +126,7 @@ static void garbage(struct fault_env *env)
     fault_free(env, a, b);
     void *c = fault_alloc(env, 60 * MIB, NULL);
     b = fault_alloc(env, 70 * MIB, NULL);
-    fault_free(env, b, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, b, c);
 }
 
 /* After low memory, cached memory is released before a capture: of a busy stream and of an idle one, and a block that
@@ -163,10 +156,8 @@ static void addresses(struct fault_env *env)
     xseg_sim_set_external_addresses(2 * GIB - 100 * MIB);
     void *b = fault_alloc(env, 1000, NULL);
     void *c = fault_alloc(env, 900, env->side);
-    fault_free(env, a, b);
-    fault_trim(env, true);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b);
+    fault_free_and_trim(env, c);
     xseg_sim_set_external_addresses(0);
 }
 

@@ -54,6 +54,9 @@ void *fault_alloc_zeroed(struct fault_env *env, struct xseg_pool *pool, size_t b
 #define fault_free(env, ...) \
     fault_free_all((env), (void *const[]){__VA_ARGS__}, sizeof((void *const[]){__VA_ARGS__}))
 
+/* The same, then a trim that waits. */
+#define fault_free_and_trim(env, ...) (fault_free((env), __VA_ARGS__), fault_trim((env), true))
+
 void fault_free_all(struct fault_env *env, void *const *blocks, size_t bytes);
 struct xseg_pool *fault_pool(struct fault_env *env, const struct xseg_pool_options *options);
 void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream);

@@ -22,13 +22,11 @@ static void grow_and_shrink(struct fault_env *env)
     void *a = fault_alloc(env, 30 * MIB, NULL), *b = fault_alloc(env, 2 * MIB, env->side);
     void *c = fault_alloc(env, 90 * MIB, NULL), *d = fault_alloc(env, 1000, NULL);
 
-    fault_free(env, a, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, c);
     a = fault_alloc(env, 70 * MIB, env->side);
     fault_free(env, b, d);
     fault_trim(env, false);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 static void pending_blocks(struct fault_env *env)
@@ -44,8 +42,7 @@ static void pending_blocks(struct fault_env *env)
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
     b = fault_alloc(env, 5 * MIB, NULL);
     fault_trim(env, false);
-    fault_free(env, a, b);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b);
 }
 
 /* The device holds 200 MiB: memory is stolen from a stream, then lent by a pool. */

@@ -125,8 +125,7 @@ static void never_resumed(struct fault_env *env)
     faults_begin();
     pause_with(env, pool, XSEG_KEEP_HOST, 0);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    fault_free(env, ptr);
-    fault_trim(env, true);
+    fault_free_and_trim(env, ptr);
     faults_end();
 }
 

@@ -344,8 +344,7 @@ static void work(const struct fault_env *env, unsigned range, unsigned first, un
 static void begin(struct fault_env *env, const char *config)
 {
     memset(&wanted, 0, sizeof(wanted));
-    fault_free(env, fault_alloc(env, 1000, env->side));
-    fault_trim(env, true);
+    fault_free_and_trim(env, fault_alloc(env, 1000, env->side));
     if (config != NULL)
         fault_configure(env, config);
 }

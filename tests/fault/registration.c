@@ -91,8 +91,7 @@ static void single_pages(struct fault_env *env)
     void *first = fault_alloc_in(env, pool, 50 * MIB, NULL);
     void *second = fault_alloc_in(env, pool, 30 * MIB, env->side);
 
-    fault_free(env, first);
-    fault_trim(env, true);
+    fault_free_and_trim(env, first);
     first = fault_alloc_in(env, pool, 40 * MIB, NULL);
     fault_free(env, second, first);
     end_pool(env, pool);

@@ -100,8 +100,7 @@ static void capture(struct fault_env *env)
     assert_ptr_equal(env_block(env->allocator, d).pool, pool);
     fault_record_stream(env, b, side);
     fault_record_stream(env, c, joined);
-    fault_free(env, a, b, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b, c);
     wait_for(env, side, joined);
     c = fault_alloc(env, 7 * MIB, side);
     a = fault_alloc(env, 40 * MIB, NULL);
@@ -139,8 +138,7 @@ static void route(struct fault_env *env)
     fault_free(env, b);
     FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, true);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 /* A capture that is marked, and routed in two parts: blocks that were used before and in it are freed in it. */
@@ -160,8 +158,7 @@ static void marked(struct fault_env *env)
         c = fault_alloc(env, 600, side);
         assert_ptr_equal(env_block(env->allocator, b).pool, pool);
         fault_record_stream(env, b, side);
-        fault_free(env, i == 0 ? a : b);
-        fault_trim(env, true);
+        fault_free_and_trim(env, i == 0 ? a : b);
         if (i == 0) {
             fault_free(env, b, c);
             FAULT_RETRY(env, xseg_route_end(pool));
@@ -175,8 +172,7 @@ static void marked(struct fault_env *env)
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, false);
-    fault_free(env, b, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, b, c);
     go(env);
 }
 
@@ -218,8 +214,7 @@ static void checkpoint(struct fault_env *env)
     fault_free(env, b);
     FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, true);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, c);
     go(env);
 }
 
@@ -284,8 +279,7 @@ static void free_after(struct fault_env *env)
     a = fault_alloc(env, 30 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
     b = fault_alloc(env, 30 * MIB, NULL);
-    fault_free(env, a, b);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b);
     go(env);
 }
 
@@ -341,8 +335,7 @@ static void own_memory(struct fault_env *env)
     a = fault_alloc_in(env, pool, 60 * MIB, NULL);
     fault_trim(env, true);
     FAULT_RETRY(env, xseg_pool_release(pool));
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
     fault_free(env, b);
     fault_trim(env, false);
     go(env);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -63,6 +64,19 @@ static inline int child_run_part(void (*part)(void), char *text, size_t bytes)
 static inline bool child_aborted(int status)
 {
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+/* Fork a process that has the other end of a socket.  Returns its ID, or 0 in it. */
+static inline pid_t child_fork_with_socket(int *socket)
+{
+    int ends[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    (void)close(ends[child == 0 ? 0 : 1]);
+    *socket = ends[child == 0 ? 1 : 0];
+    return child;
 }
 
 /* --- Programs that run each test in a child process, because a defect may end the process or block it. --- */

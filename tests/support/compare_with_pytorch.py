@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Compare with PyTorch's own allocator on fresh random programs, by hand.
 
-fresh.py XSEG MAKER [SEED [ROUNDS]]
+compare_with_pytorch.py XSEG MAKER [SEED [ROUNDS]]
 
 XSEG is the command line tool.  MAKER makes tapes: `MAKER tape SEED OPERATIONS KIND` prints the random
 program of a seed with PyTorch's statistics after each step, under the configuration in
@@ -28,7 +28,7 @@ ROOMY = 81920
 REUSE = "graph_capture_record_stream_reuse:True"
 LIST = "roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]"
 # Kind, memory of the device in MiB, configuration.
-PROGRAMMES = [
+PROGRAMS = [
     ("m", ROOMY, "expandable_segments:False"),
     ("se", ROOMY, "expandable_segments:False"),
     ("be", ROOMY, "expandable_segments:False"),
@@ -128,9 +128,9 @@ def main(xseg, maker, seed="1", rounds="12"):
     bad = []
     with tempfile.TemporaryDirectory() as folder:
         tape = os.path.join(folder, "fresh.tape")
-        for number in range(int(rounds) * len(PROGRAMMES)):
+        for number in range(int(rounds) * len(PROGRAMS)):
             verdict, problem = judge(xseg, maker, int(seed) + number,
-                                     PROGRAMMES[number % len(PROGRAMMES)], tape)
+                                     PROGRAMS[number % len(PROGRAMS)], tape)
             tally[verdict] += 1
             bad += [problem] if problem else []
     agree = tally["agree"] + tally["another"] + tally["repeated"]

@@ -76,8 +76,8 @@ SIM_TEST_BYTES(launch_runs_the_captured_work)
         assert_int_equal(calls, i);
     }
     ASSERT_OK(cuGraphExecDestroy(executable));
-    ASSERT_CU(cuGraphExecDestroy(executable), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphLaunch(executable, stream), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphExecDestroy(executable));
+    ASSERT_INVALID(cuGraphLaunch(executable, stream));
 }
 
 SIM_TEST(wrong_arguments_are_refused)
@@ -86,12 +86,12 @@ SIM_TEST(wrong_arguments_are_refused)
     CUgraphExec executable = NULL;
     CUgraph graph = NULL;
 
-    ASSERT_CU(cuGraphCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphCreate(&graph, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphCreate(NULL, 0));
+    ASSERT_INVALID(cuGraphCreate(&graph, 1));
     graph = new_graph();
-    ASSERT_CU(cuGraphInstantiate(NULL, graph, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphInstantiate(&executable, NULL, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphInstantiate(&executable, graph, 1 << 20), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphInstantiate(NULL, graph, 0));
+    ASSERT_INVALID(cuGraphInstantiate(&executable, NULL, 0));
+    ASSERT_INVALID(cuGraphInstantiate(&executable, graph, 1 << 20));
     executable = executable_of(graph); /* with no nodes */
     ASSERT_OK(cuGraphLaunch(executable, stream));
     ASSERT_OK(cuStreamSynchronize(stream));
@@ -127,10 +127,9 @@ SIM_TEST(launches_record_and_wait)
     const CUstream stream = new_stream(), side = new_stream();
     const CUevent before = new_event(), after = new_event();
 
-    ASSERT_CU(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL),
-              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL));
     begin(stream);
-    ASSERT_CU(cuEventRecordWithFlags(after, stream, 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuEventRecordWithFlags(after, stream, 2));
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
     launch(stream, 1000);
     ASSERT_OK(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL));
@@ -189,14 +188,12 @@ SIM_TEST(capture_extends_an_existing_graph)
     CUgraph graph = end_capture(stream);
     ASSERT_OK(cuGraphGetNodes(graph, &first, &count));
     CUgraph another = new_graph();
-    ASSERT_CU(cuStreamBeginCaptureToGraph(stream, NULL, NULL, NULL, 0, 0),
-              CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamBeginCaptureToGraph(stream, another, &first, NULL, 1, 0),
-              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuStreamBeginCaptureToGraph(stream, NULL, NULL, NULL, 0, 0));
+    ASSERT_INVALID(cuStreamBeginCaptureToGraph(stream, another, &first, NULL, 1, 0));
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, graph, &first, NULL, 1, 0));
     ASSERT_CU(cuStreamBeginCaptureToGraph(stream, another, NULL, NULL, 0, 0),
               CUDA_ERROR_ILLEGAL_STATE);
-    ASSERT_CU(cuGraphDestroy(graph), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphDestroy(graph));
     launch(stream, 0);
     CUgraph same = end_capture(stream);
     assert_ptr_equal(same, graph);
@@ -270,7 +267,7 @@ static unsigned bodies_that_run(int type, unsigned size, unsigned value)
     CUgraphNodeParams wanted = add_conditional(graph, value, type, size);
     for (unsigned i = 0; i < size; i++)
         fill_in(wanted.conditional.phGraph_out[i], stream, base + i);
-    ASSERT_CU(cuGraphDestroy(wanted.conditional.phGraph_out[0]), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphDestroy(wanted.conditional.phGraph_out[0]));
     CUgraphExec executable = executable_of(graph);
     ASSERT_OK(cuGraphLaunch(executable, stream));
     ASSERT_OK(cuStreamSynchronize(stream));
@@ -299,14 +296,14 @@ SIM_TEST(wrong_conditions_are_refused)
     CUgraphNode node = NULL;
 
     CUgraph graph = new_graph(), other = new_graph();
-    ASSERT_CU(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0));
+    ASSERT_INVALID(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 2));
     handle = condition(graph, 1);
     CUgraphNodeParams wanted = conditional(handle, CU_GRAPH_COND_TYPE_WHILE, 2);
-    ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
     wanted = conditional(handle, CU_GRAPH_COND_TYPE_IF, 1);
-    ASSERT_CU(cuGraphAddNode(&node, other, NULL, NULL, 0, &wanted), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 1, &wanted), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphAddNode(&node, other, NULL, NULL, 0, &wanted));
+    ASSERT_INVALID(cuGraphAddNode(&node, graph, NULL, NULL, 1, &wanted));
     wanted.type = CU_GRAPH_NODE_TYPE_KERNEL;
     ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted), CUDA_ERROR_NOT_SUPPORTED);
     wanted.type = CU_GRAPH_NODE_TYPE_EMPTY;
@@ -342,7 +339,7 @@ SIM_TEST(graph_is_complete_at_instantiation)
     wanted = add_conditional(body, 1, CU_GRAPH_COND_TYPE_WHILE, 1);
     body = wanted.conditional.phGraph_out[0];
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
-    ASSERT_CU(cuGraphInstantiate(&executable, graph, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphInstantiate(&executable, graph, 0));
     assert_null(executable);
     launch(stream, 0);
     ASSERT_OK(cuStreamEndCapture(stream, NULL));
@@ -382,7 +379,7 @@ SIM_TEST_BYTES(a_launch_is_all_or_nothing)
     CUgraphExec executable = executable_of(end_capture(stream));
     ASSERT_OK(cuMemUnmap(other, GRANULE));
     ASSERT_OK(cuMemAddressFree(other, GRANULE));
-    ASSERT_CU(cuGraphLaunch(executable, stream), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphLaunch(executable, stream));
     ASSERT_OK(cuStreamQuery(stream));
     assert_int_equal(bytes_at(base)[0], 0);
     ASSERT_OK(cuGraphExecDestroy(executable));
@@ -470,12 +467,12 @@ SIM_TEST(objects_are_released_with_the_last_reference)
     CUuserObject object = NULL;
     int gone = 0;
 
-    ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 0, 1), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuUserObjectCreate(&object, &gone, count_call, 0, 1));
+    ASSERT_INVALID(cuUserObjectCreate(&object, &gone, count_call, 1, 0));
     ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
     CUgraph graph = new_graph();
     ASSERT_OK(cuUserObjectRetain(object, 1));
-    ASSERT_CU(cuUserObjectRelease(object, 3), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuUserObjectRelease(object, 3));
     ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
     ASSERT_OK(cuUserObjectRelease(object, 1));
     CUgraphExec executable = executable_of(graph);
@@ -483,7 +480,7 @@ SIM_TEST(objects_are_released_with_the_last_reference)
     assert_int_equal(gone, 0);
     ASSERT_OK(cuGraphExecDestroy(executable));
     assert_int_equal(gone, 1);
-    ASSERT_CU(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuUserObjectRelease(object, 1));
 }
 
 SIM_TEST(remaining_graphs_are_leaks)

@@ -240,7 +240,7 @@ SIM_TEST(ranges_are_found_after_many_releases)
         back(kept[i] + GRANULE, GRANULE);
         ASSERT_OK(cuMemUnmap(kept[i] + GRANULE, GRANULE));
         ASSERT_OK(cuMemAddressFree(kept[i], 2 * GRANULE));
-        ASSERT_CU(cuMemAddressFree(kept[i], 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+        ASSERT_INVALID(cuMemAddressFree(kept[i], 2 * GRANULE));
     }
 }
 
@@ -267,7 +267,7 @@ SIM_TEST(addresses_are_reused_once_all_were_used)
         back(base + TIB - GRANULE, GRANULE);
         ASSERT_OK(cuMemUnmap(base + TIB - GRANULE, GRANULE));
         ASSERT_OK(cuMemAddressFree(base, TIB));
-        ASSERT_CU(cuMemAddressFree(base, TIB), CUDA_ERROR_INVALID_VALUE);
+        ASSERT_INVALID(cuMemAddressFree(base, TIB));
     }
     assert_int_equal(fell, 3);
     ASSERT_OK(cuMemUnmap(kept + GRANULE, 2 * GRANULE));
@@ -324,7 +324,7 @@ TEST(exhausted_addresses_are_available_after_a_free)
 
 SIM_TEST(memory_is_counted_by_physical_bytes)
 {
-    CUdeviceptr base = reserve(8 * GRANULE), out = 0;
+    CUdeviceptr base = reserve(8 * GRANULE);
     size_t left = 0, total = 0;
 
     assert_int_equal(xseg_sim_used(0), 0);
@@ -345,12 +345,12 @@ SIM_TEST(memory_is_counted_by_physical_bytes)
     assert_int_equal(xseg_sim_peak(0), 4 * GRANULE);
     assert_int_equal(xseg_sim_used(1), 0);
 
-    out = allocate(1);
+    CUdeviceptr out = allocate(1);
     assert_int_equal(xseg_sim_used(0), GRANULE);
     ASSERT_OK(cuMemFree(out));
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(xseg_sim_peak(0), 4 * GRANULE);
-    ASSERT_CU(cuMemFree(out), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemFree(out));
     ASSERT_OK(cuMemFree(0));
     assert_int_equal(xseg_sim_used(64), 0);
 }
@@ -439,14 +439,14 @@ SIM_TEST(a_retained_handle_is_the_same_and_needs_its_own_release)
 
     ASSERT_OK(cuMemMap(base, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemRelease(handle));
-    ASSERT_CU(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemRelease(handle));
     ASSERT_OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(base + GRANULE + 17)));
     assert_int_equal(again, handle);
     ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
     assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
     ASSERT_OK(cuMemRelease(again));
     assert_int_equal(xseg_sim_used(0), 0);
-    ASSERT_CU(cuMemRelease(again), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemRelease(again));
 }
 
 SIM_TEST(a_range_can_be_mapped_again_after_unmap)
@@ -618,7 +618,7 @@ TEST(access_to_unreachable_memory_is_reported)
 
 SIM_TEST(memory_can_be_unmapped_after_its_work)
 {
-    CUdeviceptr base = reserve(4 * GRANULE), address = 0;
+    CUdeviceptr base = reserve(4 * GRANULE);
     CUstream stream = new_stream(), other = new_stream();
 
     for (int way = 0; way < 5; way++) {
@@ -648,7 +648,7 @@ SIM_TEST(memory_can_be_unmapped_after_its_work)
         ASSERT_OK(cuEventDestroy(event));
     }
     /* The call waits for timed work itself. */
-    address = allocate(100);
+    CUdeviceptr address = allocate(100);
     assert_int_equal(xseg_sim_launch_on(stream, 100, address, 100), XSEG_OK);
     ASSERT_OK(cuMemFree(address));
     /* Destroyed streams and contexts leave no work. */
@@ -690,10 +690,10 @@ SIM_TEST(old_accesses_are_forgotten)
 
 SIM_TEST_BYTES(copies_and_fills_move_bytes)
 {
-    CUdeviceptr mapped = usable(2 * GRANULE), allocated = 0;
+    CUdeviceptr mapped = usable(2 * GRANULE);
     unsigned char in[64], out[64];
 
-    allocated = allocate(64);
+    CUdeviceptr allocated = allocate(64);
     for (size_t i = 0; i < sizeof(in); i++)
         in[i] = (unsigned char)(i * 3 + 1);
     assert_int_equal(bytes_at(mapped)[0], 0);
@@ -789,9 +789,9 @@ static bool can_write(CUdeviceptr address)
 SIM_TEST_BYTES(unreachable_memory_faults)
 {
     CUmemAccessDesc desc = read_write(0);
-    CUdeviceptr base = usable(GRANULE), hole = reserve(GRANULE), allocated = 0;
+    CUdeviceptr base = usable(GRANULE), hole = reserve(GRANULE);
 
-    allocated = allocate(1);
+    CUdeviceptr allocated = allocate(1);
     assert_true(can_write(base) && can_write(allocated));
     assert_false(can_write(hole));
     back(hole, GRANULE);
@@ -820,12 +820,12 @@ SIM_TEST_BYTES(forked_child_keeps_the_memory_of_its_parent)
 
 SIM_TEST_BYTES(occupied_addresses_are_skipped)
 {
-    CUdeviceptr first = reserve(GRANULE), second;
+    CUdeviceptr first = reserve(GRANULE);
     void *mine = mmap((void *)(uintptr_t)(first + 4 * GRANULE), GRANULE, PROT_READ,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 
     assert_true(mine != MAP_FAILED);
-    second = reserve(8 * GRANULE);
+    CUdeviceptr second = reserve(8 * GRANULE);
     assert_true(second > first + 4 * GRANULE);
     assert_int_equal(second % GRANULE, 0);
     back(second, 8 * GRANULE);
@@ -859,15 +859,15 @@ TEST(copies_without_bytes_are_checked)
     assert_int_equal(out, 77);
     ASSERT_OK(cuMemsetD32(memory, 1, 16));
     ASSERT_OK(cuMemsetD32(memory, 1, 0));
-    ASSERT_CU(cuMemsetD32(memory, 1, 17), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemsetD32(memory + 2, 1, 1), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemsetD16(memory + 1, 1, 1), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemsetD32(memory, 1, SIZE_MAX / 2), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemcpyHtoD(0, &out, 1), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemcpyHtoD(memory, NULL, 1), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemcpyDtoH(&out, 4096, 1), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemcpyDtoD(memory, memory + 32, 33), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemcpyDtoH(&out, reserve(GRANULE), 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemsetD32(memory, 1, 17));
+    ASSERT_INVALID(cuMemsetD32(memory + 2, 1, 1));
+    ASSERT_INVALID(cuMemsetD16(memory + 1, 1, 1));
+    ASSERT_INVALID(cuMemsetD32(memory, 1, SIZE_MAX / 2));
+    ASSERT_INVALID(cuMemcpyHtoD(0, &out, 1));
+    ASSERT_INVALID(cuMemcpyHtoD(memory, NULL, 1));
+    ASSERT_INVALID(cuMemcpyDtoH(&out, 4096, 1));
+    ASSERT_INVALID(cuMemcpyDtoD(memory, memory + 32, 33));
+    ASSERT_INVALID(cuMemcpyDtoH(&out, reserve(GRANULE), 1));
     ASSERT_CU(cuMemsetD8Async(memory, 1, 1, (CUstream)(uintptr_t)5), CUDA_ERROR_INVALID_HANDLE);
 }
 
@@ -955,16 +955,16 @@ TEST(peers_access_each_others_allocations)
     ASSERT_OK(cuDeviceCanAccessPeer(&can, 1, 1));
     assert_int_equal(can, 0);
     ASSERT_CU(cuDeviceCanAccessPeer(&can, 0, 10), CUDA_ERROR_INVALID_DEVICE);
-    ASSERT_CU(cuDeviceCanAccessPeer(NULL, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuDeviceCanAccessPeer(NULL, 0, 1));
 
     ASSERT_OK(cuCtxSetCurrent(context[1]));
     CUdeviceptr far = allocate(64);
     ASSERT_OK(cuCtxSetCurrent(context[0]));
     /* The driver copies between any two devices; a kernel of one needs access. */
     ASSERT_OK(cuMemcpyDtoD(far, far + 32, 32));
-    ASSERT_CU(cuMemsetD8(far, 0, 64), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemsetD8(far, 0, 64));
     ASSERT_CU(cuCtxDisablePeerAccess(context[1]), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
-    ASSERT_CU(cuCtxEnablePeerAccess(context[1], 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuCtxEnablePeerAccess(context[1], 1));
     ASSERT_CU(cuCtxEnablePeerAccess(context[0], 0), CUDA_ERROR_INVALID_DEVICE);
     ASSERT_CU(cuCtxEnablePeerAccess(NULL, 0), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_OK(cuCtxEnablePeerAccess(context[1], 0));
@@ -974,7 +974,7 @@ TEST(peers_access_each_others_allocations)
         ASSERT_OK(cuCtxEnablePeerAccess(context[i], 0));
     ASSERT_CU(cuCtxEnablePeerAccess(context[9], 0), CUDA_ERROR_TOO_MANY_PEERS);
     ASSERT_OK(cuCtxDisablePeerAccess(context[1]));
-    ASSERT_CU(cuMemsetD8(far, 0, 64), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemsetD8(far, 0, 64));
 
     settings.without_peers = true;
     start(&settings);
@@ -1023,14 +1023,13 @@ SIM_TEST(access_of_an_idle_device_can_be_revoked)
 SIM_TEST(pointer_attributes_describe_addresses)
 {
     enum { GPU_DIRECT = 15, MAPPING_SIZE = 18, MAPPING_BASE = 19, BLOCK_ID = 20 };
-    CUdeviceptr base = reserve(4 * GRANULE), inside = base + 2 * GRANULE + 5, allocated = 0;
-    CUdeviceptr start_of = 0;
+    CUdeviceptr base = reserve(4 * GRANULE), inside = base + 2 * GRANULE + 5, start_of = 0;
     size_t bytes = 0;
     uint64_t value;
 
     CUcontext context = current_context();
     back(base + GRANULE, 2 * GRANULE);
-    allocated = allocate(100);
+    CUdeviceptr allocated = allocate(100);
     assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), base);
     assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
     assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_MAPPED), 1);
@@ -1053,19 +1052,15 @@ SIM_TEST(pointer_attributes_describe_addresses)
 
     assert_int_equal(pointer_attribute(base, CU_POINTER_ATTRIBUTE_MAPPED), 0);
     assert_int_equal(pointer_attribute(base, CU_POINTER_ATTRIBUTE_RANGE_SIZE), 4 * GRANULE);
-    ASSERT_CU(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base),
-              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, base));
     assert_int_equal(pointer_attribute(allocated, CU_POINTER_ATTRIBUTE_CONTEXT),
                      (uintptr_t)context);
     assert_int_equal(pointer_attribute(allocated, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE),
                      1);
     assert_int_equal(pointer_attribute(allocated + 99, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS), 3);
-    ASSERT_CU(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MAPPED, allocated + 100),
-              CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_MAPPED, base),
-              CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuPointerGetAttribute(&value, (CUpointer_attribute)99, base),
-              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MAPPED, allocated + 100));
+    ASSERT_INVALID(cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_MAPPED, base));
+    ASSERT_INVALID(cuPointerGetAttribute(&value, (CUpointer_attribute)99, base));
 
     ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, inside));
     assert_int_equal(start_of, base + GRANULE);
@@ -1097,9 +1092,9 @@ SIM_TEST(several_attributes_are_returned_by_one_call)
     assert_int_equal(device, CU_DEVICE_INVALID);
     assert_int_equal(size, 0);
     attributes[1] = (CUpointer_attribute)99;
-    ASSERT_CU(cuPointerGetAttributes(3, attributes, data, address), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuPointerGetAttributes(0, attributes, data, address), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuPointerGetAttributes(1, NULL, data, address), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuPointerGetAttributes(3, attributes, data, address));
+    ASSERT_INVALID(cuPointerGetAttributes(0, attributes, data, address));
+    ASSERT_INVALID(cuPointerGetAttributes(1, NULL, data, address));
 }
 
 SIM_TEST(sync_memops_makes_copies_wait)
@@ -1110,12 +1105,9 @@ SIM_TEST(sync_memops_makes_copies_wait)
     assert_int_equal(pointer_attribute(address, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS), 0);
     ASSERT_OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address + 50));
     assert_int_equal(pointer_attribute(address, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS), 1);
-    ASSERT_CU(cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address),
-              CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_MAPPED, address),
-              CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, 5),
-              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuPointerSetAttribute(NULL, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
+    ASSERT_INVALID(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_MAPPED, address));
+    ASSERT_INVALID(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, 5));
     CUdeviceptr base = reserve(2 * MIB);
     ASSERT_CU(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, base),
               CUDA_ERROR_NOT_SUPPORTED);
@@ -1132,6 +1124,6 @@ SIM_TEST(handle_returns_its_properties)
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
     ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&found, handle));
     assert_memory_equal(&found, &prop, sizeof(prop));
-    ASSERT_CU(cuMemGetAllocationPropertiesFromHandle(NULL, handle), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemGetAllocationPropertiesFromHandle(&found, 12), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemGetAllocationPropertiesFromHandle(NULL, handle));
+    ASSERT_INVALID(cuMemGetAllocationPropertiesFromHandle(&found, 12));
 }

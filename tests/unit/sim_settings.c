@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "tests/unit/sim_setup.h"
@@ -80,7 +79,7 @@ TEST_WITH(every_variable_is_read, NULL, clear)
     assert_int_equal(xseg_sim_driver_time(), 2 * 9000);
     back(base, GRANULE);
     back(base + GRANULE, GRANULE);
-    ASSERT_CU(cuMemUnmap(base, 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemUnmap(base, 2 * GRANULE));
 
     set("XSEG_SIM_VMM", "0");
     start(NULL);
@@ -424,39 +423,36 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
     struct xseg_sim_settings settings = shared_machine();
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
-    int sockets[2], result = 0, count = 0;
+    int socket = -1, result = 0, count = 0;
 
     if (settings.shared == NULL)
         return;
     start_with(settings);
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    pid_t child = fork();
+    pid_t child = child_fork_with_socket(&socket);
     if (child == 0) {
         /* The first process determines the settings of the machine. */
         settings.memory_bytes = 512 * MIB;
         settings.devices = 1;
-        (void)close(sockets[0]);
-        obey(sockets[1], &settings);
+        obey(socket, &settings);
     }
-    (void)close(sockets[1]);
-    assert_int_equal(order(sockets[0], 't'), 'y');
+    assert_int_equal(order(socket, 't'), 'y');
     assert_int_equal(free_memory(), 424 * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
     ASSERT_CU(cuMemCreate(&handle, 426 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(order(sockets[0], 'g'), 'y');
+    assert_int_equal(order(socket, 'g'), 'y');
     ASSERT_OK(cuMemCreate(&handle, 426 * MIB, &prop, 0));
-    assert_int_equal(order(sockets[0], 't'), 'n');
+    assert_int_equal(order(socket, 't'), 'n');
     ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(order(sockets[0], 't'), 'y');
+    assert_int_equal(order(socket, 't'), 'y');
     assert_int_equal(free_memory(), 424 * MIB);
     /* The memory of a dead process is free. */
-    assert_int_equal(write(sockets[0], "d", 1), 1);
+    assert_int_equal(write(socket, "d", 1), 1);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFSIGNALED(result));
     assert_int_equal(free_memory(), 1024 * MIB);
     ASSERT_OK(cuDeviceGetCount(&count));
     assert_int_equal(count, 2);
-    (void)close(sockets[0]);
+    (void)close(socket);
 }
 
 /* A killed process cannot remove its name. */

@@ -23,6 +23,7 @@ static inline size_t page_bytes(void)
 
 #define ASSERT_CU(call, expected) assert_int_equal((int)(call), (int)(expected))
 #define ASSERT_OK(call)           ASSERT_CU(call, CUDA_SUCCESS)
+#define ASSERT_INVALID(call)      ASSERT_CU(call, CUDA_ERROR_INVALID_VALUE)
 
 /* A machine of two devices with 1 GiB each and no costs; the first one's context is current. */
 static inline struct xseg_sim_settings small_machine(void)

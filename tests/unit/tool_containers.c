@@ -106,7 +106,7 @@ TEST(an_array_keeps_its_items)
     }
     for (uint32_t i = 0; i < COUNT; i++)
         assert_int_equal(items[i], i);
-    /* Removed words may be added again. */
+    /* The array may be filled again from the middle. */
     for (uint32_t i = 64; i < COUNT; i++) {
         assert_true(array_reserve((void **)&items, i, sizeof(*items)));
         items[i] = 2 * i;

@@ -70,7 +70,6 @@ EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback
 {
     struct callback *callback = malloc(sizeof(*callback));
 
-    (void)flags;
     if (callback == NULL)
         return answer(cudaErrorMemoryAllocation);
     *callback = (struct callback){stream, function, argument};
@@ -185,9 +184,5 @@ EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cuda
 
 EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
 {
-    const cudaError_t error = begin();
-
-    return answer(error != cudaSuccess ? error
-                                       : error_of(driver.cuThreadExchangeStreamCaptureMode(
-                                             (CUstreamCaptureMode *)mode)));
+    ANSWER_AFTER(begin(), driver.cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode));
 }
