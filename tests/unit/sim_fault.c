@@ -71,12 +71,14 @@ SIM_TEST(fault_matches_calls_that_another_fault_skips)
     ASSERT_OK(cuInit(0));
 }
 
-static struct xseg_sim_fault fault_in(const char *call, uint64_t nth)
+static struct xseg_sim_fault fault_in(const char *call, uint64_t nth, uint64_t every, int error)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
     fault.call = call;
     fault.nth = nth;
+    fault.every = every;
+    fault.error = error;
     return fault;
 }
 
@@ -87,10 +89,8 @@ static void set(unsigned slot, const struct xseg_sim_fault *fault)
 
 SIM_TEST(every_nth_call_fails)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemAddressReserve", 2);
+    struct xseg_sim_fault fault = fault_in("cuMemAddressReserve", 2, 3, 999);
 
-    fault.every = 3;
-    fault.error = 999;
     set(0, &fault);
     for (int i = 1; i <= 12; i++)
         ASSERT_CU(try_reserve(), i % 3 == 2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
@@ -104,11 +104,10 @@ SIM_TEST(every_nth_call_fails)
 
 SIM_TEST(memory_runs_out_at_a_chosen_call)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemCreate", 3);
+    struct xseg_sim_fault fault = fault_in("cuMemCreate", 3, 1, 2);
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
 
-    fault.every = 1;
     set(1, &fault);
     (void)create(GRANULE);
     (void)create(GRANULE);
@@ -118,13 +117,11 @@ SIM_TEST(memory_runs_out_at_a_chosen_call)
 
 SIM_TEST(faults_by_address)
 {
-    struct xseg_sim_fault fault = fault_in(NULL, 1);
+    struct xseg_sim_fault fault = fault_in(NULL, 1, 1, 719);
     CUdeviceptr base = reserve(4 * GRANULE);
 
     fault.address = base + GRANULE;
     fault.bytes = GRANULE;
-    fault.every = 1;
-    fault.error = 719;
     for (unsigned i = 0; i < 4; i++)
         back(base + i * GRANULE, GRANULE);
     set(3, &fault);
@@ -142,11 +139,10 @@ SIM_TEST(faults_by_address)
 
 SIM_TEST(faults_are_independent)
 {
-    struct xseg_sim_fault first = fault_in("cuMemAddressReserve", 2), second = fault_in(NULL, 4),
-                          both = fault_in("cuMemAddressReserve", 2);
+    struct xseg_sim_fault first = fault_in("cuMemAddressReserve", 2, 0, 2);
+    struct xseg_sim_fault second = fault_in(NULL, 4, 0, 999);
+    struct xseg_sim_fault both = fault_in("cuMemAddressReserve", 2, 0, 719);
 
-    second.error = 999;
-    both.error = 719;
     set(2, &first);
     set(5, &second);
     set(7, &both);
@@ -164,7 +160,7 @@ SIM_TEST(faults_are_independent)
 
 SIM_TEST(a_batch_fails_half_way)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemUnmap", 1);
+    struct xseg_sim_fault fault = fault_in("cuMemUnmap", 1, 0, 2);
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(4 * GRANULE);
 
@@ -233,7 +229,7 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
 
 static void bad_faults_in_full_are_refused(void)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemCreate", 1);
+    struct xseg_sim_fault fault = fault_in("cuMemCreate", 1, 0, 2);
 
     expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), "invalid slot, 16;");
     expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), "invalid slot, 16;");
@@ -241,15 +237,14 @@ static void bad_faults_in_full_are_refused(void)
     expect_refused(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
     fault.call = NULL;
     expect_refused(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
-    fault = fault_in("cuNone", 1);
+    fault = fault_in("cuNone", 1, 0, 2);
     expect_refused(xseg_sim_fault_set(0, &fault),
                    "xseg_sim_fault_set: unknown driver call, 'cuNone'");
-    fault = fault_in("cuMemCreate", 0);
+    fault = fault_in("cuMemCreate", 0, 0, 2);
     expect_refused(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: nth is 0;");
-    fault = fault_in("cuMemCreate", 1);
-    fault.error = 0;
+    fault = fault_in("cuMemCreate", 1, 0, 0);
     expect_refused(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: error is CUDA_SUCCESS, 0;");
-    fault = fault_in("cuMemCreate", 1);
+    fault = fault_in("cuMemCreate", 1, 0, 2);
     fault.struct_size--;
     expect_refused(xseg_sim_fault_set(0, &fault), "struct_size");
 }

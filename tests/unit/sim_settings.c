@@ -219,58 +219,40 @@ TEST_WITH(fault_is_read_from_the_environment, NULL, clear)
 
 TEST_WITH(invalid_values_are_rejected, NULL, clear)
 {
-    static const char *const bad[][2] = {
-        {"XSEG_SIM_DEVICES", "0"},
-        {"XSEG_SIM_DEVICES", "65"},
-        {"XSEG_SIM_DEVICES", "-1"},
-        {"XSEG_SIM_DEVICES", "two"},
-        {"XSEG_SIM_DEVICES", "2x"},
-        {"XSEG_SIM_DEVICES", " 2"},
-        {"XSEG_SIM_MEMORY_MB", "3"},
-        {"XSEG_SIM_MEMORY_MB", "0"},
-        {"XSEG_SIM_MEMORY_MB", "1.5"},
-        {"XSEG_SIM_MEMORY_MB", "99999999999999999999"},
-        {"XSEG_SIM_ADDRESSES_MB", "0"},
-        {"XSEG_SIM_ADDRESSES_MB", "20000000000000"},
-        {"XSEG_SIM_COSTS", "A100"},
-        {"XSEG_SIM_BATCH", "2"},
-        {"XSEG_SIM_BATCH", "yes"},
-        {"XSEG_SIM_VMM", "-0"},
-        {"XSEG_SIM_FAIL", "cuMemCreate"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:0"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1:"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1:0"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1:2:3"},
-        {"XSEG_SIM_FAIL", "cuNone:1"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1,"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1+"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1+0"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1:2+3"},
-        {"XSEG_SIM_FAIL", ":1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1"},
-        {"XSEG_SIM_STRICT", "on"},
-        {"XSEG_SIM_BYTES", "2"},
-        {"XSEG_SIM_FABRIC", "yes"},
-        {"XSEG_SIM_REUSE_HANDLES", "yes"},
-        {"XSEG_SIM_RDMA", "1"},
-        {"XSEG_SIM_RDMA", "work"},
-        {"XSEG_SIM_DMA_BUF", "2"},
-        {"XSEG_SIM_ADDRESS_RANGE", "no"},
-        {"XSEG_SIM_ADDRESS_ORDER", "1"},
-        {"XSEG_SIM_ADDRESS_ORDER", "fall"},
-        {"XSEG_SIM_PEERS", "no"},
-        {"XSEG_SIM_TAILS", "-1"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1:99999999999"},
+    static const struct {
+        const char *name, *values[14];
+    } bad[] = {
+        {"XSEG_SIM_DEVICES", {"0", "65", "-1", "two", "2x", " 2"}},
+        {"XSEG_SIM_MEMORY_MB", {"3", "0", "1.5", "99999999999999999999"}},
+        {"XSEG_SIM_ADDRESSES_MB", {"0", "20000000000000"}},
+        {"XSEG_SIM_COSTS", {"A100"}},
+        {"XSEG_SIM_BATCH", {"2", "yes"}},
+        {"XSEG_SIM_VMM", {"-0"}},
         {"XSEG_SIM_FAIL",
-         "cuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreate:1"},
+         {"cuMemCreate", "cuMemCreate:", "cuMemCreate:0", "cuMemCreate:1:", "cuMemCreate:1:0",
+          "cuMemCreate:1:2:3", "cuNone:1", "cuMemCreate:1,", "cuMemCreate:1+", "cuMemCreate:1+0",
+          "cuMemCreate:1:2+3", ":1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1",
+          "cuMemCreate:1:99999999999",
+          "cuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreate:1"}},
+        {"XSEG_SIM_STRICT", {"on"}},
+        {"XSEG_SIM_BYTES", {"2"}},
+        {"XSEG_SIM_FABRIC", {"yes"}},
+        {"XSEG_SIM_REUSE_HANDLES", {"yes"}},
+        {"XSEG_SIM_RDMA", {"1", "work"}},
+        {"XSEG_SIM_DMA_BUF", {"2"}},
+        {"XSEG_SIM_ADDRESS_RANGE", {"no"}},
+        {"XSEG_SIM_ADDRESS_ORDER", {"1", "fall"}},
+        {"XSEG_SIM_PEERS", {"no"}},
+        {"XSEG_SIM_TAILS", {"-1"}},
     };
 
     start(NULL);
-    for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        (void)clear(NULL);
-        set(bad[i][0], bad[i][1]);
-        expect_refused(xseg_sim_reset(NULL), bad[i][0]);
-    }
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        for (size_t k = 0; k < COUNT_OF(bad[i].values) && bad[i].values[k] != NULL; k++) {
+            (void)clear(NULL);
+            set(bad[i].name, bad[i].values[k]);
+            expect_refused(xseg_sim_reset(NULL), bad[i].name);
+        }
     /* Rejected settings change nothing: the machine is still running. */
     (void)reserve(GRANULE);
     (void)clear(NULL);
