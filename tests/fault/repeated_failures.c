@@ -446,10 +446,8 @@ int main(void)
     struct CMUnitTest tests[COUNT_OF(scenarios)];
 
     for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
-        tests[i] = (struct CMUnitTest){
-            .name = scenarios[i].name,
-            .test_func = sweep,
-            .initial_state = (void *)(uintptr_t)&scenarios[i],
-        };
+        tests[i] = (struct CMUnitTest){.name = scenarios[i].name,
+                                       .test_func = sweep,
+                                       .initial_state = (void *)(uintptr_t)&scenarios[i]};
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
 }

@@ -23,14 +23,12 @@ static CUdeviceptr at(const struct scene *scene, size_t granule)
 
 static struct scene set_scene(void)
 {
-    struct scene scene = {
-        .base = reserve(8 * GRANULE),
-        .one = create(GRANULE),
-        .two = create(2 * GRANULE),
-        .released = create(GRANULE),
-        .prop = on_device(0),
-        .desc = read_write(0),
-    };
+    struct scene scene = {.base = reserve(8 * GRANULE),
+                          .one = create(GRANULE),
+                          .two = create(2 * GRANULE),
+                          .released = create(GRANULE),
+                          .prop = on_device(0),
+                          .desc = read_write(0)};
 
     ASSERT_OK(cuMemMap(at(&scene, 0), GRANULE, 0, scene.one, 0));
     ASSERT_OK(cuMemMap(at(&scene, 1), 2 * GRANULE, 0, scene.two, 0));
