@@ -47,7 +47,7 @@ SIM_TEST(each_device_has_a_bus)
     ASSERT_CU(cuDeviceGetPCIBusId(text, (int)sizeof(text), 2), CUDA_ERROR_INVALID_DEVICE);
 }
 
-SIM_TEST(devices_describe_themselves)
+SIM_TEST(devices_return_their_properties)
 {
     CUdevice device = -1;
     char name[32], cut[5];
@@ -73,7 +73,7 @@ SIM_TEST(devices_describe_themselves)
               CUDA_ERROR_INVALID_DEVICE);
 }
 
-SIM_TEST(devices_can_be_told_apart)
+SIM_TEST(devices_have_unique_ids)
 {
     CUuuid uuid, again;
 
@@ -118,8 +118,8 @@ SIM_TEST(calls_that_need_a_context_fail_without_one)
     ASSERT_CU(cuEventCreate(&event, 0), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuCtxGetDevice(&device), CUDA_ERROR_INVALID_CONTEXT);
-    expect_refused(xseg_sim_launch(NULL, 1),
-                   "xseg_sim_launch: no current context for the default stream, (nil);");
+    expect_rejected(xseg_sim_launch(NULL, 1),
+                    "xseg_sim_launch: no current context for the default stream, (nil);");
 }
 
 SIM_TEST(context_stack_is_pushed_and_popped)
@@ -291,7 +291,7 @@ SIM_TEST(invalid_settings_change_nothing)
     CUmemGenericAllocationHandle memory = create(GRANULE);
 
     for (size_t i = 0; i < COUNT_OF(row); i++)
-        expect_refused(xseg_sim_reset(&row[i].settings), row[i].words);
+        expect_rejected(xseg_sim_reset(&row[i].settings), row[i].words);
     ASSERT_OK(cuMemRelease(memory));
     start_with((struct xseg_sim_settings){.devices = 64});
 }
@@ -556,7 +556,7 @@ SIM_TEST(newer_signatures_do_what_older_ones_do)
 
 /* --- Leaks. --- */
 
-SIM_TEST(a_clean_machine_reports_nothing)
+SIM_TEST(a_machine_without_leaks_reports_nothing)
 {
     char text[64] = "unchanged";
 
@@ -724,12 +724,12 @@ TEST(threads_do_not_disturb_each_other)
     for (int i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_join(worker[i].thread, NULL), 0);
         if (worker[i].wrong != NULL)
-            fail_msg("thread %d: not so: %s", i, worker[i].wrong);
+            fail_msg("thread %d: does not hold: %s", i, worker[i].wrong);
     }
     ASSERT_OK(cuDevicePrimaryCtxRelease(0));
     ASSERT_OK(cuDevicePrimaryCtxRelease(1));
     if (xseg_sim_leaks(text, sizeof(text)) != 0)
-        fail_msg("left: %s", text);
+        fail_msg("leaked driver resources: %s", text);
     assert_int_equal(xseg_sim_calls("cuMemMap"), THREADS * ROUNDS * 4);
     assert_int_equal(xseg_sim_used(0) + xseg_sim_used(1), 0);
 }

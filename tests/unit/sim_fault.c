@@ -213,8 +213,8 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
     ASSERT_CU(cuMemCreate(&other, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     ASSERT_OK(cuMemCreate(&other, 1024 * MIB, &prop, 0));
-    expect_refused(xseg_sim_set_external_memory(2, 0),
-                   "xseg_sim_set_external_memory: invalid device, 2; pass a device below 2");
+    expect_rejected(xseg_sim_set_external_memory(2, 0),
+                    "xseg_sim_set_external_memory: invalid device, 2; pass a device below 2");
 
     xseg_sim_set_external_addresses((uint64_t)128 << 40);
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
@@ -227,26 +227,26 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
     ASSERT_OK(try_reserve());
 }
 
-static void bad_faults_in_full_are_refused(void)
+static void reject_invalid_fault_structures(void)
 {
     struct xseg_sim_fault fault = fault_in("cuMemCreate", 1, 0, 2);
 
-    expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), "invalid slot, 16;");
-    expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), "invalid slot, 16;");
+    expect_rejected(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), "invalid slot, 16;");
+    expect_rejected(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), "invalid slot, 16;");
     fault.halfway = 1;
-    expect_refused(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
+    expect_rejected(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
     fault.call = NULL;
-    expect_refused(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
+    expect_rejected(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
     fault = fault_in("cuNone", 1, 0, 2);
-    expect_refused(xseg_sim_fault_set(0, &fault),
-                   "xseg_sim_fault_set: unknown driver call, 'cuNone'");
+    expect_rejected(xseg_sim_fault_set(0, &fault),
+                    "xseg_sim_fault_set: unknown driver call, 'cuNone'");
     fault = fault_in("cuMemCreate", 0, 0, 2);
-    expect_refused(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: nth is 0;");
+    expect_rejected(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: nth is 0;");
     fault = fault_in("cuMemCreate", 1, 0, 0);
-    expect_refused(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: error is CUDA_SUCCESS, 0;");
+    expect_rejected(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: error is CUDA_SUCCESS, 0;");
     fault = fault_in("cuMemCreate", 1, 0, 2);
     fault.struct_size--;
-    expect_refused(xseg_sim_fault_set(0, &fault), "struct_size");
+    expect_rejected(xseg_sim_fault_set(0, &fault), "struct_size");
 }
 
 /* A driver does not survive a fork; a fresh machine works in the child. */
@@ -272,16 +272,16 @@ SIM_TEST(calls_of_a_forked_child_fail)
     ASSERT_OK(try_reserve());
 }
 
-SIM_TEST(bad_faults_are_refused)
+SIM_TEST(invalid_faults_are_rejected)
 {
     char text[8];
 
-    bad_faults_in_full_are_refused();
-    expect_refused(
+    reject_invalid_fault_structures();
+    expect_rejected(
         xseg_sim_fail("cuMemCreate_v2", 1, 2),
         "xseg_sim_fail: unknown driver call, 'cuMemCreate_v2'; use a name without version suffix");
-    expect_refused(xseg_sim_fail("", 1, 2), "unknown driver call, ''");
-    expect_refused(xseg_sim_fail("cuMemCreate", 1, 0), "error is CUDA_SUCCESS, 0;");
+    expect_rejected(xseg_sim_fail("", 1, 2), "unknown driver call, ''");
+    expect_rejected(xseg_sim_fail("cuMemCreate", 1, 0), "error is CUDA_SUCCESS, 0;");
     assert_true(xseg_sim_error_message(NULL, 0) > 7);
     assert_true(xseg_sim_error_message(text, sizeof(text)) > 7);
     assert_string_equal(text, "xseg_si");

@@ -80,7 +80,7 @@ SIM_TEST_BYTES(launch_runs_the_captured_work)
     ASSERT_INVALID(cuGraphLaunch(executable, stream));
 }
 
-SIM_TEST(wrong_arguments_are_refused)
+SIM_TEST(invalid_arguments_are_rejected)
 {
     const CUstream stream = new_stream();
     CUgraphExec executable = NULL;
@@ -290,7 +290,7 @@ SIM_TEST_BYTES(condition_value_selects_the_body)
     assert_int_equal(bodies_that_run(2, 3, 3), 0);
 }
 
-SIM_TEST(wrong_conditions_are_refused)
+SIM_TEST(invalid_conditions_are_rejected)
 {
     CUgraphConditionalHandle handle;
     CUgraphNode node = NULL;

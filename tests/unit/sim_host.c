@@ -18,7 +18,7 @@ static unsigned char *pinned(size_t bytes)
     return host;
 }
 
-SIM_TEST(wrong_arguments_are_refused)
+SIM_TEST(invalid_arguments_are_rejected)
 {
     unsigned char *host = NULL;
     int local = 0;

@@ -665,11 +665,11 @@ TEST(fast_mode_skips_the_checks)
     assert_int_equal(xseg_sim_launch_on(NULL, UINT64_MAX, base, GRANULE), XSEG_OK);
     ASSERT_CU(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
-    expect_refused(xseg_sim_launch_on((CUstream)(uintptr_t)77, 1, base, 1),
-                   "xseg_sim_launch_on: invalid stream handle, 0x4d;");
+    expect_rejected(xseg_sim_launch_on((CUstream)(uintptr_t)77, 1, base, 1),
+                    "xseg_sim_launch_on: invalid stream handle, 0x4d;");
 }
 
-SIM_TEST(old_accesses_are_forgotten)
+SIM_TEST(many_completed_accesses_permit_an_unmap)
 {
     CUdeviceptr base = reserve(GRANULE);
     CUstream stream = new_stream();

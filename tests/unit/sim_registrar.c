@@ -79,11 +79,11 @@ static unsigned is_capable(CUdeviceptr address)
     return value;
 }
 
-/* As expect_refused(), for a status of either kind. */
+/* As expect_rejected(), for a status of either kind. */
 static void expect_lack(xseg_status status, const char *words)
 {
     assert_int_equal(status, XSEG_ERR_UNSUPPORTED);
-    expect_refused(XSEG_ERR_ARGUMENT, words);
+    expect_rejected(XSEG_ERR_ARGUMENT, words);
 }
 
 /* The end of a message: "..., 0xADDRESS (range: ..." */
@@ -252,7 +252,7 @@ SIM_TEST(registrations_are_counted)
     assert_true(first != second && second != third && first != 0);
     assert_int_equal(xseg_sim_registered(), 6 * GRANULE - 104);
     assert_int_equal(xseg_sim_unregister(second), XSEG_OK);
-    expect_refused(xseg_sim_unregister(second), "xseg_sim_unregister: unknown registration, ID ");
+    expect_rejected(xseg_sim_unregister(second), "xseg_sim_unregister: unknown registration, ID ");
     assert_int_equal(xseg_sim_unregister(first), XSEG_OK);
     assert_int_equal(xseg_sim_registered(), 4 * GRANULE - 5);
     assert_int_equal(xseg_sim_unregister(third), XSEG_OK);
@@ -264,18 +264,18 @@ SIM_TEST(registrations_are_counted)
     (void)fresh(NULL);
     assert_int_equal(xseg_sim_registered(), 0);
     assert_int_equal(xseg_sim_registrations(), 0);
-    expect_refused(xseg_sim_unregister(first), "xseg_sim_unregister: unknown registration, ID ");
+    expect_rejected(xseg_sim_unregister(first), "xseg_sim_unregister: unknown registration, ID ");
 }
 
 /* Every registrar rejects the range, and names the page that is the reason. */
-static void no_registrar_takes(CUdeviceptr address, uint64_t bytes, CUdeviceptr page,
-                               const char *why)
+static void every_registrar_rejects(CUdeviceptr address, uint64_t bytes, CUdeviceptr page,
+                                    const char *why)
 {
     uint64_t id = 77;
 
-    expect_refused(peermem(address, bytes, &id), at_page(why, page));
-    expect_refused(dmabuf(address, bytes, &id), at_page(why, page));
-    expect_refused(nccl(address, bytes, &id), at_page(why, page));
+    expect_rejected(peermem(address, bytes, &id), at_page(why, page));
+    expect_rejected(dmabuf(address, bytes, &id), at_page(why, page));
+    expect_rejected(nccl(address, bytes, &id), at_page(why, page));
     assert_int_equal(id, 77);
 }
 
@@ -284,23 +284,24 @@ SIM_TEST(every_registrar_validates_the_memory)
     const CUdeviceptr base = set_scene();
     uint64_t id = 77;
 
-    no_registrar_takes(base + 4 * GRANULE + page_bytes() + 900, 1,
-                       base + 4 * GRANULE + page_bytes(), "page is not mapped");
-    no_registrar_takes(base + 7 * GRANULE + 1, 1, base + 7 * GRANULE,
-                       "page is not accessible to its device");
-    no_registrar_takes(2 * page_bytes(), 1, 2 * page_bytes(), "page is not mapped");
+    every_registrar_rejects(base + 4 * GRANULE + page_bytes() + 900, 1,
+                            base + 4 * GRANULE + page_bytes(), "page is not mapped");
+    every_registrar_rejects(base + 7 * GRANULE + 1, 1, base + 7 * GRANULE,
+                            "page is not accessible to its device");
+    every_registrar_rejects(2 * page_bytes(), 1, 2 * page_bytes(), "page is not mapped");
     for (int kind = XSEG_SIM_PEERMEM; kind <= XSEG_SIM_NCCL; kind++) {
         const enum xseg_sim_registrar registrar = (enum xseg_sim_registrar)kind;
 
         expect_lack(xseg_sim_register(base + 5 * GRANULE, GRANULE, registrar, &id),
                     at_page("page was created without gpuDirectRDMACapable", base + 5 * GRANULE));
-        expect_refused(xseg_sim_register(base, 0, registrar, &id),
-                       "range is empty or wraps around");
-        expect_refused(xseg_sim_register(base, UINT64_MAX, registrar, &id),
-                       "range is empty or wraps around");
-        expect_refused(xseg_sim_register(base, 1, registrar, NULL), "id is NULL");
+        expect_rejected(xseg_sim_register(base, 0, registrar, &id),
+                        "range is empty or wraps around");
+        expect_rejected(xseg_sim_register(base, UINT64_MAX, registrar, &id),
+                        "range is empty or wraps around");
+        expect_rejected(xseg_sim_register(base, 1, registrar, NULL), "id is NULL");
     }
-    expect_refused(xseg_sim_register(base, 1, (enum xseg_sim_registrar)3, &id), "unknown kind, 3;");
+    expect_rejected(xseg_sim_register(base, 1, (enum xseg_sim_registrar)3, &id),
+                    "unknown kind, 3;");
     assert_int_equal(id, 77);
     assert_int_equal(xseg_sim_registered(), 0);
     assert_int_equal(xseg_sim_registrations(), 0);
@@ -311,19 +312,20 @@ SIM_TEST(some_registrars_accept_one_mapping_only)
     const CUdeviceptr base = set_scene();
     uint64_t id = 0;
 
-    expect_refused(peermem(base + GRANULE, GRANULE + 1, &id),
-                   past_end(GRANULE + 1, base + GRANULE, base + 2 * GRANULE));
-    expect_refused(dmabuf(base + 2 * GRANULE, 2 * GRANULE, &id),
-                   past_end(2 * GRANULE, base + 2 * GRANULE, base + 3 * GRANULE));
+    expect_rejected(peermem(base + GRANULE, GRANULE + 1, &id),
+                    past_end(GRANULE + 1, base + GRANULE, base + 2 * GRANULE));
+    expect_rejected(dmabuf(base + 2 * GRANULE, 2 * GRANULE, &id),
+                    past_end(2 * GRANULE, base + 2 * GRANULE, base + 3 * GRANULE));
     assert_int_equal(nccl(base + GRANULE, 3 * GRANULE, &id), XSEG_OK);
-    expect_refused(nccl(base, 5 * GRANULE, &id), at_page("page is not mapped", base + 4 * GRANULE));
+    expect_rejected(nccl(base, 5 * GRANULE, &id),
+                    at_page("page is not mapped", base + 4 * GRANULE));
     back_for_rdma(base + 4 * GRANULE, GRANULE);
     expect_lack(nccl(base + 3 * GRANULE, 3 * GRANULE, &id),
                 at_page("page was created without gpuDirectRDMACapable", base + 5 * GRANULE));
     ASSERT_OK(cuMemUnmap(base + 5 * GRANULE, GRANULE));
     back_for_rdma(base + 5 * GRANULE, GRANULE);
-    expect_refused(nccl(base + 5 * GRANULE, 2 * GRANULE, &id),
-                   at_page("page is on another device than the first page", base + 6 * GRANULE));
+    expect_rejected(nccl(base + 5 * GRANULE, 2 * GRANULE, &id),
+                    at_page("page is on another device than the first page", base + 6 * GRANULE));
 }
 
 SIM_TEST(properties_must_be_the_same)
@@ -334,8 +336,8 @@ SIM_TEST(properties_must_be_the_same)
 
     exported.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     back_with(base + 4 * GRANULE, GRANULE, &exported);
-    expect_refused(nccl(base, 5 * GRANULE, &id),
-                   at_page("page has other properties than the first page", base + 4 * GRANULE));
+    expect_rejected(nccl(base, 5 * GRANULE, &id),
+                    at_page("page has other properties than the first page", base + 4 * GRANULE));
 }
 
 SIM_TEST(allocations_can_be_registered)
@@ -343,16 +345,15 @@ SIM_TEST(allocations_can_be_registered)
     uint64_t id = 0;
 
     CUdeviceptr address = allocate(5000);
-    assert_int_equal(peermem(address + 1, 4999, &id), XSEG_OK);
-    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-    assert_int_equal(dmabuf(address + 1, 4999, &id), XSEG_OK);
-    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-    assert_int_equal(nccl(address + 1, 4999, &id), XSEG_OK);
-    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-    expect_refused(peermem(address, 5001, &id), past_end(5001, address, address + 5000));
-    expect_refused(dmabuf(address, 5001, &id), past_end(5001, address, address + 5000));
-    expect_refused(nccl(address, 2 * page_bytes() + 1, &id),
-                   "page is past the end of the reservation or allocation");
+    for (int kind = XSEG_SIM_PEERMEM; kind <= XSEG_SIM_NCCL; kind++) {
+        assert_int_equal(xseg_sim_register(address + 1, 4999, (enum xseg_sim_registrar)kind, &id),
+                         XSEG_OK);
+        assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+    }
+    expect_rejected(peermem(address, 5001, &id), past_end(5001, address, address + 5000));
+    expect_rejected(dmabuf(address, 5001, &id), past_end(5001, address, address + 5000));
+    expect_rejected(nccl(address, 2 * page_bytes() + 1, &id),
+                    "page is past the end of the reservation or allocation");
     ASSERT_OK(cuMemFree(address));
 }
 
@@ -362,35 +363,36 @@ SIM_TEST(a_descriptor_is_registered)
     const int file = new_handle(base + GRANULE, 3 * GRANULE);
     uint64_t id = 0;
 
-    expect_refused(xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE + 1, &id),
-                   "range exceeds the dma-buf of 6291456 bytes, 4194305 bytes at offset 2097152");
-    expect_refused(xseg_sim_register_descriptor(file, 4 * GRANULE, 1, &id),
-                   "range exceeds the dma-buf of");
-    expect_refused(xseg_sim_register_descriptor(file, 0, 0, &id), "range is empty or wraps around");
-    expect_refused(xseg_sim_register_descriptor(file, 0, 1, NULL), "id is NULL");
-    expect_refused(xseg_sim_register_descriptor(-1, 0, 1, &id),
-                   "descriptor is not a dma-buf of this process, -1;");
-    expect_refused(xseg_sim_register_descriptor(STDIN_FILENO, 0, 1, &id),
-                   "descriptor is not a dma-buf of this process, 0;");
+    expect_rejected(xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE + 1, &id),
+                    "range exceeds the dma-buf of 6291456 bytes, 4194305 bytes at offset 2097152");
+    expect_rejected(xseg_sim_register_descriptor(file, 4 * GRANULE, 1, &id),
+                    "range exceeds the dma-buf of");
+    expect_rejected(xseg_sim_register_descriptor(file, 0, 0, &id),
+                    "range is empty or wraps around");
+    expect_rejected(xseg_sim_register_descriptor(file, 0, 1, NULL), "id is NULL");
+    expect_rejected(xseg_sim_register_descriptor(-1, 0, 1, &id),
+                    "descriptor is not a dma-buf of this process, -1;");
+    expect_rejected(xseg_sim_register_descriptor(STDIN_FILENO, 0, 1, &id),
+                    "descriptor is not a dma-buf of this process, 0;");
     assert_int_equal(xseg_sim_register_descriptor(file, 5, 3 * GRANULE - 5, &id), XSEG_OK);
     (void)close(file);
     assert_int_equal(xseg_sim_registered(), 3 * GRANULE - 5);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
 }
 
-SIM_TEST(a_descriptor_of_former_memory_is_refused)
+SIM_TEST(a_descriptor_of_remapped_memory_is_rejected)
 {
     const CUdeviceptr base = set_scene();
     const int file = new_handle(base, 3 * GRANULE);
     uint64_t id = 0;
 
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
-    expect_refused(
+    expect_rejected(
         xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE, &id),
         at_page("page was remapped after the descriptor was created", base + 2 * GRANULE));
     back_for_rdma(base + 2 * GRANULE, GRANULE);
-    expect_refused(xseg_sim_register_descriptor(file, 2 * GRANULE, 1, &id),
-                   "page was remapped after the descriptor was created");
+    expect_rejected(xseg_sim_register_descriptor(file, 2 * GRANULE, 1, &id),
+                    "page was remapped after the descriptor was created");
     assert_int_equal(xseg_sim_register_descriptor(file, 0, 2 * GRANULE, &id), XSEG_OK);
     (void)close(file);
     CUdeviceptr address = allocate(1);
@@ -398,8 +400,8 @@ SIM_TEST(a_descriptor_of_former_memory_is_refused)
     assert_int_equal(xseg_sim_register_descriptor(other, 0, 4096, &id), XSEG_OK);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemFree(address));
-    expect_refused(xseg_sim_register_descriptor(other, 0, 4096, &id),
-                   "page was remapped after the descriptor was created");
+    expect_rejected(xseg_sim_register_descriptor(other, 0, 4096, &id),
+                    "page was remapped after the descriptor was created");
     (void)close(other);
 }
 
@@ -499,7 +501,7 @@ static void expect_attributes(int rdma, int rdma_of_mapped, int dma_buf)
     assert_int_equal(device_attribute(124), dma_buf);
 }
 
-SIM_TEST(memory_for_rdma_can_be_refused)
+SIM_TEST(memory_for_rdma_can_be_unsupported)
 {
     const CUmemAllocationProp prop = for_rdma(0), plain = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
@@ -564,7 +566,7 @@ SIM_TEST(dma_bufs_can_be_unsupported)
     expect_lack(dmabuf(base, GRANULE, &id), "dma-bufs are not supported by the simulated machine");
     assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
     assert_int_equal(nccl(base, 2 * GRANULE, &id), XSEG_OK);
-    expect_refused(nccl(base, 3 * GRANULE, &id), past_end(3 * GRANULE, base, base + 2 * GRANULE));
+    expect_rejected(nccl(base, 3 * GRANULE, &id), past_end(3 * GRANULE, base, base + 2 * GRANULE));
 }
 
 SIM_TEST(rdma_queries_can_be_unsupported)
@@ -582,7 +584,7 @@ SIM_TEST(rdma_queries_can_be_unsupported)
                 at_page("page is not found by cuMemGetAddressRange", base));
     expect_lack(nccl(base, GRANULE, &id),
                 at_page("page is not found by cuMemGetAddressRange", base));
-    expect_refused(nccl(base + 4 * GRANULE, 1, &id), "page is not mapped");
+    expect_rejected(nccl(base + 4 * GRANULE, 1, &id), "page is not mapped");
     CUdeviceptr address = allocate(1);
     ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, address));
     assert_int_equal(dmabuf(address, 1, &id), XSEG_OK);

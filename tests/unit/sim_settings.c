@@ -122,7 +122,7 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
     ASSERT_CU(cuMemGetAddressRange(&start_of, NULL, base), CUDA_ERROR_NOT_FOUND);
     const struct xseg_sim_settings unknown = {
         sizeof(unknown), .rdma = (enum xseg_sim_rdma)(XSEG_SIM_RDMA_ABSENT + 1)};
-    expect_refused(xseg_sim_reset(&unknown), "unknown rdma, 5;");
+    expect_rejected(xseg_sim_reset(&unknown), "unknown rdma, 5;");
 }
 
 #define PLACES 64u
@@ -168,7 +168,7 @@ TEST_WITH(addresses_rise_fall_or_are_shuffled, NULL, clear)
     const struct xseg_sim_settings unknown = {
         sizeof(unknown),
         .address_order = (enum xseg_sim_address_order)(XSEG_SIM_ADDRESSES_SHUFFLED + 1)};
-    expect_refused(xseg_sim_reset(&unknown), "unknown address_order, 3;");
+    expect_rejected(xseg_sim_reset(&unknown), "unknown address_order, 3;");
 }
 
 /* With reused addresses, ranges do not overlap, and every range is found at its address. */
@@ -251,7 +251,7 @@ TEST_WITH(invalid_values_are_rejected, NULL, clear)
         for (size_t k = 0; k < COUNT_OF(bad[i].values) && bad[i].values[k] != NULL; k++) {
             (void)clear(NULL);
             set(bad[i].name, bad[i].values[k]);
-            expect_refused(xseg_sim_reset(NULL), bad[i].name);
+            expect_rejected(xseg_sim_reset(NULL), bad[i].name);
         }
     /* Rejected settings change nothing: the machine is still running. */
     (void)reserve(GRANULE);
@@ -310,31 +310,31 @@ TEST_WITH(costs_are_read_from_a_file, NULL, clear)
 
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         put(path, bad[i].text, strlen(bad[i].text));
-        expect_refused(xseg_sim_reset(NULL), bad[i].words);
-        expect_refused(xseg_sim_reset(NULL), path);
+        expect_rejected(xseg_sim_reset(NULL), bad[i].words);
+        expect_rejected(xseg_sim_reset(NULL), path);
     }
     put(path, "name = a\0b\n", 11);
-    expect_refused(xseg_sim_reset(NULL), "not a text file; give a cost file");
+    expect_rejected(xseg_sim_reset(NULL), "not a text file; give a cost file");
     memset(large, '\n', sizeof(large));
     put(path, large, sizeof(large));
-    expect_refused(xseg_sim_reset(NULL), "file exceeds the limit, 64 KiB");
+    expect_rejected(xseg_sim_reset(NULL), "file exceeds the limit, 64 KiB");
     put(path, large, sizeof(large) - 1);
-    expect_refused(xseg_sim_reset(NULL), "missing key, name");
+    expect_rejected(xseg_sim_reset(NULL), "missing key, name");
     assert_int_equal(unlink(path), 0);
-    expect_refused(xseg_sim_reset(NULL), "cannot open the file, No such file");
+    expect_rejected(xseg_sim_reset(NULL), "cannot open the file, No such file");
     assert_int_equal(mkfifo(path, 0600), 0);
-    expect_refused(xseg_sim_reset(NULL), "not a regular file");
+    expect_rejected(xseg_sim_reset(NULL), "not a regular file");
     assert_int_equal(unlink(path), 0);
     set("XSEG_SIM_COSTS", "/");
-    expect_refused(xseg_sim_reset(NULL), "not a regular file");
+    expect_rejected(xseg_sim_reset(NULL), "not a regular file");
     /* Nothing has changed: the costs of the file still apply. */
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 22);
     struct xseg_sim_settings settings = {sizeof(settings), .costs = "./none.costs"};
-    expect_refused(xseg_sim_reset(&settings),
-                   "xseg_sim_reset: costs: ./none.costs, cannot open the file");
+    expect_rejected(xseg_sim_reset(&settings),
+                    "xseg_sim_reset: costs: ./none.costs, cannot open the file");
     settings.costs = "cheap";
-    expect_refused(xseg_sim_reset(&settings), "or a path of a cost file that contains / or .");
+    expect_rejected(xseg_sim_reset(&settings), "or a path of a cost file that contains / or .");
 }
 
 static void use_destroyed_event(void)
@@ -483,13 +483,13 @@ TEST_WITH(a_shared_machine_ends_with_its_last_process, NULL, clear)
     start(&own);
 
     settings.shared = "no/such";
-    expect_refused(xseg_sim_reset(&settings),
-                   "xseg_sim_reset: shared: cannot join the simulated machine, 'no/such'");
+    expect_rejected(xseg_sim_reset(&settings),
+                    "xseg_sim_reset: shared: cannot join the simulated machine, 'no/such'");
     settings.shared = "";
-    expect_refused(xseg_sim_reset(&settings), "cannot join the simulated machine, ''");
+    expect_rejected(xseg_sim_reset(&settings), "cannot join the simulated machine, ''");
     set("XSEG_SIM_SHARED", "a b");
-    expect_refused(xseg_sim_reset(NULL),
-                   "XSEG_SIM_SHARED: cannot join the simulated machine, 'a b'");
+    expect_rejected(xseg_sim_reset(NULL),
+                    "XSEG_SIM_SHARED: cannot join the simulated machine, 'a b'");
     set("XSEG_SIM_SHARED", path + sizeof("/xseg-sim-") - 1);
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     file = shm_open(path, O_RDONLY, 0);

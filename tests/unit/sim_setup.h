@@ -37,15 +37,15 @@ static inline struct xseg_sim_settings small_machine(void)
 }
 
 /* A function of sim.h has rejected its arguments, and its message contains a word. */
-static inline void expect_refused(xseg_status status, const char *word)
+static inline void expect_rejected(xseg_status status, const char *word)
 {
     char text[512];
 
     if (status != XSEG_ERR_ARGUMENT)
-        fail_msg("this was to be refused: %s", word);
+        fail_msg("accepted, not rejected with: %s", word);
     assert_true(xseg_sim_error_message(text, sizeof(text)) > 0);
     if (strstr(text, word) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", text, word);
+        fail_msg("\"%s\" does not contain \"%s\"", text, word);
 }
 
 static inline void start(const struct xseg_sim_settings *settings)

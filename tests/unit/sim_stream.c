@@ -6,7 +6,7 @@
 
 #define OPEN UINT64_MAX
 
-SIM_TEST(an_event_covers_what_was_queued_so_far)
+SIM_TEST(an_event_covers_the_work_queued_before_it)
 {
     CUstream stream = new_stream();
     CUevent empty = new_event(), idle = record(stream);
@@ -47,7 +47,7 @@ static CUevent record_timed(CUstream stream)
     return event;
 }
 
-SIM_TEST(events_know_when_they_happened)
+SIM_TEST(events_record_their_times)
 {
     CUstream stream = new_stream(), idle = new_stream();
     CUevent first = record_timed(stream);
@@ -133,7 +133,7 @@ SIM_TEST(streams_return_their_flags)
     ASSERT_CU(cuCtxGetStreamPriorityRange(&least, &greatest), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-SIM_TEST(an_event_recorded_again_forgets_what_it_was)
+SIM_TEST(an_event_recorded_again_covers_only_the_later_work)
 {
     CUstream busy = new_stream(), idle = new_stream();
 
@@ -490,8 +490,8 @@ TEST(destroyed_objects_are_detected)
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventSynchronize((CUevent)stream), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
-    expect_refused(xseg_sim_launch(stream, 1), "invalid stream handle, ");
-    expect_refused(xseg_sim_finish(rubbish), "xseg_sim_finish: invalid stream handle, 0x7777;");
+    expect_rejected(xseg_sim_launch(stream, 1), "invalid stream handle, ");
+    expect_rejected(xseg_sim_finish(rubbish), "xseg_sim_finish: invalid stream handle, 0x7777;");
     ASSERT_OK(cuStreamQuery(fine));
 }
 
@@ -600,7 +600,7 @@ SIM_TEST(a_per_thread_stream_ends_with_its_context)
     ASSERT_OK(cuStreamQuery(CU_STREAM_PER_THREAD));
 }
 
-SIM_TEST(bad_arguments_are_refused)
+SIM_TEST(invalid_arguments_are_rejected)
 {
     CUstream stream = new_stream();
     CUevent event = new_event();
@@ -649,7 +649,7 @@ SIM_TEST(streams_reject_events_of_another_context)
     ASSERT_CU(cuEventQuery(far), CUDA_ERROR_INVALID_HANDLE);
 }
 
-SIM_TEST(destroyed_streams_are_forgotten_in_time)
+SIM_TEST(destroyed_streams_complete_their_work)
 {
     for (int i = 0; i < 2000; i++) {
         CUstream stream = new_stream();
