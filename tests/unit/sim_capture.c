@@ -200,8 +200,8 @@ SIM_TEST(capture_boundaries_are_enforced)
 {
     CUstream outside = new_stream();
     CUevent before = record(outside), never = new_event();
-
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+
     ASSERT_OK(cuStreamWaitEvent(stream, never, 0));
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
     assert_int_equal(status_of(stream), ACTIVE);
@@ -581,8 +581,8 @@ SIM_TEST(a_capture_ends_in_its_thread)
 {
     pthread_t thread;
     void *result;
-
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+
     assert_int_equal(pthread_create(&thread, NULL, end_elsewhere, stream), 0);
     assert_int_equal(pthread_join(thread, &result), 0);
     ASSERT_CU(*(CUresult *)result, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);

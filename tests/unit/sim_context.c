@@ -124,9 +124,8 @@ SIM_TEST(calls_that_need_a_context_fail_without_one)
 
 SIM_TEST(context_stack_is_pushed_and_popped)
 {
-    CUcontext first = enter(0), current = NULL;
+    CUcontext first = enter(0), current = NULL, second = retain_context(1);
 
-    CUcontext second = retain_context(1);
     assert_ptr_not_equal(first, second);
     ASSERT_OK(cuCtxPushCurrent(second));
     assert_int_equal(current_device(), 1);
@@ -184,8 +183,8 @@ SIM_TEST(contexts_have_ids_and_flags)
 {
     unsigned long long first = 0, other = 0, again = 0;
     unsigned flags = 9;
-
     CUcontext context = retain_context(1);
+
     ASSERT_OK(cuCtxGetId(context, &first));
     ASSERT_OK(cuCtxGetId(NULL, &other)); /* of the current context, which is device 0's */
     assert_int_not_equal(first, other);

@@ -43,8 +43,8 @@ static const struct expected expected[] = {
 static void virtual_memory_costs(const struct expected *row)
 {
     const CUmemAccessDesc desc[2] = {read_write(0), read_write(1)};
-
     CUdeviceptr base = reserve(64 * MIB);
+
     assert_int_equal(spent(), row->reserve);
     CUmemGenericAllocationHandle two = create(2 * MIB);
     assert_int_equal(spent(), row->create_2);

@@ -262,9 +262,9 @@ static unsigned bodies_that_run(int type, unsigned size, unsigned value)
     const CUdeviceptr base = usable(GRANULE);
     const CUstream stream = new_stream();
     unsigned bits = 0;
-
     CUgraph graph = new_graph();
     CUgraphNodeParams wanted = add_conditional(graph, value, type, size);
+
     for (unsigned i = 0; i < size; i++)
         fill_in(wanted.conditional.phGraph_out[i], stream, base + i);
     ASSERT_INVALID(cuGraphDestroy(wanted.conditional.phGraph_out[0]));
@@ -294,8 +294,8 @@ SIM_TEST(invalid_conditions_are_rejected)
 {
     CUgraphConditionalHandle handle;
     CUgraphNode node = NULL;
-
     CUgraph graph = new_graph(), other = new_graph();
+
     ASSERT_INVALID(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0));
     ASSERT_INVALID(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 2));
     handle = condition(graph, 1);
@@ -317,10 +317,10 @@ SIM_TEST(invalid_conditions_are_rejected)
 SIM_TEST(graph_can_be_destroyed_during_the_capture_of_its_body)
 {
     const CUstream stream = new_stream();
-
     CUgraph graph = new_graph();
     CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 1);
     CUgraph body = wanted.conditional.phGraph_out[0];
+
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
     ASSERT_OK(cuGraphDestroy(graph));
     ASSERT_CU(cuStreamEndCapture(stream, &body), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -332,10 +332,10 @@ SIM_TEST(graph_is_complete_at_instantiation)
 {
     const CUstream stream = new_stream();
     CUgraphExec executable = NULL;
-
     CUgraph graph = new_graph();
     CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 2);
     CUgraph body = wanted.conditional.phGraph_out[1];
+
     wanted = add_conditional(body, 1, CU_GRAPH_COND_TYPE_WHILE, 1);
     body = wanted.conditional.phGraph_out[0];
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
@@ -352,9 +352,9 @@ SIM_TEST(executable_retains_objects_of_its_bodies)
 {
     CUuserObject object = NULL;
     int gone = 0;
-
     CUgraph graph = new_graph();
     CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 2);
+
     ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
     ASSERT_OK(cuGraphRetainUserObject(wanted.conditional.phGraph_out[1], object, 1,
                                       CU_GRAPH_USER_OBJECT_MOVE));
@@ -487,8 +487,8 @@ SIM_TEST(remaining_graphs_are_leaks)
 {
     CUuserObject object = NULL;
     char text[512];
-
     CUgraph graph = new_graph();
+
     (void)executable_of(graph);
     ASSERT_OK(cuUserObjectCreate(&object, text, count_call, 1, 1));
     (void)xseg_sim_leaks(text, sizeof(text));

@@ -111,8 +111,8 @@ SIM_TEST_BYTES(copy_moves_bytes_between_devices)
 {
     const CUcontext first = enter(0), second = enter(1);
     const CUstream stream = new_stream();
-
     CUdeviceptr to = allocate(GRANULE);
+
     ASSERT_OK(cuCtxSetCurrent(first));
     CUdeviceptr from = allocate(GRANULE);
     ASSERT_OK(cuMemsetD8(from, 9, GRANULE));
@@ -129,8 +129,8 @@ SIM_TEST_BYTES(copy_moves_bytes_between_devices)
 SIM_TEST(unfreed_host_memory_is_a_leak)
 {
     char text[256];
-
     unsigned char *host = pinned(12345);
+
     assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 2);
     assert_non_null(strstr(text, "pinned host memory: 1, first: 12345 bytes"));
     ASSERT_OK(cuMemFreeHost(host));
@@ -197,9 +197,9 @@ static size_t resident(const unsigned char *from, size_t bytes)
 SIM_TEST_BYTES(free_waits_for_earlier_work)
 {
     const CUstream stream = new_stream();
-
     CUdeviceptr ptr = allocate(GRANULE);
     unsigned char *host = pinned(4096);
+
     assert_int_equal(xseg_sim_launch(stream, 1000000), XSEG_OK);
     ASSERT_OK(cuMemsetD8Async(ptr, 7, 4096, stream));
     ASSERT_OK(cuMemcpyDtoHAsync(host, ptr, 4096, stream));

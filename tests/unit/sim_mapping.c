@@ -183,9 +183,8 @@ TEST(failed_calls_report_a_cause_and_change_nothing)
 
 SIM_TEST(failed_call_does_not_move_the_next_address)
 {
-    CUdeviceptr out = 0;
+    CUdeviceptr out = 0, first = reserve(GRANULE);
 
-    CUdeviceptr first = reserve(GRANULE);
     ASSERT_CU(cuMemAlloc(&out, 2048 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemAddressReserve(&out, (size_t)1 << 47, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(out, 0);
@@ -357,8 +356,8 @@ SIM_TEST(memory_can_be_allocated_to_the_last_granule)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle all = create(1022 * MIB), handle = 0;
-
     CUdeviceptr out = allocate(GRANULE);
+
     ASSERT_CU(cuMemAlloc(&out, 1), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_OK(cuMemRelease(all));
@@ -690,8 +689,8 @@ SIM_TEST_BYTES(copies_and_fills_move_bytes)
 {
     CUdeviceptr mapped = usable(2 * GRANULE);
     unsigned char in[64], out[64];
-
     CUdeviceptr allocated = allocate(64);
+
     for (size_t i = 0; i < sizeof(in); i++)
         in[i] = (unsigned char)(i * 3 + 1);
     assert_int_equal(bytes_at(mapped)[0], 0);
@@ -787,9 +786,8 @@ static bool can_write(CUdeviceptr address)
 SIM_TEST_BYTES(unreachable_memory_faults)
 {
     CUmemAccessDesc desc = read_write(0);
-    CUdeviceptr base = usable(GRANULE), hole = reserve(GRANULE);
+    CUdeviceptr base = usable(GRANULE), hole = reserve(GRANULE), allocated = allocate(1);
 
-    CUdeviceptr allocated = allocate(1);
     assert_true(can_write(base) && can_write(allocated));
     assert_false(can_write(hole));
     back(hole, GRANULE);
@@ -990,8 +988,8 @@ SIM_TEST(mapped_memory_needs_access_rights_of_its_own)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
     CUdeviceptr base = reserve(GRANULE);
-
     CUcontext first = current_context();
+
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 1));
     (void)enter(1);
@@ -1098,8 +1096,8 @@ SIM_TEST(several_attributes_are_returned_by_one_call)
 SIM_TEST(sync_memops_makes_copies_wait)
 {
     const unsigned on = 1;
-
     CUdeviceptr address = allocate(100);
+
     assert_int_equal(pointer_attribute(address, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS), 0);
     ASSERT_OK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address + 50));
     assert_int_equal(pointer_attribute(address, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS), 1);

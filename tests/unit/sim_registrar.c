@@ -162,8 +162,8 @@ SIM_TEST(exported_range_must_be_whole_and_of_one_kind)
 SIM_TEST(an_allocation_has_handles_of_whole_pages)
 {
     int file = -1;
-
     CUdeviceptr address = allocate(page_bytes() + 1000);
+
     (void)close(new_handle(address, page_bytes()));
     (void)close(new_handle(address, 2 * page_bytes()));
     ASSERT_INVALID(handle_of(address, 3 * page_bytes(), &file));
@@ -343,8 +343,8 @@ SIM_TEST(properties_must_be_the_same)
 SIM_TEST(allocations_can_be_registered)
 {
     uint64_t id = 0;
-
     CUdeviceptr address = allocate(5000);
+
     for (int kind = XSEG_SIM_PEERMEM; kind <= XSEG_SIM_NCCL; kind++) {
         assert_int_equal(xseg_sim_register(address + 1, 4999, (enum xseg_sim_registrar)kind, &id),
                          XSEG_OK);

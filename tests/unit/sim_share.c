@@ -417,8 +417,8 @@ SIM_TEST_BYTES(memory_is_shared_with_another_process)
     CUdeviceptr base = reserve(GRANULE);
     int socket = -1, result = 0;
     char byte;
-
     pid_t child = child_fork_with_socket(&socket);
+
     if (child == 0)
         _exit(import_elsewhere(socket));
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE);

@@ -312,8 +312,8 @@ SIM_TEST(finish_resumes_waiting_streams)
 SIM_TEST(a_context_wait_ends_the_work_of_its_device)
 {
     CUstream a = new_stream(), gone = new_stream();
-
     CUcontext first = current_context();
+
     launch(a, OPEN);
     launch(NULL, 500);
     launch(gone, OPEN);
@@ -336,8 +336,8 @@ SIM_TEST(a_context_wait_ends_the_work_of_its_device)
 SIM_TEST(a_free_waits_for_timed_work_of_its_device)
 {
     CUstream stream = new_stream();
-
     CUdeviceptr address = allocate(1);
+
     launch(NULL, 300);
     launch(stream, OPEN);
     ASSERT_OK(cuMemFree(address));
@@ -620,11 +620,10 @@ SIM_TEST(invalid_arguments_are_rejected)
 SIM_TEST(streams_reject_events_of_another_context)
 {
     CUstream here = new_stream();
-    CUcontext of = NULL;
-
-    CUcontext first = current_context(), second = enter(1);
+    CUcontext of = NULL, first = current_context(), second = enter(1);
     CUstream there = new_stream();
     CUevent far = new_event();
+
     launch(there, OPEN);
     ASSERT_OK(cuEventRecord(far, there));
     ASSERT_CU(cuStreamQuery(here), CUDA_ERROR_INVALID_CONTEXT);
