@@ -15,19 +15,13 @@ static void grow_and_shrink(struct fault_env *env)
     void *a = fault_alloc(env, 30 * MIB, NULL), *b = fault_alloc(env, 2 * MIB, NULL);
     void *c = fault_alloc(env, 90 * MIB, NULL), *d = fault_alloc(env, 1000, NULL);
 
-    fault_free(env, a);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, c);
     a = fault_alloc(env, 25 * MIB, NULL);
     c = fault_alloc(env, 70 * MIB, NULL);
-    fault_free(env, b);
-    fault_free(env, d);
+    fault_free(env, b, d);
     fault_trim(env, false);
     b = fault_alloc(env, 45 * MIB, NULL);
-    fault_free(env, a);
-    fault_free(env, b);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b, c);
 }
 
 static void several_streams(struct fault_env *env)
@@ -39,33 +33,24 @@ static void several_streams(struct fault_env *env)
     fault_record_stream(env, a, side);
     fault_record_stream(env, b, NULL);
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    fault_free(env, a);
-    fault_free(env, b);
+    fault_free(env, a, b);
     a = fault_alloc(env, 5 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     b = fault_alloc(env, 5 * MIB, NULL);
     fault_trim(env, false);
-    fault_free(env, a);
-    fault_free(env, b);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b, c);
 }
 
 static void private_pool(struct fault_env *env)
 {
-    struct xseg_pool *pool = NULL;
-
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
+    struct xseg_pool *pool = fault_pool(env, NULL);
     void *a = fault_alloc_in(env, pool, 12 * MIB, NULL),
          *b = fault_alloc_zeroed(env, pool, 700, NULL);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
     a = fault_alloc_in(env, pool, 11 * MIB, NULL);
     FAULT_RETRY(env, xseg_pool_release(pool));
-    fault_free(env, b);
-    fault_trim(env, true);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, b);
+    fault_free_and_trim(env, a);
 }
 
 /* The device holds 200 MiB: the last request needs cached memory to be released. */
@@ -78,11 +63,9 @@ static void full_device(struct fault_env *env)
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
     fault_free(env, a);
     void *c = fault_alloc(env, 130 * MIB, side);
-    fault_free(env, b);
-    fault_free(env, c);
+    fault_free(env, b, c);
     a = fault_alloc(env, 150 * MIB, NULL);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 /* Everything that fills, reads back, zeroes or takes pages away: small, so that bytes can be real. */
@@ -94,18 +77,14 @@ static void helpers(struct fault_env *env)
 
     fault_record_stream(env, a, side);
     assert_int_equal(xseg_sim_launch(side, UINT64_MAX), XSEG_OK);
-    fault_free(env, a);
-    fault_free(env, b);
+    fault_free(env, a, b);
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     a = fault_alloc(env, 5000, NULL);
     b = fault_alloc(env, 700 * KIB, side);
     fault_free(env, c);
     c = fault_alloc_zeroed(env, NULL, 600 * KIB, NULL);
     fault_trim(env, false);
-    fault_free(env, a);
-    fault_free(env, b);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b, c);
 }
 
 /* Decay releases memory of idle and busy streams, and under limits that fall. */
@@ -118,8 +97,7 @@ static void gives_back(struct fault_env *env)
     fault_advance(env, 1);
     assert_int_equal(xseg_sim_launch_on(side, 100 * 1000000, (uint64_t)(uintptr_t)b, 30 * MIB),
                      XSEG_OK);
-    fault_free(env, a);
-    fault_free(env, b);
+    fault_free(env, a, b);
     fault_advance(env, 60);
     a = fault_alloc(env, 50 * MIB, NULL);
     fault_advance(env, 60);
@@ -129,8 +107,7 @@ static void gives_back(struct fault_env *env)
     a = fault_alloc(env, 10 * MIB, side);
     fault_free(env, b);
     fault_advance(env, 1);
-    fault_free(env, a);
-    fault_free(env, c);
+    fault_free(env, a, c);
     fault_advance(env, 1000);
     fault_advance(env, 1000);
 }
@@ -218,9 +195,7 @@ TEST(decay_survives_each_failure)
 /* Pages move from pool to pool, through the cache and because memory is short. */
 static void change_pools(struct fault_env *env)
 {
-    struct xseg_pool *pool = NULL;
-
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
+    struct xseg_pool *pool = fault_pool(env, NULL);
     void *a = fault_alloc_in(env, pool, 45 * MIB, NULL);
     void *b = fault_alloc_in(env, pool, 700, env->side);
     fault_free(env, a);
@@ -233,8 +208,7 @@ static void change_pools(struct fault_env *env)
     b = fault_alloc(env, 600, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 60 * MIB, NULL);
-    fault_free(env, a);
-    fault_free(env, b);
+    fault_free(env, a, b);
     fault_configure(env, "page_cache_mb:0");
 }
 
@@ -262,9 +236,7 @@ static void long_pages(struct fault_env *env)
     void *b = fault_alloc(env, 600 * MIB, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 800 * MIB, env->side);
-    fault_free(env, b);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, b, a);
 }
 
 TEST(automatic_pages_survive_each_failure)

@@ -23,9 +23,8 @@ static uint64_t imported(struct fault_env *env)
 static struct xseg_pool *make_pool(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct xseg_pool *pool = NULL;
 
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    struct xseg_pool *pool = fault_pool(env, &options);
     return pool;
 }
 

@@ -46,9 +46,7 @@ static void own_segments(struct fault_env *env)
 
     fault_free(env, idle);
     idle = fault_alloc(env, 80 * MIB, NULL);
-    fault_free(env, live);
-    fault_free(env, idle);
-    fault_trim(env, true);
+    fault_free_and_trim(env, live, idle);
 }
 
 static void other_streams(struct fault_env *env)
@@ -59,9 +57,7 @@ static void other_streams(struct fault_env *env)
     /* Full pages for the one, small ones of what was full for the other. */
     void *b = fault_alloc(env, 65 * MIB, NULL);
     void *c = fault_alloc(env, 3000, NULL);
-    fault_free(env, b);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, b, c);
 }
 
 static void small_to_large(struct fault_env *env)
@@ -73,8 +69,7 @@ static void small_to_large(struct fault_env *env)
     for (unsigned i = 0; i < COUNT_OF(block); i++)
         fault_free(env, block[i]);
     void *large = fault_alloc(env, 12 * MIB, NULL);
-    fault_free(env, large);
-    fault_trim(env, true);
+    fault_free_and_trim(env, large);
 }
 
 static void busy_stream(struct fault_env *env)
@@ -84,16 +79,14 @@ static void busy_stream(struct fault_env *env)
     assert_int_equal(xseg_sim_launch_on(env->side, 1000000, (uintptr_t)a, 190 * MIB), XSEG_OK);
     fault_free(env, a);
     a = fault_alloc(env, 65 * MIB, NULL);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 static void alloc_fallback(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-    struct xseg_pool *pool = NULL;
 
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    struct xseg_pool *pool = fault_pool(env, &options);
     void *a = fault_alloc_in(env, pool, 150 * MIB, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 90 * MIB, NULL);
@@ -110,8 +103,7 @@ static void pending(struct fault_env *env)
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
     fault_free(env, a);
     a = fault_alloc(env, 90 * MIB, NULL);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 /* Classic: segments of max_split_size_mb, then everything. */
@@ -119,13 +111,11 @@ static void segments(struct fault_env *env)
 {
     void *a = fault_alloc(env, 110 * MIB, NULL), *b = fault_alloc(env, 80 * MIB, NULL);
 
-    fault_free(env, a);
-    fault_free(env, b);
+    fault_free(env, a, b);
     a = fault_alloc(env, 50 * MIB, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 170 * MIB, NULL);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 /* Garbage, before anything is short of memory. */
@@ -133,30 +123,25 @@ static void garbage(struct fault_env *env)
 {
     void *a = fault_alloc(env, 40 * MIB, NULL), *b = fault_alloc(env, 30 * MIB, NULL);
 
-    fault_free(env, a);
-    fault_free(env, b);
+    fault_free(env, a, b);
     void *c = fault_alloc(env, 60 * MIB, NULL);
     b = fault_alloc(env, 70 * MIB, NULL);
-    fault_free(env, b);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, b, c);
 }
 
 /* After low memory, cached memory is released before a capture: of a busy stream and of an idle one, and a block that
  * another stream uses. */
 static void before_capture(struct fault_env *env)
 {
-    struct xseg_pool *pool = NULL;
     void *a = fault_alloc(env, 150 * MIB, env->side);
 
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
+    struct xseg_pool *pool = fault_pool(env, NULL);
     fault_free(env, a);
     void *b = fault_alloc(env, 90 * MIB, NULL);
     void *c = fault_alloc(env, 20 * MIB, NULL);
     fault_record_stream(env, c, env->side);
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
-    fault_free(env, c);
-    fault_free(env, b);
+    fault_free(env, c, b);
     FAULT_RETRY(env, xseg_capture_begin(pool, env->side));
     FAULT_RETRY(env, xseg_capture_end(pool));
     FAULT_RETRY(env, xseg_pool_release(pool));
@@ -171,11 +156,8 @@ static void addresses(struct fault_env *env)
     xseg_sim_set_external_addresses(2 * GIB - 100 * MIB);
     void *b = fault_alloc(env, 1000, NULL);
     void *c = fault_alloc(env, 900, env->side);
-    fault_free(env, a);
-    fault_free(env, b);
-    fault_trim(env, true);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b);
+    fault_free_and_trim(env, c);
     xseg_sim_set_external_addresses(0);
 }
 

@@ -17,6 +17,19 @@ struct location {
 int cuMemGetAccess(unsigned long long *flags, const struct location *location,
                    unsigned long long address);
 
+unsigned long long fault_access(int device, const void *address)
+{
+    const struct location location = {1, device};
+    unsigned long long flags = 0;
+
+    /* Each of two faults may be injected into this call of the test, once. */
+    for (unsigned i = 0; i < 3; i++)
+        if (cuMemGetAccess(&flags, &location, (uintptr_t)address) == 0)
+            return flags;
+    fail_msg("%p is not mapped", address);
+    return 0;
+}
+
 void fault_no_log(void *context, enum xseg_log_level level, const char *line)
 {
     (void)context;
@@ -34,23 +47,15 @@ static uint64_t faults_injected(void)
 
 static void expect_mapped(const struct xseg_block_info *info)
 {
-    const struct location device = {1, 0};
     /* A block alone in its segment has small pages, too. */
     const uint64_t page = info->is_small || info->segment_bytes < 128 * MIB ? 2 * MIB : 20 * MIB;
-    const uint64_t base = (uint64_t)(uintptr_t)info->base;
-    const uint64_t segment = (uint64_t)(uintptr_t)info->segment_base;
+    const char *const base = info->base, *const segment = info->segment_base;
 
     if (!info->is_expandable)
         return;
-    for (uint64_t at = base; at < base + info->bytes;
-         at = segment + ((at - segment) / page + 1) * page) {
-        unsigned long long flags = 0;
-
-        /* Each of two faults may be injected into this call of the test. */
-        if (cuMemGetAccess(&flags, &device, at) != 0 && cuMemGetAccess(&flags, &device, at) != 0)
-            assert_int_equal(cuMemGetAccess(&flags, &device, at), 0);
-        assert_int_equal(flags, 3);
-    }
+    for (const char *at = base; at < base + info->bytes;
+         at = segment + ((uint64_t)(at - segment) / page + 1) * page)
+        assert_int_equal(fault_access(0, at), 3);
 }
 
 /* The value of a word of a block, unique for each word. */
@@ -126,6 +131,8 @@ bool fault_retry(struct fault_env *env, xseg_status status)
 {
     char text[1024];
 
+    if (env->check != NULL)
+        env->check(env);
     host_fault_suspend(true);
     expect_intact(env);
     host_fault_suspend(false);
@@ -192,9 +199,8 @@ static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, x
 
     do {
         status = xseg_alloc_with(env->allocator, &request, &ptr);
-        if (status == XSEG_OK) {
+        if (status == XSEG_OK)
             fault_track(env, ptr, bytes);
-        }
     } while (fault_retry(env, status));
     return ptr;
 }
@@ -216,7 +222,7 @@ void *fault_alloc(struct fault_env *env, size_t bytes, xseg_stream stream)
     return fault_alloc_in(env, NULL, bytes, stream);
 }
 
-void fault_free(struct fault_env *env, void *ptr)
+static void free_one(struct fault_env *env, void *ptr)
 {
     xseg_status status;
 
@@ -225,6 +231,28 @@ void fault_free(struct fault_env *env, void *ptr)
         if (status == XSEG_OK)
             fault_untrack(env, ptr);
     } while (fault_retry(env, status));
+}
+
+void fault_free_all(struct fault_env *env, void *const *blocks, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof(*blocks); i++)
+        free_one(env, blocks[i]);
+}
+
+struct xseg_pool *fault_pool(struct fault_env *env, const struct xseg_pool_options *options)
+{
+    struct xseg_pool *pool = NULL;
+
+    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, options, &pool));
+    return pool;
+}
+
+bool fault_is_stranded(void)
+{
+    char text[1024];
+
+    (void)xseg_error_message(text, sizeof(text));
+    return strstr(text, "because the undo failed") != NULL;
 }
 
 void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream)

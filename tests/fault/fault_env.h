@@ -26,7 +26,8 @@ struct fault_env {
     unsigned failures; /* calls that returned a status */
     bool bytes;        /* the memory has contents */
     size_t stride;     /* distance of the words that are written and checked; 0: 512 KiB */
-    const struct xseg_pool *paused; /* its blocks have no pages; or NULL */
+    const struct xseg_pool *paused;       /* its blocks have no pages; or NULL */
+    void (*check)(struct fault_env *env); /* runs after each attempt as well; or NULL */
 };
 
 /* Check the state after a call; returns whether to repeat the call, at most once for each fault. */
@@ -49,13 +50,27 @@ void *fault_alloc_in(struct fault_env *env, struct xseg_pool *pool, size_t bytes
                      xseg_stream stream);
 void *fault_alloc_zeroed(struct fault_env *env, struct xseg_pool *pool, size_t bytes,
                          xseg_stream stream);
-void fault_free(struct fault_env *env, void *ptr);
+/* fault_free(env, block...) */
+#define fault_free(env, ...) \
+    fault_free_all((env), (void *const[]){__VA_ARGS__}, sizeof((void *const[]){__VA_ARGS__}))
+
+/* The same, then a trim that waits. */
+#define fault_free_and_trim(env, ...) (fault_free((env), __VA_ARGS__), fault_trim((env), true))
+
+void fault_free_all(struct fault_env *env, void *const *blocks, size_t bytes);
+struct xseg_pool *fault_pool(struct fault_env *env, const struct xseg_pool_options *options);
 void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream);
 void fault_trim(struct fault_env *env, bool wait);
 
 /* Change the configuration; advance the clock and run a decay pass. */
 void fault_configure(struct fault_env *env, const char *config);
 void fault_advance(struct fault_env *env, uint64_t milliseconds);
+
+/* The access flags of a device for an address that must be mapped; 3: read and write. */
+unsigned long long fault_access(int device, const void *address);
+
+/* Whether the message of a failed pause says that the pool is paused because the undo failed. */
+bool fault_is_stranded(void);
 
 /* Add or remove a block that another function allocates or frees. */
 void fault_track(struct fault_env *env, void *ptr, size_t bytes);

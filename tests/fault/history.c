@@ -7,106 +7,60 @@
  */
 #include "tests/fault/replay_history.h"
 
-static bool again(struct fault_env *env, xseg_status status)
+/* The scenarios check the history after each call. */
+static void begin(struct fault_env *env, struct xseg_pool *pool)
 {
-    replay_history(env);
-    return fault_retry(env, status);
-}
-
-static void *take(struct fault_env *env, unsigned pool, size_t bytes, xseg_stream stream)
-{
-    struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream, .user = env};
-    void *ptr = NULL;
-    xseg_status status;
-
-    request.pool = pool == 0 ? NULL : replayed_pool;
-    do {
-        status = xseg_alloc_with(env->allocator, &request, &ptr);
-        if (status == XSEG_OK)
-            fault_track(env, ptr, bytes);
-    } while (again(env, status));
-    return ptr;
-}
-
-static void alloc_memory(struct fault_env *env, void *ptr)
-{
-    xseg_status status;
-
-    do {
-        status = xseg_free(env->allocator, ptr);
-        if (status == XSEG_OK)
-            fault_untrack(env, ptr);
-    } while (again(env, status));
-}
-
-static void trim(struct fault_env *env, bool wait)
-{
-    struct xseg_trim_options how = {sizeof(how), .wait = wait};
-
-    while (again(env, xseg_trim(env->allocator, NULL, &how, NULL)))
-        ;
-}
-
-static void make_pool(struct fault_env *env, bool lends)
-{
-    struct xseg_pool_options options = {sizeof(options), .use_on_oom = lends};
-
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &replayed_pool));
+    replayed_pool = pool;
+    env->check = replay_history;
 }
 
 /* --- The scenarios. --- */
 
 static void grow_and_shrink(struct fault_env *env)
 {
-    replayed_pool = NULL;
-    void *a = take(env, 0, 30 * MIB, NULL), *b = take(env, 0, 2 * MIB, env->side);
-    void *c = take(env, 0, 90 * MIB, NULL), *d = take(env, 0, 1000, NULL);
+    begin(env, NULL);
+    void *a = fault_alloc(env, 30 * MIB, NULL), *b = fault_alloc(env, 2 * MIB, env->side);
+    void *c = fault_alloc(env, 90 * MIB, NULL), *d = fault_alloc(env, 1000, NULL);
 
-    alloc_memory(env, a);
-    alloc_memory(env, c);
-    trim(env, true);
-    a = take(env, 0, 70 * MIB, env->side);
-    alloc_memory(env, b);
-    alloc_memory(env, d);
-    trim(env, false);
-    alloc_memory(env, a);
-    trim(env, true);
+    fault_free_and_trim(env, a, c);
+    a = fault_alloc(env, 70 * MIB, env->side);
+    fault_free(env, b, d);
+    fault_trim(env, false);
+    fault_free_and_trim(env, a);
 }
 
 static void pending_blocks(struct fault_env *env)
 {
-    replayed_pool = NULL;
-    void *a = take(env, 0, 5 * MIB, NULL), *b = take(env, 0, 700, env->side);
+    begin(env, NULL);
+    void *a = fault_alloc(env, 5 * MIB, NULL), *b = fault_alloc(env, 700, env->side);
 
     fault_record_stream(env, a, env->side);
     fault_record_stream(env, b, NULL);
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
-    alloc_memory(env, a);
-    alloc_memory(env, b);
-    a = take(env, 0, 5 * MIB, NULL);
+    fault_free(env, a, b);
+    a = fault_alloc(env, 5 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
-    b = take(env, 0, 5 * MIB, NULL);
-    trim(env, false);
-    alloc_memory(env, a);
-    alloc_memory(env, b);
-    trim(env, true);
+    b = fault_alloc(env, 5 * MIB, NULL);
+    fault_trim(env, false);
+    fault_free_and_trim(env, a, b);
 }
 
 /* The device holds 200 MiB: memory is stolen from a stream, then lent by a pool. */
 static void short_of_memory(struct fault_env *env)
 {
-    make_pool(env, true);
-    void *a = take(env, 1, 60 * MIB, NULL), *b = take(env, 0, 100 * MIB, NULL);
+    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
 
-    alloc_memory(env, b);
-    b = take(env, 0, 90 * MIB, env->side);
-    alloc_memory(env, a);
-    a = take(env, 0, 55 * MIB, NULL);
-    alloc_memory(env, a);
-    alloc_memory(env, b);
-    while (again(env, xseg_pool_release(replayed_pool)))
-        ;
-    trim(env, true);
+    begin(env, fault_pool(env, &options));
+    void *a = fault_alloc_in(env, replayed_pool, 60 * MIB, NULL),
+         *b = fault_alloc(env, 100 * MIB, NULL);
+
+    fault_free(env, b);
+    b = fault_alloc(env, 90 * MIB, env->side);
+    fault_free(env, a);
+    a = fault_alloc(env, 55 * MIB, NULL);
+    fault_free(env, a, b);
+    FAULT_RETRY(env, xseg_pool_release(replayed_pool));
+    fault_trim(env, true);
 }
 
 /* --- What is asked. --- */
@@ -146,14 +100,11 @@ static void ask(struct fault_env *env)
 
 static void everything_is_asked(struct fault_env *env)
 {
-    struct xseg_history_hook hook = {sizeof(hook)};
     static uint32_t number = 5;
+    struct xseg_history_hook hook = {sizeof(hook), .context = &number, .gather = gather,
+                                     .discard = forget};
     const char *before = NULL;
 
-    replayed_pool = NULL;
-    hook.context = &number;
-    hook.gather = gather;
-    hook.discard = forget;
     FAULT_RETRY(env, xseg_history_set_hook(env->allocator, &hook));
     FAULT_RETRY(env, xseg_history_label(env->allocator, "outer", &before));
     void *a = fault_alloc(env, 700, NULL), *b = fault_alloc(env, 30 * MIB, env->side);

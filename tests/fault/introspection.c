@@ -63,8 +63,7 @@ static void is_asked(struct fault_env *env)
     fault_advance(env, 200);
     ask(env);
     FAULT_RETRY(env, xseg_unpin(env->allocator, c, 3 * MIB));
-    fault_free(env, c);
-    fault_free(env, b);
+    fault_free(env, c, b);
     fault_configure(env, "history:all,history_stacks:all");
     fault_free(env, a);
     FAULT_RETRY(env, xseg_observer_remove(env->allocator, id));

@@ -17,15 +17,6 @@ static char file_name[] = P_tmpdir "/xseg-fault-pause-XXXXXX";
 
 static unsigned strandings; /* pauses that failed and could not be undone */
 
-/* The pool is paused in spite of an error, as the driver refused the undo. */
-static bool is_stranded(void)
-{
-    char text[1024];
-
-    (void)xseg_error_message(text, sizeof(text));
-    return strstr(text, "because the undo failed") != NULL;
-}
-
 /* Expect that the device has none of a pool's memory left, unless the driver refused to take it. */
 static void expect_gone(struct fault_env *env, uint64_t others)
 {
@@ -60,7 +51,7 @@ static void pause_with(struct fault_env *env, struct xseg_pool *pool, enum xseg_
 
     do {
         const xseg_status status = xseg_pool_pause(pool, keep, name);
-        const bool stranded = status != XSEG_OK && is_stranded();
+        const bool stranded = status != XSEG_OK && fault_is_stranded();
 
         if (status == XSEG_OK || stranded)
             env->paused = pool;
@@ -134,8 +125,7 @@ static void never_resumed(struct fault_env *env)
     faults_begin();
     pause_with(env, pool, XSEG_KEEP_HOST, 0);
     assert_int_equal(xseg_pool_release(pool), XSEG_OK);
-    fault_free(env, ptr);
-    fault_trim(env, true);
+    fault_free_and_trim(env, ptr);
     faults_end();
 }
 

@@ -7,15 +7,6 @@
 
 static unsigned strandings; /* pauses that failed and could not be undone */
 
-/* The pool is paused in spite of an error, as the driver refused the undo. */
-static bool is_stranded(void)
-{
-    char text[1024];
-
-    (void)xseg_error_message(text, sizeof(text));
-    return strstr(text, "because the undo failed") != NULL;
-}
-
 static void resume(struct fault_env *env, bool is_left)
 {
     bool again;
@@ -38,7 +29,7 @@ static void pause_pool(struct fault_env *env)
 
     do {
         const xseg_status status = xseg_pool_pause(replayed_pool, XSEG_KEEP_NOTHING, NULL);
-        const bool is_left = status != XSEG_OK && is_stranded();
+        const bool is_left = status != XSEG_OK && fault_is_stranded();
 
         if (status == XSEG_OK || is_left)
             env->paused = replayed_pool;
@@ -51,7 +42,7 @@ static void pause_pool(struct fault_env *env)
     } while (again);
 }
 
-static void alloc_memory(struct fault_env *env, void *ptr)
+static void free_block(struct fault_env *env, void *ptr)
 {
     fault_free(env, ptr);
     replay_history(env);
@@ -72,21 +63,21 @@ static void pause_and_resume(struct fault_env *env)
     void *b = fault_alloc_in(env, replayed_pool, 700, env->side);
     void *c = fault_alloc_in(env, replayed_pool, 30 * MIB, env->side);
     void *d = fault_alloc(env, 700, NULL);
-    alloc_memory(env, c);
+    free_block(env, c);
     faults_begin();
     pause_pool(env);
-    alloc_memory(env, b);
+    free_block(env, b);
     resume(env, false);
     b = fault_alloc_in(env, replayed_pool, 1000, env->side);
     replay_history(env);
-    alloc_memory(env, a);
+    free_block(env, a);
     pause_pool(env);
     FAULT_RETRY(env, xseg_pool_release(replayed_pool));
     /* The paused pool is destroyed. */
-    alloc_memory(env, b);
+    free_block(env, b);
     trim(env);
     env->paused = NULL;
-    alloc_memory(env, d);
+    free_block(env, d);
     trim(env);
     faults_end();
 }
@@ -102,7 +93,7 @@ int main(void)
                                       pause_and_resume,    200};
     const int failed = fault_suite_run(&sweep);
 
-    print_message("# %u pauses could not be undone, %u histories were replay\n", strandings,
+    print_message("# %u pauses could not be undone, %u histories were replayed\n", strandings,
                   history_replays());
     return failed != 0 || strandings == 0 || history_replays() < 1000;
 }

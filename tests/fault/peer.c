@@ -13,24 +13,9 @@
 /* Between the words that are written: each page has two, and more would only cost page faults of the host. */
 #define STRIDE (8 * MIB)
 
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
-struct location {
-    int kind, number;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
-
 static bool reaches(const void *ptr)
 {
-    const struct location peer = {1, 1};
-    unsigned long long flags = 0;
-
-    /* Each of two faults may strike this call of the test's own, once. */
-    for (unsigned i = 0; i < 3; i++)
-        if (cuMemGetAccess(&flags, &peer, (uintptr_t)ptr) == 0)
-            return flags == 3;
-    fail_msg("%p is not mapped", ptr);
-    return false;
+    return fault_access(1, ptr) == 3;
 }
 
 static bool reaches_all(const void *ptr, size_t bytes)
@@ -76,13 +61,11 @@ static void allow(struct fault_env *env, const void *ptr, size_t bytes)
 /* Unmapped ranges between the pages, a small arena, a private pool, and memory that is mapped later. */
 static void before_and_after(struct fault_env *env)
 {
-    struct xseg_pool *pool = NULL;
-
     env->stride = STRIDE;
     void *first = fault_alloc(env, 50 * MIB, NULL), *unmapped = fault_alloc(env, 20 * MIB, NULL),
          *second = fault_alloc(env, 30 * MIB, NULL), *small = fault_alloc(env, 1000, NULL);
 
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &pool));
+    struct xseg_pool *pool = fault_pool(env, NULL);
     void *own = fault_alloc_in(env, pool, 30 * MIB, env->side);
     fault_free(env, unmapped);
     fault_trim(env, false);
@@ -92,11 +75,7 @@ static void before_and_after(struct fault_env *env)
     void *later = fault_alloc(env, 90 * MIB, NULL);
     assert_true(reaches_all(first, 50 * MIB) && reaches_all(second, 30 * MIB) && reaches(small));
     assert_true(reaches_all(own, 30 * MIB) && reaches_all(later, 90 * MIB));
-    fault_free(env, first);
-    fault_free(env, second);
-    fault_free(env, small);
-    fault_free(env, own);
-    fault_free(env, later);
+    fault_free(env, first, second, small, own, later);
     assert_ok(xseg_pool_release(pool));
     fault_trim(env, true);
 }
@@ -106,12 +85,11 @@ static void imports(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct exported_handles exported;
-    struct xseg_pool *pool = NULL;
     void *seen = NULL, *base = NULL;
 
     env->stride = STRIDE;
     options.exportable = true;
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    struct xseg_pool *pool = fault_pool(env, &options);
     void *block = fault_alloc_in(env, pool, 50 * MIB, NULL);
     FAULT_RETRY(env, export_handles(env->allocator, block, XSEG_HANDLE_FD, &exported));
     FAULT_RETRY(env, import_handles(env->allocator, &exported, &seen, &base));

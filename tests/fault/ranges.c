@@ -19,13 +19,6 @@
 #define RANGES   3u
 #define GRANULES 12u
 
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
-struct location {
-    int kind, number;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
-
 /* The expected state of the ranges of a run. */
 static struct {
     struct xseg_range *range[RANGES];
@@ -55,15 +48,7 @@ static uint64_t *word_of(unsigned range, unsigned at)
 
 static void expect_granule(unsigned range, unsigned at)
 {
-    const struct location device = {1, 0};
-    const uint64_t address = (uint64_t)(uintptr_t)word_of(range, at);
-    unsigned long long flags = 0;
-
-    /* Each of two faults may strike this call of the test's own, once. */
-    if (cuMemGetAccess(&flags, &device, address) != 0 &&
-        cuMemGetAccess(&flags, &device, address) != 0)
-        assert_int_equal(cuMemGetAccess(&flags, &device, address), 0);
-    assert_int_equal(flags, 3);
+    assert_int_equal(fault_access(0, word_of(range, at)), 3);
     assert_int_equal(*word_of(range, at), wanted.tag[range][at]);
 }
 
@@ -95,12 +80,12 @@ static void expect_ranges(const struct fault_env *env)
     assert_int_equal(xseg_sim_used(0), xseg_device_physical(device));
 }
 
-/* The figures of all ranges before a call. */
-struct before {
+/* The statistics of all ranges before the current call. */
+static struct {
     struct xseg_range_info info[RANGES];
     struct xseg_range *range[RANGES];
     uint64_t allocated;
-};
+} before;
 
 static uint64_t allocated(const struct fault_env *env)
 {
@@ -109,27 +94,25 @@ static uint64_t allocated(const struct fault_env *env)
     return xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATED_BYTES).current;
 }
 
-static struct before look_before(const struct fault_env *env)
+static void record_state(const struct fault_env *env)
 {
-    struct before before = {.allocated = allocated(env)};
-
     host_fault_suspend(true);
+    before.allocated = allocated(env);
     memcpy(before.range, wanted.range, sizeof(before.range));
     for (unsigned range = 0; range < RANGES; range++)
         if (wanted.range[range] != NULL)
             before.info[range] = info_of(range);
     host_fault_suspend(false);
-    return before;
 }
 
 /* A call has failed: the state is unchanged, except for completed pending unmaps. */
-static void expect_as_before(const struct fault_env *env, const struct before *before)
+static void expect_as_before(const struct fault_env *env)
 {
-    assert_int_equal(allocated(env), before->allocated);
+    assert_int_equal(allocated(env), before.allocated);
     for (unsigned range = 0; range < RANGES; range++) {
-        if (before->range[range] == NULL)
+        if (before.range[range] == NULL)
             continue;
-        const struct xseg_range_info *was = &before->info[range], now = info_of(range);
+        const struct xseg_range_info *was = &before.info[range], now = info_of(range);
         assert_int_equal(now.committed_bytes, was->committed_bytes);
         assert_true(now.pending_unmap_bytes <= was->pending_unmap_bytes);
         assert_int_equal(now.quota_bytes, was->quota_bytes);
@@ -137,13 +120,13 @@ static void expect_as_before(const struct fault_env *env, const struct before *b
     }
 }
 
-/* As fault_retry(). */
-static bool again(struct fault_env *env, const struct before *before, xseg_status status)
+/* As fault_retry(), after record_state(). */
+static bool again(struct fault_env *env, xseg_status status)
 {
     host_fault_suspend(true);
     expect_ranges(env);
     if (status != XSEG_OK)
-        expect_as_before(env, before);
+        expect_as_before(env);
     host_fault_suspend(false);
     return fault_retry(env, status);
 }
@@ -154,15 +137,14 @@ static void reserve_by(struct fault_env *env, unsigned range,
                        const struct xseg_range_options *options)
 {
     struct xseg_range *made = NULL;
-    struct before before;
     xseg_status status;
 
     do {
-        before = look_before(env);
+        record_state(env);
         status = xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, options, &made);
         if (status == XSEG_OK)
             wanted.range[range] = made;
-    } while (again(env, &before, status));
+    } while (again(env, status));
 }
 
 static void reserve(struct fault_env *env, unsigned range, uint64_t limit)
@@ -186,135 +168,116 @@ static void note_committed(unsigned range, unsigned first, unsigned count, bool 
 static void commit(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                    xseg_stream stream)
 {
-    struct before before;
     xseg_status status;
 
     do {
-        before = look_before(env);
+        record_state(env);
         status = xseg_range_commit(wanted.range[range], first * PAGE, count * PAGE, stream);
         if (status == XSEG_OK)
             note_committed(range, first, count,
                            info_of(range).recommits == before.info[range].recommits + count);
-    } while (again(env, &before, status));
+    } while (again(env, status));
 }
 
 static void decommit(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                      xseg_stream stream)
 {
-    struct before before;
     xseg_status status;
 
     do {
-        before = look_before(env);
+        record_state(env);
         status = xseg_range_decommit(wanted.range[range], first * PAGE, count * PAGE, stream);
         if (status == XSEG_OK)
             memset(&wanted.tag[range][first], 0, count * sizeof(wanted.tag[range][0]));
-    } while (again(env, &before, status));
+    } while (again(env, status));
 }
 
-static void share(struct fault_env *env, unsigned range, unsigned first, unsigned count,
+static void alias(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                   unsigned from, unsigned at)
 {
-    struct before before;
     xseg_status status;
 
     do {
-        before = look_before(env);
+        record_state(env);
         status = xseg_range_alias(wanted.range[range], first * PAGE, count * PAGE,
                                   wanted.range[from], at * PAGE);
         if (status == XSEG_OK) {
             memcpy(&wanted.tag[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
             memcpy(&wanted.left[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
         }
-    } while (again(env, &before, status));
+    } while (again(env, status));
 }
 
 static void hold(struct fault_env *env, unsigned range, unsigned first, unsigned count)
 {
-    struct before before;
-    xseg_status status;
-
-    do {
-        before = look_before(env);
-        status = xseg_range_hold(wanted.range[range], first * PAGE, count * PAGE);
-    } while (again(env, &before, status));
+    do
+        record_state(env);
+    while (again(env, xseg_range_hold(wanted.range[range], first * PAGE, count * PAGE)));
 }
 
-static void let_go(struct fault_env *env, unsigned range, unsigned first, unsigned count,
+static void unhold(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                    xseg_stream stream)
 {
-    struct before before;
-    xseg_status status;
-
-    do {
-        before = look_before(env);
-        status = xseg_range_unhold(wanted.range[range], first * PAGE, count * PAGE, stream);
-    } while (again(env, &before, status));
+    do
+        record_state(env);
+    while (again(env, xseg_range_unhold(wanted.range[range], first * PAGE, count * PAGE, stream)));
 }
 
 static void prepare(struct fault_env *env, unsigned range, unsigned count)
 {
-    struct before before;
     xseg_status status;
 
     do {
-        before = look_before(env);
+        record_state(env);
         status = xseg_range_prepare(wanted.range[range], count * PAGE);
         if (status == XSEG_OK)
             assert_true(info_of(range).prepared_bytes >= count * PAGE);
-    } while (again(env, &before, status));
+    } while (again(env, status));
 }
 
-static void promise(struct fault_env *env, unsigned range, unsigned count)
+static void set_quota(struct fault_env *env, unsigned range, unsigned count)
 {
-    struct before before;
-    xseg_status status;
-
-    do {
-        before = look_before(env);
-        status = xseg_range_set_quota(wanted.range[range], count * PAGE);
-    } while (again(env, &before, status));
+    do
+        record_state(env);
+    while (again(env, xseg_range_set_quota(wanted.range[range], count * PAGE)));
 }
 
 static void release(struct fault_env *env, unsigned range)
 {
-    struct before before;
     xseg_status status;
 
     do {
-        before = look_before(env);
+        record_state(env);
         status = xseg_range_release(wanted.range[range]);
         if (status == XSEG_OK)
             wanted.range[range] = NULL;
-    } while (again(env, &before, status));
+    } while (again(env, status));
 }
 
 static void resume(struct fault_env *env, unsigned range)
 {
     struct xseg_pool *pool = wanted.range[range]->state->pool;
-    struct before before;
     xseg_status status;
 
     do {
-        before = look_before(env);
+        record_state(env);
         status = xseg_pool_resume(pool);
         wanted.paused[range] = status != XSEG_OK;
-    } while (again(env, &before, status));
+    } while (again(env, status));
 }
 
 /* A pause that could not be undone leaves the pool paused, and nothing is lost. */
 static void pause(struct fault_env *env, unsigned range)
 {
     struct xseg_pool *pool = wanted.range[range]->state->pool;
-    struct before before;
     xseg_status status;
     bool is_again;
 
     do {
-        before = look_before(env);
+        record_state(env);
         status = xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL);
         wanted.paused[range] = pool->state == XSEG_POOL_PAUSED;
-        is_again = again(env, &before, status);
+        is_again = again(env, status);
         if (is_again && wanted.paused[range])
             resume(env, range);
     } while (is_again);
@@ -322,15 +285,14 @@ static void pause(struct fault_env *env, unsigned range)
 
 static void take_checkpoint(struct fault_env *env)
 {
-    struct before before;
     xseg_status status;
 
     do {
-        before = look_before(env);
+        record_state(env);
         status = xseg_pool_checkpoint(wanted.pool, &wanted.checkpoint);
         if (status == XSEG_OK)
             memcpy(wanted.saved, wanted.tag, sizeof(wanted.saved));
-    } while (again(env, &before, status));
+    } while (again(env, status));
 }
 
 /* The callback of a restore updates the list of tracked blocks. */
@@ -358,15 +320,14 @@ static void note_restored(void)
 
 static void restore(struct fault_env *env)
 {
-    struct before before;
     xseg_status status;
 
     do {
-        before = look_before(env);
+        record_state(env);
         status = xseg_pool_restore(wanted.pool, wanted.checkpoint, log_line, env);
         if (status == XSEG_OK)
             note_restored();
-    } while (again(env, &before, status));
+    } while (again(env, status));
 }
 
 /* Work of the second stream on granules, which runs until a call waits. */
@@ -383,8 +344,7 @@ static void work(const struct fault_env *env, unsigned range, unsigned first, un
 static void begin(struct fault_env *env, const char *config)
 {
     memset(&wanted, 0, sizeof(wanted));
-    fault_free(env, fault_alloc(env, 1000, env->side));
-    fault_trim(env, true);
+    fault_free_and_trim(env, fault_alloc(env, 1000, env->side));
     if (config != NULL)
         fault_configure(env, config);
 }
@@ -432,15 +392,15 @@ static void with_idle_pages(struct fault_env *env)
 }
 
 /* Aliased pages, whose first mappings are removed first; granules that are pending unmap cannot become aliases. */
-static void shared(struct fault_env *env)
+static void aliased(struct fault_env *env)
 {
     begin(env, NULL);
     reserve(env, 0, 0);
     reserve(env, 1, 0);
     commit(env, 0, 0, 4, env->side);
     faults_begin();
-    share(env, 1, 3, 3, 0, 1);
-    share(env, 0, 8, 2, 1, 3);
+    alias(env, 1, 3, 3, 0, 1);
+    alias(env, 0, 8, 2, 1, 3);
     work(env, 1, 3, 3);
     work(env, 0, 8, 2);
     decommit(env, 0, 0, 4, NULL);
@@ -448,7 +408,7 @@ static void shared(struct fault_env *env)
     commit(env, 1, 3, 1, env->side);
     decommit(env, 0, 8, 2, env->side);
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
-    share(env, 0, 2, 1, 1, 3);
+    alias(env, 0, 2, 1, 1, 3);
     decommit(env, 1, 3, 1, env->side);
     decommit(env, 1, 5, 1, env->side);
     release(env, 1);
@@ -464,9 +424,9 @@ static void paused(struct fault_env *env)
     reserve(env, 0, 0);
     commit(env, 0, 0, 3, NULL);
     faults_begin();
-    share(env, 0, 4, 2, 0, 0);
-    share(env, 0, 6, 1, 0, 4);
-    share(env, 0, 8, 1, 0, 2);
+    alias(env, 0, 4, 2, 0, 0);
+    alias(env, 0, 6, 1, 0, 4);
+    alias(env, 0, 8, 1, 0, 2);
     pause(env, 0);
     resume(env, 0);
     decommit(env, 0, 0, 3, NULL);
@@ -492,9 +452,9 @@ static void held(struct fault_env *env)
     decommit(env, 0, 0, 4, NULL);
     commit(env, 0, 3, 1, env->side);
     decommit(env, 0, 3, 1, env->side);
-    let_go(env, 0, 1, 4, env->side);
+    unhold(env, 0, 1, 4, env->side);
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
-    let_go(env, 0, 2, 1, NULL);
+    unhold(env, 0, 2, 1, NULL);
     release(env, 0);
     faults_end();
 }
@@ -520,12 +480,12 @@ static void running_short(struct fault_env *env)
     void *block = fault_alloc(env, 5 * MIB, NULL);
     decommit(env, 0, 0, 2, env->side);
     fault_free(env, block);
-    promise(env, 1, 4);
+    set_quota(env, 1, 4);
     commit(env, 0, 6, 6, NULL);
     decommit(env, 0, 2, 10, NULL);
     decommit(env, 1, 2, 2, env->side);
     decommit(env, 1, 6, 2, env->side);
-    promise(env, 1, 0);
+    set_quota(env, 1, 0);
     release(env, 0);
     release(env, 1);
     faults_end();
@@ -536,7 +496,7 @@ static void running_short(struct fault_env *env)
 static void restored(struct fault_env *env)
 {
     begin(env, NULL);
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, NULL, &wanted.pool));
+    wanted.pool = fault_pool(env, NULL);
     reserve(env, 0, 0);
     hold(env, 0, 0, 3);
     commit(env, 0, 0, 4, env->side);
@@ -549,7 +509,7 @@ static void restored(struct fault_env *env)
     reserve(env, 1, 0);
     commit(env, 1, 4, 3, env->side);
     commit(env, 0, 6, 1, NULL);
-    share(env, 0, 8, 2, 1, 4);
+    alias(env, 0, 8, 2, 1, 4);
     fault_free(env, block);
     (void)fault_alloc_in(env, wanted.pool, 5 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
@@ -559,7 +519,7 @@ static void restored(struct fault_env *env)
     assert_int_equal(info_of(0).committed_bytes, 4 * PAGE);
     xseg_checkpoint_destroy(wanted.checkpoint);
     fault_free(env, block);
-    let_go(env, 0, 0, 3, NULL);
+    unhold(env, 0, 0, 3, NULL);
     decommit(env, 0, 0, 4, NULL);
     release(env, 0);
     release(env, 1);
@@ -574,7 +534,7 @@ static void closed(struct fault_env *env)
     reserve(env, 0, 0);
     reserve(env, 1, 0);
     commit(env, 0, 0, 4, env->side);
-    share(env, 1, 0, 2, 0, 1);
+    alias(env, 1, 0, 2, 0, 1);
     work(env, 0, 0, 4);
     work(env, 1, 0, 2);
     faults_begin();
@@ -586,7 +546,7 @@ static void closed(struct fault_env *env)
 static const struct fault_suite_scenario scenarios[] = {
     {"come and go", come_and_go, 4, 4},
     {"with idle pages", with_idle_pages, 3, 3},
-    {"shared", shared, 4, 4},
+    {"aliased", aliased, 4, 4},
     {"paused", paused, 4, 4},
     {"held", held, 3, 3},
     {"running short", running_short, 4, 4},
@@ -596,7 +556,7 @@ static const struct fault_suite_scenario scenarios[] = {
 
 int main(void)
 {
-    const struct fault_suite sweep = {"ranges", scenarios, COUNT_OF(scenarios), NULL, shared, 400};
+    const struct fault_suite sweep = {"ranges", scenarios, COUNT_OF(scenarios), NULL, aliased, 400};
 
     return fault_suite_run(&sweep);
 }

@@ -29,9 +29,8 @@ static void leave(void *context, const struct xseg_registered *run)
 static struct xseg_pool *make_pool(struct fault_env *env, bool single_page)
 {
     struct xseg_pool_options options = {sizeof(options), .rdma = true, .single_page = single_page};
-    struct xseg_pool *pool = NULL;
 
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    struct xseg_pool *pool = fault_pool(env, &options);
     return pool;
 }
 
@@ -69,16 +68,14 @@ static void memory_moves(struct fault_env *env)
     char *block = fault_alloc(env, 110 * MIB, NULL);
 
     faults_begin();
-    const uint64_t id = add(env, block, 190 * MIB, false);
-    const uint64_t pinned = add(env, block, 10 * MIB, true);
+    const uint64_t id = add(env, block, 190 * MIB, false), pinned = add(env, block, 10 * MIB, true);
     void *more = fault_alloc(env, 80 * MIB, NULL);
     fault_free(env, block);
     fault_trim(env, false);
     end(env, pinned);
     fault_trim(env, false);
     block = fault_alloc(env, 60 * MIB, NULL);
-    fault_free(env, block);
-    fault_free(env, more);
+    fault_free(env, block, more);
     fault_trim(env, false);
     end(env, id);
     fault_trim(env, true);
@@ -94,11 +91,9 @@ static void single_pages(struct fault_env *env)
     void *first = fault_alloc_in(env, pool, 50 * MIB, NULL);
     void *second = fault_alloc_in(env, pool, 30 * MIB, env->side);
 
-    fault_free(env, first);
-    fault_trim(env, true);
+    fault_free_and_trim(env, first);
     first = fault_alloc_in(env, pool, 40 * MIB, NULL);
-    fault_free(env, second);
-    fault_free(env, first);
+    fault_free(env, second, first);
     end_pool(env, pool);
 }
 

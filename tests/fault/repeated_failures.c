@@ -21,9 +21,9 @@
 /* The driver's, by its plain C types; 201 is that no context is current. */
 int cuCtxPopCurrent_v2(void **context);
 
-/* --- Calls that may be refused. --- */
+/* --- Calls that may fail. --- */
 
-/* After a call: what must hold; whether it succeeded, which it need not while calls are refused. */
+/* Check the state after a call that may fail; returns whether it succeeded. */
 static bool went_well(struct fault_env *env, xseg_status status)
 {
     return !fault_failed(env, status);
@@ -42,7 +42,7 @@ static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, x
     return ptr;
 }
 
-static void alloc_memory(struct fault_env *env, void *ptr)
+static void free_block(struct fault_env *env, void *ptr)
 {
     if (ptr == NULL)
         return;
@@ -52,10 +52,10 @@ static void alloc_memory(struct fault_env *env, void *ptr)
     (void)went_well(env, status);
 }
 
-static void give_all(struct fault_env *env)
+static void free_all(struct fault_env *env)
 {
     for (unsigned i = env->count; i > 0; i--)
-        alloc_memory(env, env->held[i - 1].ptr);
+        free_block(env, env->held[i - 1].ptr);
 }
 
 static bool trim(struct fault_env *env)
@@ -71,7 +71,7 @@ static void pass(struct fault_env *env, uint64_t milliseconds)
     (void)went_well(env, trim_due(env->allocator, UINT64_MAX));
 }
 
-/* --- The scenarios: what is there before, and what happens while calls are refused. --- */
+/* --- Scenarios: the state before, and the operations during the failures. --- */
 
 struct scenario {
     const char *name, *config;
@@ -107,9 +107,9 @@ static void some_of_all(struct fault_env *env, struct xseg_pool **pool)
     (void)take(env, *pool, 3 * MIB, NULL);
     assert_ok(xseg_record_stream(env->allocator, pending, env->side));
     assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
-    alloc_memory(env, cached);
-    alloc_memory(env, pending);
-    alloc_memory(env, own);
+    free_block(env, cached);
+    free_block(env, pending);
+    free_block(env, own);
 }
 
 /* The first steps of a device. */
@@ -117,7 +117,7 @@ static void come_up(struct fault_env *env, struct xseg_pool *pool)
 {
     (void)pool;
     for (unsigned i = 0; i < 2; i++) {
-        alloc_memory(env, take(env, NULL, 3 * MIB, NULL));
+        free_block(env, take(env, NULL, 3 * MIB, NULL));
         (void)trim(env);
     }
 }
@@ -130,11 +130,11 @@ static void come_and_go(struct fault_env *env, struct xseg_pool *pool)
 
         if (a != NULL)
             (void)went_well(env, xseg_record_stream(env->allocator, a, env->side));
-        alloc_memory(env, a);
-        alloc_memory(env, b);
+        free_block(env, a);
+        free_block(env, b);
         (void)trim(env);
         pass(env, 1000);
-        alloc_memory(env, c);
+        free_block(env, c);
         (void)trim(env);
     }
 }
@@ -145,10 +145,10 @@ static void run_short(struct fault_env *env, struct xseg_pool *pool)
     for (unsigned i = 0; i < 3; i++) {
         void *a = take(env, NULL, 110 * MIB, env->side), *b = take(env, NULL, 60 * MIB, NULL);
 
-        alloc_memory(env, a);
+        free_block(env, a);
         a = take(env, pool, 80 * MIB, NULL);
-        alloc_memory(env, b);
-        alloc_memory(env, a);
+        free_block(env, b);
+        free_block(env, a);
         (void)trim(env);
     }
 }
@@ -198,7 +198,7 @@ static void share_it(struct fault_env *env, struct xseg_pool *pool)
             assert_ok(xseg_export_close(env->allocator, block));
         }
         export_handles_close(&exported);
-        alloc_memory(env, block);
+        free_block(env, block);
         (void)trim(env);
     }
 }
@@ -249,7 +249,7 @@ static void ranges_come_and_go(struct fault_env *env, struct xseg_pool *pool)
         const xseg_status shared = xseg_range_alias(ranges[1], (9 + i) * RANGE_PAGE, RANGE_PAGE,
                                                     ranges[0], 3 * RANGE_PAGE);
         (void)went_well(env, shared == XSEG_ERR_ARGUMENT ? XSEG_OK : shared);
-        alloc_memory(env, take(env, pool, 25 * MIB, NULL));
+        free_block(env, take(env, pool, 25 * MIB, NULL));
         give_up(env, ranges[0], 0, 16);
         (void)trim(env);
         give_up(env, ranges[1], 8, 8);
@@ -289,79 +289,56 @@ static const char *names[NAMES_MAX];
 static unsigned count_of_names;
 
 /* A failing call; a name of NULL: none. */
-struct error_message {
+struct failing_call {
     const char *name;
     int error;
     uint64_t halfway; /* mappings that are done all the same */
 };
 
-static void refuse(unsigned slot, struct error_message error_message)
+static void fail_call(unsigned slot, struct failing_call call)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
-    fault.call = error_message.name;
+    fault.call = call.name;
     fault.every = 1;
-    fault.error = error_message.error;
-    fault.halfway = error_message.halfway;
-    assert_ok(xseg_sim_fault_set(slot, error_message.name == NULL ? NULL : &fault));
+    fault.error = call.error;
+    fault.halfway = call.halfway;
+    assert_ok(xseg_sim_fault_set(slot, call.name == NULL ? NULL : &fault));
 }
 
-static void refuse_nothing(void)
+static void fail_nothing(void)
 {
-    refuse(0, (struct error_message){NULL, 0, 0});
-    refuse(1, (struct error_message){NULL, 0, 0});
+    fail_call(0, (struct failing_call){0});
+    fail_call(1, (struct failing_call){0});
 }
 
 /* The device's memory in use is that of the statistics, at any time. */
 static void expect_accounted(struct fault_env *env)
 {
-    struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-
-    if (xseg_allocator_open_device(env->allocator, 0) == NULL)
-        return;
-    where.device = 0;
-    assert_ok(xseg_stats_get(env->allocator, &where, &stats));
-    assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
-}
-
-static void expect_ok(xseg_status status)
-{
-    char text[1024];
-
-    if (status == XSEG_OK)
-        return;
-    (void)xseg_error_message(text, sizeof(text));
-    fail_msg("after the refusals: %s", text);
-}
-
-static void expect_trimmed(struct fault_env *env)
-{
-    struct xseg_trim_options how = {sizeof(how), .wait = true};
-
-    expect_ok(xseg_trim(env->allocator, NULL, &how, NULL));
+    if (xseg_allocator_open_device(env->allocator, 0) != NULL)
+        assert_int_equal(env_stats(env->allocator).physical_bytes, xseg_sim_used(0));
 }
 
 /* All works again. */
 static void recover(struct fault_env *env, struct xseg_pool *pool)
 {
     if (env->paused != NULL)
-        expect_ok(xseg_pool_resume(pool));
+        assert_ok(xseg_pool_resume(pool));
     env->paused = NULL;
     end_ranges(env);
-    expect_trimmed(env);
+    env_empty_cache(env->allocator);
     assert_non_null(take(env, NULL, 900, NULL));
     expect_accounted(env);
     assert_ok(xseg_sim_finish(env->side));
-    give_all(env);
-    /* A classic segment, which may be what the refusals have left, needs 20 MiB for it. */
+    free_all(env);
+    /* A classic segment, which the failures may have left, needs 20 MiB for it. */
     assert_non_null(take(env, NULL, 4 * MIB, NULL));
     expect_accounted(env);
-    give_all(env);
+    free_all(env);
     assert_int_equal(env->count, 0);
     if (pool != NULL)
         assert_ok(xseg_pool_release(pool));
-    expect_trimmed(env);
+    env_empty_cache(env->allocator);
     struct xseg_statistics stats = env_stats(env->allocator);
     assert_int_equal(stats.unreleased_bytes, 0);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
@@ -376,18 +353,17 @@ static bool open_allocator(struct fault_env *env, const char *config)
     return xseg_open(config, &options, &env->allocator) == XSEG_OK;
 }
 
-/* Play a scenario while one or two calls are refused. */
-static void run(const struct scenario *scenario, struct error_message first,
-                struct error_message second)
+/* Play a scenario while one or two driver calls fail. */
+static void run(const struct scenario *scenario, struct failing_call first,
+                struct failing_call second)
 {
-    const bool has_bytes =
-        first.halfway != 0; /* there are few of these, and they take their time */
+    /* Few runs have partial batches, and contents take time. */
+    struct fault_env env = {.bytes = first.halfway != 0};
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB,
-                                         .single_mapping_calls = scenario->one_by_one};
-    struct fault_env env = {.bytes = has_bytes};
+                                         .single_mapping_calls = scenario->one_by_one,
+                                         .real_bytes = env.bytes};
     struct xseg_pool *pool = NULL;
 
-    settings.real_bytes = has_bytes;
     assert_ok(xseg_sim_reset(&settings));
     env.side = env_stream();
     const size_t usual = xseg_sim_leaks(NULL, 0);
@@ -395,23 +371,20 @@ static void run(const struct scenario *scenario, struct error_message first,
         assert_true(open_allocator(&env, scenario->config));
         scenario->prepare(&env, &pool);
     }
-    refuse(0, first);
-    refuse(1, second);
+    fail_call(0, first);
+    fail_call(1, second);
     if (scenario->opens && !open_allocator(&env, scenario->config)) {
-        refuse_nothing();
+        fail_nothing();
         assert_true(open_allocator(&env, scenario->config));
     }
     scenario->play(&env, pool);
     expect_accounted(&env);
-    refuse_nothing();
+    fail_nothing();
     recover(&env, pool);
-    expect_ok(xseg_close(env.allocator));
-    if (xseg_sim_leaks(NULL, 0) != usual) {
-        char text[1024];
-
-        (void)xseg_sim_leaks(text, sizeof(text));
-        fail_msg("left behind: %s", text);
-    }
+    assert_ok(xseg_close(env.allocator));
+    char text[1024];
+    if (xseg_sim_leaks(text, sizeof(text)) != usual)
+        fail_msg("leaked driver resources: %s", text);
     env_stream_destroy(env.side);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     /* At most one context has stayed on the stack, however often it could not be popped. */
@@ -435,10 +408,10 @@ static void learn_names(const struct scenario *scenario)
     assert_ok(xseg_driver_open(env_driver(), &driver));
     const size_t count = xseg_driver_call_counts(driver, calls, NAMES_MAX);
     assert_true(count <= NAMES_MAX);
-    run(scenario, (struct error_message){NULL, 0, 0}, (struct error_message){NULL, 0, 0});
+    run(scenario, (struct failing_call){0}, (struct failing_call){0});
     count_of_names = 0;
     for (size_t i = 0; i < count; i++)
-        if (strcmp(calls[i].name, "cuPointerGetAttributes") == 0 || /* after refusals only */
+        if (strcmp(calls[i].name, "cuPointerGetAttributes") == 0 || /* after failures only */
             strcmp(calls[i].name, "cuCtxGetCurrent") == 0 ||
             (xseg_sim_calls(calls[i].name) != 0 && !is_the_tests(calls[i].name)))
             names[count_of_names++] = calls[i].name;
@@ -449,21 +422,20 @@ static void sweep(void **state)
 {
     static const int errors[] = {1, 2, 999};
     const struct scenario *scenario = *state;
-    const struct error_message none = {NULL, 0, 0};
+    const struct failing_call none = {0};
     unsigned runs = 0;
 
     learn_names(scenario);
     for (unsigned a = 0; a < count_of_names; a++) {
         for (unsigned b = a + 1; b < count_of_names; b++, runs++)
-            run(scenario, (struct error_message){names[a], 999, 0},
-                (struct error_message){names[b], 999, 0});
+            run(scenario, (struct failing_call){names[a], 999},
+                (struct failing_call){names[b], 999});
         for (unsigned i = 0; i < COUNT_OF(errors); i++)
-            run(scenario, (struct error_message){names[a], errors[i], 0}, none);
+            run(scenario, (struct failing_call){names[a], errors[i]}, none);
         /* A batch that unmaps some, and says that it failed. */
         for (uint64_t mappings = 1; mappings <= 2; mappings++)
-            run(scenario, (struct error_message){"cuMemUnmap", 999, mappings},
-                strcmp(names[a], "cuMemUnmap") == 0 ? none
-                                                    : (struct error_message){names[a], 999, 0});
+            run(scenario, (struct failing_call){"cuMemUnmap", 999, mappings},
+                strcmp(names[a], "cuMemUnmap") == 0 ? none : (struct failing_call){names[a], 999});
     }
     print_message("# %s: %u pairs of %u calls\n", scenario->name, runs, count_of_names);
     assert_true(runs > 100);
@@ -474,10 +446,8 @@ int main(void)
     struct CMUnitTest tests[COUNT_OF(scenarios)];
 
     for (unsigned i = 0; i < COUNT_OF(scenarios); i++)
-        tests[i] = (struct CMUnitTest){
-            .name = scenarios[i].name,
-            .test_func = sweep,
-            .initial_state = (void *)(uintptr_t)&scenarios[i],
-        };
+        tests[i] = (struct CMUnitTest){.name = scenarios[i].name,
+                                       .test_func = sweep,
+                                       .initial_state = (void *)(uintptr_t)&scenarios[i]};
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
 }

@@ -45,12 +45,6 @@ static void go(struct fault_env *env)
     OWN(env, cuDevicePrimaryCtxRelease_v2(0));
 }
 
-static void make_pool(struct fault_env *env, const struct xseg_pool_options *options,
-                      struct xseg_pool **pool)
-{
-    FAULT_RETRY(env, xseg_pool_create(env->allocator, 0, options, pool));
-}
-
 static void begin_capture(struct fault_env *env, struct xseg_pool *pool, xseg_stream stream)
 {
     FAULT_RETRY(env, xseg_capture_begin(pool, stream));
@@ -91,13 +85,12 @@ static void work(struct fault_env *env, void *ptr, size_t bytes, xseg_stream str
 static void capture(struct fault_env *env)
 {
     const xseg_stream side = env->side;
-    struct xseg_pool *pool = NULL;
     xseg_stream joined = NULL;
     void *a = fault_alloc(env, 5 * MIB, NULL), *b = fault_alloc(env, 3 * MIB, NULL);
 
     come(env);
     OWN(env, cuStreamCreate(&joined, 1));
-    make_pool(env, NULL, &pool);
+    struct xseg_pool *pool = fault_pool(env, NULL);
     work(env, a, 5 * MIB, side);
     begin_capture(env, pool, side);
     wait_for(env, joined, side);
@@ -107,10 +100,7 @@ static void capture(struct fault_env *env)
     assert_ptr_equal(env_block(env->allocator, d).pool, pool);
     fault_record_stream(env, b, side);
     fault_record_stream(env, c, joined);
-    fault_free(env, a);
-    fault_free(env, b);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b, c);
     wait_for(env, side, joined);
     c = fault_alloc(env, 7 * MIB, side);
     a = fault_alloc(env, 40 * MIB, NULL);
@@ -120,9 +110,7 @@ static void capture(struct fault_env *env)
     fault_free(env, c);
     FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, false);
-    fault_free(env, a);
-    fault_free(env, b);
-    fault_free(env, d);
+    fault_free(env, a, b, d);
     FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, joined));
     OWN(env, cuStreamDestroy_v2(joined));
     fault_trim(env, true);
@@ -138,9 +126,7 @@ static bool is_side(void *self, xseg_stream stream)
 
 static void route(struct fault_env *env)
 {
-    struct xseg_pool *pool = NULL;
-
-    make_pool(env, NULL, &pool);
+    struct xseg_pool *pool = fault_pool(env, NULL);
     FAULT_RETRY(env, xseg_route_begin(pool, is_side, env));
     void *a = fault_alloc(env, 4 * MIB, env->side);
     void *b = fault_alloc(env, 4 * MIB, NULL);
@@ -152,19 +138,17 @@ static void route(struct fault_env *env)
     fault_free(env, b);
     FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, true);
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
 }
 
 /* A capture that is marked, and routed in two parts: blocks that were used before and in it are freed in it. */
 static void marked(struct fault_env *env)
 {
     const xseg_stream side = env->side;
-    struct xseg_pool *pool = NULL;
     void *a = fault_alloc(env, 5 * MIB, NULL), *b, *c = NULL, *graph = NULL;
 
     come(env);
-    make_pool(env, NULL, &pool);
+    struct xseg_pool *pool = fault_pool(env, NULL);
     work(env, a, 5 * MIB, side);
     OWN(env, cuStreamBeginCapture_v2(side, 0));
     FAULT_RETRY(env, xseg_capture_mark(env->allocator, 0));
@@ -174,11 +158,9 @@ static void marked(struct fault_env *env)
         c = fault_alloc(env, 600, side);
         assert_ptr_equal(env_block(env->allocator, b).pool, pool);
         fault_record_stream(env, b, side);
-        fault_free(env, i == 0 ? a : b);
-        fault_trim(env, true);
+        fault_free_and_trim(env, i == 0 ? a : b);
         if (i == 0) {
-            fault_free(env, b);
-            fault_free(env, c);
+            fault_free(env, b, c);
             FAULT_RETRY(env, xseg_route_end(pool));
         }
     }
@@ -190,9 +172,7 @@ static void marked(struct fault_env *env)
     assert_int_equal(xseg_sim_finish(side), XSEG_OK);
     FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, false);
-    fault_free(env, b);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, b, c);
     go(env);
 }
 
@@ -211,10 +191,9 @@ static void log_line(void *self, void *ptr, bool freed)
 static void checkpoint(struct fault_env *env)
 {
     struct xseg_checkpoint *saved = NULL;
-    struct xseg_pool *pool = NULL;
 
     come(env);
-    make_pool(env, NULL, &pool);
+    struct xseg_pool *pool = fault_pool(env, NULL);
     void *a = fault_alloc_in(env, pool, 12 * MIB, NULL);
     void *b = fault_alloc_in(env, pool, 1024, NULL);
     void *c = fault_alloc_in(env, pool, 3 * MIB, env->side);
@@ -235,8 +214,7 @@ static void checkpoint(struct fault_env *env)
     fault_free(env, b);
     FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, true);
-    fault_free(env, c);
-    fault_trim(env, true);
+    fault_free_and_trim(env, c);
     go(env);
 }
 
@@ -254,8 +232,7 @@ static void departure(struct fault_env *env)
     work(env, b, 25 * MIB, leaving);
     FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, leaving));
     OWN(env, cuStreamDestroy_v2(leaving));
-    fault_free(env, a);
-    fault_free(env, b);
+    fault_free(env, a, b);
     fault_trim(env, false);
     OWN(env, cuStreamCreate(&heir, 1));
     a = fault_alloc(env, 5 * MIB, heir);
@@ -267,9 +244,7 @@ static void departure(struct fault_env *env)
     OWN(env, cuStreamDestroy_v2(heir));
     OWN(env, cuStreamCreate(&heir, 1));
     c = fault_alloc(env, 4 * MIB, heir);
-    fault_free(env, a);
-    fault_free(env, b);
-    fault_free(env, c);
+    fault_free(env, a, b, c);
     FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, heir));
     OWN(env, cuStreamDestroy_v2(heir));
     fault_trim(env, true);
@@ -304,9 +279,7 @@ static void free_after(struct fault_env *env)
     a = fault_alloc(env, 30 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
     b = fault_alloc(env, 30 * MIB, NULL);
-    fault_free(env, a);
-    fault_free(env, b);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a, b);
     go(env);
 }
 
@@ -347,14 +320,13 @@ static void hear_end(void *context, const struct xseg_statistics *last)
 static void own_memory(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = NULL;
 
     come(env);
     assert_int_equal(untold, 0);
     options.memory = (struct xseg_pool_memory){own_alloc, own_free, env};
     options.id[1] = 7;
     options.on_destroy = hear_end;
-    make_pool(env, &options, &pool);
+    struct xseg_pool *pool = fault_pool(env, &options);
     untold++;
     void *a = fault_alloc_in(env, pool, 12 * MIB, NULL);
     void *b = fault_alloc_in(env, pool, 4000, env->side);
@@ -363,8 +335,7 @@ static void own_memory(struct fault_env *env)
     a = fault_alloc_in(env, pool, 60 * MIB, NULL);
     fault_trim(env, true);
     FAULT_RETRY(env, xseg_pool_release(pool));
-    fault_free(env, a);
-    fault_trim(env, true);
+    fault_free_and_trim(env, a);
     fault_free(env, b);
     fault_trim(env, false);
     go(env);

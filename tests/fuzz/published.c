@@ -79,7 +79,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static struct publisher publisher;
     const char *why = NULL;
     size_t skipped = 0;
-    enum top_by by;
 
     /* The first two bytes say where the rest is laid, so that any part of the file can be reached. */
     if (size >= 2) {
@@ -87,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         data += 2;
         size -= 2;
     }
-    by = (enum top_by)(skipped % TOP_BYS);
+    enum top_by by = (enum top_by)(skipped % TOP_BYS);
     fill(&file);
     if (size > sizeof(file) - skipped)
         size = sizeof(file) - skipped;

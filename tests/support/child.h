@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -65,6 +66,19 @@ static inline bool child_aborted(int status)
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
+/* Fork a process that has the other end of a socket.  Returns its ID, or 0 in it. */
+static inline pid_t child_fork_with_socket(int *socket)
+{
+    int ends[2];
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    (void)close(ends[child == 0 ? 0 : 1]);
+    *socket = ends[child == 0 ? 1 : 0];
+    return child;
+}
+
 /* --- Programs that run each test in a child process, because a defect may end the process or block it. --- */
 
 /*
@@ -101,10 +115,9 @@ static inline void child_case_pause_ms(long milliseconds)
 static inline bool child_case_thread_sleeps(pid_t process, const char *thread)
 {
     char path[320], text[512] = "";
-    FILE *file;
 
     (void)snprintf(path, sizeof(path), "/proc/%d/task/%s/stat", (int)process, thread);
-    file = fopen(path, "re");
+    FILE *file = fopen(path, "re");
     if (file == NULL)
         return true;
     (void)!fread(text, 1, sizeof(text) - 1, file);
@@ -138,10 +151,9 @@ static inline bool child_case_process_sleeps(pid_t process)
     struct dirent *entry;
     bool sleeps = true;
     char path[64];
-    DIR *folder;
 
     (void)snprintf(path, sizeof(path), "/proc/%d/task", (int)process);
-    folder = opendir(path);
+    DIR *folder = opendir(path);
     while (folder != NULL && sleeps && (entry = readdir(folder)) != NULL)
         sleeps = entry->d_name[0] == '.' || child_case_thread_sleeps(process, entry->d_name);
     if (folder != NULL)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Compare with PyTorch's own allocator on fresh random programs, by hand.
 
-fresh.py XSEG MAKER [SEED [ROUNDS]]
+compare_with_pytorch.py XSEG MAKER [SEED [ROUNDS]]
 
 XSEG is the command line tool.  MAKER makes tapes: `MAKER tape SEED OPERATIONS KIND` prints the random
 program of a seed with PyTorch's statistics after each step, under the configuration in
@@ -27,38 +27,21 @@ ANSWERS = 60
 ROOMY = 81920
 REUSE = "graph_capture_record_stream_reuse:True"
 LIST = "roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]"
-# Kind, memory of the device in MiB, configuration.
-PROGRAMMES = [
-    ("m", ROOMY, "expandable_segments:False"),
-    ("se", ROOMY, "expandable_segments:False"),
-    ("be", ROOMY, "expandable_segments:False"),
-    ("mx", ROOMY, "expandable_segments:False"),
-    ("mgx", ROOMY, "expandable_segments:False"),
-    ("sgx", ROOMY, "expandable_segments:False"),
-    ("mp", ROOMY, "expandable_segments:False"),
+# Kinds, memory of the device in MiB, configuration.
+PROGRAMS = [(kind, memory, config) for kinds, memory, config in (
+    ("m se be mx mgx sgx mp", ROOMY, "expandable_segments:False"),
     ("me", ROOMY, "max_split_size_mb:24"),
     ("bx", ROOMY, "max_split_size_mb:128"),
     ("m", ROOMY, "roundup_power2_divisions:8"),
-    ("m", ROOMY, LIST),
-    ("b", ROOMY, LIST),
+    ("m b", ROOMY, LIST),
     ("me", ROOMY, "large_segment_size_mb:64"),
     ("be", ROOMY, "max_split_size_mb:80,large_segment_size_mb:64"),
-    ("mgx", ROOMY, REUSE),
-    ("sgxe", ROOMY, REUSE),
-    ("me", ROOMY, "expandable_segments:True"),
-    ("se", ROOMY, "expandable_segments:True"),
-    ("be", ROOMY, "expandable_segments:True"),
-    ("mxe", ROOMY, "expandable_segments:True"),
-    ("mgxe", ROOMY, "expandable_segments:True"),
-    ("bgx", ROOMY, "expandable_segments:True"),
-    ("mpe", ROOMY, "expandable_segments:True"),
-    ("bpx", ROOMY, "expandable_segments:True"),
+    ("mgx sgxe", ROOMY, REUSE),
+    ("me se be mxe mgxe bgx mpe bpx", ROOMY, "expandable_segments:True"),
     ("m", ROOMY, "expandable_segments:True,roundup_power2_divisions:4"),
-    ("me", ROOMY, "expandable_segments:True,max_split_size_mb:24"),
-    ("mgxe", ROOMY, "expandable_segments:True,max_split_size_mb:24"),
+    ("me mgxe", ROOMY, "expandable_segments:True,max_split_size_mb:24"),
     ("me", ROOMY, "expandable_segments:True,large_segment_size_mb:64"),
-    ("mgxe", ROOMY, "expandable_segments:True," + REUSE),
-    ("sgx", ROOMY, "expandable_segments:True," + REUSE),
+    ("mgxe sgx", ROOMY, "expandable_segments:True," + REUSE),
     ("m", 950, "expandable_segments:False"),
     ("mx", 1350, "expandable_segments:False"),
     ("m", 940, "expandable_segments:True"),
@@ -68,7 +51,7 @@ PROGRAMMES = [
     ("mx", ROOMY, "expandable_segments:True,per_process_memory_fraction:0.011"),
     ("bx", ROOMY, "per_process_memory_fraction:0.1,garbage_collection_threshold:0.3,"
                   "max_split_size_mb:100"),
-]
+) for kind in kinds.split()]
 
 
 def answer(maker, seed, program):
@@ -128,9 +111,9 @@ def main(xseg, maker, seed="1", rounds="12"):
     bad = []
     with tempfile.TemporaryDirectory() as folder:
         tape = os.path.join(folder, "fresh.tape")
-        for number in range(int(rounds) * len(PROGRAMMES)):
+        for number in range(int(rounds) * len(PROGRAMS)):
             verdict, problem = judge(xseg, maker, int(seed) + number,
-                                     PROGRAMMES[number % len(PROGRAMMES)], tape)
+                                     PROGRAMS[number % len(PROGRAMS)], tape)
             tally[verdict] += 1
             bad += [problem] if problem else []
     agree = tally["agree"] + tally["another"] + tally["repeated"]

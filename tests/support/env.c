@@ -95,12 +95,8 @@ static void log_line(void *context, enum xseg_log_level level, const char *line)
 
 struct xseg_allocator *env_open_logged(const char *config, struct env_log *log)
 {
-    const struct xseg_options options = {
-        sizeof(options),
-        .driver = env_driver(),
-        .log = log_line,
-        .log_context = log,
-    };
+    const struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = log_line,
+                                         .log_context = log};
     struct xseg_allocator *allocator = NULL;
 
     *log = (struct env_log){.lines = 0};
@@ -134,11 +130,8 @@ uint64_t env_clock(void *context)
 struct xseg_allocator *env_open_with_clock(const struct xseg_sim_settings *settings,
                                            const char *config)
 {
-    const struct xseg_options options = {
-        sizeof(options),
-        .driver = env_driver(),
-        .clock = env_clock,
-    };
+    const struct xseg_options options = {sizeof(options), .driver = env_driver(),
+                                         .clock = env_clock};
     struct xseg_allocator *allocator = NULL;
 
     assert_ok(xseg_sim_reset(settings));
@@ -236,12 +229,8 @@ xseg_status env_try_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_s
 void *env_alloc_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes,
                    xseg_stream stream)
 {
-    const struct xseg_request request = {
-        sizeof(request),
-        .pool = pool,
-        .bytes = bytes,
-        .stream = stream,
-    };
+    const struct xseg_request request = {sizeof(request), .pool = pool, .bytes = bytes,
+                                         .stream = stream};
     void *ptr = NULL;
 
     assert_ok(xseg_alloc_with(allocator, &request, &ptr));

@@ -134,10 +134,8 @@ static inline xseg_status member_fork(void)
 
 static inline xseg_status member_execute(const struct member_order *order)
 {
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = order->bytes};
     void **block = &member.block[order->index];
-
-    request.bytes = order->bytes;
 
     switch (order->what) {
     case 'a':
@@ -206,11 +204,9 @@ static inline void member_answer(int socket, const struct member_order *order)
 /* Execute commands until the socket is closed.  The exit releases the member's memory. */
 static inline void member_run(int socket, const char *config)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = member_log};
     struct member_order order;
 
-    options.driver = env_driver();
-    options.log = member_log;
     if (members.at_start != NULL)
         members.at_start(socket);
     if (xseg_sim_reset(&members.sim_settings) != XSEG_OK)
@@ -228,12 +224,10 @@ static inline void member_run(int socket, const char *config)
 
 static inline int members_begin(void **state)
 {
-    const struct xseg_sim_settings usual = {sizeof(usual)};
-
     (void)state;
     memset(&members, 0, sizeof(members));
-    members.sim_settings = usual;
-    members.sim_settings.memory_bytes = GIB;
+    members.sim_settings =
+        (struct xseg_sim_settings){sizeof(members.sim_settings), .memory_bytes = GIB};
     if (!sim_shared_name(members.sim_name, sizeof(members.sim_name)))
         return -1;
     members.sim_settings.shared = members.sim_name;
@@ -280,30 +274,27 @@ static inline unsigned member_start(const char *config)
 {
     struct process *process = &members.process[members.count];
     char whole[512];
-    int sockets[2];
 
     (void)snprintf(whole, sizeof(whole), "budget_file:%s,budget_wait_ms:400%s%s",
                    members.budget_file, config[0] != '\0' ? "," : "", config);
     assert_true(members.count < MEMBERS);
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
-    process->pid = fork();
-    assert_true(process->pid >= 0);
+    process->pid = child_fork_with_socket(&process->socket);
     if (process->pid == 0) {
-        (void)close(sockets[0]);
         for (unsigned i = 0; i < members.count; i++)
             (void)close(members.process[i].socket);
-        member_run(sockets[1], strstr(config, "budget_file") != NULL ? config : whole);
+        member_run(process->socket, strstr(config, "budget_file") != NULL ? config : whole);
     }
-    (void)close(sockets[1]);
-    process->socket = sockets[0];
     return members.count++;
+}
+
+static inline void member_send_order(unsigned number, const struct member_order *order)
+{
+    assert_int_equal(write(members.process[number].socket, order, sizeof(*order)), sizeof(*order));
 }
 
 static inline void member_send(unsigned number, char what, unsigned index, uint64_t bytes)
 {
-    const struct member_order order = {what, index, bytes, ""};
-
-    assert_int_equal(write(members.process[number].socket, &order, sizeof(order)), sizeof(order));
+    member_send_order(number, &(struct member_order){what, index, bytes, ""});
 }
 
 static inline struct member_answer member_receive(unsigned number)
@@ -328,7 +319,7 @@ static inline struct member_answer member_configure(unsigned number, const char 
     struct member_order order = {'C', 0, 0, ""};
 
     (void)snprintf(order.text, sizeof(order.text), "%s", text);
-    assert_int_equal(write(members.process[number].socket, &order, sizeof(order)), sizeof(order));
+    member_send_order(number, &order);
     return member_receive(number);
 }
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/child.h"
 #include "tests/support/env.h"
 #include "tests/support/sim_shared.h"
 
@@ -22,20 +23,13 @@ static inline bool process_start(struct process *process, const struct xseg_sim_
 {
     struct xseg_sim_settings settings = *machine;
     char name[64];
-    int sockets[2];
 
     if (!sim_shared_name(name, sizeof(name)))
         return false;
     settings.shared = name;
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
-    process->pid = fork();
-    assert_true(process->pid >= 0);
-    if (process->pid == 0) {
-        (void)close(sockets[0]);
-        run(sockets[1], &settings);
-    }
-    (void)close(sockets[1]);
-    process->socket = sockets[0];
+    process->pid = child_fork_with_socket(&process->socket);
+    if (process->pid == 0)
+        run(process->socket, &settings);
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     return true;
 }

@@ -109,14 +109,20 @@ static int begin(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     void *context = NULL;
-    int result;
 
     (void)pthread_once(&once, start);
-    result = owner == getpid() ? started : NOT_INITIALIZED;
+    int result = owner == getpid() ? started : NOT_INITIALIZED;
     if (result == 0)
         result = context_of(device, &context);
     return result == 0 ? driver.cuCtxSetCurrent(context) : result;
 }
+
+/* The body of a function whose result is that of a driver call in the context of the thread's device. */
+#define ANSWER(call)                                  \
+    do {                                              \
+        const int result_ = begin();                  \
+        return keep(result_ == 0 ? (call) : result_); \
+    } while (0)
 
 int cudaSetDevice(int wanted)
 {
@@ -142,20 +148,18 @@ int cudaGetDevice(int *out)
 
 int cudaMalloc(void **out, size_t bytes)
 {
+    if (bytes != 0)
+        ANSWER(driver.cuMemAlloc_v2(out, bytes));
     const int result = begin();
-
-    if (result == 0 && bytes == 0)
+    if (result == 0)
         *out = NULL;
-    return result == 0 && bytes == 0
-               ? 0
-               : keep(result == 0 ? driver.cuMemAlloc_v2(out, bytes) : result);
+    return keep(result);
 }
 
 int cudaMallocPitch(void **out, size_t *pitch, size_t width, size_t height)
 {
     *pitch = (width + PITCH - 1) / PITCH * PITCH;
-    const int result = begin();
-    return keep(result == 0 ? driver.cuMemAlloc_v2(out, *pitch * height) : result);
+    ANSWER(driver.cuMemAlloc_v2(out, *pitch * height));
 }
 
 /* A pop that fails is tried once more, so that the caller's context is current again. */
@@ -243,32 +247,22 @@ int cudaFreeAsync_ptsz(void *ptr, struct CUstream_st *stream)
 
 int cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
-    const int result = begin();
-
-    return keep(result == 0 ? driver.cuMemGetInfo_v2(free_bytes, total) : result);
+    ANSWER(driver.cuMemGetInfo_v2(free_bytes, total));
 }
 
 int cudaDeviceSynchronize(void)
 {
-    const int result = begin();
-
-    return keep(result == 0 ? driver.cuCtxSynchronize() : result);
+    ANSWER(driver.cuCtxSynchronize());
 }
 
 int cudaDeviceReset(void)
 {
-    int result = begin();
-
-    if (result == 0)
-        result = driver.cuDevicePrimaryCtxReset_v2(device);
-    return keep(result);
+    ANSWER(driver.cuDevicePrimaryCtxReset_v2(device));
 }
 
 int cudaStreamCreateWithFlags(struct CUstream_st **out, unsigned flags)
 {
-    const int result = begin();
-
-    return keep(result == 0 ? driver.cuStreamCreate(out, flags) : result);
+    ANSWER(driver.cuStreamCreate(out, flags));
 }
 
 int cudaStreamDestroy(struct CUstream_st *stream)
@@ -290,19 +284,13 @@ int cudaStreamQuery(struct CUstream_st *stream)
 
 int cudaStreamIsCapturing(struct CUstream_st *stream, int *status)
 {
-    const int result = begin();
-
-    return keep(result == 0 ? driver.cuStreamIsCapturing(stream, status) : result);
+    ANSWER(driver.cuStreamIsCapturing(stream, status));
 }
 
 int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
                                      unsigned long long flags, int *status)
 {
-    const int result = begin();
-
-    return keep(result == 0
-                    ? driver.cuGetProcAddress_v2(symbol, function, (int)version, flags, status)
-                    : result);
+    ANSWER(driver.cuGetProcAddress_v2(symbol, function, (int)version, flags, status));
 }
 
 int cudaGetLastError(void)

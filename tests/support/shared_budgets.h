@@ -4,18 +4,11 @@
 #define XSEG_TESTS_SHARED_BUDGETS_H
 
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "src/base/error.h"
 #include "src/base/shared_budget.h"
-#include "tests/support/test.h"
+#include "tests/support/child.h"
 
 /* The layout of the file. */
 #define BUDGET_FILE_SLOTS_AT  4096
@@ -166,17 +159,10 @@ static inline unsigned peer_call(const struct peer *peer, char order, unsigned a
 static inline struct peer peer_start(void)
 {
     struct peer peer;
-    int sockets[2];
 
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
-    peer.pid = fork();
-    assert_true(peer.pid >= 0);
-    if (peer.pid == 0) {
-        (void)close(sockets[0]);
-        peer_run(sockets[1]);
-    }
-    (void)close(sockets[1]);
-    peer.socket = sockets[0];
+    peer.pid = child_fork_with_socket(&peer.socket);
+    if (peer.pid == 0)
+        peer_run(peer.socket);
     peer.slot = peer_answer(&peer);
     assert_true(peer.slot < XSEG_SHARED_BUDGET_SLOTS);
     return peer;

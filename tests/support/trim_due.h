@@ -9,10 +9,7 @@
 static inline xseg_status trim_due(struct xseg_allocator *allocator, uint64_t max_us)
 {
     const struct xseg_trim_options options = {
-        .struct_size = sizeof(options),
-        .due_only = true,
-        .max_us = max_us,
-    };
+        .struct_size = sizeof(options), .due_only = true, .max_us = max_us};
 
     return xseg_trim(allocator, NULL, &options, NULL);
 }

@@ -89,7 +89,7 @@ class Program:
                 self.classic[address] = self.random.choice([2 << 20, 20 << 20])
                 self.note("segment_alloc", address, self.classic[address])
             elif not any(address <= a < address + self.classic[address] for a in self.blocks):
-                self.note_after("segment_free", address, self.classic.pop(address))
+                self.note("segment_free", address, self.classic.pop(address))
             return
         base, size, most = self.random.choice([(BASE, PAGE, 40), (LARGE_BASE, LARGE, 6)])
         first, count = base + self.random.randrange(most) * size, self.random.randrange(1, min(most, 8))
@@ -101,10 +101,6 @@ class Program:
             for page in run:
                 del self.pages[page]
             self.note("segment_unmap", first, end - first)
-
-    def note_after(self, action, address, size):
-        """An entry of what is gone already."""
-        self.note(action, address, size)
 
     def step(self):
         """One thing at random."""

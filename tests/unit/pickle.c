@@ -15,15 +15,13 @@ static bool read_with(const void *bytes, size_t size, const struct pickle_filter
                       struct pickle *pickle, struct pickle_fault *fault)
 {
     FILE *file = tmpfile();
-    struct input *input;
-    bool fine;
 
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, size, file), size);
     rewind(file);
-    input = input_open(file);
+    struct input *input = input_open(file);
     assert_non_null(input);
-    fine = pickle_read(input, filter, pickle, fault);
+    bool fine = pickle_read(input, filter, pickle, fault);
     input_close(input);
     fclose(file);
     return fine;
@@ -68,7 +66,7 @@ TEST(numbers_have_their_sign_and_size)
         {BYTES(HEAD "\x8b\x01\x00\x00\x00\x07."), false, 7},
     };
 
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct pickle pickle = read_good(rows[i].bytes, rows[i].size);
         const struct pickle_value *top = pickle_top(&pickle);
         uint64_t number = 99;
@@ -93,7 +91,7 @@ TEST(larger_numbers_are_marked_huge)
         {BYTES(HEAD "\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\xff.")},
     };
 
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct pickle pickle = read_good(rows[i].bytes, rows[i].size);
         uint64_t number;
 
@@ -178,14 +176,13 @@ TEST(containers_grow_one_by_one)
 {
     enum { COUNT = 100000 };
     unsigned char *bytes = malloc(3 + 3 * COUNT + 1);
-    struct pickle pickle;
 
     assert_non_null(bytes);
     memcpy(bytes, HEAD "]", 3);
     for (size_t i = 0; i < COUNT; i++)
         memcpy(bytes + 3 + 3 * i, (const char[]){'K', (char)(i % 127), 'a'}, 3);
     bytes[3 + 3 * COUNT] = '.';
-    pickle = read_good(bytes, 3 + 3 * COUNT + 1);
+    struct pickle pickle = read_good(bytes, 3 + 3 * COUNT + 1);
     assert_int_equal(pickle_count(pickle_top(&pickle)), COUNT);
     for (size_t i = 0; i < COUNT; i++)
         assert_int_equal(pickle_item(&pickle, pickle_top(&pickle), i)->number, i % 127);
@@ -197,16 +194,14 @@ TEST(depth_only_costs_memory)
 {
     enum { DEPTH = 1000000 };
     unsigned char *bytes = malloc(2 + 2 * DEPTH);
-    struct pickle pickle;
-    const struct pickle_value *at;
 
     assert_non_null(bytes);
     memcpy(bytes, HEAD, 2);
     memset(bytes + 2, ']', DEPTH);
     memset(bytes + 2 + DEPTH, 'a', DEPTH - 1);
     bytes[2 + 2 * DEPTH - 1] = '.';
-    pickle = read_good(bytes, 2 + 2 * DEPTH);
-    at = pickle_top(&pickle);
+    struct pickle pickle = read_good(bytes, 2 + 2 * DEPTH);
+    const struct pickle_value *at = pickle_top(&pickle);
     for (size_t i = 1; i < DEPTH; i++) {
         assert_int_equal(pickle_count(at), 1);
         at = pickle_item(&pickle, at, 0);
@@ -257,7 +252,7 @@ TEST(errors_are_reported_with_their_offset)
         {BYTES(HEAD "NQ."), 3, "a class or a function"},
     };
 
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct pickle_fault fault = {99, ""};
         struct pickle pickle;
 
@@ -286,7 +281,6 @@ TEST(memory_is_bounded)
     static unsigned char lists[1 << 16];
     struct pickle_fault fault = {0, ""};
     struct pickle pickle;
-    struct input *input;
     FILE *file = tmpfile();
 
     assert_non_null(file);
@@ -295,7 +289,7 @@ TEST(memory_is_bounded)
     for (size_t i = 0; i < 1 << 10; i++)
         assert_int_equal(fwrite(lists, 1, sizeof(lists), file), sizeof(lists));
     rewind(file);
-    input = input_open(file);
+    struct input *input = input_open(file);
     assert_non_null(input);
     assert_false(pickle_read(input, NULL, &pickle, &fault));
     assert_non_null(strstr(fault.text, "more than 1 GiB"));
@@ -345,13 +339,12 @@ static bool read_taking(const void *bytes, size_t size, struct sum *sum)
 TEST(consumed_items_are_in_no_list)
 {
     struct sum sum;
-    const struct pickle_value *top;
 
     /* [{"k": 1}, 7, {"k": 2}, {"j": 3}] and then {"k": 4} by itself */
     assert_true(read_taking(BYTES("\x80\x04]\x94(" ENTRY("\x01") "K\x07" ENTRY(
                                 "\x02") "}(\x8c\x01jK\x03ue" ENTRY("\x04") "a."),
                             &sum));
-    top = pickle_top(&sum.pickle);
+    const struct pickle_value *top = pickle_top(&sum.pickle);
     assert_int_equal(sum.taken, 3);
     assert_int_equal(sum.sum, 7);
     assert_ptr_equal(&sum.pickle.values[sum.list], top);
@@ -389,11 +382,10 @@ static void read_noting(const void *bytes, size_t size, struct sum *sum)
 TEST(memoized_items_are_not_offered_again)
 {
     struct sum sum;
-    const struct pickle_value *top;
 
     /* a = {"j": 1}; b = {"k": 1}; [a, b] and then a, b, a */
     read_noting(BYTES("\x80\x04](}q\0\x8c\x01jK\x01s}q\1\x8c\x01kK\x01se(h\0h\1h\0e."), &sum);
-    top = pickle_top(&sum.pickle);
+    const struct pickle_value *top = pickle_top(&sum.pickle);
     assert_int_equal(pickle_count(top), 5);
     assert_int_equal(pickle_item(&sum.pickle, top, 4)->tag, 8);
     assert_int_equal(pickle_item(&sum.pickle, top, 3)->tag, 0);
@@ -404,7 +396,6 @@ TEST(memoized_items_are_not_offered_again)
 TEST(a_list_that_was_emptied_may_be_filled_again)
 {
     struct sum sum;
-    const struct pickle_value *top, *list;
 
     /* a = [1, 2, 3, 4, 5]; [a]; then 6 and 7 are added to a */
     read_noting(BYTES("\x80\x04]]q\0(K\x01K\x02K\x03K\x04K\x05"
@@ -412,8 +403,8 @@ TEST(a_list_that_was_emptied_may_be_filled_again)
                       "h\0(K\x06K\x07"
                       "e0."),
                 &sum);
-    top = pickle_top(&sum.pickle);
-    list = pickle_item(&sum.pickle, top, 0);
+    const struct pickle_value *top = pickle_top(&sum.pickle);
+    const struct pickle_value *list = pickle_item(&sum.pickle, top, 0);
     assert_int_equal(list->tag, 7);
     assert_int_equal(pickle_count(list), 2);
     assert_int_equal(pickle_item(&sum.pickle, list, 1)->number, 7);

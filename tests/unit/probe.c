@@ -15,10 +15,9 @@
 TEST(unlimited_budget_always_has_time)
 {
     struct probe_budget budget;
-    struct probe_share share;
 
     probe_budget_init(&budget, 0, 10);
-    share = probe_budget_share(&budget, 10);
+    struct probe_share share = probe_budget_share(&budget, 10);
     assert_false(probe_budget_is_over(&budget));
     assert_true(probe_share_has_time(&share, false, 1000));
     assert_true(probe_share_has_time(&share, true, 1000));
@@ -27,16 +26,15 @@ TEST(unlimited_budget_always_has_time)
 TEST(shares_are_by_weight_and_have_two_halves)
 {
     struct probe_budget budget;
-    struct probe_share first, last;
     const uint64_t now = stopwatch_now();
 
     probe_budget_init(&budget, 1000, 10);
-    first = probe_budget_share(&budget, 1);
+    struct probe_share first = probe_budget_share(&budget, 1);
     assert_in_range(first.half - now, 49 * SECOND, 60 * SECOND);
     assert_in_range(first.end - now, 99 * SECOND, 110 * SECOND);
     /* The time that the first leaves is shared by the following ones. */
     (void)probe_budget_share(&budget, 4);
-    last = probe_budget_share(&budget, 5);
+    struct probe_share last = probe_budget_share(&budget, 5);
     assert_in_range(last.end - now, 990 * SECOND, 1010 * SECOND);
     assert_true(probe_share_has_time(&last, false, 1000));
 }
@@ -60,10 +58,9 @@ TEST(exhausted_share_still_has_three_samples)
 TEST(exhausted_budget_has_nothing_to_share)
 {
     struct probe_budget budget = {.deadline = stopwatch_now() - 1, .weight_left = 5};
-    struct probe_share share;
 
     assert_true(probe_budget_is_over(&budget));
-    share = probe_budget_share(&budget, 5);
+    struct probe_share share = probe_budget_share(&budget, 5);
     assert_false(probe_share_has_time(&share, true, 0));
     assert_int_equal(budget.weight_left, 0);
 }
@@ -72,7 +69,7 @@ TEST(exhausted_budget_has_nothing_to_share)
 
 static const unsigned sizes[] = {2, 4, 8, 20, 32, 64, 128, 256, 512};
 
-#define SIZES (sizeof(sizes) / sizeof(sizes[0]))
+#define SIZES (COUNT_OF(sizes))
 
 static struct probe_costs costs;
 
@@ -224,7 +221,7 @@ TEST_WITH(gpu_name_is_valid_as_file_name_and_in_c, clear, NULL)
     add("cuMemCreate", 2 * MIB, 1000);
     add("cuMemCreate", 4 * MIB, 1000);
     add("cuMemCreate", 8 * MIB, 2000);
-    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(row); i++) {
         char *text = printed(row[i].card);
 
         assert_non_null(strstr(text, "# A test.\n"));

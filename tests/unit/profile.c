@@ -45,14 +45,13 @@ TEST(averages_are_over_events_or_time)
 {
     for (int by_events = 0; by_events < 2; by_events++) {
         struct builder *builder = builder_new();
-        struct profile profile;
 
         builder_map(builder, BASE, 4 * MIB, true);
         builder->now_us += 10;
         builder_alloc(builder, BASE, MIB, 0);
         builder->now_us += 90;
         builder_free(builder, BASE);
-        profile = profile_of(builder, by_events);
+        struct profile profile = profile_of(builder, by_events);
         assert_int_equal(profile.site_count, 1);
         assert_string_equal(profile.sites[0].name, "(no stack)");
         assert_int_equal(profile.sites[0].figures.of[PROFILE_PEAK_ALLOCATED], MIB);
@@ -158,14 +157,13 @@ static size_t rows_of(const char *const *a, const char *const *b, bool may_move)
 {
     struct profile left = {0}, right = {0};
     struct compare compare;
-    size_t rows;
 
     for (; *a; a++)
         add_site(&left, *a, MIB, 1);
     for (; *b; b++)
         add_site(&right, *b, MIB, 1);
     assert_true(compare_init(&compare, &left, &right, may_move));
-    rows = compare.row_count - 2;
+    size_t rows = compare.row_count - 2;
     compare_fini(&compare);
     profile_fini(&left);
     profile_fini(&right);

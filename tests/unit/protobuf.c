@@ -20,13 +20,12 @@ static void expect(struct protobuf *message, const char *bytes, size_t count)
 TEST(fields_match_the_specification)
 {
     struct protobuf message = {0};
-    size_t place;
 
     protobuf_number(&message, 1, 150);
     expect(&message, BYTES("\x08\x96\x01"));
     protobuf_text(&message, 2, "testing");
     expect(&message, BYTES("\x12\x07testing"));
-    place = protobuf_begin(&message, 3);
+    size_t place = protobuf_begin(&message, 3);
     protobuf_number(&message, 1, 150);
     protobuf_end(&message, place);
     expect(&message, BYTES("\x1a\x03\x08\x96\x01"));
@@ -52,22 +51,18 @@ TEST(lengths_of_all_sizes_are_in_front)
     for (size_t bytes = 0; bytes < 40000; bytes = bytes * 3 / 2 + 1) {
         struct protobuf message = {0};
         char *text = malloc(bytes + 1);
-        const unsigned char *at;
-        size_t outer, inner;
-        uint64_t length;
 
         assert_non_null(text);
         memset(text, 'x', bytes);
         text[bytes] = '\0';
-        outer = protobuf_begin(&message, 1);
-        inner = protobuf_begin(&message, 2);
+        size_t outer = protobuf_begin(&message, 1), inner = protobuf_begin(&message, 2);
         protobuf_text(&message, 3, text);
         protobuf_end(&message, inner);
         protobuf_number(&message, 4, 5);
         protobuf_end(&message, outer);
-        at = message.bytes;
+        const unsigned char *at = message.bytes;
         assert_int_equal(*at++, 1 << 3 | 2);
-        length = take_varint(&at);
+        uint64_t length = take_varint(&at);
         assert_int_equal(length, message.bytes + message.count - at);
         assert_int_equal(*at++, 2 << 3 | 2);
         length = take_varint(&at);

@@ -117,7 +117,6 @@ TEST(rows_are_in_order)
     struct publisher one = {.pid = 5, .command = "one"}, other = {.pid = 3, .command = "other"};
     struct publisher *list[] = {&other, &one};
     const struct publishers publishers = {.list = list, .count = 2, .hidden = 1};
-    struct top_layout layout;
     struct top_table table;
     char line[TOP_LINE];
     int from, length;
@@ -134,7 +133,7 @@ TEST(rows_are_in_order)
     assert_string_equal(table.rows[2].pool->label, "default");
     assert_ptr_equal(table.rows[3].publisher, &other);
     assert_int_equal(table.rows[4].device->ordinal, 0);
-    layout = top_table_layout(0, TOP_BY_RESERVED, 0);
+    struct top_layout layout = top_table_layout(0, TOP_BY_RESERVED, 0);
     top_table_line(&layout, &table.rows[3], line);
     assert_non_null(strstr(line, "the file is too short"));
     top_table_summary(&table, &publishers, line);

@@ -68,7 +68,6 @@ static double measured(const char *text, uint64_t tick_ms, FILE *timeline)
     struct xtrace_fault fault = {0};
     struct replay_result result;
     struct xtrace trace;
-    double sum;
 
     assert_non_null(file);
     if (!xtrace_read(file, -1, &trace, &fault))
@@ -76,7 +75,7 @@ static double measured(const char *text, uint64_t tick_ms, FILE *timeline)
     (void)fclose(file);
     replay_run(&trace, &settings, &result);
     assert_int_equal(result.end, REPLAY_DONE);
-    sum = result.ns_per_event * (double)result.events;
+    double sum = result.ns_per_event * (double)result.events;
     replay_result_fini(&result);
     xtrace_fini(&trace);
     return sum;

@@ -13,13 +13,67 @@
 
 #define BASE UINT64_C(0x7f0000000000)
 
-static struct replay_model begin(struct builder *builder)
-{
+/* A program, its model, and the memory that its sites strand. */
+struct model_env {
+    struct builder *builder;
     struct replay_model model;
+    struct fragmentation fragmented;
+    bool has_model, has_fragmented;
+};
 
-    builder_end(builder);
-    assert_true(replay_model_init(&model, &builder->recording, &builder->device));
-    return model;
+static struct model_env *model_env_new(void)
+{
+    struct model_env *env = calloc(1, sizeof(*env));
+
+    assert_non_null(env);
+    env->builder = builder_new();
+    return env;
+}
+
+static void model_env_free(struct model_env *env)
+{
+    if (env->has_fragmented)
+        fragmentation_fini(&env->fragmented);
+    if (env->has_model)
+        replay_model_fini(&env->model);
+    free(env->builder);
+    free(env);
+}
+
+static int set_up(void **state)
+{
+    *state = model_env_new();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    model_env_free(*state);
+    return 0;
+}
+
+#define MODEL_TEST(name) TEST_WITH(name, set_up, tear_down)
+
+static struct builder *builder_of(void **state)
+{
+    return ((struct model_env *)*state)->builder;
+}
+
+/* The model at its start, of the recording as it is. */
+static struct replay_model *begin_unchanged(struct model_env *env)
+{
+    if (env->has_model)
+        replay_model_fini(&env->model);
+    env->has_model = true;
+    assert_true(replay_model_init(&env->model, &env->builder->recording, &env->builder->device));
+    return &env->model;
+}
+
+/* The model at its start, of a recording that ends with the current segments. */
+static struct replay_model *begin(struct model_env *env)
+{
+    builder_end(env->builder);
+    return begin_unchanged(env);
 }
 
 static size_t play(struct replay_model *model)
@@ -30,48 +84,50 @@ static size_t play(struct replay_model *model)
     return model->at;
 }
 
+static void expect_state(const struct replay_model *model, uint64_t reserved, uint64_t allocated,
+                         uint64_t pending)
+{
+    assert_int_equal(model->reserved, reserved);
+    assert_int_equal(model->allocated, allocated);
+    assert_int_equal(model->pending, pending);
+}
+
 /* --- By hand. --- */
 
-TEST(block_is_allocated_and_freed)
+MODEL_TEST(block_is_allocated_and_freed)
 {
-    struct builder *builder = builder_new();
-    struct replay_model model;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE + 512, 1000, 3);
     builder->now_us += 5;
-    builder_request_free(builder, BASE + 512);
-    builder_complete_free(builder, BASE + 512);
+    builder_free(builder, BASE + 512);
     builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
-    model = begin(builder);
-    assert_int_equal(model.reserved, 0);
-    assert_true(replay_model_step(&model));
-    assert_int_equal(model.reserved, 4 * MIB);
-    assert_true(replay_model_step(&model));
-    assert_int_equal(model.allocated, 1024);
-    assert_int_equal(replay_model_block_at(&model, BASE + 1535)->stack, 3);
-    assert_null(replay_model_block_at(&model, BASE + 1536));
-    assert_null(replay_model_block_at(&model, BASE + 511));
-    assert_int_equal(replay_model_next_us(&model), 1005);
-    assert_true(replay_model_step(&model));
-    assert_int_equal(model.allocated, 0);
-    assert_int_equal(model.pending, 1024);
-    assert_true(replay_model_block_at(&model, BASE + 512)->is_pending);
-    assert_int_equal(replay_model_block_at(&model, BASE + 512)->since_us, 1005);
-    assert_true(replay_model_step(&model));
-    assert_null(replay_model_block_at(&model, BASE + 512));
-    assert_true(replay_model_step(&model));
-    assert_int_equal(model.reserved, 2 * MIB);
-    assert_false(replay_model_step(&model));
-    assert_int_equal(model.omitted, 0);
-    replay_model_fini(&model);
-    free(builder);
+    struct replay_model *model = begin(*state);
+    expect_state(model, 0, 0, 0);
+    assert_true(replay_model_step(model));
+    expect_state(model, 4 * MIB, 0, 0);
+    assert_true(replay_model_step(model));
+    expect_state(model, 4 * MIB, 1024, 0);
+    assert_int_equal(replay_model_block_at(model, BASE + 1535)->stack, 3);
+    assert_null(replay_model_block_at(model, BASE + 1536));
+    assert_null(replay_model_block_at(model, BASE + 511));
+    assert_int_equal(replay_model_next_us(model), 1005);
+    assert_true(replay_model_step(model));
+    expect_state(model, 4 * MIB, 0, 1024);
+    assert_true(replay_model_block_at(model, BASE + 512)->is_pending);
+    assert_int_equal(replay_model_block_at(model, BASE + 512)->since_us, 1005);
+    assert_true(replay_model_step(model));
+    assert_null(replay_model_block_at(model, BASE + 512));
+    assert_true(replay_model_step(model));
+    expect_state(model, 2 * MIB, 0, 0);
+    assert_false(replay_model_step(model));
+    assert_int_equal(model->omitted, 0);
 }
 
-TEST(the_state_before_the_first_event_is_found)
+MODEL_TEST(the_state_before_the_first_event_is_found)
 {
-    struct builder *builder = builder_new();
-    struct replay_model model;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -82,24 +138,19 @@ TEST(the_state_before_the_first_event_is_found)
     builder_alloc(builder, BASE, MIB, 3);
     builder_request_free(builder, BASE);
     builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
-    model = begin(builder);
-    assert_int_equal(model.reserved, 4 * MIB);
-    assert_int_equal(model.allocated, MIB);
-    assert_int_equal(model.pending, MIB);
-    assert_true(replay_model_block_at(&model, BASE)->is_older);
-    assert_int_equal(replay_model_block_at(&model, BASE)->stack, 0);
-    assert_int_equal(replay_model_block_at(&model, BASE + MIB)->stack, 2);
-    assert_int_equal(play(&model), 4);
-    assert_int_equal(model.omitted, 0);
-    replay_model_fini(&model);
-    free(builder);
+    struct replay_model *model = begin(*state);
+    expect_state(model, 4 * MIB, MIB, MIB);
+    assert_true(replay_model_block_at(model, BASE)->is_older);
+    assert_int_equal(replay_model_block_at(model, BASE)->stack, 0);
+    assert_int_equal(replay_model_block_at(model, BASE + MIB)->stack, 2);
+    assert_int_equal(play(model), 4);
+    assert_int_equal(model->omitted, 0);
 }
 
 /* With history_skip:[free_requested], or skip_actions in PyTorch. */
-TEST(without_requests_a_block_is_live_until_its_free_is_complete)
+MODEL_TEST(without_requests_a_block_is_live_until_its_free_is_complete)
 {
-    struct builder *builder = builder_new();
-    struct replay_model model;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -107,41 +158,34 @@ TEST(without_requests_a_block_is_live_until_its_free_is_complete)
     builder_alloc(builder, BASE + MIB, 1000, 2);
     builder_complete_free(builder, BASE);
     builder_complete_free(builder, BASE + MIB);
-    model = begin(builder);
-    assert_int_equal(model.allocated, MIB);
-    assert_int_equal(model.pending, 0);
-    assert_int_equal(replay_model_block_at(&model, BASE)->requested, MIB);
-    assert_true(replay_model_step(&model));
-    assert_int_equal(model.allocated, MIB + 1024);
-    assert_int_equal(replay_model_block_at(&model, BASE + MIB)->requested, 1000);
-    assert_true(replay_model_step(&model));
-    assert_int_equal(model.allocated, 1024);
-    assert_int_equal(play(&model), 3);
-    assert_int_equal(model.allocated + model.pending, 0);
-    assert_int_equal(model.omitted, 0);
-    replay_model_fini(&model);
-    free(builder);
+    struct replay_model *model = begin(*state);
+    expect_state(model, 4 * MIB, MIB, 0);
+    assert_int_equal(replay_model_block_at(model, BASE)->requested, MIB);
+    assert_true(replay_model_step(model));
+    assert_int_equal(model->allocated, MIB + 1024);
+    assert_int_equal(replay_model_block_at(model, BASE + MIB)->requested, 1000);
+    assert_true(replay_model_step(model));
+    assert_int_equal(model->allocated, 1024);
+    assert_int_equal(play(model), 3);
+    assert_int_equal(model->allocated + model->pending, 0);
+    assert_int_equal(model->omitted, 0);
 }
 
-TEST(a_block_at_the_end_has_its_real_size)
+MODEL_TEST(a_block_at_the_end_has_its_real_size)
 {
-    struct builder *builder = builder_new();
-    struct replay_model model;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 20 * MIB, false);
     builder_alloc(builder, BASE, 19 * MIB + 1, 1);
     builder->block[0].bytes = 20 * MIB; /* the remainder was too small to split */
-    model = begin(builder);
-    assert_int_equal(play(&model), 2);
-    assert_int_equal(model.allocated, 20 * MIB);
-    replay_model_fini(&model);
-    free(builder);
+    struct replay_model *model = begin(*state);
+    assert_int_equal(play(model), 2);
+    assert_int_equal(model->allocated, 20 * MIB);
 }
 
-TEST(events_that_do_not_fit_are_left_out)
+MODEL_TEST(events_that_do_not_fit_are_left_out)
 {
-    struct builder *builder = builder_new();
-    struct replay_model model;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, true);
     (void)builder_event(builder, RECORDING_ALLOC, BASE + MIB, 512);          /* not a block */
@@ -154,66 +198,55 @@ TEST(events_that_do_not_fit_are_left_out)
     (void)builder_event(builder, RECORDING_OOM, 0, MIB);
     (void)builder_event(builder, RECORDING_OTHER, 0, 0);
     builder_alloc(builder, BASE, 512, 1);
-    model = begin(builder);
-    assert_int_equal(model.omitted, 6);
-    assert_int_equal(play(&model), 10);
-    assert_int_equal(model.reserved, 4 * MIB);
-    assert_int_equal(model.allocated, 512);
-    replay_model_fini(&model);
-    free(builder);
+    struct replay_model *model = begin(*state);
+    assert_int_equal(model->omitted, 6);
+    assert_int_equal(play(model), 10);
+    expect_state(model, 4 * MIB, 512, 0);
 }
 
 /* A block that only a free records ends where the next block begins, whatever the size in the event. */
-TEST(restored_block_ends_at_the_next_block)
+MODEL_TEST(restored_block_ends_at_the_next_block)
 {
-    struct builder *builder = builder_new();
-    struct replay_model model;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE + 1024, 512, 1);
     builder->device.event_count = 0; /* lost by the ring */
     (void)builder_event(builder, RECORDING_FREE_REQUESTED, BASE, 4096);
     (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE, 4096);
-    model = begin(builder);
-    assert_int_equal(replay_model_block_at(&model, BASE)->bytes, 1024);
-    assert_int_equal(model.allocated, 1024 + 512);
-    assert_int_equal(play(&model), 2);
-    assert_int_equal(model.allocated, 512);
-    replay_model_fini(&model);
-    free(builder);
+    struct replay_model *model = begin(*state);
+    assert_int_equal(replay_model_block_at(model, BASE)->bytes, 1024);
+    assert_int_equal(model->allocated, 1024 + 512);
+    assert_int_equal(play(model), 2);
+    assert_int_equal(model->allocated, 512);
 }
 
-TEST(frees_of_one_kind_may_be_missing)
+MODEL_TEST(frees_of_one_kind_may_be_missing)
 {
-    struct builder *builder = builder_new();
-    struct replay_model model;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, 512, 1);
-    builder_request_free(builder, BASE);
-    builder_complete_free(builder, BASE);
+    builder_free(builder, BASE);
     builder->device.event_count--; /* skip_actions: free_completed */
     builder_alloc(builder, BASE, 1024, 2);
     builder_request_free(builder, BASE);
     builder->device.event_count--; /* skip_actions: free_requested */
     builder_complete_free(builder, BASE);
-    model = begin(builder);
-    assert_int_equal(model.omitted, 0);
+    struct replay_model *model = begin(*state);
+    assert_int_equal(model->omitted, 0);
     for (int i = 0; i < 3; i++)
-        assert_true(replay_model_step(&model));
-    assert_int_equal(model.allocated + model.pending, 0);
-    assert_true(replay_model_step(&model));
-    assert_int_equal(model.allocated, 1024);
-    assert_int_equal(play(&model), 5);
-    assert_int_equal(model.allocated + model.pending, 0);
-    replay_model_fini(&model);
-    free(builder);
+        assert_true(replay_model_step(model));
+    assert_int_equal(model->allocated + model->pending, 0);
+    assert_true(replay_model_step(model));
+    assert_int_equal(model->allocated, 1024);
+    assert_int_equal(play(model), 5);
+    assert_int_equal(model->allocated + model->pending, 0);
 }
 
-TEST(mapped_memory_may_be_of_several_streams_later)
+MODEL_TEST(mapped_memory_may_be_of_several_streams_later)
 {
-    struct builder *builder = builder_new();
-    struct replay_model model;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 8 * MIB, true);
     builder_alloc(builder, BASE + 3 * MIB, MIB, 1);
@@ -225,20 +258,16 @@ TEST(mapped_memory_may_be_of_several_streams_later)
     builder->segments[1].count = 0;
     builder->segments[1].stream = 7;
     builder->device.segment_count = 2;
-    assert_true(replay_model_init(&model, &builder->recording, &builder->device));
-    assert_int_equal(model.omitted, 0);
-    assert_int_equal(model.reserved, 0);
-    assert_int_equal(play(&model), 2);
-    assert_int_equal(model.reserved, 8 * MIB);
-    assert_int_equal(model.allocated, MIB);
-    replay_model_fini(&model);
-    free(builder);
+    struct replay_model *model = begin_unchanged(*state);
+    assert_int_equal(model->omitted, 0);
+    assert_int_equal(model->reserved, 0);
+    assert_int_equal(play(model), 2);
+    expect_state(model, 8 * MIB, MIB, 0);
 }
 
-TEST(segments_that_overlap_are_left_out)
+MODEL_TEST(segments_that_overlap_are_left_out)
 {
-    struct builder *builder = builder_new();
-    struct replay_model model;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, false);
     builder_alloc(builder, BASE, 512, 1);
@@ -248,41 +277,34 @@ TEST(segments_that_overlap_are_left_out)
     builder->segments[1].address += MIB;
     builder->device.segment_count = 2;
     builder->blocks[0].bytes = 5 * MIB; /* larger than the segment */
-    assert_true(replay_model_init(&model, &builder->recording, &builder->device));
-    assert_int_equal(model.omitted, 2);
-    assert_int_equal(model.reserved, 4 * MIB);
-    assert_int_equal(model.allocated, 0);
-    replay_model_fini(&model);
-    free(builder);
+    struct replay_model *model = begin_unchanged(*state);
+    assert_int_equal(model->omitted, 2);
+    expect_state(model, 4 * MIB, 0, 0);
 }
 
-TEST(time_never_decreases)
+MODEL_TEST(time_never_decreases)
 {
-    struct builder *builder = builder_new();
-    struct replay_model model;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder->now_us -= 10;
     builder_alloc(builder, BASE, 512, 1);
     builder->now_us += 30;
     builder_free(builder, BASE);
-    model = begin(builder);
-    assert_true(replay_model_step(&model));
-    assert_true(replay_model_step(&model));
-    assert_int_equal(model.now_us, 1000);
-    (void)play(&model);
-    assert_int_equal(model.now_us, 1020);
-    replay_model_fini(&model);
+    struct replay_model *model = begin(*state);
+    assert_true(replay_model_step(model));
+    assert_true(replay_model_step(model));
+    assert_int_equal(model->now_us, 1000);
+    (void)play(model);
+    assert_int_equal(model->now_us, 1020);
     for (size_t i = 0; i < builder->device.event_count; i++)
         builder->events[i].time_us = 0;
-    model = begin(builder);
-    (void)play(&model);
-    assert_false(model.has_times);
+    (void)begin(*state);
+    (void)play(model);
+    assert_false(model->has_times);
     /* Each event takes 1 us; a free and its completion count as one. */
-    assert_int_equal(model.now_us, 2);
-    assert_int_equal(model.ticks, 3);
-    replay_model_fini(&model);
-    free(builder);
+    assert_int_equal(model->now_us, 2);
+    assert_int_equal(model->ticks, 3);
 }
 
 /* --- Random programs. --- */
@@ -421,29 +443,27 @@ static void compare(const struct replay_model *model, const struct builder *buil
 TEST(random_programs_keep_lifetimes_of_blocks)
 {
     for (uint32_t seed = 1; seed <= 40; seed++) {
-        struct builder *builder = builder_new(), *early = malloc(sizeof(*early));
+        struct model_env *env = model_env_new();
+        struct builder *builder = env->builder, *early = malloc(sizeof(*early));
         uint64_t draw = seed;
-        struct replay_model model;
-        size_t before;
 
         assert_non_null(early);
         for (int i = 0; i < 400; i++)
             step(builder, &draw);
         *early = *builder;
-        before = builder->device.event_count;
+        size_t before = builder->device.event_count;
         for (int i = 0; i < 1200; i++)
             step(builder, &draw);
         builder->device.event_count -= before; /* lost by the ring */
         memmove(builder->events, builder->events + before,
                 builder->device.event_count * sizeof(builder->events[0]));
-        model = begin(builder);
-        assert_int_equal(model.omitted, 0);
-        compare(&model, early);
-        assert_int_equal(play(&model), builder->device.event_count);
-        compare(&model, builder);
-        replay_model_fini(&model);
+        struct replay_model *model = begin(env);
+        assert_int_equal(model->omitted, 0);
+        compare(model, early);
+        assert_int_equal(play(model), builder->device.event_count);
+        compare(model, builder);
         free(early);
-        free(builder);
+        model_env_free(env);
     }
 }
 
@@ -451,9 +471,9 @@ TEST(random_programs_keep_lifetimes_of_blocks)
 TEST(missing_events_are_tolerated)
 {
     for (uint32_t seed = 1; seed <= 200; seed++) {
-        struct builder *builder = builder_new();
+        struct model_env *env = model_env_new();
+        struct builder *builder = env->builder;
         uint64_t draw = seed;
-        struct replay_model model;
         size_t kept = 0;
 
         for (int i = 0; i < 1000; i++)
@@ -472,11 +492,10 @@ TEST(missing_events_are_tolerated)
             kept++;
         }
         builder->device.event_count = kept;
-        model = begin(builder);
-        (void)play(&model);
-        compare_blocks(&model, builder);
-        replay_model_fini(&model);
-        free(builder);
+        struct replay_model *model = begin(env);
+        (void)play(model);
+        compare_blocks(model, builder);
+        model_env_free(env);
     }
 }
 
@@ -490,52 +509,17 @@ static uint32_t by_stack(const void *context, const struct replay_model_block *b
     return block->stack;
 }
 
-/* What each test begins with: a builder without events. */
-struct fragmentation_env {
-    struct builder *builder;
-    struct replay_model model;
-    struct fragmentation fragmented;
-    bool is_played;
-};
-
-static int set_up(void **state)
-{
-    struct fragmentation_env *fragmentation_env = calloc(1, sizeof(*fragmentation_env));
-
-    assert_non_null(fragmentation_env);
-    fragmentation_env->builder = builder_new();
-    *state = fragmentation_env;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct fragmentation_env *fragmentation_env = *state;
-
-    if (fragmentation_env->is_played) {
-        fragmentation_fini(&fragmentation_env->fragmented);
-        replay_model_fini(&fragmentation_env->model);
-    }
-    free(fragmentation_env->builder);
-    free(fragmentation_env);
-    return 0;
-}
-
 /* Play the program to its end, the current time; its sums are complete then. */
-static struct fragmentation play_stranded(struct fragmentation_env *fragmentation_env)
+static struct fragmentation play_stranded(struct model_env *env)
 {
-    struct builder *builder = fragmentation_env->builder;
-    struct fragmentation *fragmented = &fragmentation_env->fragmented;
+    struct fragmentation *fragmented = &env->fragmented;
     fragmentation_sum sum = 0;
 
-    builder_end(builder);
-    assert_true(
-        replay_model_init(&fragmentation_env->model, &builder->recording, &builder->device));
-    assert_true(fragmentation_init(fragmented, &fragmentation_env->model, SITES, by_stack, NULL));
-    fragmentation_env->is_played = true;
+    assert_true(fragmentation_init(fragmented, begin(env), SITES, by_stack, NULL));
+    env->has_fragmented = true;
     while (fragmentation_step(fragmented))
         ;
-    fragmentation_finish(fragmented, builder->now_us);
+    fragmentation_finish(fragmented, env->builder->now_us);
     assert_false(fragmented->out_of_memory);
     for (uint32_t i = 0; i < SITES; i++)
         sum += fragmented->sites[i].fragmented;
@@ -552,17 +536,23 @@ static void assert_sum(fragmentation_sum sum, uint64_t expected)
     assert_int_equal((uint64_t)sum, expected);
 }
 
-TEST_WITH(a_block_strands_its_page, set_up, tear_down)
+/* The memory that each site strands. */
+static void assert_sites(const struct fragmentation *fragmented, const uint64_t expected[SITES])
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    for (uint32_t i = 0; i < SITES; i++)
+        assert_sum(fragmented->sites[i].fragmented, expected[i]);
+}
+
+MODEL_TEST(a_block_strands_its_page)
+{
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB / 2, 1);
     builder->now_us += 10;
     builder_free(builder, BASE);
     builder->now_us += 5;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.reserved, 4 * MIB * 15);
     assert_sum(fragmented.allocated, MIB / 2 * 10);
     assert_sum(fragmented.sites[1].fragmented, 3 * MIB / 2 * 10);
@@ -571,10 +561,9 @@ TEST_WITH(a_block_strands_its_page, set_up, tear_down)
     assert_sum(fragmented.pending + fragmented.near_pending, 0);
 }
 
-TEST_WITH(blocks_on_a_page_share_it_equally, set_up, tear_down)
+MODEL_TEST(blocks_on_a_page_share_it_equally)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 2 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -583,16 +572,17 @@ TEST_WITH(blocks_on_a_page_share_it_equally, set_up, tear_down)
     builder->now_us += 4;
     builder_free(builder, BASE);
     builder->now_us += 1;
-    fragmented = play_stranded(*state);
-    assert_sum(fragmented.sites[1].fragmented, MIB * 2 + (MIB - 512) * 4 / 2);
-    assert_sum(fragmented.sites[2].fragmented, (MIB - 512) * 4 / 2 + (2 * MIB - 512) * 1);
+    struct fragmentation fragmented = play_stranded(*state);
+    assert_sites(
+        &fragmented,
+        (const uint64_t[SITES]){
+            [1] = MIB * 2 + (MIB - 512) * 4 / 2, [2] = (MIB - 512) * 4 / 2 + (2 * MIB - 512) * 1});
     assert_sum(fragmented.idle, 0);
 }
 
-TEST_WITH(remainder_of_a_division_is_not_lost, set_up, tear_down)
+MODEL_TEST(remainder_of_a_division_is_not_lost)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 2 * MIB, true);
     for (uint32_t i = 0; i < 3; i++)
@@ -600,33 +590,31 @@ TEST_WITH(remainder_of_a_division_is_not_lost, set_up, tear_down)
     builder->now_us += 1; /* 2 MiB - 1536 is not divisible by 3 */
     for (uint32_t i = 0; i < 3; i++)
         builder_free(builder, BASE + 512 * i);
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_true((2 * MIB - 1536) % 3 == 2);
     assert_sum(fragmented.fragmented, 2 * MIB - 1536);
-    assert_sum(fragmented.sites[0].fragmented, (2 * MIB - 1536) / 3);
-    assert_sum(fragmented.sites[1].fragmented, (2 * MIB - 1536) / 3);
-    assert_sum(fragmented.sites[2].fragmented, (2 * MIB - 1536) / 3 + 2);
+    assert_sites(&fragmented, (const uint64_t[SITES]){[0] = (2 * MIB - 1536) / 3,
+                                                      [1] = (2 * MIB - 1536) / 3,
+                                                      [2] = (2 * MIB - 1536) / 3 + 2});
 }
 
-TEST_WITH(a_block_over_pages_strands_the_outer_ones, set_up, tear_down)
+MODEL_TEST(a_block_over_pages_strands_the_outer_ones)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 10 * MIB, true);
     builder_alloc(builder, BASE + MIB, 6 * MIB, 1);     /* half of 0, 1, 2, half of 3 */
     builder_alloc(builder, BASE + 7 * MIB, MIB / 2, 2); /* on 3 as well */
     builder->now_us += 8;
-    fragmented = play_stranded(*state);
-    assert_sum(fragmented.sites[1].fragmented, MIB * 8 + MIB / 2 * 8 / 2);
-    assert_sum(fragmented.sites[2].fragmented, MIB / 2 * 8 / 2);
+    struct fragmentation fragmented = play_stranded(*state);
+    assert_sites(&fragmented,
+                 (const uint64_t[SITES]){[1] = MIB * 8 + MIB / 2 * 8 / 2, [2] = MIB / 2 * 8 / 2});
     assert_sum(fragmented.idle, 2 * MIB * 8);
 }
 
-TEST_WITH(pages_start_at_the_mapped_address, set_up, tear_down)
+MODEL_TEST(pages_start_at_the_mapped_address)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE + 6 * MIB, 40 * MIB, true);
     builder_map(builder, BASE + 46 * MIB, 2 * MIB, true);
@@ -634,47 +622,43 @@ TEST_WITH(pages_start_at_the_mapped_address, set_up, tear_down)
     builder_alloc(builder, BASE + 26 * MIB, MIB, 1);       /* 26 to 46 */
     builder_alloc(builder, BASE + 49 * MIB, MIB / 2, 2);   /* 48 to 50 */
     builder->now_us += 10;
-    fragmented = play_stranded(*state);
-    assert_sum(fragmented.sites[1].fragmented, 19 * MIB * 10);
-    assert_sum(fragmented.sites[2].fragmented, 3 * MIB / 2 * 10);
+    struct fragmentation fragmented = play_stranded(*state);
+    assert_sites(&fragmented, (const uint64_t[SITES]){[1] = 19 * MIB * 10, [2] = 3 * MIB / 2 * 10});
     assert_sum(fragmented.idle, (20 + 2 + 20) * MIB * 10);
 }
 
-TEST_WITH(a_block_over_large_pages_strands_the_outer_ones, set_up, tear_down)
+MODEL_TEST(a_block_over_large_pages_strands_the_outer_ones)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 80 * MIB, true);
     builder_alloc(builder, BASE + 15 * MIB, 30 * MIB, 1); /* 5 of the first, 5 of the third */
     builder_alloc(builder, BASE + 59 * MIB, MIB, 2);      /* on the third as well */
     builder->now_us += 2;
-    fragmented = play_stranded(*state);
-    assert_sum(fragmented.sites[1].fragmented, 15 * MIB * 2 + 14 * MIB * 2 / 2);
-    assert_sum(fragmented.sites[2].fragmented, 14 * MIB * 2 / 2);
+    struct fragmentation fragmented = play_stranded(*state);
+    assert_sites(&fragmented, (const uint64_t[SITES]){
+                                  [1] = 15 * MIB * 2 + 14 * MIB * 2 / 2, [2] = 14 * MIB * 2 / 2});
     assert_sum(fragmented.idle, 20 * MIB * 2);
 }
 
-TEST_WITH(partially_unmapped_memory_has_small_pages, set_up, tear_down)
+MODEL_TEST(partially_unmapped_memory_has_small_pages)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 20 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder->now_us += 3;
     builder_unmap(builder, BASE + 8 * MIB, 2 * MIB);
     builder->now_us += 1;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.sites[1].fragmented, MIB * 4);
     assert_sum(fragmented.idle, 18 * MIB * 3 + 16 * MIB);
 }
 
 /* No allocator does that, but a file may contain it. */
-TEST_WITH(page_with_a_block_survives_remapping, set_up, tear_down)
+MODEL_TEST(page_with_a_block_survives_remapping)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 40 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -685,17 +669,16 @@ TEST_WITH(page_with_a_block_survives_remapping, set_up, tear_down)
     builder_alloc(builder, BASE + 12 * MIB, MIB, 3);
     builder_alloc(builder, BASE + 22 * MIB, MIB, 0);
     builder->now_us += 3; /* 17 MiB on the page, 9 from there to 30 MiB, 10 elsewhere */
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.fragmented, 8 * MIB * 2 + (17 + 9) * MIB * 3);
-    assert_sum(fragmented.sites[3].fragmented, 17 * MIB);
-    assert_sum(fragmented.sites[0].fragmented, 9 * MIB * 3);
+    /* Sites 1 and 2 share the page for 2 us, and with site 3 for 3 us. */
+    assert_sites(&fragmented, (const uint64_t[SITES]){9 * MIB * 3, 25 * MIB, 25 * MIB, 17 * MIB});
     assert_sum(fragmented.idle, 10 * MIB * 5);
 }
 
-TEST_WITH(classic_segment_is_one_page, set_up, tear_down)
+MODEL_TEST(classic_segment_is_one_page)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE + MIB, 20 * MIB, false);
     builder_map(builder, BASE + 21 * MIB, 20 * MIB, false); /* separate from the first */
@@ -704,15 +687,14 @@ TEST_WITH(classic_segment_is_one_page, set_up, tear_down)
     builder_free(builder, BASE + 9 * MIB);
     builder_unmap(builder, BASE + MIB, 20 * MIB);
     builder->now_us += 1;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.sites[3].fragmented, 19 * MIB * 3);
     assert_sum(fragmented.idle, 20 * MIB * 4);
 }
 
-TEST_WITH(pending_blocks_have_a_row_of_their_own, set_up, tear_down)
+MODEL_TEST(pending_blocks_have_a_row_of_their_own)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -723,7 +705,7 @@ TEST_WITH(pending_blocks_have_a_row_of_their_own, set_up, tear_down)
     builder->now_us += 4;
     builder_complete_free(builder, BASE);
     builder_complete_free(builder, BASE + 2 * MIB);
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_sum(fragmented.pending, 2 * MIB * 4);
     assert_sum(fragmented.near_pending, MIB * 4);            /* on the second page */
     assert_sum(fragmented.sites[2].fragmented, MIB / 2 * 4); /* on the first */
@@ -731,10 +713,9 @@ TEST_WITH(pending_blocks_have_a_row_of_their_own, set_up, tear_down)
     assert_sum(fragmented.idle, 0);
 }
 
-TEST_WITH(peak_is_at_the_maximum_of_reserved_memory, set_up, tear_down)
+MODEL_TEST(peak_is_at_the_maximum_of_reserved_memory)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
 
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
@@ -747,7 +728,7 @@ TEST_WITH(peak_is_at_the_maximum_of_reserved_memory, set_up, tear_down)
     builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
     builder_alloc(builder, BASE + MIB, MIB, 1); /* more allocated, but less reserved */
     builder->now_us += 1;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_int_equal(fragmented.peak.reserved, 8 * MIB);
     assert_int_equal(fragmented.peak.allocated, 4 * MIB);
     assert_int_equal(fragmented.peak.event, 7);
@@ -757,15 +738,14 @@ TEST_WITH(peak_is_at_the_maximum_of_reserved_memory, set_up, tear_down)
     assert_int_equal(fragmented.sites[1].blocks, 3);
 }
 
-TEST_WITH(sums_may_need_more_than_64_bits, set_up, tear_down)
+MODEL_TEST(sums_may_need_more_than_64_bits)
 {
-    struct builder *builder = ((struct fragmentation_env *)*state)->builder;
-    struct fragmentation fragmented;
+    struct builder *builder = builder_of(state);
     const uint64_t bytes = (uint64_t)1 << 40, passed = (uint64_t)1 << 45;
 
     builder_map(builder, BASE, bytes, false);
     builder_alloc(builder, BASE, 512, 1);
     builder->now_us += passed;
-    fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(*state);
     assert_true(fragmented.sites[1].fragmented == (fragmentation_sum)(bytes - 512) * passed);
 }

@@ -58,7 +58,7 @@ static void end_with(CUstream stream, CUresult expected)
     if (expected == CUDA_SUCCESS) {
         assert_non_null(graph);
         ASSERT_OK(cuGraphDestroy(graph));
-        ASSERT_CU(cuGraphDestroy(graph), CUDA_ERROR_INVALID_VALUE);
+        ASSERT_INVALID(cuGraphDestroy(graph));
     } else {
         assert_null(graph);
     }
@@ -88,7 +88,7 @@ SIM_TEST(a_capture_has_a_beginning_an_id_and_an_end)
     assert_int_equal(status, ACTIVE);
     assert_true(first != 0);
     assert_int_equal(count, 0);
-    ASSERT_CU(cuGraphDestroy(graph), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphDestroy(graph));
     ASSERT_CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
               CUDA_ERROR_ILLEGAL_STATE);
     end_with(stream, CUDA_SUCCESS);
@@ -97,9 +97,8 @@ SIM_TEST(a_capture_has_a_beginning_an_id_and_an_end)
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, &second, NULL, NULL, NULL));
     assert_true(second > first);
-    ASSERT_CU(cuStreamGetCaptureInfo_v2(stream, NULL, &second, NULL, NULL, NULL),
-              CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamEndCapture(stream, NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuStreamGetCaptureInfo_v2(stream, NULL, &second, NULL, NULL, NULL));
+    ASSERT_INVALID(cuStreamEndCapture(stream, NULL));
     end_with(stream, CUDA_SUCCESS);
 }
 
@@ -109,7 +108,7 @@ SIM_TEST(uncapturable_calls_are_rejected)
               CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     ASSERT_CU(cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_GLOBAL),
               CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    ASSERT_CU(cuStreamBeginCapture(new_stream(), (CUstreamCaptureMode)3), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuStreamBeginCapture(new_stream(), (CUstreamCaptureMode)3));
     ASSERT_CU(cuStreamBeginCapture((CUstream)(uintptr_t)99, CU_STREAM_CAPTURE_MODE_GLOBAL),
               CUDA_ERROR_INVALID_HANDLE);
     ASSERT_OK(cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -164,9 +163,7 @@ SIM_TEST(a_stream_that_waits_joins)
 
 SIM_TEST(a_capturing_stream_cannot_be_waited_for)
 {
-    CUstream stream;
-
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_spoilt(stream);
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -182,11 +179,8 @@ SIM_TEST(a_capturing_stream_cannot_be_waited_for)
 
 SIM_TEST(captured_event_cannot_be_queried)
 {
-    CUstream stream;
-    CUevent event;
-
-    stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
-    event = record(stream);
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CUevent event = record(stream);
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
     ASSERT_CU(cuEventRecord(event, stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     expect_spoilt(stream);
@@ -197,17 +191,17 @@ SIM_TEST(captured_event_cannot_be_queried)
     expect_spoilt(stream);
     /* Until it is recorded outside of a capture. */
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
-    ASSERT_CU(cuStreamWaitEvent(stream, event, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuStreamWaitEvent(stream, event, 0));
     ASSERT_OK(cuEventRecord(event, stream));
     ASSERT_OK(cuEventQuery(event));
 }
 
 SIM_TEST(capture_boundaries_are_enforced)
 {
-    CUstream outside = new_stream(), stream, other;
-    CUevent before = record(outside), never = new_event(), captured;
+    CUstream outside = new_stream();
+    CUevent before = record(outside), never = new_event();
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
 
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cuStreamWaitEvent(stream, never, 0));
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
     assert_int_equal(status_of(stream), ACTIVE);
@@ -215,11 +209,11 @@ SIM_TEST(capture_boundaries_are_enforced)
     expect_spoilt(stream);
 
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
-    captured = record(stream);
-    other = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUevent captured = record(stream);
+    CUstream other = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamWaitEvent(other, captured, 0), CUDA_ERROR_STREAM_CAPTURE_MERGE);
     expect_spoilt(other);
-    ASSERT_CU(cuStreamWaitEvent(outside, captured, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuStreamWaitEvent(outside, captured, 0));
     assert_int_equal(status_of(outside), NONE);
     expect_spoilt(stream);
 
@@ -332,20 +326,18 @@ static bool has_edge(CUgraph graph, CUgraphNode from, CUgraphNode to)
 SIM_TEST(a_graph_has_nodes_and_edges)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream();
-    CUgraphNode a, b, c, d, nodes[8], from[8], to[8];
+    CUgraphNode nodes[8], from[8], to[8];
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
     unsigned char edges[8][8];
     size_t count = 8;
-    CUgraph graph = NULL;
 
-    a = captured(stream);
+    CUgraphNode a = captured(stream);
     ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
     assert_ptr_equal(last_of(side), a);
-    b = captured(stream);
-    c = captured(side);
+    CUgraphNode b = captured(stream), c = captured(side);
     ASSERT_OK(cuStreamWaitEvent(stream, record(side), 0));
-    d = captured(stream);
-    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    CUgraphNode d = captured(stream);
+    CUgraph graph = end_capture(stream);
 
     ASSERT_OK(cuGraphGetNodes(graph, NULL, &count));
     assert_int_equal(count, 4);
@@ -383,12 +375,12 @@ SIM_TEST(a_graph_has_nodes_and_edges)
     ASSERT_OK(cuGraphNodeGetType(a, &type));
     assert_int_equal(type, CU_GRAPH_NODE_TYPE_KERNEL);
 
-    ASSERT_CU(cuGraphGetNodes(graph, nodes, NULL), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphGetEdges(graph, from, NULL, &count), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphGetNodes(graph, nodes, NULL));
+    ASSERT_INVALID(cuGraphGetEdges(graph, from, NULL, &count));
     ASSERT_OK(cuGraphDestroy(graph));
-    ASSERT_CU(cuGraphNodeGetType(a, &type), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphGetNodes(graph, nodes, &count), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphNodeGetDependencies(a, nodes, &count), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphNodeGetType(a, &type));
+    ASSERT_INVALID(cuGraphGetNodes(graph, nodes, &count));
+    ASSERT_INVALID(cuGraphNodeGetDependencies(a, nodes, &count));
 }
 
 static void CUDA_CB do_nothing(void *argument)
@@ -403,21 +395,18 @@ SIM_TEST(each_kind_of_work_is_a_node)
         CU_GRAPH_NODE_TYPE_HOST,   CU_GRAPH_NODE_TYPE_WAIT_EVENT,
     };
     CUgraphNode nodes[8];
-    CUdeviceptr memory = 0;
     CUevent before = record(new_stream());
-    CUstream stream;
-    CUgraph graph = NULL;
     size_t count = 8;
     int calls = 0;
 
-    ASSERT_OK(cuMemAlloc(&memory, 64));
-    stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CUdeviceptr memory = allocate(64);
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     launch(stream, 1);
     ASSERT_OK(cuMemcpyDtoDAsync(memory, memory + 32, 32, stream));
     ASSERT_OK(cuMemsetD8Async(memory, 0, 32, stream));
     ASSERT_OK(cuLaunchHostFunc(stream, do_nothing, &calls));
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
-    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    CUgraph graph = end_capture(stream);
     assert_int_equal(calls, 0);
     ASSERT_OK(cuGraphGetNodes(graph, nodes, &count));
     assert_int_equal(count, 5);
@@ -461,12 +450,12 @@ SIM_TEST(a_fork_has_to_be_joined)
 
 SIM_TEST(dependencies_can_be_set)
 {
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED), other;
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     const struct CUgraphEdgeData_st *edges = NULL;
     const CUgraphNode *needs = NULL;
     static const unsigned char zero[16], one[16] = {1};
     CUstreamCaptureStatus status;
-    CUgraphNode node[3], foreign;
+    CUgraphNode node[3];
     size_t count = 0;
 
     node[0] = captured(stream);
@@ -487,11 +476,11 @@ SIM_TEST(dependencies_can_be_set)
     ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &needs, &count));
     assert_int_equal(count, 0);
 
-    other = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
-    foreign = captured(other);
-    ASSERT_CU(cuStreamUpdateCaptureDependencies(stream, &foreign, 1, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamUpdateCaptureDependencies(stream, NULL, 1, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamUpdateCaptureDependencies(stream, node, 1, 2), CUDA_ERROR_INVALID_VALUE);
+    CUstream other = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUgraphNode foreign = captured(other);
+    ASSERT_INVALID(cuStreamUpdateCaptureDependencies(stream, &foreign, 1, 0));
+    ASSERT_INVALID(cuStreamUpdateCaptureDependencies(stream, NULL, 1, 0));
+    ASSERT_INVALID(cuStreamUpdateCaptureDependencies(stream, node, 1, 2));
     ASSERT_CU(cuStreamUpdateCaptureDependencies_v2(stream, node, (const void *)one, 1, 0),
               CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_CU(cuStreamUpdateCaptureDependencies(new_stream(), node, 1, 0),
@@ -541,7 +530,7 @@ SIM_TEST(unsafe_calls_by_mode)
     };
     static CUresult (*const call[])(void) = {try_alloc, try_query};
 
-    for (size_t i = 0; i < 2 * sizeof(row) / sizeof(row[0]); i++) {
+    for (size_t i = 0; i < 2 * COUNT_OF(row); i++) {
         struct attempt attempt = {.mode = row[i / 2].thread, .call = call[i % 2]};
         CUstream stream = begin(row[i / 2].capture);
         pthread_t thread;
@@ -566,12 +555,10 @@ SIM_TEST(unsafe_calls_by_mode)
 SIM_TEST(virtual_memory_calls_succeed_during_a_capture)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
-    const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(GRANULE);
     size_t left, total;
 
-    back(base, GRANULE);
-    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
+    back_usable(base, GRANULE);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     ASSERT_OK(cuMemAddressFree(base, GRANULE));
     ASSERT_OK(cuMemGetInfo(&left, &total));
@@ -592,11 +579,10 @@ static void *end_elsewhere(void *argument)
 
 SIM_TEST(a_capture_ends_in_its_thread)
 {
-    CUstream stream;
     pthread_t thread;
     void *result;
+    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 
-    stream = begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     assert_int_equal(pthread_create(&thread, NULL, end_elsewhere, stream), 0);
     assert_int_equal(pthread_join(thread, &result), 0);
     ASSERT_CU(*(CUresult *)result, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
@@ -629,8 +615,8 @@ SIM_TEST(modes_are_checked)
 {
     CUstreamCaptureMode mode = (CUstreamCaptureMode)3;
 
-    ASSERT_CU(cuThreadExchangeStreamCaptureMode(&mode), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuThreadExchangeStreamCaptureMode(NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuThreadExchangeStreamCaptureMode(&mode));
+    ASSERT_INVALID(cuThreadExchangeStreamCaptureMode(NULL));
     assert_int_equal(exchange(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_GLOBAL);
     assert_int_equal(exchange(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_RELAXED);
 }

@@ -16,6 +16,12 @@ static uint64_t spent(void)
     return now < before ? now : now - before;
 }
 
+static void expect_charge(CUresult result, uint64_t nanoseconds)
+{
+    ASSERT_OK(result);
+    assert_int_equal(spent(), nanoseconds);
+}
+
 struct expected {
     const char *preset;
     uint64_t reserve, create_2, create_20, map, access_2, access_22_two_devices, unmap_1, unmap_3,
@@ -37,73 +43,52 @@ static const struct expected expected[] = {
 static void virtual_memory_costs(const struct expected *row)
 {
     const CUmemAccessDesc desc[2] = {read_write(0), read_write(1)};
-    CUmemGenericAllocationHandle two, twenty;
-    CUdeviceptr base;
+    CUdeviceptr base = reserve(64 * MIB);
 
-    base = reserve(64 * MIB);
     assert_int_equal(spent(), row->reserve);
-    two = create(2 * MIB);
+    CUmemGenericAllocationHandle two = create(2 * MIB);
     assert_int_equal(spent(), row->create_2);
-    twenty = create(20 * MIB);
+    CUmemGenericAllocationHandle twenty = create(20 * MIB);
     assert_int_equal(spent(), row->create_20);
-    ASSERT_OK(cuMemMap(base, 2 * MIB, 0, two, 0));
-    assert_int_equal(spent(), row->map);
-    ASSERT_OK(cuMemSetAccess(base, 2 * MIB, desc, 1));
-    assert_int_equal(spent(), row->access_2);
+    expect_charge(cuMemMap(base, 2 * MIB, 0, two, 0), row->map);
+    expect_charge(cuMemSetAccess(base, 2 * MIB, desc, 1), row->access_2);
     ASSERT_OK(cuMemMap(base + 2 * MIB, 20 * MIB, 0, twenty, 0));
     (void)spent();
-    ASSERT_OK(cuMemSetAccess(base, 22 * MIB, desc, 2));
-    assert_int_equal(spent(), row->access_22_two_devices);
+    expect_charge(cuMemSetAccess(base, 22 * MIB, desc, 2), row->access_22_two_devices);
     ASSERT_OK(cuMemMap(base + 22 * MIB, 2 * MIB, 0, two, 0));
     (void)spent();
-    ASSERT_OK(cuMemUnmap(base, 24 * MIB));
-    assert_int_equal(spent(), row->unmap_3);
+    expect_charge(cuMemUnmap(base, 24 * MIB), row->unmap_3);
     ASSERT_OK(cuMemMap(base, 2 * MIB, 0, two, 0));
     (void)spent();
-    ASSERT_OK(cuMemUnmap(base, 2 * MIB));
-    assert_int_equal(spent(), row->unmap_1);
-    ASSERT_OK(cuMemRelease(two));
-    assert_int_equal(spent(), row->release);
-    ASSERT_OK(cuMemAddressFree(base, 64 * MIB));
-    assert_int_equal(spent(), row->address_free);
+    expect_charge(cuMemUnmap(base, 2 * MIB), row->unmap_1);
+    expect_charge(cuMemRelease(two), row->release);
+    expect_charge(cuMemAddressFree(base, 64 * MIB), row->address_free);
 }
 
 static void classic_and_event_costs(const struct expected *row)
 {
     const bool is_free = strcmp(row->preset, "none") == 0;
-    CUdeviceptr address = 0;
-    CUevent event;
 
     (void)spent();
-    ASSERT_OK(cuMemAlloc(&address, 2 * MIB));
+    CUdeviceptr address = allocate(2 * MIB);
     assert_int_equal(spent(), row->alloc_2);
-    ASSERT_OK(cuMemFree(address));
-    assert_int_equal(spent(), row->free);
-    ASSERT_OK(cuMemAlloc(&address, 200 * MIB));
+    expect_charge(cuMemFree(address), row->free);
+    address = allocate(200 * MIB);
     assert_int_equal(spent(), row->alloc_200);
     (void)spent();
-    event = new_event();
+    CUevent event = new_event();
     assert_int_equal(spent(), is_free ? 0 : 1000);
-    ASSERT_OK(cuEventRecord(event, NULL));
-    assert_int_equal(spent(), is_free ? 0 : 300);
-    ASSERT_OK(cuEventQuery(event));
-    assert_int_equal(spent(), is_free ? 0 : 200);
-    ASSERT_OK(cuStreamWaitEvent(NULL, event, 0));
-    assert_int_equal(spent(), is_free ? 0 : 300);
-    ASSERT_OK(cuStreamSynchronize(NULL));
-    assert_int_equal(spent(), is_free ? 0 : 5000);
-    ASSERT_OK(cuMemFree(address));
-    assert_int_equal(spent(), row->free);
+    expect_charge(cuEventRecord(event, NULL), is_free ? 0 : 300);
+    expect_charge(cuEventQuery(event), is_free ? 0 : 200);
+    expect_charge(cuStreamWaitEvent(NULL, event, 0), is_free ? 0 : 300);
+    expect_charge(cuStreamSynchronize(NULL), is_free ? 0 : 5000);
+    expect_charge(cuMemFree(address), row->free);
 }
 
 TEST(each_preset_charges_its_table)
 {
-    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
-        struct xseg_sim_settings settings = small_machine();
-
-        settings.costs = expected[i].preset;
-        start(&settings);
-        (void)enter(0);
+    for (size_t i = 0; i < COUNT_OF(expected); i++) {
+        start_with((struct xseg_sim_settings){.costs = expected[i].preset});
         (void)spent();
         virtual_memory_costs(&expected[i]);
         classic_and_event_costs(&expected[i]);
@@ -146,10 +131,7 @@ TEST(file_charges_its_table)
                                "event_record = 73\nevent_query = 79\nstream_wait = 83\n"
                                "synchronize = 89\n";
     struct xseg_sim_settings settings = small_machine();
-    const CUmemAccessDesc desc = read_write(0);
     char path[] = P_tmpdir "/xseg-costs.XXXXXX";
-    CUdeviceptr base, address = 0;
-    CUevent event;
 
     write_costs(path, text);
     settings.costs = path;
@@ -158,25 +140,20 @@ TEST(file_charges_its_table)
     (void)enter(0);
     (void)spent();
     virtual_memory_costs(&row);
-    base = reserve(256 * MIB);
+    CUdeviceptr base = reserve(256 * MIB);
     back(base, 256 * MIB);
     (void)spent();
-    ASSERT_OK(cuMemSetAccess(base, 256 * MIB, &desc, 1));
+    grant(base, 256 * MIB, 0);
     assert_int_equal(spent(), 31000 + 41000 + 256 * 43);
-    ASSERT_OK(cuMemAlloc(&address, 200 * MIB));
+    CUdeviceptr address = allocate(200 * MIB);
     (void)spent();
-    ASSERT_OK(cuMemFree(address));
-    assert_int_equal(spent(), 61000 + 200 * 67);
-    event = new_event();
+    expect_charge(cuMemFree(address), 61000 + 200 * 67);
+    CUevent event = new_event();
     assert_int_equal(spent(), 71);
-    ASSERT_OK(cuEventRecord(event, NULL));
-    assert_int_equal(spent(), 73);
-    ASSERT_OK(cuEventQuery(event));
-    assert_int_equal(spent(), 79);
-    ASSERT_OK(cuStreamWaitEvent(NULL, event, 0));
-    assert_int_equal(spent(), 83);
-    ASSERT_OK(cuStreamSynchronize(NULL));
-    assert_int_equal(spent(), 89);
+    expect_charge(cuEventRecord(event, NULL), 73);
+    expect_charge(cuEventQuery(event), 79);
+    expect_charge(cuStreamWaitEvent(NULL, event, 0), 83);
+    expect_charge(cuStreamSynchronize(NULL), 89);
 }
 
 /* The numbers of a file may be large, and so may the size of a rejected request: their product saturates. */
@@ -190,18 +167,16 @@ TEST(the_largest_costs_do_not_overflow)
     char path[] = P_tmpdir "/xseg-costs.XXXXXX", text[2048] = "name = most\n";
     CUdeviceptr address = 0;
 
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+    for (size_t i = 0; i < COUNT_OF(keys); i++)
         (void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s = 1000000000000%s\n",
                        keys[i], strcmp(keys[i], "alloc") == 0 ? " 1000000000000" : "");
     write_costs(path, text);
     settings.costs = path;
-    start(&settings);
-    (void)enter(0);
+    start_with(settings);
     ASSERT_CU(cuMemAlloc(&address, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), UINT64_C(100000000000000000));
     settings.tail_seed = 5;
-    start(&settings);
-    (void)enter(0);
+    start_with(settings);
     ASSERT_CU(cuMemAlloc(&address, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
     assert_true(xseg_sim_driver_time() > UINT64_C(10000000000000000));
     assert_int_equal(unlink(path), 0);
@@ -213,7 +188,6 @@ TEST(wide_mappings_cost_the_same_from_128_mib_on)
         uint64_t mib, cost;
     } row[] = {{128, 202400}, {130, 200000}, {512, 200000}};
     struct xseg_sim_settings settings = small_machine();
-    const CUmemAccessDesc desc = read_write(0);
 
     settings.costs = NULL;
     start(&settings);
@@ -222,7 +196,7 @@ TEST(wide_mappings_cost_the_same_from_128_mib_on)
 
         back(base, row[i].mib * MIB);
         (void)spent();
-        ASSERT_OK(cuMemSetAccess(base, row[i].mib * MIB, &desc, 1));
+        grant(base, row[i].mib * MIB, 0);
         assert_int_equal(spent(), row[i].cost);
         ASSERT_OK(cuMemUnmap(base, row[i].mib * MIB));
     }
@@ -234,9 +208,8 @@ TEST(failed_calls_and_waits_are_not_driver_time)
     CUdeviceptr address = 0;
 
     settings.costs = "a100";
-    start(&settings);
-    (void)enter(0);
-    ASSERT_CU(cuMemUnmap(0, 0), CUDA_ERROR_INVALID_VALUE);
+    start_with(settings);
+    ASSERT_INVALID(cuMemUnmap(0, 0));
     assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, 2), XSEG_OK);
     ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 0);
@@ -244,8 +217,7 @@ TEST(failed_calls_and_waits_are_not_driver_time)
     ASSERT_CU(cuMemAlloc(&address, 2048 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 40000 + 2048 * 180);
 
-    start(&settings);
-    (void)enter(0);
+    start_with(settings);
     launch(NULL, 1000000);
     ASSERT_OK(cuCtxSynchronize());
     assert_int_equal(xseg_sim_driver_time(), 5000);
@@ -267,16 +239,11 @@ static int rising(const void *a, const void *b)
 /* The charges of this many calls of 2000 ns each. */
 static void draw(uint64_t seed, uint64_t *charge)
 {
-    struct xseg_sim_settings settings = small_machine();
     uint64_t before = 0;
 
-    settings.costs = "a100";
-    settings.tail_seed = seed;
-    start(&settings);
+    start_with((struct xseg_sim_settings){.costs = "a100", .tail_seed = seed});
     for (int i = 0; i < DRAWS; i++) {
-        CUdeviceptr address = 0;
-
-        ASSERT_OK(cuMemAddressReserve(&address, GRANULE, 0, 0, 0));
+        (void)reserve(GRANULE);
         charge[i] = xseg_sim_driver_time() - before;
         before += charge[i];
     }

@@ -62,7 +62,7 @@ SIM_TEST(fault_matches_calls_that_another_fault_skips)
 
     assert_int_equal(xseg_sim_fail("cuMemUnmap", 1, 719), XSEG_OK);
     ASSERT_CU(cuMemUnmap(1, 1), CUDA_ERROR_LAUNCH_FAILED);
-    ASSERT_CU(cuMemUnmap(1, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemUnmap(1, 1));
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_false(xseg_sim_failed());
     assert_int_equal(xseg_sim_fail("cuInit", 1, 100), XSEG_OK);
@@ -71,12 +71,14 @@ SIM_TEST(fault_matches_calls_that_another_fault_skips)
     ASSERT_OK(cuInit(0));
 }
 
-static struct xseg_sim_fault fault_in(const char *call, uint64_t nth)
+static struct xseg_sim_fault fault_in(const char *call, uint64_t nth, uint64_t every, int error)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
     fault.call = call;
     fault.nth = nth;
+    fault.every = every;
+    fault.error = error;
     return fault;
 }
 
@@ -87,10 +89,8 @@ static void set(unsigned slot, const struct xseg_sim_fault *fault)
 
 SIM_TEST(every_nth_call_fails)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemAddressReserve", 2);
+    struct xseg_sim_fault fault = fault_in("cuMemAddressReserve", 2, 3, 999);
 
-    fault.every = 3;
-    fault.error = 999;
     set(0, &fault);
     for (int i = 1; i <= 12; i++)
         ASSERT_CU(try_reserve(), i % 3 == 2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
@@ -104,11 +104,10 @@ SIM_TEST(every_nth_call_fails)
 
 SIM_TEST(memory_runs_out_at_a_chosen_call)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemCreate", 3);
+    struct xseg_sim_fault fault = fault_in("cuMemCreate", 3, 1, 2);
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
 
-    fault.every = 1;
     set(1, &fault);
     (void)create(GRANULE);
     (void)create(GRANULE);
@@ -118,13 +117,11 @@ SIM_TEST(memory_runs_out_at_a_chosen_call)
 
 SIM_TEST(faults_by_address)
 {
-    struct xseg_sim_fault fault = fault_in(NULL, 1);
+    struct xseg_sim_fault fault = fault_in(NULL, 1, 1, 719);
     CUdeviceptr base = reserve(4 * GRANULE);
 
     fault.address = base + GRANULE;
     fault.bytes = GRANULE;
-    fault.every = 1;
-    fault.error = 719;
     for (unsigned i = 0; i < 4; i++)
         back(base + i * GRANULE, GRANULE);
     set(3, &fault);
@@ -142,11 +139,10 @@ SIM_TEST(faults_by_address)
 
 SIM_TEST(faults_are_independent)
 {
-    struct xseg_sim_fault first = fault_in("cuMemAddressReserve", 2), second = fault_in(NULL, 4),
-                          both = fault_in("cuMemAddressReserve", 2);
+    struct xseg_sim_fault first = fault_in("cuMemAddressReserve", 2, 0, 2);
+    struct xseg_sim_fault second = fault_in(NULL, 4, 0, 999);
+    struct xseg_sim_fault both = fault_in("cuMemAddressReserve", 2, 0, 719);
 
-    second.error = 999;
-    both.error = 719;
     set(2, &first);
     set(5, &second);
     set(7, &both);
@@ -164,7 +160,7 @@ SIM_TEST(faults_are_independent)
 
 SIM_TEST(a_batch_fails_half_way)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemUnmap", 1);
+    struct xseg_sim_fault fault = fault_in("cuMemUnmap", 1, 0, 2);
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(4 * GRANULE);
 
@@ -178,7 +174,7 @@ SIM_TEST(a_batch_fails_half_way)
         ASSERT_CU(cuMemUnmap(base, 4 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
         assert_true(xseg_sim_failed());
         assert_int_equal(xseg_sim_used(0), left * GRANULE);
-        ASSERT_CU(cuMemUnmap(base, 4 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+        ASSERT_INVALID(cuMemUnmap(base, 4 * GRANULE));
         if (left != 0)
             ASSERT_OK(cuMemUnmap(base + (4 - left) * GRANULE, left * GRANULE));
     }
@@ -193,7 +189,7 @@ SIM_TEST(a_batch_fails_half_way)
     ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
     /* Arguments are checked first. */
     set(0, &fault);
-    ASSERT_CU(cuMemSetAccess(base, 0, &desc, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemSetAccess(base, 0, &desc, 1));
     ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
 }
 
@@ -212,14 +208,13 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
     ASSERT_CU(cuMemAlloc(&out, 3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
     /* More than the free memory leaves none. */
     assert_int_equal(xseg_sim_set_external_memory(0, UINT64_MAX), XSEG_OK);
-    ASSERT_OK(cuMemGetInfo(&left, &total));
-    assert_int_equal(left, 0);
+    assert_int_equal(free_memory(), 0);
     ASSERT_OK(cuMemRelease(handle));
     ASSERT_CU(cuMemCreate(&other, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
     ASSERT_OK(cuMemCreate(&other, 1024 * MIB, &prop, 0));
-    expect_refused(xseg_sim_set_external_memory(2, 0),
-                   "xseg_sim_set_external_memory: invalid device, 2; pass a device below 2");
+    expect_rejected(xseg_sim_set_external_memory(2, 0),
+                    "xseg_sim_set_external_memory: invalid device, 2; pass a device below 2");
 
     xseg_sim_set_external_addresses((uint64_t)128 << 40);
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
@@ -232,27 +227,26 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
     ASSERT_OK(try_reserve());
 }
 
-static void bad_faults_in_full_are_refused(void)
+static void reject_invalid_fault_structures(void)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemCreate", 1);
+    struct xseg_sim_fault fault = fault_in("cuMemCreate", 1, 0, 2);
 
-    expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), "invalid slot, 16;");
-    expect_refused(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), "invalid slot, 16;");
+    expect_rejected(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), "invalid slot, 16;");
+    expect_rejected(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), "invalid slot, 16;");
     fault.halfway = 1;
-    expect_refused(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
+    expect_rejected(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
     fault.call = NULL;
-    expect_refused(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
-    fault = fault_in("cuNone", 1);
-    expect_refused(xseg_sim_fault_set(0, &fault),
-                   "xseg_sim_fault_set: unknown driver call, 'cuNone'");
-    fault = fault_in("cuMemCreate", 0);
-    expect_refused(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: nth is 0;");
-    fault = fault_in("cuMemCreate", 1);
-    fault.error = 0;
-    expect_refused(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: error is CUDA_SUCCESS, 0;");
-    fault = fault_in("cuMemCreate", 1);
+    expect_rejected(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
+    fault = fault_in("cuNone", 1, 0, 2);
+    expect_rejected(xseg_sim_fault_set(0, &fault),
+                    "xseg_sim_fault_set: unknown driver call, 'cuNone'");
+    fault = fault_in("cuMemCreate", 0, 0, 2);
+    expect_rejected(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: nth is 0;");
+    fault = fault_in("cuMemCreate", 1, 0, 0);
+    expect_rejected(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: error is CUDA_SUCCESS, 0;");
+    fault = fault_in("cuMemCreate", 1, 0, 2);
     fault.struct_size--;
-    expect_refused(xseg_sim_fault_set(0, &fault), "struct_size");
+    expect_rejected(xseg_sim_fault_set(0, &fault), "struct_size");
 }
 
 /* A driver does not survive a fork; a fresh machine works in the child. */
@@ -278,16 +272,16 @@ SIM_TEST(calls_of_a_forked_child_fail)
     ASSERT_OK(try_reserve());
 }
 
-SIM_TEST(bad_faults_are_refused)
+SIM_TEST(invalid_faults_are_rejected)
 {
     char text[8];
 
-    bad_faults_in_full_are_refused();
-    expect_refused(
+    reject_invalid_fault_structures();
+    expect_rejected(
         xseg_sim_fail("cuMemCreate_v2", 1, 2),
         "xseg_sim_fail: unknown driver call, 'cuMemCreate_v2'; use a name without version suffix");
-    expect_refused(xseg_sim_fail("", 1, 2), "unknown driver call, ''");
-    expect_refused(xseg_sim_fail("cuMemCreate", 1, 0), "error is CUDA_SUCCESS, 0;");
+    expect_rejected(xseg_sim_fail("", 1, 2), "unknown driver call, ''");
+    expect_rejected(xseg_sim_fail("cuMemCreate", 1, 0), "error is CUDA_SUCCESS, 0;");
     assert_true(xseg_sim_error_message(NULL, 0) > 7);
     assert_true(xseg_sim_error_message(text, sizeof(text)) > 7);
     assert_string_equal(text, "xseg_si");
@@ -351,7 +345,7 @@ SIM_TEST(calls_are_counted_also_when_they_fail)
     ASSERT_OK(try_reserve());
     assert_int_equal(xseg_sim_fail("cuMemAddressReserve", 1, 2), XSEG_OK);
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
-    ASSERT_CU(cuMemUnmap(0, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemUnmap(0, 0));
     assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), 2);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), 1);
     assert_int_equal(xseg_sim_calls(NULL), all + 3);

@@ -11,31 +11,16 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatu
                                            cuuint64_t *id, CUgraph *graph,
                                            const CUgraphNode **nodes, size_t *count);
 
-static CUdeviceptr device_memory(void)
-{
-    const CUmemAccessDesc desc = read_write(0);
-    const CUdeviceptr base = reserve(GRANULE);
-
-    back(base, GRANULE);
-    ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
-    return base;
-}
-
-static unsigned char byte_at(CUdeviceptr address)
-{
-    return *(unsigned char *)(uintptr_t)address;
-}
-
 static void begin(CUstream stream)
 {
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
 
-static CUgraph end(CUstream stream)
+static CUgraph new_graph(void)
 {
     CUgraph graph = NULL;
 
-    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    ASSERT_OK(cuGraphCreate(&graph, 0));
     return graph;
 }
 
@@ -63,10 +48,8 @@ static void count_call(void *argument)
 /* Captured work runs at each launch, not before; the graph may be destroyed. */
 SIM_TEST_BYTES(launch_runs_the_captured_work)
 {
-    const CUdeviceptr base = device_memory();
+    const CUdeviceptr base = usable(GRANULE);
     const CUstream stream = new_stream();
-    CUgraphExec executable;
-    CUgraph graph;
     int calls = 0;
 
     begin(stream);
@@ -75,40 +58,40 @@ SIM_TEST_BYTES(launch_runs_the_captured_work)
     ASSERT_OK(cuStreamWriteValue32(stream, base + 128, 9, 0));
     ASSERT_OK(cuLaunchHostFunc(stream, count_call, &calls));
     launch(stream, 1000);
-    graph = end(stream);
+    CUgraph graph = end_capture(stream);
     assert_int_equal(nodes_in(graph), 5);
-    executable = executable_of(graph);
+    CUgraphExec executable = executable_of(graph);
     ASSERT_OK(cuGraphDestroy(graph));
     ASSERT_OK(cuStreamSynchronize(stream));
-    assert_int_equal(byte_at(base), 0);
+    assert_int_equal(bytes_at(base)[0], 0);
     for (int i = 1; i <= 2; i++) {
         ASSERT_OK(cuMemsetD8(base, 0, 256));
         ASSERT_OK(cuGraphLaunch(executable, stream));
         ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
         ASSERT_OK(cuStreamSynchronize(stream));
-        assert_int_equal(byte_at(base + 63), 5);
-        assert_int_equal(byte_at(base + 95), 5);
-        assert_int_equal(byte_at(base + 96), 0);
-        assert_int_equal(byte_at(base + 128), 9);
+        assert_int_equal(bytes_at(base + 63)[0], 5);
+        assert_int_equal(bytes_at(base + 95)[0], 5);
+        assert_int_equal(bytes_at(base + 96)[0], 0);
+        assert_int_equal(bytes_at(base + 128)[0], 9);
         assert_int_equal(calls, i);
     }
     ASSERT_OK(cuGraphExecDestroy(executable));
-    ASSERT_CU(cuGraphExecDestroy(executable), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphLaunch(executable, stream), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphExecDestroy(executable));
+    ASSERT_INVALID(cuGraphLaunch(executable, stream));
 }
 
-SIM_TEST(wrong_arguments_are_refused)
+SIM_TEST(invalid_arguments_are_rejected)
 {
     const CUstream stream = new_stream();
     CUgraphExec executable = NULL;
     CUgraph graph = NULL;
 
-    ASSERT_CU(cuGraphCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphCreate(&graph, 1), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    ASSERT_CU(cuGraphInstantiate(NULL, graph, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphInstantiate(&executable, NULL, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphInstantiate(&executable, graph, 1 << 20), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphCreate(NULL, 0));
+    ASSERT_INVALID(cuGraphCreate(&graph, 1));
+    graph = new_graph();
+    ASSERT_INVALID(cuGraphInstantiate(NULL, graph, 0));
+    ASSERT_INVALID(cuGraphInstantiate(&executable, NULL, 0));
+    ASSERT_INVALID(cuGraphInstantiate(&executable, graph, 1 << 20));
     executable = executable_of(graph); /* with no nodes */
     ASSERT_OK(cuGraphLaunch(executable, stream));
     ASSERT_OK(cuStreamSynchronize(stream));
@@ -122,13 +105,11 @@ SIM_TEST(wrong_arguments_are_refused)
 SIM_TEST(launches_of_one_graph_follow_each_other)
 {
     const CUstream first = new_stream(), second = new_stream();
-    CUgraphExec executable;
-    CUgraph graph;
 
     begin(first);
     launch(first, 1000);
-    graph = end(first);
-    executable = executable_of(graph);
+    CUgraph graph = end_capture(first);
+    CUgraphExec executable = executable_of(graph);
     launch(first, UINT64_MAX);
     ASSERT_OK(cuGraphLaunch(executable, first));
     ASSERT_OK(cuGraphLaunch(executable, second));
@@ -145,16 +126,14 @@ SIM_TEST(launches_record_and_wait)
 {
     const CUstream stream = new_stream(), side = new_stream();
     const CUevent before = new_event(), after = new_event();
-    CUgraphExec executable;
 
-    ASSERT_CU(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL),
-              CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL));
     begin(stream);
-    ASSERT_CU(cuEventRecordWithFlags(after, stream, 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuEventRecordWithFlags(after, stream, 2));
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
     launch(stream, 1000);
     ASSERT_OK(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL));
-    executable = executable_of(end(stream));
+    CUgraphExec executable = executable_of(end_capture(stream));
     ASSERT_OK(cuEventQuery(after));
     launch(side, UINT64_MAX);
     ASSERT_OK(cuEventRecord(before, side));
@@ -169,16 +148,12 @@ SIM_TEST(launches_record_and_wait)
 
 static void launch_on_unmapped_memory(void)
 {
-    CUdeviceptr base;
-    CUstream stream;
-    CUgraphExec executable;
-
     (void)fresh(NULL);
-    base = device_memory();
-    stream = new_stream();
+    CUdeviceptr base = usable(GRANULE);
+    CUstream stream = new_stream();
     begin(stream);
     (void)xseg_sim_launch_on(stream, 1000, base, GRANULE);
-    executable = executable_of(end(stream));
+    CUgraphExec executable = executable_of(end_capture(stream));
     (void)cuGraphLaunch(executable, stream);
     (void)cuStreamSynchronize(stream);
     (void)cuMemUnmap(base, GRANULE);
@@ -187,15 +162,12 @@ static void launch_on_unmapped_memory(void)
 
 static void unmap_under_a_launch(void)
 {
-    CUdeviceptr base;
-    CUstream stream;
-
     (void)fresh(NULL);
-    base = device_memory();
-    stream = new_stream();
+    CUdeviceptr base = usable(GRANULE);
+    CUstream stream = new_stream();
     begin(stream);
     (void)xseg_sim_launch_on(stream, 1000, base, GRANULE);
-    (void)cuGraphLaunch(executable_of(end(stream)), stream);
+    (void)cuGraphLaunch(executable_of(end_capture(stream)), stream);
     (void)cuMemUnmap(base, GRANULE);
 }
 
@@ -209,24 +181,21 @@ SIM_TEST(capture_extends_an_existing_graph)
 {
     const CUstream stream = new_stream();
     CUgraphNode first = NULL, other[2];
-    CUgraph graph = NULL, same = NULL, another = NULL;
     size_t count = 1;
 
     begin(stream);
     launch(stream, 0);
-    graph = end(stream);
+    CUgraph graph = end_capture(stream);
     ASSERT_OK(cuGraphGetNodes(graph, &first, &count));
-    ASSERT_OK(cuGraphCreate(&another, 0));
-    ASSERT_CU(cuStreamBeginCaptureToGraph(stream, NULL, NULL, NULL, 0, 0),
-              CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamBeginCaptureToGraph(stream, another, &first, NULL, 1, 0),
-              CUDA_ERROR_INVALID_VALUE);
+    CUgraph another = new_graph();
+    ASSERT_INVALID(cuStreamBeginCaptureToGraph(stream, NULL, NULL, NULL, 0, 0));
+    ASSERT_INVALID(cuStreamBeginCaptureToGraph(stream, another, &first, NULL, 1, 0));
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, graph, &first, NULL, 1, 0));
     ASSERT_CU(cuStreamBeginCaptureToGraph(stream, another, NULL, NULL, 0, 0),
               CUDA_ERROR_ILLEGAL_STATE);
-    ASSERT_CU(cuGraphDestroy(graph), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphDestroy(graph));
     launch(stream, 0);
-    ASSERT_OK(cuStreamEndCapture(stream, &same));
+    CUgraph same = end_capture(stream);
     assert_ptr_equal(same, graph);
     assert_int_equal(nodes_in(graph), 2);
     count = 2;
@@ -268,39 +237,42 @@ static CUgraphNodeParams conditional(CUgraphConditionalHandle handle, int type, 
     return wanted;
 }
 
+/* A graph's new conditional node, with its bodies. */
+static CUgraphNodeParams add_conditional(CUgraph graph, unsigned value, int type, unsigned size)
+{
+    CUgraphNodeParams wanted = conditional(condition(graph, value), type, size);
+    CUgraphNode node = NULL;
+
+    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
+    return wanted;
+}
+
 /* A body that fills one byte at an offset from `base`. */
 static void fill_in(CUgraph body, CUstream stream, CUdeviceptr address)
 {
-    CUgraph same = NULL;
-
     ASSERT_OK(
         cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
     ASSERT_OK(cuMemsetD8Async(address, 1, 1, stream));
-    ASSERT_OK(cuStreamEndCapture(stream, &same));
+    (void)end_capture(stream);
 }
 
 /* Which bodies of a conditional node have run, one bit for each. */
 static unsigned bodies_that_run(int type, unsigned size, unsigned value)
 {
-    const CUdeviceptr base = device_memory();
+    const CUdeviceptr base = usable(GRANULE);
     const CUstream stream = new_stream();
-    CUgraphNodeParams wanted;
-    CUgraphExec executable;
-    CUgraphNode node = NULL;
-    CUgraph graph = NULL;
     unsigned bits = 0;
+    CUgraph graph = new_graph();
+    CUgraphNodeParams wanted = add_conditional(graph, value, type, size);
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    wanted = conditional(condition(graph, value), type, size);
-    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
     for (unsigned i = 0; i < size; i++)
         fill_in(wanted.conditional.phGraph_out[i], stream, base + i);
-    ASSERT_CU(cuGraphDestroy(wanted.conditional.phGraph_out[0]), CUDA_ERROR_INVALID_VALUE);
-    executable = executable_of(graph);
+    ASSERT_INVALID(cuGraphDestroy(wanted.conditional.phGraph_out[0]));
+    CUgraphExec executable = executable_of(graph);
     ASSERT_OK(cuGraphLaunch(executable, stream));
     ASSERT_OK(cuStreamSynchronize(stream));
     for (unsigned i = 0; i < size; i++)
-        bits |= (unsigned)byte_at(base + i) << i;
+        bits |= (unsigned)bytes_at(base + i)[0] << i;
     ASSERT_OK(cuGraphExecDestroy(executable));
     ASSERT_OK(cuGraphDestroy(graph));
     return bits;
@@ -318,23 +290,20 @@ SIM_TEST_BYTES(condition_value_selects_the_body)
     assert_int_equal(bodies_that_run(2, 3, 3), 0);
 }
 
-SIM_TEST(wrong_conditions_are_refused)
+SIM_TEST(invalid_conditions_are_rejected)
 {
-    CUgraph graph = NULL, other = NULL;
     CUgraphConditionalHandle handle;
-    CUgraphNodeParams wanted;
     CUgraphNode node = NULL;
+    CUgraph graph = new_graph(), other = new_graph();
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    ASSERT_OK(cuGraphCreate(&other, 0));
-    ASSERT_CU(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0));
+    ASSERT_INVALID(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 2));
     handle = condition(graph, 1);
-    wanted = conditional(handle, CU_GRAPH_COND_TYPE_WHILE, 2);
-    ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted), CUDA_ERROR_INVALID_VALUE);
+    CUgraphNodeParams wanted = conditional(handle, CU_GRAPH_COND_TYPE_WHILE, 2);
+    ASSERT_INVALID(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
     wanted = conditional(handle, CU_GRAPH_COND_TYPE_IF, 1);
-    ASSERT_CU(cuGraphAddNode(&node, other, NULL, NULL, 0, &wanted), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 1, &wanted), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphAddNode(&node, other, NULL, NULL, 0, &wanted));
+    ASSERT_INVALID(cuGraphAddNode(&node, graph, NULL, NULL, 1, &wanted));
     wanted.type = CU_GRAPH_NODE_TYPE_KERNEL;
     ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted), CUDA_ERROR_NOT_SUPPORTED);
     wanted.type = CU_GRAPH_NODE_TYPE_EMPTY;
@@ -348,42 +317,29 @@ SIM_TEST(wrong_conditions_are_refused)
 SIM_TEST(graph_can_be_destroyed_during_the_capture_of_its_body)
 {
     const CUstream stream = new_stream();
-    CUgraph graph = NULL, body = NULL;
-    CUgraphNodeParams wanted;
-    CUgraphNode node = NULL;
+    CUgraph graph = new_graph();
+    CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 1);
+    CUgraph body = wanted.conditional.phGraph_out[0];
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 1);
-    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
-    body = wanted.conditional.phGraph_out[0];
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
     ASSERT_OK(cuGraphDestroy(graph));
     ASSERT_CU(cuStreamEndCapture(stream, &body), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     assert_null(body);
 }
 
-#endif
-
-#if CUDA_VERSION >= 12040
-
 /* A graph cannot be instantiated while one of its bodies is being captured, at any depth. */
 SIM_TEST(graph_is_complete_at_instantiation)
 {
     const CUstream stream = new_stream();
-    CUgraph graph = NULL, body = NULL;
     CUgraphExec executable = NULL;
-    CUgraphNodeParams wanted;
-    CUgraphNode node = NULL;
+    CUgraph graph = new_graph();
+    CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 2);
+    CUgraph body = wanted.conditional.phGraph_out[1];
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 2);
-    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
-    body = wanted.conditional.phGraph_out[1];
-    wanted = conditional(condition(body, 1), CU_GRAPH_COND_TYPE_WHILE, 1);
-    ASSERT_OK(cuGraphAddNode(&node, body, NULL, NULL, 0, &wanted));
+    wanted = add_conditional(body, 1, CU_GRAPH_COND_TYPE_WHILE, 1);
     body = wanted.conditional.phGraph_out[0];
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
-    ASSERT_CU(cuGraphInstantiate(&executable, graph, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphInstantiate(&executable, graph, 0));
     assert_null(executable);
     launch(stream, 0);
     ASSERT_OK(cuStreamEndCapture(stream, NULL));
@@ -395,19 +351,14 @@ SIM_TEST(graph_is_complete_at_instantiation)
 SIM_TEST(executable_retains_objects_of_its_bodies)
 {
     CUuserObject object = NULL;
-    CUgraphExec executable;
-    CUgraph graph = NULL;
-    CUgraphNodeParams wanted;
-    CUgraphNode node = NULL;
     int gone = 0;
+    CUgraph graph = new_graph();
+    CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 2);
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
-    wanted = conditional(condition(graph, 1), CU_GRAPH_COND_TYPE_IF, 2);
-    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
     ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
     ASSERT_OK(cuGraphRetainUserObject(wanted.conditional.phGraph_out[1], object, 1,
                                       CU_GRAPH_USER_OBJECT_MOVE));
-    executable = executable_of(graph);
+    CUgraphExec executable = executable_of(graph);
     ASSERT_OK(cuGraphDestroy(graph));
     assert_int_equal(gone, 0);
     ASSERT_OK(cuGraphExecDestroy(executable));
@@ -419,19 +370,18 @@ SIM_TEST(executable_retains_objects_of_its_bodies)
 /* A failed launch has queued nothing. */
 SIM_TEST_BYTES(a_launch_is_all_or_nothing)
 {
-    const CUdeviceptr base = device_memory(), other = device_memory();
+    const CUdeviceptr base = usable(GRANULE), other = usable(GRANULE);
     const CUstream stream = new_stream();
-    CUgraphExec executable;
 
     begin(stream);
     ASSERT_OK(cuMemsetD8Async(base, 5, 64, stream));
     ASSERT_OK(cuMemsetD8Async(other, 5, 64, stream));
-    executable = executable_of(end(stream));
+    CUgraphExec executable = executable_of(end_capture(stream));
     ASSERT_OK(cuMemUnmap(other, GRANULE));
     ASSERT_OK(cuMemAddressFree(other, GRANULE));
-    ASSERT_CU(cuGraphLaunch(executable, stream), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuGraphLaunch(executable, stream));
     ASSERT_OK(cuStreamQuery(stream));
-    assert_int_equal(byte_at(base), 0);
+    assert_int_equal(bytes_at(base)[0], 0);
     ASSERT_OK(cuGraphExecDestroy(executable));
 }
 
@@ -515,33 +465,30 @@ SIM_TEST(dependencies_are_released)
 SIM_TEST(objects_are_released_with_the_last_reference)
 {
     CUuserObject object = NULL;
-    CUgraphExec executable;
-    CUgraph graph = NULL;
     int gone = 0;
 
-    ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 0, 1), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuUserObjectCreate(&object, &gone, count_call, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuUserObjectCreate(&object, &gone, count_call, 0, 1));
+    ASSERT_INVALID(cuUserObjectCreate(&object, &gone, count_call, 1, 0));
     ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
-    ASSERT_OK(cuGraphCreate(&graph, 0));
+    CUgraph graph = new_graph();
     ASSERT_OK(cuUserObjectRetain(object, 1));
-    ASSERT_CU(cuUserObjectRelease(object, 3), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuUserObjectRelease(object, 3));
     ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
     ASSERT_OK(cuUserObjectRelease(object, 1));
-    executable = executable_of(graph);
+    CUgraphExec executable = executable_of(graph);
     ASSERT_OK(cuGraphDestroy(graph));
     assert_int_equal(gone, 0);
     ASSERT_OK(cuGraphExecDestroy(executable));
     assert_int_equal(gone, 1);
-    ASSERT_CU(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuUserObjectRelease(object, 1));
 }
 
 SIM_TEST(remaining_graphs_are_leaks)
 {
     CUuserObject object = NULL;
-    CUgraph graph = NULL;
     char text[512];
+    CUgraph graph = new_graph();
 
-    ASSERT_OK(cuGraphCreate(&graph, 0));
     (void)executable_of(graph);
     ASSERT_OK(cuUserObjectCreate(&object, text, count_call, 1, 1));
     (void)xseg_sim_leaks(text, sizeof(text));

@@ -79,11 +79,11 @@ static unsigned is_capable(CUdeviceptr address)
     return value;
 }
 
-/* As expect_refused(), for a status of either kind. */
+/* As expect_rejected(), for a status of either kind. */
 static void expect_lack(xseg_status status, const char *words)
 {
     assert_int_equal(status, XSEG_ERR_UNSUPPORTED);
-    expect_refused(XSEG_ERR_ARGUMENT, words);
+    expect_rejected(XSEG_ERR_ARGUMENT, words);
 }
 
 /* The end of a message: "..., 0xADDRESS (range: ..." */
@@ -136,25 +136,24 @@ SIM_TEST(exported_range_must_be_whole_and_of_one_kind)
     CUmemAllocationProp exported = for_rdma(0);
     int file = -7;
 
-    ASSERT_CU(cuMemGetHandleForAddressRange(NULL, base, GRANULE, FD, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemGetHandleForAddressRange(&file, base, GRANULE, (CUmemRangeHandleType)2, 0),
-              CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuMemGetHandleForAddressRange(&file, base, GRANULE, FD, 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemGetHandleForAddressRange(NULL, base, GRANULE, FD, 0));
+    ASSERT_INVALID(cuMemGetHandleForAddressRange(&file, base, GRANULE, (CUmemRangeHandleType)2, 0));
+    ASSERT_INVALID(cuMemGetHandleForAddressRange(&file, base, GRANULE, FD, 2));
     ASSERT_CU(cuMemGetHandleForAddressRange(&file, base, GRANULE, FD, PCIE),
               CUDA_ERROR_NOT_SUPPORTED);
-    ASSERT_CU(handle_of(base, 0, &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(base + 512, page_bytes(), &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(base, page_bytes() + 512, &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(page_bytes(), page_bytes(), &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(base, 5 * GRANULE, &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(base + 4 * GRANULE, GRANULE, &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(handle_of(base, 0, &file));
+    ASSERT_INVALID(handle_of(base + 512, page_bytes(), &file));
+    ASSERT_INVALID(handle_of(base, page_bytes() + 512, &file));
+    ASSERT_INVALID(handle_of(page_bytes(), page_bytes(), &file));
+    ASSERT_INVALID(handle_of(base, 5 * GRANULE, &file));
+    ASSERT_INVALID(handle_of(base + 4 * GRANULE, GRANULE, &file));
     ASSERT_CU(handle_of(base + 5 * GRANULE, GRANULE, &file), CUDA_ERROR_NOT_SUPPORTED);
-    ASSERT_CU(handle_of(base + 6 * GRANULE, 2 * GRANULE, &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(base + 7 * GRANULE, GRANULE, &file), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(handle_of(base, SIZE_MAX - page_bytes() + 1, &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(handle_of(base + 6 * GRANULE, 2 * GRANULE, &file));
+    ASSERT_INVALID(handle_of(base + 7 * GRANULE, GRANULE, &file));
+    ASSERT_INVALID(handle_of(base, SIZE_MAX - page_bytes() + 1, &file));
     exported.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     back_with(base + 4 * GRANULE, GRANULE, &exported);
-    ASSERT_CU(handle_of(base + 3 * GRANULE, 2 * GRANULE, &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(handle_of(base + 3 * GRANULE, 2 * GRANULE, &file));
     assert_int_equal(file, -7);
     (void)close(new_handle(base + 4 * GRANULE, GRANULE));
     (void)close(new_handle(base + 6 * GRANULE, GRANULE));
@@ -162,27 +161,24 @@ SIM_TEST(exported_range_must_be_whole_and_of_one_kind)
 
 SIM_TEST(an_allocation_has_handles_of_whole_pages)
 {
-    CUdeviceptr address = 0;
     int file = -1;
+    CUdeviceptr address = allocate(page_bytes() + 1000);
 
-    ASSERT_OK(cuMemAlloc(&address, page_bytes() + 1000));
     (void)close(new_handle(address, page_bytes()));
     (void)close(new_handle(address, 2 * page_bytes()));
-    ASSERT_CU(handle_of(address, 3 * page_bytes(), &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(handle_of(address, 3 * page_bytes(), &file));
     ASSERT_OK(cuMemFree(address));
-    ASSERT_CU(handle_of(address, page_bytes(), &file), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(handle_of(address, page_bytes(), &file));
 }
 
 SIM_TEST(an_open_handle_keeps_the_memory)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     size_t left = 0, total = 0;
-    int file, copy;
 
     back_for_rdma(base, GRANULE);
     back_for_rdma(base + GRANULE, 2 * GRANULE);
-    file = new_handle(base + GRANULE, page_bytes());
-    copy = dup(file);
+    int file = new_handle(base + GRANULE, page_bytes()), copy = dup(file);
     ASSERT_OK(cuMemUnmap(base, 3 * GRANULE));
     assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
     (void)close(file);
@@ -209,13 +205,13 @@ SIM_TEST(a_handle_takes_two_descriptors)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const int next = dup(STDIN_FILENO);
-    struct rlimit before, few;
+    struct rlimit before;
     int file = -7;
 
     back_for_rdma(base, GRANULE);
     (void)close(next);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    few = before;
+    struct rlimit few = before;
     for (int more = 0; more < 2; more++) {
         few.rlim_cur = (rlim_t)(next + more);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
@@ -256,7 +252,7 @@ SIM_TEST(registrations_are_counted)
     assert_true(first != second && second != third && first != 0);
     assert_int_equal(xseg_sim_registered(), 6 * GRANULE - 104);
     assert_int_equal(xseg_sim_unregister(second), XSEG_OK);
-    expect_refused(xseg_sim_unregister(second), "xseg_sim_unregister: unknown registration, ID ");
+    expect_rejected(xseg_sim_unregister(second), "xseg_sim_unregister: unknown registration, ID ");
     assert_int_equal(xseg_sim_unregister(first), XSEG_OK);
     assert_int_equal(xseg_sim_registered(), 4 * GRANULE - 5);
     assert_int_equal(xseg_sim_unregister(third), XSEG_OK);
@@ -268,18 +264,18 @@ SIM_TEST(registrations_are_counted)
     (void)fresh(NULL);
     assert_int_equal(xseg_sim_registered(), 0);
     assert_int_equal(xseg_sim_registrations(), 0);
-    expect_refused(xseg_sim_unregister(first), "xseg_sim_unregister: unknown registration, ID ");
+    expect_rejected(xseg_sim_unregister(first), "xseg_sim_unregister: unknown registration, ID ");
 }
 
 /* Every registrar rejects the range, and names the page that is the reason. */
-static void no_registrar_takes(CUdeviceptr address, uint64_t bytes, CUdeviceptr page,
-                               const char *why)
+static void every_registrar_rejects(CUdeviceptr address, uint64_t bytes, CUdeviceptr page,
+                                    const char *why)
 {
     uint64_t id = 77;
 
-    expect_refused(peermem(address, bytes, &id), at_page(why, page));
-    expect_refused(dmabuf(address, bytes, &id), at_page(why, page));
-    expect_refused(nccl(address, bytes, &id), at_page(why, page));
+    expect_rejected(peermem(address, bytes, &id), at_page(why, page));
+    expect_rejected(dmabuf(address, bytes, &id), at_page(why, page));
+    expect_rejected(nccl(address, bytes, &id), at_page(why, page));
     assert_int_equal(id, 77);
 }
 
@@ -288,23 +284,24 @@ SIM_TEST(every_registrar_validates_the_memory)
     const CUdeviceptr base = set_scene();
     uint64_t id = 77;
 
-    no_registrar_takes(base + 4 * GRANULE + page_bytes() + 900, 1,
-                       base + 4 * GRANULE + page_bytes(), "page is not mapped");
-    no_registrar_takes(base + 7 * GRANULE + 1, 1, base + 7 * GRANULE,
-                       "page is not accessible to its device");
-    no_registrar_takes(2 * page_bytes(), 1, 2 * page_bytes(), "page is not mapped");
+    every_registrar_rejects(base + 4 * GRANULE + page_bytes() + 900, 1,
+                            base + 4 * GRANULE + page_bytes(), "page is not mapped");
+    every_registrar_rejects(base + 7 * GRANULE + 1, 1, base + 7 * GRANULE,
+                            "page is not accessible to its device");
+    every_registrar_rejects(2 * page_bytes(), 1, 2 * page_bytes(), "page is not mapped");
     for (int kind = XSEG_SIM_PEERMEM; kind <= XSEG_SIM_NCCL; kind++) {
         const enum xseg_sim_registrar registrar = (enum xseg_sim_registrar)kind;
 
         expect_lack(xseg_sim_register(base + 5 * GRANULE, GRANULE, registrar, &id),
                     at_page("page was created without gpuDirectRDMACapable", base + 5 * GRANULE));
-        expect_refused(xseg_sim_register(base, 0, registrar, &id),
-                       "range is empty or wraps around");
-        expect_refused(xseg_sim_register(base, UINT64_MAX, registrar, &id),
-                       "range is empty or wraps around");
-        expect_refused(xseg_sim_register(base, 1, registrar, NULL), "id is NULL");
+        expect_rejected(xseg_sim_register(base, 0, registrar, &id),
+                        "range is empty or wraps around");
+        expect_rejected(xseg_sim_register(base, UINT64_MAX, registrar, &id),
+                        "range is empty or wraps around");
+        expect_rejected(xseg_sim_register(base, 1, registrar, NULL), "id is NULL");
     }
-    expect_refused(xseg_sim_register(base, 1, (enum xseg_sim_registrar)3, &id), "unknown kind, 3;");
+    expect_rejected(xseg_sim_register(base, 1, (enum xseg_sim_registrar)3, &id),
+                    "unknown kind, 3;");
     assert_int_equal(id, 77);
     assert_int_equal(xseg_sim_registered(), 0);
     assert_int_equal(xseg_sim_registrations(), 0);
@@ -315,19 +312,20 @@ SIM_TEST(some_registrars_accept_one_mapping_only)
     const CUdeviceptr base = set_scene();
     uint64_t id = 0;
 
-    expect_refused(peermem(base + GRANULE, GRANULE + 1, &id),
-                   past_end(GRANULE + 1, base + GRANULE, base + 2 * GRANULE));
-    expect_refused(dmabuf(base + 2 * GRANULE, 2 * GRANULE, &id),
-                   past_end(2 * GRANULE, base + 2 * GRANULE, base + 3 * GRANULE));
+    expect_rejected(peermem(base + GRANULE, GRANULE + 1, &id),
+                    past_end(GRANULE + 1, base + GRANULE, base + 2 * GRANULE));
+    expect_rejected(dmabuf(base + 2 * GRANULE, 2 * GRANULE, &id),
+                    past_end(2 * GRANULE, base + 2 * GRANULE, base + 3 * GRANULE));
     assert_int_equal(nccl(base + GRANULE, 3 * GRANULE, &id), XSEG_OK);
-    expect_refused(nccl(base, 5 * GRANULE, &id), at_page("page is not mapped", base + 4 * GRANULE));
+    expect_rejected(nccl(base, 5 * GRANULE, &id),
+                    at_page("page is not mapped", base + 4 * GRANULE));
     back_for_rdma(base + 4 * GRANULE, GRANULE);
     expect_lack(nccl(base + 3 * GRANULE, 3 * GRANULE, &id),
                 at_page("page was created without gpuDirectRDMACapable", base + 5 * GRANULE));
     ASSERT_OK(cuMemUnmap(base + 5 * GRANULE, GRANULE));
     back_for_rdma(base + 5 * GRANULE, GRANULE);
-    expect_refused(nccl(base + 5 * GRANULE, 2 * GRANULE, &id),
-                   at_page("page is on another device than the first page", base + 6 * GRANULE));
+    expect_rejected(nccl(base + 5 * GRANULE, 2 * GRANULE, &id),
+                    at_page("page is on another device than the first page", base + 6 * GRANULE));
 }
 
 SIM_TEST(properties_must_be_the_same)
@@ -338,26 +336,24 @@ SIM_TEST(properties_must_be_the_same)
 
     exported.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     back_with(base + 4 * GRANULE, GRANULE, &exported);
-    expect_refused(nccl(base, 5 * GRANULE, &id),
-                   at_page("page has other properties than the first page", base + 4 * GRANULE));
+    expect_rejected(nccl(base, 5 * GRANULE, &id),
+                    at_page("page has other properties than the first page", base + 4 * GRANULE));
 }
 
 SIM_TEST(allocations_can_be_registered)
 {
-    CUdeviceptr address = 0;
     uint64_t id = 0;
+    CUdeviceptr address = allocate(5000);
 
-    ASSERT_OK(cuMemAlloc(&address, 5000));
-    assert_int_equal(peermem(address + 1, 4999, &id), XSEG_OK);
-    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-    assert_int_equal(dmabuf(address + 1, 4999, &id), XSEG_OK);
-    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-    assert_int_equal(nccl(address + 1, 4999, &id), XSEG_OK);
-    assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
-    expect_refused(peermem(address, 5001, &id), past_end(5001, address, address + 5000));
-    expect_refused(dmabuf(address, 5001, &id), past_end(5001, address, address + 5000));
-    expect_refused(nccl(address, 2 * page_bytes() + 1, &id),
-                   "page is past the end of the reservation or allocation");
+    for (int kind = XSEG_SIM_PEERMEM; kind <= XSEG_SIM_NCCL; kind++) {
+        assert_int_equal(xseg_sim_register(address + 1, 4999, (enum xseg_sim_registrar)kind, &id),
+                         XSEG_OK);
+        assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
+    }
+    expect_rejected(peermem(address, 5001, &id), past_end(5001, address, address + 5000));
+    expect_rejected(dmabuf(address, 5001, &id), past_end(5001, address, address + 5000));
+    expect_rejected(nccl(address, 2 * page_bytes() + 1, &id),
+                    "page is past the end of the reservation or allocation");
     ASSERT_OK(cuMemFree(address));
 }
 
@@ -367,46 +363,45 @@ SIM_TEST(a_descriptor_is_registered)
     const int file = new_handle(base + GRANULE, 3 * GRANULE);
     uint64_t id = 0;
 
-    expect_refused(xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE + 1, &id),
-                   "range exceeds the dma-buf of 6291456 bytes, 4194305 bytes at offset 2097152");
-    expect_refused(xseg_sim_register_descriptor(file, 4 * GRANULE, 1, &id),
-                   "range exceeds the dma-buf of");
-    expect_refused(xseg_sim_register_descriptor(file, 0, 0, &id), "range is empty or wraps around");
-    expect_refused(xseg_sim_register_descriptor(file, 0, 1, NULL), "id is NULL");
-    expect_refused(xseg_sim_register_descriptor(-1, 0, 1, &id),
-                   "descriptor is not a dma-buf of this process, -1;");
-    expect_refused(xseg_sim_register_descriptor(STDIN_FILENO, 0, 1, &id),
-                   "descriptor is not a dma-buf of this process, 0;");
+    expect_rejected(xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE + 1, &id),
+                    "range exceeds the dma-buf of 6291456 bytes, 4194305 bytes at offset 2097152");
+    expect_rejected(xseg_sim_register_descriptor(file, 4 * GRANULE, 1, &id),
+                    "range exceeds the dma-buf of");
+    expect_rejected(xseg_sim_register_descriptor(file, 0, 0, &id),
+                    "range is empty or wraps around");
+    expect_rejected(xseg_sim_register_descriptor(file, 0, 1, NULL), "id is NULL");
+    expect_rejected(xseg_sim_register_descriptor(-1, 0, 1, &id),
+                    "descriptor is not a dma-buf of this process, -1;");
+    expect_rejected(xseg_sim_register_descriptor(STDIN_FILENO, 0, 1, &id),
+                    "descriptor is not a dma-buf of this process, 0;");
     assert_int_equal(xseg_sim_register_descriptor(file, 5, 3 * GRANULE - 5, &id), XSEG_OK);
     (void)close(file);
     assert_int_equal(xseg_sim_registered(), 3 * GRANULE - 5);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
 }
 
-SIM_TEST(a_descriptor_of_former_memory_is_refused)
+SIM_TEST(a_descriptor_of_remapped_memory_is_rejected)
 {
     const CUdeviceptr base = set_scene();
     const int file = new_handle(base, 3 * GRANULE);
-    CUdeviceptr address = 0;
     uint64_t id = 0;
-    int other;
 
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
-    expect_refused(
+    expect_rejected(
         xseg_sim_register_descriptor(file, GRANULE, 2 * GRANULE, &id),
         at_page("page was remapped after the descriptor was created", base + 2 * GRANULE));
     back_for_rdma(base + 2 * GRANULE, GRANULE);
-    expect_refused(xseg_sim_register_descriptor(file, 2 * GRANULE, 1, &id),
-                   "page was remapped after the descriptor was created");
+    expect_rejected(xseg_sim_register_descriptor(file, 2 * GRANULE, 1, &id),
+                    "page was remapped after the descriptor was created");
     assert_int_equal(xseg_sim_register_descriptor(file, 0, 2 * GRANULE, &id), XSEG_OK);
     (void)close(file);
-    ASSERT_OK(cuMemAlloc(&address, 1));
-    other = new_handle(address, page_bytes());
+    CUdeviceptr address = allocate(1);
+    int other = new_handle(address, page_bytes());
     assert_int_equal(xseg_sim_register_descriptor(other, 0, 4096, &id), XSEG_OK);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemFree(address));
-    expect_refused(xseg_sim_register_descriptor(other, 0, 4096, &id),
-                   "page was remapped after the descriptor was created");
+    expect_rejected(xseg_sim_register_descriptor(other, 0, 4096, &id),
+                    "page was remapped after the descriptor was created");
     (void)close(other);
 }
 
@@ -429,22 +424,20 @@ SIM_TEST(registrations_are_leaks)
 
 static void unmap_registered(void)
 {
-    CUdeviceptr base;
     uint64_t id;
 
     (void)fresh(NULL);
-    base = set_scene();
+    CUdeviceptr base = set_scene();
     (void)nccl(base + 2 * GRANULE, 2 * GRANULE, &id);
     (void)cuMemUnmap(base + 2 * GRANULE, GRANULE);
 }
 
 static void unmap_what_a_descriptor_registered(void)
 {
-    CUdeviceptr base;
     uint64_t id;
 
     (void)fresh(NULL);
-    base = set_scene();
+    CUdeviceptr base = set_scene();
     (void)xseg_sim_register_descriptor(new_handle(base, page_bytes()), 4095, 1, &id);
     (void)cuMemUnmap(base, 2 * GRANULE);
 }
@@ -478,7 +471,6 @@ SIM_TEST(release_of_registered_memory_is_reported)
 
 SIM_TEST(memory_next_to_a_registration_can_be_released)
 {
-    struct xseg_sim_settings settings = small_machine();
     CUdeviceptr base = set_scene();
     uint64_t id = 0;
 
@@ -488,9 +480,7 @@ SIM_TEST(memory_next_to_a_registration_can_be_released)
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
     /* Fast mode does not check. */
-    settings.skip_checks = true;
-    start(&settings);
-    (void)enter(0);
+    start_with((struct xseg_sim_settings){.skip_checks = true});
     base = set_scene();
     assert_int_equal(peermem(base, GRANULE, &id), XSEG_OK);
     ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
@@ -500,13 +490,8 @@ SIM_TEST(memory_next_to_a_registration_can_be_released)
 
 static void machine_with(enum xseg_sim_rdma rdma, bool dma_buf, bool address_range)
 {
-    struct xseg_sim_settings settings = small_machine();
-
-    settings.rdma = rdma;
-    settings.without_dma_buf = !dma_buf;
-    settings.without_address_range = !address_range;
-    start(&settings);
-    (void)enter(0);
+    start_with((struct xseg_sim_settings){
+        .rdma = rdma, .without_dma_buf = !dma_buf, .without_address_range = !address_range});
 }
 
 static void expect_attributes(int rdma, int rdma_of_mapped, int dma_buf)
@@ -516,25 +501,24 @@ static void expect_attributes(int rdma, int rdma_of_mapped, int dma_buf)
     assert_int_equal(device_attribute(124), dma_buf);
 }
 
-SIM_TEST(memory_for_rdma_can_be_refused)
+SIM_TEST(memory_for_rdma_can_be_unsupported)
 {
     const CUmemAllocationProp prop = for_rdma(0), plain = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
-    CUdeviceptr address = 0;
     uint64_t id = 0;
 
     machine_with(XSEG_SIM_RDMA_CREATE_FAILS, true, true);
     expect_attributes(1, 1, 1);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
-    ASSERT_OK(cuMemAlloc(&address, 1));
+    CUdeviceptr address = allocate(1);
     assert_int_equal(peermem(address, 1, &id), XSEG_OK);
 
     machine_with(XSEG_SIM_RDMA_ABSENT, true, true);
     expect_attributes(0, 0, 1);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
-    ASSERT_OK(cuMemAlloc(&address, 1));
+    address = allocate(1);
     assert_int_equal(is_capable(address), 0);
     expect_lack(peermem(address, 1, &id), "RDMA is not supported by the simulated machine");
     expect_lack(xseg_sim_register_descriptor(new_handle(address, page_bytes()), 0, 1, &id),
@@ -546,11 +530,10 @@ SIM_TEST(memory_for_rdma_can_be_denied_or_ignored)
     const CUmemAllocationProp prop = for_rdma(0);
     CUmemAccessDesc desc = read_write(0);
     CUmemGenericAllocationHandle handle = 0;
-    CUdeviceptr base;
 
     machine_with(XSEG_SIM_RDMA_ACCESS_FAILS, true, true);
     expect_attributes(1, 1, 1);
-    base = reserve(2 * GRANULE);
+    CUdeviceptr base = reserve(2 * GRANULE);
     back(base, GRANULE);
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
     ASSERT_OK(cuMemMap(base + GRANULE, GRANULE, 0, handle, 0));
@@ -573,28 +556,27 @@ SIM_TEST(memory_for_rdma_can_be_denied_or_ignored)
 
 SIM_TEST(dma_bufs_can_be_unsupported)
 {
-    CUdeviceptr base;
     uint64_t id = 0;
     int file = -1;
 
     machine_with(XSEG_SIM_RDMA_WORKS, false, true);
     expect_attributes(1, 1, 0);
-    base = set_scene();
+    CUdeviceptr base = set_scene();
     ASSERT_CU(handle_of(base, GRANULE, &file), CUDA_ERROR_NOT_SUPPORTED);
     expect_lack(dmabuf(base, GRANULE, &id), "dma-bufs are not supported by the simulated machine");
     assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
     assert_int_equal(nccl(base, 2 * GRANULE, &id), XSEG_OK);
-    expect_refused(nccl(base, 3 * GRANULE, &id), past_end(3 * GRANULE, base, base + 2 * GRANULE));
+    expect_rejected(nccl(base, 3 * GRANULE, &id), past_end(3 * GRANULE, base, base + 2 * GRANULE));
 }
 
 SIM_TEST(rdma_queries_can_be_unsupported)
 {
-    CUdeviceptr base, address = 0, start_of = 0;
+    CUdeviceptr start_of = 0;
     size_t bytes = 0;
     uint64_t id = 0;
 
     machine_with(XSEG_SIM_RDMA_WORKS, true, false);
-    base = set_scene();
+    CUdeviceptr base = set_scene();
     ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, base), CUDA_ERROR_NOT_FOUND);
     (void)close(new_handle(base, 4 * GRANULE));
     assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
@@ -602,8 +584,8 @@ SIM_TEST(rdma_queries_can_be_unsupported)
                 at_page("page is not found by cuMemGetAddressRange", base));
     expect_lack(nccl(base, GRANULE, &id),
                 at_page("page is not found by cuMemGetAddressRange", base));
-    expect_refused(nccl(base + 4 * GRANULE, 1, &id), "page is not mapped");
-    ASSERT_OK(cuMemAlloc(&address, 1));
+    expect_rejected(nccl(base + 4 * GRANULE, 1, &id), "page is not mapped");
+    CUdeviceptr address = allocate(1);
     ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, address));
     assert_int_equal(dmabuf(address, 1, &id), XSEG_OK);
     assert_int_equal(nccl(address, 1, &id), XSEG_OK);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "tests/unit/sim_setup.h"
@@ -21,7 +20,7 @@ static const char *const names[] = {
 static int clear(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    for (size_t i = 0; i < COUNT_OF(names); i++)
         assert_int_equal(unsetenv(names[i]), 0);
     return 0;
 }
@@ -49,34 +48,23 @@ TEST_WITH(the_first_call_reads_the_environment, NULL, clear)
 
 TEST_WITH(defaults_apply_without_variables, NULL, clear)
 {
-    size_t bytes = 0;
-    int value = 0;
-
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 1);
-    ASSERT_OK(cuDeviceTotalMem(&bytes, 0));
-    assert_int_equal(bytes, (size_t)80 * 1024 * MIB);
-    ASSERT_OK(
-        cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
-    assert_int_equal(value, 1);
+    assert_int_equal(total_memory(0), (size_t)80 * 1024 * MIB);
+    assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 1);
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 2000);
     /* Settings with default values are equivalent to none. */
-    {
-        const struct xseg_sim_settings settings = {sizeof(settings)};
-
-        start(&settings);
-        ASSERT_OK(cuDeviceTotalMem(&bytes, 0));
-        assert_int_equal(bytes, (size_t)80 * 1024 * MIB);
-        (void)reserve(GRANULE);
-        assert_int_equal(xseg_sim_driver_time(), 2000);
-    }
+    const struct xseg_sim_settings settings = {sizeof(settings)};
+    start(&settings);
+    assert_int_equal(total_memory(0), (size_t)80 * 1024 * MIB);
+    (void)reserve(GRANULE);
+    assert_int_equal(xseg_sim_driver_time(), 2000);
 }
 
 TEST_WITH(every_variable_is_read, NULL, clear)
 {
-    CUdeviceptr base, out = 0;
-    size_t bytes = 0;
+    CUdeviceptr out = 0;
 
     set("XSEG_SIM_DEVICES", "64");
     set("XSEG_SIM_MEMORY_MB", "10");
@@ -85,18 +73,16 @@ TEST_WITH(every_variable_is_read, NULL, clear)
     set("XSEG_SIM_BATCH", "0");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 64);
-    ASSERT_OK(cuDeviceTotalMem(&bytes, 63));
-    assert_int_equal(bytes, 10 * MIB);
+    assert_int_equal(total_memory(63), 10 * MIB);
     ASSERT_CU(cuMemAddressReserve(&out, 14 * MIB, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    base = reserve(12 * MIB);
+    CUdeviceptr base = reserve(12 * MIB);
     assert_int_equal(xseg_sim_driver_time(), 2 * 9000);
     back(base, GRANULE);
     back(base + GRANULE, GRANULE);
-    ASSERT_CU(cuMemUnmap(base, 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuMemUnmap(base, 2 * GRANULE));
 
     set("XSEG_SIM_VMM", "0");
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    ASSERT_OK(cuInit(0));
+    start(NULL);
     ASSERT_CU(cuMemAddressReserve(&out, GRANULE, 0, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
@@ -118,10 +104,9 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
     CUmemGenericAllocationHandle handle;
 
     prop.allocFlags.gpuDirectRDMACapable = 1;
-    for (size_t i = 0; i < sizeof(kind) / sizeof(kind[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(kind); i++) {
         set("XSEG_SIM_RDMA", kind[i].word);
-        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        ASSERT_OK(cuInit(0));
+        start(NULL);
         assert_int_equal(device_attribute(SUPPORTED), kind[i].attribute);
         assert_int_equal(device_attribute(OF_MAPPED), kind[i].attribute);
         assert_int_equal(device_attribute(DMA_BUF), 1);
@@ -129,22 +114,15 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
     }
     set("XSEG_SIM_DMA_BUF", "0");
     set("XSEG_SIM_ADDRESS_RANGE", "0");
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    ASSERT_OK(cuInit(0));
+    start(NULL);
     (void)enter(0);
     assert_int_equal(device_attribute(DMA_BUF), 0);
-    {
-        CUdeviceptr base = reserve(GRANULE), start_of = 0;
-
-        back(base, GRANULE);
-        ASSERT_CU(cuMemGetAddressRange(&start_of, NULL, base), CUDA_ERROR_NOT_FOUND);
-    }
-    {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-
-        settings.rdma = (enum xseg_sim_rdma)(XSEG_SIM_RDMA_ABSENT + 1);
-        expect_refused(xseg_sim_reset(&settings), "unknown rdma, 5;");
-    }
+    CUdeviceptr base = reserve(GRANULE), start_of = 0;
+    back(base, GRANULE);
+    ASSERT_CU(cuMemGetAddressRange(&start_of, NULL, base), CUDA_ERROR_NOT_FOUND);
+    const struct xseg_sim_settings unknown = {
+        sizeof(unknown), .rdma = (enum xseg_sim_rdma)(XSEG_SIM_RDMA_ABSENT + 1)};
+    expect_rejected(xseg_sim_reset(&unknown), "unknown rdma, 5;");
 }
 
 #define PLACES 64u
@@ -157,7 +135,7 @@ static void place_some(CUdeviceptr *place)
         const size_t bytes = (1 + i % 5) * GRANULE;
 
         if (i % 2 == 0)
-            ASSERT_OK(cuMemAlloc(&place[i], bytes));
+            place[i] = allocate(bytes);
         else
             place[i] = reserve(bytes);
         if (i % 7 == 6)
@@ -176,25 +154,21 @@ TEST_WITH(addresses_rise_fall_or_are_shuffled, NULL, clear)
         unsigned above = 0;
 
         set("XSEG_SIM_ADDRESS_ORDER", order[which]);
-        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        ASSERT_OK(cuInit(0));
+        start(NULL);
         (void)enter(0);
         place_some(place);
         for (unsigned i = 1; i < PLACES; i++)
             above += place[i] > place[i - 1];
         assert_in_range(above, least[which], most[which]);
-        assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-        ASSERT_OK(cuInit(0));
+        start(NULL);
         (void)enter(0);
         place_some(again);
         assert_memory_equal(place, again, sizeof(place));
     }
-    {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-
-        settings.address_order = (enum xseg_sim_address_order)(XSEG_SIM_ADDRESSES_SHUFFLED + 1);
-        expect_refused(xseg_sim_reset(&settings), "unknown address_order, 3;");
-    }
+    const struct xseg_sim_settings unknown = {
+        sizeof(unknown),
+        .address_order = (enum xseg_sim_address_order)(XSEG_SIM_ADDRESSES_SHUFFLED + 1)};
+    expect_rejected(xseg_sim_reset(&unknown), "unknown address_order, 3;");
 }
 
 /* With reused addresses, ranges do not overlap, and every range is found at its address. */
@@ -203,13 +177,9 @@ TEST_WITH(freed_addresses_are_reused_in_the_chosen_order, NULL, clear)
     const size_t bytes = (size_t)7 << 40;
 
     for (unsigned order = 0; order <= XSEG_SIM_ADDRESSES_SHUFFLED; order++) {
-        struct xseg_sim_settings settings = {sizeof(settings)};
         CUdeviceptr place[RANGES] = {0};
 
-        settings.address_order = (enum xseg_sim_address_order)order;
-        assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
-        ASSERT_OK(cuInit(0));
-        (void)enter(0);
+        start_with((struct xseg_sim_settings){.address_order = (enum xseg_sim_address_order)order});
         for (unsigned step = 0; step < 200; step++) {
             const unsigned at = step * 5 % RANGES;
 
@@ -227,20 +197,16 @@ TEST_WITH(freed_addresses_are_reused_in_the_chosen_order, NULL, clear)
 
 TEST_WITH(fault_is_read_from_the_environment, NULL, clear)
 {
+    int count;
+
     set("XSEG_SIM_FAIL", "cuDeviceGetCount:2:46");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 1);
-    {
-        int count;
-
-        ASSERT_CU(cuDeviceGetCount(&count), CUDA_ERROR_DEVICE_UNAVAILABLE);
-    }
+    ASSERT_CU(cuDeviceGetCount(&count), CUDA_ERROR_DEVICE_UNAVAILABLE);
     assert_true(xseg_sim_failed());
     set("XSEG_SIM_FAIL", "cuDeviceGetCount:2+2:46,cuInit:2:999");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     for (int i = 1; i <= 6; i++) {
-        int count;
-
         ASSERT_CU(cuInit(0), i == 2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
         ASSERT_CU(cuDeviceGetCount(&count),
                   i % 2 == 0 ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS);
@@ -253,59 +219,40 @@ TEST_WITH(fault_is_read_from_the_environment, NULL, clear)
 
 TEST_WITH(invalid_values_are_rejected, NULL, clear)
 {
-    static const char *const bad[][2] = {
-        {"XSEG_SIM_DEVICES", "0"},
-        {"XSEG_SIM_DEVICES", "65"},
-        {"XSEG_SIM_DEVICES", "-1"},
-        {"XSEG_SIM_DEVICES", "two"},
-        {"XSEG_SIM_DEVICES", "2x"},
-        {"XSEG_SIM_DEVICES", " 2"},
-        {"XSEG_SIM_MEMORY_MB", "3"},
-        {"XSEG_SIM_MEMORY_MB", "0"},
-        {"XSEG_SIM_MEMORY_MB", "1.5"},
-        {"XSEG_SIM_MEMORY_MB", "99999999999999999999"},
-        {"XSEG_SIM_ADDRESSES_MB", "0"},
-        {"XSEG_SIM_ADDRESSES_MB", "20000000000000"},
-        {"XSEG_SIM_COSTS", "A100"},
-        {"XSEG_SIM_BATCH", "2"},
-        {"XSEG_SIM_BATCH", "yes"},
-        {"XSEG_SIM_VMM", "-0"},
-        {"XSEG_SIM_FAIL", "cuMemCreate"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:0"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1:"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1:0"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1:2:3"},
-        {"XSEG_SIM_FAIL", "cuNone:1"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1,"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1+"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1+0"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1:2+3"},
-        {"XSEG_SIM_FAIL", ":1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1"},
-        {"XSEG_SIM_STRICT", "on"},
-        {"XSEG_SIM_BYTES", "2"},
-        {"XSEG_SIM_FABRIC", "yes"},
-        {"XSEG_SIM_REUSE_HANDLES", "yes"},
-        {"XSEG_SIM_RDMA", "1"},
-        {"XSEG_SIM_RDMA", "work"},
-        {"XSEG_SIM_DMA_BUF", "2"},
-        {"XSEG_SIM_ADDRESS_RANGE", "no"},
-        {"XSEG_SIM_ADDRESS_ORDER", "1"},
-        {"XSEG_SIM_ADDRESS_ORDER", "fall"},
-        {"XSEG_SIM_PEERS", "no"},
-        {"XSEG_SIM_TAILS", "-1"},
-        {"XSEG_SIM_FAIL", "cuMemCreate:1:99999999999"},
+    static const struct {
+        const char *name, *values[14];
+    } bad[] = {
+        {"XSEG_SIM_DEVICES", {"0", "65", "-1", "two", "2x", " 2"}},
+        {"XSEG_SIM_MEMORY_MB", {"3", "0", "1.5", "99999999999999999999"}},
+        {"XSEG_SIM_ADDRESSES_MB", {"0", "20000000000000"}},
+        {"XSEG_SIM_COSTS", {"A100"}},
+        {"XSEG_SIM_BATCH", {"2", "yes"}},
+        {"XSEG_SIM_VMM", {"-0"}},
         {"XSEG_SIM_FAIL",
-         "cuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreate:1"},
+         {"cuMemCreate", "cuMemCreate:", "cuMemCreate:0", "cuMemCreate:1:", "cuMemCreate:1:0",
+          "cuMemCreate:1:2:3", "cuNone:1", "cuMemCreate:1,", "cuMemCreate:1+", "cuMemCreate:1+0",
+          "cuMemCreate:1:2+3", ":1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1,:1",
+          "cuMemCreate:1:99999999999",
+          "cuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreatecuMemCreate:1"}},
+        {"XSEG_SIM_STRICT", {"on"}},
+        {"XSEG_SIM_BYTES", {"2"}},
+        {"XSEG_SIM_FABRIC", {"yes"}},
+        {"XSEG_SIM_REUSE_HANDLES", {"yes"}},
+        {"XSEG_SIM_RDMA", {"1", "work"}},
+        {"XSEG_SIM_DMA_BUF", {"2"}},
+        {"XSEG_SIM_ADDRESS_RANGE", {"no"}},
+        {"XSEG_SIM_ADDRESS_ORDER", {"1", "fall"}},
+        {"XSEG_SIM_PEERS", {"no"}},
+        {"XSEG_SIM_TAILS", {"-1"}},
     };
 
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    ASSERT_OK(cuInit(0));
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        (void)clear(NULL);
-        set(bad[i][0], bad[i][1]);
-        expect_refused(xseg_sim_reset(NULL), bad[i][0]);
-    }
+    start(NULL);
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        for (size_t k = 0; k < COUNT_OF(bad[i].values) && bad[i].values[k] != NULL; k++) {
+            (void)clear(NULL);
+            set(bad[i].name, bad[i].values[k]);
+            expect_rejected(xseg_sim_reset(NULL), bad[i].name);
+        }
     /* Rejected settings change nothing: the machine is still running. */
     (void)reserve(GRANULE);
     (void)clear(NULL);
@@ -357,52 +304,45 @@ TEST_WITH(costs_are_read_from_a_file, NULL, clear)
     assert_true(close(mkstemp(path)) == 0);
     put(path, WITHOUT_MAP "map = 1\n", strlen(WITHOUT_MAP "map = 1\n"));
     set("XSEG_SIM_COSTS", path);
-    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
-    ASSERT_OK(cuInit(0));
+    start(NULL);
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 11);
 
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
         put(path, bad[i].text, strlen(bad[i].text));
-        expect_refused(xseg_sim_reset(NULL), bad[i].words);
-        expect_refused(xseg_sim_reset(NULL), path);
+        expect_rejected(xseg_sim_reset(NULL), bad[i].words);
+        expect_rejected(xseg_sim_reset(NULL), path);
     }
     put(path, "name = a\0b\n", 11);
-    expect_refused(xseg_sim_reset(NULL), "not a text file; give a cost file");
+    expect_rejected(xseg_sim_reset(NULL), "not a text file; give a cost file");
     memset(large, '\n', sizeof(large));
     put(path, large, sizeof(large));
-    expect_refused(xseg_sim_reset(NULL), "file exceeds the limit, 64 KiB");
+    expect_rejected(xseg_sim_reset(NULL), "file exceeds the limit, 64 KiB");
     put(path, large, sizeof(large) - 1);
-    expect_refused(xseg_sim_reset(NULL), "missing key, name");
+    expect_rejected(xseg_sim_reset(NULL), "missing key, name");
     assert_int_equal(unlink(path), 0);
-    expect_refused(xseg_sim_reset(NULL), "cannot open the file, No such file");
+    expect_rejected(xseg_sim_reset(NULL), "cannot open the file, No such file");
     assert_int_equal(mkfifo(path, 0600), 0);
-    expect_refused(xseg_sim_reset(NULL), "not a regular file");
+    expect_rejected(xseg_sim_reset(NULL), "not a regular file");
     assert_int_equal(unlink(path), 0);
     set("XSEG_SIM_COSTS", "/");
-    expect_refused(xseg_sim_reset(NULL), "not a regular file");
+    expect_rejected(xseg_sim_reset(NULL), "not a regular file");
     /* Nothing has changed: the costs of the file still apply. */
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 22);
-    {
-        struct xseg_sim_settings settings = {sizeof(settings)};
-
-        settings.costs = "./none.costs";
-        expect_refused(xseg_sim_reset(&settings),
-                       "xseg_sim_reset: costs: ./none.costs, cannot open the file");
-        settings.costs = "cheap";
-        expect_refused(xseg_sim_reset(&settings), "or a path of a cost file that contains / or .");
-    }
+    struct xseg_sim_settings settings = {sizeof(settings), .costs = "./none.costs"};
+    expect_rejected(xseg_sim_reset(&settings),
+                    "xseg_sim_reset: costs: ./none.costs, cannot open the file");
+    settings.costs = "cheap";
+    expect_rejected(xseg_sim_reset(&settings), "or a path of a cost file that contains / or .");
 }
 
 static void use_destroyed_event(void)
 {
-    CUevent event;
-
     (void)xseg_sim_reset(NULL);
     (void)cuInit(0);
     (void)enter(0);
-    event = new_event();
+    CUevent event = new_event();
     (void)cuEventDestroy(event);
     (void)cuEventQuery(event);
 }
@@ -425,14 +365,6 @@ static struct xseg_sim_settings shared_machine(void)
     if (sim_shared_name(name, sizeof(name)))
         settings.shared = name;
     return settings;
-}
-
-static size_t left_of_first_device(void)
-{
-    size_t left = 0, total = 0;
-
-    ASSERT_OK(cuMemGetInfo(&left, &total));
-    return left;
 }
 
 /* Another process of the machine, controlled byte by byte: allocate, free, die. */
@@ -473,41 +405,36 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
     struct xseg_sim_settings settings = shared_machine();
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
-    int sockets[2], result = 0, count = 0;
-    pid_t child;
+    int socket = -1, result = 0, count = 0;
 
     if (settings.shared == NULL)
         return;
-    start(&settings);
-    (void)enter(0);
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    child = fork();
+    start_with(settings);
+    pid_t child = child_fork_with_socket(&socket);
     if (child == 0) {
         /* The first process determines the settings of the machine. */
         settings.memory_bytes = 512 * MIB;
         settings.devices = 1;
-        (void)close(sockets[0]);
-        obey(sockets[1], &settings);
+        obey(socket, &settings);
     }
-    (void)close(sockets[1]);
-    assert_int_equal(order(sockets[0], 't'), 'y');
-    assert_int_equal(left_of_first_device(), 424 * MIB);
+    assert_int_equal(order(socket, 't'), 'y');
+    assert_int_equal(free_memory(), 424 * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
     ASSERT_CU(cuMemCreate(&handle, 426 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(order(sockets[0], 'g'), 'y');
+    assert_int_equal(order(socket, 'g'), 'y');
     ASSERT_OK(cuMemCreate(&handle, 426 * MIB, &prop, 0));
-    assert_int_equal(order(sockets[0], 't'), 'n');
+    assert_int_equal(order(socket, 't'), 'n');
     ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(order(sockets[0], 't'), 'y');
-    assert_int_equal(left_of_first_device(), 424 * MIB);
+    assert_int_equal(order(socket, 't'), 'y');
+    assert_int_equal(free_memory(), 424 * MIB);
     /* The memory of a dead process is free. */
-    assert_int_equal(write(sockets[0], "d", 1), 1);
+    assert_int_equal(write(socket, "d", 1), 1);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFSIGNALED(result));
-    assert_int_equal(left_of_first_device(), 1024 * MIB);
+    assert_int_equal(free_memory(), 1024 * MIB);
     ASSERT_OK(cuDeviceGetCount(&count));
     assert_int_equal(count, 2);
-    (void)close(sockets[0]);
+    (void)close(socket);
 }
 
 /* A killed process cannot remove its name. */
@@ -529,9 +456,8 @@ TEST_WITH(shared_machine_is_destroyed_when_its_processes_are_killed, NULL, clear
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGKILL);
     settings.memory_bytes = 256 * MIB;
-    start(&settings);
-    (void)enter(0);
-    assert_int_equal(left_of_first_device(), 256 * MIB);
+    start_with(settings);
+    assert_int_equal(free_memory(), 256 * MIB);
     start(&own);
 }
 
@@ -540,32 +466,30 @@ TEST_WITH(a_shared_machine_ends_with_its_last_process, NULL, clear)
     struct xseg_sim_settings settings = shared_machine();
     const struct xseg_sim_settings own = small_machine();
     char path[80];
-    int file;
 
     if (settings.shared == NULL)
         return;
     (void)snprintf(path, sizeof(path), "/xseg-sim-%s", settings.shared);
     start(&settings);
     start(&settings); /* joins before the other leaves */
-    file = shm_open(path, O_RDONLY, 0);
+    int file = shm_open(path, O_RDONLY, 0);
     assert_true(file >= 0);
     (void)close(file);
     start(&own);
     assert_int_equal(shm_open(path, O_RDONLY, 0), -1);
     settings.memory_bytes = 64 * MIB;
-    start(&settings);
-    (void)enter(0);
-    assert_int_equal(left_of_first_device(), 64 * MIB);
+    start_with(settings);
+    assert_int_equal(free_memory(), 64 * MIB);
     start(&own);
 
     settings.shared = "no/such";
-    expect_refused(xseg_sim_reset(&settings),
-                   "xseg_sim_reset: shared: cannot join the simulated machine, 'no/such'");
+    expect_rejected(xseg_sim_reset(&settings),
+                    "xseg_sim_reset: shared: cannot join the simulated machine, 'no/such'");
     settings.shared = "";
-    expect_refused(xseg_sim_reset(&settings), "cannot join the simulated machine, ''");
+    expect_rejected(xseg_sim_reset(&settings), "cannot join the simulated machine, ''");
     set("XSEG_SIM_SHARED", "a b");
-    expect_refused(xseg_sim_reset(NULL),
-                   "XSEG_SIM_SHARED: cannot join the simulated machine, 'a b'");
+    expect_rejected(xseg_sim_reset(NULL),
+                    "XSEG_SIM_SHARED: cannot join the simulated machine, 'a b'");
     set("XSEG_SIM_SHARED", path + sizeof("/xseg-sim-") - 1);
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     file = shm_open(path, O_RDONLY, 0);

@@ -23,6 +23,7 @@ static inline size_t page_bytes(void)
 
 #define ASSERT_CU(call, expected) assert_int_equal((int)(call), (int)(expected))
 #define ASSERT_OK(call)           ASSERT_CU(call, CUDA_SUCCESS)
+#define ASSERT_INVALID(call)      ASSERT_CU(call, CUDA_ERROR_INVALID_VALUE)
 
 /* A machine of two devices with 1 GiB each and no costs; the first one's context is current. */
 static inline struct xseg_sim_settings small_machine(void)
@@ -36,15 +37,15 @@ static inline struct xseg_sim_settings small_machine(void)
 }
 
 /* A function of sim.h has rejected its arguments, and its message contains a word. */
-static inline void expect_refused(xseg_status status, const char *word)
+static inline void expect_rejected(xseg_status status, const char *word)
 {
     char text[512];
 
     if (status != XSEG_ERR_ARGUMENT)
-        fail_msg("this was to be refused: %s", word);
+        fail_msg("accepted, not rejected with: %s", word);
     assert_true(xseg_sim_error_message(text, sizeof(text)) > 0);
     if (strstr(text, word) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", text, word);
+        fail_msg("\"%s\" does not contain \"%s\"", text, word);
 }
 
 static inline void start(const struct xseg_sim_settings *settings)
@@ -53,34 +54,57 @@ static inline void start(const struct xseg_sim_settings *settings)
     ASSERT_OK(cuInit(0));
 }
 
-static inline CUcontext enter(CUdevice device)
+static inline CUcontext retain_context(CUdevice device)
 {
     CUcontext context = NULL;
 
     ASSERT_OK(cuDevicePrimaryCtxRetain(&context, device));
+    return context;
+}
+
+static inline CUcontext current_context(void)
+{
+    CUcontext context = NULL;
+
+    ASSERT_OK(cuCtxGetCurrent(&context));
+    return context;
+}
+
+/* Retain the primary context of a device and make it current. */
+static inline CUcontext enter(CUdevice device)
+{
+    CUcontext context = retain_context(device);
+
     ASSERT_OK(cuCtxSetCurrent(context));
     return context;
 }
 
-static inline int fresh(void **state)
+/* A small machine with other settings; the context of device 0 is current. */
+static inline void start_with(struct xseg_sim_settings settings)
 {
-    const struct xseg_sim_settings settings = small_machine();
-
-    (void)state;
+    settings.struct_size = sizeof(settings);
+    if (settings.devices == 0)
+        settings.devices = 2;
+    if (settings.memory_bytes == 0)
+        settings.memory_bytes = 1024 * MIB;
+    if (settings.costs == NULL)
+        settings.costs = "none";
     start(&settings);
     (void)enter(0);
+}
+
+static inline int fresh(void **state)
+{
+    (void)state;
+    start_with((struct xseg_sim_settings){0});
     return 0;
 }
 
 /* Set-up of a test that reads bytes of the device. */
 static inline int with_bytes(void **state)
 {
-    struct xseg_sim_settings settings = small_machine();
-
     (void)state;
-    settings.real_bytes = true;
-    start(&settings);
-    (void)enter(0);
+    start_with((struct xseg_sim_settings){.real_bytes = true});
     return 0;
 }
 
@@ -105,6 +129,14 @@ static inline CUmemGenericAllocationHandle create(size_t bytes)
 
     ASSERT_OK(cuMemCreate(&handle, bytes, &prop, 0));
     return handle;
+}
+
+static inline CUdeviceptr allocate(size_t bytes)
+{
+    CUdeviceptr address = 0;
+
+    ASSERT_OK(cuMemAlloc(&address, bytes));
+    return address;
 }
 
 static inline CUdeviceptr reserve(size_t bytes)
@@ -132,6 +164,35 @@ static inline CUmemAccessDesc read_write(int device)
     };
 
     return desc;
+}
+
+static inline void grant(CUdeviceptr address, size_t bytes, int device)
+{
+    const CUmemAccessDesc desc = read_write(device);
+
+    ASSERT_OK(cuMemSetAccess(address, bytes, &desc, 1));
+}
+
+/* Map memory that device 0 may access: of a handle, new, or new in a new range. */
+static inline void map_usable(CUdeviceptr address, size_t bytes,
+                              CUmemGenericAllocationHandle handle)
+{
+    ASSERT_OK(cuMemMap(address, bytes, 0, handle, 0));
+    grant(address, bytes, 0);
+}
+
+static inline void back_usable(CUdeviceptr address, size_t bytes)
+{
+    back(address, bytes);
+    grant(address, bytes, 0);
+}
+
+static inline CUdeviceptr usable(size_t bytes)
+{
+    CUdeviceptr base = reserve(bytes);
+
+    back_usable(base, bytes);
+    return base;
 }
 
 static inline unsigned long long access_of(CUdeviceptr address, int device)
@@ -167,10 +228,53 @@ static inline CUevent record(CUstream stream)
     return event;
 }
 
+static inline unsigned long long id_of(CUstream stream)
+{
+    unsigned long long id = 0;
+
+    ASSERT_OK(cuStreamGetId(stream, &id));
+    assert_true(id != 0);
+    return id;
+}
+
+/* End a valid capture. */
+static inline CUgraph end_capture(CUstream stream)
+{
+    CUgraph graph = NULL;
+
+    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    return graph;
+}
+
 /* Bytes of a device, as a kernel sees them. */
 static inline unsigned char *bytes_at(CUdeviceptr address)
 {
     return (unsigned char *)(uintptr_t)address;
+}
+
+static inline CUdevice current_device(void)
+{
+    CUdevice device = -1;
+
+    ASSERT_OK(cuCtxGetDevice(&device));
+    return device;
+}
+
+static inline size_t total_memory(CUdevice device)
+{
+    size_t bytes = 0;
+
+    ASSERT_OK(cuDeviceTotalMem(&bytes, device));
+    return bytes;
+}
+
+/* Free memory of the current device. */
+static inline size_t free_memory(void)
+{
+    size_t left = 0, total = 0;
+
+    ASSERT_OK(cuMemGetInfo(&left, &total));
+    return left;
 }
 
 /* An attribute of device 0 by number, because older versions of cuda.h do not name the later ones. */

@@ -6,24 +6,15 @@
 
 #define OPEN UINT64_MAX
 
-static unsigned long long id_of(CUstream stream)
-{
-    unsigned long long id = 0;
-
-    ASSERT_OK(cuStreamGetId(stream, &id));
-    assert_true(id != 0);
-    return id;
-}
-
-SIM_TEST(an_event_covers_what_was_queued_so_far)
+SIM_TEST(an_event_covers_the_work_queued_before_it)
 {
     CUstream stream = new_stream();
-    CUevent empty = new_event(), idle = record(stream), first, second;
+    CUevent empty = new_event(), idle = record(stream);
 
     launch(stream, OPEN);
-    first = record(stream);
+    CUevent first = record(stream);
     launch(stream, OPEN);
-    second = record(stream);
+    CUevent second = record(stream);
     ASSERT_OK(cuEventQuery(empty));
     ASSERT_OK(cuEventQuery(idle));
     ASSERT_CU(cuEventQuery(first), CUDA_ERROR_NOT_READY);
@@ -56,15 +47,15 @@ static CUevent record_timed(CUstream stream)
     return event;
 }
 
-SIM_TEST(events_know_when_they_happened)
+SIM_TEST(events_record_their_times)
 {
     CUstream stream = new_stream(), idle = new_stream();
-    CUevent first = record_timed(stream), second, late;
+    CUevent first = record_timed(stream);
 
     launch(stream, 2500000);
-    second = record_timed(stream);
+    CUevent second = record_timed(stream);
     xseg_sim_advance(1000000);
-    late = record_timed(idle);
+    CUevent late = record_timed(idle);
     assert_true(elapsed(first, late) == 1.0f);
     /* Queried long after the work has ended. */
     xseg_sim_advance(50000000);
@@ -79,10 +70,10 @@ SIM_TEST(events_know_when_they_happened)
 SIM_TEST(event_of_manually_finished_work_has_that_time)
 {
     CUstream stream = new_stream();
-    CUevent first = record_timed(stream), second;
+    CUevent first = record_timed(stream);
 
     launch(stream, 9000000);
-    second = record_timed(stream);
+    CUevent second = record_timed(stream);
     xseg_sim_advance(3000000);
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
     assert_true(elapsed(first, second) == 3.0f);
@@ -93,26 +84,25 @@ SIM_TEST(event_of_manually_finished_work_has_that_time)
 SIM_TEST(events_may_have_no_time)
 {
     CUstream stream = new_stream();
-    CUevent timed = record_timed(stream), untimed = record(stream), busy, captured, unused;
-    CUgraph graph;
+    CUevent timed = record_timed(stream), untimed = record(stream), unused;
     float milliseconds = 7;
 
     ASSERT_OK(cuEventCreate(&unused, CU_EVENT_DEFAULT));
     launch(stream, OPEN);
-    busy = record_timed(stream);
+    CUevent busy = record_timed(stream);
     ASSERT_CU(cuEventElapsedTime(&milliseconds, timed, busy), CUDA_ERROR_NOT_READY);
     ASSERT_CU(cuEventElapsedTime(&milliseconds, busy, timed), CUDA_ERROR_NOT_READY);
     ASSERT_CU(cuEventElapsedTime(&milliseconds, timed, untimed), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventElapsedTime(&milliseconds, unused, timed), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventElapsedTime(&milliseconds, (CUevent)(uintptr_t)5, timed),
               CUDA_ERROR_INVALID_HANDLE);
-    ASSERT_CU(cuEventElapsedTime(NULL, timed, timed), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuEventElapsedTime(NULL, timed, timed));
     assert_true(milliseconds == 7.0f);
     ASSERT_OK(cuStreamSynchronize(stream));
 
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    captured = record_timed(stream);
-    ASSERT_OK(cuStreamEndCapture(stream, &graph));
+    CUevent captured = record_timed(stream);
+    CUgraph graph = end_capture(stream);
     ASSERT_CU(cuEventElapsedTime(&milliseconds, timed, captured), CUDA_ERROR_CAPTURED_EVENT);
     ASSERT_OK(cuEventElapsedTime(&milliseconds, timed, busy));
     ASSERT_OK(cuGraphDestroy(graph));
@@ -135,21 +125,20 @@ SIM_TEST(streams_return_their_flags)
     assert_int_equal(flags, CU_STREAM_NON_BLOCKING);
     ASSERT_OK(cuStreamGetFlags(NULL, &flags));
     assert_int_equal(flags, CU_STREAM_DEFAULT);
-    ASSERT_CU(cuStreamGetFlags(stream, NULL), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamGetPriority(stream, NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuStreamGetFlags(stream, NULL));
+    ASSERT_INVALID(cuStreamGetPriority(stream, NULL));
     ASSERT_CU(cuStreamGetFlags((CUstream)(uintptr_t)5, &flags), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuStreamGetPriority((CUstream)(uintptr_t)5, &priority), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_OK(cuCtxSetCurrent(NULL));
     ASSERT_CU(cuCtxGetStreamPriorityRange(&least, &greatest), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-SIM_TEST(an_event_recorded_again_forgets_what_it_was)
+SIM_TEST(an_event_recorded_again_covers_only_the_later_work)
 {
     CUstream busy = new_stream(), idle = new_stream();
-    CUevent event;
 
     launch(busy, OPEN);
-    event = record(busy);
+    CUevent event = record(busy);
     ASSERT_OK(cuEventRecord(event, idle));
     ASSERT_OK(cuEventQuery(event));
     ASSERT_CU(cuStreamQuery(busy), CUDA_ERROR_NOT_READY);
@@ -173,12 +162,11 @@ SIM_TEST(the_clock_does_not_wrap)
 SIM_TEST(the_clock_ends_timed_work)
 {
     CUstream stream = new_stream();
-    CUevent first, second;
 
     launch(stream, 100);
-    first = record(stream);
+    CUevent first = record(stream);
     launch(stream, 50);
-    second = record(stream);
+    CUevent second = record(stream);
     xseg_sim_advance(99);
     ASSERT_CU(cuEventQuery(first), CUDA_ERROR_NOT_READY);
     xseg_sim_advance(1);
@@ -208,12 +196,11 @@ SIM_TEST(timed_work_starts_after_earlier_open_ended_work)
 SIM_TEST(a_stream_that_waits_is_busy)
 {
     CUstream a = new_stream(), b = new_stream();
-    CUevent on_a, on_b;
 
     launch(a, OPEN);
-    on_a = record(a);
+    CUevent on_a = record(a);
     ASSERT_OK(cuStreamWaitEvent(b, on_a, 0));
-    on_b = record(b);
+    CUevent on_b = record(b);
     ASSERT_CU(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
     ASSERT_OK(cuEventSynchronize(on_a));
     ASSERT_OK(cuStreamQuery(b));
@@ -225,10 +212,9 @@ SIM_TEST(a_stream_that_waits_is_busy)
 SIM_TEST(synchronization_completes_dependencies_only)
 {
     CUstream a = new_stream(), b = new_stream(), c = new_stream();
-    CUevent early;
 
     launch(a, OPEN);
-    early = record(a);
+    CUevent early = record(a);
     launch(a, OPEN);
     launch(c, OPEN);
     ASSERT_OK(cuStreamWaitEvent(b, early, 0));
@@ -270,15 +256,14 @@ SIM_TEST(long_chains_of_streams_complete)
 SIM_TEST(finish_ends_one_stream_and_moves_no_clock)
 {
     CUstream a = new_stream(), b = new_stream();
-    CUevent first, waits;
 
     launch(a, 70);
-    first = record(a);
+    CUevent first = record(a);
     launch(a, OPEN);
     launch(b, OPEN);
     ASSERT_OK(cuStreamWaitEvent(a, record(b), 0));
     launch(a, 10);
-    waits = record(a);
+    CUevent waits = record(a);
     assert_int_equal(xseg_sim_finish(a), XSEG_OK);
     ASSERT_OK(cuEventQuery(first));
     ASSERT_OK(cuEventQuery(waits));
@@ -293,13 +278,12 @@ SIM_TEST(finish_ends_one_stream_and_moves_no_clock)
 SIM_TEST(finish_all_ends_everything)
 {
     CUstream a = new_stream(), b = new_stream(), gone = new_stream();
-    CUevent left_behind;
 
     launch(a, OPEN);
     launch(b, 100);
     launch(NULL, OPEN);
     launch(gone, OPEN);
-    left_behind = record(gone);
+    CUevent left_behind = record(gone);
     ASSERT_OK(cuStreamDestroy(gone));
     xseg_sim_finish_all();
     ASSERT_OK(cuStreamQuery(a));
@@ -327,19 +311,17 @@ SIM_TEST(finish_resumes_waiting_streams)
 
 SIM_TEST(a_context_wait_ends_the_work_of_its_device)
 {
-    CUstream a = new_stream(), gone = new_stream(), other;
-    CUevent left_behind;
-    CUcontext first = NULL;
+    CUstream a = new_stream(), gone = new_stream();
+    CUcontext first = current_context();
 
-    ASSERT_OK(cuCtxGetCurrent(&first));
     launch(a, OPEN);
     launch(NULL, 500);
     launch(gone, OPEN);
-    left_behind = record(gone);
+    CUevent left_behind = record(gone);
     ASSERT_OK(cuStreamDestroy(gone));
     ASSERT_CU(cuEventQuery(left_behind), CUDA_ERROR_NOT_READY);
     (void)enter(1);
-    other = new_stream();
+    CUstream other = new_stream();
     launch(other, OPEN);
     ASSERT_OK(cuCtxSetCurrent(first));
     ASSERT_OK(cuCtxSynchronize());
@@ -354,9 +336,8 @@ SIM_TEST(a_context_wait_ends_the_work_of_its_device)
 SIM_TEST(a_free_waits_for_timed_work_of_its_device)
 {
     CUstream stream = new_stream();
-    CUdeviceptr address = 0;
+    CUdeviceptr address = allocate(1);
 
-    ASSERT_OK(cuMemAlloc(&address, 1));
     launch(NULL, 300);
     launch(stream, OPEN);
     ASSERT_OK(cuMemFree(address));
@@ -373,7 +354,7 @@ static void *id_of_another_thread(void *out)
 
 SIM_TEST(streams_have_unique_ids)
 {
-    CUstream stream = new_stream(), again;
+    CUstream stream = new_stream();
     unsigned long long id = id_of(stream), legacy = id_of(NULL), mine = id_of(CU_STREAM_PER_THREAD),
                        theirs = 0;
     pthread_t thread;
@@ -387,7 +368,7 @@ SIM_TEST(streams_have_unique_ids)
     assert_true(theirs != mine && theirs != legacy);
 
     ASSERT_OK(cuStreamDestroy(stream));
-    again = new_stream();
+    CUstream again = new_stream();
     assert_true(id_of(again) != id);
     (void)enter(1);
     assert_true(id_of(NULL) != legacy);
@@ -421,13 +402,10 @@ static CUstream new_blocking_stream(void)
 SIM_TEST(the_legacy_stream_is_in_order_with_blocking_ones)
 {
     CUstream blocking = new_blocking_stream(), other = new_blocking_stream(), beside = new_stream();
-    CUevent legacy, later, apart;
 
     launch(blocking, OPEN);
     launch(beside, OPEN);
-    legacy = record(NULL);
-    later = record(other);
-    apart = record(new_stream());
+    CUevent legacy = record(NULL), later = record(other), apart = record(new_stream());
     ASSERT_OK(cuEventQuery(apart));
     ASSERT_CU(cuEventQuery(legacy), CUDA_ERROR_NOT_READY);
     ASSERT_CU(cuEventQuery(later), CUDA_ERROR_NOT_READY);
@@ -449,17 +427,17 @@ SIM_TEST(the_legacy_stream_is_in_order_with_blocking_ones)
 SIM_TEST(times_propagate_through_the_legacy_stream)
 {
     CUstream first = new_blocking_stream(), second = new_blocking_stream();
-    CUevent start = record_timed(first), middle, stop;
+    CUevent start = record_timed(first);
 
     for (unsigned i = 0; i < 3; i++) {
         launch(first, 1000000);
         launch(NULL, 500000);
         launch(second, 250000);
     }
-    middle = record_timed(NULL);
+    CUevent middle = record_timed(NULL);
     ASSERT_OK(cuStreamDestroy(second));
     launch(first, 1000000);
-    stop = record_timed(NULL);
+    CUevent stop = record_timed(NULL);
     ASSERT_OK(cuStreamSynchronize(NULL));
     assert_true(elapsed(start, middle) > 4.7 && elapsed(start, middle) < 4.8);
     assert_true(elapsed(middle, stop) > 0.9 && elapsed(middle, stop) < 1.1);
@@ -476,11 +454,10 @@ static void *launch_on_own_default_stream(void *unused)
 SIM_TEST(the_legacy_stream_waits_for_per_thread_ones)
 {
     pthread_t thread;
-    CUevent legacy;
 
     assert_int_equal(pthread_create(&thread, NULL, launch_on_own_default_stream, NULL), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    legacy = record(NULL);
+    CUevent legacy = record(NULL);
     ASSERT_CU(cuEventQuery(legacy), CUDA_ERROR_NOT_READY);
     launch(CU_STREAM_PER_THREAD, 1000);
     ASSERT_CU(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
@@ -491,18 +468,12 @@ SIM_TEST(the_legacy_stream_waits_for_per_thread_ones)
 /* In fast mode; see use_of_destroyed_objects_is_reported. */
 TEST(destroyed_objects_are_detected)
 {
-    struct xseg_sim_settings settings = small_machine();
-    CUstream stream, fine, rubbish = (CUstream)(uintptr_t)0x7777;
-    CUevent event, good;
+    CUstream rubbish = (CUstream)(uintptr_t)0x7777;
     unsigned long long id;
 
-    settings.skip_checks = true;
-    start(&settings);
-    (void)enter(0);
-    stream = new_stream();
-    fine = new_stream();
-    event = new_event();
-    good = new_event();
+    start_with((struct xseg_sim_settings){.skip_checks = true});
+    CUstream stream = new_stream(), fine = new_stream();
+    CUevent event = new_event(), good = new_event();
     ASSERT_OK(cuStreamDestroy(stream));
     ASSERT_OK(cuEventDestroy(event));
     (void)new_stream();
@@ -519,17 +490,15 @@ TEST(destroyed_objects_are_detected)
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventSynchronize((CUevent)stream), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
-    expect_refused(xseg_sim_launch(stream, 1), "invalid stream handle, ");
-    expect_refused(xseg_sim_finish(rubbish), "xseg_sim_finish: invalid stream handle, 0x7777;");
+    expect_rejected(xseg_sim_launch(stream, 1), "invalid stream handle, ");
+    expect_rejected(xseg_sim_finish(rubbish), "xseg_sim_finish: invalid stream handle, 0x7777;");
     ASSERT_OK(cuStreamQuery(fine));
 }
 
 static CUstream destroyed_stream(void)
 {
-    CUstream stream;
-
     (void)fresh(NULL);
-    stream = new_stream();
+    CUstream stream = new_stream();
     (void)cuStreamDestroy(stream);
     /* The slot is reused. */
     (void)new_stream();
@@ -538,10 +507,8 @@ static CUstream destroyed_stream(void)
 
 static CUevent destroyed_event(void)
 {
-    CUevent event;
-
     (void)fresh(NULL);
-    event = new_event();
+    CUevent event = new_event();
     (void)cuEventDestroy(event);
     return event;
 }
@@ -615,19 +582,17 @@ SIM_TEST(objects_of_a_destroyed_context_are_rejected)
 SIM_TEST(a_per_thread_stream_ends_with_its_context)
 {
     struct xseg_sim_settings settings = small_machine();
-    CUcontext second, of = NULL;
-    unsigned long long before;
-    CUstream other;
+    CUcontext of = NULL;
 
     settings.reuse_handles = true;
     start(&settings);
     (void)enter(1);
-    before = id_of(CU_STREAM_PER_THREAD);
+    unsigned long long before = id_of(CU_STREAM_PER_THREAD);
     ASSERT_OK(cuDevicePrimaryCtxReset(1));
     (void)enter(0);
-    other = new_stream();
+    CUstream other = new_stream();
     launch(other, OPEN);
-    second = enter(1);
+    CUcontext second = enter(1);
     assert_true(id_of(CU_STREAM_PER_THREAD) != before);
     assert_true(id_of(CU_STREAM_PER_THREAD) != id_of(other));
     ASSERT_OK(cuStreamGetCtx(CU_STREAM_PER_THREAD, &of));
@@ -635,33 +600,30 @@ SIM_TEST(a_per_thread_stream_ends_with_its_context)
     ASSERT_OK(cuStreamQuery(CU_STREAM_PER_THREAD));
 }
 
-SIM_TEST(bad_arguments_are_refused)
+SIM_TEST(invalid_arguments_are_rejected)
 {
     CUstream stream = new_stream();
     CUevent event = new_event();
 
-    ASSERT_CU(cuStreamCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamCreate(&stream, 2), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuStreamCreate(NULL, 0));
+    ASSERT_INVALID(cuStreamCreate(&stream, 2));
     ASSERT_OK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -100));
-    ASSERT_CU(cuEventCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuEventCreate(&event, 8), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuEventCreate(&event, CU_EVENT_INTERPROCESS), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamGetId(stream, NULL), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamGetCtx(stream, NULL), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamWaitEvent(stream, event, 2), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_CU(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuEventCreate(NULL, 0));
+    ASSERT_INVALID(cuEventCreate(&event, 8));
+    ASSERT_INVALID(cuEventCreate(&event, CU_EVENT_INTERPROCESS));
+    ASSERT_INVALID(cuStreamGetId(stream, NULL));
+    ASSERT_INVALID(cuStreamGetCtx(stream, NULL));
+    ASSERT_INVALID(cuStreamWaitEvent(stream, event, 2));
+    ASSERT_INVALID(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
 }
 
 SIM_TEST(streams_reject_events_of_another_context)
 {
-    CUstream here = new_stream(), there;
-    CUcontext first = NULL, second, of = NULL;
-    CUevent event, far;
+    CUstream here = new_stream();
+    CUcontext of = NULL, first = current_context(), second = enter(1);
+    CUstream there = new_stream();
+    CUevent far = new_event();
 
-    ASSERT_OK(cuCtxGetCurrent(&first));
-    second = enter(1);
-    there = new_stream();
-    far = new_event();
     launch(there, OPEN);
     ASSERT_OK(cuEventRecord(far, there));
     ASSERT_CU(cuStreamQuery(here), CUDA_ERROR_INVALID_CONTEXT);
@@ -669,7 +631,7 @@ SIM_TEST(streams_reject_events_of_another_context)
     ASSERT_CU(cuEventRecord(far, here), CUDA_ERROR_INVALID_CONTEXT);
 
     ASSERT_OK(cuCtxSetCurrent(first));
-    event = new_event();
+    CUevent event = new_event();
     ASSERT_CU(cuEventRecord(far, here), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventRecord(event, there), CUDA_ERROR_INVALID_CONTEXT);
     /* Waiting for an event of another device, and querying it, is valid. */
@@ -686,14 +648,13 @@ SIM_TEST(streams_reject_events_of_another_context)
     ASSERT_CU(cuEventQuery(far), CUDA_ERROR_INVALID_HANDLE);
 }
 
-SIM_TEST(destroyed_streams_are_forgotten_in_time)
+SIM_TEST(destroyed_streams_complete_their_work)
 {
     for (int i = 0; i < 2000; i++) {
         CUstream stream = new_stream();
-        CUevent event;
 
         launch(stream, i % 3 == 0 ? OPEN : 10);
-        event = record(stream);
+        CUevent event = record(stream);
         ASSERT_OK(cuStreamDestroy(stream));
         ASSERT_CU(cuEventQuery(event), CUDA_ERROR_NOT_READY);
         if (i % 2 == 0) {
@@ -754,12 +715,14 @@ SIM_TEST(host_functions_run_in_stream_order)
     xseg_sim_advance(1);
     assert_string_equal(note.text, "acdbe");
     (void)enter(0);
-    ASSERT_CU(cuLaunchHostFunc(NULL, NULL, NULL), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_INVALID(cuLaunchHostFunc(NULL, NULL, NULL));
     ASSERT_CU(cuLaunchHostFunc((CUstream)(uintptr_t)9, write_note, letter),
               CUDA_ERROR_INVALID_HANDLE);
 }
 
+/* A host function that waits until it is opened, and the stream on which it is launched. */
 struct gate {
+    CUstream stream;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool entered, opened, left;
@@ -778,11 +741,26 @@ static void CUDA_CB pass_gate(void *argument)
     (void)pthread_mutex_unlock(&gate->lock);
 }
 
-static void *launch_gate(void *gate)
+static void *launch_gate(void *argument)
 {
+    struct gate *gate = argument;
+
     (void)enter(0);
-    ASSERT_OK(cuLaunchHostFunc(CU_STREAM_PER_THREAD, pass_gate, gate));
+    ASSERT_OK(cuLaunchHostFunc(gate->stream, pass_gate, gate));
     return NULL;
+}
+
+/* Launch the function of a gate by another thread, and wait until it runs. */
+static pthread_t begin_gate(struct gate *gate)
+{
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, launch_gate, gate), 0);
+    (void)pthread_mutex_lock(&gate->lock);
+    while (!gate->entered)
+        (void)pthread_cond_wait(&gate->changed, &gate->lock);
+    (void)pthread_mutex_unlock(&gate->lock);
+    return thread;
 }
 
 static void *open_gate(void *argument)
@@ -798,14 +776,9 @@ static void *open_gate(void *argument)
 
 SIM_TEST(other_threads_wait_for_a_host_function)
 {
-    struct gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    pthread_t launcher, opener;
+    struct gate gate = {CU_STREAM_PER_THREAD, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
+    pthread_t launcher = begin_gate(&gate), opener;
 
-    assert_int_equal(pthread_create(&launcher, NULL, launch_gate, &gate), 0);
-    (void)pthread_mutex_lock(&gate.lock);
-    while (!gate.entered)
-        (void)pthread_cond_wait(&gate.changed, &gate.lock);
-    (void)pthread_mutex_unlock(&gate.lock);
     assert_int_equal(pthread_create(&opener, NULL, open_gate, &gate), 0);
     ASSERT_OK(cuCtxSynchronize());
     assert_true(gate.left);
@@ -813,47 +786,25 @@ SIM_TEST(other_threads_wait_for_a_host_function)
     assert_int_equal(pthread_join(opener, NULL), 0);
 }
 
-struct errand {
-    struct gate gate;
-    CUstream stream;
-};
-
-static void *run_errand(void *argument)
-{
-    struct errand *errand = argument;
-
-    (void)enter(0);
-    ASSERT_OK(cuLaunchHostFunc(errand->stream, pass_gate, &errand->gate));
-    return NULL;
-}
-
 /* A record does not wait either, because earlier work is active. */
 SIM_TEST(a_query_does_not_wait_for_a_host_function)
 {
-    struct errand errand = {
-        .gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER},
-        .stream = new_stream(),
-    };
+    struct gate gate = {new_stream(), PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
     const CUevent event = new_event();
-    pthread_t runner;
+    pthread_t runner = begin_gate(&gate);
 
-    assert_int_equal(pthread_create(&runner, NULL, run_errand, &errand), 0);
-    (void)pthread_mutex_lock(&errand.gate.lock);
-    while (!errand.gate.entered)
-        (void)pthread_cond_wait(&errand.gate.changed, &errand.gate.lock);
-    (void)pthread_mutex_unlock(&errand.gate.lock);
-    ASSERT_CU(cuStreamQuery(errand.stream), CUDA_ERROR_NOT_READY);
-    ASSERT_OK(cuEventRecord(event, errand.stream));
+    ASSERT_CU(cuStreamQuery(gate.stream), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuEventRecord(event, gate.stream));
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_NOT_READY);
-    assert_false(errand.gate.left);
-    (void)open_gate(&errand.gate);
+    assert_false(gate.left);
+    (void)open_gate(&gate);
     ASSERT_OK(cuEventSynchronize(event));
-    assert_true(errand.gate.left);
+    assert_true(gate.left);
     ASSERT_OK(cuEventQuery(event));
-    ASSERT_OK(cuStreamQuery(errand.stream));
+    ASSERT_OK(cuStreamQuery(gate.stream));
     assert_int_equal(pthread_join(runner, NULL), 0);
     ASSERT_OK(cuEventDestroy(event));
-    ASSERT_OK(cuStreamDestroy(errand.stream));
+    ASSERT_OK(cuStreamDestroy(gate.stream));
 }
 
 /* Random operations on three streams, compared with a model of timed work. */
@@ -870,11 +821,8 @@ SIM_TEST(random_timed_work_completes_on_time)
     for (int i = 0; i < EVENTS; i++)
         event[i] = record_timed(stream[0]);
     for (int step = 0; step < 20000; step++) {
-        unsigned s, e;
-
         seed = seed * 6364136223846793005u + 1442695040888963407u;
-        s = (unsigned)(seed >> 33) % STREAMS;
-        e = (unsigned)(seed >> 43) % EVENTS;
+        unsigned s = (unsigned)(seed >> 33) % STREAMS, e = (unsigned)(seed >> 43) % EVENTS;
         switch (seed >> 61) {
         case 0:
         case 1:

@@ -23,17 +23,29 @@ static void put(struct pen *pen, const void *bytes, size_t count)
     pen->count += count;
 }
 
-static void op(struct pen *pen, const char *opcodes)
+static void text_of(struct pen *pen, const char *string, size_t length)
 {
-    put(pen, opcodes, strlen(opcodes));
+    put(pen, (const unsigned char[]){'X', (unsigned char)length, 0, 0, 0}, 5);
+    put(pen, string, length);
 }
 
 static void text(struct pen *pen, const char *string)
 {
-    const unsigned char length = (unsigned char)strlen(string);
+    text_of(pen, string, strlen(string));
+}
 
-    put(pen, (const unsigned char[]){'X', length, 0, 0, 0}, 5);
-    put(pen, string, length);
+/* Opcodes, and strings in single quotes. */
+static void op(struct pen *pen, const char *opcodes)
+{
+    for (; *opcodes != '\0'; opcodes++)
+        if (*opcodes == '\'') {
+            const size_t length = strcspn(opcodes + 1, "'");
+
+            text_of(pen, opcodes + 1, length);
+            opcodes += length + 1;
+        } else {
+            put(pen, opcodes, 1);
+        }
 }
 
 static void number(struct pen *pen, uint64_t value)
@@ -60,8 +72,7 @@ static void pair(struct pen *pen, const char *key, uint64_t first, uint64_t seco
 /* A dictionary of an action, to which more fields can be added before close(). */
 static void open_entry(struct pen *pen, const char *action, uint64_t address, uint64_t bytes)
 {
-    op(pen, "}(");
-    text(pen, "action");
+    op(pen, "}('action'");
     text(pen, action);
     field(pen, strcmp(action, "oom") == 0 ? "device_free" : "addr",
           strcmp(action, "oom") == 0 ? address : BASE + address);
@@ -78,6 +89,22 @@ static void entry(struct pen *pen, const char *action, uint64_t address, uint64_
     open_entry(pen, action, address, bytes);
     done(pen);
 }
+
+struct entry {
+    const char *action;
+    uint64_t address, bytes;
+};
+
+static void write_entries(struct pen *pen, const struct entry *entries, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        entry(pen, entries[i].action, entries[i].address, entries[i].bytes);
+}
+
+/* ENTRIES(pen, {action, address, bytes}...) */
+#define ENTRIES(pen, ...)                                     \
+    write_entries((pen), (const struct entry[]){__VA_ARGS__}, \
+                  COUNT_OF(((const struct entry[]){__VA_ARGS__})))
 
 static void pool_entry(struct pen *pen, const char *action, uint64_t address, uint64_t bytes,
                        uint64_t pool)
@@ -113,26 +140,37 @@ static void block(struct pen *pen, uint64_t address, uint64_t bytes, const char 
     done(pen);
 }
 
+static void open_blocks(struct pen *pen, uint64_t device, uint64_t address, uint64_t bytes)
+{
+    open_segment(pen, device, address, bytes);
+    op(pen, "'blocks'](");
+}
+
 /* --- A snapshot of one device. --- */
 
-static void begin(struct pen *pen)
+static struct pen begin(void)
 {
-    pen->count = 0;
-    op(pen, "\x80\x02}(");
-    text(pen, "device_traces");
-    op(pen, "](](");
+    struct pen pen = {.count = 0};
+
+    op(&pen, "\x80\x02}('device_traces'](](");
+    return pen;
 }
 
 static void begin_segments(struct pen *pen)
 {
-    op(pen, "ee");
-    text(pen, "segments");
-    op(pen, "](");
+    op(pen, "ee'segments'](");
 }
 
 static void end(struct pen *pen)
 {
     op(pen, "eu.");
+}
+
+/* End a snapshot that has no segments. */
+static void end_without_segments(struct pen *pen)
+{
+    begin_segments(pen);
+    end(pen);
 }
 
 /* --- Reading them. --- */
@@ -141,12 +179,11 @@ static bool read_pen(const struct pen *pen, int device, struct xtrace *trace,
                      struct xtrace_fault *fault)
 {
     FILE *file = tmpfile();
-    bool fine;
 
     assert_non_null(file);
     assert_int_equal(fwrite(pen->bytes, 1, pen->count, file), pen->count);
     rewind(file);
-    fine = xtrace_read(file, device, trace, fault);
+    bool fine = xtrace_read(file, device, trace, fault);
     fclose(file);
     return fine;
 }
@@ -221,74 +258,53 @@ static void expect_bad(const struct pen *pen, uint64_t line, const char *words)
 
 TEST(allocations_and_frees_are_converted)
 {
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
-    entry(&pen, "segment_map", 0, 2 << 20);
-    entry(&pen, "alloc", 0, 1000);
+    ENTRIES(&pen, {"segment_map", 0, 2 << 20}, {"alloc", 0, 1000});
     open_entry(&pen, "alloc", 1024, 700);
     field(&pen, "stream", 94399785010032);
     done(&pen);
     free_of(&pen, 0, 1000);
-    entry(&pen, "alloc", 0, 12);
-    entry(&pen, "snapshot", 0, 0);
-    entry(&pen, "annotate", 0, 0);
-    begin_segments(&pen);
-    end(&pen);
+    ENTRIES(&pen, {"alloc", 0, 12}, {"snapshot", 0, 0}, {"annotate", 0, 0});
+    end_without_segments(&pen);
     expect(&pen, "a 0 1000 0\na 1 700 94399785010032\nf 0\na 0 12 0\n", "device 0, 8 entries");
 }
 
 TEST(block_is_freed_at_free_completed)
 {
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
-    entry(&pen, "alloc", 0, 1000);
-    entry(&pen, "free_requested", 0, 1000);
-    entry(&pen, "alloc", 1024, 2000);
-    entry(&pen, "free_completed", 0, 1000);
-    entry(&pen, "alloc", 4096, 3000);
-    entry(&pen, "free_requested", 1024, 2000);
-    begin_segments(&pen);
-    end(&pen);
+    ENTRIES(&pen, {"alloc", 0, 1000}, {"free_requested", 0, 1000}, {"alloc", 1024, 2000},
+            {"free_completed", 0, 1000}, {"alloc", 4096, 3000}, {"free_requested", 1024, 2000});
+    end_without_segments(&pen);
     expect(&pen, "a 0 1000 0\na 1 2000 0\nf 0\na 0 3000 0\n", "device 0, 6 entries");
 }
 
 TEST(without_completed_frees_requested_ones_count)
 {
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
-    entry(&pen, "alloc", 0, 1000);
-    entry(&pen, "free_requested", 0, 1000);
-    entry(&pen, "alloc", 0, 2000);
-    begin_segments(&pen);
-    end(&pen);
+    ENTRIES(&pen, {"alloc", 0, 1000}, {"free_requested", 0, 1000}, {"alloc", 0, 2000});
+    end_without_segments(&pen);
     expect(&pen, "a 0 1000 0\nf 0\na 0 2000 0\n", "device 0, 3 entries");
 }
 
 /* The history is a ring: blocks of overwritten events are allocated first, in order of addresses. */
 TEST(blocks_allocated_before_the_history_come_first)
 {
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
     free_of(&pen, 8192, 4000);
-    entry(&pen, "alloc", 8192, 77);
-    entry(&pen, "free_completed", 0, 333);
+    ENTRIES(&pen, {"alloc", 8192, 77}, {"free_completed", 0, 333});
     begin_segments(&pen);
-    open_segment(&pen, 0, 0, 2 << 20);
-    text(&pen, "blocks");
-    op(&pen, "](");
+    open_blocks(&pen, 0, 0, 2 << 20);
     block(&pen, 0, 512, "inactive");
     block(&pen, 512, 1024, "active_allocated");
     block(&pen, 8192, 512, "active_allocated");
     block(&pen, 16384, 2048, "active_pending_free");
     op(&pen, "eu");
     /* of another device */
-    open_segment(&pen, 1, 1 << 30, 2 << 20);
-    text(&pen, "blocks");
-    op(&pen, "](");
+    open_blocks(&pen, 1, 1 << 30, 2 << 20);
     block(&pen, 1 << 30, 512, "active_allocated");
     op(&pen, "eu");
     end(&pen);
@@ -298,16 +314,12 @@ TEST(blocks_allocated_before_the_history_come_first)
 
 TEST(missing_frees_are_added)
 {
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
-    entry(&pen, "alloc", 0, 1000);
-    entry(&pen, "alloc", 0, 2000);
+    ENTRIES(&pen, {"alloc", 0, 1000}, {"alloc", 0, 2000});
     free_of(&pen, 0, 2000);
-    entry(&pen, "free_completed", 0, 2000);
-    entry(&pen, "dance", 0, 2000);
-    begin_segments(&pen);
-    end(&pen);
+    ENTRIES(&pen, {"free_completed", 0, 2000}, {"dance", 0, 2000});
+    end_without_segments(&pen);
     expect(&pen, "a 0 1000 0\nf 0\na 0 2000 0\nf 0\n",
            "device 0, 6 entries; 1 free missing, added where an address is allocated again; "
            "omitted: 2 of the entries");
@@ -315,33 +327,25 @@ TEST(missing_frees_are_added)
 
 TEST(failed_request_is_replayed)
 {
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
-    entry(&pen, "alloc", 0, 1000);
-    entry(&pen, "segment_free", 2 << 20, 2 << 20);
-    entry(&pen, "oom", 5 << 20, 1 << 30);
-    begin_segments(&pen);
-    end(&pen);
+    ENTRIES(&pen, {"alloc", 0, 1000}, {"segment_free", 2 << 20, 2 << 20},
+            {"oom", 5 << 20, 1 << 30});
+    end_without_segments(&pen);
     /* The earlier flush was the allocator's own. */
     expect(&pen, "a 0 1000 0\na 1 1073741824 0!\n", "device 0, 3 entries");
 }
 
 TEST(released_memory_becomes_one_empty_cache)
 {
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
-    entry(&pen, "segment_alloc", 0, 2 << 20);
-    entry(&pen, "segment_alloc", 4 << 20, 2 << 20);
-    entry(&pen, "segment_free", 0, 2 << 20);
-    entry(&pen, "segment_free", 4 << 20, 2 << 20);
-    entry(&pen, "segment_alloc", 8 << 20, 2 << 20);
-    entry(&pen, "alloc", 8 << 20, 1000);
+    ENTRIES(&pen, {"segment_alloc", 0, 2 << 20}, {"segment_alloc", 4 << 20, 2 << 20},
+            {"segment_free", 0, 2 << 20}, {"segment_free", 4 << 20, 2 << 20},
+            {"segment_alloc", 8 << 20, 2 << 20}, {"alloc", 8 << 20, 1000});
     free_of(&pen, 8 << 20, 1000);
     entry(&pen, "segment_unmap", 8 << 20, 2 << 20);
-    begin_segments(&pen);
-    end(&pen);
+    end_without_segments(&pen);
     expect(&pen, "e\na 0 1000 0\nf 0\ne\n", "device 0, 9 entries");
 }
 
@@ -349,13 +353,10 @@ TEST(released_memory_becomes_one_empty_cache)
 TEST(flush_under_memory_pressure_is_skipped)
 {
     for (uint64_t more = 0; more < 2; more++) {
-        struct pen pen;
+        struct pen pen = begin();
 
-        begin(&pen);
-        entry(&pen, "segment_free", 0, 20 << 20);
-        entry(&pen, "segment_alloc", 0, (60 << 20) + more);
-        entry(&pen, "alloc", 0, 1000);
-        entry(&pen, "segment_free", 0, (60 << 20) + more);
+        ENTRIES(&pen, {"segment_free", 0, 20 << 20}, {"segment_alloc", 0, (60 << 20) + more},
+                {"alloc", 0, 1000}, {"segment_free", 0, (60 << 20) + more});
         /* 20 MiB were still reserved, and 80 were free; 40 were reserved at the start. */
         entry(&pen, "oom", 80 << 20, 1 << 30);
         begin_segments(&pen);
@@ -375,20 +376,13 @@ TEST(garbage_collection_is_skipped)
                                           "expandable_segments:True"};
 
     for (int i = 0; i < 2; i++) {
-        struct pen pen;
+        struct pen pen = begin();
 
-        begin(&pen);
-        entry(&pen, "segment_free", 0, 2 << 20);
-        entry(&pen, "segment_alloc", 0, 2 << 20);
-        entry(&pen, "alloc", 0, 1000);
-        op(&pen, "ee");
-        text(&pen, "allocator_settings");
-        op(&pen, "}");
-        text(&pen, "PYTORCH_CUDA_ALLOC_CONF");
+        ENTRIES(&pen, {"segment_free", 0, 2 << 20}, {"segment_alloc", 0, 2 << 20},
+                {"alloc", 0, 1000});
+        op(&pen, "ee'allocator_settings'}'PYTORCH_CUDA_ALLOC_CONF'");
         text(&pen, configs[i]);
-        op(&pen, "s");
-        text(&pen, "segments");
-        op(&pen, "](");
+        op(&pen, "s'segments'](");
         end(&pen);
         expect(&pen, i == 0 ? "a 0 1000 0\n" : "e\na 0 1000 0\n", "device 0, 3 entries");
     }
@@ -399,35 +393,29 @@ TEST(stack_identifies_the_cause_of_a_release)
     static const char *const names[] = {"empty_cache", "c10::cuda::emptyCache()", "forward"};
 
     for (size_t i = 0; i < 3; i++) {
-        struct pen pen;
+        struct pen pen = begin();
 
-        begin(&pen);
         open_entry(&pen, "segment_unmap", 0, 2 << 20);
-        text(&pen, "frames");
-        op(&pen, "](}(");
-        text(&pen, "name");
+        op(&pen, "'frames'](}('name'");
         text(&pen, names[i]);
         op(&pen, "ueu");
         entry(&pen, "oom", 0, 4096);
-        begin_segments(&pen);
-        end(&pen);
+        end_without_segments(&pen);
         expect(&pen, i < 2 ? "e\na 0 4096 0!\n" : "a 0 4096 0!\n", "device 0, 2 entries");
     }
 }
 
 TEST(private_pools_are_released_with_their_memory)
 {
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
     pool_entry(&pen, "alloc", 0, 1000, 3);
     pool_entry(&pen, "segment_free", 2 << 20, 2 << 20, 3);
     pool_entry(&pen, "alloc", 4096, 2000, 3);
     pool_entry(&pen, "free_completed", 0, 1000, 3);
     pool_entry(&pen, "segment_free", 0, 2 << 20, 3);
     pool_entry(&pen, "alloc", 8192, 5000, 9);
-    begin_segments(&pen);
-    end(&pen);
+    end_without_segments(&pen);
     expect(&pen, "a 0 1000 0 1\ne\na 1 2000 0 1\nf 0\npr 1\ne\na 0 5000 0 2\n",
            "device 0, 6 entries");
 }
@@ -435,16 +423,12 @@ TEST(private_pools_are_released_with_their_memory)
 /* Older releases do not name the pool of an entry; the segment does while it exists. */
 TEST(segments_identify_the_pool_of_older_entries)
 {
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
     entry(&pen, "alloc", 0, 1000);
     free_of(&pen, 0, 1000);
-    entry(&pen, "segment_free", 0, 4 << 20);
-    entry(&pen, "segment_alloc", 0, 2 << 20);
-    entry(&pen, "alloc", 0, 2000);
-    entry(&pen, "alloc", 2 << 20, 3000);
-    entry(&pen, "alloc", 8 << 20, 4000);
+    ENTRIES(&pen, {"segment_free", 0, 4 << 20}, {"segment_alloc", 0, 2 << 20}, {"alloc", 0, 2000},
+            {"alloc", 2 << 20, 3000}, {"alloc", 8 << 20, 4000});
     begin_segments(&pen);
     open_segment(&pen, 0, 8 << 20, 2 << 20);
     pair(&pen, "segment_pool_id", 5, 0);
@@ -461,16 +445,14 @@ TEST(times_advance_the_clock_in_milliseconds)
 {
     static const uint64_t times[] = {1795328907892187, 1795328907892180, 1795328907893186,
                                      1795328907893187, 1795328907893190};
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
     for (uint64_t i = 0; i < 5; i++) {
         open_entry(&pen, "alloc", 512 * i, i + 1);
         field(&pen, "time_us", times[i]);
         done(&pen);
     }
-    begin_segments(&pen);
-    end(&pen);
+    end_without_segments(&pen);
     expect(&pen,
            "@ 1795328907892187\na 0 1 0\na 1 2 0\na 2 3 0\n"
            "@ 1795328907893187\na 3 4 0\na 4 5 0\n@ 1795328907893190\n",
@@ -480,17 +462,13 @@ TEST(times_advance_the_clock_in_milliseconds)
 static void write_devices(struct pen *pen)
 {
     pen->count = 0;
-    op(pen, "\x80\x02}(");
-    text(pen, "device_traces");
-    op(pen, "](](");
+    op(pen, "\x80\x02}('device_traces'](](");
     entry(pen, "alloc", 0, 111);
     op(pen, "e](");
     entry(pen, "alloc", 0, 222);
     entry(pen, "alloc", 512, 333);
     begin_segments(pen);
-    open_segment(pen, 7, 0, 2 << 20);
-    text(pen, "blocks");
-    op(pen, "](");
+    open_blocks(pen, 7, 0, 2 << 20);
     block(pen, 0, 512, "active_allocated");
     op(pen, "eu");
     end(pen);
@@ -516,9 +494,7 @@ TEST(snapshot_without_history_keeps_allocated_blocks)
     struct pen pen = {.count = 0};
 
     op(&pen, "\x80\x02](");
-    open_segment(&pen, 3, 0, 2 << 20);
-    text(&pen, "blocks");
-    op(&pen, "](");
+    open_blocks(&pen, 3, 0, 2 << 20);
     block(&pen, 512, 1024, "active_allocated");
     op(&pen, "eue.");
     expect(&pen, "a 0 1012 0\n",
@@ -538,25 +514,20 @@ TEST(settings_become_the_configuration)
         {NULL, "\x88", "expandable_segments:True"},
     };
 
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct xtrace trace;
         struct xtrace_fault fault;
-        struct pen pen;
+        struct pen pen = begin();
 
-        begin(&pen);
         entry(&pen, "alloc", 0, 1);
-        op(&pen, "ee");
-        text(&pen, "allocator_settings");
-        op(&pen, "}(");
+        op(&pen, "ee'allocator_settings'}(");
         if (rows[i].text) {
             text(&pen, "PYTORCH_CUDA_ALLOC_CONF");
             text(&pen, rows[i].text);
         }
         text(&pen, "expandable_segments");
         op(&pen, rows[i].expandable);
-        op(&pen, "u");
-        text(&pen, "segments");
-        op(&pen, "](");
+        op(&pen, "u'segments'](");
         end(&pen);
         assert_true(read_pen(&pen, -1, &trace, &fault));
         assert_string_equal(trace.config, rows[i].config);
@@ -578,75 +549,62 @@ TEST(errors_name_their_entry)
     };
     struct pen pen;
 
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        begin(&pen);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        pen = begin();
         entry(&pen, "alloc", 0, 1);
         open_entry(&pen, rows[i].action, 512, 1000);
         field(&pen, rows[i].key, rows[i].value);
         done(&pen);
-        begin_segments(&pen);
-        end(&pen);
+        end_without_segments(&pen);
         expect_bad(&pen, rows[i].line, rows[i].words);
     }
-    begin(&pen);
-    op(&pen, "}(");
-    text(&pen, "action");
-    text(&pen, "alloc");
-    op(&pen, "u}");
-    begin_segments(&pen);
-    end(&pen);
+    pen = begin();
+    op(&pen, "}('action''alloc'u}");
+    end_without_segments(&pen);
     expect_bad(&pen, 0, "device 0, entry 1: `addr` is missing or not a number");
-    begin(&pen);
+    pen = begin();
     open_entry(&pen, "alloc", 0, 1);
-    text(&pen, "stream");
-    op(&pen, "N");
+    op(&pen, "'stream'N");
     done(&pen);
-    begin_segments(&pen);
-    end(&pen);
+    end_without_segments(&pen);
     expect_bad(&pen, 0, "device 0, entry 1: `stream` is not a number");
-    begin(&pen);
+    pen = begin();
     op(&pen, "}");
-    begin_segments(&pen);
-    end(&pen);
+    end_without_segments(&pen);
     expect_bad(&pen, 0, "device 0, entry 1: it has no `action`");
 }
 
 TEST(errors_outside_entries_name_their_place)
 {
-    struct pen pen;
+    struct pen pen = begin();
 
-    begin(&pen);
     begin_segments(&pen);
     op(&pen, "}");
     end(&pen);
     expect_bad(&pen, 0, "segment 1: `device` is missing");
-    begin(&pen);
+    pen = begin();
     begin_segments(&pen);
     open_segment(&pen, 0, UINT64_MAX - BASE, 2);
     done(&pen);
     end(&pen);
     expect_bad(&pen, 0, "segment 1: it exceeds the address space");
-    begin(&pen);
+    pen = begin();
     begin_segments(&pen);
     open_segment(&pen, 0, 0, 2);
-    text(&pen, "blocks");
-    op(&pen, "](}eu");
+    op(&pen, "'blocks'](}eu");
     end(&pen);
     expect_bad(&pen, 0, "segment 1: a block has no `state`");
-    begin(&pen);
+    pen = begin();
     begin_segments(&pen);
-    open_segment(&pen, 0, 0, 2);
-    text(&pen, "blocks");
-    op(&pen, "](");
+    open_blocks(&pen, 0, 0, 2);
     block(&pen, 0, 512, "active_allocated");
     for (int i = 0; i < 100; i++)
         op(&pen, "2");
     op(&pen, "eu");
     end(&pen);
     expect_bad(&pen, 0, "segments share lists of blocks");
-    begin(&pen);
-    begin_segments(&pen);
-    end(&pen);
+    pen = begin();
+    end_without_segments(&pen);
     expect_bad(&pen, 0, "nothing to replay, device 0");
     pen.count = 0;
     op(&pen, "\x80\x02}.");

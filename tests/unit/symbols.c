@@ -82,8 +82,8 @@ TEST_WITH(a_call_has_its_function_and_line, set_up, tear_down)
 {
     struct symbol symbol = {NULL, 0, NULL, 0};
     int line = 0;
-
     const uint64_t offset = call_here(&line);
+
     assert_true(symbols_find(*state, self.path, own_build_id(), offset, &symbol));
     assert_string_equal(symbol.function, "call_here");
     assert_in_range(symbol.function_offset, 1, 1000);
@@ -96,8 +96,8 @@ TEST_WITH(names_are_valid_until_close, set_up, tear_down)
 {
     struct symbol first = {NULL, 0, NULL, 0}, second = {NULL, 0, NULL, 0};
     int line = 0;
-
     const uint64_t offset = call_here(&line);
+
     assert_true(symbols_find(*state, self.path, own_build_id(), offset, &first));
     for (uint64_t at = 1; at < 100; at++)
         (void)symbols_find(*state, self.path, own_build_id(), offset + at, &second);

@@ -67,8 +67,7 @@ static bool is_word(const void *owner, uint32_t number, const void *what, size_t
 static void fill(struct index *index, struct words *words, unsigned bits)
 {
     for (uint64_t i = 0; i < COUNT; i++) {
-        const uint64_t word = i * i;
-        const uint64_t sum = index_hash(&word, sizeof(word)) >> (64 - bits);
+        const uint64_t word = i * i, sum = index_hash(&word, sizeof(word)) >> (64 - bits);
 
         assert_int_equal(index_find(index, sum, &word, sizeof(word), is_word, words), INDEX_NONE);
         assert_true(array_reserve((void **)&words->words, words->count, sizeof(word)));
@@ -76,8 +75,7 @@ static void fill(struct index *index, struct words *words, unsigned bits)
         assert_true(index_add(index, sum, (uint32_t)words->count++));
     }
     for (uint64_t i = 0; i < COUNT; i++) {
-        const uint64_t word = i * i;
-        const uint64_t sum = index_hash(&word, sizeof(word)) >> (64 - bits);
+        const uint64_t word = i * i, sum = index_hash(&word, sizeof(word)) >> (64 - bits);
 
         assert_int_equal(index_find(index, sum, &word, sizeof(word), is_word, words), i);
     }
@@ -87,7 +85,7 @@ TEST(each_number_is_found)
 {
     static const unsigned bits[] = {64, 32, 6};
 
-    for (size_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(bits); i++) {
         struct words words = {NULL, 0};
         struct index index = {0};
 
@@ -108,7 +106,7 @@ TEST(an_array_keeps_its_items)
     }
     for (uint32_t i = 0; i < COUNT; i++)
         assert_int_equal(items[i], i);
-    /* Removed words may be added again. */
+    /* The array may be filled again from the middle. */
     for (uint32_t i = 64; i < COUNT; i++) {
         assert_true(array_reserve((void **)&items, i, sizeof(*items)));
         items[i] = 2 * i;

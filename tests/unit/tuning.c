@@ -112,8 +112,7 @@ TEST(only_different_values_are_tried)
 TEST(only_relevant_keys_are_tried)
 {
     const struct tuning_base classic = base_of("expandable_segments:False", false, false);
-    const struct tuning_base clocked = base_of("", true, false);
-    const struct tuning_base pytorch = base_of("", true, true);
+    const struct tuning_base clocked = base_of("", true, false), pytorch = base_of("", true, true);
     const struct tuning tuning = tuning_of_base();
     uint64_t values[TUNING_VALUES];
 

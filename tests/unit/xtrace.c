@@ -63,7 +63,7 @@ TEST(every_operation_is_read)
         XTRACE_FREE,
     };
 
-    assert_int_equal(trace.op_count, sizeof(kinds) / sizeof(kinds[0]));
+    assert_int_equal(trace.op_count, COUNT_OF(kinds));
     for (size_t i = 0; i < trace.op_count; i++) {
         assert_int_equal(trace.ops[i].kind, kinds[i]);
         assert_int_equal(trace.ops[i].line, i + 5);
@@ -202,7 +202,7 @@ static const struct {
 
 TEST(bad_files_are_refused)
 {
-    for (size_t i = 0; i < sizeof(bad_files) / sizeof(bad_files[0]); i++)
+    for (size_t i = 0; i < COUNT_OF(bad_files); i++)
         expect_bad(bad_files[i].text, strlen(bad_files[i].text), bad_files[i].line,
                    bad_files[i].words);
 }
@@ -254,12 +254,12 @@ static char *long_text(size_t *length)
 
 TEST(compressed_files_are_equal_to_plain_ones)
 {
-    size_t length, room;
+    size_t length;
     char *text = long_text(&length);
     struct xtrace plain = read_good(text), packed;
     struct xtrace_fault fault;
 
-    room = ZSTD_compressBound(length);
+    size_t room = ZSTD_compressBound(length);
     char *small = malloc(2 * room);
     /* Two frames, one after the other, form one text. */
     size_t first = ZSTD_compress(small, room, text, length / 3, 1);

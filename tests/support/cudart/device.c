@@ -11,42 +11,41 @@ static const struct {
     size_t offset;
     CUdevice_attribute attribute;
 } integers[] = {
-#define INTEGER(member, name)                                               \
+#define MEMBER(member, name)                                                \
     {                                                                       \
         offsetof(struct cudaDeviceProp, member), CU_DEVICE_ATTRIBUTE_##name \
     }
-    INTEGER(regsPerBlock, MAX_REGISTERS_PER_BLOCK),
-    INTEGER(warpSize, WARP_SIZE),
-    INTEGER(maxThreadsPerBlock, MAX_THREADS_PER_BLOCK),
-    INTEGER(maxThreadsDim[0], MAX_BLOCK_DIM_X),
-    INTEGER(maxThreadsDim[1], MAX_BLOCK_DIM_Y),
-    INTEGER(maxThreadsDim[2], MAX_BLOCK_DIM_Z),
-    INTEGER(maxGridSize[0], MAX_GRID_DIM_X),
-    INTEGER(maxGridSize[1], MAX_GRID_DIM_Y),
-    INTEGER(maxGridSize[2], MAX_GRID_DIM_Z),
-    INTEGER(major, COMPUTE_CAPABILITY_MAJOR),
-    INTEGER(minor, COMPUTE_CAPABILITY_MINOR),
-    INTEGER(multiProcessorCount, MULTIPROCESSOR_COUNT),
-    INTEGER(integrated, INTEGRATED),
-    INTEGER(canMapHostMemory, CAN_MAP_HOST_MEMORY),
-    INTEGER(concurrentKernels, CONCURRENT_KERNELS),
-    INTEGER(pciBusID, PCI_BUS_ID),
-    INTEGER(pciDeviceID, PCI_DEVICE_ID),
-    INTEGER(pciDomainID, PCI_DOMAIN_ID),
-    INTEGER(asyncEngineCount, ASYNC_ENGINE_COUNT),
-    INTEGER(unifiedAddressing, UNIFIED_ADDRESSING),
-    INTEGER(l2CacheSize, L2_CACHE_SIZE),
-    INTEGER(maxThreadsPerMultiProcessor, MAX_THREADS_PER_MULTIPROCESSOR),
-    INTEGER(streamPrioritiesSupported, STREAM_PRIORITIES_SUPPORTED),
-    INTEGER(regsPerMultiprocessor, MAX_REGISTERS_PER_MULTIPROCESSOR),
-    INTEGER(managedMemory, MANAGED_MEMORY),
-    INTEGER(pageableMemoryAccess, PAGEABLE_MEMORY_ACCESS),
-    INTEGER(concurrentManagedAccess, CONCURRENT_MANAGED_ACCESS),
-    INTEGER(cooperativeLaunch, COOPERATIVE_LAUNCH),
-    INTEGER(maxBlocksPerMultiProcessor, MAX_BLOCKS_PER_MULTIPROCESSOR),
-    INTEGER(memoryPoolsSupported, MEMORY_POOLS_SUPPORTED),
-    INTEGER(gpuDirectRDMASupported, GPU_DIRECT_RDMA_SUPPORTED),
-#undef INTEGER
+    MEMBER(regsPerBlock, MAX_REGISTERS_PER_BLOCK),
+    MEMBER(warpSize, WARP_SIZE),
+    MEMBER(maxThreadsPerBlock, MAX_THREADS_PER_BLOCK),
+    MEMBER(maxThreadsDim[0], MAX_BLOCK_DIM_X),
+    MEMBER(maxThreadsDim[1], MAX_BLOCK_DIM_Y),
+    MEMBER(maxThreadsDim[2], MAX_BLOCK_DIM_Z),
+    MEMBER(maxGridSize[0], MAX_GRID_DIM_X),
+    MEMBER(maxGridSize[1], MAX_GRID_DIM_Y),
+    MEMBER(maxGridSize[2], MAX_GRID_DIM_Z),
+    MEMBER(major, COMPUTE_CAPABILITY_MAJOR),
+    MEMBER(minor, COMPUTE_CAPABILITY_MINOR),
+    MEMBER(multiProcessorCount, MULTIPROCESSOR_COUNT),
+    MEMBER(integrated, INTEGRATED),
+    MEMBER(canMapHostMemory, CAN_MAP_HOST_MEMORY),
+    MEMBER(concurrentKernels, CONCURRENT_KERNELS),
+    MEMBER(pciBusID, PCI_BUS_ID),
+    MEMBER(pciDeviceID, PCI_DEVICE_ID),
+    MEMBER(pciDomainID, PCI_DOMAIN_ID),
+    MEMBER(asyncEngineCount, ASYNC_ENGINE_COUNT),
+    MEMBER(unifiedAddressing, UNIFIED_ADDRESSING),
+    MEMBER(l2CacheSize, L2_CACHE_SIZE),
+    MEMBER(maxThreadsPerMultiProcessor, MAX_THREADS_PER_MULTIPROCESSOR),
+    MEMBER(streamPrioritiesSupported, STREAM_PRIORITIES_SUPPORTED),
+    MEMBER(regsPerMultiprocessor, MAX_REGISTERS_PER_MULTIPROCESSOR),
+    MEMBER(managedMemory, MANAGED_MEMORY),
+    MEMBER(pageableMemoryAccess, PAGEABLE_MEMORY_ACCESS),
+    MEMBER(concurrentManagedAccess, CONCURRENT_MANAGED_ACCESS),
+    MEMBER(cooperativeLaunch, COOPERATIVE_LAUNCH),
+    MEMBER(maxBlocksPerMultiProcessor, MAX_BLOCKS_PER_MULTIPROCESSOR),
+    MEMBER(memoryPoolsSupported, MEMORY_POOLS_SUPPORTED),
+    MEMBER(gpuDirectRDMASupported, GPU_DIRECT_RDMA_SUPPORTED),
 };
 
 /* Attributes of type size_t. */
@@ -54,18 +53,14 @@ static const struct {
     size_t offset;
     CUdevice_attribute attribute;
 } sizes[] = {
-#define SIZE(member, name)                                                  \
-    {                                                                       \
-        offsetof(struct cudaDeviceProp, member), CU_DEVICE_ATTRIBUTE_##name \
-    }
-    SIZE(sharedMemPerBlock, MAX_SHARED_MEMORY_PER_BLOCK),
-    SIZE(memPitch, MAX_PITCH),
-    SIZE(totalConstMem, TOTAL_CONSTANT_MEMORY),
-    SIZE(textureAlignment, TEXTURE_ALIGNMENT),
-    SIZE(sharedMemPerMultiprocessor, MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
-    SIZE(sharedMemPerBlockOptin, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
-    SIZE(reservedSharedMemPerBlock, RESERVED_SHARED_MEMORY_PER_BLOCK),
-#undef SIZE
+    MEMBER(sharedMemPerBlock, MAX_SHARED_MEMORY_PER_BLOCK),
+    MEMBER(memPitch, MAX_PITCH),
+    MEMBER(totalConstMem, TOTAL_CONSTANT_MEMORY),
+    MEMBER(textureAlignment, TEXTURE_ALIGNMENT),
+    MEMBER(sharedMemPerMultiprocessor, MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
+    MEMBER(sharedMemPerBlockOptin, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+    MEMBER(reservedSharedMemPerBlock, RESERVED_SHARED_MEMORY_PER_BLOCK),
+#undef MEMBER
 };
 
 /* 0 where the driver does not know the attribute. */
@@ -106,28 +101,19 @@ EXPORT cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, in
 
 EXPORT cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-    const cudaError_t error = begin();
-
-    if (error != cudaSuccess)
-        return answer(error);
-    return answer(
-        error_of(driver.cuDeviceGetAttribute(value, (CUdevice_attribute)attribute, device)));
+    ANSWER_AFTER(begin(),
+                 driver.cuDeviceGetAttribute(value, (CUdevice_attribute)attribute, device));
 }
 
 EXPORT cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
 {
-    const cudaError_t error = begin();
-
-    return answer(error != cudaSuccess ? error
-                                       : error_of(driver.cuDeviceGetPCIBusId(text, bytes, device)));
+    ANSWER_AFTER(begin(), driver.cuDeviceGetPCIBusId(text, bytes, device));
 }
 
 EXPORT cudaError_t cudaGetDeviceCount(int *count)
 {
-    const cudaError_t error = begin();
-
     *count = 0;
-    return answer(error != cudaSuccess ? error : error_of(driver.cuDeviceGetCount(count)));
+    ANSWER_AFTER(begin(), driver.cuDeviceGetCount(count));
 }
 
 EXPORT cudaError_t cudaGetDevice(int *device)
@@ -155,10 +141,7 @@ EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 
 EXPORT cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
-    const cudaError_t error = begin();
-
-    return answer(error != cudaSuccess ? error
-                                       : error_of(driver.cuDeviceCanAccessPeer(can, device, peer)));
+    ANSWER_AFTER(begin(), driver.cuDeviceCanAccessPeer(can, device, peer));
 }
 
 EXPORT cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
@@ -175,9 +158,7 @@ EXPORT cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 
 EXPORT cudaError_t cudaDriverGetVersion(int *version)
 {
-    const cudaError_t error = begin();
-
-    return answer(error != cudaSuccess ? error : error_of(driver.cuDriverGetVersion(version)));
+    ANSWER_AFTER(begin(), driver.cuDriverGetVersion(version));
 }
 
 EXPORT cudaError_t cudaRuntimeGetVersion(int *version)

@@ -79,16 +79,20 @@ static inline cudaError_t error_of(CUresult result)
     return (cudaError_t)result;
 }
 
+/* Functions whose signature is CUDA's ignore some of their arguments. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #define EXPORT __attribute__((visibility("default")))
 
-/* The whole body of a function: what the driver answers, in the context of the thread's device. */
-#define ANSWER(call)                  \
+/* The body of a function: the driver's result after begin(), or enter(). */
+#define ANSWER_AFTER(start, call)     \
     do {                              \
-        cudaError_t error_ = enter(); \
+        cudaError_t error_ = (start); \
                                       \
         if (error_ == cudaSuccess)    \
             error_ = error_of(call);  \
         return answer(error_);        \
     } while (0)
+#define ANSWER(call) ANSWER_AFTER(enter(), call)
 
 #endif

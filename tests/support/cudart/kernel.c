@@ -33,33 +33,22 @@ EXPORT void **__cudaRegisterFatBinary(void *image)
 {
     static void *handle;
 
-    (void)image;
     return &handle;
 }
 
-EXPORT void __cudaRegisterFatBinaryEnd(void **handle)
-{
-    (void)handle;
-}
+EXPORT void __cudaRegisterFatBinaryEnd(void **handle) {}
 
-EXPORT void __cudaUnregisterFatBinary(void **handle)
-{
-    (void)handle;
-}
+EXPORT void __cudaUnregisterFatBinary(void **handle) {}
 
 EXPORT void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name,
                                    int limit, void *thread, void *block, void *block_size,
                                    void *grid_size, int *warp)
 {
-    (void)handle, (void)host, (void)device, (void)name, (void)limit;
-    (void)thread, (void)block, (void)block_size, (void)grid_size, (void)warp;
 }
 
 EXPORT void __cudaRegisterVar(void **handle, char *host, char *device, const char *name,
                               int is_external, size_t bytes, int is_constant, int is_global)
 {
-    (void)handle, (void)host, (void)device, (void)name;
-    (void)is_external, (void)bytes, (void)is_constant, (void)is_global;
 }
 
 /* Between the brackets of a launch and the function that carries it out. */
@@ -115,21 +104,18 @@ static cudaError_t launch(dim3 grid, dim3 block, cudaStream_t stream)
 EXPORT cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
                                     size_t shared, cudaStream_t stream)
 {
-    (void)function, (void)arguments, (void)shared;
     return answer(launch(grid, block, stream));
 }
 
 EXPORT cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block,
                                                void **arguments, size_t shared, cudaStream_t stream)
 {
-    (void)function, (void)arguments, (void)shared;
     return answer(launch(grid, block, stream));
 }
 
 EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function,
                                        void **arguments)
 {
-    (void)function, (void)arguments;
     return answer(launch(config->gridDim, config->blockDim, config->stream));
 }
 
@@ -148,7 +134,6 @@ EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block
 EXPORT cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes,
                                          const void *function)
 {
-    (void)function;
     memset(attributes, 0, sizeof(*attributes));
     attributes->maxThreadsPerBlock = THREADS_MAX;
     attributes->numRegs = 32;
@@ -160,7 +145,6 @@ EXPORT cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes,
 EXPORT cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute,
                                         int value)
 {
-    (void)function, (void)attribute, (void)value;
     return cudaSuccess;
 }
 
@@ -168,14 +152,12 @@ EXPORT cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel,
                                                    enum cudaFuncAttribute attribute, int value,
                                                    int device)
 {
-    (void)kernel, (void)attribute, (void)value, (void)device;
     return cudaSuccess;
 }
 
 EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     int *blocks, const void *function, int threads, size_t shared, unsigned flags)
 {
-    (void)function, (void)threads, (void)shared, (void)flags;
     *blocks = BLOCKS_RESIDENT;
     return cudaSuccess;
 }
@@ -191,13 +173,11 @@ EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, co
 EXPORT cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes,
                                       size_t offset, enum cudaMemcpyKind kind)
 {
-    (void)symbol, (void)from, (void)bytes, (void)offset, (void)kind;
     return cudaSuccess;
 }
 
 EXPORT cudaError_t cudaGetSymbolAddress(void **out, const void *symbol)
 {
-    (void)out, (void)symbol;
     return answer(cudaErrorInvalidSymbol);
 }
 
@@ -207,8 +187,6 @@ EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code,
                                        enum cudaLibraryOption *library_options,
                                        void **library_values, unsigned library_count)
 {
-    (void)library, (void)code, (void)options, (void)values, (void)count;
-    (void)library_options, (void)library_values, (void)library_count;
     return answer(cudaErrorNotSupported);
 }
 
@@ -217,34 +195,29 @@ EXPORT cudaError_t cudaLibraryLoadFromFile(cudaLibrary_t *library, const char *p
                                            unsigned count, enum cudaLibraryOption *library_options,
                                            void **library_values, unsigned library_count)
 {
-    (void)path;
     return cudaLibraryLoadData(library, NULL, options, values, count, library_options,
                                library_values, library_count);
 }
 
 EXPORT cudaError_t cudaLibraryUnload(cudaLibrary_t library)
 {
-    (void)library;
     return answer(cudaErrorInvalidResourceHandle);
 }
 
 EXPORT cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library,
                                         const char *name)
 {
-    (void)kernel, (void)library, (void)name;
     return answer(cudaErrorInvalidResourceHandle);
 }
 
 EXPORT cudaError_t cudaLibraryGetKernelCount(unsigned *count, cudaLibrary_t library)
 {
-    (void)count, (void)library;
     return answer(cudaErrorInvalidResourceHandle);
 }
 
 EXPORT cudaError_t cudaLibraryGetGlobal(void **address, size_t *bytes, cudaLibrary_t library,
                                         const char *name)
 {
-    (void)address, (void)bytes, (void)library, (void)name;
     return answer(cudaErrorInvalidResourceHandle);
 }
 
@@ -257,6 +230,5 @@ EXPORT cudaError_t cudaLibraryGetManaged(void **address, size_t *bytes, cudaLibr
 EXPORT cudaError_t cudaLibraryGetUnifiedFunction(void **function, cudaLibrary_t library,
                                                  const char *symbol)
 {
-    (void)function, (void)library, (void)symbol;
     return answer(cudaErrorInvalidResourceHandle);
 }

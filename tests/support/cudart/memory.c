@@ -67,14 +67,12 @@ EXPORT cudaError_t cudaHostUnregister(void *pointer)
 /* The kind of a copy follows from its addresses. */
 EXPORT cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
-    (void)kind;
     ANSWER(driver.cuMemcpy(address_of(to), address_of(from), bytes));
 }
 
 EXPORT cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                    enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-    (void)kind;
     ANSWER(driver.cuMemcpyAsync(address_of(to), address_of(from), bytes, stream));
 }
 
@@ -169,52 +167,44 @@ EXPORT cudaError_t cudaIpcCloseMemHandle(void *pointer)
 
 EXPORT cudaError_t cudaMallocManaged(void **out, size_t bytes, unsigned flags)
 {
-    (void)out, (void)bytes, (void)flags;
     return answer(cudaErrorNotSupported);
 }
 
 EXPORT cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream)
 {
-    (void)out, (void)bytes, (void)stream;
     return answer(cudaErrorNotSupported);
 }
 
 EXPORT cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
 {
-    (void)pointer, (void)stream;
     return answer(cudaErrorNotSupported);
 }
 
 EXPORT cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
 {
-    (void)pool, (void)device;
     return answer(cudaErrorNotSupported);
 }
 
 EXPORT cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute,
                                            void *value)
 {
-    (void)pool, (void)attribute, (void)value;
     return answer(cudaErrorNotSupported);
 }
 
 EXPORT cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute,
                                            void *value)
 {
-    (void)pool, (void)attribute, (void)value;
     return answer(cudaErrorNotSupported);
 }
 
 EXPORT cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const struct cudaMemAccessDesc *access,
                                         size_t count)
 {
-    (void)pool, (void)access, (void)count;
     return answer(cudaErrorNotSupported);
 }
 
 EXPORT cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes)
 {
-    (void)pool, (void)bytes;
     return answer(cudaErrorNotSupported);
 }
 
@@ -225,7 +215,6 @@ EXPORT cudaError_t cudaDeviceGetGraphMemAttribute(int device,
 {
     const uint64_t nothing = 0;
 
-    (void)device, (void)attribute;
     memcpy(value, &nothing, sizeof(nothing));
     return cudaSuccess;
 }
@@ -234,6 +223,5 @@ EXPORT cudaError_t cudaDeviceSetGraphMemAttribute(int device,
                                                   enum cudaGraphMemAttributeType attribute,
                                                   void *value)
 {
-    (void)device, (void)attribute, (void)value;
     return cudaSuccess;
 }

@@ -12,6 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Functions whose signature is NVML's ignore some of their arguments. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #define EXPORT __attribute__((visibility("default")))
 
 /* Numbers of nvmlReturn_t. */
@@ -99,7 +102,6 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, v
     const unsigned capacity = *count;
     const char *at = getenv("NVML_PROCESSES");
 
-    (void)device;
     for (*count = 0; at != NULL && *at != '\0'; at += strcspn(at, ","), at += *at == ',') {
         const char *bytes = strchr(at, ':');
         if (bytes == NULL)
@@ -115,20 +117,17 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, v
 
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *processes)
 {
-    (void)device, (void)processes;
     *count = 0;
     return SUCCESS;
 }
 
 EXPORT int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, int *type)
 {
-    (void)device, (void)link, (void)type;
     return NOT_SUPPORTED;
 }
 
 EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, void *info)
 {
-    (void)device, (void)link, (void)info;
     return NOT_SUPPORTED;
 }
 
@@ -137,7 +136,6 @@ EXPORT int nvmlDeviceGetGpuFabricInfoV(void *device, void *info)
     /* The first word is the structure's version, which has its size in it; a state of 0 is "not supported". */
     const uint32_t version = *(const uint32_t *)info;
 
-    (void)device;
     memset((char *)info + sizeof(version), 0, (version & 0xffffff) - sizeof(version));
     return SUCCESS;
 }

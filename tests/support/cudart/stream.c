@@ -69,13 +69,11 @@ EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback
                                          void *argument, unsigned flags)
 {
     struct callback *callback = malloc(sizeof(*callback));
-    cudaError_t error;
 
-    (void)flags;
     if (callback == NULL)
         return answer(cudaErrorMemoryAllocation);
     *callback = (struct callback){stream, function, argument};
-    error = cudaLaunchHostFunc(stream, call_back, callback);
+    cudaError_t error = cudaLaunchHostFunc(stream, call_back, callback);
     if (error != cudaSuccess)
         free(callback);
     return error;
@@ -186,9 +184,5 @@ EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cuda
 
 EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
 {
-    const cudaError_t error = begin();
-
-    return answer(error != cudaSuccess ? error
-                                       : error_of(driver.cuThreadExchangeStreamCaptureMode(
-                                             (CUstreamCaptureMode *)mode)));
+    ANSWER_AFTER(begin(), driver.cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode));
 }
