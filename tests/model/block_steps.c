@@ -303,8 +303,9 @@ static void queue_work(struct run *run, unsigned slot, const struct model_block 
 
     queue->queued++;
     (void)model_enqueue(&run->model, at);
-    run->queue[at].behind[queue->queued % RUN_WORK] = driver_work(
-        run->queue[at].handle, block == NULL ? NULL : block->ptr, block == NULL ? 0 : block->bytes);
+    driver_work(0, run->queue[at].handle, UINT64_MAX, block == NULL ? NULL : block->ptr,
+                block == NULL ? 0 : block->bytes);
+    run->queue[at].behind[queue->queued % RUN_WORK] = driver_event(0, run->queue[at].handle);
 }
 
 void step_work(struct run *run)
@@ -337,7 +338,7 @@ static void finish(struct run *run, unsigned slot)
     const unsigned at = run->slot[slot].queue;
 
     if (queue->passed < queue->queued)
-        driver_wait(run->queue[at].behind[queue->queued % RUN_WORK]);
+        driver_event_synchronize(0, run->queue[at].behind[queue->queued % RUN_WORK]);
 }
 
 void step_finish(struct run *run)
@@ -385,7 +386,7 @@ void step_retire(struct run *run)
     model_retire(model, run->slot[slot].entry);
     const bool again = run_random(run, 2) == 0;
     if (!again) {
-        driver_stream_destroy(run->queue[at].handle);
+        driver_stream_destroy(0, run->queue[at].handle);
         run->queue[at].is_there = false;
     }
     run_fill_slot(run, slot, again);

@@ -9,7 +9,7 @@
 static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
 {
     struct run *run = self;
-    void *ptr = run->own_fails ? NULL : driver_alloc(bytes);
+    void *ptr = run->own_fails ? NULL : driver_alloc(0, bytes);
 
     (void)stream;
     assert_int_equal(device, 0);
@@ -24,7 +24,7 @@ static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_strea
     (void)stream;
     assert_int_equal(device, 0);
     run->own_bytes -= bytes;
-    driver_free(ptr);
+    driver_free(0, ptr);
 }
 
 /* A pool is destroyed without holders and blocks, once. */
@@ -308,9 +308,9 @@ static void begin_for_real(struct run *run, struct model_route *route)
         run->model.queue[run->slot[slot].queue].capture != 0)
         return;
     struct model_queue *queue = &run->model.queue[run->slot[slot].queue];
-    route->capture = driver_capture_begin(run->queue[run->slot[slot].queue].handle,
-                                          (enum driver_mode)run_random(run, 3));
-    queue->capture = route->capture;
+    const xseg_stream stream = run->queue[run->slot[slot].queue].handle;
+    driver_capture_begin(0, stream, (enum driver_mode)run_random(run, 3));
+    queue->capture = route->capture = driver_capture_id(stream);
     queue->is_invalid = false;
     memset(&queue->behind, 0, sizeof(queue->behind));
 }
@@ -392,7 +392,7 @@ void step_capture_node(struct run *run)
 
     if (slot == MODEL_NONE || run->model.nodes == MODEL_NODES)
         return;
-    driver_capture_node(run->queue[run->slot[slot].queue].handle);
+    driver_work(0, run->queue[run->slot[slot].queue].handle, 1000, NULL, 0);
     model_capture_node(&run->model, run->slot[slot].queue);
 }
 
@@ -401,7 +401,7 @@ static void join(struct run *run, unsigned later, unsigned earlier)
     struct model_queue *to = &run->model.queue[later];
     const struct model_queue *from = &run->model.queue[earlier];
 
-    driver_join(run->queue[later].handle, run->queue[earlier].handle);
+    driver_wait(0, run->queue[later].handle, run->queue[earlier].handle);
     if (to->capture == 0)
         memset(&to->behind, 0, sizeof(to->behind));
     to->capture = from->capture;
@@ -431,7 +431,7 @@ void step_capture_invalidate(struct run *run)
     if (slot == MODEL_NONE)
         return;
     struct model_queue *queue = &run->model.queue[run->slot[slot].queue];
-    driver_capture_invalidate(run->queue[run->slot[slot].queue].handle);
+    driver_capture_invalidate(0, run->queue[run->slot[slot].queue].handle);
     for (unsigned i = 0; i < run->model.queues; i++)
         if (run->model.queue[i].capture == queue->capture)
             run->model.queue[i].is_invalid = true;
@@ -449,7 +449,7 @@ static void end_for_real(struct run *run, const struct model_route *route)
     for (unsigned i = 0; !is_invalid && i < model->queues; i++)
         if (i != origin && model->queue[i].capture == route->capture)
             join(run, origin, i);
-    assert_int_equal(driver_capture_end(run->queue[origin].handle), !is_invalid);
+    assert_int_equal(driver_capture_end(0, run->queue[origin].handle), !is_invalid);
     for (unsigned i = 0; i < model->queues; i++)
         if (model->queue[i].capture == route->capture)
             model->queue[i].capture = model->queue[i].is_invalid = 0;

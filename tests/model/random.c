@@ -6,12 +6,8 @@
  * memory are the model's.
  */
 #include "tests/support/env.h"
-#include "tests/support/rng.h"
+#include "tests/support/random_program.h"
 #include "tests/support/trim_due.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
@@ -37,23 +33,11 @@ struct env {
     bool has_ages;
 };
 
-static void be_quiet(void *context, enum xseg_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 static uint64_t seed_state;
-
-static uint64_t next_random(void)
-{
-    return rng_next(&seed_state);
-}
 
 static uint64_t below(uint64_t bound)
 {
-    return next_random() % bound;
+    return rng_next(&seed_state) % bound;
 }
 
 static size_t random_bytes(void)
@@ -246,8 +230,7 @@ static void step(struct env *env)
 {
     const uint64_t what = below(100);
     /* Phases of filling and draining create unmapped ranges. */
-    static unsigned turn;
-    const bool fill = turn++ / 100 % 2 == 0;
+    const bool fill = program.step / 100 % 2 == 0;
 
     if (env->is_service && below(4) == 0)
         do_service(env);
@@ -267,28 +250,22 @@ static void step(struct env *env)
         do_configure(env);
 }
 
-static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t memory,
-                 unsigned steps)
+/* part: of the number of steps */
+static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t memory, unsigned part)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_options options = {sizeof(options)};
-    struct env env = {.is_service = strstr(config, "idle_ms") != NULL,
+    const unsigned long steps = program_number("XSEG_TEST_STEPS", 1500) / part;
+    const struct xseg_sim_settings settings = {sizeof(settings), .devices = DEVICES,
+                                               .memory_bytes = memory, .real_bytes = real_bytes};
+    struct env env = {.allocator = env_open_quietly(&settings, config),
+                      .is_service = strstr(config, "idle_ms") != NULL,
                       .has_ages = strstr(config, "history:") != NULL};
 
-    seed_state = seed;
-    options.driver = env_driver();
-    options.clock = env_clock;
-    options.log = be_quiet;
-    settings.devices = DEVICES;
-    settings.memory_bytes = memory;
-    settings.real_bytes = real_bytes;
-    assert_ok(xseg_sim_reset(&settings));
-    assert_ok(xseg_open(config, &options, &env.allocator));
+    program.seed = seed_state = seed;
     for (unsigned i = 1; i < STREAMS; i++)
         env.stream[i] = env_stream();
     for (int i = 0; i < DEVICES; i++)
         assert_ok(xseg_pool_create(env.allocator, i, NULL, &env.pool[i]));
-    for (unsigned i = 0; i < steps; i++) {
+    for (program.step = 0; program.step < steps; program.step++) {
         step(&env);
         expect_apart(&env);
         if (env.count > 0)
@@ -300,59 +277,47 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
     assert_ok(xseg_pool_release(env.pool[0]));
     while (env.count > 0)
         env_free(env.allocator, env.held[--env.count].ptr);
-    assert_ok(xseg_close(env.allocator));
-    for (unsigned i = 1; i < STREAMS; i++)
-        env_stream_destroy(env.stream[i]);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_close(env.allocator, env.stream[1], env.stream[2]);
+    program.seed = 0;
 }
 
-static unsigned steps_by_environment(void)
-{
-    const char *steps = getenv("XSEG_TEST_STEPS");
-
-    return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 1500;
-}
-
-TEST(programs_match_the_model)
+PROGRAM_TEST(programs_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play("expandable_segments:True", false, seed * 7919, 16 * GIB, steps_by_environment());
+        play("expandable_segments:True", false, seed * 7919, 16 * GIB, 1);
 }
 
-TEST(programs_with_little_memory_match_the_model)
+PROGRAM_TEST(programs_with_little_memory_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play("expandable_segments:True", false, seed * 104729, 512 * MIB, steps_by_environment());
+        play("expandable_segments:True", false, seed * 104729, 512 * MIB, 1);
 }
 
 /* With real bytes every block that is handed out is read, so fewer steps do. */
-TEST(programs_with_debug_fill_match_the_model)
+PROGRAM_TEST(programs_with_debug_fill_match_the_model)
 {
-    play("debug_fill:True,history:all", false, 15485863, 512 * MIB, steps_by_environment());
-    play("debug_fill:True", true, 32452843, 256 * MIB, steps_by_environment() / 10);
+    play("debug_fill:True,history:all", false, 15485863, 512 * MIB, 1);
+    play("debug_fill:True", true, 32452843, 256 * MIB, 10);
 }
 
-TEST(programs_with_guarded_blocks_match_the_model)
+PROGRAM_TEST(programs_with_guarded_blocks_match_the_model)
 {
-    play("unmap_on_free:True", false, 49979687, 16 * GIB, steps_by_environment());
-    play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, steps_by_environment());
+    play("unmap_on_free:True", false, 49979687, 16 * GIB, 1);
+    play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, 1);
 }
 
-TEST(programs_with_decay_and_limits_match_the_model)
+PROGRAM_TEST(programs_with_decay_and_limits_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("idle_ms:50,page_cache_mb:40", false, seed * 86028121,
-             seed % 2 == 0 ? 512 * MIB : 16 * GIB, steps_by_environment());
-    play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, steps_by_environment());
+             seed % 2 == 0 ? 512 * MIB : 16 * GIB, 1);
+    play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, 1);
 }
 
-/* Each live block is as old as it is. */
-TEST(programs_with_ages_match_the_model)
+PROGRAM_TEST(programs_with_ages_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 2; seed++) {
-        play("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB,
-             steps_by_environment());
-        play("idle_ms:50,history:state,unmap_on_free:True", false, seed * 141650939, 16 * GIB,
-             steps_by_environment() / 2);
+        play("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB, 1);
+        play("idle_ms:50,history:state,unmap_on_free:True", false, seed * 141650939, 16 * GIB, 2);
     }
 }

@@ -58,7 +58,7 @@ void run_fill_slot(struct run *run, unsigned slot, bool again)
 
         queue->handle = slot == 0   ? NULL
                         : slot == 1 ? (xseg_stream)(uintptr_t)2
-                                    : driver_stream(blocking);
+                                    : driver_stream(0, blocking);
         model->queue[at->queue].kind = slot == 0  ? MODEL_LEGACY
                                        : blocking ? MODEL_BLOCKING
                                                   : MODEL_APART;
@@ -78,7 +78,7 @@ void run_poll(struct run *run)
         while (queue->passed < queue->queued) {
             const xseg_event event = run->queue[i].behind[(queue->passed + 1) % RUN_WORK];
 
-            if (!driver_has_completed(event))
+            if (!driver_event_has_completed(event))
                 break;
             driver_event_destroy(event);
             queue->passed++;
@@ -109,7 +109,7 @@ void run_open(struct run *run, const struct run_options *options)
     driver.driver = handle_reuse_driver();
     assert_ok(xseg_sim_reset(&settings));
     assert_ok(xseg_open(config, &driver, &run->allocator));
-    driver_open();
+    driver_open(2, NULL);
     run->model.reuse = options->reuse;
     run->model.pools = 1;
     run->model.pool[0].holders = 1;
@@ -158,7 +158,7 @@ void run_close(struct run *run)
     run_poll(run);
     for (unsigned i = 2; i < run->model.queues; i++)
         if (run->queue[i].is_there)
-            driver_stream_destroy(run->queue[i].handle);
+            driver_stream_destroy(0, run->queue[i].handle);
     /* Events would end with the last holder of a context: only the two contexts are held. */
     if (xseg_sim_leaks(text, sizeof(text)) != 2)
         fail_msg("left behind: %s", text);
@@ -209,7 +209,7 @@ int run_call_begin(struct run *run)
     const int device = (int)run_random(run, 3) - 1;
 
     note_leaving(run);
-    driver_enter(device);
+    driver_set_current(device);
     return device;
 }
 

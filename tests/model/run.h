@@ -10,8 +10,8 @@
 #define XSEG_TESTS_RUN_H
 
 #include "src/core/device/device.h"
-#include "tests/model/driver.h"
 #include "tests/model/model.h"
+#include "tests/support/driver.h"
 #include "tests/support/env.h"
 
 #define RUN_SLOTS 6u

@@ -16,39 +16,25 @@
  * SECONDS is the duration of each case; a failure prints its seed.  CASE is a name with wildcards (*).
  */
 #include <inttypes.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "src/base/align.h"
 #include "src/base/shared_budget.h"
 #include "src/core/budget/budget.h"
 #include "tests/stress/budget/member.h"
 #include "tests/support/rng.h"
+#include "tests/support/shared_budgets.h"
 #include "tests/support/sim_shared.h"
-#include "tests/support/test.h"
 
 #define PAGE   (2 * MIB)
 #define HANGS  120.0 /* seconds that only a hang exceeds */
 #define SETTLE 60.0  /* seconds within which statistics settle */
 
-int cuInit(unsigned flags);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
 int cuMemGetInfo_v2(size_t *free, size_t *total);
 
 static struct budget_board *board;
 static struct xseg_shared_budget ledger;
-static void *context;
-static char folder[64];
 static unsigned seats, round_number;
 static pid_t pid[SEATS]; /* 0: empty seat */
 static bool is_stopped[SEATS];
@@ -160,9 +146,9 @@ static void read_card(uint64_t *used, uint64_t *total)
 {
     size_t free = 0, all = 0;
 
-    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    env_context_push(0);
     assert_int_equal(cuMemGetInfo_v2(&free, &all), 0);
-    assert_int_equal(cuCtxPopCurrent_v2(NULL), 0);
+    env_context_pop(0);
     *used = all - free;
     *total = all;
 }
@@ -184,13 +170,12 @@ static const struct xseg_shared_budget_device *said_by(unsigned seat)
 static bool agrees(const uint64_t *share, char *text, size_t bytes)
 {
     uint64_t used = 0, total = 0, sum = 0;
-    unsigned living = 1, held = 0; /* the parent has a slot as well */
+    unsigned living = 1; /* the parent has a slot as well */
 
     order_all(ORDER_LOOK);
     read_card(&used, &total);
     assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
-        held += ledger.seen[slot].state != XSEG_SHARED_BUDGET_FREE;
+    const unsigned held = budget_file_count(&ledger);
     for (unsigned i = 0; i < seats; i++) {
         if (pid[i] == 0)
             continue;
@@ -376,29 +361,23 @@ static void play(void)
 
 static int begin(void **state)
 {
-    const struct xseg_sim_settings usual = {sizeof(usual)};
-
-    (void)state;
     memset(&counts, 0, sizeof(counts));
     board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (board == MAP_FAILED || !sim_shared_name(board->machine_name, sizeof(board->machine_name)))
         return -1;
-    (void)snprintf(folder, sizeof(folder), "/dev/shm/xseg-test-XXXXXX");
-    if (mkdtemp(folder) == NULL)
+    if (budget_files_begin(state) != 0)
         return -1;
-    (void)snprintf(board->ledger, sizeof(board->ledger), "%s/ledger", folder);
-    board->machine = usual;
+    (void)snprintf(board->ledger, sizeof(board->ledger), "%s", budget_file_path);
+    board->machine = (struct xseg_sim_settings){sizeof(board->machine)};
     return 0;
 }
 
 static int end(void **state)
 {
-    (void)state;
     end_all();
     xseg_shared_budget_close(&ledger);
-    (void)unlink(board->ledger);
     (void)munmap(board, sizeof(*board));
-    return rmdir(folder);
+    return budget_files_end(state);
 }
 
 static void tell(void)
@@ -429,8 +408,6 @@ static void play_with(unsigned members, uint64_t memory)
     board->block_most = memory / 3;
     board->machine.shared = board->machine_name;
     assert_int_equal(xseg_sim_reset(&board->machine), XSEG_OK);
-    assert_int_equal(cuInit(0), 0);
-    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
     assert_int_equal(xseg_shared_budget_open(&ledger, board->ledger), XSEG_OK);
     for (unsigned i = 0; i < seats; i++)
         start(i);
@@ -440,7 +417,6 @@ static void play_with(unsigned members, uint64_t memory)
     read_card(&used, &total);
     assert_int_equal(used, 0);
     assert_true(counts.killed > 0 && counts.started > seats);
-    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
 }
 

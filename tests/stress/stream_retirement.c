@@ -9,9 +9,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #include "src/core/pending/pending.h"
+#include "tests/support/check.h"
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
@@ -111,20 +111,18 @@ static void *free_one(void *self)
 {
     const struct party *party = self;
 
-    if (xseg_free(party->allocator, party->ptr) != XSEG_OK)
-        abort();
+    CHECK(xseg_free(party->allocator, party->ptr) == XSEG_OK);
     return NULL;
 }
 
 TEST(free_completes_while_its_stream_is_retired)
 {
     struct xseg_allocator *allocator = env_open("debug_fill:True,history:all");
-    struct xseg_observer observer = {sizeof(observer)};
     atomic_uint entries = 0;
+    const struct xseg_observer observer = {sizeof(observer), .context = &entries,
+                                           .on_trace = trace};
     uint64_t id = 0;
 
-    observer.context = &entries;
-    observer.on_trace = trace;
     for (unsigned round = 0; round < 20; round++) {
         void *live[2], *first;
         xseg_stream stream = settle(allocator, live);
@@ -139,8 +137,7 @@ TEST(free_completes_while_its_stream_is_retired)
         stream = succeed(allocator, stream, live[!(round % 2)], &first);
         open_gate();
         assert_int_equal(pthread_join(thread, NULL), 0);
-        env_free(allocator, live[!(round % 2)]);
-        env_free(allocator, first);
+        env_free(allocator, live[!(round % 2)], first);
         end_stream(allocator, stream);
     }
     assert_true(entries > 20);
@@ -158,10 +155,8 @@ static void stop(void *context, const struct xseg_mapping *mapping)
 static void *trim_all(void *self)
 {
     const struct party *party = self;
-    const struct xseg_trim_options how = {sizeof(how)};
 
-    if (xseg_trim(party->allocator, NULL, &how, NULL) != XSEG_OK)
-        abort();
+    CHECK(xseg_trim(party->allocator, NULL, NULL, NULL) == XSEG_OK);
     return NULL;
 }
 
@@ -169,13 +164,11 @@ static void *trim_all(void *self)
 TEST(memory_is_reported_while_its_stream_is_retired)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_observer observer = {sizeof(observer)};
     struct party party = {allocator, NULL};
     atomic_uint told = 0;
+    const struct xseg_observer observer = {sizeof(observer), .context = &told, .on_unmap = stop};
     uint64_t id = 0;
 
-    observer.context = &told;
-    observer.on_unmap = stop;
     assert_ok(xseg_observer_add(allocator, &observer, &id));
     for (unsigned round = 0; round < 20; round++) {
         void *live[2], *more[4], *first;
@@ -215,18 +208,6 @@ struct shared {
     atomic_uint entries, told;
 };
 
-/* A thread cannot fail a cmocka test: the process ends. */
-static void expect(xseg_status status, const char *what)
-{
-    char text[512] = "";
-
-    if (status == XSEG_OK)
-        return;
-    (void)xseg_error_message(text, sizeof(text));
-    print_message("%s: %s\n", what, text);
-    abort();
-}
-
 struct comer {
     struct shared *shared;
     uint64_t random;
@@ -238,8 +219,8 @@ static void free_block(struct shared *shared, void *ptr, bool is_used)
     if (ptr == NULL)
         return;
     if (is_used)
-        expect(xseg_record_stream(shared->allocator, ptr, shared->side), "use");
-    expect(xseg_free(shared->allocator, ptr), "free");
+        CHECK(xseg_record_stream(shared->allocator, ptr, shared->side) == XSEG_OK);
+    CHECK(xseg_free(shared->allocator, ptr) == XSEG_OK);
 }
 
 static void *make_block(struct comer *comer, xseg_stream stream)
@@ -252,7 +233,7 @@ static void *make_block(struct comer *comer, xseg_stream stream)
     request.stream = stream;
     request.pool = random % 4 == 0 ? shared->pool : NULL;
     request.bytes = 1 + random / 8 % (random % 8 < 4 ? 64 * KIB : 30 * MIB);
-    expect(xseg_alloc_with(shared->allocator, &request, &ptr), "alloc");
+    CHECK(xseg_alloc_with(shared->allocator, &request, &ptr) == XSEG_OK);
     return ptr;
 }
 
@@ -272,7 +253,7 @@ static void *come_and_go(void *self)
             free_block(shared, atomic_exchange(&shared->slot[random % SLOTS], ptr),
                        random / 64 % 2);
         }
-        expect(xseg_stream_retire(shared->allocator, 0, stream), "gone");
+        CHECK(xseg_stream_retire(shared->allocator, 0, stream) == XSEG_OK);
         env_stream_destroy(stream);
     }
     atomic_fetch_sub(&shared->comers, 1);
@@ -309,19 +290,17 @@ static void look_at_all(struct shared *shared, const struct xseg_scope *where)
     struct xseg_explain_result explained = {sizeof(explained)};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    expect(xseg_for_each_mapping(shared->allocator, where, see_mapping, NULL), "mappings");
-    expect(xseg_for_each_block(shared->allocator, where, see_block, NULL), "walk");
-    expect(xseg_stats_get(shared->allocator, where, &stats), "stats");
-    expect(xseg_explain(shared->allocator, where, NULL, NULL, &explained), "explain");
+    CHECK(xseg_for_each_mapping(shared->allocator, where, see_mapping, NULL) == XSEG_OK);
+    CHECK(xseg_for_each_block(shared->allocator, where, see_block, NULL) == XSEG_OK);
+    CHECK(xseg_stats_get(shared->allocator, where, &stats) == XSEG_OK);
+    CHECK(xseg_explain(shared->allocator, where, NULL, NULL, &explained) == XSEG_OK);
 }
 
 static void *reconcile(void *self)
 {
     struct shared *shared = self;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    const struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
     for (unsigned i = 0; atomic_load(&shared->comers) > 0; i++) {
         struct xseg_block_info info = {sizeof(info)};
         void *ptr = atomic_load(&shared->slot[i % SLOTS]);
@@ -332,7 +311,7 @@ static void *reconcile(void *self)
         if (ptr != NULL && xseg_block_query(shared->allocator, ptr, &info) != XSEG_OK)
             info.state = XSEG_BLOCK_UNMAPPED;
         if (i % 8 == 0)
-            expect(xseg_trim(shared->allocator, NULL, &how, NULL), "trim");
+            CHECK(xseg_trim(shared->allocator, NULL, NULL, NULL) == XSEG_OK);
     }
     return NULL;
 }
@@ -345,16 +324,14 @@ static void count_notice(void *context, const struct xseg_mapping *mapping)
 
 static void observe(struct shared *shared)
 {
-    struct xseg_observer observer = {sizeof(observer)};
+    const struct xseg_observer tracer = {sizeof(tracer), .context = &shared->entries,
+                                         .on_trace = trace};
+    const struct xseg_observer mapper = {sizeof(mapper), .context = &shared->told,
+                                         .on_unmap = count_notice, .on_map = count_notice};
     uint64_t id = 0;
 
-    observer.context = &shared->entries;
-    observer.on_trace = trace;
-    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
-    observer.on_trace = NULL;
-    observer.context = &shared->told;
-    observer.on_unmap = observer.on_map = count_notice;
-    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
+    assert_ok(xseg_observer_add(shared->allocator, &tracer, &id));
+    assert_ok(xseg_observer_add(shared->allocator, &mapper, &id));
 }
 
 /* Two threads create streams, one frees, one queries. */
@@ -390,9 +367,7 @@ static void play(const char *config, bool is_observed)
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
     /* The number of notifications depends on how often the trimming thread runs. */
     assert_true(!is_observed || (shared->entries > 1000 && shared->told > 0));
-    assert_ok(xseg_close(shared->allocator));
-    env_stream_destroy(shared->side);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_close(shared->allocator, shared->side);
     free(shared);
 }
 

@@ -126,14 +126,12 @@ static void change_range(struct thread *thread)
 /* Resume requests memory as an allocation does. */
 static void change_pool(struct thread *thread)
 {
-    struct xseg_request request = {sizeof(request)};
+    const uint64_t bytes = 1 + below(thread, own.board->block_most);
 
-    request.pool = thread->pool;
-    request.bytes = 1 + below(thread, own.board->block_most);
     if (thread->is_paused) {
         thread->is_paused = !is_served(xseg_pool_resume(thread->pool));
     } else if (thread->pooled == NULL) {
-        if (!is_served(xseg_alloc_with(own.allocator, &request, &thread->pooled)))
+        if (!is_served(env_try_alloc_in(own.allocator, thread->pool, bytes, &thread->pooled)))
             thread->pooled = NULL;
     } else if (below(thread, 3) == 0) {
         free_block(&thread->pooled);
@@ -148,9 +146,8 @@ static void change_pool(struct thread *thread)
 
 static void trim(struct thread *thread)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    const struct xseg_trim_options how = {sizeof(how), .wait = below(thread, 2) == 0};
 
-    how.wait = below(thread, 2) == 0;
     CHECK(xseg_trim(own.allocator, NULL, &how, NULL) == XSEG_OK);
 }
 
@@ -314,17 +311,11 @@ static void count_asks(void)
     atomic_store(&own.seat->served, own.served + device()->budget->served);
 }
 
-static void be_quiet(void *context, enum xseg_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 /* Open the allocator on the shared device; with classic segments in one of three members. */
 static void sit_down(uint64_t seed)
 {
-    struct xseg_options options = {sizeof(options)};
+    const struct xseg_options options = {sizeof(options), .driver = env_driver(),
+                                         .log = env_no_log};
     char config[256];
 
     own.board->machine.shared = own.board->machine_name;
@@ -332,8 +323,6 @@ static void sit_down(uint64_t seed)
     (void)snprintf(config, sizeof(config),
                    "budget_file:%s,budget_wait_ms:150,expandable_segments:%s", own.board->ledger,
                    seed % 3 == 0 ? "False" : "True");
-    options.driver = env_driver();
-    options.log = be_quiet;
     CHECK(xseg_open(config, &options, &own.allocator) == XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++) {
         struct thread *thread = &own.thread[i];

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/world.h"
+#include "tests/support/driver.h"
 #include "xseg/sim.h"
 
 /* --- Their own functions. --- */

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/stress/exercise/driver.h"
+#include "tests/support/driver.h"
 #include "tests/support/rng.h"
 #include "xseg/sim.h"
 
@@ -44,7 +44,7 @@ static const struct kind {
     {"mark", step_mark, 6, false},
     {"capture", step_capture, 16, false},
     {"capture_join", step_capture_join, 10, false},
-    {"env_capture_end", step_capture_end, 40, false},
+    {"capture_end", step_capture_end, 40, false},
     {"pin", step_pin, 20, false},
     {"unpin", step_unpin, 40, false},
     {"register", step_register, 20, false},
@@ -72,8 +72,6 @@ static const struct kind {
     {"quiet", step_quiet, 8, true},
 };
 
-#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
-
 const char *program_name(unsigned kind)
 {
     return kinds[kind].name;
@@ -85,7 +83,7 @@ struct operation *program_list(uint64_t seed, unsigned thread, unsigned count)
     uint64_t state = (seed * 64 + thread + 1) * UINT64_C(0x9E3779B97F4A7C15) | 1, sum = 0;
 
     CHECK(list != NULL);
-    for (unsigned i = 0; i < KINDS; i++)
+    for (unsigned i = 0; i < COUNT_OF(kinds); i++)
         sum += kinds[i].weight;
     for (unsigned i = 0; i < count; i++) {
         uint64_t at = (rng_next(&state) >> 16) % sum;
