@@ -86,18 +86,10 @@ static void expect(struct player *player, bool is_good, const char *what, xseg_s
 
 static size_t any_bytes(struct player *player)
 {
-    switch (below(player, 5)) {
-    case 0:
-        return 1 + below(player, 4096);
-    case 1:
-        return 1 + below(player, MIB);
-    case 2:
-        return 1 + below(player, 10 * MIB);
-    case 3:
-        return 1 + below(player, 30 * MIB);
-    default:
-        return (size_t)512 << below(player, 16);
-    }
+    static const size_t most[] = {4 * KIB, MIB, 10 * MIB, 30 * MIB};
+    const uint64_t kind = below(player, 5);
+
+    return kind < COUNT_OF(most) ? 1 + below(player, most[kind]) : (size_t)512 << below(player, 16);
 }
 
 /* The ID of a retained pool, or 0. */

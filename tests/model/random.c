@@ -20,7 +20,7 @@ struct held {
     char *ptr;
     size_t bytes;
     int device;
-    uint64_t born; /* nanoseconds */
+    uint64_t allocated_ns;
 };
 
 struct env {
@@ -42,21 +42,13 @@ static uint64_t below(uint64_t bound)
 
 static size_t random_bytes(void)
 {
-    switch (below(5)) {
-    case 0:
-        return 1 + below(4096);
-    case 1:
-        return 1 + below(MIB);
-    case 2:
-        return 1 + below(10 * MIB);
-    case 3:
-        return 1 + below(60 * MIB);
-    default:
-        return (size_t)512 << below(18);
-    }
+    static const size_t most[] = {4 * KIB, MIB, 10 * MIB, 60 * MIB};
+    const uint64_t kind = below(5);
+
+    return kind < COUNT_OF(most) ? 1 + below(most[kind]) : (size_t)512 << below(18);
 }
 
-/* --- What must hold. --- */
+/* --- Checks. --- */
 
 static int by_address(const void *a, const void *b)
 {
@@ -101,15 +93,15 @@ static void expect_block(struct env *env)
     assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(info.device, held->device);
     if (env->has_ages)
-        assert_in_range(info.age_ms + 20, (xseg_sim_clock() - held->born) / 1000000,
-                        (xseg_sim_clock() - held->born) / 1000000 + 40);
+        assert_in_range(info.age_ms + 20, (xseg_sim_clock() - held->allocated_ns) / 1000000,
+                        (xseg_sim_clock() - held->allocated_ns) / 1000000 + 40);
     else
         assert_true(info.age_ms == UINT64_MAX);
 }
 
 /* --- The steps. --- */
 
-static void do_alloc(struct env *env)
+static void step_alloc(struct env *env)
 {
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
@@ -130,7 +122,7 @@ static void do_alloc(struct env *env)
     env->held[env->count++] = (struct held){ptr, request.bytes, request.device, xseg_sim_clock()};
 }
 
-static void do_free(struct env *env)
+static void step_free(struct env *env)
 {
     if (env->count == 0)
         return;
@@ -142,7 +134,7 @@ static void do_free(struct env *env)
     assert_int_equal(xseg_free(env->allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
 }
 
-static void do_use(struct env *env)
+static void step_record_stream(struct env *env)
 {
     if (env->count == 0)
         return;
@@ -157,13 +149,12 @@ static void do_use(struct env *env)
     assert_ok(xseg_record_stream(env->allocator, held->ptr, stream));
 }
 
-static void do_trim(struct env *env)
+static void step_trim(struct env *env)
 {
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = {sizeof(how)};
+    const struct xseg_trim_options how = {sizeof(how), .wait = below(2) == 0};
 
-    how.wait = below(2) == 0;
     where.device = (int)below(3) - 1;
     if (below(3) == 0 && where.device == 0) {
         where.one_stream = true;
@@ -175,7 +166,7 @@ static void do_trim(struct env *env)
     assert_int_equal(done.kept_failed, 0);
 }
 
-static void do_prewarm(struct env *env)
+static void step_prewarm(struct env *env)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
@@ -185,7 +176,7 @@ static void do_prewarm(struct env *env)
         assert_ok(status);
 }
 
-static void do_configure(struct env *env)
+static void step_configure(struct env *env)
 {
     static const char *const config[] = {
         "expandable_segments:True",
@@ -198,8 +189,8 @@ static void do_configure(struct env *env)
     assert_ok(xseg_config_set(env->allocator, config[below(COUNT_OF(config))]));
 }
 
-/* Limits move, time passes, idle memory goes and comes again. */
-static void do_service(struct env *env)
+/* Limits change, time passes, and idle memory is released and allocated again. */
+static void step_service(struct env *env)
 {
     static const char *const config[] = {
         "keep_mb:0,soft_limit_mb:100",
@@ -220,7 +211,6 @@ static void do_service(struct env *env)
     for (int i = 0; i < DEVICES; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(env->allocator, i);
 
-        /* Whatever of it is where: what the library says is taken is taken. */
         if (device != NULL)
             assert_int_equal(xseg_device_physical(device), xseg_sim_used((unsigned)i));
     }
@@ -233,21 +223,21 @@ static void step(struct env *env)
     const bool fill = program.step / 100 % 2 == 0;
 
     if (env->is_service && below(4) == 0)
-        do_service(env);
+        step_service(env);
     if (what < (fill ? 60u : 30u))
-        do_alloc(env);
+        step_alloc(env);
     else if (what < 85)
-        do_free(env);
+        step_free(env);
     else if (what < 91)
-        do_use(env);
+        step_record_stream(env);
     else if (what < 94)
         xseg_sim_finish_all();
     else if (what < 97)
-        do_trim(env);
+        step_trim(env);
     else if (what < 98)
-        do_prewarm(env);
+        step_prewarm(env);
     else
-        do_configure(env);
+        step_configure(env);
 }
 
 /* part: of the number of steps */
@@ -293,7 +283,7 @@ PROGRAM_TEST(programs_with_little_memory_match_the_model)
         play("expandable_segments:True", false, seed * 104729, 512 * MIB, 1);
 }
 
-/* With real bytes every block that is handed out is read, so fewer steps do. */
+/* With real bytes every allocated block is read, which takes longer. */
 PROGRAM_TEST(programs_with_debug_fill_match_the_model)
 {
     play("debug_fill:True,history:all", false, 15485863, 512 * MIB, 1);

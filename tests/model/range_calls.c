@@ -161,7 +161,7 @@ static void on_unmap(void *context, const struct xseg_mapping *mapping)
     note(env.is_notified, mapping->base, mapping->bytes, false, "on unmap");
 }
 
-static bool on_short(void *context, const struct xseg_oom_info *oom)
+static bool on_low_memory(void *context, const struct xseg_oom_info *oom)
 {
     (void)context;
     (void)oom;
@@ -302,9 +302,8 @@ static void check(void)
 
 static void reserve(unsigned range)
 {
-    struct xseg_range_options options = {sizeof(options)};
+    const struct xseg_range_options options = {sizeof(options), .pool = env.pool[pool_of(range)]};
 
-    options.pool = env.pool[pool_of(range)];
     PROMISE(xseg_range_reserve(env.allocator, 0, GRANULES * PAGE, &options, &env.range[range]) ==
                 XSEG_OK,
             "no range");
@@ -358,16 +357,19 @@ static void take_step(void)
 
 static void open_world(uint64_t seed, bool has_faults)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    const struct xseg_sim_settings settings = {
+        sizeof(settings),
+        .memory_bytes = seed % 3 == 0 ? GIB : (seed % 3 == 1 ? 96 : 56) * MIB,
+        .real_bytes = true,
+        .single_mapping_calls = seed % 8 == 5,
+    };
     const struct xseg_pool_options exportable = {sizeof(exportable), .exportable = true};
-    struct xseg_observer observer = {sizeof(observer)};
+    const struct xseg_observer observer = {sizeof(observer), .on_map = on_map, .on_unmap = on_unmap,
+                                           .on_low_memory = on_low_memory};
 
     memset(&env, 0, sizeof(env));
     env.random = program_random(seed);
     env.has_faults = has_faults;
-    settings.memory_bytes = seed % 3 == 0 ? GIB : (seed % 3 == 1 ? 96 : 56) * MIB;
-    settings.real_bytes = true;
-    settings.single_mapping_calls = seed % 8 == 5;
     env.allocator =
         env_open_quietly(&settings, seed % 2 == 0 ? "rdma:True,page_cache_mb:16" : "rdma:True");
     env.pool[0] = env_pool(env.allocator);
@@ -379,12 +381,8 @@ static void open_world(uint64_t seed, bool has_faults)
         env.descriptor[i] = -1;
     for (unsigned range = 0; range < RANGES; range++)
         reserve(range);
-    env.registrar = (struct xseg_registrar){.struct_size = sizeof(struct xseg_registrar)};
-    env.registrar.enter = on_enter;
-    env.registrar.leave = on_leave;
-    observer.on_map = on_map;
-    observer.on_unmap = on_unmap;
-    observer.on_low_memory = on_short;
+    env.registrar =
+        (struct xseg_registrar){sizeof(env.registrar), .enter = on_enter, .leave = on_leave};
     PROMISE(xseg_observer_add(env.allocator, &observer, &env.observer) == XSEG_OK, "no observer");
 }
 

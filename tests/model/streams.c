@@ -70,7 +70,7 @@ static void take_step(struct run *run)
 
 /* Totals of all programs, to detect a test without effect. */
 static struct {
-    uint64_t allocations, ghosts, oom, above_share, restored, reused;
+    uint64_t allocations, ghosts, oom, fallbacks, restored, reused;
 } tally;
 
 static void play(const struct run_options *options, unsigned steps)
@@ -92,7 +92,7 @@ static void play(const struct run_options *options, unsigned steps)
     tally.allocations += run->model.allocations;
     tally.ghosts += run->model.ghost_total;
     tally.oom += run->oom;
-    tally.above_share += run->above_share;
+    tally.fallbacks += run->fallbacks;
     tally.restored += run->restored;
     tally.reused += run->reused;
     free(run);
@@ -116,18 +116,17 @@ static void play_all(uint64_t first, bool is_low_on_memory, bool is_captured)
 
         play(&options, steps);
     }
-    print_message("# %" PRIu64 " allocations, %" PRIu64
-                  " freed before their work completed, %" PRIu64 " rejected, %" PRIu64
-                  " from fallback pools, %" PRIu64 " pools restored, %" PRIu64
-                  " reused in a capture\n",
-                  tally.allocations, tally.ghosts, tally.oom, tally.above_share, tally.restored,
-                  tally.reused);
+    print_message(
+        "# %" PRIu64 " allocations, %" PRIu64 " freed before their work completed, %" PRIu64
+        " rejected, %" PRIu64 " from fallback pools, %" PRIu64 " pools restored, %" PRIu64
+        " reused in a capture\n",
+        tally.allocations, tally.ghosts, tally.oom, tally.fallbacks, tally.restored, tally.reused);
     if (seeds * steps >= 20000) {
         assert_true(tally.allocations > seeds * steps / 20);
         assert_true(tally.ghosts > seeds);
         assert_true(!is_low_on_memory || tally.oom > seeds);
         /* In programs with captures almost every pool may be used by a graph. */
-        assert_true(!is_low_on_memory || is_captured || tally.above_share > 0);
+        assert_true(!is_low_on_memory || is_captured || tally.fallbacks > 0);
         assert_true(is_captured ? tally.reused > seeds / 10 : tally.restored > 0);
     }
 }

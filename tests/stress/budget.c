@@ -122,7 +122,7 @@ static void await(unsigned seat)
 
         if (waitpid(pid[seat], &status, WNOHANG) == pid[seat]) {
             pid[seat] = 0;
-            FAIL("member %u has ended by itself: status %#x", seat, (unsigned)status);
+            FAIL("member %u has exited: status %#x", seat, (unsigned)status);
         }
         if (now() > until)
             FAIL("member %u hangs with order %c", seat, place->order);
@@ -140,9 +140,9 @@ static void order_all(enum budget_order what)
             await(i);
 }
 
-/* --- What holds at rest. --- */
+/* --- Checks while all members are idle. --- */
 
-static void read_card(uint64_t *used, uint64_t *total)
+static void read_device(uint64_t *used, uint64_t *total)
 {
     size_t free = 0, all = 0;
 
@@ -154,7 +154,7 @@ static void read_card(uint64_t *used, uint64_t *total)
 }
 
 /* The record of a member in the budget file; NULL: none yet. */
-static const struct xseg_shared_budget_device *said_by(unsigned seat)
+static const struct xseg_shared_budget_device *record_of(unsigned seat)
 {
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
         const struct xseg_shared_budget_entry *entry = &ledger.seen[slot];
@@ -173,26 +173,26 @@ static bool agrees(const uint64_t *share, char *text, size_t bytes)
     unsigned living = 1; /* the parent has a slot as well */
 
     order_all(ORDER_LOOK);
-    read_card(&used, &total);
+    read_device(&used, &total);
     assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
     const unsigned held = budget_file_count(&ledger);
     for (unsigned i = 0; i < seats; i++) {
         if (pid[i] == 0)
             continue;
-        const struct xseg_shared_budget_device *said = said_by(i);
+        const struct xseg_shared_budget_device *said = record_of(i);
         living++;
         sum += board->seat[i].bytes;
         if (said == NULL || said->physical != board->seat[i].bytes || said->demand != 0 ||
             said->share != share[i]) {
             (void)snprintf(text, bytes,
-                           "member %u has %" PRIu64 " bytes, and the ledger says %" PRIu64, i,
+                           "member %u has %" PRIu64 " bytes, and the budget file has %" PRIu64, i,
                            board->seat[i].bytes, said == NULL ? 0 : said->physical);
             return false;
         }
     }
     (void)snprintf(text, bytes,
-                   "%" PRIu64 " bytes of the card are in use, and members have %" PRIu64
-                   "; %u slots are held by %u processes",
+                   "%" PRIu64 " bytes of the device are in use, and members have %" PRIu64
+                   "; %u slots are in use by %u processes",
                    used, sum, held, living);
     return used == sum && held == living;
 }
@@ -216,9 +216,9 @@ static uint64_t find_share(unsigned seat, bool *is_above)
     uint64_t used = 0, total = 0, share = 0;
     unsigned at[SEATS] = {0}, count = 0;
 
-    read_card(&used, &total);
+    read_device(&used, &total);
     for (unsigned i = 0; i < seats; i++) {
-        const struct xseg_shared_budget_device *said = pid[i] != 0 ? said_by(i) : NULL;
+        const struct xseg_shared_budget_device *said = pid[i] != 0 ? record_of(i) : NULL;
 
         if (said == NULL)
             continue;
@@ -305,9 +305,9 @@ static void rest(void)
     counts.rests++;
 }
 
-/* --- What happens while they play. --- */
+/* --- While members run. --- */
 
-static void happen(void)
+static void disturb(void)
 {
     const unsigned seat = (unsigned)below(seats);
 
@@ -320,7 +320,7 @@ static void happen(void)
 }
 
 /* Let a member free everything, close and exit. */
-static void end_well(unsigned seat)
+static void end_member(unsigned seat)
 {
     const double until = now() + HANGS;
     int status = 1;
@@ -333,7 +333,7 @@ static void end_well(unsigned seat)
     }
     pid[seat] = 0;
     if (status != 0)
-        FAIL("member %u has not ended well: status %#x", seat, (unsigned)status);
+        FAIL("member %u has failed at its end: status %#x", seat, (unsigned)status);
 }
 
 static void play(void)
@@ -348,13 +348,13 @@ static void play(void)
                 order(i, ORDER_PLAY);
         for (unsigned i = 0; i < moments; i++) {
             (void)usleep((useconds_t)(10000 + below(120000)));
-            happen();
+            disturb();
         }
         rest();
     }
     for (unsigned i = 0; i < seats; i++)
         if (pid[i] != 0)
-            end_well(i);
+            end_member(i);
 }
 
 /* --- Cases. --- */
@@ -380,7 +380,7 @@ static int end(void **state)
     return budget_files_end(state);
 }
 
-static void tell(void)
+static void print_counts(void)
 {
     uint64_t sum[6] = {0};
 
@@ -400,7 +400,7 @@ static void tell(void)
                   sum[1], sum[2], sum[3], sum[4], sum[5], counts.asked, counts.tries);
 }
 
-static void play_with(unsigned members, uint64_t memory)
+static void run_members(unsigned members, uint64_t memory)
 {
     seats = members;
     random_state = (seed + members) * UINT64_C(88172645463325252) | 1;
@@ -412,9 +412,9 @@ static void play_with(unsigned members, uint64_t memory)
     for (unsigned i = 0; i < seats; i++)
         start(i);
     play();
-    tell();
+    print_counts();
     uint64_t used = 1, total = 0;
-    read_card(&used, &total);
+    read_device(&used, &total);
     assert_int_equal(used, 0);
     assert_true(counts.killed > 0 && counts.started > seats);
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
@@ -422,12 +422,12 @@ static void play_with(unsigned members, uint64_t memory)
 
 TEST_WITH(two_processes_share_a_device, begin, end)
 {
-    play_with(2, GIB / 2);
+    run_members(2, GIB / 2);
 }
 
 TEST_WITH(eight_processes_share_a_device, begin, end)
 {
-    play_with(8, GIB);
+    run_members(8, GIB);
 }
 
 int main(int count, char **arguments)

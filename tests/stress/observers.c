@@ -19,7 +19,7 @@ struct shared {
     uintptr_t origin;
     atomic_uchar mapped[GRANULES];
     atomic_uint pins[GRANULES];
-    atomic_uint told, paused;
+    atomic_uint notifications, paused;
     unsigned rounds;
 };
 
@@ -29,7 +29,7 @@ struct worker {
     void *slot[SLOTS];
 };
 
-/* --- The record. --- */
+/* --- The record of mappings. --- */
 
 static size_t place_of(const struct shared *shared, const void *base)
 {
@@ -39,7 +39,7 @@ static size_t place_of(const struct shared *shared, const void *base)
     return place;
 }
 
-static void note(struct shared *shared, const struct xseg_mapping *mapping, unsigned char is)
+static void record(struct shared *shared, const struct xseg_mapping *mapping, unsigned char is)
 {
     const size_t first = place_of(shared, mapping->base);
 
@@ -47,17 +47,17 @@ static void note(struct shared *shared, const struct xseg_mapping *mapping, unsi
         CHECK(atomic_exchange(&shared->mapped[i], is) != is);
         CHECK(is != 0 || atomic_load(&shared->pins[i]) == 0);
     }
-    atomic_fetch_add(&shared->told, 1);
+    atomic_fetch_add(&shared->notifications, 1);
 }
 
-static void leaving(void *context, const struct xseg_mapping *mapping)
+static void on_unmap(void *context, const struct xseg_mapping *mapping)
 {
-    note(context, mapping, 0);
+    record(context, mapping, 0);
 }
 
-static void came(void *context, const struct xseg_mapping *mapping)
+static void on_map(void *context, const struct xseg_mapping *mapping)
 {
-    note(context, mapping, 1);
+    record(context, mapping, 1);
 }
 
 static bool is_noted(void *context, const struct xseg_mapping *mapping)
@@ -149,8 +149,8 @@ static void *work(void *self)
 
 static void set_up(struct shared *shared, const char *config)
 {
-    const struct xseg_observer observer = {sizeof(observer), .context = shared, .on_unmap = leaving,
-                                           .on_map = came};
+    const struct xseg_observer observer = {sizeof(observer), .context = shared,
+                                           .on_unmap = on_unmap, .on_map = on_map};
     uint64_t id = 0;
 
     shared->allocator = env_open_mib(1024, config);
@@ -187,8 +187,8 @@ static void play(const char *config, unsigned rounds)
     assert_ok(xseg_for_each_mapping(shared->allocator, NULL, is_noted, shared));
     for (size_t i = 0; i < GRANULES; i++)
         assert_int_equal(shared->mapped[i], 0);
-    assert_true(shared->told > 100);
-    print_message("# %u notices, %u pauses\n", shared->told, shared->paused);
+    assert_true(shared->notifications > 100);
+    print_message("# %u notifications, %u pauses\n", shared->notifications, shared->paused);
     /* The comparison has consumed the records. */
     assert_ok(xseg_observer_remove(shared->allocator, 1));
     env_close(shared->allocator);

@@ -54,7 +54,7 @@ static size_t any_bytes(struct worker *worker)
 }
 
 /* Free the block in a slot of the calling thread. */
-static void let_go(struct worker *worker, unsigned place)
+static void free_slot(struct worker *worker, unsigned place)
 {
     uint64_t *ptr = worker->held[place].ptr;
 
@@ -67,14 +67,14 @@ static void let_go(struct worker *worker, unsigned place)
 }
 
 /* Allocate a block for a random slot; pool: NULL for the target of routes. */
-static void take(struct worker *worker, struct xseg_pool *pool)
+static void allocate_slot(struct worker *worker, struct xseg_pool *pool)
 {
     const unsigned place = (unsigned)below(worker, HELD);
     const size_t bytes = any_bytes(worker);
     const struct xseg_request request = {sizeof(request), .bytes = bytes, .pool = pool};
     void *ptr = NULL;
 
-    let_go(worker, place);
+    free_slot(worker, place);
     const xseg_status status = xseg_alloc_with(worker->shared->allocator, &request, &ptr);
     if (status != XSEG_OK) {
         CHECK(status == XSEG_ERR_NO_MEMORY);
@@ -93,11 +93,11 @@ static void take(struct worker *worker, struct xseg_pool *pool)
 static void end(struct worker *worker)
 {
     for (unsigned i = 0; i < HELD; i++)
-        let_go(worker, i);
+        free_slot(worker, i);
     atomic_fetch_sub(&worker->shared->working, 1);
 }
 
-static void forget(void *context, const struct xseg_statistics *last)
+static void on_destroy(void *context, const struct xseg_statistics *last)
 {
     struct entry *entry = context;
     struct shared *shared = entry->shared;
@@ -117,7 +117,7 @@ static struct entry *make_pool(struct worker *worker)
 {
     struct shared *shared = worker->shared;
     struct entry *entry = malloc(sizeof(*entry));
-    const struct xseg_pool_options options = {sizeof(options), .on_destroy = forget,
+    const struct xseg_pool_options options = {sizeof(options), .on_destroy = on_destroy,
                                               .on_destroy_context = entry};
 
     CHECK(entry != NULL);
@@ -149,9 +149,9 @@ static void *make(void *self)
         struct xseg_pool *pool = entry->pool;
         const bool routes = below(worker, 3) == 0 && xseg_route_begin(pool, NULL, NULL) == XSEG_OK;
         for (uint64_t i = below(worker, 4); i > 0; i--)
-            take(worker, pool);
+            allocate_slot(worker, pool);
         for (unsigned i = 0; below(worker, 3) != 0 && i < HELD; i++)
-            let_go(worker, i);
+            free_slot(worker, i);
         if (routes)
             CHECK(xseg_route_end(pool) == XSEG_OK);
         release(shared, entry);
@@ -188,7 +188,7 @@ static void *allocate(void *self)
     while (makers_work(worker->shared, 2) || below(worker, 100) != 0) {
         struct xseg_pool *pool = below(worker, 2) == 0 ? retain_any(worker) : NULL;
 
-        take(worker, pool);
+        allocate_slot(worker, pool);
         if (pool != NULL)
             CHECK(xseg_pool_release(pool) == XSEG_OK);
     }

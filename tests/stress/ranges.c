@@ -27,7 +27,7 @@ struct shared {
     bool has[COMMON];
     uintptr_t origin;
     atomic_uchar mapped[PLACES];
-    atomic_uint told, commits, refused, busy, shares, pauses, running;
+    atomic_uint notifications, commits, refused, busy, aliases, pauses, running;
     unsigned rounds;
 };
 
@@ -35,8 +35,7 @@ struct worker {
     struct shared *shared;
     unsigned number;
     uint64_t random, tag[GRANULES]; /* tag 0: not committed */
-    uint64_t common_tag
-        [GRANULES]; /* of the previous page of the shared range at the granule; 0: another page */
+    uint64_t common_tag[GRANULES];  /* of the aliased page that the granule had last; 0: none */
     unsigned holds[GRANULES];
 };
 
@@ -45,26 +44,26 @@ static uint64_t below(struct worker *worker, uint64_t bound)
     return rng_next(&worker->random) % bound;
 }
 
-/* --- The record. --- */
+/* --- The record of mappings. --- */
 
-static void note(struct shared *shared, const struct xseg_mapping *mapping, unsigned char is)
+static void record(struct shared *shared, const struct xseg_mapping *mapping, unsigned char is)
 {
     const size_t first = ((uintptr_t)mapping->base - shared->origin) / PAGE;
 
     CHECK((uintptr_t)mapping->base >= shared->origin && first < PLACES);
     for (size_t i = first; i < first + (mapping->bytes + PAGE - 1) / PAGE; i++)
         CHECK(atomic_exchange(&shared->mapped[i], is) != is);
-    atomic_fetch_add(&shared->told, 1);
+    atomic_fetch_add(&shared->notifications, 1);
 }
 
-static void leaving(void *context, const struct xseg_mapping *mapping)
+static void on_unmap(void *context, const struct xseg_mapping *mapping)
 {
-    note(context, mapping, 0);
+    record(context, mapping, 0);
 }
 
-static void came(void *context, const struct xseg_mapping *mapping)
+static void on_map(void *context, const struct xseg_mapping *mapping)
 {
-    note(context, mapping, 1);
+    record(context, mapping, 1);
 }
 
 /* --- The threads. --- */
@@ -95,9 +94,10 @@ static bool is_done(struct shared *shared, xseg_status status)
 }
 
 /* Write to a granule, unless a page of the shared range was mapped there again, which other threads use. */
-static void write_tag(struct worker *worker, struct xseg_range *range, unsigned at, bool is_back)
+static void write_tag(struct worker *worker, struct xseg_range *range, unsigned at,
+                      bool is_recommit)
 {
-    if (is_back && worker->common_tag[at] != 0) {
+    if (is_recommit && worker->common_tag[at] != 0) {
         worker->tag[at] = worker->common_tag[at];
         CHECK(*word_of(range, at) == worker->tag[at]);
         return;
@@ -140,7 +140,7 @@ static void decommit(struct worker *worker, unsigned first, unsigned count)
 }
 
 /* Alias a page of the shared range, whatever happens to it there. */
-static void share(struct worker *worker, unsigned at)
+static void alias(struct worker *worker, unsigned at)
 {
     struct shared *shared = worker->shared;
     struct xseg_range *range = shared->range[worker->number];
@@ -156,10 +156,10 @@ static void share(struct worker *worker, unsigned at)
         CHECK(status == XSEG_OK || status == XSEG_ERR_ARGUMENT || status == XSEG_ERR_BUSY);
     }
     CHECK(pthread_mutex_unlock(&shared->lock) == 0);
-    atomic_fetch_add(&shared->shares, status == XSEG_OK);
+    atomic_fetch_add(&shared->aliases, status == XSEG_OK);
 }
 
-static void hold_or_let_go(struct worker *worker, unsigned at)
+static void hold_or_unhold(struct worker *worker, unsigned at)
 {
     struct shared *shared = worker->shared;
     struct xseg_range *range = shared->range[worker->number];
@@ -188,7 +188,7 @@ static unsigned run_of(const struct worker *worker, unsigned first, unsigned mos
 }
 
 /* Pause a range of a private pool for a moment. */
-static void sleep_a_while(struct worker *worker)
+static void pause_briefly(struct worker *worker)
 {
     struct shared *shared = worker->shared;
 
@@ -197,7 +197,7 @@ static void sleep_a_while(struct worker *worker)
     struct xseg_pool *pool = info_of(shared->range[worker->number]).pool;
     for (unsigned at = 0; at < GRANULES; at++)
         if (worker->holds[at] != 0)
-            hold_or_let_go(worker, at);
+            hold_or_unhold(worker, at);
     CHECK(xseg_sim_finish(shared->stream[worker->number]) == XSEG_OK);
     if (!is_done(shared, xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL)))
         return;
@@ -219,13 +219,13 @@ static void *work(void *self)
         if (below(worker, 8) == 0)
             (void)sched_yield();
         if (below(worker, 64) == 0)
-            sleep_a_while(worker);
+            pause_briefly(worker);
         if (below(worker, 12) == 0)
-            hold_or_let_go(worker, at);
+            hold_or_unhold(worker, at);
         else if (worker->tag[at] != 0)
             decommit(worker, at, count);
         else if (below(worker, 4) == 0)
-            share(worker, at);
+            alias(worker, at);
         else
             commit(worker, at, count);
     }
@@ -233,14 +233,14 @@ static void *work(void *self)
         if (worker->tag[at] != 0)
             decommit(worker, at, 1);
         if (worker->holds[at] != 0)
-            hold_or_let_go(worker, at);
+            hold_or_unhold(worker, at);
     }
     atomic_fetch_sub(&shared->running, 1);
     return NULL;
 }
 
 /* The shared range gets other pages occasionally; blocks are allocated and freed. */
-static void *turn_over(void *self)
+static void *replace_pages(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
@@ -344,14 +344,14 @@ static void end_all(struct shared *shared)
 
 static void play(const char *config, uint64_t memory)
 {
-    static void *(*const run[])(void *) = {work, work, work, work, turn_over, trim, prepare};
+    static void *(*const run[])(void *) = {work, work, work, work, replace_pages, trim, prepare};
     const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
                                                .real_bytes = true};
     struct shared *shared = calloc(1, sizeof(*shared));
     struct worker worker[COUNT_OF(run)];
     pthread_t thread[COUNT_OF(run)];
-    const struct xseg_observer observer = {sizeof(observer), .context = shared, .on_unmap = leaving,
-                                           .on_map = came};
+    const struct xseg_observer observer = {sizeof(observer), .context = shared,
+                                           .on_unmap = on_unmap, .on_map = on_map};
     uint64_t id = 0;
 
     assert_non_null(shared);
@@ -370,10 +370,11 @@ static void play(const char *config, uint64_t memory)
     for (unsigned i = 0; i < COUNT_OF(run); i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     end_all(shared);
-    print_message("# %u commits, %u shares, %u refused, %u busy, %u pauses, %u notices\n",
-                  shared->commits, shared->shares, shared->refused, shared->busy, shared->pauses,
-                  shared->told);
-    assert_true(shared->commits > shared->rounds / 4 && shared->shares > 10 && shared->told > 100);
+    print_message("# %u commits, %u aliases, %u refused, %u busy, %u pauses, %u notifications\n",
+                  shared->commits, shared->aliases, shared->refused, shared->busy, shared->pauses,
+                  shared->notifications);
+    assert_true(shared->commits > shared->rounds / 4 && shared->aliases > 10 &&
+                shared->notifications > 100);
     assert_true(shared->pauses > shared->rounds / 400);
     assert_ok(xseg_observer_remove(shared->allocator, id));
     assert_ok(xseg_pool_release(pool));
@@ -383,12 +384,12 @@ static void play(const char *config, uint64_t memory)
     free(shared);
 }
 
-TEST(with_room)
+TEST(committed_granules_keep_their_contents)
 {
     play(NULL, GIB);
 }
 
-TEST(running_short)
+TEST(committed_granules_keep_their_contents_under_memory_pressure)
 {
     play("page_cache_mb:8", 64 * MIB);
 }

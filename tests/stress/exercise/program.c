@@ -72,12 +72,13 @@ static const struct kind {
     {"quiet", step_quiet, 8, true},
 };
 
-const char *program_name(unsigned kind)
-{
-    return kinds[kind].name;
-}
+struct operation {
+    unsigned kind;
+    uint64_t number;
+};
 
-struct operation *program_list(uint64_t seed, unsigned thread, unsigned count)
+/* The operations of one thread of a program; ownership passes to the caller. */
+static struct operation *list_operations(uint64_t seed, unsigned thread, unsigned count)
 {
     struct operation *list = calloc(count + 1, sizeof(*list));
     uint64_t state = (seed * 64 + thread + 1) * UINT64_C(0x9E3779B97F4A7C15) | 1, sum = 0;
@@ -192,12 +193,9 @@ static void announce(const struct world_options *options, unsigned count)
     failure_set_program(command);
 }
 
-void program_play_list(const struct world_options *options, const struct operation *list,
-                       unsigned count)
+static void play_list(const struct world_options *options, struct operation *list, unsigned count)
 {
-    struct operation *lists[1] = {(struct operation *)(uintptr_t)list};
-
-    play_lists(options, lists, count);
+    play_lists(options, &list, count);
 }
 
 void program_play(const struct world_options *options, unsigned count)
@@ -206,7 +204,7 @@ void program_play(const struct world_options *options, unsigned count)
 
     announce(options, count);
     for (unsigned i = 0; i < options->threads; i++)
-        lists[i] = program_list(options->seed, i, count);
+        lists[i] = list_operations(options->seed, i, count);
     play_lists(options, lists, count);
     for (unsigned i = 0; i < options->threads; i++)
         free(lists[i]);
@@ -215,7 +213,7 @@ void program_play(const struct world_options *options, unsigned count)
 
 /* --- Shrinking. --- */
 
-static bool fails(const struct world_options *options, const struct operation *list, unsigned count)
+static bool fails(const struct world_options *options, struct operation *list, unsigned count)
 {
     int result = 0;
 
@@ -225,7 +223,7 @@ static bool fails(const struct world_options *options, const struct operation *l
     if (child == 0) {
         CHECK(freopen("/dev/null", "w", stderr) != NULL);
         (void)alarm(60);
-        program_play_list(options, list, count);
+        play_list(options, list, count);
         _exit(0);
     }
     CHECK(waitpid(child, &result, 0) == child);
@@ -257,7 +255,7 @@ static unsigned shrink(const struct world_options *options, struct operation *li
 
 void program_shrink(const struct world_options *options, unsigned count)
 {
-    struct operation *list = program_list(options->seed, 0, count);
+    struct operation *list = list_operations(options->seed, 0, count);
 
     if (!fails(options, list, count)) {
         (void)printf("# the program does not fail\n");
@@ -270,7 +268,7 @@ void program_shrink(const struct world_options *options, unsigned count)
                          (unsigned long long)list[i].number);
         (void)fflush(stdout);
         announce(options, count);
-        program_play_list(options, list, left);
+        play_list(options, list, left);
     }
     free(list);
 }
