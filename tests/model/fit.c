@@ -708,13 +708,13 @@ static void play(uint64_t seed, bool expandable)
     program.seed = 0;
 }
 
-PROGRAM_TEST(expandable_segments_are_chosen_by_pytorchs_rules)
+TEST_PROGRAM(expandable_segments_are_chosen_by_pytorchs_rules)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
         play(seed * 7919, true);
 }
 
-PROGRAM_TEST(classic_segments_are_chosen_by_pytorchs_rules)
+TEST_PROGRAM(classic_segments_are_chosen_by_pytorchs_rules)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
         play(seed * 104729, false);

@@ -827,27 +827,27 @@ static void play_all(uint64_t first, const struct kind *kind)
     assert_true(tally_users > tally[XSEG_HISTORY_ALLOC]);
 }
 
-PROGRAM_TEST(history_of_one_thread_replays)
+TEST_PROGRAM(history_of_one_thread_replays)
 {
     play_all(1, &(struct kind){"idle_ms:100", false, true, 1});
 }
 
-PROGRAM_TEST(history_of_one_thread_with_little_memory_replays)
+TEST_PROGRAM(history_of_one_thread_with_little_memory_replays)
 {
     play_all(1001, &(struct kind){"idle_ms:100,page_cache_mb:20", true, true, 1});
 }
 
-PROGRAM_TEST(history_of_threads_replays)
+TEST_PROGRAM(history_of_threads_replays)
 {
     play_all(2001, &(struct kind){"idle_ms:100", false, false, PLAYERS});
 }
 
-PROGRAM_TEST(history_of_threads_with_little_memory_replays)
+TEST_PROGRAM(history_of_threads_with_little_memory_replays)
 {
     play_all(3001, &(struct kind){"idle_ms:100", true, false, PLAYERS});
 }
 
-PROGRAM_TEST(history_under_a_hard_limit_replays)
+TEST_PROGRAM(history_under_a_hard_limit_replays)
 {
     play_all(4001, &(struct kind){"idle_ms:100,hard_limit_mb:300", false, false, 2});
 }

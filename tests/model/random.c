@@ -271,32 +271,32 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
     program.seed = 0;
 }
 
-PROGRAM_TEST(programs_match_the_model)
+TEST_PROGRAM(programs_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("expandable_segments:True", false, seed * 7919, 16 * GIB, 1);
 }
 
-PROGRAM_TEST(programs_with_little_memory_match_the_model)
+TEST_PROGRAM(programs_with_little_memory_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("expandable_segments:True", false, seed * 104729, 512 * MIB, 1);
 }
 
 /* With real bytes every allocated block is read, which takes longer. */
-PROGRAM_TEST(programs_with_debug_fill_match_the_model)
+TEST_PROGRAM(programs_with_debug_fill_match_the_model)
 {
     play("debug_fill:True,history:all", false, 15485863, 512 * MIB, 1);
     play("debug_fill:True", true, 32452843, 256 * MIB, 10);
 }
 
-PROGRAM_TEST(programs_with_guarded_blocks_match_the_model)
+TEST_PROGRAM(programs_with_guarded_blocks_match_the_model)
 {
     play("unmap_on_free:True", false, 49979687, 16 * GIB, 1);
     play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, 1);
 }
 
-PROGRAM_TEST(programs_with_decay_and_limits_match_the_model)
+TEST_PROGRAM(programs_with_decay_and_limits_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("idle_ms:50,page_cache_mb:40", false, seed * 86028121,
@@ -304,7 +304,7 @@ PROGRAM_TEST(programs_with_decay_and_limits_match_the_model)
     play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, 1);
 }
 
-PROGRAM_TEST(programs_with_ages_match_the_model)
+TEST_PROGRAM(programs_with_ages_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 2; seed++) {
         play("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB, 1);

@@ -496,12 +496,12 @@ static void play_all(uint64_t first, bool has_faults)
     }
 }
 
-PROGRAM_TEST(calls_from_callbacks_and_threads_match_the_model)
+TEST_PROGRAM(calls_from_callbacks_and_threads_match_the_model)
 {
     play_all(1, false);
 }
 
-PROGRAM_TEST(calls_with_driver_faults_match_the_model)
+TEST_PROGRAM(calls_with_driver_faults_match_the_model)
 {
     play_all(1000000, true);
 }

@@ -998,17 +998,17 @@ static void play_all(uint64_t first, bool is_low_on_memory, bool has_bytes)
     }
 }
 
-PROGRAM_TEST(ranges_match_the_model)
+TEST_PROGRAM(ranges_match_the_model)
 {
     play_all(1, false, false);
 }
 
-PROGRAM_TEST(ranges_with_little_memory_match_the_model)
+TEST_PROGRAM(ranges_with_little_memory_match_the_model)
 {
     play_all(1001, true, false);
 }
 
-PROGRAM_TEST(committed_granules_keep_their_contents)
+TEST_PROGRAM(committed_granules_keep_their_contents)
 {
     play_all(2001, true, true);
 }

@@ -131,22 +131,22 @@ static void play_all(uint64_t first, bool is_low_on_memory, bool is_captured)
     }
 }
 
-PROGRAM_TEST(streams_match_the_model)
+TEST_PROGRAM(streams_match_the_model)
 {
     play_all(1, false, false);
 }
 
-PROGRAM_TEST(streams_with_little_memory_match_the_model)
+TEST_PROGRAM(streams_with_little_memory_match_the_model)
 {
     play_all(1001, true, false);
 }
 
-PROGRAM_TEST(captures_match_the_model)
+TEST_PROGRAM(captures_match_the_model)
 {
     play_all(2001, false, true);
 }
 
-PROGRAM_TEST(captures_with_little_memory_match_the_model)
+TEST_PROGRAM(captures_with_little_memory_match_the_model)
 {
     play_all(3001, true, true);
 }

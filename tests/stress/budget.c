@@ -27,20 +27,20 @@
 #include "tests/support/shared_budgets.h"
 #include "tests/support/sim_shared.h"
 
-#define PAGE   (2 * MIB)
-#define HANGS  120.0 /* seconds that only a hang exceeds */
-#define SETTLE 60.0  /* seconds within which statistics settle */
+#define PAGE     (2 * MIB)
+#define HANG_S   120.0 /* seconds that only a hang exceeds */
+#define SETTLE_S 60.0  /* seconds within which statistics settle */
 
 int cuMemGetInfo_v2(size_t *free, size_t *total);
 
-static struct budget_board *board;
-static struct xseg_shared_budget ledger;
+static struct budget_shared *shared;
+static struct xseg_shared_budget budget_file;
 static unsigned seats, round_number;
 static pid_t pid[SEATS]; /* 0: empty seat */
 static bool is_stopped[SEATS];
 static uint64_t seed = 20261125, seconds = 5, random_state;
 static struct {
-    unsigned started, killed, stopped, rests, asked, tries;
+    unsigned started, killed, stopped, idle_phases, share_requests, share_attempts;
 } counts;
 
 static uint64_t below(uint64_t bound)
@@ -78,7 +78,7 @@ static void end_all(void)
 
 static void start(unsigned seat)
 {
-    struct budget_seat *place = &board->seat[seat];
+    struct budget_seat *place = &shared->seat[seat];
     const uint64_t member_seed = rng_next(&random_state) >> 20;
 
     atomic_store(&place->done, atomic_load(&place->ordered));
@@ -86,7 +86,7 @@ static void start(unsigned seat)
     pid[seat] = fork();
     assert_true(pid[seat] >= 0);
     if (pid[seat] == 0)
-        budget_member(board, seat, member_seed);
+        budget_member(shared, seat, member_seed);
     is_stopped[seat] = false;
     counts.started++;
 }
@@ -108,14 +108,14 @@ static void stop_or_continue(unsigned seat)
 
 static void order(unsigned seat, enum budget_order what)
 {
-    board->seat[seat].order = what;
-    (void)atomic_fetch_add(&board->seat[seat].ordered, 1);
+    shared->seat[seat].order = what;
+    (void)atomic_fetch_add(&shared->seat[seat].ordered, 1);
 }
 
 static void await(unsigned seat)
 {
-    const struct budget_seat *place = &board->seat[seat];
-    const double until = now() + HANGS;
+    const struct budget_seat *place = &shared->seat[seat];
+    const double until = now() + HANG_S;
 
     while (atomic_load(&place->done) != atomic_load(&place->ordered)) {
         int status = 0;
@@ -157,7 +157,7 @@ static void read_device(uint64_t *used, uint64_t *total)
 static const struct xseg_shared_budget_device *record_of(unsigned seat)
 {
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
-        const struct xseg_shared_budget_entry *entry = &ledger.seen[slot];
+        const struct xseg_shared_budget_entry *entry = &budget_file.seen[slot];
 
         if (entry->state == XSEG_SHARED_BUDGET_FRESH && entry->record.pid == pid[seat] &&
             entry->record.device_count == 1)
@@ -172,21 +172,21 @@ static bool agrees(const uint64_t *share, char *text, size_t bytes)
     uint64_t used = 0, total = 0, sum = 0;
     unsigned living = 1; /* the parent has a slot as well */
 
-    order_all(ORDER_LOOK);
+    order_all(ORDER_STATISTICS);
     read_device(&used, &total);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    const unsigned held = budget_file_count(&ledger);
+    assert_int_equal(xseg_shared_budget_read(&budget_file), XSEG_OK);
+    const unsigned held = budget_file_count(&budget_file);
     for (unsigned i = 0; i < seats; i++) {
         if (pid[i] == 0)
             continue;
-        const struct xseg_shared_budget_device *said = record_of(i);
+        const struct xseg_shared_budget_device *record = record_of(i);
         living++;
-        sum += board->seat[i].bytes;
-        if (said == NULL || said->physical != board->seat[i].bytes || said->demand != 0 ||
-            said->share != share[i]) {
+        sum += shared->seat[i].bytes;
+        if (record == NULL || record->physical != shared->seat[i].bytes || record->demand != 0 ||
+            record->share != share[i]) {
             (void)snprintf(text, bytes,
                            "member %u has %" PRIu64 " bytes, and the budget file has %" PRIu64, i,
-                           board->seat[i].bytes, said == NULL ? 0 : said->physical);
+                           shared->seat[i].bytes, record == NULL ? 0 : record->physical);
             return false;
         }
     }
@@ -199,7 +199,7 @@ static bool agrees(const uint64_t *share, char *text, size_t bytes)
 
 static void expect_agreement(const uint64_t *share)
 {
-    const double until = now() + SETTLE;
+    const double until = now() + SETTLE_S;
     char text[256] = "";
 
     while (!agrees(share, text, sizeof(text))) {
@@ -218,12 +218,12 @@ static uint64_t find_share(unsigned seat, bool *is_above)
 
     read_device(&used, &total);
     for (unsigned i = 0; i < seats; i++) {
-        const struct xseg_shared_budget_device *said = pid[i] != 0 ? record_of(i) : NULL;
+        const struct xseg_shared_budget_device *record = pid[i] != 0 ? record_of(i) : NULL;
 
-        if (said == NULL)
+        if (record == NULL)
             continue;
         member[count] = (struct xseg_budget_member){
-            .physical = said->physical, .idle = said->idle, .named_share = said->share};
+            .physical = record->physical, .idle = record->idle, .named_share = record->share};
         at[count++] = i;
     }
     for (unsigned i = 0; i < count; i++) {
@@ -241,10 +241,10 @@ static uint64_t find_share(unsigned seat, bool *is_above)
 static void expect_served(unsigned seat)
 {
     bool is_above[SEATS] = {false};
-    struct budget_seat *place = &board->seat[seat];
+    struct budget_seat *place = &shared->seat[seat];
     const uint64_t share = find_share(seat, is_above);
     const uint64_t bytes = share / PAGE * PAGE - xseg_min(share / PAGE * PAGE, 2 * PAGE);
-    const double until = now() + SETTLE;
+    const double until = now() + SETTLE_S;
 
     is_above[seat] = true;
     for (unsigned i = 0; i < seats; i++)
@@ -252,16 +252,16 @@ static void expect_served(unsigned seat)
             order(i, ORDER_FREE);
             await(i);
         }
-    counts.asked++;
+    counts.share_requests++;
     do {
         if (now() > until)
             FAIL("member %u starves: %" PRIu64 " bytes of its share: %s", seat, bytes, place->text);
         place->bytes = bytes;
         order(seat, ORDER_ALLOCATE);
         await(seat);
-        counts.tries++;
+        counts.share_attempts++;
     } while (place->status != XSEG_OK);
-    order(seat, ORDER_GIVE_BACK);
+    order(seat, ORDER_FREE_BLOCK);
     await(seat);
 }
 
@@ -272,13 +272,13 @@ static uint64_t configure(unsigned seat)
     static const unsigned percent[] = {0, 0, 0, 10, 20, 40};
     const unsigned named = percent[below(COUNT_OF(percent))];
 
-    (void)snprintf(board->seat[seat].text, sizeof(board->seat[seat].text),
+    (void)snprintf(shared->seat[seat].text, sizeof(shared->seat[seat].text),
                    "budget_file:%s,budget_wait_ms:2000,budget_min_mb:0,budget_share:%.2f",
-                   board->ledger, named / 100.0);
+                   shared->budget_file, named / 100.0);
     return (uint64_t)named * (XSEG_SHARED_BUDGET_WHOLE_SHARE / 100);
 }
 
-static void rest(void)
+static void check_idle(void)
 {
     uint64_t share[SEATS] = {0};
     unsigned seat = 0;
@@ -296,13 +296,13 @@ static void rest(void)
         share[i] = configure(i);
         seat = pid[i] != 0 && below(seats) == 0 ? i : seat;
     }
-    order_all(ORDER_REST);
+    order_all(ORDER_IDLE);
     expect_agreement(share);
     while (pid[seat] == 0)
         seat = (seat + 1) % seats;
     expect_served(seat);
     expect_agreement(share);
-    counts.rests++;
+    counts.idle_phases++;
 }
 
 /* --- While members run. --- */
@@ -322,7 +322,7 @@ static void disturb(void)
 /* Let a member free everything, close and exit. */
 static void end_member(unsigned seat)
 {
-    const double until = now() + HANGS;
+    const double until = now() + HANG_S;
     int status = 1;
 
     order(seat, ORDER_END);
@@ -341,16 +341,16 @@ static void play(void)
     const double until = now() + (double)seconds;
 
     for (round_number = 0; round_number < 3 || now() < until; round_number++) {
-        const unsigned moments = 2 + (unsigned)below(6);
+        const unsigned events = 2 + (unsigned)below(6);
 
         for (unsigned i = 0; i < seats; i++)
             if (pid[i] != 0)
                 order(i, ORDER_PLAY);
-        for (unsigned i = 0; i < moments; i++) {
+        for (unsigned i = 0; i < events; i++) {
             (void)usleep((useconds_t)(10000 + below(120000)));
             disturb();
         }
-        rest();
+        check_idle();
     }
     for (unsigned i = 0; i < seats; i++)
         if (pid[i] != 0)
@@ -362,21 +362,21 @@ static void play(void)
 static int begin(void **state)
 {
     memset(&counts, 0, sizeof(counts));
-    board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED || !sim_shared_name(board->machine_name, sizeof(board->machine_name)))
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED || !sim_shared_name(shared->sim_name, sizeof(shared->sim_name)))
         return -1;
     if (budget_files_begin(state) != 0)
         return -1;
-    (void)snprintf(board->ledger, sizeof(board->ledger), "%s", budget_file_path);
-    board->machine = (struct xseg_sim_settings){sizeof(board->machine)};
+    (void)snprintf(shared->budget_file, sizeof(shared->budget_file), "%s", budget_file_path);
+    shared->sim = (struct xseg_sim_settings){sizeof(shared->sim)};
     return 0;
 }
 
 static int end(void **state)
 {
     end_all();
-    xseg_shared_budget_close(&ledger);
-    (void)munmap(board, sizeof(*board));
+    xseg_shared_budget_close(&budget_file);
+    (void)munmap(shared, sizeof(*shared));
     return budget_files_end(state);
 }
 
@@ -385,30 +385,30 @@ static void print_counts(void)
     uint64_t sum[6] = {0};
 
     for (unsigned i = 0; i < seats; i++) {
-        struct budget_seat *place = &board->seat[i];
-        const uint64_t each[] = {place->requests, place->refused, place->commits,
-                                 place->changes,  place->asks,    place->served};
+        struct budget_seat *place = &shared->seat[i];
+        const uint64_t each[] = {place->requests, place->refused,         place->commits,
+                                 place->changes,  place->budget_requests, place->served};
 
         for (unsigned k = 0; k < COUNT_OF(each); k++)
             sum[k] += each[k];
     }
-    print_message("# %u members, %u rounds: %u started, %u killed, %u stopped; %" PRIu64
-                  " requests, %" PRIu64 " refused, %" PRIu64 " commits, %" PRIu64
-                  " changes, %" PRIu64 " asked others, %" PRIu64
-                  " of them served; %u shares wanted, %u tries\n",
-                  seats, counts.rests, counts.started, counts.killed, counts.stopped, sum[0],
-                  sum[1], sum[2], sum[3], sum[4], sum[5], counts.asked, counts.tries);
+    print_message(
+        "# %u members, %u rounds: %u started, %u killed, %u stopped; %" PRIu64 " requests, %" PRIu64
+        " refused, %" PRIu64 " commits, %" PRIu64 " changes, %" PRIu64 " asked others, %" PRIu64
+        " of them served; %u shares wanted, %u tries\n",
+        seats, counts.idle_phases, counts.started, counts.killed, counts.stopped, sum[0], sum[1],
+        sum[2], sum[3], sum[4], sum[5], counts.share_requests, counts.share_attempts);
 }
 
 static void run_members(unsigned members, uint64_t memory)
 {
     seats = members;
     random_state = (seed + members) * UINT64_C(88172645463325252) | 1;
-    board->machine.memory_bytes = memory;
-    board->block_most = memory / 3;
-    board->machine.shared = board->machine_name;
-    assert_int_equal(xseg_sim_reset(&board->machine), XSEG_OK);
-    assert_int_equal(xseg_shared_budget_open(&ledger, board->ledger), XSEG_OK);
+    shared->sim.memory_bytes = memory;
+    shared->block_max = memory / 3;
+    shared->sim.shared = shared->sim_name;
+    assert_int_equal(xseg_sim_reset(&shared->sim), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget_file, shared->budget_file), XSEG_OK);
     for (unsigned i = 0; i < seats; i++)
         start(i);
     play();

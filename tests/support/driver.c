@@ -84,6 +84,13 @@ static void leave(struct visit visit)
     INSIST(cuCtxSetCurrent(visit.context));
 }
 
+#define INSIST_ON(device, call)                    \
+    do {                                           \
+        const struct visit visit_ = enter(device); \
+        INSIST(call);                              \
+        leave(visit_);                             \
+    } while (0)
+
 void driver_open(unsigned count, void (*lift)(void))
 {
     devices = count;
@@ -121,29 +128,22 @@ int driver_current(void)
 
 xseg_stream driver_stream(int device, bool blocking)
 {
-    const struct visit visit = enter(device);
     xseg_stream stream = NULL;
 
-    INSIST(cuStreamCreate(&stream, blocking ? 0 : NON_BLOCKING));
-    leave(visit);
+    INSIST_ON(device, cuStreamCreate(&stream, blocking ? 0 : NON_BLOCKING));
     return stream;
 }
 
 void driver_stream_destroy(int device, xseg_stream stream)
 {
-    const struct visit visit = enter(device);
-
-    INSIST(cuStreamDestroy_v2(stream));
-    leave(visit);
+    INSIST_ON(device, cuStreamDestroy_v2(stream));
 }
 
 void driver_wait(int device, xseg_stream later, xseg_stream earlier)
 {
     const xseg_event event = driver_event(device, earlier);
-    const struct visit visit = enter(device);
 
-    INSIST(cuStreamWaitEvent(later, event, 0));
-    leave(visit);
+    INSIST_ON(device, cuStreamWaitEvent(later, event, 0));
     driver_event_destroy(event);
 }
 
@@ -160,10 +160,7 @@ xseg_event driver_event(int device, xseg_stream stream)
 
 void driver_event_synchronize(int device, xseg_event event)
 {
-    const struct visit visit = enter(device);
-
-    INSIST(cuEventSynchronize(event));
-    leave(visit);
+    INSIST_ON(device, cuEventSynchronize(event));
 }
 
 bool driver_event_has_completed(xseg_event event)
@@ -178,10 +175,7 @@ bool driver_event_has_completed(xseg_event event)
 
 void driver_event_destroy(xseg_event event)
 {
-    const struct visit visit = enter(0);
-
-    INSIST(cuEventDestroy_v2(event));
-    leave(visit);
+    INSIST_ON(0, cuEventDestroy_v2(event));
 }
 
 void driver_work(int device, xseg_stream stream, uint64_t nanoseconds, const void *ptr,
@@ -198,28 +192,19 @@ void driver_work(int device, xseg_stream stream, uint64_t nanoseconds, const voi
 void driver_call_host(int device, xseg_stream stream, void (*function)(void *argument),
                       void *argument)
 {
-    const struct visit visit = enter(device);
-
-    INSIST(cuLaunchHostFunc(stream, function, argument));
-    leave(visit);
+    INSIST_ON(device, cuLaunchHostFunc(stream, function, argument));
 }
 
 void driver_finish(int device, xseg_stream stream)
 {
-    const struct visit visit = enter(device);
-
-    INSIST(cuStreamSynchronize(stream));
-    leave(visit);
+    INSIST_ON(device, cuStreamSynchronize(stream));
 }
 
 /* --- Captures. --- */
 
 void driver_capture_begin(int device, xseg_stream stream, enum driver_mode mode)
 {
-    const struct visit visit = enter(device);
-
-    INSIST(cuStreamBeginCapture_v2(stream, (int)mode));
-    leave(visit);
+    INSIST_ON(device, cuStreamBeginCapture_v2(stream, (int)mode));
 }
 
 uint64_t driver_capture_id(xseg_stream stream)
@@ -278,8 +263,5 @@ void *driver_alloc(int device, uint64_t bytes)
 
 void driver_free(int device, void *ptr)
 {
-    const struct visit visit = enter(device);
-
-    INSIST(cuMemFree_v2((uint64_t)(uintptr_t)ptr));
-    leave(visit);
+    INSIST_ON(device, cuMemFree_v2((uint64_t)(uintptr_t)ptr));
 }

@@ -93,6 +93,6 @@ static inline int program_end(void **state)
 }
 
 /* A test that plays random programs. */
-#define PROGRAM_TEST(name) TEST_WITH(name, program_begin, program_end)
+#define TEST_PROGRAM(name) TEST_WITH(name, program_begin, program_end)
 
 #endif

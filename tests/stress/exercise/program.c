@@ -114,7 +114,8 @@ static void operate(struct worker *worker, const struct operation *operation)
     (void)pthread_rwlock_unlock(&world->lock);
 }
 
-/* Set and lift faults between operations, as the program's random numbers determine. */
+/* Set and lift faults between operations, as the program's random numbers determine; not while another worker's
+ * operation runs alone, which may have lifted the faults. */
 static void disturb(struct worker *worker, uint64_t number)
 {
     const unsigned faults = worker->world->options.faults;
@@ -122,10 +123,12 @@ static void disturb(struct worker *worker, uint64_t number)
     worker->random = number * 3 | 1;
     if (faults == 0)
         return;
+    (void)pthread_rwlock_rdlock(&worker->world->lock);
     if (below(worker, 1000) < faults)
         step_fault(worker);
     else if (fault_epoch() % 2 != 0 && below(worker, 12) == 0)
         step_lift(worker);
+    (void)pthread_rwlock_unlock(&worker->world->lock);
 }
 
 struct player {
