@@ -5,8 +5,8 @@
  *
  * Between checkpoints several threads allocate, free, use, trim and let memory decay, on shared streams and pools, with
  * much memory or little. At checkpoints, while these threads are idle, one thread calls functions that concern a whole
- * pool: pause and resume, captures, checkpoints of pools, restores, retired streams. Each checkpoint is an annotation in
- * the history, with the state at that time.
+ * pool: pause and resume, captures, checkpoints of pools, restores, retired streams. Each checkpoint is an annotation
+ * in the history, with the state at that time.
  *
  * Programs of one thread also check what an event is attributed to: the hook numbers each step, and all events between
  * the annotations of two steps must have its number. The user value of a request follows from its size, so each event

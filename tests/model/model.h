@@ -214,8 +214,8 @@ void model_end_route(struct model *model, unsigned at);
 void model_mark(struct model *model);
 void model_unmark(struct model *model);
 
-/* The library has reclaimed a pending block without a required poll; returns false if it must not.  is_synchronized: the
- * user has synchronized a stream in this step, which reclaims blocks also during a capture. */
+/* The library has reclaimed a pending block without a required poll; returns false if it must not.  is_synchronized:
+ * the user has synchronized a stream in this step, which reclaims blocks also during a capture. */
 bool model_was_reclaimed(struct model *model, struct model_block *block, bool is_synchronized);
 
 /* Whether a block belongs to a private pool, other than as a fallback allocation. */

@@ -16,8 +16,8 @@
  *   - the driver's figure of memory in use is the library's.
  * In the end all memory is released.
  *
- * By hand: XSEG_TEST_SEEDS=500 XSEG_TEST_STEPS=300 build-tests/tests/test-model-range_calls; the trace has each call and
- * its result.  Calls of a second thread that waits for the first one may complete in another order when repeated.
+ * By hand: XSEG_TEST_SEEDS=500 XSEG_TEST_STEPS=300 build-tests/tests/test-model-range_calls; the trace has each call
+ * and its result.  Calls of a second thread that waits for the first one may complete in another order when repeated.
  */
 #include <inttypes.h>
 #include <sched.h>

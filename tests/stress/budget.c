@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit, decommit,
- * trim, pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such phases
- * all members are idle:
+ * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit,
+ * decommit, trim, pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between
+ * two such phases all members are idle:
  *
  *   - the audits of each member hold
  *   - the device's used memory is that of the members: dead processes hold none
