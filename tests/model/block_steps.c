@@ -24,7 +24,7 @@ static struct model_queue *queue_of(struct run *run, unsigned slot)
     return &run->model.queue[run->slot[slot].queue];
 }
 
-/* A live block, or NULL. */
+/* An allocated block, or NULL. */
 static struct model_block *any_live(struct run *run)
 {
     struct model *model = &run->model;
@@ -38,7 +38,7 @@ static struct model_block *any_live(struct run *run)
     return NULL;
 }
 
-/* --- Allocating. --- */
+/* --- Allocation. --- */
 
 /* The pool that a request names, or MODEL_NONE. */
 static unsigned any_pool(struct run *run)
@@ -63,16 +63,17 @@ static void check_size(const struct run *run, const struct xseg_block_info *info
                        const struct xseg_pool_options *options)
 {
     const bool exact = (info->is_expandable || info->is_small) && !options->no_split;
+    const uint64_t rounded = (info->requested + 511) / 512 * 512;
 
-    assert_int_equal(info->is_small, run_round(info->requested) <= MIB);
+    assert_int_equal(info->is_small, rounded <= MIB);
     assert_int_equal(info->is_expandable, run->options.expandable && options->memory.alloc == NULL);
     assert_int_equal(info->bytes % 512, 0);
     assert_int_equal((uintptr_t)info->base % 512, 0);
     assert_true(info->bytes >= info->requested);
     if (exact)
-        assert_int_equal(info->bytes, run_round(info->requested));
+        assert_int_equal(info->bytes, rounded);
     else if (!options->no_split)
-        assert_true(info->bytes - run_round(info->requested) <= MIB);
+        assert_true(info->bytes - rounded <= MIB);
 }
 
 static void enter_block(struct run *run, unsigned slot, void *ptr, size_t bytes, unsigned pool)
@@ -86,7 +87,7 @@ static void enter_block(struct run *run, unsigned slot, void *ptr, size_t bytes,
     block.pool = segment.pool = pool_id(run, block.fallback ? info.fallback_pool : info.pool);
     block.is_small = info.is_small;
     if (block.pool != pool) {
-        /* A pool may lend to the default one when memory is short. */
+        /* A fallback allocation under memory pressure. */
         assert_true(block.fallback);
         assert_null(info.pool);
         assert_int_equal(pool, 0);
@@ -94,7 +95,7 @@ static void enter_block(struct run *run, unsigned slot, void *ptr, size_t bytes,
         assert_true(run->model.pool[block.pool].holders > 0);
         assert_false(run->model.pool[block.pool].is_captured);
         assert_true(run->options.is_low_on_memory);
-        run->above_share++;
+        run->fallbacks++;
     }
     assert_ptr_equal(info.stream, entry_of(run, slot)->handle);
     assert_int_equal(info.requested, bytes);
@@ -104,7 +105,7 @@ static void enter_block(struct run *run, unsigned slot, void *ptr, size_t bytes,
         fail_msg("%p of %zu bytes on stream %p: %s", ptr, bytes, (void *)info.stream, wrong);
 }
 
-/* Whether a request may fail for want of memory. */
+/* Whether a request may fail for lack of memory. */
 static bool may_fail(const struct run *run, unsigned pool)
 {
     const struct xseg_pool_options *options = &run->model.pool[pool].options;
@@ -117,7 +118,7 @@ static bool may_fail(const struct run *run, unsigned pool)
  * Whether an allocation must poll pending blocks.  After low memory this is not required if its own arena has none
  * pending: then completed blocks may or may not be reclaimed.
  */
-static bool must_look(const struct run *run, unsigned slot, unsigned pool, size_t bytes)
+static bool must_poll(const struct run *run, unsigned slot, unsigned pool, size_t bytes)
 {
     const struct xseg_device *device = xseg_allocator_open_device(run->allocator, 0);
     const struct model *model = &run->model;
@@ -148,17 +149,16 @@ void step_alloc(struct run *run)
     const unsigned pool = named != MODEL_NONE ? named : model_pool_of(model, run->slot[slot].entry);
     const unsigned before = model->blocks;
     const bool captured = model_captures(model) > 0;
-    const bool looks = must_look(run, slot, pool, request.bytes);
+    const bool polls = must_poll(run, slot, pool, request.bytes);
     model->pool[pool].is_captured = model->pool[pool].is_captured || captured;
-    if (looks)
+    if (polls)
         model_before_alloc(model, run->slot[slot].entry);
     run->reused += captured ? before - model->blocks : 0;
 
     run_expect_lookup(run, slot);
-    const int device = run_call_begin(run);
+    run_set_context(run);
     const xseg_status status = xseg_alloc_with(run->allocator, &request, &ptr);
-    run_call_end(run, device);
-    run->may_come_back = may_fail(run, pool) || !looks;
+    run->may_reclaim = may_fail(run, pool) || !polls;
     run_lookup(run, slot);
     model_name_entry(model, run->slot[slot].entry);
     if (status == XSEG_OK) {
@@ -179,10 +179,9 @@ void step_prewarm(struct run *run)
     where.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
     run->own_fails = false;
     run_expect_lookup(run, slot);
-    const int device = run_call_begin(run);
+    run_set_context(run);
     const xseg_status status = xseg_prewarm(run->allocator, &where, run_size(run));
-    run_call_end(run, device);
-    run->may_come_back = may_fail(run, named == MODEL_NONE ? 0 : named);
+    run->may_reclaim = may_fail(run, named == MODEL_NONE ? 0 : named);
     run_lookup(run, slot);
     model_name_entry(&run->model, run->slot[slot].entry);
     if (status != XSEG_OK) {
@@ -191,13 +190,13 @@ void step_prewarm(struct run *run)
     }
 }
 
-/* --- Freeing. --- */
+/* --- Free. --- */
 
 void step_free(struct run *run)
 {
     struct model_block *block = any_live(run);
-    const int device = run_call_begin(run);
 
+    run_set_context(run);
     if (block != NULL) {
         char *ptr = block->ptr;
 
@@ -205,10 +204,9 @@ void step_free(struct run *run)
         model_free(&run->model, block);
         assert_int_equal(xseg_free(run->allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
     }
-    run_call_end(run, device);
 }
 
-/* Events behind work that some streams have queued; how many. */
+/* Events after queued work of some streams; returns their number. */
 static size_t some_events(struct run *run, xseg_event *events, struct model_fence *until)
 {
     size_t count = 0;
@@ -216,12 +214,12 @@ static size_t some_events(struct run *run, xseg_event *events, struct model_fenc
     for (unsigned slot = 0; slot < RUN_SLOTS && count < 3; slot++) {
         const unsigned at = run->slot[slot].queue;
         const struct model_queue *queue = &run->model.queue[at];
-        const uint64_t open = queue->queued - queue->passed;
+        const uint64_t open = queue->queued - queue->completed;
 
         if (open == 0 || run_random(run, 2) == 0)
             continue;
-        until->position[at] = queue->passed + 1 + run_random(run, open);
-        events[count++] = run->queue[at].behind[until->position[at] % RUN_WORK];
+        until->position[at] = queue->completed + 1 + run_random(run, open);
+        events[count++] = run->queue[at].event[until->position[at] % RUN_WORK];
     }
     return count;
 }
@@ -235,30 +233,28 @@ void step_free_after(struct run *run)
     if (block == NULL || block->uses == MODEL_USES)
         return;
     const size_t count = some_events(run, events, &until);
-    const int device = run_call_begin(run);
+    run_set_context(run);
     const xseg_status status = xseg_free_after(run->allocator, block->ptr, events, count);
-    run_call_end(run, device);
     if (model_captures(&run->model) > 0) {
         assert_int_equal(status, XSEG_ERR_BUSY);
         return;
     }
-    assert_int_equal(status, XSEG_OK);
-    /* Behind the library's own stream that waits for events, its blocks need not wait for anything. */
+    assert_ok(status);
+    /* Blocks of the library's own stream, which waits for the events, need not wait. */
     if (run_is_library_stream(run, block))
         model_free(&run->model, block);
     else
         model_free_after(&run->model, block, &until);
 }
 
-/* --- Using. --- */
+/* --- Use. --- */
 
 static void use(struct run *run, struct model_block *block, unsigned slot)
 {
-    const int device = run_call_begin(run);
+    run_set_context(run);
     char *ptr = block->ptr;
 
-    assert_int_equal(xseg_record_stream(run->allocator, ptr, run_handle(run, slot)), XSEG_OK);
-    run_call_end(run, device);
+    assert_ok(xseg_record_stream(run->allocator, ptr, run_handle(run, slot)));
     run_lookup(run, slot);
     model_name_entry(&run->model, run->slot[slot].entry);
     model_use(&run->model, model_find(&run->model, ptr), run->slot[slot].entry);
@@ -272,7 +268,7 @@ void step_record_stream(struct run *run)
         use(run, block, any_slot(run));
 }
 
-/* In a capture: a block of one stream is used by another that takes part, and freed. */
+/* In a capture, a block of one stream is used by another stream of the capture, and freed. */
 void step_capture_share(struct run *run)
 {
     struct model *model = &run->model;
@@ -303,8 +299,9 @@ static void queue_work(struct run *run, unsigned slot, const struct model_block 
 
     queue->queued++;
     (void)model_enqueue(&run->model, at);
-    run->queue[at].behind[queue->queued % RUN_WORK] = driver_work(
-        run->queue[at].handle, block == NULL ? NULL : block->ptr, block == NULL ? 0 : block->bytes);
+    driver_work(0, run->queue[at].handle, UINT64_MAX, block == NULL ? NULL : block->ptr,
+                block == NULL ? 0 : block->bytes);
+    run->queue[at].event[queue->queued % RUN_WORK] = driver_event(0, run->queue[at].handle);
 }
 
 void step_work(struct run *run)
@@ -314,8 +311,8 @@ void step_work(struct run *run)
     struct model_block *block = any_live(run);
     const bool announced_first = run_random(run, 2) == 0;
 
-    /* The legacy stream would spoil captures of streams that wait for it. */
-    if (queue->queued - queue->passed + 1 >= RUN_WORK || queue->capture != 0 ||
+    /* Work on the legacy stream would invalidate captures of blocking streams. */
+    if (queue->queued - queue->completed + 1 >= RUN_WORK || queue->capture != 0 ||
         (slot == 0 && model_captures(&run->model) > 0))
         return;
     if (block == NULL || block->uses + 1 >= MODEL_USES) {
@@ -330,14 +327,14 @@ void step_work(struct run *run)
         use(run, block, slot);
 }
 
-/* The host waits for the last piece of a stream's work, and with it for all that this needs. */
+/* Wait for the last work of a stream, and for all work on which it depends. */
 static void finish(struct run *run, unsigned slot)
 {
     const struct model_queue *queue = queue_of(run, slot);
     const unsigned at = run->slot[slot].queue;
 
-    if (queue->passed < queue->queued)
-        driver_wait(run->queue[at].behind[queue->queued % RUN_WORK]);
+    if (queue->completed < queue->queued)
+        driver_event_synchronize(0, run->queue[at].event[queue->queued % RUN_WORK]);
 }
 
 void step_finish(struct run *run)
@@ -354,16 +351,15 @@ void step_synchronize(struct run *run)
 {
     const unsigned slot = any_slot(run);
 
-    if (queue_of(run, slot)->passed < queue_of(run, slot)->queued)
+    if (queue_of(run, slot)->completed < queue_of(run, slot)->queued)
         return;
-    const int device = run_call_begin(run);
-    assert_int_equal(xseg_stream_synchronized(run->allocator, 0, run_handle(run, slot)), XSEG_OK);
-    run_call_end(run, device);
+    run_set_context(run);
+    assert_ok(xseg_stream_synchronized(run->allocator, 0, run_handle(run, slot)));
     model_synchronize(&run->model, run->slot[slot].entry);
-    run->may_come_back = run->has_passed = run->may_have_looked;
+    run->may_reclaim = run->is_synchronized = run->may_have_polled;
 }
 
-/* A stream goes, and either its handle comes again, or another stream takes its place. */
+/* A stream is retired, and a stream with the same handle or another one takes its slot. */
 void step_retire(struct run *run)
 {
     struct model *model = &run->model;
@@ -373,25 +369,25 @@ void step_retire(struct run *run)
 
     if (model->queues == MODEL_QUEUES || model->entries == MODEL_ENTRIES)
         return;
-    const int device = run_call_begin(run);
+    run_set_context(run);
     const xseg_status status = xseg_stream_retire(run->allocator, 0, run->queue[at].handle);
-    run_call_end(run, device);
     const bool captured = model->queue[at].capture != 0 && model_captures(model) > 0;
-    const bool is_busy = entry->met && (captured || model_is_origin(model, run->slot[slot].entry));
+    const bool is_busy =
+        entry->is_known && (captured || model_is_origin(model, run->slot[slot].entry));
     assert_int_equal(status, is_busy ? XSEG_ERR_BUSY : XSEG_OK);
-    /* A stream that the library has not met may be captured; the stream does not go all the same. */
+    /* A stream that the library does not know may be capturing; it is not destroyed then. */
     if (is_busy || model->queue[at].capture != 0)
         return;
     model_retire(model, run->slot[slot].entry);
     const bool again = run_random(run, 2) == 0;
     if (!again) {
-        driver_stream_destroy(run->queue[at].handle);
-        run->queue[at].is_there = false;
+        driver_stream_destroy(0, run->queue[at].handle);
+        run->queue[at].exists = false;
     }
     run_fill_slot(run, slot, again);
 }
 
-/* --- Trimming. --- */
+/* --- Trim. --- */
 
 static uint64_t reserved_bytes(struct run *run)
 {
@@ -424,12 +420,11 @@ void step_trim(struct run *run)
     where.stream = run_handle(run, slot);
     where.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
     model_poll(&run->model);
-    const int device = run_call_begin(run);
-    assert_int_equal(xseg_trim(run->allocator, &where, &how, &done), XSEG_OK);
-    run_call_end(run, device);
-    run->may_come_back = true;
-    run->saved_may_be_gone =
-        run->saved_may_be_gone || (named == run->saved_pool && done.released > 0);
+    run_set_context(run);
+    assert_ok(xseg_trim(run->allocator, &where, &how, &done));
+    run->may_reclaim = true;
+    run->saved_may_be_released =
+        run->saved_may_be_released || (named == run->saved_pool && done.released > 0);
     if (where.one_stream)
         run_lookup(run, slot);
     if (how.wait && !captured)
@@ -442,29 +437,27 @@ void step_trim(struct run *run)
         check_kept(run, &done);
 }
 
-/* --- Beside it. --- */
+/* --- Other steps. --- */
 
-/* Device 1 has blocks, too, whatever is current and captured here. */
+/* Blocks of device 1, with any current context and any captures on device 0. */
 void step_second_device(struct run *run)
 {
-    const int device = run_call_begin(run);
-
-    if (run->fars < RUN_FAR && run_random(run, 2) == 0) {
-        const xseg_status status =
-            xseg_alloc(run->allocator, 1, run_size(run), NULL, &run->far[run->fars]);
+    run_set_context(run);
+    if (run->device1_blocks < RUN_DEVICE1 && run_random(run, 2) == 0) {
+        const xseg_status status = xseg_alloc(run->allocator, 1, run_size(run), NULL,
+                                              &run->device1_block[run->device1_blocks]);
 
         if (status == XSEG_OK)
-            run->fars++;
+            run->device1_blocks++;
         else
             assert_true(run->options.is_low_on_memory && status == XSEG_ERR_NO_MEMORY);
-    } else if (run->fars > 0) {
-        env_free(run->allocator, run->far[--run->fars]);
+    } else if (run->device1_blocks > 0) {
+        env_free(run->allocator, run->device1_block[--run->device1_blocks]);
     } else {
         struct xseg_scope where = {sizeof(where), .device = 1};
 
-        run_expect_ok(xseg_trim(run->allocator, &where, NULL, NULL));
+        assert_ok(xseg_trim(run->allocator, &where, NULL, NULL));
     }
-    run_call_end(run, device);
 }
 
 void step_bad_input(struct run *run)
@@ -478,8 +471,8 @@ void step_bad_input(struct run *run)
 
     if (block != NULL) {
         const xseg_event none = NULL;
-        const int device = run_call_begin(run);
 
+        run_set_context(run);
         assert_int_equal(xseg_free(run->allocator, block->ptr + 256), XSEG_ERR_NOT_ALLOCATED);
         assert_int_equal(xseg_free_after(run->allocator, block->ptr, &none, 1),
                          model_captures(model) > 0 ? XSEG_ERR_BUSY : XSEG_ERR_ARGUMENT);
@@ -487,7 +480,6 @@ void step_bad_input(struct run *run)
                                             block->ptr + (block->bytes > 512 ? 512 : 0),
                                             (xseg_stream)(uintptr_t)0x1234560),
                          block->bytes > 512 ? XSEG_ERR_NOT_ALLOCATED : XSEG_ERR_DRIVER);
-        run_call_end(run, device);
         if (block->bytes <= 512)
             run_poll_retired(run);
     }
@@ -500,10 +492,9 @@ void step_bad_input(struct run *run)
         assert_int_equal(xseg_pool_retain(request.pool), XSEG_ERR_ARGUMENT);
         assert_int_equal(xseg_pool_release(request.pool), XSEG_ERR_ARGUMENT);
         assert_int_equal(xseg_route_begin(request.pool, NULL, NULL), XSEG_ERR_ARGUMENT);
-        const int device = run_call_begin(run);
+        run_set_context(run);
         assert_int_equal(xseg_capture_begin(request.pool, run_handle(run, slot)),
                          XSEG_ERR_ARGUMENT);
-        run_call_end(run, device);
         run_lookup(run, slot);
     }
 }

@@ -9,14 +9,14 @@
  * no_split.  There are alignments, uses by other streams, and trims that leave unmapped ranges.  After each step
  * every address and every current value and peak is the model's, and the audits pass.
  */
-#include <stdlib.h>
-#include <string.h>
+
+#include <inttypes.h>
 
 #include "src/core/block/arena.h"
 #include "src/core/block/block.h"
 #include "src/core/device/device.h"
 #include "tests/support/env.h"
-#include "tests/support/rng.h"
+#include "tests/support/random_program.h"
 
 #define PARTS   4096u
 #define HELD    300u
@@ -47,7 +47,7 @@ struct env {
     struct xseg_pool *pool;                  /* of the last owner */
     struct arena arena[OWNERS][2];           /* small, large */
     uint64_t launched[USERS], passed[USERS]; /* pieces of work */
-    uint64_t peak[4];
+    uint64_t peak[4];                        /* of the first statistics in expect_stats() */
     uint64_t grown, shrunk, registered, freed;
     struct {
         uint64_t base;
@@ -77,8 +77,8 @@ static uint64_t end_of(const struct part *part)
     return part->base + part->bytes;
 }
 
-/* The neighbour in the same segment, or NULL. */
-static struct part *behind(struct arena *arena, struct part *part)
+/* The neighbor in the same segment, or NULL. */
+static struct part *next_to(struct arena *arena, struct part *part)
 {
     struct part *next = part + 1;
 
@@ -106,7 +106,7 @@ static void drop(struct arena *arena, unsigned at)
     memmove(&arena->part[at], &arena->part[at + 1], (arena->count - at) * sizeof(struct part));
 }
 
-/* Cut a part in two at an address inside it. */
+/* Split a part at an address inside it. */
 static void cut(struct arena *arena, unsigned at, uint64_t address)
 {
     struct part rest = arena->part[at];
@@ -119,7 +119,7 @@ static void cut(struct arena *arena, unsigned at, uint64_t address)
     insert(arena, at + 1, &rest);
 }
 
-/* Cut a part in two; one of the two, `stays`, loses its request. */
+/* Split a part; the part with the index `stays` loses its requested size. */
 static void cut_off(struct arena *arena, unsigned at, uint64_t address, unsigned stays)
 {
     const unsigned count = arena->count;
@@ -129,12 +129,12 @@ static void cut_off(struct arena *arena, unsigned at, uint64_t address, unsigned
         arena->part[stays].requested = 0;
 }
 
-/* A part gets a state, and merges with neighbours in the same; returns where it is then.  The request that the merged
- * part had last is that of the part. */
+/* Set the state of a part and coalesce it with neighbors in the same state; returns its new index.  The coalesced part
+ * has the requested size of this part. */
 static unsigned become(struct arena *arena, unsigned at, enum xseg_block_state state)
 {
     struct part *part = &arena->part[at];
-    struct part *next = behind(arena, part), *prev = before(arena, part);
+    struct part *next = next_to(arena, part), *prev = before(arena, part);
 
     part->state = state;
     memset(part->used, 0, sizeof(part->used));
@@ -163,7 +163,7 @@ static unsigned part_at(const struct arena *arena, uint64_t base)
 /* --- The rules. --- */
 
 /* Whether a part comes after another in the order of registration, then of addresses. */
-static bool comes_after(const struct part *part, const struct part *other)
+static bool is_after(const struct part *part, const struct part *other)
 {
     return part->registered > other->registered ||
            (part->registered == other->registered && part->base > other->base);
@@ -180,9 +180,9 @@ static unsigned part_from(const struct arena *arena, uint64_t bytes, const struc
 
         if (part->state == XSEG_BLOCK_CACHED &&
             (part->bytes > bytes ||
-             (part->bytes == bytes && (after == NULL || comes_after(part, after)))) &&
+             (part->bytes == bytes && (after == NULL || is_after(part, after)))) &&
             (best == NOWHERE || part->bytes < found->bytes ||
-             (part->bytes == found->bytes && comes_after(found, part))))
+             (part->bytes == found->bytes && is_after(found, part))))
             best = i;
     }
     return best;
@@ -191,7 +191,7 @@ static unsigned part_from(const struct arena *arena, uint64_t bytes, const struc
 /* The size that a part could grow to. */
 static uint64_t effective_bytes(struct arena *arena, unsigned at)
 {
-    const struct part *next = behind(arena, &arena->part[at]);
+    const struct part *next = next_to(arena, &arena->part[at]);
 
     return arena->part[at].bytes +
            (next != NULL && next->state == XSEG_BLOCK_UNMAPPED ? next->bytes : 0);
@@ -232,7 +232,7 @@ static uint64_t reach(struct arena *arena, unsigned at)
 
     for (struct part *part = &arena->part[at];
          part != NULL && (part->state == XSEG_BLOCK_CACHED || part->state == XSEG_BLOCK_UNMAPPED);
-         part = behind(arena, part))
+         part = next_to(arena, part))
         bytes += part->bytes;
     return bytes;
 }
@@ -243,7 +243,7 @@ static bool is_empty_segment(const struct part *part)
 }
 
 /* The first unmapped range after a part, with empty segments last; NULL: the first of all. */
-static unsigned next_hole(const struct arena *arena, const struct part *after)
+static unsigned next_unmapped(const struct arena *arena, const struct part *after)
 {
     unsigned best = NOWHERE;
 
@@ -254,10 +254,10 @@ static unsigned next_hole(const struct arena *arena, const struct part *after)
 
         if (part->state != XSEG_BLOCK_UNMAPPED ||
             (after != NULL && (empty < is_empty_segment(after) ||
-                               (empty == is_empty_segment(after) && !comes_after(part, after)))))
+                               (empty == is_empty_segment(after) && !is_after(part, after)))))
             continue;
         if (best == NOWHERE || empty < is_empty_segment(found) ||
-            (empty == is_empty_segment(found) && comes_after(found, part)))
+            (empty == is_empty_segment(found) && is_after(found, part)))
             best = i;
     }
     return best;
@@ -266,7 +266,8 @@ static unsigned next_hole(const struct arena *arena, const struct part *after)
 /* Grow from the first unmapped range that is long enough. */
 static unsigned grow(struct env *env, struct arena *arena, const struct wish *wish)
 {
-    for (unsigned i = next_hole(arena, NULL); i != NOWHERE; i = next_hole(arena, &arena->part[i])) {
+    for (unsigned i = next_unmapped(arena, NULL); i != NOWHERE;
+         i = next_unmapped(arena, &arena->part[i])) {
         unsigned at = i;
         const struct part *prev = before(arena, &arena->part[i]);
 
@@ -288,8 +289,9 @@ static unsigned grow(struct env *env, struct arena *arena, const struct wish *wi
     return NOWHERE;
 }
 
-/* Hand out of a cached part; returns the address. */
-static uint64_t hand_out(struct env *env, struct arena *arena, unsigned at, const struct wish *wish)
+/* Allocate from a cached part; returns the address. */
+static uint64_t allocate_from(struct env *env, struct arena *arena, unsigned at,
+                              const struct wish *wish)
 {
     const uint64_t base = xseg_round_up(arena->part[at].base, wish->alignment);
 
@@ -309,9 +311,9 @@ static uint64_t hand_out(struct env *env, struct arena *arena, unsigned at, cons
     return base;
 }
 
-/* --- The library beside it. --- */
+/* --- Steps of the model and the library. --- */
 
-/* Segments that the library chose the addresses of. */
+/* Add a new segment, at the address that the library chose. */
 static unsigned learn(struct env *env, struct arena *arena, const struct wish *wish, void *ptr)
 {
     const struct xseg_block_info info = env_block(env->allocator, ptr);
@@ -362,7 +364,7 @@ static unsigned first_passed(struct env *env, unsigned user, struct arena **out)
 }
 
 /* Reclaim completed blocks: by stream, the newest first, and on each in the order of the frees. */
-static void free_memory(struct env *env)
+static void poll_pending(struct env *env)
 {
     struct arena *arena = NULL;
     unsigned at;
@@ -391,7 +393,6 @@ static size_t random_bytes(bool is_small)
 
 static void step_alloc(struct env *env)
 {
-    struct xseg_request request = {sizeof(request)};
     const unsigned owner = (unsigned)below(8) == 0 ? 2 : (unsigned)below(3) / 2;
     const bool is_small = below(6) != 0, is_plain = owner != 2 && below(2) == 0;
     struct arena *arena = &env->arena[owner][!is_small];
@@ -399,7 +400,7 @@ static void step_alloc(struct env *env)
 
     if (env->count == HELD)
         return;
-    request.bytes = random_bytes(is_small);
+    struct xseg_request request = {sizeof(request), .bytes = random_bytes(is_small)};
     request.stream = env->owner[owner];
     request.pool = owner == 2 ? env->pool : NULL;
     request.alignment = !is_plain && below(8) == 0 ? (size_t)1 << below(22) : 0;
@@ -408,7 +409,7 @@ static void step_alloc(struct env *env)
     wish.alignment = xseg_max(request.alignment, 512);
     wish.span = wish.bytes + wish.alignment - 512;
     env->touched = arena;
-    free_memory(env);
+    poll_pending(env);
     unsigned at = find(arena, &wish);
     if (at == NOWHERE && env->expandable)
         at = grow(env, arena, &wish);
@@ -418,7 +419,7 @@ static void step_alloc(struct env *env)
         assert_ok(xseg_alloc_with(env->allocator, &request, &ptr));
     if (at == NOWHERE)
         at = learn(env, arena, &wish, ptr);
-    assert_int_equal((uintptr_t)ptr, hand_out(env, arena, at, &wish));
+    assert_int_equal((uintptr_t)ptr, allocate_from(env, arena, at, &wish));
 }
 
 static void step_free(struct env *env)
@@ -471,7 +472,7 @@ static void step_finish(struct env *env)
     env->passed[user] = env->launched[user];
 }
 
-/* The whole pages of a cached part go; or all of a classic segment. */
+/* Release the whole pages of a cached part, or an empty classic segment. */
 static void trim_part(struct env *env, struct arena *arena, unsigned at)
 {
     const struct part part = arena->part[at];
@@ -495,7 +496,7 @@ static void trim_part(struct env *env, struct arena *arena, unsigned at)
     (void)become(arena, at, XSEG_BLOCK_UNMAPPED);
 }
 
-/* By size; what stays of a part is smaller than all that follow. */
+/* By size: the remainders of a part are smaller than all parts that follow. */
 static void trim_arena(struct env *env, struct arena *arena)
 {
     unsigned at = part_from(arena, 0, NULL);
@@ -510,21 +511,17 @@ static void trim_arena(struct env *env, struct arena *arena)
 
 static void step_trim(struct env *env)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    const struct xseg_trim_options how = {sizeof(how), .wait = below(2) == 0};
 
-    how.wait = below(2) == 0;
     for (unsigned user = 0; how.wait && user < USERS; user++) {
         assert_ok(xseg_sim_finish(env->user[user]));
         env->passed[user] = env->launched[user];
     }
     assert_ok(xseg_trim(env->allocator, NULL, &how, NULL));
-    free_memory(env);
-    /* The pool is held. */
-    for (unsigned i = 0; i < (OWNERS - 1) * 2; i++) {
-        struct arena *arena = &env->arena[i / 2][i % 2];
-
-        trim_arena(env, arena);
-    }
+    poll_pending(env);
+    /* A retained pool keeps its memory. */
+    for (unsigned i = 0; i < (OWNERS - 1) * 2; i++)
+        trim_arena(env, &env->arena[i / 2][i % 2]);
 }
 
 static void step_configure(struct env *env)
@@ -536,7 +533,6 @@ static void step_configure(struct env *env)
 
 /* --- What must hold. --- */
 
-/* The library's blocks, one after the other, are the model's. */
 static void expect_parts(struct env *env, struct arena *arena)
 {
     const struct xseg_extent *extent = NULL;
@@ -564,10 +560,9 @@ static void expect_parts(struct env *env, struct arena *arena)
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
-/* Sums of the model's parts, by group. */
+/* Sums of the model's parts that a statistic counts, in the order of the table in expect_stats(). */
 struct sums {
-    uint64_t live, active, segments, fragments, live_bytes, active_bytes, mapped, fragment_bytes,
-        requested;
+    uint64_t of[9];
 };
 
 static void add_arena(struct arena *arena, struct sums *sums)
@@ -578,47 +573,48 @@ static void add_arena(struct arena *arena, struct sums *sums)
         const bool active = live || part->state == XSEG_BLOCK_PENDING_FREE;
         const bool fragment = part->state == XSEG_BLOCK_CACHED && !part->expandable &&
                               part->bytes != part->segment_bytes;
+        const uint64_t each[] = {
+            live,
+            live ? part->bytes : 0,
+            active ? part->bytes : 0,
+            part->state != XSEG_BLOCK_UNMAPPED ? part->bytes : 0,
+            active,
+            !part->expandable && part->base == part->segment,
+            fragment,
+            fragment ? part->bytes : 0,
+            active ? part->requested : 0,
+        };
 
-        sums->live += live;
-        sums->active += active;
-        sums->segments += !part->expandable && part->base == part->segment;
-        sums->fragments += fragment;
-        sums->live_bytes += live ? part->bytes : 0;
-        sums->active_bytes += active ? part->bytes : 0;
-        sums->mapped += part->state != XSEG_BLOCK_UNMAPPED ? part->bytes : 0;
-        sums->fragment_bytes += fragment ? part->bytes : 0;
-        sums->requested += active ? part->requested : 0;
+        for (unsigned k = 0; k < COUNT_OF(each); k++)
+            sums->of[k] += each[k];
     }
 }
 
 static void expect_stats(struct env *env)
 {
     const struct xseg_statistics stats = env_stats(env->allocator);
-    struct sums group[XSEG_STAT_GROUPS] = {{0}};
+    struct sums group[XSEG_STAT_GROUPS] = {{{0}}};
 
     for (unsigned i = 0; i < OWNERS * 2; i++) {
         add_arena(&env->arena[i / 2][i % 2], &group[XSEG_STAT_ALL]);
         add_arena(&env->arena[i / 2][i % 2],
                   &group[i % 2 == 0 ? XSEG_STAT_SMALL : XSEG_STAT_LARGE]);
     }
-    for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++) {
-        assert_int_equal(stats.allocation[i].current, group[i].live);
-        assert_int_equal(stats.active[i].current, group[i].active);
-        assert_int_equal(stats.segment[i].current, group[i].segments);
-        assert_int_equal(stats.inactive_split[i].current, group[i].fragments);
-        assert_int_equal(stats.allocated_bytes[i].current, group[i].live_bytes);
-        assert_int_equal(stats.active_bytes[i].current, group[i].active_bytes);
-        assert_int_equal(stats.reserved_bytes[i].current, group[i].mapped);
-        assert_int_equal(stats.inactive_split_bytes[i].current, group[i].fragment_bytes);
-        assert_int_equal(stats.requested_bytes[i].current, group[i].requested);
-    }
-    const struct sums *all = &group[XSEG_STAT_ALL];
-    const uint64_t now[] = {all->live, all->live_bytes, all->active_bytes, all->mapped};
-    const uint64_t peak[] = {stats.allocation[0].peak, stats.allocated_bytes[0].peak,
-                             stats.active_bytes[0].peak, stats.reserved_bytes[0].peak};
-    for (unsigned i = 0; i < COUNT_OF(now); i++) {
-        env->peak[i] = xseg_max(env->peak[i], now[i]);
-        assert_int_equal(peak[i], env->peak[i]);
+    const struct xseg_stat *const stat[] = {
+        stats.allocation,      stats.allocated_bytes,
+        stats.active_bytes,    stats.reserved_bytes,
+        stats.active,          stats.segment,
+        stats.inactive_split,  stats.inactive_split_bytes,
+        stats.requested_bytes,
+    };
+    for (unsigned k = 0; k < COUNT_OF(stat); k++)
+        for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++)
+            if (stat[k][i].current != group[i].of[k])
+                fail_msg("statistic %u of group %u is %" PRIu64 ", for %" PRIu64, k, i,
+                         stat[k][i].current, group[i].of[k]);
+    for (unsigned k = 0; k < COUNT_OF(env->peak); k++) {
+        env->peak[k] = xseg_max(env->peak[k], group[XSEG_STAT_ALL].of[k]);
+        assert_int_equal(stat[k][XSEG_STAT_ALL].peak, env->peak[k]);
     }
     assert_int_equal(stats.num_device_alloc, env->grown);
     assert_int_equal(stats.num_device_free, env->shrunk);
@@ -634,7 +630,7 @@ static void expect_block(struct env *env)
     struct part *part = &arena->part[part_at(arena, env->held[i].base)];
     const struct xseg_block_info info =
         env_block(env->allocator, (void *)(uintptr_t)(part->base + below(part->bytes)));
-    const struct part *next = behind(arena, part), *prev = before(arena, part);
+    const struct part *next = next_to(arena, part), *prev = before(arena, part);
 
     assert_int_equal((uintptr_t)info.base, part->base);
     assert_int_equal(info.bytes, part->bytes);
@@ -645,11 +641,11 @@ static void expect_block(struct env *env)
                      prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev->bytes : 0);
 }
 
-static void step(struct env *env, unsigned turn)
+static void step(struct env *env)
 {
     const uint64_t what = below(200);
     /* Phases of filling and draining create unmapped ranges. */
-    const bool fills = turn / 400 % 2 == 0;
+    const bool fills = program.step / 400 % 2 == 0;
 
     env->touched = NULL;
     if (what < (fills ? 110u : 70u))
@@ -666,19 +662,22 @@ static void step(struct env *env, unsigned turn)
         step_configure(env);
 }
 
-static void play(uint64_t seed, bool expandable, unsigned steps)
+static void play(uint64_t seed, bool expandable)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_pool_options options = {sizeof(options)};
+    const struct xseg_sim_settings settings = {
+        sizeof(settings),
+        .memory_bytes = 8 * GIB,
+        .address_order = (enum xseg_sim_address_order)(seed % 3),
+    };
+    const struct xseg_pool_options options = {sizeof(options), .no_split = true};
+    const unsigned long steps = program_number("XSEG_TEST_STEPS", 13000);
     struct env *env = calloc(1, sizeof(*env));
     char config[128];
 
     assert_non_null(env);
-    seed_state = seed;
-    settings.memory_bytes = 8 * GIB;
-    settings.address_order = (enum xseg_sim_address_order)(seed % 3);
+    program.seed = seed_state = seed;
     env->expandable = expandable;
-    /* Without a short way the same blocks are chosen. */
+    /* With history, allocation takes the slow path, which must choose the same blocks. */
     (void)snprintf(config, sizeof(config),
                    "expandable_segments:%s,history:%s,expandable_segments_reserve:%s",
                    expandable ? "True" : "False", seed % 2 == 0 ? "state" : "nothing",
@@ -687,18 +686,18 @@ static void play(uint64_t seed, bool expandable, unsigned steps)
     env->owner[1] = env_stream();
     for (unsigned i = 0; i < USERS; i++)
         env->user[i] = env_stream();
-    options.no_split = true;
-    assert_ok(xseg_pool_create(env->allocator, 0, &options, &env->pool));
+    env->pool = env_pool_with(env->allocator, &options);
     for (unsigned i = 0; i < OWNERS * 2; i++) {
         env->arena[i / 2][i % 2].is_small = i % 2 == 0;
         env->arena[i / 2][i % 2].splits = i / 2 != 2;
     }
-    for (unsigned turn = 0; turn < steps; turn++) {
-        step(env, turn);
+    for (program.step = 0; program.step < steps; program.step++) {
+        step(env);
         expect_stats(env);
         expect_block(env);
         for (unsigned i = 0; i < OWNERS * 2; i++)
-            if (turn % 8 == 0 || env->touched == NULL || env->touched == &env->arena[i / 2][i % 2])
+            if (program.step % 8 == 0 || env->touched == NULL ||
+                env->touched == &env->arena[i / 2][i % 2])
                 expect_parts(env, &env->arena[i / 2][i % 2]);
     }
     while (env->count > 0)
@@ -706,23 +705,17 @@ static void play(uint64_t seed, bool expandable, unsigned steps)
     assert_ok(xseg_pool_release(env->pool));
     env_close(env->allocator, env->owner[1], env->user[0], env->user[1]);
     free(env);
+    program.seed = 0;
 }
 
-static unsigned steps_by_environment(void)
-{
-    const char *steps = getenv("XSEG_TEST_STEPS");
-
-    return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 13000;
-}
-
-TEST(expandable_segments_are_used_as_pytorch_would)
+TEST_PROGRAM(expandable_segments_are_chosen_by_pytorchs_rules)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play(seed * 7919, true, steps_by_environment());
+        play(seed * 7919, true);
 }
 
-TEST(classic_segments_are_used_as_pytorch_would)
+TEST_PROGRAM(classic_segments_are_chosen_by_pytorchs_rules)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play(seed * 104729, false, steps_by_environment());
+        play(seed * 104729, false);
 }

@@ -1,35 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programs whose history is replayededed: from the start, and back from the end, it must give exactly the state
- * of xseg_for_each_block() at each checkpoint.
+ * Random programs whose recorded history is replayed: forward from the first state, and backward from the last. Both
+ * must give exactly the state of xseg_for_each_block() at each checkpoint.
  *
- * Between checkpoints several threads allocate, free, use, trim and let memory decay, on streams and pools that they
- * share, while memory is short or not.  At checkpoints, when threads rest, one thread does what concerns a pool as a
- * whole: pause and resume, captures, checkpoints of pools, restores, streams that go and come.  Each checkpoint is a
- * text in the history, and the state as it was then.
+ * Between checkpoints several threads allocate, free, use, trim and let memory decay, on shared streams and pools, with
+ * much memory or little. At checkpoints, while these threads are idle, one thread calls functions that concern a whole
+ * pool: pause and resume, captures, checkpoints of pools, restores, retired streams. Each checkpoint is an annotation
+ * in the history, with the state at that time.
  *
- * Programmes of a single thread are also asked what belongs to what: the hook numbers each step, and all events
- * between the texts of two steps must have its number.  The word of a request follows from its size, so that each event
- * of a block tells whether its word is the right one.
+ * Programs of one thread also check what an event is attributed to: the hook numbers each step, and all events between
+ * the annotations of two steps must have its number. The user value of a request follows from its size, so each event
+ * of a block shows whether its user value is correct.
  *
- * A failure prints its seed.  By hand:
- *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-history
- *   XSEG_TEST_SEED=1000 XSEG_TEST_SEEDS=10000 ...
+ * By hand: XSEG_TEST_SEED=1000 XSEG_TEST_SEEDS=10000 build-tests/tests/test-model-history
  */
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "xseg/history.h"
 
-#include "tests/model/driver.h"
 #include "tests/model/replay.h"
+#include "tests/support/driver.h"
 #include "tests/support/history_list.h"
-#include "tests/support/rng.h"
+#include "tests/support/random_program.h"
 #include "tests/support/trim_due.h"
 
 #define PLAYERS     4u
@@ -40,8 +33,8 @@
 
 struct kind {
     const char *config;
-    bool is_low_on_memory; /* of memory */
-    bool has_clock;        /* the machine's clock, which may stand still for long */
+    bool is_low_on_memory;
+    bool has_clock; /* the simulated clock, which only some steps advance */
     unsigned players;
 };
 
@@ -53,7 +46,7 @@ struct player {
     unsigned steps;
     void *held[HELD];
     unsigned count;
-    char failure[256]; /* what went wrong in its thread */
+    char failure[256]; /* the first failure in its thread */
 };
 
 struct run {
@@ -61,35 +54,24 @@ struct run {
     struct xseg_allocator *allocator;
     xseg_stream stream[STREAMS];
     struct player player[PLAYERS];
-    struct xseg_pool *pool[POOLS]; /* by their numbers, from 1 on */
+    struct xseg_pool *pool[POOLS]; /* by ID, from 1 on */
     bool is_held[POOLS], is_own[POOLS];
     unsigned pools;
-    unsigned paused, captured; /* number of such a pool; 0: none */
+    unsigned paused, captured; /* ID of the pool; 0: none */
     struct xseg_checkpoint *saved;
     unsigned saved_pool;
     struct replay state[CHECKPOINTS];
     unsigned states;
     uint32_t step;  /* for the hook */
-    bool has_words; /* each request has been with its word */
+    bool has_users; /* each request had its user value recorded */
 };
-
-/* The current program, for reports. */
-static uint64_t seed_played;
-static unsigned checkpoint_played;
 
 static uint64_t below(struct player *player, uint64_t bound)
 {
     return (rng_next(&player->random) >> 16) % bound;
 }
 
-static void be_quiet(void *context, enum xseg_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-/* --- Steps that any thread takes.  A thread that is not the test's own must not jump out of itself. --- */
+/* --- Steps of any thread.  Only the main thread may leave a test by longjmp(). --- */
 
 static void expect(struct player *player, bool is_good, const char *what, xseg_status status)
 {
@@ -104,21 +86,13 @@ static void expect(struct player *player, bool is_good, const char *what, xseg_s
 
 static size_t any_bytes(struct player *player)
 {
-    switch (below(player, 5)) {
-    case 0:
-        return 1 + below(player, 4096);
-    case 1:
-        return 1 + below(player, MIB);
-    case 2:
-        return 1 + below(player, 10 * MIB);
-    case 3:
-        return 1 + below(player, 30 * MIB);
-    default:
-        return (size_t)512 << below(player, 16);
-    }
+    static const size_t most[] = {4 * KIB, MIB, 10 * MIB, 30 * MIB};
+    const uint64_t kind = below(player, 5);
+
+    return kind < COUNT_OF(most) ? 1 + below(player, most[kind]) : (size_t)512 << below(player, 16);
 }
 
-/* The number of a pool that is held, or 0. */
+/* The ID of a retained pool, or 0. */
 static unsigned any_pool(struct player *player)
 {
     const struct run *run = player->run;
@@ -130,8 +104,8 @@ static unsigned any_pool(struct player *player)
     return 0;
 }
 
-/* The word of a request; some have none. */
-static void *word_of(uint64_t requested)
+/* The user value of a request; NULL for some sizes. */
+static void *user_of(uint64_t requested)
 {
     return requested % 4 == 0 ? NULL : (void *)(uintptr_t)(requested * 2 + 1);
 }
@@ -150,7 +124,7 @@ static void step_alloc(struct player *player)
     request.stream = request.device == 0 ? run->stream[below(player, STREAMS)] : NULL;
     request.pool = request.device == 0 && pool != 0 ? run->pool[pool - 1] : NULL;
     request.alignment = below(player, 10) == 0 ? (size_t)1 << below(player, 23) : 0;
-    request.user = word_of(request.bytes);
+    request.user = user_of(request.bytes);
     const xseg_status status = xseg_alloc_with(run->allocator, &request, &ptr);
     if (status == XSEG_OK)
         player->held[player->count++] = ptr;
@@ -172,7 +146,7 @@ static void step_free(struct player *player)
     player->held[at] = player->held[--player->count];
 }
 
-/* Another stream uses a block, with work behind it or not; then it is freed, and may be pending. */
+/* Another stream uses a block, with queued work or without; then the block is freed, and may be pending. */
 static void step_record_stream(struct player *player)
 {
     struct run *run = player->run;
@@ -227,9 +201,12 @@ static void step_decay(struct player *player)
 
 static void step_prewarm(struct player *player)
 {
-    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true};
-
-    where.stream = player->run->stream[below(player, STREAMS)];
+    const struct xseg_scope where = {
+        sizeof(where),
+        .device = 0,
+        .one_stream = true,
+        .stream = player->run->stream[below(player, STREAMS)],
+    };
     const xseg_status status = xseg_prewarm(player->run->allocator, &where, any_bytes(player));
     expect(player, status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT,
            "prewarm", status);
@@ -257,7 +234,7 @@ static void step_configure(struct player *player)
         "history_stacks:none",
         "history_stacks:all",
     };
-    /* The hook numbers steps only where stacks are taken. */
+    /* The hook numbers the steps only while stacks are recorded, so programs of one thread leave out the last two. */
     const unsigned count = COUNT_OF(configs) - (player->run->kind.players == 1 ? 2 : 0);
     const xseg_status status =
         xseg_config_set(player->run->allocator, configs[below(player, count)]);
@@ -302,14 +279,14 @@ static void take_step(struct player *player)
         step_label(player);
 }
 
-/* --- Steps about pools and streams, while the players rest. --- */
+/* --- Steps about pools and streams, while the players are idle. --- */
 
 static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
 {
     (void)self;
     (void)device;
     (void)stream;
-    return driver_alloc(bytes);
+    return driver_alloc(0, bytes);
 }
 
 static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_stream stream)
@@ -318,7 +295,7 @@ static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_strea
     (void)bytes;
     (void)device;
     (void)stream;
-    driver_free(ptr);
+    driver_free(0, ptr);
 }
 
 static void step_pool(struct player *player)
@@ -402,7 +379,7 @@ static void step_pause(struct player *player)
     }
 }
 
-/* Frees in a capture of what other streams use wait for its end. */
+/* Frees during a capture of blocks with uses by other streams are deferred to its end. */
 static void step_capture(struct player *player)
 {
     struct run *run = player->run;
@@ -432,7 +409,7 @@ static void step_save(struct player *player)
 }
 
 /* A block that a restore frees has no owner; one that it revives belongs to the first player. */
-static void note_move(void *context, void *ptr, bool freed)
+static void move_block(void *context, void *ptr, bool freed)
 {
     struct run *run = context;
     struct player *first = &run->player[0];
@@ -448,7 +425,7 @@ static void note_move(void *context, void *ptr, bool freed)
                 run->player[i].held[k] = run->player[i].held[--run->player[i].count];
                 return;
             }
-    fail_msg("%p was nobody's", ptr);
+    fail_msg("no player has %p", ptr);
 }
 
 static void step_restore(struct player *player)
@@ -461,11 +438,11 @@ static void step_restore(struct player *player)
     while (player->count > 0)
         env_free(run->allocator, player->held[--player->count]);
     const xseg_status status =
-        xseg_pool_restore(run->pool[run->saved_pool - 1], run->saved, note_move, run);
+        xseg_pool_restore(run->pool[run->saved_pool - 1], run->saved, move_block, run);
     assert_true(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_PAUSED);
 }
 
-/* A stream goes, and another one takes its place; its memory is that one's in time. */
+/* A stream is retired, and another one takes its slot and reuses its memory. */
 static void step_retire(struct player *player)
 {
     struct run *run = player->run;
@@ -474,8 +451,8 @@ static void step_retire(struct player *player)
     if (run->captured != 0)
         return;
     assert_ok(xseg_stream_retire(run->allocator, 0, run->stream[at]));
-    driver_stream_destroy(run->stream[at]);
-    run->stream[at] = driver_stream(false);
+    driver_stream_destroy(0, run->stream[at]);
+    run->stream[at] = driver_stream(0, false);
 }
 
 static void step_alone(struct player *player)
@@ -495,7 +472,7 @@ static uint32_t gather(void *context)
     return ((const struct run *)context)->step;
 }
 
-/* From a text on everything is later than what came before, also by the machine's clock. */
+/* Events after an annotation are later than those before it, also by the simulated clock. */
 static void write_text(struct run *run, const char *text)
 {
     xseg_sim_advance(1);
@@ -503,7 +480,7 @@ static void write_text(struct run *run, const char *text)
     xseg_sim_advance(1);
 }
 
-/* Write a snapshot for tests/model/snapshots.py, where that asks for it; some without their beginning. */
+/* Write a snapshot for tests/model/snapshots.py if the variable is set; some of them are truncated. */
 static void write_snapshot(struct run *run)
 {
     static unsigned written;
@@ -513,7 +490,7 @@ static void write_snapshot(struct run *run)
 
     if (folder == NULL)
         return;
-    (void)snprintf(path, sizeof(path), "%s/%" PRIu64 "-%u.pickle", folder, seed_played, written);
+    (void)snprintf(path, sizeof(path), "%s/%" PRIu64 "-%u.pickle", folder, program.seed, written);
     options.host_bytes = written % 4 == 1 ? 20000 : 0;
     options.max_ms = written % 4 == 3 ? 2 : 0;
     assert_ok(xseg_snapshot(run->allocator, path, &options));
@@ -566,7 +543,7 @@ static void play(struct run *run)
 {
     reach_checkpoint(run);
     for (unsigned i = 0; i < CHECKPOINTS - 3; i++) {
-        checkpoint_played = i;
+        program.step = i;
         run->step++;
         write_text(run, "step");
         step_alone(&run->player[0]);
@@ -582,7 +559,7 @@ static void play(struct run *run)
     reach_checkpoint(run);
 }
 
-static void wind_up(struct run *run)
+static void end_run(struct run *run)
 {
     run->step++;
     write_text(run, "step");
@@ -605,7 +582,7 @@ static void wind_up(struct run *run)
     assert_int_equal(last->ranges, 0);
 }
 
-/* --- What the history says. --- */
+/* --- Checks of the history. --- */
 
 static bool is_checkpoint(const struct xseg_history_entry *entry)
 {
@@ -627,7 +604,7 @@ static void describe(const struct history_list *recorded, size_t at, const char 
     fail_msg("%s: %s", way, why);
 }
 
-static void play_onwards(struct run *run, const struct history_list *recorded)
+static void play_forward(struct run *run, const struct history_list *recorded)
 {
     struct replay replay = replay_copy(&run->state[0]);
     unsigned checkpoint = 0;
@@ -642,7 +619,7 @@ static void play_onwards(struct run *run, const struct history_list *recorded)
     replay_free(&replay);
 }
 
-static void play_backwards(struct run *run, const struct history_list *recorded)
+static void play_backward(struct run *run, const struct history_list *recorded)
 {
     struct replay replay = replay_copy(&run->state[run->states - 1]);
     unsigned checkpoint = run->states;
@@ -659,7 +636,7 @@ static void play_backwards(struct run *run, const struct history_list *recorded)
     replay_free(&replay);
 }
 
-/* The cause of what goes is replay_history by what goes; between them nothing of its device draws a number. */
+/* The event of a cause is followed by its unmap event, with no sequence number of its device in between. */
 static void expect_causes(const struct history_list *recorded)
 {
     for (size_t i = 0; i < recorded->count; i++) {
@@ -674,11 +651,11 @@ static void expect_causes(const struct history_list *recorded)
             next->bytes != entry->bytes || next->stream != entry->stream ||
             (next->action != XSEG_HISTORY_SEGMENT_UNMAP &&
              next->action != XSEG_HISTORY_SEGMENT_FREE))
-            describe(recorded, i, "a cause", "what it goes with does not follow");
+            describe(recorded, i, "a cause", "its unmap event does not follow");
     }
 }
 
-/* Numbers rise; each event of a step has the step's number, and a stack. */
+/* Sequence numbers rise; each event of a step has the number of the step, and a stack. */
 static void expect_marks(const struct run *run, const struct history_list *recorded)
 {
     uint32_t order = 0, step = 0;
@@ -691,9 +668,8 @@ static void expect_marks(const struct run *run, const struct history_list *recor
         order = entry->order != 0 ? entry->order : order;
         if (run->kind.players != 1)
             continue;
-        if (entry->action == XSEG_HISTORY_ANNOTATION && strcmp(entry->label, "step") == 0)
-            step = entry->frames;
-        else if (is_checkpoint(entry))
+        if (entry->action == XSEG_HISTORY_ANNOTATION &&
+            (strcmp(entry->label, "step") == 0 || is_checkpoint(entry)))
             step = entry->frames;
         if (entry->frames != step || entry->stack == 0)
             describe(recorded, i, "a step", "an event has the context of another call");
@@ -702,45 +678,44 @@ static void expect_marks(const struct run *run, const struct history_list *recor
 
 /* Each event has the user value of its request.  The value may be missing if the request precedes block_user, or if
  * another thread changed a key of the history; a prewarm, which may fail as well, has none. */
-static void expect_words(const struct run *run, const struct history_list *recorded)
+static void expect_users(const struct run *run, const struct history_list *recorded)
 {
     for (size_t i = 0; i < recorded->count; i++) {
         const struct xseg_history_entry *entry = &recorded->entry[i];
         const bool has_request =
             entry->action <= XSEG_HISTORY_FREE_COMPLETED || entry->action == XSEG_HISTORY_OOM;
-        void *word = has_request ? word_of(entry->requested) : NULL;
+        const void *user = has_request ? user_of(entry->requested) : NULL;
+        const bool may_lack = !run->has_users || entry->action == XSEG_HISTORY_OOM;
 
-        const bool may_lack = !run->has_words || entry->action == XSEG_HISTORY_OOM;
-
-        if (entry->user != word && (entry->user != NULL || !may_lack))
-            describe(recorded, i, "a word", "it is that of another request");
+        if (entry->user != user && (entry->user != NULL || !may_lack))
+            describe(recorded, i, "a user value", "it belongs to another request");
     }
 }
 
 /* Totals of all programs, to detect a test without effect. */
-static uint64_t tally[XSEG_HISTORY_ACTIONS], tally_lent, tally_words;
+static uint64_t tally[XSEG_HISTORY_ACTIONS], tally_fallback, tally_users;
 
-static void add_up(const struct history_list *recorded)
+static void count_actions(const struct history_list *recorded)
 {
     for (size_t i = 0; i < recorded->count; i++) {
         tally[recorded->entry[i].action]++;
-        tally_lent += recorded->entry[i].is_fallback;
-        tally_words += recorded->entry[i].user != NULL;
+        tally_fallback += recorded->entry[i].is_fallback;
+        tally_users += recorded->entry[i].user != NULL;
     }
 }
 
-static void look_back(struct run *run)
+static void check_history(struct run *run)
 {
     struct history_list recorded = history_read(run->allocator, -1);
 
     assert_int_equal(recorded.summary.lost, 0);
     assert_true(recorded.count > 0 && is_checkpoint(&recorded.entry[recorded.count - 1]));
-    add_up(&recorded);
+    count_actions(&recorded);
     expect_marks(run, &recorded);
-    expect_words(run, &recorded);
+    expect_users(run, &recorded);
     expect_causes(&recorded);
-    play_onwards(run, &recorded);
-    play_backwards(run, &recorded);
+    play_forward(run, &recorded);
+    play_backward(run, &recorded);
     free(recorded.entry);
 }
 
@@ -752,34 +727,42 @@ static bool loses_events(uint64_t seed)
     return getenv("XSEG_TEST_SNAPSHOTS") != NULL && seed % 2 == 1;
 }
 
+static struct xseg_allocator *open_with_real_clock(const struct xseg_sim_settings *settings,
+                                                   const char *config)
+{
+    const struct xseg_options options = {sizeof(options), .driver = env_driver(),
+                                         .log = env_no_log};
+    struct xseg_allocator *allocator = NULL;
+
+    assert_ok(xseg_sim_reset(settings));
+    assert_ok(xseg_open(config, &options, &allocator));
+    return allocator;
+}
+
 static void open_world(struct run *run, const struct kind *kind, uint64_t seed)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_options options = {sizeof(options)};
-    struct xseg_history_hook hook = {sizeof(hook)};
+    const struct xseg_sim_settings settings = {
+        sizeof(settings),
+        .devices = 2,
+        .memory_bytes = kind->is_low_on_memory ? 240 * MIB : 16 * GIB,
+    };
+    const struct xseg_history_hook hook = {sizeof(hook), .context = run, .gather = gather};
 
     memset(run, 0, sizeof(*run));
     run->kind = *kind;
-    settings.devices = 2;
-    settings.memory_bytes = kind->is_low_on_memory ? 240 * MIB : 16 * GIB;
-    options.driver = env_driver();
-    options.clock = kind->has_clock ? env_clock : NULL;
-    options.log = be_quiet;
-    assert_ok(xseg_sim_reset(&settings));
-    assert_ok(xseg_open(kind->config, &options, &run->allocator));
-    driver_open();
+    run->allocator =
+        (kind->has_clock ? env_open_quietly : open_with_real_clock)(&settings, kind->config);
+    driver_open(2, NULL);
     for (unsigned i = 1; i < STREAMS; i++)
-        run->stream[i] = driver_stream(false);
+        run->stream[i] = driver_stream(0, false);
     for (unsigned i = 0; i < PLAYERS; i++) {
         run->player[i].run = run;
-        run->player[i].random = (seed * 64 + i) * UINT64_C(0x9E3779B97F4A7C15) + 1;
+        run->player[i].random = program_random(seed * 64 + i);
     }
-    hook.context = run;
-    hook.gather = gather;
     assert_ok(xseg_history_set_hook(run->allocator, &hook));
     if (seed % 2 == 0)
         assert_ok(xseg_config_set(run->allocator, "block_user:True"));
-    run->has_words = kind->players == 1 && (seed % 2 == 0 || seed % 3 != 0);
+    run->has_users = kind->players == 1 && (seed % 2 == 0 || seed % 3 != 0);
     /* Memory from before the history is in the first state. */
     if (seed % 3 == 0)
         for (unsigned i = 0; i < 100; i++)
@@ -797,126 +780,74 @@ static void close_world(struct run *run)
 
     assert_ok(xseg_close(run->allocator));
     for (unsigned i = 1; i < STREAMS; i++)
-        driver_stream_destroy(run->stream[i]);
+        driver_stream_destroy(0, run->stream[i]);
     for (unsigned i = 0; i < run->states; i++)
         replay_free(&run->state[i]);
     if (xseg_sim_leaks(text, sizeof(text)) != 2)
-        fail_msg("left behind: %s", text);
+        fail_msg("leaked: %s", text);
     driver_close();
-}
-
-static unsigned long by_environment(const char *name, unsigned long usual)
-{
-    const char *value = getenv(name);
-
-    return value != NULL ? strtoul(value, NULL, 10) : usual;
-}
-
-static void note_programme(void)
-{
-    char text[128];
-
-    (void)snprintf(text, sizeof(text),
-                   "behind checkpoint %u of the programme XSEG_TEST_SEED=%llu XSEG_TEST_SEEDS=1\n",
-                   checkpoint_played, (unsigned long long)seed_played);
-    (void)!write(STDERR_FILENO, text, strlen(text));
-}
-
-/* The simulator and the audits end the process. */
-static void report_abort(int number)
-{
-    (void)number;
-    note_programme();
-}
-
-static int report_failure(void **state)
-{
-    (void)state;
-    if (seed_played != 0)
-        note_programme();
-    seed_played = 0;
-    return 0;
 }
 
 static void play_all(uint64_t first, const struct kind *kind)
 {
-    const uint64_t begin = by_environment("XSEG_TEST_SEED", first);
-    const uint64_t seeds = by_environment("XSEG_TEST_SEEDS", XSEG_CHECKS >= 3 ? 4 : 12);
+    const uint64_t begin = program_number("XSEG_TEST_SEED", first);
+    const uint64_t seeds = program_number("XSEG_TEST_SEEDS", XSEG_CHECKS >= 3 ? 4 : 12);
     struct run *run = malloc(sizeof(*run));
 
     assert_non_null(run);
     memset(tally, 0, sizeof(tally));
-    tally_lent = tally_words = 0;
+    tally_fallback = tally_users = 0;
     for (uint64_t seed = begin; seed < begin + seeds; seed++) {
         struct kind of_seed = *kind;
 
-        seed_played = seed;
+        program.seed = seed;
         of_seed.has_clock = kind->has_clock || seed % 2 == 0;
         open_world(run, &of_seed, seed);
         play(run);
-        wind_up(run);
+        end_run(run);
         if (!loses_events(seed))
-            look_back(run);
+            check_history(run);
         close_world(run);
     }
-    seed_played = 0;
+    program.seed = 0;
     free(run);
     for (unsigned i = 0; i < XSEG_HISTORY_ACTIONS; i++)
-        print_message("# %s %llu\n", history_action_name((enum xseg_history_action)i),
-                      (unsigned long long)tally[i]);
-    print_message("# lent %llu, with words %llu\n", (unsigned long long)tally_lent,
-                  (unsigned long long)tally_words);
-    /* A few programs need not have every action: a paused pool comes back in one of several. */
+        print_message("# %s %" PRIu64 "\n", history_action_name((enum xseg_history_action)i),
+                      tally[i]);
+    print_message("# fallback %" PRIu64 ", with user values %" PRIu64 "\n", tally_fallback,
+                  tally_users);
+    /* In a few programs some actions may be missing: not every program resumes a pool. */
     if (seeds < 12)
         return;
-    /* Nobody shares the machine, so nobody asks or gives. */
+    /* No process shares the device, so there are no requests to others. */
     for (unsigned i = 0; i < XSEG_HISTORY_BUDGET_REQUEST; i++)
         assert_true(tally[i] >
                     (i == XSEG_HISTORY_PAUSE || i == XSEG_HISTORY_RESUME ? 0 : seeds / 4));
-    assert_true(tally_lent > 0 || !kind->is_low_on_memory);
-    assert_true(tally_words > tally[XSEG_HISTORY_ALLOC]);
+    assert_true(tally_fallback > 0 || !kind->is_low_on_memory);
+    assert_true(tally_users > tally[XSEG_HISTORY_ALLOC]);
 }
 
-static void alone_with_room(void **state)
+TEST_PROGRAM(history_of_one_thread_replays)
 {
-    (void)state;
     play_all(1, &(struct kind){"idle_ms:100", false, true, 1});
 }
 
-static void alone_running_short(void **state)
+TEST_PROGRAM(history_of_one_thread_with_little_memory_replays)
 {
-    (void)state;
     play_all(1001, &(struct kind){"idle_ms:100,page_cache_mb:20", true, true, 1});
 }
 
-static void together_with_room(void **state)
+TEST_PROGRAM(history_of_threads_replays)
 {
-    (void)state;
     play_all(2001, &(struct kind){"idle_ms:100", false, false, PLAYERS});
 }
 
-static void together_running_short(void **state)
+TEST_PROGRAM(history_of_threads_with_little_memory_replays)
 {
-    (void)state;
     play_all(3001, &(struct kind){"idle_ms:100", true, false, PLAYERS});
 }
 
-static void under_a_hard_limit(void **state)
+TEST_PROGRAM(history_under_a_hard_limit_replays)
 {
-    (void)state;
     play_all(4001, &(struct kind){"idle_ms:100,hard_limit_mb:300", false, false, 2});
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(alone_with_room, report_failure),
-        cmocka_unit_test_teardown(alone_running_short, report_failure),
-        cmocka_unit_test_teardown(together_with_room, report_failure),
-        cmocka_unit_test_teardown(together_running_short, report_failure),
-        cmocka_unit_test_teardown(under_a_hard_limit, report_failure),
-    };
-
-    (void)signal(SIGABRT, report_abort);
-    return cmocka_run_group_tests_name("history", tests, NULL, NULL);
 }

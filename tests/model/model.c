@@ -5,10 +5,10 @@
 
 /* --- Positions and nodes. --- */
 
-bool model_has_completed(const struct model *model, const struct model_fence *until)
+static bool has_completed(const struct model *model, const struct model_fence *until)
 {
     for (unsigned i = 0; i < model->queues; i++)
-        if (until->position[i] > model->queue[i].passed)
+        if (until->position[i] > model->queue[i].completed)
             return false;
     return true;
 }
@@ -25,7 +25,7 @@ static void wait_for_all(struct model_fence *until, const struct model_fence *mo
         wait_also(until, i, more->position[i]);
 }
 
-bool model_is_empty(const struct model_nodes *nodes)
+static bool is_empty(const struct model_nodes *nodes)
 {
     for (unsigned i = 0; i < MODEL_NODES / 64; i++)
         if (nodes->word[i] != 0)
@@ -33,7 +33,7 @@ bool model_is_empty(const struct model_nodes *nodes)
     return true;
 }
 
-bool model_is_within(const struct model_nodes *inner, const struct model_nodes *outer)
+static bool is_within(const struct model_nodes *inner, const struct model_nodes *outer)
 {
     for (unsigned i = 0; i < MODEL_NODES / 64; i++)
         if ((inner->word[i] & ~outer->word[i]) != 0)
@@ -51,7 +51,7 @@ void model_capture_node(struct model *model, unsigned queue)
 {
     const unsigned node = model->nodes++;
 
-    model->queue[queue].behind.word[node / 64] |= UINT64_C(1) << node % 64;
+    model->queue[queue].predecessors.word[node / 64] |= UINT64_C(1) << node % 64;
 }
 
 struct model_fence model_enqueue(struct model *model, unsigned queue)
@@ -59,7 +59,7 @@ struct model_fence model_enqueue(struct model *model, unsigned queue)
     struct model_queue *own = &model->queue[queue];
 
     wait_also(&own->order, queue, own->queued);
-    /* What is captured waits for nothing. */
+    /* Captured work does not wait. */
     for (unsigned i = 0; own->capture == 0 && own->kind != MODEL_APART && i < model->queues; i++) {
         const struct model_queue *other = &model->queue[i];
 
@@ -74,31 +74,31 @@ void model_retire(struct model *model, unsigned entry)
 {
     struct model_entry *known = &model->entry[entry];
 
-    known->gone = true;
-    known->gone_behind = model_enqueue(model, known->queue);
+    known->retired = true;
+    known->retired_until = model_enqueue(model, known->queue);
 }
 
-/* What an event behind an entry's work waits for, as far as the library can know of it. */
+/* What an event after an entry's work waits for, as far as the library can know. */
 static struct model_fence event_on(struct model *model, unsigned entry)
 {
     const struct model_entry *known = &model->entry[entry];
 
-    return known->gone ? known->gone_behind : model_enqueue(model, known->queue);
+    return known->retired ? known->retired_until : model_enqueue(model, known->queue);
 }
 
-/* What an entry's own work waits for; nothing is put behind it. */
+/* The position of an entry's own work. */
 static struct model_fence work_of(const struct model *model, unsigned entry)
 {
     const struct model_entry *known = &model->entry[entry];
     struct model_fence until = {0};
 
     wait_also(&until, known->queue,
-              known->gone ? known->gone_behind.position[known->queue]
-                          : model->queue[known->queue].queued);
+              known->retired ? known->retired_until.position[known->queue]
+                             : model->queue[known->queue].queued);
     return until;
 }
 
-/* --- Where things belong. --- */
+/* --- Lookup. --- */
 
 unsigned model_captures(const struct model *model)
 {
@@ -124,7 +124,7 @@ static bool accepts(const struct model *model, const struct model_route *route, 
 
     if (!route->is_capture)
         return (route->slots >> at & 1) != 0;
-    /* A capture that was is_invalid has no number any more: only where it began is known. */
+    /* An invalid capture has no ID any more: only its origin is known. */
     if (queue->capture == 0 || queue->is_invalid)
         return queue->is_invalid && route->entry == entry;
     return route->capture == queue->capture;
@@ -146,15 +146,15 @@ struct model_block *model_find(struct model *model, const void *ptr)
     return NULL;
 }
 
-/* --- Coming. --- */
+/* --- Allocation. --- */
 
 static bool overlap(const char *a, uint64_t a_bytes, const char *b, uint64_t b_bytes)
 {
     return a < b + b_bytes && b < a + a_bytes;
 }
 
-/* Work of another stream on freed memory has to have passed. */
-static bool is_haunted(const struct model *model, const struct model_block *block)
+/* Whether work of another stream on freed memory has not completed. */
+static bool has_work(const struct model *model, const struct model_block *block)
 {
     const unsigned own = model->entry[block->entry].queue;
 
@@ -164,18 +164,18 @@ static bool is_haunted(const struct model *model, const struct model_block *bloc
         if (!overlap(model->ghost[i].ptr, model->ghost[i].bytes, block->ptr, block->bytes))
             continue;
         others.position[own] = 0;
-        if (!model_has_completed(model, &others))
+        if (!has_completed(model, &others))
             return true;
     }
     return false;
 }
 
 /* Whether all work of an entry that the library can know has completed, and the stream is retired. */
-static bool is_gone(const struct model *model, unsigned entry)
+static bool is_retired(const struct model *model, unsigned entry)
 {
     const struct model_entry *known = &model->entry[entry];
 
-    return known->gone && model_has_completed(model, &known->gone_behind);
+    return known->retired && has_completed(model, &known->retired_until);
 }
 
 /* A segment belongs to one pool and one stream, until that stream is retired and has completed. */
@@ -190,13 +190,13 @@ static const char *note_segment(struct model *model, const struct model_segment 
             return "its segment overlaps another one";
         if (known->pool != segment->pool)
             return "its segment is that of another pool";
-        if (known->entry != segment->entry && !is_gone(model, known->entry))
+        if (known->entry != segment->entry && !is_retired(model, known->entry))
             return "its segment is that of a stream which is still there";
         known->entry = segment->entry;
         return NULL;
     }
     if (model->segments == MODEL_SEGMENTS)
-        return "there are more segments than the model has room for";
+        return "the model has no space for its segment";
     model->segment[model->segments++] = *segment;
     return NULL;
 }
@@ -207,10 +207,10 @@ const char *model_alloc(struct model *model, const struct model_block *block,
     for (unsigned i = 0; i < model->blocks; i++)
         if (overlap(model->block[i].ptr, model->block[i].bytes, block->ptr, block->bytes))
             return model->block[i].state == MODEL_ALLOCATED
-                       ? "it overlaps a live block"
+                       ? "it overlaps an allocated block"
                        : "it overlaps a block that other streams still use";
-    if (is_haunted(model, block))
-        return "another stream's work on that memory has not passed";
+    if (has_work(model, block))
+        return "another stream's work on its memory has not completed";
     model->block[model->blocks++] = *block;
     model->allocations++;
     return note_segment(model, segment);
@@ -218,7 +218,7 @@ const char *model_alloc(struct model *model, const struct model_block *block,
 
 bool model_reassign(struct model *model, struct model_block *block, unsigned entry)
 {
-    const bool may = is_gone(model, block->entry);
+    const bool may = is_retired(model, block->entry);
 
     block->entry = entry;
     return may;
@@ -226,7 +226,7 @@ bool model_reassign(struct model *model, struct model_block *block, unsigned ent
 
 bool model_may_reuse_entry(const struct model *model, unsigned entry)
 {
-    return is_gone(model, entry);
+    return is_retired(model, entry);
 }
 
 void model_use(struct model *model, struct model_block *block, unsigned entry)
@@ -248,9 +248,9 @@ void model_use(struct model *model, struct model_block *block, unsigned entry)
     use->outside = use->outside || !(inside && model_captures(model) > 0);
 }
 
-/* --- Going. --- */
+/* --- Free. --- */
 
-/* The memory may be handed out again; work on it may go on. */
+/* The memory can be reused, also while the stream's own work on it continues. */
 static void cache(struct model *model, struct model_block *block)
 {
     struct model_ghost ghost = {.ptr = block->ptr, .bytes = block->bytes};
@@ -258,7 +258,7 @@ static void cache(struct model *model, struct model_block *block)
     ghost.until = work_of(model, block->entry);
     for (unsigned i = 0; i < block->uses; i++)
         wait_for_all(&ghost.until, &block->use[i].until);
-    if (!model_has_completed(model, &ghost.until) && model->ghosts < MODEL_GHOSTS) {
+    if (!has_completed(model, &ghost.until) && model->ghosts < MODEL_GHOSTS) {
         model->ghost[model->ghosts++] = ghost;
         model->ghost_total++;
     }
@@ -270,12 +270,12 @@ void model_forget_ghosts(struct model *model)
     unsigned kept = 0;
 
     for (unsigned i = 0; i < model->ghosts; i++)
-        if (!model_has_completed(model, &model->ghost[i].until))
+        if (!has_completed(model, &model->ghost[i].until))
             model->ghost[kept++] = model->ghost[i];
     model->ghosts = kept;
 }
 
-/* An event behind each use, the last one first. */
+/* Record an event after each use, the last one first. */
 static void record(struct model *model, struct model_block *block)
 {
     for (unsigned i = block->uses; i > 0; i--) {
@@ -286,17 +286,17 @@ static void record(struct model *model, struct model_block *block)
     block->state = MODEL_PENDING;
 }
 
-/* The nodes of a queue, if it is in that capture or in the first one found. */
+/* Add the predecessors of a queue to a block, if the queue is in the block's capture or the block has none yet. */
 static bool mark(const struct model *model, unsigned entry, struct model_block *block)
 {
     const struct model_queue *queue = &model->queue[model->entry[entry].queue];
 
-    if (entry == MODEL_SIDE || model->entry[entry].gone || !model->entry[entry].named ||
+    if (entry == MODEL_SIDE || model->entry[entry].retired || !model->entry[entry].named ||
         queue->capture == 0 || queue->is_invalid ||
         (block->capture != 0 && block->capture != queue->capture))
         return false;
     block->capture = queue->capture;
-    model_add(&block->marks, &queue->behind);
+    model_add(&block->marks, &queue->predecessors);
     return true;
 }
 
@@ -311,7 +311,7 @@ static void defer(struct model *model, struct model_block *block)
     all = all && mark(model, block->entry, block);
     for (unsigned i = 0; all && i < block->uses; i++)
         all = !block->use[i].outside && mark(model, block->use[i].entry, block);
-    if (!all || model_is_empty(&block->marks))
+    if (!all || is_empty(&block->marks))
         block->capture = 0;
 }
 
@@ -328,7 +328,7 @@ void model_free(struct model *model, struct model_block *block)
 void model_free_after(struct model *model, struct model_block *block,
                       const struct model_fence *events)
 {
-    if (!model_has_completed(model, events)) {
+    if (!has_completed(model, events)) {
         wait_for_all(&model->side, events);
         memset(&block->use[block->uses], 0, sizeof(block->use[0]));
         block->use[block->uses].entry = MODEL_SIDE;
@@ -337,7 +337,7 @@ void model_free_after(struct model *model, struct model_block *block,
     model_free(model, block);
 }
 
-/* --- Coming back. --- */
+/* --- Reclaim. --- */
 
 /* Remove completed uses; without uses the block is free.  Returns whether it is. */
 static bool end_uses(struct model *model, struct model_block *block,
@@ -364,10 +364,11 @@ static bool was_only_captured(const struct model *model, const struct model_use 
     return !use->outside;
 }
 
-static bool use_has_passed(const struct model *model, const struct model_use *use, unsigned entry)
+static bool use_has_completed(const struct model *model, const struct model_use *use,
+                              unsigned entry)
 {
     (void)entry;
-    return model_has_completed(model, &use->until);
+    return has_completed(model, &use->until);
 }
 
 static bool is_of_entry(const struct model *model, const struct model_use *use, unsigned entry)
@@ -376,7 +377,7 @@ static bool is_of_entry(const struct model *model, const struct model_use *use, 
     return use->entry == entry;
 }
 
-/* The deferred block of a pool, or of all, that was freed first; NULL if there is none. */
+/* The deferred block of a pool, or of all, that was freed first, or NULL. */
 static struct model_block *first_deferred(struct model *model, unsigned pool)
 {
     struct model_block *first = NULL;
@@ -391,7 +392,7 @@ static struct model_block *first_deferred(struct model *model, unsigned pool)
     return first;
 }
 
-/* Deferred blocks of a pool, or of all, wait for what they were used for outside the capture. */
+/* Deferred blocks of a pool, or of all, become pending for their uses outside the capture. */
 static void settle(struct model *model, unsigned pool)
 {
     struct model_block *block;
@@ -420,7 +421,7 @@ void model_poll(struct model *model)
     settle(model, MODEL_NONE);
     for (unsigned i = model->blocks; i > 0; i--)
         if (model->block[i - 1].state == MODEL_PENDING)
-            (void)end_uses(model, &model->block[i - 1], use_has_passed, 0);
+            (void)end_uses(model, &model->block[i - 1], use_has_completed, 0);
 }
 
 void model_before_alloc(struct model *model, unsigned entry)
@@ -437,7 +438,7 @@ void model_before_alloc(struct model *model, unsigned entry)
         struct model_block *block = &model->block[i - 1];
 
         if (block->state == MODEL_DEFERRED && block->entry == entry &&
-            block->capture == queue->capture && model_is_within(&block->marks, &queue->behind))
+            block->capture == queue->capture && is_within(&block->marks, &queue->predecessors))
             cache(model, block);
     }
 }
@@ -449,7 +450,7 @@ void model_synchronize(struct model *model, unsigned entry)
             (void)end_uses(model, &model->block[i - 1], is_of_entry, entry);
 }
 
-/* No capture is under way: blocks that were freed in one wait for its nodes no more. */
+/* No capture is active: deferred blocks do not wait for nodes any more. */
 static void forget_captures(struct model *model)
 {
     for (unsigned i = 0; i < model->blocks; i++)
@@ -484,9 +485,9 @@ void model_unmark(struct model *model)
         forget_captures(model);
 }
 
-bool model_was_reclaimed(struct model *model, struct model_block *block, bool has_passed)
+bool model_was_reclaimed(struct model *model, struct model_block *block, bool is_synchronized)
 {
-    if (block->state == MODEL_ALLOCATED || (model_captures(model) > 0 && !has_passed))
+    if (block->state == MODEL_ALLOCATED || (model_captures(model) > 0 && !is_synchronized))
         return false;
     if (block->state == MODEL_DEFERRED && model_captures(model) > 0)
         return false;
@@ -495,7 +496,7 @@ bool model_was_reclaimed(struct model *model, struct model_block *block, bool ha
             return true;
         record(model, block);
     }
-    return end_uses(model, block, use_has_passed, 0);
+    return end_uses(model, block, use_has_completed, 0);
 }
 
 void model_restore(struct model *model, unsigned pool, const struct model_block *saved,
@@ -513,7 +514,7 @@ void model_restore(struct model *model, unsigned pool, const struct model_block 
     }
 }
 
-/* --- What must be counted. --- */
+/* --- Statistics. --- */
 
 struct model_sums model_sum(const struct model *model, unsigned pool, unsigned size)
 {

@@ -10,12 +10,13 @@
  *             position
  *   entry     a stream as the library sees it.  The entry of a retired stream stays; if its handle is reused, that is
  *             a new entry, on the same queue or on another
- *   fence     a position on each queue (a vector clock): completed once every queue has reached its position
+ *   fence     a position on each queue (a vector clock), completed once every queue has reached its position
  *   order     the fence of a queue's next event.  Work on the legacy stream waits for all blocking streams, and vice
  *             versa
  *   ghost     memory that was freed while work on it was queued.  Until the work has completed, only its stream may
  *             reuse it
- *   behind    in a capture, the nodes that precede the next node of a stream
+ *   predecessors
+ *             in a capture, the nodes that precede the next node of a stream
  *
  * Locking: none; one thread.
  */
@@ -53,19 +54,19 @@ enum model_kind { MODEL_LEGACY, MODEL_BLOCKING, MODEL_APART };
 
 struct model_queue {
     enum model_kind kind;
-    uint64_t queued, passed;
+    uint64_t queued, completed;
     struct model_fence order;
-    uint64_t capture; /* that it takes part in, by number; 0: none */
+    uint64_t capture; /* the ID of the capture in which it takes part; 0: none */
     bool is_invalid;  /* that capture is invalid */
-    struct model_nodes behind;
+    struct model_nodes predecessors;
 };
 
 struct model_entry {
     xseg_stream handle;
     unsigned queue;
-    bool met, gone;
-    bool named; /* in a capture: only then its nodes are asked for */
-    struct model_fence gone_behind;
+    bool is_known, retired;
+    bool named; /* in a call during a capture: only then the library queries its nodes */
+    struct model_fence retired_until;
 };
 
 struct model_use {
@@ -81,10 +82,11 @@ struct model_block {
     uint64_t bytes, requested;
     unsigned entry, pool;
     bool is_small;
-    bool fallback; /* the pool lent its memory to the default one, which holds the block */
+    bool
+        fallback; /* a fallback allocation: the memory is the pool's, the block the default pool's */
     enum model_state state;
-    uint64_t freed;                   /* deferred: number of its free */
-    struct model_use use[MODEL_USES]; /* in the order in which they were noted */
+    uint64_t freed;                   /* deferred: the number of frees before it */
+    struct model_use use[MODEL_USES]; /* in the order of their recording */
     unsigned uses;
     /* Deferred: reclaimed in this capture after these nodes; 0: at its end. */
     uint64_t capture;
@@ -107,17 +109,16 @@ struct model_segment {
 struct model_pool {
     struct xseg_pool *pool; /* NULL once it is destroyed */
     struct xseg_pool_options options;
-    unsigned holders; /* the user's, and one for each route and capture */
-    bool
-        is_captured; /* a capture went to it, or it served a request during one: it does not lend */
+    unsigned holders; /* references: the user's, and one for each route and capture */
+    bool is_captured; /* used during a capture: it has no fallback allocations */
 };
 
 struct model_route {
     unsigned pool;
     bool is_capture;
     uint64_t slots;   /* route: a bit for each queue that the predicate accepts */
-    unsigned entry;   /* capture: where it begins */
-    uint64_t capture; /* its number, once the driver has begun it */
+    unsigned entry;   /* capture: its origin */
+    uint64_t capture; /* its ID, once the driver has begun it */
 };
 
 struct model {
@@ -128,41 +129,38 @@ struct model {
     struct model_block block[MODEL_BLOCKS];
     struct model_ghost ghost[MODEL_GHOSTS];
     struct model_segment segment[MODEL_SEGMENTS];
-    struct model_route route[MODEL_ROUTES]; /* the one begun last comes last */
+    struct model_route route[MODEL_ROUTES]; /* in the order of their begin */
     unsigned queues, entries, pools, blocks, ghosts, segments, routes;
     unsigned marks;          /* of the device, as capturing */
     struct model_fence side; /* what the side stream waits for */
     unsigned nodes;          /* of all captures so far */
-    uint64_t allocations;    /* that succeeded, so far */
-    uint64_t frees;          /* that were deferred, so far */
+    uint64_t allocations;    /* successful ones so far */
+    uint64_t frees;          /* deferred ones so far */
     uint64_t peak_allocated, peak_active, peak_requested;
-    uint64_t ghost_total; /* ever made, for the campaign's tally */
+    uint64_t ghost_total; /* so far */
 };
 
-/* Of live blocks; of all blocks. */
+/* Sums of allocated blocks; of allocated and pending blocks. */
 struct model_sums {
     uint64_t allocations, allocated, active_blocks, active, requested;
 };
 
 /* --- Positions and nodes. --- */
 
-bool model_has_completed(const struct model *model, const struct model_fence *until);
-bool model_is_empty(const struct model_nodes *nodes);
-bool model_is_within(const struct model_nodes *inner, const struct model_nodes *outer);
 void model_add(struct model_nodes *to, const struct model_nodes *more);
 
-/* A piece of work, or an event, is put on a queue: what that waits for. */
+/* Queue work or an event; returns what it waits for. */
 struct model_fence model_enqueue(struct model *model, unsigned queue);
 
-/* A stream goes, with an event behind its work. */
+/* Retire a stream, with an event after its work. */
 void model_retire(struct model *model, unsigned entry);
 
-/* A node is captured on a queue, behind all that the queue is behind. */
+/* Capture a node on a queue, after the predecessors of the queue. */
 void model_capture_node(struct model *model, unsigned queue);
 
-/* --- Where things belong. --- */
+/* --- Lookup. --- */
 
-/* Active captures, from the library's point of view. */
+/* Active captures as far as the library knows. */
 unsigned model_captures(const struct model *model);
 
 /* Whether a capture that has not ended began on an entry. */
@@ -176,11 +174,11 @@ struct model_block *model_find(struct model *model, const void *ptr);
 
 /* --- Steps. --- */
 
-/* A block comes to be.  Returns NULL, or what is wrong with it. */
+/* Add a block.  Returns NULL, or the description of an error. */
 const char *model_alloc(struct model *model, const struct model_block *block,
                         const struct model_segment *segment);
 
-/* The library reports that a block of a retired stream belongs to another stream; false if that is wrong. */
+/* The library reports that a block of a retired stream belongs to another stream; returns false if it must not. */
 bool model_reassign(struct model *model, struct model_block *block, unsigned entry);
 
 /* Whether an entry may be reused for another stream: its own is retired, and has completed. */
@@ -189,59 +187,56 @@ bool model_may_reuse_entry(const struct model *model, unsigned entry);
 /* An entry uses a block. */
 void model_use(struct model *model, struct model_block *block, unsigned entry);
 
-/* A block is freed; one with uses stays, pending or deferred. */
+/* Free a block; a block with uses remains, pending or deferred. */
 void model_free(struct model *model, struct model_block *block);
 
-/* A block is freed behind events that were recorded at these positions; none of them is 0. */
+/* Free a block after events that were recorded at these positions. */
 void model_free_after(struct model *model, struct model_block *block,
                       const struct model_fence *events);
 
-/* An entry is named in a call, in which a capture may be under way. */
+/* A call names an entry, perhaps during a capture. */
 void model_name_entry(struct model *model, unsigned entry);
 
-/* An allocation on an entry begins: what may come back does. */
+/* An allocation on an entry begins: reclaim what can be reclaimed. */
 void model_before_alloc(struct model *model, unsigned entry);
 
 /* If no capture is active: record events for blocks freed in a capture, then poll them. */
 void model_settle(struct model *model);
 void model_poll(struct model *model);
 
-/* An entry has passed, as the user says. */
+/* The user has synchronized an entry. */
 void model_synchronize(struct model *model, unsigned entry);
 
-/* A route or a capture ends; `at` is its place. */
+/* End the route or capture with the index `at`. */
 void model_end_route(struct model *model, unsigned at);
 
 /* The device is marked as capturing once more, or once less. */
 void model_mark(struct model *model);
 void model_unmark(struct model *model);
 
-/*
- * A pending block has come back before it was asked for; false if it must not have.
- *
- * has_passed: a stream has, as the user says, for which a capture does not matter
- */
-bool model_was_reclaimed(struct model *model, struct model_block *block, bool has_passed);
+/* The library has reclaimed a pending block without a required poll; returns false if it must not.  is_synchronized:
+ * the user has synchronized a stream in this step, which reclaims blocks also during a capture. */
+bool model_was_reclaimed(struct model *model, struct model_block *block, bool is_synchronized);
 
-/* Whether a private pool holds a block: what it has lent it does not. */
+/* Whether a block belongs to a private pool, other than as a fallback allocation. */
 static inline bool model_holds(const struct model_block *block, unsigned pool)
 {
     return block->pool == pool && !block->fallback;
 }
 
-/* A pool is brought back to where these blocks were live, and nothing else of it was. */
+/* Restore a pool: exactly these blocks of it are allocated. */
 void model_restore(struct model *model, unsigned pool, const struct model_block *saved,
                    unsigned count);
 
-/* Forget ghosts whose work has passed. */
+/* Remove ghosts whose work has completed. */
 void model_forget_ghosts(struct model *model);
 
-/* --- What must be counted. --- */
+/* --- Statistics. --- */
 
-/* pool: its number, or MODEL_NONE for all; size: 0 all, 1 small, 2 large */
+/* pool: its ID, or MODEL_NONE for all; size: 0 all, 1 small, 2 large */
 struct model_sums model_sum(const struct model *model, unsigned pool, unsigned size);
 
-/* Peaks as they are after a step. */
+/* Update the peaks after a step. */
 void model_note_peaks(struct model *model);
 
 #endif

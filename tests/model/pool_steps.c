@@ -9,7 +9,7 @@
 static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
 {
     struct run *run = self;
-    void *ptr = run->own_fails ? NULL : driver_alloc(bytes);
+    void *ptr = run->own_fails ? NULL : driver_alloc(0, bytes);
 
     (void)stream;
     assert_int_equal(device, 0);
@@ -24,11 +24,11 @@ static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_strea
     (void)stream;
     assert_int_equal(device, 0);
     run->own_bytes -= bytes;
-    driver_free(ptr);
+    driver_free(0, ptr);
 }
 
-/* A pool is destroyed without holders and blocks, once. */
-static void note_gone(void *context, const struct xseg_statistics *last)
+/* A pool is destroyed once, without references and blocks. */
+static void on_destroy_pool(void *context, const struct xseg_statistics *last)
 {
     struct model_pool *pool = context;
 
@@ -54,13 +54,12 @@ void step_pool(struct run *run)
     options.limit_bytes = run_random(run, 5) == 0 ? (20 + run_random(run, 80)) * MIB : 0;
     if (run_random(run, 4) == 0)
         options.memory = (struct xseg_pool_memory){own_alloc, own_free, run};
-    options.on_destroy = note_gone;
+    options.on_destroy = on_destroy_pool;
     options.on_destroy_context = pool;
     pool->options = options;
     pool->holders = 1;
-    const int device = run_call_begin(run);
-    assert_int_equal(xseg_pool_create(run->allocator, 0, &options, &pool->pool), XSEG_OK);
-    run_call_end(run, device);
+    run_set_context(run);
+    assert_ok(xseg_pool_create(run->allocator, 0, &options, &pool->pool));
     model->pools++;
 }
 
@@ -77,10 +76,10 @@ void step_release(struct run *run)
     if (at == 0 || pool->holders == 0)
         return;
     if (run_random(run, 3) == 0) {
-        assert_int_equal(xseg_pool_retain(pool->pool), XSEG_OK);
+        assert_ok(xseg_pool_retain(pool->pool));
         pool->holders++;
     } else if (pool->holders > routes) {
-        assert_int_equal(xseg_pool_release(pool->pool), XSEG_OK);
+        assert_ok(xseg_pool_release(pool->pool));
         pool->holders--;
     }
 }
@@ -101,7 +100,7 @@ static bool accepts(void *self, xseg_stream stream)
     return false;
 }
 
-/* A pool that is held and neither routed to nor captured into; 0: none was found. */
+/* A retained pool without a route or a capture; 0: none found. */
 static unsigned free_pool(struct run *run)
 {
     const struct model *model = &run->model;
@@ -133,7 +132,7 @@ static void add_route(struct model *model, struct model_route route)
     model->pool[route.pool].holders++;
 }
 
-/* The predicate knows of one route at a time; a second one accepts everything. */
+/* The predicate serves one route at a time; a second route accepts all streams. */
 void step_route(struct run *run)
 {
     struct model *model = &run->model;
@@ -146,13 +145,13 @@ void step_route(struct run *run)
         predicate = accepts;
         route.slots = run_random(run, UINT64_C(1) << 40);
     }
-    assert_int_equal(xseg_route_begin(model->pool[route.pool].pool, predicate, run), XSEG_OK);
+    assert_ok(xseg_route_begin(model->pool[route.pool].pool, predicate, run));
     add_route(model, route);
 }
 
 /* --- Checkpoints. --- */
 
-/* Whether a pool can be checked as a whole. */
+/* Whether a checkpoint or a restore of a pool can succeed. */
 static bool is_quiet(const struct model *model, unsigned pool, bool without_uses)
 {
     for (unsigned i = 0; i < model->blocks; i++)
@@ -179,7 +178,7 @@ void step_checkpoint(struct run *run)
     run->checkpoint = checkpoint;
     run->saved_pool = pool;
     run->saved_count = 0;
-    run->saved_may_be_gone = false;
+    run->saved_may_be_released = false;
     for (unsigned i = 0; i < model->blocks; i++)
         if (model_holds(&model->block[i], pool))
             run->saved[run->saved_count++] = model->block[i];
@@ -208,7 +207,7 @@ static void log_line(void *self, void *ptr, bool freed)
     assert_true(freed || account->revived <= account->run->saved_count);
 }
 
-/* Whether the pool has lent memory where a block of the checkpoint lay. */
+/* Whether a fallback allocation overlaps a block of the checkpoint. */
 static bool is_taken(const struct run *run)
 {
     const struct model *model = &run->model;
@@ -242,7 +241,7 @@ void step_restore(struct run *run)
     if (model->blocks - live + run->saved_count >= MODEL_BLOCKS)
         return;
     const xseg_status status = xseg_pool_restore(pool->pool, run->checkpoint, log_line, &account);
-    if (!quiet || !run->saved_may_be_gone)
+    if (!quiet || !run->saved_may_be_released)
         assert_int_equal(status, quiet ? XSEG_OK : XSEG_ERR_BUSY);
     if (status != XSEG_OK) {
         assert_int_equal(status, XSEG_ERR_BUSY);
@@ -273,19 +272,16 @@ void step_check_live(struct run *run)
         return;
     }
     ptr[count] = count > 0 ? ptr[run_random(run, count)] : NULL;
-    assert_int_equal(xseg_pool_check_live(model->pool[pool].pool, ptr, count, &exactly), XSEG_OK);
+    assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr, count, &exactly));
     assert_true(exactly);
     if (count > 0) {
-        assert_int_equal(xseg_pool_check_live(model->pool[pool].pool, ptr, count + 1, &exactly),
-                         XSEG_OK);
+        assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr, count + 1, &exactly));
         assert_true(exactly);
-        assert_int_equal(xseg_pool_check_live(model->pool[pool].pool, ptr + 1, count - 1, &exactly),
-                         XSEG_OK);
+        assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr + 1, count - 1, &exactly));
         assert_false(exactly);
     }
     ptr[count] = &exactly;
-    assert_int_equal(xseg_pool_check_live(model->pool[pool].pool, ptr, count + 1, &exactly),
-                     XSEG_OK);
+    assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr, count + 1, &exactly));
     assert_false(exactly);
 }
 
@@ -300,7 +296,7 @@ static unsigned slot_of_entry(const struct run *run, unsigned entry)
 }
 
 /* The driver's side of a capture begins. */
-static void begin_for_real(struct run *run, struct model_route *route)
+static void begin_in_driver(struct run *run, struct model_route *route)
 {
     const unsigned slot = slot_of_entry(run, route->entry);
 
@@ -308,11 +304,11 @@ static void begin_for_real(struct run *run, struct model_route *route)
         run->model.queue[run->slot[slot].queue].capture != 0)
         return;
     struct model_queue *queue = &run->model.queue[run->slot[slot].queue];
-    route->capture = driver_capture_begin(run->queue[run->slot[slot].queue].handle,
-                                          (enum driver_mode)run_random(run, 3));
-    queue->capture = route->capture;
+    const xseg_stream stream = run->queue[run->slot[slot].queue].handle;
+    driver_capture_begin(0, stream, (enum driver_mode)run_random(run, 3));
+    queue->capture = route->capture = driver_capture_id(stream);
     queue->is_invalid = false;
-    memset(&queue->behind, 0, sizeof(queue->behind));
+    memset(&queue->predecessors, 0, sizeof(queue->predecessors));
 }
 
 void step_capture(struct run *run)
@@ -331,18 +327,16 @@ void step_capture(struct run *run)
         return;
     const struct xseg_device *opened = xseg_allocator_open_device(run->allocator, 0);
     const bool waits = opened != NULL && opened->is_memory_low && model_captures(model) == 0;
-    const int device = run_call_begin(run);
-    assert_int_equal(xseg_capture_begin(model->pool[route.pool].pool, run_handle(run, slot)),
-                     XSEG_OK);
-    run_call_end(run, device);
-    run->may_come_back = waits;
+    run_set_context(run);
+    assert_ok(xseg_capture_begin(model->pool[route.pool].pool, run_handle(run, slot)));
+    run->may_reclaim = waits;
     run_lookup(run, slot);
     if (waits)
         run_expect_nothing_pending(run);
     add_route(model, route);
     model_name_entry(model, route.entry);
     if (run_random(run, 4) != 0)
-        begin_for_real(run, &model->route[model->routes - 1]);
+        begin_in_driver(run, &model->route[model->routes - 1]);
 }
 
 /* The device counts as capturing, whether a stream is captured or not. */
@@ -351,10 +345,8 @@ void step_mark(struct run *run)
     struct model *model = &run->model;
 
     if (model->marks < 2 && run_random(run, 3) == 0) {
-        const int device = run_call_begin(run);
-
-        assert_int_equal(xseg_capture_mark(run->allocator, 0), XSEG_OK);
-        run_call_end(run, device);
+        run_set_context(run);
+        assert_ok(xseg_capture_mark(run->allocator, 0));
         model_mark(model);
     } else if (model->marks > 0) {
         step_unmark(run);
@@ -363,11 +355,11 @@ void step_mark(struct run *run)
 
 void step_unmark(struct run *run)
 {
-    assert_int_equal(xseg_capture_unmark(run->allocator, 0), XSEG_OK);
+    assert_ok(xseg_capture_unmark(run->allocator, 0));
     model_unmark(&run->model);
 }
 
-/* The route of a capture, under way in the driver or not yet; NULL: none was found. */
+/* The route of a capture, begun in the driver or not; NULL: none found. */
 static struct model_route *any_capture(struct run *run)
 {
     struct model *model = &run->model;
@@ -383,7 +375,7 @@ void step_capture_begin_late(struct run *run)
     struct model_route *route = any_capture(run);
 
     if (route != NULL)
-        begin_for_real(run, route);
+        begin_in_driver(run, route);
 }
 
 void step_capture_node(struct run *run)
@@ -392,7 +384,7 @@ void step_capture_node(struct run *run)
 
     if (slot == MODEL_NONE || run->model.nodes == MODEL_NODES)
         return;
-    driver_capture_node(run->queue[run->slot[slot].queue].handle);
+    driver_work(0, run->queue[run->slot[slot].queue].handle, 1000, NULL, 0);
     model_capture_node(&run->model, run->slot[slot].queue);
 }
 
@@ -401,12 +393,12 @@ static void join(struct run *run, unsigned later, unsigned earlier)
     struct model_queue *to = &run->model.queue[later];
     const struct model_queue *from = &run->model.queue[earlier];
 
-    driver_join(run->queue[later].handle, run->queue[earlier].handle);
+    driver_wait(0, run->queue[later].handle, run->queue[earlier].handle);
     if (to->capture == 0)
-        memset(&to->behind, 0, sizeof(to->behind));
+        memset(&to->predecessors, 0, sizeof(to->predecessors));
     to->capture = from->capture;
     to->is_invalid = false;
-    model_add(&to->behind, &from->behind);
+    model_add(&to->predecessors, &from->predecessors);
 }
 
 void step_capture_join(struct run *run)
@@ -417,7 +409,7 @@ void step_capture_join(struct run *run)
     if (slot == MODEL_NONE || other == slot)
         return;
     const unsigned from = run->slot[slot].queue, to = run->slot[other].queue;
-    /* A stream that another capture is about to begin on must not join this one. */
+    /* A stream on which another capture is about to begin must not join this one. */
     if (run->model.queue[to].capture == run->model.queue[from].capture ||
         (run->model.queue[to].capture == 0 &&
          !model_is_origin(&run->model, run->slot[other].entry)))
@@ -431,14 +423,14 @@ void step_capture_invalidate(struct run *run)
     if (slot == MODEL_NONE)
         return;
     struct model_queue *queue = &run->model.queue[run->slot[slot].queue];
-    driver_capture_invalidate(run->queue[run->slot[slot].queue].handle);
+    driver_capture_invalidate(0, run->queue[run->slot[slot].queue].handle);
     for (unsigned i = 0; i < run->model.queues; i++)
         if (run->model.queue[i].capture == queue->capture)
             run->model.queue[i].is_invalid = true;
 }
 
 /* The driver's end of a capture; a valid capture yields a graph. */
-static void end_for_real(struct run *run, const struct model_route *route)
+static void end_in_driver(struct run *run, const struct model_route *route)
 {
     struct model *model = &run->model;
     const unsigned origin = model->entry[route->entry].queue;
@@ -449,13 +441,13 @@ static void end_for_real(struct run *run, const struct model_route *route)
     for (unsigned i = 0; !is_invalid && i < model->queues; i++)
         if (i != origin && model->queue[i].capture == route->capture)
             join(run, origin, i);
-    assert_int_equal(driver_capture_end(run->queue[origin].handle), !is_invalid);
+    assert_int_equal(driver_capture_end(0, run->queue[origin].handle), !is_invalid);
     for (unsigned i = 0; i < model->queues; i++)
         if (model->queue[i].capture == route->capture)
             model->queue[i].capture = model->queue[i].is_invalid = 0;
 }
 
-/* --- Ends of both. --- */
+/* --- End of routes and captures. --- */
 
 void step_end_route_at(struct run *run, unsigned at)
 {
@@ -464,12 +456,11 @@ void step_end_route_at(struct run *run, unsigned at)
     struct xseg_pool *pool = model->pool[route.pool].pool;
 
     if (route.is_capture)
-        end_for_real(run, &route);
+        end_in_driver(run, &route);
     assert_int_equal(route.is_capture ? xseg_route_end(pool) : xseg_capture_end(pool),
                      XSEG_ERR_ARGUMENT);
-    const int device = run_call_begin(run);
-    assert_int_equal(route.is_capture ? xseg_capture_end(pool) : xseg_route_end(pool), XSEG_OK);
-    run_call_end(run, device);
+    run_set_context(run);
+    assert_ok(route.is_capture ? xseg_capture_end(pool) : xseg_route_end(pool));
     model->pool[route.pool].holders--;
     model_end_route(model, at);
 }
@@ -491,9 +482,9 @@ void step_capture_end(struct run *run)
 
     if (route == NULL)
         return;
-    /* Work may go on between the driver's end and ours. */
+    /* Other calls may follow between the end in the driver and in the library. */
     if (run_random(run, 4) == 0)
-        end_for_real(run, route);
+        end_in_driver(run, route);
     else
         step_end_route_at(run, (unsigned)(route - run->model.route));
 }

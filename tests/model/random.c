@@ -6,12 +6,8 @@
  * memory are the model's.
  */
 #include "tests/support/env.h"
-#include "tests/support/rng.h"
+#include "tests/support/random_program.h"
 #include "tests/support/trim_due.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
@@ -24,7 +20,7 @@ struct held {
     char *ptr;
     size_t bytes;
     int device;
-    uint64_t born; /* nanoseconds */
+    uint64_t allocated_ns;
 };
 
 struct env {
@@ -37,42 +33,22 @@ struct env {
     bool has_ages;
 };
 
-static void be_quiet(void *context, enum xseg_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 static uint64_t seed_state;
-
-static uint64_t next_random(void)
-{
-    return rng_next(&seed_state);
-}
 
 static uint64_t below(uint64_t bound)
 {
-    return next_random() % bound;
+    return rng_next(&seed_state) % bound;
 }
 
 static size_t random_bytes(void)
 {
-    switch (below(5)) {
-    case 0:
-        return 1 + below(4096);
-    case 1:
-        return 1 + below(MIB);
-    case 2:
-        return 1 + below(10 * MIB);
-    case 3:
-        return 1 + below(60 * MIB);
-    default:
-        return (size_t)512 << below(18);
-    }
+    static const size_t most[] = {4 * KIB, MIB, 10 * MIB, 60 * MIB};
+    const uint64_t kind = below(5);
+
+    return kind < COUNT_OF(most) ? 1 + below(most[kind]) : (size_t)512 << below(18);
 }
 
-/* --- What must hold. --- */
+/* --- Checks. --- */
 
 static int by_address(const void *a, const void *b)
 {
@@ -117,15 +93,15 @@ static void expect_block(struct env *env)
     assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(info.device, held->device);
     if (env->has_ages)
-        assert_in_range(info.age_ms + 20, (xseg_sim_clock() - held->born) / 1000000,
-                        (xseg_sim_clock() - held->born) / 1000000 + 40);
+        assert_in_range(info.age_ms + 20, (xseg_sim_clock() - held->allocated_ns) / 1000000,
+                        (xseg_sim_clock() - held->allocated_ns) / 1000000 + 40);
     else
         assert_true(info.age_ms == UINT64_MAX);
 }
 
 /* --- The steps. --- */
 
-static void do_alloc(struct env *env)
+static void step_alloc(struct env *env)
 {
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
@@ -146,7 +122,7 @@ static void do_alloc(struct env *env)
     env->held[env->count++] = (struct held){ptr, request.bytes, request.device, xseg_sim_clock()};
 }
 
-static void do_free(struct env *env)
+static void step_free(struct env *env)
 {
     if (env->count == 0)
         return;
@@ -158,7 +134,7 @@ static void do_free(struct env *env)
     assert_int_equal(xseg_free(env->allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
 }
 
-static void do_use(struct env *env)
+static void step_record_stream(struct env *env)
 {
     if (env->count == 0)
         return;
@@ -173,13 +149,12 @@ static void do_use(struct env *env)
     assert_ok(xseg_record_stream(env->allocator, held->ptr, stream));
 }
 
-static void do_trim(struct env *env)
+static void step_trim(struct env *env)
 {
     struct xseg_trim_result done = {sizeof(done)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = {sizeof(how)};
+    const struct xseg_trim_options how = {sizeof(how), .wait = below(2) == 0};
 
-    how.wait = below(2) == 0;
     where.device = (int)below(3) - 1;
     if (below(3) == 0 && where.device == 0) {
         where.one_stream = true;
@@ -191,7 +166,7 @@ static void do_trim(struct env *env)
     assert_int_equal(done.kept_failed, 0);
 }
 
-static void do_prewarm(struct env *env)
+static void step_prewarm(struct env *env)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
@@ -201,7 +176,7 @@ static void do_prewarm(struct env *env)
         assert_ok(status);
 }
 
-static void do_configure(struct env *env)
+static void step_configure(struct env *env)
 {
     static const char *const config[] = {
         "expandable_segments:True",
@@ -214,8 +189,8 @@ static void do_configure(struct env *env)
     assert_ok(xseg_config_set(env->allocator, config[below(COUNT_OF(config))]));
 }
 
-/* Limits move, time passes, idle memory goes and comes again. */
-static void do_service(struct env *env)
+/* Limits change, time passes, and idle memory is released and allocated again. */
+static void step_service(struct env *env)
 {
     static const char *const config[] = {
         "keep_mb:0,soft_limit_mb:100",
@@ -236,7 +211,6 @@ static void do_service(struct env *env)
     for (int i = 0; i < DEVICES; i++) {
         const struct xseg_device *device = xseg_allocator_open_device(env->allocator, i);
 
-        /* Whatever of it is where: what the library says is taken is taken. */
         if (device != NULL)
             assert_int_equal(xseg_device_physical(device), xseg_sim_used((unsigned)i));
     }
@@ -246,49 +220,42 @@ static void step(struct env *env)
 {
     const uint64_t what = below(100);
     /* Phases of filling and draining create unmapped ranges. */
-    static unsigned turn;
-    const bool fill = turn++ / 100 % 2 == 0;
+    const bool fill = program.step / 100 % 2 == 0;
 
     if (env->is_service && below(4) == 0)
-        do_service(env);
+        step_service(env);
     if (what < (fill ? 60u : 30u))
-        do_alloc(env);
+        step_alloc(env);
     else if (what < 85)
-        do_free(env);
+        step_free(env);
     else if (what < 91)
-        do_use(env);
+        step_record_stream(env);
     else if (what < 94)
         xseg_sim_finish_all();
     else if (what < 97)
-        do_trim(env);
+        step_trim(env);
     else if (what < 98)
-        do_prewarm(env);
+        step_prewarm(env);
     else
-        do_configure(env);
+        step_configure(env);
 }
 
-static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t memory,
-                 unsigned steps)
+/* part: of the number of steps */
+static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t memory, unsigned part)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_options options = {sizeof(options)};
-    struct env env = {.is_service = strstr(config, "idle_ms") != NULL,
+    const unsigned long steps = program_number("XSEG_TEST_STEPS", 1500) / part;
+    const struct xseg_sim_settings settings = {sizeof(settings), .devices = DEVICES,
+                                               .memory_bytes = memory, .real_bytes = real_bytes};
+    struct env env = {.allocator = env_open_quietly(&settings, config),
+                      .is_service = strstr(config, "idle_ms") != NULL,
                       .has_ages = strstr(config, "history:") != NULL};
 
-    seed_state = seed;
-    options.driver = env_driver();
-    options.clock = env_clock;
-    options.log = be_quiet;
-    settings.devices = DEVICES;
-    settings.memory_bytes = memory;
-    settings.real_bytes = real_bytes;
-    assert_ok(xseg_sim_reset(&settings));
-    assert_ok(xseg_open(config, &options, &env.allocator));
+    program.seed = seed_state = seed;
     for (unsigned i = 1; i < STREAMS; i++)
         env.stream[i] = env_stream();
     for (int i = 0; i < DEVICES; i++)
         assert_ok(xseg_pool_create(env.allocator, i, NULL, &env.pool[i]));
-    for (unsigned i = 0; i < steps; i++) {
+    for (program.step = 0; program.step < steps; program.step++) {
         step(&env);
         expect_apart(&env);
         if (env.count > 0)
@@ -300,59 +267,47 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
     assert_ok(xseg_pool_release(env.pool[0]));
     while (env.count > 0)
         env_free(env.allocator, env.held[--env.count].ptr);
-    assert_ok(xseg_close(env.allocator));
-    for (unsigned i = 1; i < STREAMS; i++)
-        env_stream_destroy(env.stream[i]);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_close(env.allocator, env.stream[1], env.stream[2]);
+    program.seed = 0;
 }
 
-static unsigned steps_by_environment(void)
-{
-    const char *steps = getenv("XSEG_TEST_STEPS");
-
-    return steps != NULL ? (unsigned)strtoul(steps, NULL, 10) : 1500;
-}
-
-TEST(programs_match_the_model)
+TEST_PROGRAM(programs_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play("expandable_segments:True", false, seed * 7919, 16 * GIB, steps_by_environment());
+        play("expandable_segments:True", false, seed * 7919, 16 * GIB, 1);
 }
 
-TEST(programs_with_little_memory_match_the_model)
+TEST_PROGRAM(programs_with_little_memory_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play("expandable_segments:True", false, seed * 104729, 512 * MIB, steps_by_environment());
+        play("expandable_segments:True", false, seed * 104729, 512 * MIB, 1);
 }
 
-/* With real bytes every block that is handed out is read, so fewer steps do. */
-TEST(programs_with_debug_fill_match_the_model)
+/* With real bytes every allocated block is read, which takes longer. */
+TEST_PROGRAM(programs_with_debug_fill_match_the_model)
 {
-    play("debug_fill:True,history:all", false, 15485863, 512 * MIB, steps_by_environment());
-    play("debug_fill:True", true, 32452843, 256 * MIB, steps_by_environment() / 10);
+    play("debug_fill:True,history:all", false, 15485863, 512 * MIB, 1);
+    play("debug_fill:True", true, 32452843, 256 * MIB, 10);
 }
 
-TEST(programs_with_guarded_blocks_match_the_model)
+TEST_PROGRAM(programs_with_guarded_blocks_match_the_model)
 {
-    play("unmap_on_free:True", false, 49979687, 16 * GIB, steps_by_environment());
-    play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, steps_by_environment());
+    play("unmap_on_free:True", false, 49979687, 16 * GIB, 1);
+    play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, 1);
 }
 
-TEST(programs_with_decay_and_limits_match_the_model)
+TEST_PROGRAM(programs_with_decay_and_limits_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
         play("idle_ms:50,page_cache_mb:40", false, seed * 86028121,
-             seed % 2 == 0 ? 512 * MIB : 16 * GIB, steps_by_environment());
-    play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, steps_by_environment());
+             seed % 2 == 0 ? 512 * MIB : 16 * GIB, 1);
+    play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, 1);
 }
 
-/* Each live block is as old as it is. */
-TEST(programs_with_ages_match_the_model)
+TEST_PROGRAM(programs_with_ages_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 2; seed++) {
-        play("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB,
-             steps_by_environment());
-        play("idle_ms:50,history:state,unmap_on_free:True", false, seed * 141650939, 16 * GIB,
-             steps_by_environment() / 2);
+        play("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB, 1);
+        play("idle_ms:50,history:state,unmap_on_free:True", false, seed * 141650939, 16 * GIB, 2);
     }
 }

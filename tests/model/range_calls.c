@@ -16,17 +16,16 @@
  *   - the driver's figure of memory in use is the library's.
  * In the end all memory is released.
  *
- * A failure names its seed.  Calls of a second thread that waits for the first one may be served in another order:
- *   XSEG_TEST_SEED=N XSEG_TEST_SEEDS=1 build-tests/tests/test-model-range_calls
- *   XSEG_TEST_SEEDS=500 XSEG_TEST_STEPS=300 ...; XSEG_TEST_TRACE=1 ... (each call and its result)
+ * By hand: XSEG_TEST_SEEDS=500 XSEG_TEST_STEPS=300 build-tests/tests/test-model-range_calls; the trace has each call
+ * and its result.  Calls of a second thread that waits for the first one may complete in another order when repeated.
  */
+#include <inttypes.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "src/core/instance/instance.h"
 #include "tests/model/range_call.h"
+#include "tests/support/random_program.h"
 #include "xseg/observer.h"
 
 struct env env;
@@ -162,7 +161,7 @@ static void on_unmap(void *context, const struct xseg_mapping *mapping)
     note(env.is_notified, mapping->base, mapping->bytes, false, "on unmap");
 }
 
-static bool on_short(void *context, const struct xseg_oom_info *oom)
+static bool on_low_memory(void *context, const struct xseg_oom_info *oom)
 {
     (void)context;
     (void)oom;
@@ -303,9 +302,8 @@ static void check(void)
 
 static void reserve(unsigned range)
 {
-    struct xseg_range_options options = {sizeof(options)};
+    const struct xseg_range_options options = {sizeof(options), .pool = env.pool[pool_of(range)]};
 
-    options.pool = env.pool[pool_of(range)];
     PROMISE(xseg_range_reserve(env.allocator, 0, GRANULES * PAGE, &options, &env.range[range]) ==
                 XSEG_OK,
             "no range");
@@ -357,37 +355,25 @@ static void take_step(void)
             reserve(range);
 }
 
-static void be_quiet(void *context, enum xseg_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 static void open_world(uint64_t seed, bool has_faults)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_options options = {sizeof(options)};
-    struct xseg_pool_options exportable = {sizeof(exportable)};
-    struct xseg_observer observer = {sizeof(observer)};
+    const struct xseg_sim_settings settings = {
+        sizeof(settings),
+        .memory_bytes = seed % 3 == 0 ? GIB : (seed % 3 == 1 ? 96 : 56) * MIB,
+        .real_bytes = true,
+        .single_mapping_calls = seed % 8 == 5,
+    };
+    const struct xseg_pool_options exportable = {sizeof(exportable), .exportable = true};
+    const struct xseg_observer observer = {sizeof(observer), .on_map = on_map, .on_unmap = on_unmap,
+                                           .on_low_memory = on_low_memory};
 
     memset(&env, 0, sizeof(env));
-    env.random = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    env.random = program_random(seed);
     env.has_faults = has_faults;
-    settings.memory_bytes = seed % 3 == 0 ? GIB : (seed % 3 == 1 ? 96 : 56) * MIB;
-    settings.real_bytes = true;
-    settings.single_mapping_calls = seed % 8 == 5;
-    PROMISE(xseg_sim_reset(&settings) == XSEG_OK, "no machine");
-    options.driver = env_driver();
-    options.log = be_quiet;
-    options.clock = env_clock;
-    PROMISE(xseg_open(seed % 2 == 0 ? "rdma:True,page_cache_mb:16" : "rdma:True", &options,
-                      &env.allocator) == XSEG_OK,
-            "no allocator");
-    exportable.exportable = true;
-    PROMISE(xseg_pool_create(env.allocator, 0, NULL, &env.pool[0]) == XSEG_OK &&
-                xseg_pool_create(env.allocator, 0, &exportable, &env.pool[1]) == XSEG_OK,
-            "no pools");
+    env.allocator =
+        env_open_quietly(&settings, seed % 2 == 0 ? "rdma:True,page_cache_mb:16" : "rdma:True");
+    env.pool[0] = env_pool(env.allocator);
+    env.pool[1] = env_pool_with(env.allocator, &exportable);
     env.device = xseg_allocator_open_device(env.allocator, 0);
     for (unsigned i = 1; i < STREAMS; i++)
         env.stream[i] = env_stream();
@@ -395,12 +381,8 @@ static void open_world(uint64_t seed, bool has_faults)
         env.descriptor[i] = -1;
     for (unsigned range = 0; range < RANGES; range++)
         reserve(range);
-    env.registrar = (struct xseg_registrar){.struct_size = sizeof(struct xseg_registrar)};
-    env.registrar.enter = on_enter;
-    env.registrar.leave = on_leave;
-    observer.on_map = on_map;
-    observer.on_unmap = on_unmap;
-    observer.on_low_memory = on_short;
+    env.registrar =
+        (struct xseg_registrar){sizeof(env.registrar), .enter = on_enter, .leave = on_leave};
     PROMISE(xseg_observer_add(env.allocator, &observer, &env.observer) == XSEG_OK, "no observer");
 }
 
@@ -473,42 +455,26 @@ static void close_world(void)
     env_close(env.allocator);
 }
 
-static char text_played[128];
-
-/* The simulator and the audits end the process. */
-static void report_abort(int number)
-{
-    (void)number;
-    (void)!write(STDERR_FILENO, text_played, strlen(text_played));
-}
-
 static void play(uint64_t seed, bool has_faults, unsigned steps)
 {
+    program.seed = seed;
+    program.step = 0;
     open_world(seed, has_faults);
-    for (unsigned step = 0; step < steps; step++) {
-        (void)snprintf(text_played, sizeof(text_played),
-                       "in step %u of XSEG_TEST_SEED=%llu XSEG_TEST_SEEDS=1\n", step,
-                       (unsigned long long)seed);
+    for (; program.step < steps; program.step++) {
         if (traces)
-            (void)fprintf(stderr, "# %u\n", step);
+            (void)fprintf(stderr, "# %u\n", program.step);
         take_step();
     }
     close_world();
-}
-
-static unsigned long by_environment(const char *name, unsigned long usual)
-{
-    const char *value = getenv(name);
-
-    return value != NULL ? strtoul(value, NULL, 10) : usual;
+    program.seed = 0;
 }
 
 /* Seeds of the two tests differ, so that a seed names a program. */
 static void play_all(uint64_t first, bool has_faults)
 {
-    const uint64_t begin = by_environment("XSEG_TEST_SEED", 0),
-                   seeds = by_environment("XSEG_TEST_SEEDS", 20);
-    const unsigned steps = (unsigned)by_environment("XSEG_TEST_STEPS", 200);
+    const uint64_t begin = program_number("XSEG_TEST_SEED", 0),
+                   seeds = program_number("XSEG_TEST_SEEDS", 20);
+    const unsigned steps = (unsigned)program_number("XSEG_TEST_STEPS", 200);
 
     memset(&tally, 0, sizeof(tally));
     traces = getenv("XSEG_TEST_TRACE") != NULL;
@@ -516,12 +482,11 @@ static void play_all(uint64_t first, bool has_faults)
     for (uint64_t seed = begin; seed < begin + seeds; seed++)
         if (begin == 0 || (seed >= 1000000) == has_faults)
             play(begin == 0 ? first + seed : seed, has_faults, steps);
-    print_message("# %llu calls from callbacks, %llu of them in a second thread, %llu of which "
-                  "waited; %llu calls "
-                  "failed, %llu of all were busy; %llu faults\n",
-                  (unsigned long long)tally.nested, (unsigned long long)tally.by_thread,
-                  (unsigned long long)tally.late, (unsigned long long)tally.failed,
-                  (unsigned long long)tally.busy, (unsigned long long)tally.faults);
+    print_message("# %" PRIu64 " calls from callbacks, %" PRIu64
+                  " of them in a second thread, %" PRIu64 " of which waited; %" PRIu64
+                  " calls failed, %" PRIu64 " of all were busy; %" PRIu64 " faults\n",
+                  tally.nested, tally.by_thread, tally.late, tally.failed, tally.busy,
+                  tally.faults);
     for (unsigned i = 0; i < OPERATIONS; i++)
         if (begin == 0 && seeds * steps >= 4000)
             assert_true(tally.calls[i] > seeds / 4);
@@ -531,25 +496,12 @@ static void play_all(uint64_t first, bool has_faults)
     }
 }
 
-static void calls_from_callbacks_and_threads_match_the_model(void **state)
+TEST_PROGRAM(calls_from_callbacks_and_threads_match_the_model)
 {
-    (void)state;
     play_all(1, false);
 }
 
-static void calls_with_driver_faults_match_the_model(void **state)
+TEST_PROGRAM(calls_with_driver_faults_match_the_model)
 {
-    (void)state;
     play_all(1000000, true);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_from_callbacks_and_threads_match_the_model),
-        cmocka_unit_test(calls_with_driver_faults_match_the_model),
-    };
-
-    (void)signal(SIGABRT, report_abort);
-    return cmocka_run_group_tests_name("range_calls", tests, NULL, NULL);
 }

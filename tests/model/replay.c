@@ -86,7 +86,7 @@ static bool add_memory(struct replay *replay, uint64_t base, uint64_t bytes)
     size_t at = find_range(replay, base);
 
     if (at < replay->ranges && replay->range[at].base < range.end)
-        return refuse(replay, "memory comes where some is", base, bytes);
+        return refuse(replay, "memory is mapped twice", base, bytes);
     if (at < replay->ranges && replay->range[at].base == range.end) {
         range.end = replay->range[at].end;
         drop_range(replay, at);
@@ -105,7 +105,7 @@ static bool remove_memory(struct replay *replay, uint64_t base, uint64_t bytes)
     const uint64_t end = base + bytes;
 
     if (!has_memory(replay, base, end))
-        return refuse(replay, "memory goes where none is", base, bytes);
+        return refuse(replay, "memory is unmapped that is not mapped", base, bytes);
     const struct replay_range range = replay->range[at];
     drop_range(replay, at);
     if (end < range.end)
@@ -145,9 +145,9 @@ static bool add_block(struct replay *replay, const struct replay_block *block)
     const size_t at = find_block(replay, block->base);
 
     if (block->bytes == 0 || block->requested > block->bytes)
-        return refuse(replay, "a block has no such size", block->base, block->bytes);
+        return refuse(replay, "invalid size of a block", block->base, block->bytes);
     if (has_block(replay, block->base, block->bytes))
-        return refuse(replay, "a block comes where one is", block->base, block->bytes);
+        return refuse(replay, "a block overlaps another one", block->base, block->bytes);
     if (replay->blocks == replay->block_room) {
         replay->block_room = replay->block_room * 2 + 16;
         replay->block = realloc(replay->block, replay->block_room * sizeof(*block));
@@ -162,7 +162,7 @@ static bool add_block(struct replay *replay, const struct replay_block *block)
 static bool is_same_block(const struct replay_block *a, const struct replay_block *b)
 {
     return a->base == b->base && a->bytes == b->bytes && a->requested == b->requested &&
-           a->device == b->device && a->pool == b->pool && a->is_lent == b->is_lent &&
+           a->device == b->device && a->pool == b->pool && a->is_fallback == b->is_fallback &&
            a->is_pending == b->is_pending && a->user == b->user;
 }
 
@@ -175,7 +175,7 @@ static size_t place_of(struct replay *replay, const struct replay_block *block)
         return at;
     (void)refuse(replay,
                  block->is_pending ? "there is no such pending block"
-                                   : "there is no such live block",
+                                   : "there is no such allocated block",
                  block->base, block->bytes);
     return replay->blocks;
 }
@@ -191,15 +191,15 @@ static bool remove_block(struct replay *replay, const struct replay_block *block
     return true;
 }
 
-/* A block goes from live to pending, or back. */
-static bool turn(struct replay *replay, struct replay_block *block, bool to_pending)
+/* Turn an allocated block into a pending one, or back. */
+static bool set_pending(struct replay *replay, struct replay_block *block, bool is_pending)
 {
-    block->is_pending = !to_pending;
+    block->is_pending = !is_pending;
     const size_t at = place_of(replay, block);
 
     if (at == replay->blocks)
         return false;
-    replay->block[at].is_pending = to_pending;
+    replay->block[at].is_pending = is_pending;
     return true;
 }
 
@@ -213,105 +213,84 @@ static struct replay_block block_of(const struct xseg_history_entry *entry)
         .requested = entry->requested,
         .device = entry->device,
         .pool = entry->pool,
-        .is_lent = entry->is_fallback,
+        .is_fallback = entry->is_fallback,
         .is_pending = entry->action == XSEG_HISTORY_FREE_COMPLETED,
         .user = entry->user,
     };
 }
 
-/* Memory comes or goes. */
-static bool move(struct replay *replay, const struct xseg_history_entry *entry, bool comes)
+/* Map or unmap memory. */
+static bool change_memory(struct replay *replay, const struct xseg_history_entry *entry,
+                          bool is_mapped)
 {
     const uint64_t base = (uint64_t)(uintptr_t)entry->base;
-    /* The blocks of a paused pool stay where its memory was. */
+    /* Blocks of a paused pool keep their addresses. */
     const bool is_pause =
         entry->action == XSEG_HISTORY_PAUSE || entry->action == XSEG_HISTORY_RESUME;
 
     if (entry->bytes == 0 || entry->order == 0)
-        return refuse(replay, "memory of no size, or without a number", base, entry->bytes);
+        return refuse(replay, "memory without a size or a sequence number", base, entry->bytes);
     if (!is_pause && has_block(replay, base, entry->bytes))
-        return refuse(replay, "memory moves beneath a block", base, entry->bytes);
-    return comes ? add_memory(replay, base, entry->bytes)
-                 : remove_memory(replay, base, entry->bytes);
+        return refuse(replay, "memory of a block is mapped or unmapped", base, entry->bytes);
+    return is_mapped ? add_memory(replay, base, entry->bytes)
+                     : remove_memory(replay, base, entry->bytes);
 }
 
-static bool come_to_be(struct replay *replay, const struct replay_block *block)
+static bool allocate_block(struct replay *replay, const struct replay_block *block)
 {
     if (!has_memory(replay, block->base, block->base + block->bytes))
-        return refuse(replay, "a block comes where no memory is", block->base, block->bytes);
+        return refuse(replay, "a block is in unmapped memory", block->base, block->bytes);
     return add_block(replay, block);
+}
+
+static bool play(struct replay *replay, const struct xseg_history_entry *entry, bool undo)
+{
+    struct replay_block block = block_of(entry);
+
+    switch (entry->action) {
+    case XSEG_HISTORY_ALLOC:
+        return undo ? remove_block(replay, &block) : allocate_block(replay, &block);
+    case XSEG_HISTORY_FREE_REQUESTED:
+        return set_pending(replay, &block, !undo);
+    case XSEG_HISTORY_FREE_COMPLETED:
+        /* Blocks of a paused pool may be freed as well. */
+        return undo ? add_block(replay, &block) : remove_block(replay, &block);
+    case XSEG_HISTORY_SEGMENT_ALLOC:
+    case XSEG_HISTORY_SEGMENT_MAP:
+    case XSEG_HISTORY_RESUME:
+        return change_memory(replay, entry, !undo);
+    case XSEG_HISTORY_SEGMENT_FREE:
+    case XSEG_HISTORY_SEGMENT_UNMAP:
+    case XSEG_HISTORY_PAUSE:
+        return change_memory(replay, entry, undo);
+    case XSEG_HISTORY_REMAP:
+    case XSEG_HISTORY_DECAY:
+    case XSEG_HISTORY_TRIM:
+    case XSEG_HISTORY_BUDGET_RELEASE:
+        return undo || has_memory(replay, block.base, block.base + block.bytes) ||
+               refuse(replay, "unmapped memory is to be released", block.base, block.bytes);
+    case XSEG_HISTORY_OOM:
+    case XSEG_HISTORY_ANNOTATION:
+    case XSEG_HISTORY_BUDGET_REQUEST:
+        return undo || block.base == 0 ||
+               refuse(replay, "an event without memory has an address", block.base, 0);
+    case XSEG_HISTORY_ACTIONS:
+        break;
+    }
+    return refuse(replay, "unknown action", block.base, block.bytes);
 }
 
 bool replay_apply(struct replay *replay, const struct xseg_history_entry *entry)
 {
-    struct replay_block block = block_of(entry);
-
-    switch (entry->action) {
-    case XSEG_HISTORY_ALLOC:
-        return come_to_be(replay, &block);
-    case XSEG_HISTORY_FREE_REQUESTED:
-        return turn(replay, &block, true);
-    case XSEG_HISTORY_FREE_COMPLETED:
-        return remove_block(replay, &block);
-    case XSEG_HISTORY_SEGMENT_ALLOC:
-    case XSEG_HISTORY_SEGMENT_MAP:
-    case XSEG_HISTORY_RESUME:
-        return move(replay, entry, true);
-    case XSEG_HISTORY_SEGMENT_FREE:
-    case XSEG_HISTORY_SEGMENT_UNMAP:
-    case XSEG_HISTORY_PAUSE:
-        return move(replay, entry, false);
-    case XSEG_HISTORY_REMAP:
-    case XSEG_HISTORY_DECAY:
-    case XSEG_HISTORY_TRIM:
-    case XSEG_HISTORY_BUDGET_RELEASE:
-        return has_memory(replay, block.base, block.base + block.bytes) ||
-               refuse(replay, "memory is to go where none is", block.base, block.bytes);
-    case XSEG_HISTORY_OOM:
-    case XSEG_HISTORY_ANNOTATION:
-    case XSEG_HISTORY_BUDGET_REQUEST:
-        return block.base == 0 || refuse(replay, "an event of no memory has some", block.base, 0);
-    case XSEG_HISTORY_ACTIONS:
-        break;
-    }
-    return refuse(replay, "there is no such action", block.base, block.bytes);
+    return play(replay, entry, false);
 }
 
 bool replay_undo(struct replay *replay, const struct xseg_history_entry *entry)
 {
-    struct replay_block block = block_of(entry);
-
-    switch (entry->action) {
-    case XSEG_HISTORY_ALLOC:
-        return remove_block(replay, &block);
-    case XSEG_HISTORY_FREE_REQUESTED:
-        return turn(replay, &block, false);
-    case XSEG_HISTORY_FREE_COMPLETED:
-        /* The blocks of a paused pool may be freed, too. */
-        return add_block(replay, &block);
-    case XSEG_HISTORY_SEGMENT_ALLOC:
-    case XSEG_HISTORY_SEGMENT_MAP:
-    case XSEG_HISTORY_RESUME:
-        return move(replay, entry, false);
-    case XSEG_HISTORY_SEGMENT_FREE:
-    case XSEG_HISTORY_SEGMENT_UNMAP:
-    case XSEG_HISTORY_PAUSE:
-        return move(replay, entry, true);
-    case XSEG_HISTORY_REMAP:
-    case XSEG_HISTORY_DECAY:
-    case XSEG_HISTORY_TRIM:
-    case XSEG_HISTORY_OOM:
-    case XSEG_HISTORY_ANNOTATION:
-    case XSEG_HISTORY_BUDGET_REQUEST:
-    case XSEG_HISTORY_BUDGET_RELEASE:
-        return true;
-    case XSEG_HISTORY_ACTIONS:
-        break;
-    }
-    return refuse(replay, "there is no such action", block.base, block.bytes);
+    return play(replay, entry, true);
 }
 
-/* --- The state as it is. --- */
+/* --- The current state. --- */
 
 struct reading {
     struct replay replay;
@@ -345,7 +324,7 @@ static bool read_block(void *context, const struct xseg_block_info *info)
             .device = info->device,
             .pool =
                 number_of(reading, info->fallback_pool != NULL ? info->fallback_pool : info->pool),
-            .is_lent = info->fallback_pool != NULL,
+            .is_fallback = info->fallback_pool != NULL,
             .is_pending = info->state == XSEG_BLOCK_PENDING_FREE,
             .user = info->user,
         };

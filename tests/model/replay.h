@@ -16,12 +16,12 @@
 struct replay_block {
     uint64_t base, bytes, requested;
     int device;
-    uint32_t pool; /* number; of the lender if it is lent */
-    void *user;    /* the word of its request */
-    bool is_lent, is_pending;
+    uint32_t pool; /* ID; for a fallback allocation, that of the pool that owns the memory */
+    void *user;    /* the user value of its request */
+    bool is_fallback, is_pending;
 };
 
-/* Addresses with memory. */
+/* Mapped addresses. */
 struct replay_range {
     uint64_t base, end;
 };
@@ -30,22 +30,22 @@ struct replay {
     struct replay_block *block; /* [blocks], by address */
     struct replay_range *range; /* [ranges], by address; neighbors are joined */
     size_t blocks, ranges, block_room, range_room;
-    char why[256]; /* what was wrong */
+    char why[256]; /* the cause of the last failure */
 };
 
 void replay_free(struct replay *replay);
 
-/* The state as it is.  pools: those of the users, in the order of their numbers, from 1 on */
+/* The current state.  pools: the private pools in the order of their IDs, from 1 on */
 struct replay replay_read(struct xseg_allocator *allocator, struct xseg_pool *const *pools,
                           unsigned count);
 
 struct replay replay_copy(const struct replay *replay);
 
-/* Play an event, or take it back.  Returns false where it does not fit, and says why. */
+/* Apply an event, or undo it.  Returns false and sets `why` if the event is inconsistent with the state. */
 bool replay_apply(struct replay *replay, const struct xseg_history_entry *entry);
 bool replay_undo(struct replay *replay, const struct xseg_history_entry *entry);
 
-/* Whether two states are the same; else `why` of the first says what differs. */
+/* Whether two states are equal; else `why` of the first describes the first difference. */
 bool replay_equal(struct replay *replay, const struct replay *other);
 
 #endif

@@ -9,8 +9,6 @@
 #include "tests/support/handle_reuse_driver.h"
 #include "tests/support/rng.h"
 
-/* --- Random numbers: xorshift64*, the same everywhere. --- */
-
 uint64_t run_random(struct run *run, uint64_t bound)
 {
     return (rng_next(&run->random) >> 16) % bound;
@@ -18,20 +16,12 @@ uint64_t run_random(struct run *run, uint64_t bound)
 
 size_t run_size(struct run *run)
 {
-    switch (run_random(run, 6)) {
-    case 0:
-        return 1 + run_random(run, 4096);
-    case 1:
-        return 1 + run_random(run, MIB);
-    case 2:
-        return 1 + run_random(run, 8 * MIB);
-    case 3:
-        return 1 + run_random(run, 40 * MIB);
-    case 4:
-        return ((size_t)1 + run_random(run, 3)) * 5 * MIB;
-    default:
-        return (size_t)512 << run_random(run, 17);
-    }
+    static const size_t most[] = {4 * KIB, MIB, 8 * MIB, 40 * MIB};
+    const uint64_t kind = run_random(run, 6);
+
+    if (kind < COUNT_OF(most))
+        return 1 + run_random(run, most[kind]);
+    return kind == 4 ? (1 + run_random(run, 3)) * 5 * MIB : (size_t)512 << run_random(run, 17);
 }
 
 /* --- Streams. --- */
@@ -53,12 +43,12 @@ void run_fill_slot(struct run *run, unsigned slot, bool again)
         struct run_queue *queue = &run->queue[model->queues];
 
         at->queue = model->queues++;
-        queue->is_there = true;
+        queue->exists = true;
         const bool blocking = slot == 1 || (slot > 1 && run_random(run, 4) == 0);
 
         queue->handle = slot == 0   ? NULL
                         : slot == 1 ? (xseg_stream)(uintptr_t)2
-                                    : driver_stream(blocking);
+                                    : driver_stream(0, blocking);
         model->queue[at->queue].kind = slot == 0  ? MODEL_LEGACY
                                        : blocking ? MODEL_BLOCKING
                                                   : MODEL_APART;
@@ -70,18 +60,19 @@ void run_fill_slot(struct run *run, unsigned slot, bool again)
         (struct model_entry){.handle = run->queue[at->queue].handle, .queue = at->queue};
 }
 
-void run_poll(struct run *run)
+/* Poll the events of the queues. */
+static void poll_events(struct run *run)
 {
     for (unsigned i = 0; i < run->model.queues; i++) {
         struct model_queue *queue = &run->model.queue[i];
 
-        while (queue->passed < queue->queued) {
-            const xseg_event event = run->queue[i].behind[(queue->passed + 1) % RUN_WORK];
+        while (queue->completed < queue->queued) {
+            const xseg_event event = run->queue[i].event[(queue->completed + 1) % RUN_WORK];
 
-            if (!driver_has_completed(event))
+            if (!driver_event_has_completed(event))
                 break;
             driver_event_destroy(event);
-            queue->passed++;
+            queue->completed++;
         }
     }
     model_forget_ghosts(&run->model);
@@ -109,7 +100,8 @@ void run_open(struct run *run, const struct run_options *options)
     driver.driver = handle_reuse_driver();
     assert_ok(xseg_sim_reset(&settings));
     assert_ok(xseg_open(config, &driver, &run->allocator));
-    driver_open();
+    driver_open(2, NULL);
+    run->device = -1;
     run->model.reuse = options->reuse;
     run->model.pools = 1;
     run->model.pool[0].holders = 1;
@@ -118,7 +110,7 @@ void run_open(struct run *run, const struct run_options *options)
 }
 
 /* End everything in the order of a well-behaved program. */
-static void wind_up(struct run *run)
+static void release_all(struct run *run)
 {
     struct model *model = &run->model;
 
@@ -127,8 +119,8 @@ static void wind_up(struct run *run)
     while (model->routes > 0)
         step_end_route_at(run, (unsigned)run_random(run, model->routes));
     xseg_checkpoint_destroy(run->checkpoint);
-    while (run->fars > 0)
-        env_free(run->allocator, run->far[--run->fars]);
+    while (run->device1_blocks > 0)
+        env_free(run->allocator, run->device1_block[--run->device1_blocks]);
     for (unsigned i = model->blocks; i > 0; i--)
         if (model->block[i - 1].state == MODEL_ALLOCATED) {
             env_free(run->allocator, model->block[i - 1].ptr);
@@ -144,7 +136,7 @@ void run_close(struct run *run)
 {
     char text[1024];
 
-    wind_up(run);
+    release_all(run);
     env_empty_cache(run->allocator);
     struct xseg_statistics stats = env_stats(run->allocator);
     assert_int_equal(stats.active[XSEG_STAT_ALL].current, 0);
@@ -155,18 +147,18 @@ void run_close(struct run *run)
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, run->model.allocations);
     assert_ok(xseg_close(run->allocator));
     xseg_sim_finish_all();
-    run_poll(run);
+    poll_events(run);
     for (unsigned i = 2; i < run->model.queues; i++)
-        if (run->queue[i].is_there)
-            driver_stream_destroy(run->queue[i].handle);
-    /* Events would end with the last holder of a context: only the two contexts are held. */
+        if (run->queue[i].exists)
+            driver_stream_destroy(0, run->queue[i].handle);
+    /* Only the two contexts remain: an event would outlive its context's last reference unnoticed. */
     if (xseg_sim_leaks(text, sizeof(text)) != 2)
-        fail_msg("left behind: %s", text);
+        fail_msg("leaked: %s", text);
     driver_close();
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-/* --- Choosing. --- */
+/* --- Random choices. --- */
 
 unsigned run_pool(struct run *run)
 {
@@ -197,36 +189,19 @@ unsigned run_captured_slot(struct run *run)
 
 /* --- Calls. --- */
 
-static void note_leaving(struct run *run)
+static void note_retiring(struct run *run)
 {
     const struct xseg_device *opened = xseg_allocator_open_device(run->allocator, 0);
 
-    run->leaving = opened != NULL && atomic_load(&opened->streams.retiring_count) > 0;
+    run->has_retiring = opened != NULL && atomic_load(&opened->streams.retiring_count) > 0;
 }
 
-int run_call_begin(struct run *run)
+void run_set_context(struct run *run)
 {
-    const int device = (int)run_random(run, 3) - 1;
-
-    note_leaving(run);
-    driver_enter(device);
-    return device;
-}
-
-void run_call_end(const struct run *run, int device)
-{
-    (void)run;
-    assert_int_equal(driver_current(), device);
-}
-
-void run_expect_ok(xseg_status status)
-{
-    char text[1024] = "";
-
-    if (status == XSEG_OK)
-        return;
-    (void)xseg_error_message(text, sizeof(text));
-    fail_msg("%s: %s\n", xseg_status_name(status), text);
+    assert_int_equal(driver_current(), run->device);
+    note_retiring(run);
+    run->device = (int)run_random(run, 3) - 1;
+    driver_set_current(run->device);
 }
 
 /* --- Agreement. --- */
@@ -238,21 +213,21 @@ static const void *known_stream(struct run *run, unsigned slot)
     const struct model_entry *entry = &run->model.entry[run->slot[slot].entry];
     struct xseg_known_stream *known = NULL;
 
-    /* The calling thread's own stream is found by its number, which costs a question. */
-    if (entry->met && slot == 1)
+    /* The calling thread's own stream is found by its ID, which the library queries. */
+    if (entry->is_known && slot == 1)
         assert_ok(xseg_streams_find_or_add(&device->streams, entry->handle, &known));
-    else if (entry->met)
+    else if (entry->is_known)
         known = xseg_streams_find(&device->streams, entry->handle);
     return known;
 }
 
-/* The entry that a live or pending block belongs to, by the library; or MODEL_NONE. */
+/* The entry to which a block belongs according to the library, or MODEL_NONE. */
 static unsigned owner_of(struct run *run, const struct model_block *block)
 {
     const struct xseg_extent *extent =
         xseg_page_map_find(&run->allocator->page_map, (uint64_t)(uintptr_t)block->ptr);
 
-    /* No slot has the arena's stream if that has come back, and gone. */
+    /* No slot has the arena's stream if it was retired again. */
     for (unsigned i = 0; extent != NULL && i < RUN_SLOTS; i++)
         if (known_stream(run, i) == xseg_arena_stream(extent->arena))
             return run->slot[i].entry;
@@ -270,31 +245,31 @@ bool run_is_library_stream(const struct run *run, const struct model_block *bloc
                xseg_streams_find(&device->streams, device->wait_stream);
 }
 
-/* Blocks of streams that are gone may be another stream's. */
-static void look_for_heirs(struct run *run)
+/* Blocks of retired streams may belong to another stream. */
+static void update_owners(struct run *run)
 {
     for (unsigned i = 0; i < run->model.blocks; i++) {
         struct model_block *block = &run->model.block[i];
 
-        if (!run->model.entry[block->entry].gone)
+        if (!run->model.entry[block->entry].retired)
             continue;
         const unsigned owner = owner_of(run, block);
         if (owner != MODEL_NONE && !model_reassign(&run->model, block, owner))
-            fail_msg("%p went to another stream while its own had not passed", (void *)block->ptr);
+            fail_msg("%p was reassigned before its own stream had completed", (void *)block->ptr);
     }
 }
 
-/* A step that ran short may have recorded events for what was freed in a capture. */
-static void look_for_settlement(struct run *run)
+/* A step with low memory may have recorded events for blocks that were freed in a capture. */
+static void update_deferred(struct run *run)
 {
     const struct xseg_device *opened = xseg_allocator_open_device(run->allocator, 0);
 
-    if (run->may_come_back && opened != NULL && xseg_list_is_empty(&opened->pending->deferred))
+    if (run->may_reclaim && opened != NULL && xseg_list_is_empty(&opened->pending->deferred))
         model_settle(&run->model);
 }
 
 /* Pending blocks that were reclaimed without a required poll. */
-static void look_for_returns(struct run *run)
+static void update_reclaimed(struct run *run)
 {
     struct model *model = &run->model;
 
@@ -307,15 +282,15 @@ static void look_for_returns(struct run *run)
         const xseg_status status = xseg_block_query(run->allocator, block->ptr, &info);
         if (status == XSEG_OK && info.state == XSEG_BLOCK_PENDING_FREE && info.base == block->ptr)
             continue;
-        if (!run->may_come_back)
-            fail_msg("%p came back in a step that looks at nothing", (void *)block->ptr);
-        if (!model_was_reclaimed(model, block, run->has_passed))
-            fail_msg("%p came back before its uses had passed", (void *)info.base);
+        if (!run->may_reclaim)
+            fail_msg("%p was reclaimed in a step that does not poll", (void *)block->ptr);
+        if (!model_was_reclaimed(model, block, run->is_synchronized))
+            fail_msg("%p was reclaimed before its uses had completed", (void *)info.base);
     }
 }
 
 /* The library reuses a retired stream's entry for a new stream; uses by the retired one have completed. */
-static void look_for_revival(struct run *run, unsigned slot)
+static void update_entries(struct run *run, unsigned slot)
 {
     const unsigned now = run->slot[slot].entry;
     const void *known = known_stream(run, slot);
@@ -330,33 +305,33 @@ static void look_for_revival(struct run *run, unsigned slot)
 
 void run_poll_retired(struct run *run)
 {
-    if (run->leaving)
+    if (run->has_retiring)
         model_poll(&run->model);
 }
 
 void run_expect_nothing_pending(struct run *run)
 {
-    run_poll(run);
+    poll_events(run);
     model_poll(&run->model);
     for (unsigned i = 0; i < run->model.blocks; i++)
         assert_int_equal(run->model.block[i].state, MODEL_ALLOCATED);
 }
 
 /* The library's polls at the lookup of a slot's stream. */
-static void look_at_meeting(struct run *run, unsigned slot)
+static void poll_at_lookup(struct run *run, unsigned slot)
 {
     const struct model_entry *entry = &run->model.entry[run->slot[slot].entry];
 
-    run_poll(run);
-    /* The thread's own stream is looked up each time. */
-    if (!entry->met || slot == 1)
+    poll_events(run);
+    /* The per-thread stream is looked up in each call. */
+    if (!entry->is_known || slot == 1)
         run_poll_retired(run);
 }
 
 void run_expect_lookup(struct run *run, unsigned slot)
 {
-    note_leaving(run);
-    look_at_meeting(run, slot);
+    note_retiring(run);
+    poll_at_lookup(run, slot);
     run->is_expected = true;
 }
 
@@ -365,15 +340,15 @@ void run_lookup(struct run *run, unsigned slot)
     struct model_entry *entry = &run->model.entry[run->slot[slot].entry];
 
     if (!run->is_expected)
-        look_at_meeting(run, slot);
+        poll_at_lookup(run, slot);
     run->is_expected = false;
-    run_poll(run);
-    if (!entry->met) {
-        entry->met = true;
-        look_for_revival(run, slot);
+    poll_events(run);
+    if (!entry->is_known) {
+        entry->is_known = true;
+        update_entries(run, slot);
     }
-    look_for_returns(run);
-    look_for_heirs(run);
+    update_reclaimed(run);
+    update_owners(run);
 }
 
 static void check_block(struct run *run, const struct model_block *block)
@@ -391,7 +366,7 @@ static void check_block(struct run *run, const struct model_block *block)
     assert_ptr_equal(info.pool, block->fallback ? NULL : pool);
     assert_ptr_equal(info.fallback_pool, block->fallback ? pool : NULL);
     assert_int_equal(info.is_small, block->is_small);
-    if (!entry->gone)
+    if (!entry->retired)
         assert_ptr_equal(info.stream, entry->handle);
 }
 
@@ -431,10 +406,11 @@ void run_check(struct run *run, bool audit)
 {
     struct model *model = &run->model;
 
-    run_poll(run);
-    look_for_heirs(run);
-    look_for_settlement(run);
-    look_for_returns(run);
+    assert_int_equal(driver_current(), run->device);
+    poll_events(run);
+    update_owners(run);
+    update_deferred(run);
+    update_reclaimed(run);
     model_note_peaks(model);
     for (unsigned i = 0; i < model->blocks; i++)
         check_block(run, &model->block[i]);
@@ -453,7 +429,6 @@ void run_check(struct run *run, bool audit)
         if (model->pool[i].options.limit_bytes != 0)
             assert_true(stats.physical_bytes <= model->pool[i].options.limit_bytes);
     }
-    run->may_have_looked =
-        run->may_have_looked || (run->may_come_back && model_captures(model) == 0);
-    run->may_come_back = run->has_passed = false;
+    run->may_have_polled = run->may_have_polled || (run->may_reclaim && model_captures(model) == 0);
+    run->may_reclaim = run->is_synchronized = false;
 }

@@ -10,13 +10,13 @@
 #define XSEG_TESTS_RUN_H
 
 #include "src/core/device/device.h"
-#include "tests/model/driver.h"
 #include "tests/model/model.h"
+#include "tests/support/driver.h"
 #include "tests/support/env.h"
 
-#define RUN_SLOTS 6u
-#define RUN_WORK  24u /* pieces that may be queued on a stream at once */
-#define RUN_FAR   6u  /* blocks on the other device */
+#define RUN_SLOTS   6u
+#define RUN_WORK    24u /* kernels that may be queued on a stream */
+#define RUN_DEVICE1 6u  /* blocks on device 1 */
 
 struct run_slot {
     unsigned queue, entry; /* in the model */
@@ -25,15 +25,15 @@ struct run_slot {
 /* The driver's side of a queue. */
 struct run_queue {
     xseg_stream handle;
-    bool is_there;
-    xseg_event behind[RUN_WORK]; /* piece number n: at n % RUN_WORK */
+    bool exists;
+    xseg_event event[RUN_WORK]; /* after kernel n: at n % RUN_WORK */
 };
 
 struct run_options {
     uint64_t seed;
     bool expandable, reuse;
-    bool is_low_on_memory; /* of memory */
-    bool is_captured;      /* mostly captures */
+    bool is_low_on_memory;
+    bool is_captured; /* mostly captures */
 };
 
 struct run {
@@ -42,61 +42,50 @@ struct run {
     struct model model;
     struct run_slot slot[RUN_SLOTS];
     struct run_queue queue[MODEL_QUEUES];
-    const void *known[MODEL_ENTRIES]; /* what the library knows an entry by, once it has met it */
+    const void
+        *known[MODEL_ENTRIES]; /* the library's object of an entry, once it knows the stream */
     uint64_t random;
-    bool leaving; /* when the last call was made, the library waited for streams that are gone */
-    /* The step under way: freed blocks whose work has passed may come back in it. */
-    bool may_come_back;
-    bool has_passed;      /* a stream, as the user said in this step */
-    bool may_have_looked; /* a step ran short, in which uses of blocks that stayed may have ended */
+    int device;        /* of the current context; -1: none */
+    bool has_retiring; /* at the last call, the library waited for retired streams */
+    /* Of the current step: completed blocks may be reclaimed in it. */
+    bool may_reclaim;
+    bool is_synchronized; /* the user has synchronized a stream */
+    bool may_have_polled; /* in an earlier step low memory may have ended uses of pending blocks */
     bool is_expected;     /* run_expect_lookup() was called */
-    /* A checkpoint, and what is to be live after its restoration. */
+    /* A checkpoint, and the blocks that its restore allocates. */
     struct xseg_checkpoint *checkpoint;
     unsigned saved_pool, saved_count;
-    bool saved_may_be_gone; /* the pool was trimmed by name */
+    bool saved_may_be_released; /* the pool was trimmed by name */
     struct model_block saved[MODEL_BLOCKS];
     /* Blocks on device 1. */
-    void *far[RUN_FAR];
-    unsigned fars;
+    void *device1_block[RUN_DEVICE1];
+    unsigned device1_blocks;
     uint64_t own_bytes; /* of pools with their own functions */
-    bool own_fails;     /* those functions have nothing now */
-    unsigned oom, above_share, restored, reused;
+    bool own_fails;     /* those functions fail now */
+    unsigned oom, fallbacks, restored, reused;
 };
-
-/* The sizes that a small block may have. */
-static inline uint64_t run_round(uint64_t bytes)
-{
-    return (bytes + 511) / 512 * 512;
-}
 
 uint64_t run_random(struct run *run, uint64_t bound);
 size_t run_size(struct run *run);
 
-/* A private pool that is held; 0: there is none. */
+/* A retained private pool; 0: none. */
 unsigned run_pool(struct run *run);
 
-/* A slot that takes part in a capture which is in order; MODEL_NONE: there is none. */
+/* A slot that takes part in a valid capture; MODEL_NONE: none. */
 unsigned run_captured_slot(struct run *run);
 
-/* Set up and take down; the latter expects that everything adds up to nothing. */
+/* The end expects that nothing leaks. */
 void run_open(struct run *run, const struct run_options *options);
 void run_close(struct run *run);
 
-/* A stream for a slot: a new one, or the handle of the last one again. */
+/* A stream for a slot: a new one, or one with the handle of the last one. */
 void run_fill_slot(struct run *run, unsigned slot, bool again);
 
 /* The handle of a slot, by one of its names. */
 xseg_stream run_handle(struct run *run, unsigned slot);
 
-/* Around each call of the library: any context may be current, and stays so. */
-int run_call_begin(struct run *run);
-void run_call_end(const struct run *run, int device);
-
-/* A call went well; else its sentence. */
-void run_expect_ok(xseg_status status);
-
-/* Look which work has passed. */
-void run_poll(struct run *run);
+/* Before a call of the library: make any context current, or none.  No call changes the current context. */
+void run_set_context(struct run *run);
 
 /*
  * The library is about to look up a slot's stream in a call that may wait for work afterwards: the polls before that
@@ -114,7 +103,7 @@ void run_poll_retired(struct run *run);
 /* Whether a block belongs to the library's own stream, which may have replaced a retired one. */
 bool run_is_library_stream(const struct run *run, const struct model_block *block);
 
-/* After a wait for all streams: every block is live in the model. */
+/* After a wait for all streams: every block of the model is allocated. */
 void run_expect_nothing_pending(struct run *run);
 
 /* Library and model agree; the audits, which take longer, if asked for. */

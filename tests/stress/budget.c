@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit, decommit,
- * trim, pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such phases
- * all members are idle:
+ * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit,
+ * decommit, trim, pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between
+ * two such phases all members are idle:
  *
  *   - the audits of each member hold
  *   - the device's used memory is that of the members: dead processes hold none
@@ -16,45 +16,31 @@
  * SECONDS is the duration of each case; a failure prints its seed.  CASE is a name with wildcards (*).
  */
 #include <inttypes.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "src/base/align.h"
 #include "src/base/shared_budget.h"
 #include "src/core/budget/budget.h"
 #include "tests/stress/budget/member.h"
 #include "tests/support/rng.h"
+#include "tests/support/shared_budgets.h"
 #include "tests/support/sim_shared.h"
-#include "tests/support/test.h"
 
-#define PAGE   (2 * MIB)
-#define HANGS  120.0 /* seconds that only a hang exceeds */
-#define SETTLE 60.0  /* seconds within which statistics settle */
+#define PAGE     (2 * MIB)
+#define HANG_S   120.0 /* seconds that only a hang exceeds */
+#define SETTLE_S 60.0  /* seconds within which statistics settle */
 
-int cuInit(unsigned flags);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
 int cuMemGetInfo_v2(size_t *free, size_t *total);
 
-static struct budget_board *board;
-static struct xseg_shared_budget ledger;
-static void *context;
-static char folder[64];
+static struct budget_shared *shared;
+static struct xseg_shared_budget budget_file;
 static unsigned seats, round_number;
 static pid_t pid[SEATS]; /* 0: empty seat */
 static bool is_stopped[SEATS];
 static uint64_t seed = 20261125, seconds = 5, random_state;
 static struct {
-    unsigned started, killed, stopped, rests, asked, tries;
+    unsigned started, killed, stopped, idle_phases, share_requests, share_attempts;
 } counts;
 
 static uint64_t below(uint64_t bound)
@@ -92,7 +78,7 @@ static void end_all(void)
 
 static void start(unsigned seat)
 {
-    struct budget_seat *place = &board->seat[seat];
+    struct budget_seat *place = &shared->seat[seat];
     const uint64_t member_seed = rng_next(&random_state) >> 20;
 
     atomic_store(&place->done, atomic_load(&place->ordered));
@@ -100,7 +86,7 @@ static void start(unsigned seat)
     pid[seat] = fork();
     assert_true(pid[seat] >= 0);
     if (pid[seat] == 0)
-        budget_member(board, seat, member_seed);
+        budget_member(shared, seat, member_seed);
     is_stopped[seat] = false;
     counts.started++;
 }
@@ -122,21 +108,21 @@ static void stop_or_continue(unsigned seat)
 
 static void order(unsigned seat, enum budget_order what)
 {
-    board->seat[seat].order = what;
-    (void)atomic_fetch_add(&board->seat[seat].ordered, 1);
+    shared->seat[seat].order = what;
+    (void)atomic_fetch_add(&shared->seat[seat].ordered, 1);
 }
 
 static void await(unsigned seat)
 {
-    const struct budget_seat *place = &board->seat[seat];
-    const double until = now() + HANGS;
+    const struct budget_seat *place = &shared->seat[seat];
+    const double until = now() + HANG_S;
 
     while (atomic_load(&place->done) != atomic_load(&place->ordered)) {
         int status = 0;
 
         if (waitpid(pid[seat], &status, WNOHANG) == pid[seat]) {
             pid[seat] = 0;
-            FAIL("member %u has ended by itself: status %#x", seat, (unsigned)status);
+            FAIL("member %u has exited: status %#x", seat, (unsigned)status);
         }
         if (now() > until)
             FAIL("member %u hangs with order %c", seat, place->order);
@@ -154,24 +140,24 @@ static void order_all(enum budget_order what)
             await(i);
 }
 
-/* --- What holds at rest. --- */
+/* --- Checks while all members are idle. --- */
 
-static void read_card(uint64_t *used, uint64_t *total)
+static void read_device(uint64_t *used, uint64_t *total)
 {
     size_t free = 0, all = 0;
 
-    assert_int_equal(cuCtxPushCurrent_v2(context), 0);
+    env_context_push(0);
     assert_int_equal(cuMemGetInfo_v2(&free, &all), 0);
-    assert_int_equal(cuCtxPopCurrent_v2(NULL), 0);
+    env_context_pop(0);
     *used = all - free;
     *total = all;
 }
 
 /* The record of a member in the budget file; NULL: none yet. */
-static const struct xseg_shared_budget_device *said_by(unsigned seat)
+static const struct xseg_shared_budget_device *record_of(unsigned seat)
 {
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
-        const struct xseg_shared_budget_entry *entry = &ledger.seen[slot];
+        const struct xseg_shared_budget_entry *entry = &budget_file.seen[slot];
 
         if (entry->state == XSEG_SHARED_BUDGET_FRESH && entry->record.pid == pid[seat] &&
             entry->record.device_count == 1)
@@ -184,37 +170,36 @@ static const struct xseg_shared_budget_device *said_by(unsigned seat)
 static bool agrees(const uint64_t *share, char *text, size_t bytes)
 {
     uint64_t used = 0, total = 0, sum = 0;
-    unsigned living = 1, held = 0; /* the parent has a slot as well */
+    unsigned living = 1; /* the parent has a slot as well */
 
-    order_all(ORDER_LOOK);
-    read_card(&used, &total);
-    assert_int_equal(xseg_shared_budget_read(&ledger), XSEG_OK);
-    for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
-        held += ledger.seen[slot].state != XSEG_SHARED_BUDGET_FREE;
+    order_all(ORDER_STATISTICS);
+    read_device(&used, &total);
+    assert_int_equal(xseg_shared_budget_read(&budget_file), XSEG_OK);
+    const unsigned held = budget_file_count(&budget_file);
     for (unsigned i = 0; i < seats; i++) {
         if (pid[i] == 0)
             continue;
-        const struct xseg_shared_budget_device *said = said_by(i);
+        const struct xseg_shared_budget_device *record = record_of(i);
         living++;
-        sum += board->seat[i].bytes;
-        if (said == NULL || said->physical != board->seat[i].bytes || said->demand != 0 ||
-            said->share != share[i]) {
+        sum += shared->seat[i].bytes;
+        if (record == NULL || record->physical != shared->seat[i].bytes || record->demand != 0 ||
+            record->share != share[i]) {
             (void)snprintf(text, bytes,
-                           "member %u has %" PRIu64 " bytes, and the ledger says %" PRIu64, i,
-                           board->seat[i].bytes, said == NULL ? 0 : said->physical);
+                           "member %u has %" PRIu64 " bytes, and the budget file has %" PRIu64, i,
+                           shared->seat[i].bytes, record == NULL ? 0 : record->physical);
             return false;
         }
     }
     (void)snprintf(text, bytes,
-                   "%" PRIu64 " bytes of the card are in use, and members have %" PRIu64
-                   "; %u slots are held by %u processes",
+                   "%" PRIu64 " bytes of the device are in use, and members have %" PRIu64
+                   "; %u slots are in use by %u processes",
                    used, sum, held, living);
     return used == sum && held == living;
 }
 
 static void expect_agreement(const uint64_t *share)
 {
-    const double until = now() + SETTLE;
+    const double until = now() + SETTLE_S;
     char text[256] = "";
 
     while (!agrees(share, text, sizeof(text))) {
@@ -231,14 +216,14 @@ static uint64_t find_share(unsigned seat, bool *is_above)
     uint64_t used = 0, total = 0, share = 0;
     unsigned at[SEATS] = {0}, count = 0;
 
-    read_card(&used, &total);
+    read_device(&used, &total);
     for (unsigned i = 0; i < seats; i++) {
-        const struct xseg_shared_budget_device *said = pid[i] != 0 ? said_by(i) : NULL;
+        const struct xseg_shared_budget_device *record = pid[i] != 0 ? record_of(i) : NULL;
 
-        if (said == NULL)
+        if (record == NULL)
             continue;
         member[count] = (struct xseg_budget_member){
-            .physical = said->physical, .idle = said->idle, .named_share = said->share};
+            .physical = record->physical, .idle = record->idle, .named_share = record->share};
         at[count++] = i;
     }
     for (unsigned i = 0; i < count; i++) {
@@ -256,10 +241,10 @@ static uint64_t find_share(unsigned seat, bool *is_above)
 static void expect_served(unsigned seat)
 {
     bool is_above[SEATS] = {false};
-    struct budget_seat *place = &board->seat[seat];
+    struct budget_seat *place = &shared->seat[seat];
     const uint64_t share = find_share(seat, is_above);
     const uint64_t bytes = share / PAGE * PAGE - xseg_min(share / PAGE * PAGE, 2 * PAGE);
-    const double until = now() + SETTLE;
+    const double until = now() + SETTLE_S;
 
     is_above[seat] = true;
     for (unsigned i = 0; i < seats; i++)
@@ -267,16 +252,16 @@ static void expect_served(unsigned seat)
             order(i, ORDER_FREE);
             await(i);
         }
-    counts.asked++;
+    counts.share_requests++;
     do {
         if (now() > until)
             FAIL("member %u starves: %" PRIu64 " bytes of its share: %s", seat, bytes, place->text);
         place->bytes = bytes;
         order(seat, ORDER_ALLOCATE);
         await(seat);
-        counts.tries++;
+        counts.share_attempts++;
     } while (place->status != XSEG_OK);
-    order(seat, ORDER_GIVE_BACK);
+    order(seat, ORDER_FREE_BLOCK);
     await(seat);
 }
 
@@ -287,13 +272,13 @@ static uint64_t configure(unsigned seat)
     static const unsigned percent[] = {0, 0, 0, 10, 20, 40};
     const unsigned named = percent[below(COUNT_OF(percent))];
 
-    (void)snprintf(board->seat[seat].text, sizeof(board->seat[seat].text),
+    (void)snprintf(shared->seat[seat].text, sizeof(shared->seat[seat].text),
                    "budget_file:%s,budget_wait_ms:2000,budget_min_mb:0,budget_share:%.2f",
-                   board->ledger, named / 100.0);
+                   shared->budget_file, named / 100.0);
     return (uint64_t)named * (XSEG_SHARED_BUDGET_WHOLE_SHARE / 100);
 }
 
-static void rest(void)
+static void check_idle(void)
 {
     uint64_t share[SEATS] = {0};
     unsigned seat = 0;
@@ -311,18 +296,18 @@ static void rest(void)
         share[i] = configure(i);
         seat = pid[i] != 0 && below(seats) == 0 ? i : seat;
     }
-    order_all(ORDER_REST);
+    order_all(ORDER_IDLE);
     expect_agreement(share);
     while (pid[seat] == 0)
         seat = (seat + 1) % seats;
     expect_served(seat);
     expect_agreement(share);
-    counts.rests++;
+    counts.idle_phases++;
 }
 
-/* --- What happens while they play. --- */
+/* --- While members run. --- */
 
-static void happen(void)
+static void disturb(void)
 {
     const unsigned seat = (unsigned)below(seats);
 
@@ -335,9 +320,9 @@ static void happen(void)
 }
 
 /* Let a member free everything, close and exit. */
-static void end_well(unsigned seat)
+static void end_member(unsigned seat)
 {
-    const double until = now() + HANGS;
+    const double until = now() + HANG_S;
     int status = 1;
 
     order(seat, ORDER_END);
@@ -348,7 +333,7 @@ static void end_well(unsigned seat)
     }
     pid[seat] = 0;
     if (status != 0)
-        FAIL("member %u has not ended well: status %#x", seat, (unsigned)status);
+        FAIL("member %u has failed at its end: status %#x", seat, (unsigned)status);
 }
 
 static void play(void)
@@ -356,102 +341,93 @@ static void play(void)
     const double until = now() + (double)seconds;
 
     for (round_number = 0; round_number < 3 || now() < until; round_number++) {
-        const unsigned moments = 2 + (unsigned)below(6);
+        const unsigned events = 2 + (unsigned)below(6);
 
         for (unsigned i = 0; i < seats; i++)
             if (pid[i] != 0)
                 order(i, ORDER_PLAY);
-        for (unsigned i = 0; i < moments; i++) {
+        for (unsigned i = 0; i < events; i++) {
             (void)usleep((useconds_t)(10000 + below(120000)));
-            happen();
+            disturb();
         }
-        rest();
+        check_idle();
     }
     for (unsigned i = 0; i < seats; i++)
         if (pid[i] != 0)
-            end_well(i);
+            end_member(i);
 }
 
 /* --- Cases. --- */
 
 static int begin(void **state)
 {
-    const struct xseg_sim_settings usual = {sizeof(usual)};
-
-    (void)state;
     memset(&counts, 0, sizeof(counts));
-    board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED || !sim_shared_name(board->machine_name, sizeof(board->machine_name)))
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED || !sim_shared_name(shared->sim_name, sizeof(shared->sim_name)))
         return -1;
-    (void)snprintf(folder, sizeof(folder), "/dev/shm/xseg-test-XXXXXX");
-    if (mkdtemp(folder) == NULL)
+    if (budget_files_begin(state) != 0)
         return -1;
-    (void)snprintf(board->ledger, sizeof(board->ledger), "%s/ledger", folder);
-    board->machine = usual;
+    (void)snprintf(shared->budget_file, sizeof(shared->budget_file), "%s", budget_file_path);
+    shared->sim = (struct xseg_sim_settings){sizeof(shared->sim)};
     return 0;
 }
 
 static int end(void **state)
 {
-    (void)state;
     end_all();
-    xseg_shared_budget_close(&ledger);
-    (void)unlink(board->ledger);
-    (void)munmap(board, sizeof(*board));
-    return rmdir(folder);
+    xseg_shared_budget_close(&budget_file);
+    (void)munmap(shared, sizeof(*shared));
+    return budget_files_end(state);
 }
 
-static void tell(void)
+static void print_counts(void)
 {
     uint64_t sum[6] = {0};
 
     for (unsigned i = 0; i < seats; i++) {
-        struct budget_seat *place = &board->seat[i];
-        const uint64_t each[] = {place->requests, place->refused, place->commits,
-                                 place->changes,  place->asks,    place->served};
+        struct budget_seat *place = &shared->seat[i];
+        const uint64_t each[] = {place->requests, place->refused,         place->commits,
+                                 place->changes,  place->budget_requests, place->served};
 
         for (unsigned k = 0; k < COUNT_OF(each); k++)
             sum[k] += each[k];
     }
-    print_message("# %u members, %u rounds: %u started, %u killed, %u stopped; %" PRIu64
-                  " requests, %" PRIu64 " refused, %" PRIu64 " commits, %" PRIu64
-                  " changes, %" PRIu64 " asked others, %" PRIu64
-                  " of them served; %u shares wanted, %u tries\n",
-                  seats, counts.rests, counts.started, counts.killed, counts.stopped, sum[0],
-                  sum[1], sum[2], sum[3], sum[4], sum[5], counts.asked, counts.tries);
+    print_message(
+        "# %u members, %u rounds: %u started, %u killed, %u stopped; %" PRIu64 " requests, %" PRIu64
+        " refused, %" PRIu64 " commits, %" PRIu64 " changes, %" PRIu64 " asked others, %" PRIu64
+        " of them served; %u shares wanted, %u tries\n",
+        seats, counts.idle_phases, counts.started, counts.killed, counts.stopped, sum[0], sum[1],
+        sum[2], sum[3], sum[4], sum[5], counts.share_requests, counts.share_attempts);
 }
 
-static void play_with(unsigned members, uint64_t memory)
+static void run_members(unsigned members, uint64_t memory)
 {
     seats = members;
     random_state = (seed + members) * UINT64_C(88172645463325252) | 1;
-    board->machine.memory_bytes = memory;
-    board->block_most = memory / 3;
-    board->machine.shared = board->machine_name;
-    assert_int_equal(xseg_sim_reset(&board->machine), XSEG_OK);
-    assert_int_equal(cuInit(0), 0);
-    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 0);
-    assert_int_equal(xseg_shared_budget_open(&ledger, board->ledger), XSEG_OK);
+    shared->sim.memory_bytes = memory;
+    shared->block_max = memory / 3;
+    shared->sim.shared = shared->sim_name;
+    assert_int_equal(xseg_sim_reset(&shared->sim), XSEG_OK);
+    assert_int_equal(xseg_shared_budget_open(&budget_file, shared->budget_file), XSEG_OK);
     for (unsigned i = 0; i < seats; i++)
         start(i);
     play();
-    tell();
+    print_counts();
     uint64_t used = 1, total = 0;
-    read_card(&used, &total);
+    read_device(&used, &total);
     assert_int_equal(used, 0);
     assert_true(counts.killed > 0 && counts.started > seats);
-    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
 }
 
 TEST_WITH(two_processes_share_a_device, begin, end)
 {
-    play_with(2, GIB / 2);
+    run_members(2, GIB / 2);
 }
 
 TEST_WITH(eight_processes_share_a_device, begin, end)
 {
-    play_with(8, GIB);
+    run_members(8, GIB);
 }
 
 int main(int count, char **arguments)

@@ -4,70 +4,32 @@
  * joined, while the other continues; or a stream is retired and replaced. The strict simulator ends the process if
  * memory is unmapped under queued work. Each block contains its own address and size until it is freed, so no block
  * of another thread may overlap it. At the end the counts are those of the remaining blocks, and then zero. */
+#include "tests/support/check.h"
+#include "tests/support/driver.h"
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-
-/* ThreadSanitizer does not support memory at most addresses of the simulated machine. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define HAS_BYTES false
-#endif
-#elif defined(__SANITIZE_THREAD__)
-#define HAS_BYTES false
-#endif
-#ifndef HAS_BYTES
-#define HAS_BYTES true
-#endif
 
 #define THREADS 2u
 #define STREAMS 2u
 #define SLOTS   48u
 
-/* Driver entry points with plain C types. */
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxSetCurrent(void *context);
-int cuStreamCreate(xseg_stream *stream, unsigned flags);
-int cuStreamDestroy_v2(xseg_stream stream);
-int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
-int cuStreamEndCapture(xseg_stream stream, void **graph);
-int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
-int cuGraphDestroy(void *graph);
-int cuEventCreate(xseg_event *event, unsigned flags);
-int cuEventRecord(xseg_event event, xseg_stream stream);
-int cuEventDestroy_v2(xseg_event event);
-
 /* A block that one thread leaves for either, claimed with an exchange. */
 struct shared {
     struct xseg_allocator *allocator;
-    void *context;
     _Atomic(void *) slot[SLOTS];
-    atomic_uint_fast64_t allocated, refused, captures, spoilt;
+    atomic_uint_fast64_t allocated, refused, captures, invalidated;
     unsigned rounds;
 };
 
 struct worker {
     struct shared *shared;
-    unsigned number;
     struct xseg_pool *pool;
     xseg_stream stream[STREAMS];
     uint64_t random;
 };
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
-
-static void require_ok(xseg_status status)
-{
-    require(status == XSEG_OK);
-}
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
@@ -90,7 +52,7 @@ static uint64_t *last_word(void *ptr, size_t bytes)
 /* A block has at least 512 bytes for any requested size. */
 static void sign(void *ptr, size_t bytes)
 {
-    if (!HAS_BYTES)
+    if (!ENV_HAS_BYTES)
         return;
     ((uint64_t *)ptr)[0] = bytes;
     ((uint64_t *)ptr)[1] = signature(ptr, bytes);
@@ -100,29 +62,27 @@ static void sign(void *ptr, size_t bytes)
 /* Ends the process if another thread has written into the block. */
 static void expect_signed(void *ptr)
 {
-    if (!HAS_BYTES || ptr == NULL)
+    if (!ENV_HAS_BYTES || ptr == NULL)
         return;
     const size_t bytes = ((uint64_t *)ptr)[0];
-    require(((uint64_t *)ptr)[1] == signature(ptr, bytes));
-    require(*last_word(ptr, bytes) == ~signature(ptr, bytes));
+    CHECK(((uint64_t *)ptr)[1] == signature(ptr, bytes));
+    CHECK(*last_word(ptr, bytes) == ~signature(ptr, bytes));
 }
 
 static void *alloc_on(struct worker *worker, xseg_stream stream, struct xseg_pool *pool,
                       size_t *bytes)
 {
-    struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     *bytes = 1 + (below(worker, 3) != 0 ? below(worker, 256 * KIB) : below(worker, 12 * MIB));
-    request.bytes = *bytes;
-    request.stream = stream;
-    request.pool = pool;
+    const struct xseg_request request = {sizeof(request), .bytes = *bytes, .stream = stream,
+                                         .pool = pool};
     const xseg_status status = xseg_alloc_with(worker->shared->allocator, &request, &ptr);
     if (status == XSEG_ERR_NO_MEMORY) {
         atomic_fetch_add(&worker->shared->refused, 1);
         return NULL;
     }
-    require_ok(status);
+    CHECK(status == XSEG_OK);
     sign(ptr, *bytes);
     atomic_fetch_add(&worker->shared->allocated, 1);
     return ptr;
@@ -131,7 +91,7 @@ static void *alloc_on(struct worker *worker, xseg_stream stream, struct xseg_poo
 static void free_block(struct worker *worker, void *ptr)
 {
     expect_signed(ptr);
-    require_ok(xseg_free(worker->shared->allocator, ptr));
+    CHECK(xseg_free(worker->shared->allocator, ptr) == XSEG_OK);
 }
 
 static _Atomic(void *) *any_slot(struct worker *worker)
@@ -156,9 +116,9 @@ static void work_on_a_block(struct worker *worker)
     for (unsigned i = 0; ptr != NULL && i < STREAMS; i++) {
         if (below(worker, 2) == 0)
             continue;
-        require_ok(xseg_record_stream(worker->shared->allocator, ptr, worker->stream[i]));
-        require_ok(xseg_sim_launch_on(worker->stream[i], below(worker, 8) == 0 ? UINT64_MAX : 20000,
-                                      (uint64_t)(uintptr_t)ptr, bytes));
+        CHECK(xseg_record_stream(worker->shared->allocator, ptr, worker->stream[i]) == XSEG_OK);
+        CHECK(xseg_sim_launch_on(worker->stream[i], below(worker, 8) == 0 ? UINT64_MAX : 20000,
+                                 (uint64_t)(uintptr_t)ptr, bytes) == XSEG_OK);
     }
     leave(worker, ptr);
 }
@@ -166,31 +126,19 @@ static void work_on_a_block(struct worker *worker)
 static void free_behind_an_event(struct worker *worker)
 {
     void *ptr = atomic_exchange(any_slot(worker), NULL);
-    xseg_event event = NULL;
+    const xseg_event event = driver_event(0, worker->stream[below(worker, STREAMS)]);
 
     expect_signed(ptr);
-    require(cuEventCreate(&event, 2) == 0);
-    require(cuEventRecord(event, worker->stream[below(worker, STREAMS)]) == 0);
     const xseg_status status = xseg_free_after(worker->shared->allocator, ptr, &event, 1);
-    require(cuEventDestroy_v2(event) == 0);
+    driver_event_destroy(event);
     /* The other thread captures. */
     if (status == XSEG_ERR_BUSY)
         free_block(worker, ptr);
     else
-        require_ok(status);
+        CHECK(status == XSEG_OK);
 }
 
 /* --- Captures. --- */
-
-static void wait_for(xseg_stream later, xseg_stream earlier)
-{
-    xseg_event event = NULL;
-
-    require(cuEventCreate(&event, 2) == 0);
-    require(cuEventRecord(event, earlier) == 0);
-    require(cuStreamWaitEvent(later, event, 0) == 0);
-    require(cuEventDestroy_v2(event) == 0);
-}
 
 /* Both streams take part; each uses blocks of the other. */
 static void fill_capture(struct worker *worker)
@@ -204,14 +152,14 @@ static void fill_capture(struct worker *worker)
         size_t bytes = 0;
         void *ptr = alloc_on(worker, stream, NULL, &bytes);
 
-        require(xseg_sim_launch(stream, 1000) == XSEG_OK);
-        wait_for(other, stream);
+        CHECK(xseg_sim_launch(stream, 1000) == XSEG_OK);
+        driver_wait(0, other, stream);
         if (ptr == NULL)
             continue;
-        require_ok(xseg_block_query(allocator, ptr, &info));
-        require(info.pool == worker->pool && info.stream == stream);
-        require_ok(xseg_record_stream(allocator, ptr, other));
-        require(xseg_sim_launch(other, 1000) == XSEG_OK);
+        CHECK(xseg_block_query(allocator, ptr, &info) == XSEG_OK);
+        CHECK(info.pool == worker->pool && info.stream == stream);
+        CHECK(xseg_record_stream(allocator, ptr, other) == XSEG_OK);
+        CHECK(xseg_sim_launch(other, 1000) == XSEG_OK);
         if (i % 3 == 0)
             leave(worker, ptr);
         else
@@ -221,19 +169,14 @@ static void fill_capture(struct worker *worker)
 
 static void capture(struct worker *worker)
 {
-    void *graph = NULL;
-
-    require_ok(xseg_capture_begin(worker->pool, worker->stream[0]));
+    CHECK(xseg_capture_begin(worker->pool, worker->stream[0]) == XSEG_OK);
     /* Thread-local: the strictest mode that permits calls of the other thread. */
-    require(cuStreamBeginCapture_v2(worker->stream[0], 1) == 0);
-    wait_for(worker->stream[1], worker->stream[0]);
+    driver_capture_begin(0, worker->stream[0], DRIVER_THREAD_LOCAL);
+    driver_wait(0, worker->stream[1], worker->stream[0]);
     fill_capture(worker);
-    wait_for(worker->stream[0], worker->stream[1]);
-    if (cuStreamEndCapture(worker->stream[0], &graph) == 0)
-        require(cuGraphDestroy(graph) == 0);
-    else
-        atomic_fetch_add(&worker->shared->spoilt, 1);
-    require_ok(xseg_capture_end(worker->pool));
+    driver_wait(0, worker->stream[0], worker->stream[1]);
+    atomic_fetch_add(&worker->shared->invalidated, !driver_capture_end(0, worker->stream[0]));
+    CHECK(xseg_capture_end(worker->pool) == XSEG_OK);
     atomic_fetch_add(&worker->shared->captures, 1);
 }
 
@@ -243,34 +186,33 @@ static void change_stream(struct worker *worker)
 {
     xseg_stream *stream = &worker->stream[below(worker, STREAMS)];
 
-    require_ok(xseg_stream_retire(worker->shared->allocator, 0, *stream));
-    require(cuStreamDestroy_v2(*stream) == 0);
-    require(cuStreamCreate(stream, 1) == 0);
+    CHECK(xseg_stream_retire(worker->shared->allocator, 0, *stream) == XSEG_OK);
+    driver_stream_destroy(0, *stream);
+    *stream = driver_stream(0, false);
 }
 
 static void change_pool(struct worker *worker)
 {
-    require_ok(xseg_pool_release(worker->pool));
-    require_ok(xseg_pool_create(worker->shared->allocator, 0, NULL, &worker->pool));
+    CHECK(xseg_pool_release(worker->pool) == XSEG_OK);
+    CHECK(xseg_pool_create(worker->shared->allocator, 0, NULL, &worker->pool) == XSEG_OK);
 }
 
 static void trim(struct worker *worker)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how)};
+    const struct xseg_trim_options how = {sizeof(how), .wait = below(worker, 2) == 0};
 
-    how.wait = below(worker, 2) == 0;
-    require_ok(xseg_trim(worker->shared->allocator, NULL, &how, &done));
-    require(done.kept_failed == 0);
+    CHECK(xseg_trim(worker->shared->allocator, NULL, &how, &done) == XSEG_OK);
+    CHECK(done.kept_failed == 0);
 }
 
 static void *work(void *self)
 {
     struct worker *worker = self;
 
-    require(cuCtxSetCurrent(worker->shared->context) == 0);
+    driver_set_current(0);
     for (unsigned i = 0; i < STREAMS; i++)
-        require(cuStreamCreate(&worker->stream[i], 1) == 0);
+        worker->stream[i] = driver_stream(0, false);
     for (unsigned round = 0; round < worker->shared->rounds; round++) {
         const uint64_t what = below(worker, 200);
 
@@ -281,7 +223,7 @@ static void *work(void *self)
         else if (what < 175)
             free_behind_an_event(worker);
         else if (what < 183)
-            require_ok(xseg_sim_finish(worker->stream[below(worker, STREAMS)]));
+            CHECK(xseg_sim_finish(worker->stream[below(worker, STREAMS)]) == XSEG_OK);
         else if (what < 188)
             trim(worker);
         else if (what < 191)
@@ -292,10 +234,10 @@ static void *work(void *self)
             capture(worker);
     }
     for (unsigned i = 0; i < STREAMS; i++) {
-        require_ok(xseg_stream_retire(worker->shared->allocator, 0, worker->stream[i]));
-        require(cuStreamDestroy_v2(worker->stream[i]) == 0);
+        CHECK(xseg_stream_retire(worker->shared->allocator, 0, worker->stream[i]) == XSEG_OK);
+        driver_stream_destroy(0, worker->stream[i]);
     }
-    require_ok(xseg_pool_release(worker->pool));
+    CHECK(xseg_pool_release(worker->pool) == XSEG_OK);
     return NULL;
 }
 
@@ -314,7 +256,7 @@ static void expect_what_is_left(const struct shared *shared)
         assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
         assert_ptr_equal(info.base, ptr);
         expect_signed(ptr);
-        if (HAS_BYTES)
+        if (ENV_HAS_BYTES)
             assert_int_equal(info.requested, *(uint64_t *)ptr);
         blocks++;
         bytes += info.bytes;
@@ -341,26 +283,25 @@ static void expect_even(const struct shared *shared)
     /* A thread that is preempted in a capture keeps the other one short of memory: the number of served requests is
      * arbitrary. */
     assert_true(shared->allocated > 0 && shared->captures > 0);
-    assert_int_equal(shared->spoilt, 0);
+    assert_int_equal(shared->invalidated, 0);
 }
 
 static void play(const char *config, uint64_t memory, unsigned rounds)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
+                                               .real_bytes = ENV_HAS_BYTES};
     struct shared *shared = calloc(1, sizeof(*shared));
     struct worker worker[THREADS];
     pthread_t thread[THREADS];
 
     assert_non_null(shared);
-    settings.memory_bytes = memory;
-    settings.real_bytes = HAS_BYTES;
     shared->allocator = env_open_on(&settings, config);
     shared->rounds = rounds;
-    assert_int_equal(cuDevicePrimaryCtxRetain(&shared->context, 0), 0);
+    driver_open(1, NULL);
     for (unsigned i = 0; i < THREADS; i++) {
-        worker[i] = (struct worker){
-            .shared = shared, .number = i, .random = 88172645463325252U + UINT64_C(1000003) * i};
-        assert_ok(xseg_pool_create(shared->allocator, 0, NULL, &worker[i].pool));
+        worker[i] = (struct worker){.shared = shared,
+                                    .pool = env_pool(shared->allocator),
+                                    .random = 88172645463325252U + UINT64_C(1000003) * i};
     }
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, work, &worker[i]), 0);
@@ -371,7 +312,7 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
         env_free(shared->allocator, atomic_load(&shared->slot[i]));
     env_empty_cache(shared->allocator);
     expect_even(shared);
-    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    driver_close();
     env_close(shared->allocator);
     free(shared);
 }

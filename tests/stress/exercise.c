@@ -19,16 +19,13 @@
  * A failure prints the last operations and the command that repeats the program.
  */
 #include <getopt.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/stress/exercise/kernel.h"
 #include "tests/stress/exercise/program.h"
 #include "tests/support/env.h"
 
-static unsigned operations = 1000, programs, threads, devices, faults = UINT32_MAX;
-static uint64_t seed = 20261123;
+static uint64_t operations = 1000, programs, threads, devices, faults = UINT32_MAX, seed = 20261123;
 static bool is_verbose, plays_all, is_usual = true;
 
 /* Every third program has no faults, so that log lines and failures without a fault are detected. */
@@ -36,11 +33,11 @@ static struct world_options options_of(uint64_t number, unsigned usual_threads)
 {
     return (struct world_options){
         .seed = number,
-        .threads = threads != 0 ? threads : usual_threads,
-        .devices = devices != 0 ? devices : 1 + (unsigned)(number % 3),
-        .faults = faults != UINT32_MAX ? faults
-                  : number % 3 == 0    ? 0
-                                       : 5 + (unsigned)(number % 30),
+        .threads = threads != 0 ? (unsigned)threads : usual_threads,
+        .devices = (unsigned)(devices != 0 ? devices : 1 + number % 3),
+        .faults = (unsigned)(faults != UINT32_MAX ? faults
+                             : number % 3 == 0    ? 0
+                                                  : 5 + number % 30),
         .has_background_thread = usual_threads > 1 && number % 4 == 0,
     };
 }
@@ -50,7 +47,7 @@ static void play_all(uint64_t first, unsigned usual, unsigned all, unsigned usua
     for (unsigned i = 0; i < (programs != 0 ? programs : plays_all ? all : usual); i++) {
         const struct world_options options = options_of(first + i, usual_threads);
 
-        program_play(&options, operations / options.threads);
+        program_play(&options, (unsigned)operations / options.threads);
     }
     print_message("# so far %llu calls, %llu looks at contents, %llu faults\n",
                   (unsigned long long)call_total(), (unsigned long long)kernel_count(),
@@ -99,10 +96,10 @@ TEST(every_two_other_features_have_met)
         fail_msg("against the table: %s", missing);
 }
 
-static unsigned long number(const char *text)
+static uint64_t number(const char *text)
 {
     char *end = NULL;
-    const unsigned long value = strtoul(text, &end, 0);
+    const uint64_t value = strtoull(text, &end, 0);
 
     if (*text == 0 || *end != 0)
         failure("'%s' is not a number", text);
@@ -111,13 +108,13 @@ static unsigned long number(const char *text)
 
 static void play_one(uint64_t which, bool shrinks, bool has_background_thread)
 {
-    struct world_options options = options_of(which, threads != 0 ? threads : 1);
+    struct world_options options = options_of(which, threads != 0 ? (unsigned)threads : 1);
 
     options.has_background_thread = has_background_thread;
     if (shrinks)
-        program_shrink(&options, operations);
+        program_shrink(&options, (unsigned)operations);
     else
-        program_play(&options, operations);
+        program_play(&options, (unsigned)operations);
     if (is_verbose) {
         call_print();
         feature_print();
@@ -126,64 +123,33 @@ static void play_one(uint64_t which, bool shrinks, bool has_background_thread)
 
 int main(int count, char **arguments)
 {
-    static const struct option options[] = {
-        {"operations", required_argument, NULL, 'o'},
-        {"programs", required_argument, NULL, 'n'},
-        {"seed", required_argument, NULL, 's'},
-        {"threads", required_argument, NULL, 't'},
-        {"devices", required_argument, NULL, 'd'},
-        {"faults", required_argument, NULL, 'f'},
-        {"program", required_argument, NULL, 'p'},
-        {"background", no_argument, NULL, 'b'},
-        {"shrink", no_argument, NULL, 'k'},
+    int is_one = false, shrinks = false, has_background_thread = false, option, index = 0;
+    uint64_t which = 0;
+    const struct option options[] = {
+        {"operations", required_argument, NULL, 0},
+        {"programs", required_argument, NULL, 0},
+        {"seed", required_argument, NULL, 0},
+        {"threads", required_argument, NULL, 0},
+        {"devices", required_argument, NULL, 0},
+        {"faults", required_argument, NULL, 0},
+        {"program", required_argument, &is_one, 1},
+        {"background", no_argument, &has_background_thread, 1},
+        {"shrink", no_argument, &shrinks, 1},
         {"all", no_argument, NULL, 'a'},
         {NULL, 0, NULL, 0},
     };
-    bool is_one = false, shrinks = false, has_background_thread = false;
-    uint64_t which = 0;
-    int option;
+    uint64_t *const numbers[] = {&operations, &programs, &seed, &threads,
+                                 &devices,    &faults,   &which};
 
     failure_install();
-    while ((option = getopt_long(count, arguments, "v", options, NULL)) != -1) {
+    while ((option = getopt_long(count, arguments, "v", options, &index)) != -1) {
         is_usual = is_usual && (option == 'v' || option == 'a');
-        switch (option) {
-        case 'o':
-            operations = (unsigned)number(optarg);
-            break;
-        case 'n':
-            programs = (unsigned)number(optarg);
-            break;
-        case 's':
-            seed = number(optarg);
-            break;
-        case 't':
-            threads = (unsigned)number(optarg);
-            break;
-        case 'd':
-            devices = (unsigned)number(optarg);
-            break;
-        case 'f':
-            faults = (unsigned)number(optarg);
-            break;
-        case 'p':
-            which = number(optarg);
-            is_one = true;
-            break;
-        case 'b':
-            has_background_thread = true;
-            break;
-        case 'k':
-            shrinks = true;
-            break;
-        case 'a':
-            plays_all = true;
-            break;
-        case 'v':
-            is_verbose = true;
-            break;
-        default:
+        plays_all = plays_all || option == 'a';
+        is_verbose = is_verbose || option == 'v';
+        if (option == '?')
             return 2;
-        }
+        if (option == 0 && options[index].has_arg == required_argument)
+            *numbers[index] = number(optarg);
     }
     if (threads > WORLD_WORKERS || devices > WORLD_DEVICES || (shrinks && threads > 1))
         failure("too many threads or devices");

@@ -4,24 +4,21 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/check.h"
 #include "tests/support/history_list.h"
 #include "tests/support/rng.h"
 #include "tests/support/test.h"
 
 #define WORKERS 3u
 
-/* A thread and its progress. Failures are counted: only the main thread may longjmp out of a test. */
 struct worker {
     struct stage *stage;
     xseg_stream stream;
     uint64_t random;
     uint64_t pairs; /* of an allocation and a free */
-    unsigned failures;
 };
 
 struct stage {
@@ -42,12 +39,10 @@ static void start(struct stage *stage, pthread_t *thread, void *(*run)(void *))
     }
 }
 
-static void finish(struct stage *stage, pthread_t *thread)
+static void finish(const pthread_t *thread)
 {
-    for (unsigned i = 0; i < WORKERS; i++) {
+    for (unsigned i = 0; i < WORKERS; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
-        assert_int_equal(stage->worker[i].failures, 0);
-    }
 }
 
 /* --- Nothing in between is missing. --- */
@@ -58,11 +53,9 @@ static void finish(struct stage *stage, pthread_t *thread)
 /* Allocate with a user value that the application encodes. */
 static xseg_status take(struct worker *worker, size_t bytes, uint64_t word, void **out)
 {
-    struct xseg_request request = {sizeof(request)};
+    const struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = worker->stream,
+                                         .user = (void *)(uintptr_t)word};
 
-    request.bytes = bytes;
-    request.stream = worker->stream;
-    request.user = (void *)(uintptr_t)word;
     return xseg_alloc_with(worker->stage->allocator, &request, out);
 }
 
@@ -74,9 +67,8 @@ static void *count_up(void *self)
     for (; worker->pairs < PAIRS; worker->pairs++) {
         void *ptr = NULL;
 
-        worker->failures +=
-            take(worker, 1 + worker->pairs % 5000, worker->pairs + 1, &ptr) != XSEG_OK;
-        worker->failures += xseg_free(worker->stage->allocator, ptr) != XSEG_OK;
+        CHECK(take(worker, 1 + worker->pairs % 5000, worker->pairs + 1, &ptr) == XSEG_OK);
+        CHECK(xseg_free(worker->stage->allocator, ptr) == XSEG_OK);
     }
     atomic_fetch_sub(&worker->stage->running, 1);
     return NULL;
@@ -137,7 +129,7 @@ static void walk_beside(const char *config, bool has_words)
         walks++;
         free(recorded.entry);
     } while (atomic_load(&stage.running) > 0);
-    finish(&stage, thread);
+    finish(thread);
     /* When all threads are idle each ring is full, and all events are kept or counted. */
     struct history_list recorded = history_read(stage.allocator, 0);
     assert_int_equal(recorded.count, WORKERS * EVENTS);
@@ -146,9 +138,7 @@ static void walk_beside(const char *config, bool has_words)
         assert_int_equal(follow(&recorded, stage.worker[i].stream, has_words), EVENTS);
     free(recorded.entry);
     print_message("# %" PRIu64 " walks saw %" PRIu64 " events of blocks\n", walks, seen);
-    assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
-    for (unsigned i = 1; i < WORKERS; i++)
-        env_stream_destroy(stage.worker[i].stream);
+    env_close(stage.allocator, stage.worker[1].stream, stage.worker[2].stream);
 }
 
 TEST(event_walk_has_no_gap)
@@ -177,24 +167,24 @@ static void *do_anything(void *self)
         const size_t bytes = what % 8 == 0 ? 2 * MIB + what * MIB / 4 : 1 + what * 700;
 
         if (*at != NULL)
-            worker->failures += xseg_free(allocator, *at) != XSEG_OK;
+            CHECK(xseg_free(allocator, *at) == XSEG_OK);
         *at = NULL;
-        worker->failures += take(worker, bytes, 2 * bytes + 1, at) != XSEG_OK;
+        CHECK(take(worker, bytes, 2 * bytes + 1, at) == XSEG_OK);
         if (what == 1)
-            worker->failures += xseg_trim(allocator, NULL, NULL, NULL) != XSEG_OK;
+            CHECK(xseg_trim(allocator, NULL, NULL, NULL) == XSEG_OK);
         if (what == 2)
-            worker->failures += xseg_history_annotate(allocator, 0, labels[3]) != XSEG_OK;
+            CHECK(xseg_history_annotate(allocator, 0, labels[3]) == XSEG_OK);
         if (what == 3)
-            worker->failures += xseg_history_label(allocator, labels[rng_next(&worker->random) % 3],
-                                                   NULL) != XSEG_OK;
+            CHECK(xseg_history_label(allocator, labels[rng_next(&worker->random) % 3], NULL) ==
+                  XSEG_OK);
         if (what == 4)
-            worker->failures += xseg_history_label(allocator, NULL, NULL) != XSEG_OK;
+            CHECK(xseg_history_label(allocator, NULL, NULL) == XSEG_OK);
         if (what == 5)
-            worker->failures += xseg_free(allocator, (char *)*at + 1) != XSEG_ERR_NOT_ALLOCATED;
+            CHECK(xseg_free(allocator, (char *)*at + 1) == XSEG_ERR_NOT_ALLOCATED);
     }
     for (unsigned i = 0; i < HELD; i++)
         if (held[i] != NULL)
-            worker->failures += xseg_free(allocator, held[i]) != XSEG_OK;
+            CHECK(xseg_free(allocator, held[i]) == XSEG_OK);
     atomic_fetch_sub(&worker->stage->running, 1);
     return NULL;
 }
@@ -234,21 +224,19 @@ static void *switch_all(void *self)
         "unmap_on_free:False",
     };
     struct worker *worker = self;
-    struct xseg_history_hook hook = {sizeof(hook)};
+    const struct xseg_history_hook hook = {sizeof(hook), .context = worker->stage, .gather = gather,
+                                           .discard = forget};
 
-    hook.context = worker->stage;
-    hook.gather = gather;
-    hook.discard = forget;
     while (!atomic_load(&worker->stage->over)) {
         const uint64_t what = rng_next(&worker->random);
 
-        worker->failures += xseg_config_set(worker->stage->allocator,
-                                            configs[what / 8 % COUNT_OF(configs)]) != XSEG_OK;
+        CHECK(xseg_config_set(worker->stage->allocator, configs[what / 8 % COUNT_OF(configs)]) ==
+              XSEG_OK);
         if (what % 8 == 0)
-            worker->failures += xseg_history_set_hook(worker->stage->allocator,
-                                                      what / 8 % 3 == 0 ? NULL : &hook) != XSEG_OK;
+            CHECK(xseg_history_set_hook(worker->stage->allocator,
+                                        what / 8 % 3 == 0 ? NULL : &hook) == XSEG_OK);
         if (what % 8 == 1)
-            worker->failures += xseg_history_clear(worker->stage->allocator, -1) != XSEG_OK;
+            CHECK(xseg_history_clear(worker->stage->allocator, -1) == XSEG_OK);
     }
     return NULL;
 }
@@ -318,14 +306,12 @@ TEST(settings_change_while_threads_run)
         look(&stage, &seen);
         atomic_store(&stage.was_seen, seen > 0);
     }
-    finish(&stage, thread);
+    finish(thread);
     atomic_store(&stage.over, true);
     assert_int_equal(pthread_join(switching, NULL), 0);
-    assert_int_equal(switcher.failures, 0);
     print_message("# %" PRIu64 " looks at %" PRIu64 " events\n", looks, seen);
     env_empty_cache(stage.allocator);
-    assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
-    env_stream_destroy(stage.worker[1].stream);
+    env_close(stage.allocator, stage.worker[1].stream);
 }
 
 /* --- Labels without end. --- */
@@ -356,23 +342,23 @@ static void *label_anew(void *self)
         const char *before = NULL;
 
         (void)snprintf(text, sizeof(text), "%zu bytes", bytes);
-        worker->failures += xseg_history_label(allocator, "a scope", &before) != XSEG_OK;
-        worker->failures += xseg_history_label(allocator, text, NULL) != XSEG_OK;
+        CHECK(xseg_history_label(allocator, "a scope", &before) == XSEG_OK);
+        CHECK(xseg_history_label(allocator, text, NULL) == XSEG_OK);
         if (*at != NULL) {
-            worker->failures += xseg_block_query(allocator, *at, &info) != XSEG_OK;
-            worker->failures += !is_right(info.label, info.requested);
-            worker->failures += xseg_free(allocator, *at) != XSEG_OK;
+            CHECK(xseg_block_query(allocator, *at, &info) == XSEG_OK);
+            CHECK(is_right(info.label, info.requested));
+            CHECK(xseg_free(allocator, *at) == XSEG_OK);
         }
-        worker->failures += take(worker, bytes, bytes, at) != XSEG_OK;
+        CHECK(take(worker, bytes, bytes, at) == XSEG_OK);
         if (bytes % 64 == 0)
-            worker->failures += xseg_history_annotate(allocator, 0, text) != XSEG_OK;
+            CHECK(xseg_history_annotate(allocator, 0, text) == XSEG_OK);
         if (bytes % 512 == 0)
-            worker->failures += xseg_trim(allocator, NULL, NULL, NULL) != XSEG_OK;
-        worker->failures += xseg_history_label(allocator, before, NULL) != XSEG_OK;
+            CHECK(xseg_trim(allocator, NULL, NULL, NULL) == XSEG_OK);
+        CHECK(xseg_history_label(allocator, before, NULL) == XSEG_OK);
     }
     for (unsigned i = 0; i < KEPT; i++)
         if (held[i] != NULL)
-            worker->failures += xseg_free(allocator, held[i]) != XSEG_OK;
+            CHECK(xseg_free(allocator, held[i]) == XSEG_OK);
     atomic_fetch_sub(&worker->stage->running, 1);
     return NULL;
 }
@@ -409,9 +395,8 @@ TEST(labels_are_correct_while_threads_create_new_ones)
         assert_int_equal(xseg_for_each_block(stage.allocator, NULL, see_block, &seen), XSEG_OK);
         (void)usleep(2000);
     }
-    finish(&stage, thread);
+    finish(thread);
     print_message("# %" PRIu64 " looks at %" PRIu64 " labels\n", looks, seen);
     env_empty_cache(stage.allocator);
-    assert_int_equal(xseg_close(stage.allocator), XSEG_OK);
-    env_stream_destroy(stage.worker[1].stream);
+    env_close(stage.allocator, stage.worker[1].stream);
 }

@@ -2,187 +2,168 @@
 /* Two threads with a stream each compete for the last pages of a device. A thread writes into every block that it
  * gets, and compares its words when it frees the block. So memory that two threads hold, or that is unmapped while
  * it is held, is detected, and ThreadSanitizer detects the race. */
+#include "tests/support/check.h"
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #define THREADS 2u
 #define HELD    6u
 #define STEP    (256 * KIB)
 
-struct fight {
+struct shared {
     struct xseg_allocator *allocator;
     unsigned rounds;
     atomic_uint_fast64_t served, refused, spared, traced;
     _Atomic(void *) spare; /* that an observer may free */
 };
 
-struct fighter {
-    struct fight *fight;
+struct worker {
+    struct shared *shared;
     xseg_stream stream;
     uint64_t number, random;
     void *ptr[HELD];
     size_t bytes[HELD];
 };
 
-static uint64_t next_random(struct fighter *fighter)
-{
-    return rng_next(&fighter->random);
-}
-
 static uint64_t *word_at(void *ptr, size_t offset)
 {
     return (uint64_t *)(void *)((char *)ptr + offset);
 }
 
-static void mark(const struct fighter *fighter, unsigned i)
+static void mark(const struct worker *worker, unsigned i)
 {
-    for (size_t at = 0; at < fighter->bytes[i]; at += STEP)
-        *word_at(fighter->ptr[i], at) = (uintptr_t)fighter->ptr[i] + at + fighter->number;
+    for (size_t at = 0; at < worker->bytes[i]; at += STEP)
+        *word_at(worker->ptr[i], at) = (uintptr_t)worker->ptr[i] + at + worker->number;
 }
 
-static void give(struct fighter *fighter, unsigned i)
+static void free_block(struct worker *worker, unsigned i)
 {
-    if (fighter->ptr[i] == NULL)
+    if (worker->ptr[i] == NULL)
         return;
-    for (size_t at = 0; at < fighter->bytes[i]; at += STEP)
-        if (*word_at(fighter->ptr[i], at) != (uintptr_t)fighter->ptr[i] + at + fighter->number)
-            abort();
-    if (xseg_free(fighter->fight->allocator, fighter->ptr[i]) != XSEG_OK)
-        abort();
-    fighter->ptr[i] = NULL;
+    for (size_t at = 0; at < worker->bytes[i]; at += STEP)
+        CHECK(*word_at(worker->ptr[i], at) == (uintptr_t)worker->ptr[i] + at + worker->number);
+    CHECK(xseg_free(worker->shared->allocator, worker->ptr[i]) == XSEG_OK);
+    worker->ptr[i] = NULL;
 }
 
 /* Small blocks, blocks of a few pages, and occasionally one of most of the device. */
-static size_t choose_bytes(struct fighter *fighter)
+static size_t choose_bytes(struct worker *worker)
 {
-    const uint64_t random = next_random(fighter);
+    const uint64_t random = rng_next(&worker->random);
     const size_t most = random % 8 == 0 ? 30 * MIB : random % 2 == 0 ? 6 * MIB : MIB;
 
     return (1 + random / 8 % most + 7) / 8 * 8;
 }
 
-static void take(struct fighter *fighter, unsigned i)
+static void alloc_block(struct worker *worker, unsigned i)
 {
-    struct fight *fight = fighter->fight;
+    struct shared *shared = worker->shared;
 
-    fighter->bytes[i] = choose_bytes(fighter);
+    worker->bytes[i] = choose_bytes(worker);
     const xseg_status status =
-        xseg_alloc(fight->allocator, 0, fighter->bytes[i], fighter->stream, &fighter->ptr[i]);
-    if (status != XSEG_OK && status != XSEG_ERR_NO_MEMORY && status != XSEG_ERR_LIMIT)
-        abort();
-    atomic_fetch_add(status == XSEG_OK ? &fight->served : &fight->refused, 1);
+        xseg_alloc(shared->allocator, 0, worker->bytes[i], worker->stream, &worker->ptr[i]);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
+    atomic_fetch_add(status == XSEG_OK ? &shared->served : &shared->refused, 1);
     if (status == XSEG_OK)
-        mark(fighter, i);
+        mark(worker, i);
 }
 
 static void *run(void *self)
 {
-    struct fighter *fighter = self;
-    struct fight *fight = fighter->fight;
+    struct worker *worker = self;
+    struct shared *shared = worker->shared;
 
-    for (unsigned round = 0; round < fight->rounds; round++) {
-        const unsigned i = (unsigned)(next_random(fighter) % HELD);
+    for (unsigned round = 0; round < shared->rounds; round++) {
+        const unsigned i = (unsigned)(rng_next(&worker->random) % HELD);
         void *spare = NULL;
 
-        give(fighter, i);
-        take(fighter, i);
+        free_block(worker, i);
+        alloc_block(worker, i);
         if (round % 16 != 0 ||
-            xseg_alloc(fight->allocator, 0, 3 * MIB, fighter->stream, &spare) != XSEG_OK)
+            xseg_alloc(shared->allocator, 0, 3 * MIB, worker->stream, &spare) != XSEG_OK)
             continue;
-        spare = atomic_exchange(&fight->spare, spare);
-        if (spare != NULL && xseg_free(fight->allocator, spare) != XSEG_OK)
-            abort();
+        spare = atomic_exchange(&shared->spare, spare);
+        CHECK(spare == NULL || xseg_free(shared->allocator, spare) == XSEG_OK);
     }
     for (unsigned i = 0; i < HELD; i++)
-        give(fighter, i);
+        free_block(worker, i);
     return NULL;
 }
 
 static bool free_spare(void *context, const struct xseg_oom_info *shortage)
 {
-    struct fight *fight = context;
-    void *spare = atomic_exchange(&fight->spare, NULL);
+    struct shared *shared = context;
+    void *spare = atomic_exchange(&shared->spare, NULL);
 
     (void)shortage;
     if (spare == NULL)
         return false;
-    if (xseg_free(fight->allocator, spare) != XSEG_OK)
-        abort();
-    atomic_fetch_add(&fight->spared, 1);
+    CHECK(xseg_free(shared->allocator, spare) == XSEG_OK);
+    atomic_fetch_add(&shared->spared, 1);
     return true;
 }
 
 static void count(void *context, const struct xseg_trace_entry *entry)
 {
-    struct fight *fight = context;
+    struct shared *shared = context;
 
     (void)entry;
-    atomic_fetch_add(&fight->traced, 1);
+    atomic_fetch_add(&shared->traced, 1);
 }
 
 static void play(const char *config, bool observed, unsigned rounds)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_observer observer = {sizeof(observer)};
-    struct fight fight = {.rounds = rounds};
-    struct fighter fighter[THREADS];
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 40 * MIB,
+                                               .real_bytes = true};
+    struct shared shared = {.allocator = env_open_on(&settings, config), .rounds = rounds};
+    const struct xseg_observer observer = {sizeof(observer), .context = &shared,
+                                           .on_low_memory = free_spare, .on_trace = count};
+    struct worker worker[THREADS];
     pthread_t thread[THREADS];
     uint64_t id = 0;
 
-    settings.memory_bytes = 40 * MIB;
-    settings.real_bytes = true;
-    fight.allocator = env_open_on(&settings, config);
-    observer.context = &fight;
-    observer.on_low_memory = free_spare;
-    observer.on_trace = count;
     if (observed)
-        assert_ok(xseg_observer_add(fight.allocator, &observer, &id));
+        assert_ok(xseg_observer_add(shared.allocator, &observer, &id));
     for (unsigned i = 0; i < THREADS; i++) {
-        fighter[i] = (struct fighter){.fight = &fight,
-                                      .stream = env_stream(),
-                                      .number = i + 1,
-                                      .random = 88172645463325252U + i * 1000003U};
-        assert_int_equal(pthread_create(&thread[i], NULL, run, &fighter[i]), 0);
+        worker[i] = (struct worker){.shared = &shared,
+                                    .stream = env_stream(),
+                                    .number = i + 1,
+                                    .random = 88172645463325252U + i * 1000003U};
+        assert_int_equal(pthread_create(&thread[i], NULL, run, &worker[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     if (observed)
-        assert_ok(xseg_observer_remove(fight.allocator, id));
-    void *spare = atomic_load(&fight.spare);
-    if (spare != NULL)
-        env_free(fight.allocator, spare);
+        assert_ok(xseg_observer_remove(shared.allocator, id));
+    env_free(shared.allocator, atomic_load(&shared.spare));
     /* The bytes of each thread depend on timing; that every request was answered does not. */
-    assert_true(fight.refused > 0 && fight.served > 0);
-    assert_int_equal(fight.refused + fight.served, THREADS * rounds);
-    assert_true(observed == (fight.traced > 0) && (!observed || fight.spared > 0));
-    env_empty_cache(fight.allocator);
-    assert_int_equal(env_stats(fight.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
-    assert_ok(xseg_close(fight.allocator));
-    for (unsigned i = 0; i < THREADS; i++)
-        env_stream_destroy(fighter[i].stream);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    assert_true(shared.refused > 0 && shared.served > 0);
+    assert_int_equal(shared.refused + shared.served, THREADS * rounds);
+    assert_true(observed == (shared.traced > 0) && (!observed || shared.spared > 0));
+    env_empty_cache(shared.allocator);
+    assert_int_equal(env_reserved(shared.allocator), 0);
+    env_close(shared.allocator, worker[0].stream, worker[1].stream);
 }
 
-TEST(expandable)
+TEST(threads_compete_for_expandable_segments)
 {
     play("expandable_segments:True", false, 3000);
 }
 
-TEST(classic)
+TEST(threads_compete_for_classic_segments)
 {
     play("expandable_segments:False", false, 3000);
 }
 
-TEST(under_a_limit)
+TEST(threads_compete_under_a_hard_limit)
 {
     play("expandable_segments:True,hard_limit_mb:36,max_split_size_mb:20", false, 1500);
 }
 
-TEST(observed)
+TEST(low_memory_callbacks_free_blocks_of_competing_threads)
 {
     play("expandable_segments:True", true, 1500);
 }

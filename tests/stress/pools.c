@@ -4,24 +4,13 @@
  * it retains, so it may be the last holder. Another one reads statistics of pools, walks and trims them, also after
  * their last release, until their callback runs. Each block contains its own address and size until it is freed, so
  * no other block may overlap it. At the end every pool has been destroyed once, and no memory is reserved. */
+#include "tests/support/check.h"
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-
-/* ThreadSanitizer does not support memory at most addresses of the simulated machine. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define HAS_BYTES false
-#endif
-#elif defined(__SANITIZE_THREAD__)
-#define HAS_BYTES false
-#endif
-#ifndef HAS_BYTES
-#define HAS_BYTES true
-#endif
 
 #define MAKERS 2u
 #define RECENT 8u
@@ -53,12 +42,6 @@ struct worker {
     } held[HELD];
 };
 
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
-
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
     return (rng_next(&worker->random) >> 16) % bound;
@@ -71,39 +54,36 @@ static size_t any_bytes(struct worker *worker)
 }
 
 /* Free the block in a slot of the calling thread. */
-static void let_go(struct worker *worker, unsigned place)
+static void free_slot(struct worker *worker, unsigned place)
 {
     uint64_t *ptr = worker->held[place].ptr;
 
     if (ptr == NULL)
         return;
-    if (HAS_BYTES)
-        require(ptr[0] == (uintptr_t)ptr && ptr[1] == worker->held[place].bytes);
-    require(xseg_free(worker->shared->allocator, ptr) == XSEG_OK);
+    if (ENV_HAS_BYTES)
+        CHECK(ptr[0] == (uintptr_t)ptr && ptr[1] == worker->held[place].bytes);
+    CHECK(xseg_free(worker->shared->allocator, ptr) == XSEG_OK);
     worker->held[place].ptr = NULL;
 }
 
 /* Allocate a block for a random slot; pool: NULL for the target of routes. */
-static void take(struct worker *worker, struct xseg_pool *pool)
+static void allocate_slot(struct worker *worker, struct xseg_pool *pool)
 {
     const unsigned place = (unsigned)below(worker, HELD);
     const size_t bytes = any_bytes(worker);
-    struct xseg_request request = {sizeof(request)};
+    const struct xseg_request request = {sizeof(request), .bytes = bytes, .pool = pool};
     void *ptr = NULL;
 
-    let_go(worker, place);
-    request.device = 0;
-    request.bytes = bytes;
-    request.pool = pool;
+    free_slot(worker, place);
     const xseg_status status = xseg_alloc_with(worker->shared->allocator, &request, &ptr);
     if (status != XSEG_OK) {
-        require(status == XSEG_ERR_NO_MEMORY);
+        CHECK(status == XSEG_ERR_NO_MEMORY);
         atomic_fetch_add(&worker->shared->refused, 1);
         return;
     }
     worker->held[place].ptr = ptr;
     worker->held[place].bytes = bytes;
-    if (HAS_BYTES) {
+    if (ENV_HAS_BYTES) {
         worker->held[place].ptr[0] = (uintptr_t)ptr;
         worker->held[place].ptr[1] = bytes;
     }
@@ -113,21 +93,21 @@ static void take(struct worker *worker, struct xseg_pool *pool)
 static void end(struct worker *worker)
 {
     for (unsigned i = 0; i < HELD; i++)
-        let_go(worker, i);
+        free_slot(worker, i);
     atomic_fetch_sub(&worker->shared->working, 1);
 }
 
-static void forget(void *context, const struct xseg_statistics *last)
+static void on_destroy(void *context, const struct xseg_statistics *last)
 {
     struct entry *entry = context;
     struct shared *shared = entry->shared;
 
-    require(last->reserved_bytes[XSEG_STAT_ALL].current == 0);
-    require(pthread_mutex_lock(&shared->mutex) == 0);
-    require(!entry->is_held);
+    CHECK(last->reserved_bytes[XSEG_STAT_ALL].current == 0);
+    CHECK(pthread_mutex_lock(&shared->mutex) == 0);
+    CHECK(!entry->is_held);
     if (shared->recent[entry->slot] == entry)
         shared->recent[entry->slot] = NULL;
-    require(pthread_mutex_unlock(&shared->mutex) == 0);
+    CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
     atomic_fetch_add(&shared->destroyed, 1);
     free(entry);
 }
@@ -137,16 +117,15 @@ static struct entry *make_pool(struct worker *worker)
 {
     struct shared *shared = worker->shared;
     struct entry *entry = malloc(sizeof(*entry));
-    struct xseg_pool_options options = {sizeof(options)};
+    const struct xseg_pool_options options = {sizeof(options), .on_destroy = on_destroy,
+                                              .on_destroy_context = entry};
 
-    require(entry != NULL);
+    CHECK(entry != NULL);
     *entry = (struct entry){shared, NULL, below(worker, RECENT), true};
-    options.on_destroy = forget;
-    options.on_destroy_context = entry;
-    require(xseg_pool_create(shared->allocator, 0, &options, &entry->pool) == XSEG_OK);
-    require(pthread_mutex_lock(&shared->mutex) == 0);
+    CHECK(xseg_pool_create(shared->allocator, 0, &options, &entry->pool) == XSEG_OK);
+    CHECK(pthread_mutex_lock(&shared->mutex) == 0);
     shared->recent[entry->slot] = entry;
-    require(pthread_mutex_unlock(&shared->mutex) == 0);
+    CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
     return entry;
 }
 
@@ -154,10 +133,10 @@ static void release(struct shared *shared, struct entry *entry)
 {
     struct xseg_pool *pool = entry->pool;
 
-    require(pthread_mutex_lock(&shared->mutex) == 0);
+    CHECK(pthread_mutex_lock(&shared->mutex) == 0);
     entry->is_held = false;
-    require(pthread_mutex_unlock(&shared->mutex) == 0);
-    require(xseg_pool_release(pool) == XSEG_OK);
+    CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
+    CHECK(xseg_pool_release(pool) == XSEG_OK);
 }
 
 static void *make(void *self)
@@ -170,11 +149,11 @@ static void *make(void *self)
         struct xseg_pool *pool = entry->pool;
         const bool routes = below(worker, 3) == 0 && xseg_route_begin(pool, NULL, NULL) == XSEG_OK;
         for (uint64_t i = below(worker, 4); i > 0; i--)
-            take(worker, pool);
+            allocate_slot(worker, pool);
         for (unsigned i = 0; below(worker, 3) != 0 && i < HELD; i++)
-            let_go(worker, i);
+            free_slot(worker, i);
         if (routes)
-            require(xseg_route_end(pool) == XSEG_OK);
+            CHECK(xseg_route_end(pool) == XSEG_OK);
         release(shared, entry);
     }
     end(worker);
@@ -187,13 +166,13 @@ static struct xseg_pool *retain_any(struct worker *worker)
     struct shared *shared = worker->shared;
     struct xseg_pool *pool = NULL;
 
-    require(pthread_mutex_lock(&shared->mutex) == 0);
+    CHECK(pthread_mutex_lock(&shared->mutex) == 0);
     const struct entry *entry = shared->recent[below(worker, RECENT)];
     if (entry != NULL && entry->is_held) {
         pool = entry->pool;
-        require(xseg_pool_retain(pool) == XSEG_OK);
+        CHECK(xseg_pool_retain(pool) == XSEG_OK);
     }
-    require(pthread_mutex_unlock(&shared->mutex) == 0);
+    CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
     return pool;
 }
 
@@ -209,9 +188,9 @@ static void *allocate(void *self)
     while (makers_work(worker->shared, 2) || below(worker, 100) != 0) {
         struct xseg_pool *pool = below(worker, 2) == 0 ? retain_any(worker) : NULL;
 
-        take(worker, pool);
+        allocate_slot(worker, pool);
         if (pool != NULL)
-            require(xseg_pool_release(pool) == XSEG_OK);
+            CHECK(xseg_pool_release(pool) == XSEG_OK);
     }
     end(worker);
     return NULL;
@@ -233,18 +212,18 @@ static void query(struct worker *worker)
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
 
-    require(pthread_mutex_lock(&shared->mutex) == 0);
+    CHECK(pthread_mutex_lock(&shared->mutex) == 0);
     const struct entry *entry = shared->recent[below(worker, RECENT)];
     if (entry != NULL) {
         where.pool = entry->pool;
-        require(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
-        require(stats.allocation[0].current < 1000000);
-        require(xseg_limits_get(shared->allocator, &where, &limits) == XSEG_OK);
+        CHECK(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
+        CHECK(stats.allocation[0].current < 1000000);
+        CHECK(xseg_limits_get(shared->allocator, &where, &limits) == XSEG_OK);
         atomic_fetch_add(&shared->read, 1);
         if (below(worker, 8) == 0)
-            require(xseg_trim(shared->allocator, &where, NULL, NULL) == XSEG_OK);
+            CHECK(xseg_trim(shared->allocator, &where, NULL, NULL) == XSEG_OK);
     }
-    require(pthread_mutex_unlock(&shared->mutex) == 0);
+    CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
 }
 
 static void *look(void *self)
@@ -257,10 +236,10 @@ static void *look(void *self)
         struct xseg_statistics stats = {sizeof(stats)};
         uint64_t bytes = 0;
 
-        require(xseg_for_each_block(shared->allocator, &where, count, &bytes) == XSEG_OK);
+        CHECK(xseg_for_each_block(shared->allocator, &where, count, &bytes) == XSEG_OK);
         query(worker);
         where.device = 0;
-        require(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
+        CHECK(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
     }
     end(worker);
     return NULL;
@@ -268,7 +247,8 @@ static void *look(void *self)
 
 static void run(const char *config, uint64_t memory)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
+                                               .real_bytes = ENV_HAS_BYTES};
     struct shared shared = {.working = MAKERS + 2};
     struct worker worker[MAKERS + 2];
     pthread_t thread[MAKERS + 2];
@@ -278,29 +258,21 @@ static void run(const char *config, uint64_t memory)
     assert_int_equal(pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE), 0);
     assert_int_equal(pthread_mutex_init(&shared.mutex, &recursive), 0);
     assert_int_equal(pthread_mutexattr_destroy(&recursive), 0);
-    settings.memory_bytes = memory;
-    settings.real_bytes = HAS_BYTES;
     shared.allocator = env_open_on(&settings, config);
     env_free(shared.allocator, env_alloc(shared.allocator, 100, NULL));
     for (unsigned i = 0; i < MAKERS + 2; i++) {
         worker[i] = (struct worker){.shared = &shared, .random = i + 1};
-        assert_int_equal(pthread_create(&thread[i], NULL,
-                                        i < MAKERS    ? make
-                                        : i == MAKERS ? allocate
-                                                      : look,
-                                        &worker[i]),
-                         0);
+        void *(*const start)(void *) = i < MAKERS ? make : i == MAKERS ? allocate : look;
+        assert_int_equal(pthread_create(&thread[i], NULL, start, &worker[i]), 0);
     }
     for (unsigned i = 0; i < MAKERS + 2; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
-    print_message("# %llu served, %llu refused, %llu pools destroyed, %llu statistics\n",
-                  (unsigned long long)atomic_load(&shared.served),
-                  (unsigned long long)atomic_load(&shared.refused),
-                  (unsigned long long)atomic_load(&shared.destroyed),
-                  (unsigned long long)atomic_load(&shared.read));
+    print_message("# %" PRIu64 " served, %" PRIu64 " refused, %" PRIu64 " pools destroyed, %" PRIu64
+                  " statistics\n",
+                  shared.served, shared.refused, shared.destroyed, shared.read);
     assert_int_equal(env_stats(shared.allocator).active[XSEG_STAT_ALL].current, 0);
     env_empty_cache(shared.allocator);
-    assert_int_equal(env_stats(shared.allocator).reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_reserved(shared.allocator), 0);
     env_close(shared.allocator);
     assert_int_equal(atomic_load(&shared.destroyed), MAKERS * ROUNDS);
     assert_int_equal(pthread_mutex_destroy(&shared.mutex), 0);

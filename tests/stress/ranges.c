@@ -6,9 +6,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "tests/support/check.h"
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 #include "tests/support/trim_due.h"
@@ -28,7 +27,7 @@ struct shared {
     bool has[COMMON];
     uintptr_t origin;
     atomic_uchar mapped[PLACES];
-    atomic_uint told, commits, refused, busy, shares, pauses, running;
+    atomic_uint notifications, commits, refused, busy, aliases, pauses, running;
     unsigned rounds;
 };
 
@@ -36,8 +35,7 @@ struct worker {
     struct shared *shared;
     unsigned number;
     uint64_t random, tag[GRANULES]; /* tag 0: not committed */
-    uint64_t common_tag
-        [GRANULES]; /* of the previous page of the shared range at the granule; 0: another page */
+    uint64_t common_tag[GRANULES];  /* of the aliased page that the granule had last; 0: none */
     unsigned holds[GRANULES];
 };
 
@@ -46,42 +44,41 @@ static uint64_t below(struct worker *worker, uint64_t bound)
     return rng_next(&worker->random) % bound;
 }
 
-static void expect(bool holds)
-{
-    if (!holds)
-        abort();
-}
+/* --- The record of mappings. --- */
 
-/* --- The record. --- */
-
-static void note(struct shared *shared, const struct xseg_mapping *mapping, unsigned char is)
+static void record(struct shared *shared, const struct xseg_mapping *mapping, unsigned char is)
 {
     const size_t first = ((uintptr_t)mapping->base - shared->origin) / PAGE;
 
-    expect((uintptr_t)mapping->base >= shared->origin && first < PLACES);
+    CHECK((uintptr_t)mapping->base >= shared->origin && first < PLACES);
     for (size_t i = first; i < first + (mapping->bytes + PAGE - 1) / PAGE; i++)
-        expect(atomic_exchange(&shared->mapped[i], is) != is);
-    atomic_fetch_add(&shared->told, 1);
+        CHECK(atomic_exchange(&shared->mapped[i], is) != is);
+    atomic_fetch_add(&shared->notifications, 1);
 }
 
-static void leaving(void *context, const struct xseg_mapping *mapping)
+static void on_unmap(void *context, const struct xseg_mapping *mapping)
 {
-    note(context, mapping, 0);
+    record(context, mapping, 0);
 }
 
-static void came(void *context, const struct xseg_mapping *mapping)
+static void on_map(void *context, const struct xseg_mapping *mapping)
 {
-    note(context, mapping, 1);
+    record(context, mapping, 1);
 }
 
 /* --- The threads. --- */
 
-static uint64_t *word_of(struct xseg_range *range, unsigned at)
+static struct xseg_range_info info_of(struct xseg_range *range)
 {
     struct xseg_range_info info = {sizeof(info)};
 
-    expect(xseg_range_query(range, &info) == XSEG_OK);
-    return (uint64_t *)(void *)((char *)info.base + at * PAGE);
+    CHECK(xseg_range_query(range, &info) == XSEG_OK);
+    return info;
+}
+
+static uint64_t *word_of(struct xseg_range *range, unsigned at)
+{
+    return (uint64_t *)(void *)((char *)info_of(range).base + at * PAGE);
 }
 
 /* Whether a call has succeeded; it may fail under memory pressure, or if another call uses the granules. */
@@ -92,24 +89,17 @@ static bool is_done(struct shared *shared, xseg_status status)
     else if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT)
         atomic_fetch_add(&shared->refused, 1);
     else
-        expect(status == XSEG_OK);
+        CHECK(status == XSEG_OK);
     return status == XSEG_OK;
 }
 
-static uint64_t retaken(struct xseg_range *range)
-{
-    struct xseg_range_info info = {sizeof(info)};
-
-    expect(xseg_range_query(range, &info) == XSEG_OK);
-    return info.recommits;
-}
-
 /* Write to a granule, unless a page of the shared range was mapped there again, which other threads use. */
-static void write_tag(struct worker *worker, struct xseg_range *range, unsigned at, bool is_back)
+static void write_tag(struct worker *worker, struct xseg_range *range, unsigned at,
+                      bool is_recommit)
 {
-    if (is_back && worker->common_tag[at] != 0) {
+    if (is_recommit && worker->common_tag[at] != 0) {
         worker->tag[at] = worker->common_tag[at];
-        expect(*word_of(range, at) == worker->tag[at]);
+        CHECK(*word_of(range, at) == worker->tag[at]);
         return;
     }
     *word_of(range, at) = worker->tag[at] = rng_next(&worker->random) | 1;
@@ -120,7 +110,7 @@ static void commit(struct worker *worker, unsigned first, unsigned count)
 {
     struct shared *shared = worker->shared;
     struct xseg_range *range = shared->range[worker->number];
-    const uint64_t before = retaken(range);
+    const uint64_t before = info_of(range).recommits;
 
     /* One by one, if it must be known whether the page is the previous one. */
     for (unsigned at = first + 1; at < first + count; at++)
@@ -131,9 +121,9 @@ static void commit(struct worker *worker, unsigned first, unsigned count)
         return;
     atomic_fetch_add(&shared->commits, 1);
     for (unsigned at = first; at < first + count; at++)
-        write_tag(worker, range, at, retaken(range) != before);
-    expect(xseg_sim_launch_on(shared->stream[worker->number], below(worker, 2) * 100000,
-                              (uint64_t)(uintptr_t)word_of(range, first), count * PAGE) == XSEG_OK);
+        write_tag(worker, range, at, info_of(range).recommits != before);
+    CHECK(xseg_sim_launch_on(shared->stream[worker->number], below(worker, 2) * 100000,
+                             (uint64_t)(uintptr_t)word_of(range, first), count * PAGE) == XSEG_OK);
 }
 
 static void decommit(struct worker *worker, unsigned first, unsigned count)
@@ -142,34 +132,34 @@ static void decommit(struct worker *worker, unsigned first, unsigned count)
     struct xseg_range *range = shared->range[worker->number];
 
     for (unsigned at = first; at < first + count; at++) {
-        expect(*word_of(range, at) == worker->tag[at]);
+        CHECK(*word_of(range, at) == worker->tag[at]);
         worker->tag[at] = 0;
     }
-    expect(xseg_range_decommit(range, first * PAGE, count * PAGE, shared->stream[worker->number]) ==
-           XSEG_OK);
+    CHECK(xseg_range_decommit(range, first * PAGE, count * PAGE, shared->stream[worker->number]) ==
+          XSEG_OK);
 }
 
 /* Alias a page of the shared range, whatever happens to it there. */
-static void share(struct worker *worker, unsigned at)
+static void alias(struct worker *worker, unsigned at)
 {
     struct shared *shared = worker->shared;
     struct xseg_range *range = shared->range[worker->number];
     const unsigned from = (unsigned)below(worker, COMMON);
     xseg_status status = XSEG_ERR_BUSY;
 
-    expect(pthread_mutex_lock(&shared->lock) == 0);
+    CHECK(pthread_mutex_lock(&shared->lock) == 0);
     if (shared->has[from]) {
         status = xseg_range_alias(range, at * PAGE, PAGE, shared->common, from * PAGE);
         if (status == XSEG_OK)
             worker->tag[at] = worker->common_tag[at] = *word_of(range, at);
         /* The granule may be pending unmap. */
-        expect(status == XSEG_OK || status == XSEG_ERR_ARGUMENT || status == XSEG_ERR_BUSY);
+        CHECK(status == XSEG_OK || status == XSEG_ERR_ARGUMENT || status == XSEG_ERR_BUSY);
     }
-    expect(pthread_mutex_unlock(&shared->lock) == 0);
-    atomic_fetch_add(&shared->shares, status == XSEG_OK);
+    CHECK(pthread_mutex_unlock(&shared->lock) == 0);
+    atomic_fetch_add(&shared->aliases, status == XSEG_OK);
 }
 
-static void hold_or_let_go(struct worker *worker, unsigned at)
+static void hold_or_unhold(struct worker *worker, unsigned at)
 {
     struct shared *shared = worker->shared;
     struct xseg_range *range = shared->range[worker->number];
@@ -178,11 +168,11 @@ static void hold_or_let_go(struct worker *worker, unsigned at)
         const xseg_status status = xseg_range_hold(range, at * PAGE, PAGE);
 
         /* Another thread may unmap the granule. */
-        expect(status == XSEG_OK || status == XSEG_ERR_BUSY);
+        CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY);
         worker->holds[at] += status == XSEG_OK;
         return;
     }
-    expect(xseg_range_unhold(range, at * PAGE, PAGE, shared->stream[worker->number]) == XSEG_OK);
+    CHECK(xseg_range_unhold(range, at * PAGE, PAGE, shared->stream[worker->number]) == XSEG_OK);
     worker->holds[at]--;
 }
 
@@ -198,23 +188,22 @@ static unsigned run_of(const struct worker *worker, unsigned first, unsigned mos
 }
 
 /* Pause a range of a private pool for a moment. */
-static void sleep_a_while(struct worker *worker)
+static void pause_briefly(struct worker *worker)
 {
     struct shared *shared = worker->shared;
-    struct xseg_range_info info = {sizeof(info)};
 
     if (worker->number % 2 == 0)
         return;
-    expect(xseg_range_query(shared->range[worker->number], &info) == XSEG_OK);
+    struct xseg_pool *pool = info_of(shared->range[worker->number]).pool;
     for (unsigned at = 0; at < GRANULES; at++)
         if (worker->holds[at] != 0)
-            hold_or_let_go(worker, at);
-    expect(xseg_sim_finish(shared->stream[worker->number]) == XSEG_OK);
-    if (!is_done(shared, xseg_pool_pause(info.pool, XSEG_KEEP_HOST, NULL)))
+            hold_or_unhold(worker, at);
+    CHECK(xseg_sim_finish(shared->stream[worker->number]) == XSEG_OK);
+    if (!is_done(shared, xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL)))
         return;
     atomic_fetch_add(&shared->pauses, 1);
     (void)sched_yield();
-    while (!is_done(shared, xseg_pool_resume(info.pool)))
+    while (!is_done(shared, xseg_pool_resume(pool)))
         (void)sched_yield();
 }
 
@@ -230,13 +219,13 @@ static void *work(void *self)
         if (below(worker, 8) == 0)
             (void)sched_yield();
         if (below(worker, 64) == 0)
-            sleep_a_while(worker);
+            pause_briefly(worker);
         if (below(worker, 12) == 0)
-            hold_or_let_go(worker, at);
+            hold_or_unhold(worker, at);
         else if (worker->tag[at] != 0)
             decommit(worker, at, count);
         else if (below(worker, 4) == 0)
-            share(worker, at);
+            alias(worker, at);
         else
             commit(worker, at, count);
     }
@@ -244,14 +233,14 @@ static void *work(void *self)
         if (worker->tag[at] != 0)
             decommit(worker, at, 1);
         if (worker->holds[at] != 0)
-            hold_or_let_go(worker, at);
+            hold_or_unhold(worker, at);
     }
     atomic_fetch_sub(&shared->running, 1);
     return NULL;
 }
 
 /* The shared range gets other pages occasionally; blocks are allocated and freed. */
-static void *turn_over(void *self)
+static void *replace_pages(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
@@ -261,18 +250,18 @@ static void *turn_over(void *self)
         void *block = NULL;
 
         (void)sched_yield();
-        expect(pthread_mutex_lock(&shared->lock) == 0);
+        CHECK(pthread_mutex_lock(&shared->lock) == 0);
         if (shared->has[at]) {
-            expect(xseg_range_decommit(shared->common, at * PAGE, PAGE, NULL) == XSEG_OK);
+            CHECK(xseg_range_decommit(shared->common, at * PAGE, PAGE, NULL) == XSEG_OK);
             shared->has[at] = false;
         } else if (is_done(shared, xseg_range_commit(shared->common, at * PAGE, PAGE, NULL))) {
             *word_of(shared->common, at) = rng_next(&worker->random) | 1;
             shared->has[at] = true;
         }
-        expect(pthread_mutex_unlock(&shared->lock) == 0);
+        CHECK(pthread_mutex_unlock(&shared->lock) == 0);
         if (is_done(shared,
                     xseg_alloc(shared->allocator, 0, 1 + below(worker, 8 * MIB), NULL, &block)))
-            expect(xseg_free(shared->allocator, block) == XSEG_OK);
+            CHECK(xseg_free(shared->allocator, block) == XSEG_OK);
     }
     return NULL;
 }
@@ -283,17 +272,15 @@ static void *trim(void *self)
     struct shared *shared = worker->shared;
 
     while (atomic_load(&shared->running) > 0) {
-        struct xseg_trim_options how = {sizeof(how)};
+        const struct xseg_trim_options how = {sizeof(how), .wait = below(worker, 4) == 0};
+        const struct xseg_scope where = {sizeof(where), .device = 0};
         struct xseg_statistics stats = {sizeof(stats)};
-        struct xseg_scope where = XSEG_SCOPE_ALL;
 
-        how.wait = below(worker, 4) == 0;
-        where.device = 0;
-        expect(xseg_trim(shared->allocator, NULL, &how, NULL) == XSEG_OK);
+        CHECK(xseg_trim(shared->allocator, NULL, &how, NULL) == XSEG_OK);
         xseg_sim_advance(below(worker, 2) * 50000);
-        expect(trim_due(shared->allocator, 1000) == XSEG_OK);
-        expect(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
-        expect(stats.reserved_bytes[0].current <= stats.device_bytes);
+        CHECK(trim_due(shared->allocator, 1000) == XSEG_OK);
+        CHECK(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
+        CHECK(stats.reserved_bytes[0].current <= stats.device_bytes);
         (void)sched_yield();
     }
     return NULL;
@@ -306,14 +293,13 @@ static void *prepare(void *self)
 
     while (atomic_load(&shared->running) > 0) {
         struct xseg_range *range = shared->range[below(worker, WORKERS)];
-        struct xseg_range_info info = {sizeof(info)};
 
         if (below(worker, 2) == 0)
             (void)is_done(shared, xseg_range_prepare(range, below(worker, 4) * PAGE));
         else
             (void)is_done(shared, xseg_range_set_quota(range, below(worker, 4) * PAGE));
-        expect(xseg_range_query(range, &info) == XSEG_OK);
-        expect(info.committed_bytes <= info.bytes && info.physical_bytes <= info.bytes);
+        const struct xseg_range_info info = info_of(range);
+        CHECK(info.committed_bytes <= info.bytes && info.physical_bytes <= info.bytes);
         (void)sched_yield();
     }
     return NULL;
@@ -324,13 +310,11 @@ static void *prepare(void *self)
 static void reserve_all(struct shared *shared, struct xseg_pool *pool)
 {
     struct xseg_range_options options = {sizeof(options)};
-    struct xseg_range_info info = {sizeof(info)};
 
     /* Ranges of other pools do not alias its pages. */
     options.pool = pool;
     assert_ok(xseg_range_reserve(shared->allocator, 0, COMMON * PAGE, &options, &shared->common));
-    assert_ok(xseg_range_query(shared->common, &info));
-    shared->origin = (uintptr_t)info.base;
+    shared->origin = (uintptr_t)info_of(shared->common).base;
     for (unsigned i = 0; i < WORKERS; i++) {
         options.pool = i % 2 == 0 ? pool : NULL;
         assert_ok(
@@ -360,26 +344,23 @@ static void end_all(struct shared *shared)
 
 static void play(const char *config, uint64_t memory)
 {
-    static void *(*const run[])(void *) = {work, work, work, work, turn_over, trim, prepare};
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    static void *(*const run[])(void *) = {work, work, work, work, replace_pages, trim, prepare};
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
+                                               .real_bytes = true};
     struct shared *shared = calloc(1, sizeof(*shared));
     struct worker worker[COUNT_OF(run)];
     pthread_t thread[COUNT_OF(run)];
-    struct xseg_observer observer = {sizeof(observer)};
+    const struct xseg_observer observer = {sizeof(observer), .context = shared,
+                                           .on_unmap = on_unmap, .on_map = on_map};
     uint64_t id = 0;
 
     assert_non_null(shared);
-    settings.memory_bytes = memory;
-    settings.real_bytes = true;
     shared->allocator = env_open_on(&settings, config);
     shared->rounds = ENV_IS_SANITIZED ? 1500 : 15000;
     shared->running = WORKERS;
     assert_int_equal(pthread_mutex_init(&shared->lock, NULL), 0);
     struct xseg_pool *pool = env_pool(shared->allocator);
     reserve_all(shared, pool);
-    observer.context = shared;
-    observer.on_unmap = leaving;
-    observer.on_map = came;
     assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
     for (unsigned i = 0; i < COUNT_OF(run); i++) {
         worker[i] = (struct worker){
@@ -389,27 +370,26 @@ static void play(const char *config, uint64_t memory)
     for (unsigned i = 0; i < COUNT_OF(run); i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     end_all(shared);
-    print_message("# %u commits, %u shares, %u refused, %u busy, %u pauses, %u notices\n",
-                  shared->commits, shared->shares, shared->refused, shared->busy, shared->pauses,
-                  shared->told);
-    assert_true(shared->commits > shared->rounds / 4 && shared->shares > 10 && shared->told > 100);
+    print_message("# %u commits, %u aliases, %u refused, %u busy, %u pauses, %u notifications\n",
+                  shared->commits, shared->aliases, shared->refused, shared->busy, shared->pauses,
+                  shared->notifications);
+    assert_true(shared->commits > shared->rounds / 4 && shared->aliases > 10 &&
+                shared->notifications > 100);
     assert_true(shared->pauses > shared->rounds / 400);
     assert_ok(xseg_observer_remove(shared->allocator, id));
     assert_ok(xseg_pool_release(pool));
-    assert_ok(xseg_close(shared->allocator));
-    for (unsigned i = 0; i < WORKERS; i++)
-        env_stream_destroy(shared->stream[i]);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_close(shared->allocator, shared->stream[0], shared->stream[1], shared->stream[2],
+              shared->stream[3]);
     (void)pthread_mutex_destroy(&shared->lock);
     free(shared);
 }
 
-TEST(with_room)
+TEST(committed_granules_keep_their_contents)
 {
     play(NULL, GIB);
 }
 
-TEST(running_short)
+TEST(committed_granules_keep_their_contents_under_memory_pressure)
 {
     play("page_cache_mb:8", 64 * MIB);
 }

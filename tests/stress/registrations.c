@@ -2,8 +2,8 @@
 /* Threads register, free and trim concurrently on a device under memory pressure. The callbacks of the registrations
  * register with the simulator, which ends the process if the memory is unmapped; meant for ThreadSanitizer as well. */
 #include <pthread.h>
-#include <stdlib.h>
 
+#include "tests/support/check.h"
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
@@ -32,8 +32,7 @@ static bool enter(void *context, struct xseg_registered *run)
     uint64_t id = 0;
 
     (void)context;
-    if (xseg_sim_register((uintptr_t)run->base, run->bytes, XSEG_SIM_NCCL, &id) != XSEG_OK)
-        abort();
+    CHECK(xseg_sim_register((uintptr_t)run->base, run->bytes, XSEG_SIM_NCCL, &id) == XSEG_OK);
     run->handle = (void *)(uintptr_t)id;
     return true;
 }
@@ -41,19 +40,15 @@ static bool enter(void *context, struct xseg_registered *run)
 static void leave(void *context, const struct xseg_registered *run)
 {
     (void)context;
-    if (xseg_sim_unregister((uintptr_t)run->handle) != XSEG_OK)
-        abort();
+    CHECK(xseg_sim_unregister((uintptr_t)run->handle) == XSEG_OK);
 }
 
 /* A range from a block on, which may extend over neighbors and unmapped blocks. */
 static void add(struct worker *worker, unsigned at)
 {
-    struct xseg_registrar registrar = {sizeof(registrar)};
+    const struct xseg_registrar registrar = {sizeof(registrar), .context = worker, .enter = enter,
+                                             .leave = leave, .pin = below(worker, 4) == 0};
 
-    registrar.context = worker;
-    registrar.enter = enter;
-    registrar.leave = leave;
-    registrar.pin = below(worker, 4) == 0;
     if (xseg_register(worker->allocator, worker->block[at],
                       worker->bytes[at] + below(worker, 2) * below(worker, 60 * MIB), &registrar,
                       &worker->id[at]) != XSEG_OK)
@@ -62,8 +57,7 @@ static void add(struct worker *worker, unsigned at)
 
 static void end(struct worker *worker, unsigned at)
 {
-    if (worker->id[at] != 0 && xseg_unregister(worker->allocator, worker->id[at]) != XSEG_OK)
-        abort();
+    CHECK(worker->id[at] == 0 || xseg_unregister(worker->allocator, worker->id[at]) == XSEG_OK);
     worker->id[at] = 0;
 }
 
@@ -83,8 +77,7 @@ static void step(struct worker *worker)
     } else {
         if (below(worker, 2) == 0)
             end(worker, at);
-        if (xseg_free(worker->allocator, worker->block[at]) != XSEG_OK)
-            abort();
+        CHECK(xseg_free(worker->allocator, worker->block[at]) == XSEG_OK);
         worker->block[at] = NULL;
     }
     if (below(worker, 8) == 0 && xseg_trim(worker->allocator, NULL, NULL, NULL) == XSEG_OK)
@@ -101,24 +94,19 @@ static void *work(void *self)
         step(worker);
     for (unsigned at = 0; at < BLOCKS; at++) {
         end(worker, at);
-        if (worker->block[at] != NULL && xseg_free(worker->allocator, worker->block[at]) != XSEG_OK)
-            abort();
+        CHECK(xseg_free(worker->allocator, worker->block[at]) == XSEG_OK);
     }
     return NULL;
 }
 
 TEST(registered_pages_remain_mapped)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_pool_options options = {sizeof(options)};
+    const struct xseg_pool_options options = {sizeof(options), .single_page = true};
+    struct xseg_allocator *allocator = env_open_mib(600, "expandable_segments:True,rdma:True");
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
     struct worker worker[THREADS];
-    struct xseg_pool *pool = NULL;
     pthread_t thread[THREADS];
 
-    settings.memory_bytes = 600 * MIB;
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True,rdma:True");
-    options.single_page = true;
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     for (unsigned i = 0; i < THREADS; i++) {
         worker[i] = (struct worker){.allocator = allocator,
                                     .pool = pool,
@@ -132,9 +120,5 @@ TEST(registered_pages_remain_mapped)
     assert_true(xseg_sim_registrations() > ROUNDS / 4);
     assert_true(worker[0].trims > 0);
     assert_int_equal(env_stats(allocator).registered_bytes, 0);
-    assert_ok(xseg_close(allocator));
-    for (unsigned i = 0; i < THREADS; i++)
-        if (worker[i].stream != NULL)
-            env_stream_destroy(worker[i].stream);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_close(allocator, worker[1].stream, worker[3].stream);
 }

@@ -10,15 +10,12 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "tests/support/check.h"
 #include "tests/support/env.h"
-#include "tests/support/rng.h"
+#include "tests/support/random_program.h"
 #include "tests/support/trim_due.h"
 
 #define THREADS   3u
@@ -50,7 +47,6 @@ struct slot {
 
 struct worker {
     struct service *service;
-    unsigned number;
     uint64_t random;
     struct slot slot[SLOTS];
     struct xseg_pool *pool[POOLS];
@@ -62,17 +58,11 @@ struct worker {
     struct {
         void *exported, *imported; /* NULL: not exported, or released */
     } share[SHARES];
-    xseg_stream brief; /* a stream of its own with a short life; NULL: none */
 };
-
-static uint64_t next_random(struct worker *worker)
-{
-    return rng_next(&worker->random) >> 16;
-}
 
 static uint64_t below(struct worker *worker, uint64_t bound)
 {
-    return next_random(worker) % bound;
+    return (rng_next(&worker->random) >> 16) % bound;
 }
 
 /* Requests, growing caches, activations, occasionally a model. */
@@ -113,15 +103,17 @@ static void free_slot(struct worker *worker, struct slot *slot)
 static void alloc_slot(struct worker *worker, struct slot *slot)
 {
     struct service *service = worker->service;
-    struct xseg_request request = {sizeof(request)};
 
     slot->stream = (unsigned)below(worker, STREAMS);
     slot->bytes = random_bytes(worker);
-    request.bytes = slot->bytes;
-    request.stream = service->stream[slot->stream];
     slot->pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
-    request.pool = slot->pool;
-    request.alignment = below(worker, 50) == 0 ? (size_t)512 << below(worker, 14) : 0;
+    const struct xseg_request request = {
+        sizeof(request),
+        .bytes = slot->bytes,
+        .stream = service->stream[slot->stream],
+        .pool = slot->pool,
+        .alignment = below(worker, 50) == 0 ? (size_t)512 << below(worker, 14) : 0,
+    };
     const xseg_status status = xseg_alloc_with(service->allocator, &request, &slot->ptr);
     CHECK(is_answer(status));
     atomic_fetch_add_explicit(status == XSEG_OK ? &service->served : &service->refused, 1,
@@ -236,9 +228,8 @@ static void configure(struct worker *worker)
 static void set_limits(struct worker *worker)
 {
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
     limits.keep_bytes = below(worker, 100) * MIB;
     limits.soft_bytes = 100 * MIB + below(worker, MEMORY / 2 - 100 * MIB);
     limits.hard_bytes = below(worker, 4) == 0 ? MEMORY / 2 + below(worker, MEMORY / 2) : UINT64_MAX;
@@ -248,10 +239,9 @@ static void set_limits(struct worker *worker)
 /* Every other pool is exportable. */
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned number)
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    const struct xseg_pool_options options = {sizeof(options), .exportable = number % 2 == 0};
     struct xseg_pool *pool = NULL;
 
-    options.exportable = number % 2 == 0;
     CHECK(xseg_pool_create(allocator, 0, &options, &pool) == XSEG_OK);
     return pool;
 }
@@ -366,10 +356,9 @@ static void look(struct worker *worker)
     struct xseg_allocator *allocator = worker->service->allocator;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const struct xseg_scope where = {sizeof(where), .device = 0};
     uint64_t left = 1 + below(worker, 300);
 
-    where.device = 0;
     CHECK(xseg_stats_get(allocator, &where, &stats) == XSEG_OK);
     /* Pages may move between two arenas while they are summed up. */
     CHECK(stats.reserved_bytes[0].current <= 2 * MEMORY);
@@ -382,11 +371,12 @@ static void look(struct worker *worker)
 
 static void prewarm(struct worker *worker)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-
-    where.device = 0;
-    where.one_stream = true;
-    where.stream = worker->service->stream[below(worker, STREAMS)];
+    const struct xseg_scope where = {
+        sizeof(where),
+        .device = 0,
+        .one_stream = true,
+        .stream = worker->service->stream[below(worker, STREAMS)],
+    };
     const xseg_status status =
         xseg_prewarm(worker->service->allocator, &where, random_bytes(worker));
     CHECK(is_answer(status));
@@ -397,17 +387,17 @@ static void use_brief_stream(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
     struct slot slot = {.bytes = random_bytes(worker)};
+    const xseg_stream stream = env_stream();
+    const xseg_status status = xseg_alloc(allocator, 0, slot.bytes, stream, &slot.ptr);
 
-    worker->brief = env_stream();
-    const xseg_status status = xseg_alloc(allocator, 0, slot.bytes, worker->brief, &slot.ptr);
     if (status == XSEG_OK) {
-        CHECK(xseg_sim_launch_on(worker->brief, 1 + below(worker, PASS_MOST),
+        CHECK(xseg_sim_launch_on(stream, 1 + below(worker, PASS_MOST),
                                  (uint64_t)(uintptr_t)slot.ptr, slot.bytes) == XSEG_OK);
         CHECK(xseg_free(allocator, slot.ptr) == XSEG_OK);
     }
     CHECK(is_answer(status));
-    CHECK(xseg_stream_retire(allocator, 0, worker->brief) == XSEG_OK);
-    env_stream_destroy(worker->brief);
+    CHECK(xseg_stream_retire(allocator, 0, stream) == XSEG_OK);
+    env_stream_destroy(stream);
 }
 
 /* Weights out of 10000. */
@@ -424,15 +414,9 @@ static const struct {
 
 static void operate(struct worker *worker)
 {
-    unsigned dice = (unsigned)below(worker, 10000);
+    const uint64_t number = rng_next(&worker->random) >> 16;
 
-    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        if (dice < kinds[i].share) {
-            kinds[i].run(worker);
-            return;
-        }
-        dice -= kinds[i].share;
-    }
+    kinds[program_draw(number, &kinds[0].share, sizeof(kinds[0]), COUNT_OF(kinds))].run(worker);
 }
 
 static void audit(struct xseg_allocator *allocator)
@@ -460,26 +444,13 @@ static void *serve(void *self)
 
 /* --- A service. --- */
 
-static void log_nothing(void *context, enum xseg_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 static void open_service(struct service *service, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_options options = {sizeof(options)};
+    /* As with a real driver, handles of destroyed streams are reused. */
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = MEMORY,
+                                               .reuse_handles = true};
 
-    settings.memory_bytes = MEMORY;
-    /* As a real driver: handles of destroyed streams are reused. */
-    settings.reuse_handles = true;
-    assert_ok(xseg_sim_reset(&settings));
-    options.driver = env_driver();
-    options.clock = env_clock;
-    options.log = log_nothing;
-    assert_ok(xseg_open(config, &options, &service->allocator));
+    service->allocator = env_open_quietly(&settings, config);
     for (unsigned i = 0; i < STREAMS; i++)
         service->stream[i] = env_stream();
 }
@@ -511,11 +482,9 @@ static void close_service(struct service *service)
     audit(service->allocator);
     assert_int_equal(env_stats(service->allocator).allocated_bytes[0].current, 0);
     env_empty_cache(service->allocator);
-    assert_int_equal(env_stats(service->allocator).reserved_bytes[0].current, 0);
-    assert_ok(xseg_close(service->allocator));
-    for (unsigned i = 0; i < STREAMS; i++)
-        env_stream_destroy(service->stream[i]);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    assert_int_equal(env_reserved(service->allocator), 0);
+    env_close(service->allocator, service->stream[0], service->stream[1], service->stream[2],
+              service->stream[3]);
 }
 
 static void play(const char *config, unsigned threads)
@@ -528,7 +497,6 @@ static void play(const char *config, unsigned threads)
     open_service(&service, config);
     for (unsigned i = 0; i < threads; i++) {
         worker[i].service = &service;
-        worker[i].number = i;
         worker[i].random = (seed + i) * UINT64_C(88172645463325252) | 1;
         for (unsigned pool = 0; pool < POOLS; pool++)
             worker[i].pool[pool] = make_pool(service.allocator, pool);
@@ -539,10 +507,10 @@ static void play(const char *config, unsigned threads)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     for (unsigned i = 0; i < threads; i++)
         end_worker(&worker[i]);
-    (void)printf("# %s: %" PRIu64 " operations, %" PRIu64 " requests served, %" PRIu64
-                 " refused, %" PRIu64 " pauses, %" PRIu64 " shares\n",
-                 config, operations, (uint64_t)service.served, (uint64_t)service.refused,
-                 (uint64_t)service.paused, (uint64_t)service.shared);
+    print_message("# %s: %" PRIu64 " operations, %" PRIu64 " requests served, %" PRIu64
+                  " refused, %" PRIu64 " pauses, %" PRIu64 " shares\n",
+                  config, operations, service.served, service.refused, service.paused,
+                  service.shared);
     assert_true(service.served > service.per_thread / 4);
     assert_true(service.refused > 0);
     assert_true((service.shared > 0) == (strstr(config, "segments:True") != NULL));

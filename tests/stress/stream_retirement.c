@@ -9,9 +9,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #include "src/core/pending/pending.h"
+#include "tests/support/check.h"
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
@@ -20,13 +20,6 @@
 static struct {
     atomic_bool wanted, reached, left;
 } gate;
-
-static void close_gate(void)
-{
-    atomic_store(&gate.reached, false);
-    atomic_store(&gate.left, false);
-    atomic_store(&gate.wanted, true);
-}
 
 /* The first thread that arrives waits here once. */
 static void stop_at_gate(void)
@@ -37,17 +30,6 @@ static void stop_at_gate(void)
     atomic_store_explicit(&gate.reached, true, memory_order_relaxed);
     while (!atomic_load_explicit(&gate.left, memory_order_relaxed))
         (void)sched_yield();
-}
-
-static void wait_for_gate(void)
-{
-    while (!atomic_load_explicit(&gate.reached, memory_order_relaxed))
-        (void)sched_yield();
-}
-
-static void open_gate(void)
-{
-    atomic_store_explicit(&gate.left, true, memory_order_relaxed);
 }
 
 /* A free with a debug fill has released the lock of the arena, and has not cached the block yet. */
@@ -62,7 +44,7 @@ void __wrap_xseg_debug_fill_claimed(struct xseg_block *block)
     __real_xseg_debug_fill_claimed(block);
 }
 
-/* --- One thread against one hand-over. --- */
+/* --- One thread, one retired stream. --- */
 
 struct party {
     struct xseg_allocator *allocator;
@@ -95,6 +77,24 @@ static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream,
     return heir;
 }
 
+/* The same, while another thread is parked at the gate. */
+static xseg_stream succeed_during(void *(*run)(void *), struct party *party, xseg_stream stream,
+                                  const void *live, void **first)
+{
+    pthread_t thread;
+
+    atomic_store(&gate.reached, false);
+    atomic_store(&gate.left, false);
+    atomic_store(&gate.wanted, true);
+    assert_int_equal(pthread_create(&thread, NULL, run, party), 0);
+    while (!atomic_load_explicit(&gate.reached, memory_order_relaxed))
+        (void)sched_yield();
+    stream = succeed(party->allocator, stream, live, first);
+    atomic_store_explicit(&gate.left, true, memory_order_relaxed);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    return stream;
+}
+
 static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
 {
     assert_ok(xseg_stream_retire(allocator, 0, stream));
@@ -111,36 +111,27 @@ static void *free_one(void *self)
 {
     const struct party *party = self;
 
-    if (xseg_free(party->allocator, party->ptr) != XSEG_OK)
-        abort();
+    CHECK(xseg_free(party->allocator, party->ptr) == XSEG_OK);
     return NULL;
 }
 
 TEST(free_completes_while_its_stream_is_retired)
 {
     struct xseg_allocator *allocator = env_open("debug_fill:True,history:all");
-    struct xseg_observer observer = {sizeof(observer)};
     atomic_uint entries = 0;
+    const struct xseg_observer observer = {sizeof(observer), .context = &entries,
+                                           .on_trace = trace};
     uint64_t id = 0;
 
-    observer.context = &entries;
-    observer.on_trace = trace;
     for (unsigned round = 0; round < 20; round++) {
         void *live[2], *first;
         xseg_stream stream = settle(allocator, live);
         struct party party = {allocator, live[round % 2]};
-        pthread_t thread;
 
         if (round == 10)
             assert_ok(xseg_observer_add(allocator, &observer, &id));
-        close_gate();
-        assert_int_equal(pthread_create(&thread, NULL, free_one, &party), 0);
-        wait_for_gate();
-        stream = succeed(allocator, stream, live[!(round % 2)], &first);
-        open_gate();
-        assert_int_equal(pthread_join(thread, NULL), 0);
-        env_free(allocator, live[!(round % 2)]);
-        env_free(allocator, first);
+        stream = succeed_during(free_one, &party, stream, live[!(round % 2)], &first);
+        env_free(allocator, live[!(round % 2)], first);
         end_stream(allocator, stream);
     }
     assert_true(entries > 20);
@@ -158,10 +149,8 @@ static void stop(void *context, const struct xseg_mapping *mapping)
 static void *trim_all(void *self)
 {
     const struct party *party = self;
-    const struct xseg_trim_options how = {sizeof(how)};
 
-    if (xseg_trim(party->allocator, NULL, &how, NULL) != XSEG_OK)
-        abort();
+    CHECK(xseg_trim(party->allocator, NULL, NULL, NULL) == XSEG_OK);
     return NULL;
 }
 
@@ -169,31 +158,24 @@ static void *trim_all(void *self)
 TEST(memory_is_reported_while_its_stream_is_retired)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_observer observer = {sizeof(observer)};
     struct party party = {allocator, NULL};
-    atomic_uint told = 0;
+    atomic_uint notifications = 0;
+    const struct xseg_observer observer = {sizeof(observer), .context = &notifications,
+                                           .on_unmap = stop};
     uint64_t id = 0;
 
-    observer.context = &told;
-    observer.on_unmap = stop;
     assert_ok(xseg_observer_add(allocator, &observer, &id));
     for (unsigned round = 0; round < 20; round++) {
         void *live[2], *more[4], *first;
         xseg_stream stream = settle(allocator, live);
-        const unsigned before = told;
-        pthread_t thread;
+        const unsigned before = notifications;
 
         for (unsigned i = 0; i < COUNT_OF(more); i++)
             more[i] = env_alloc(allocator, 20 * MIB, stream);
         for (unsigned i = 0; i < COUNT_OF(more); i++)
             env_free(allocator, more[i]);
-        close_gate();
-        assert_int_equal(pthread_create(&thread, NULL, trim_all, &party), 0);
-        wait_for_gate();
-        stream = succeed(allocator, stream, live[1], &first);
-        open_gate();
-        assert_int_equal(pthread_join(thread, NULL), 0);
-        assert_true(told > before + 2);
+        stream = succeed_during(trim_all, &party, stream, live[1], &first);
+        assert_true(notifications > before + 2);
         env_free(allocator, live[0], live[1], first);
         end_stream(allocator, stream);
     }
@@ -201,7 +183,7 @@ TEST(memory_is_reported_while_its_stream_is_retired)
     env_close(allocator);
 }
 
-/* --- All at once. --- */
+/* --- All threads. --- */
 
 #define SLOTS  64u
 #define ROUNDS 300u
@@ -211,23 +193,11 @@ struct shared {
     struct xseg_pool *pool;
     xseg_stream side;
     _Atomic(void *) slot[SLOTS]; /* blocks that any thread may free */
-    atomic_uint comers;          /* threads that still create streams */
-    atomic_uint entries, told;
+    atomic_uint creators;        /* threads that still create streams */
+    atomic_uint entries, notifications;
 };
 
-/* A thread cannot fail a cmocka test: the process ends. */
-static void expect(xseg_status status, const char *what)
-{
-    char text[512] = "";
-
-    if (status == XSEG_OK)
-        return;
-    (void)xseg_error_message(text, sizeof(text));
-    print_message("%s: %s\n", what, text);
-    abort();
-}
-
-struct comer {
+struct creator {
     struct shared *shared;
     uint64_t random;
 };
@@ -238,44 +208,44 @@ static void free_block(struct shared *shared, void *ptr, bool is_used)
     if (ptr == NULL)
         return;
     if (is_used)
-        expect(xseg_record_stream(shared->allocator, ptr, shared->side), "use");
-    expect(xseg_free(shared->allocator, ptr), "free");
+        CHECK(xseg_record_stream(shared->allocator, ptr, shared->side) == XSEG_OK);
+    CHECK(xseg_free(shared->allocator, ptr) == XSEG_OK);
 }
 
-static void *make_block(struct comer *comer, xseg_stream stream)
+static void *make_block(struct creator *creator, xseg_stream stream)
 {
-    struct shared *shared = comer->shared;
-    const uint64_t random = rng_next(&comer->random);
+    struct shared *shared = creator->shared;
+    const uint64_t random = rng_next(&creator->random);
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
     request.stream = stream;
     request.pool = random % 4 == 0 ? shared->pool : NULL;
     request.bytes = 1 + random / 8 % (random % 8 < 4 ? 64 * KIB : 30 * MIB);
-    expect(xseg_alloc_with(shared->allocator, &request, &ptr), "alloc");
+    CHECK(xseg_alloc_with(shared->allocator, &request, &ptr) == XSEG_OK);
     return ptr;
 }
 
 /* Streams are created and retired; their blocks remain. */
-static void *come_and_go(void *self)
+static void *create_and_retire(void *self)
 {
-    struct comer *comer = self;
-    struct shared *shared = comer->shared;
+    struct creator *creator = self;
+    struct shared *shared = creator->shared;
 
     for (unsigned round = 0; round < ROUNDS; round++) {
         const xseg_stream stream = env_stream();
 
         for (unsigned i = 0; i < 8; i++) {
-            void *ptr = make_block(comer, stream);
-            const uint64_t random = rng_next(&comer->random);
+            void *ptr = make_block(creator, stream);
+            const uint64_t random = rng_next(&creator->random);
 
             free_block(shared, atomic_exchange(&shared->slot[random % SLOTS], ptr),
                        random / 64 % 2);
         }
-        expect(xseg_stream_retire(shared->allocator, 0, stream), "gone");
+        CHECK(xseg_stream_retire(shared->allocator, 0, stream) == XSEG_OK);
         env_stream_destroy(stream);
     }
-    atomic_fetch_sub(&shared->comers, 1);
+    atomic_fetch_sub(&shared->creators, 1);
     return NULL;
 }
 
@@ -284,7 +254,7 @@ static void *free_blocks(void *self)
     struct shared *shared = self;
     uint64_t random = 99;
 
-    while (atomic_load(&shared->comers) > 0) {
+    while (atomic_load(&shared->creators) > 0) {
         const uint64_t drawn = rng_next(&random);
 
         free_block(shared, atomic_exchange(&shared->slot[drawn % SLOTS], NULL), drawn / 64 % 2);
@@ -309,20 +279,18 @@ static void look_at_all(struct shared *shared, const struct xseg_scope *where)
     struct xseg_explain_result explained = {sizeof(explained)};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    expect(xseg_for_each_mapping(shared->allocator, where, see_mapping, NULL), "mappings");
-    expect(xseg_for_each_block(shared->allocator, where, see_block, NULL), "walk");
-    expect(xseg_stats_get(shared->allocator, where, &stats), "stats");
-    expect(xseg_explain(shared->allocator, where, NULL, NULL, &explained), "explain");
+    CHECK(xseg_for_each_mapping(shared->allocator, where, see_mapping, NULL) == XSEG_OK);
+    CHECK(xseg_for_each_block(shared->allocator, where, see_block, NULL) == XSEG_OK);
+    CHECK(xseg_stats_get(shared->allocator, where, &stats) == XSEG_OK);
+    CHECK(xseg_explain(shared->allocator, where, NULL, NULL, &explained) == XSEG_OK);
 }
 
 static void *reconcile(void *self)
 {
     struct shared *shared = self;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    const struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
-    for (unsigned i = 0; atomic_load(&shared->comers) > 0; i++) {
+    for (unsigned i = 0; atomic_load(&shared->creators) > 0; i++) {
         struct xseg_block_info info = {sizeof(info)};
         void *ptr = atomic_load(&shared->slot[i % SLOTS]);
 
@@ -332,7 +300,7 @@ static void *reconcile(void *self)
         if (ptr != NULL && xseg_block_query(shared->allocator, ptr, &info) != XSEG_OK)
             info.state = XSEG_BLOCK_UNMAPPED;
         if (i % 8 == 0)
-            expect(xseg_trim(shared->allocator, NULL, &how, NULL), "trim");
+            CHECK(xseg_trim(shared->allocator, NULL, NULL, NULL) == XSEG_OK);
     }
     return NULL;
 }
@@ -345,27 +313,25 @@ static void count_notice(void *context, const struct xseg_mapping *mapping)
 
 static void observe(struct shared *shared)
 {
-    struct xseg_observer observer = {sizeof(observer)};
+    const struct xseg_observer tracer = {sizeof(tracer), .context = &shared->entries,
+                                         .on_trace = trace};
+    const struct xseg_observer mapper = {sizeof(mapper), .context = &shared->notifications,
+                                         .on_unmap = count_notice, .on_map = count_notice};
     uint64_t id = 0;
 
-    observer.context = &shared->entries;
-    observer.on_trace = trace;
-    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
-    observer.on_trace = NULL;
-    observer.context = &shared->told;
-    observer.on_unmap = observer.on_map = count_notice;
-    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
+    assert_ok(xseg_observer_add(shared->allocator, &tracer, &id));
+    assert_ok(xseg_observer_add(shared->allocator, &mapper, &id));
 }
 
 /* Two threads create streams, one frees, one queries. */
 static void run_threads(struct shared *shared)
 {
-    struct comer comer[2] = {{shared, 7}, {shared, 8}};
+    struct creator creator[2] = {{shared, 7}, {shared, 8}};
     pthread_t thread[4];
 
-    atomic_store(&shared->comers, COUNT_OF(comer));
-    for (unsigned i = 0; i < COUNT_OF(comer); i++)
-        assert_int_equal(pthread_create(&thread[i], NULL, come_and_go, &comer[i]), 0);
+    atomic_store(&shared->creators, COUNT_OF(creator));
+    for (unsigned i = 0; i < COUNT_OF(creator); i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, create_and_retire, &creator[i]), 0);
     assert_int_equal(pthread_create(&thread[2], NULL, free_blocks, shared), 0);
     assert_int_equal(pthread_create(&thread[3], NULL, reconcile, shared), 0);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
@@ -389,10 +355,8 @@ static void play(const char *config, bool is_observed)
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
     /* The number of notifications depends on how often the trimming thread runs. */
-    assert_true(!is_observed || (shared->entries > 1000 && shared->told > 0));
-    assert_ok(xseg_close(shared->allocator));
-    env_stream_destroy(shared->side);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    assert_true(!is_observed || (shared->entries > 1000 && shared->notifications > 0));
+    env_close(shared->allocator, shared->side);
     free(shared);
 }
 

@@ -2,14 +2,13 @@
 /* Threads allocate, free each other's blocks, use them on other streams, trim, read statistics and reconfigure
  * concurrently. Meant for ThreadSanitizer; in any build the counts must be consistent, and no two threads may ever
  * hold the same memory. */
+#include "tests/support/check.h"
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define THREADS 4u
 #define SLOTS   256u
@@ -29,14 +28,9 @@ struct worker {
     uint64_t random;
 };
 
-static uint64_t next_random(struct worker *worker)
-{
-    return rng_next(&worker->random);
-}
-
 static size_t random_bytes(struct worker *worker)
 {
-    const uint64_t random = next_random(worker);
+    const uint64_t random = rng_next(&worker->random);
 
     return random % 4 != 0 ? 1 + random / 4 % (64 * KIB) : 1 + random / 4 % (8 * MIB);
 }
@@ -45,8 +39,7 @@ static void free_block(struct shared *shared, void *ptr)
 {
     if (ptr == NULL)
         return;
-    if (xseg_free(shared->allocator, ptr) != XSEG_OK)
-        abort();
+    CHECK(xseg_free(shared->allocator, ptr) == XSEG_OK);
     atomic_fetch_add(&shared->freed, 1);
 }
 
@@ -61,14 +54,12 @@ static void alloc_block(struct worker *worker)
         atomic_fetch_add(&shared->refused, 1);
         return;
     }
-    if (status != XSEG_OK)
-        abort();
+    CHECK(status == XSEG_OK);
     atomic_fetch_add(&shared->allocated, 1);
-    if (next_random(worker) % 8 == 0 &&
-        xseg_record_stream(shared->allocator, ptr, shared->stream[next_random(worker) % THREADS]) !=
-            XSEG_OK)
-        abort();
-    free_block(shared, atomic_exchange(&shared->slot[next_random(worker) % SLOTS], ptr));
+    if (rng_next(&worker->random) % 8 == 0)
+        CHECK(xseg_record_stream(shared->allocator, ptr,
+                                 shared->stream[rng_next(&worker->random) % THREADS]) == XSEG_OK);
+    free_block(shared, atomic_exchange(&shared->slot[rng_next(&worker->random) % SLOTS], ptr));
 }
 
 static void *work(void *self)
@@ -77,10 +68,11 @@ static void *work(void *self)
     struct shared *shared = worker->shared;
 
     for (unsigned i = 0; i < shared->rounds; i++) {
-        if (next_random(worker) % 8 < 5)
+        if (rng_next(&worker->random) % 8 < 5)
             alloc_block(worker);
         else
-            free_block(shared, atomic_exchange(&shared->slot[next_random(worker) % SLOTS], NULL));
+            free_block(shared,
+                       atomic_exchange(&shared->slot[rng_next(&worker->random) % SLOTS], NULL));
     }
     return NULL;
 }
@@ -90,53 +82,46 @@ static void *disturb(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
     for (unsigned i = 0; i < shared->rounds / 100; i++) {
         struct xseg_statistics stats = {sizeof(stats)};
         struct xseg_block_info info = {sizeof(info)};
-        struct xseg_trim_options trim = {sizeof(trim)};
+        const struct xseg_trim_options trim = {sizeof(trim), .wait = i % 2 == 0};
         struct xseg_trim_result done = {sizeof(done)};
         char text[512];
 
-        trim.wait = i % 2 == 0;
-        if (xseg_trim(shared->allocator, NULL, &trim, &done) != XSEG_OK ||
-            xseg_stats_get(shared->allocator, &where, &stats) != XSEG_OK ||
-            xseg_config_set(shared->allocator, i % 16 < 8
-                                                   ? "expandable_segments:True"
-                                                   : "expandable_segments:False") != XSEG_OK ||
-            xseg_config_get(shared->allocator, text, sizeof(text), NULL) != XSEG_OK)
-            abort();
-        if (done.released > 8 * GIB || done.kept_fragmented > 8 * GIB || done.kept_busy > 8 * GIB ||
-            done.kept_pending > 8 * GIB || done.kept_failed != 0)
-            abort();
-        char *ptr = atomic_load(&shared->slot[next_random(worker) % SLOTS]);
+        CHECK(xseg_trim(shared->allocator, NULL, &trim, &done) == XSEG_OK);
+        CHECK(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
+        CHECK(xseg_config_set(shared->allocator, i % 16 < 8
+                                                     ? "expandable_segments:True"
+                                                     : "expandable_segments:False") == XSEG_OK);
+        CHECK(xseg_config_get(shared->allocator, text, sizeof(text), NULL) == XSEG_OK);
+        CHECK(done.released <= 8 * GIB && done.kept_fragmented <= 8 * GIB &&
+              done.kept_busy <= 8 * GIB && done.kept_pending <= 8 * GIB && done.kept_failed == 0);
+        char *ptr = atomic_load(&shared->slot[rng_next(&worker->random) % SLOTS]);
         /* An address inside a block: looked up and rejected while segments grow and are destroyed. */
-        if (ptr != NULL &&
-            xseg_free(shared->allocator, ptr + 13 * MIB + 7) != XSEG_ERR_NOT_ALLOCATED)
-            abort();
+        CHECK(ptr == NULL ||
+              xseg_free(shared->allocator, ptr + 13 * MIB + 7) == XSEG_ERR_NOT_ALLOCATED);
         if (ptr != NULL) {
             const xseg_status status = xseg_block_query(shared->allocator, ptr, &info);
 
-            if (status != XSEG_OK && status != XSEG_ERR_NOT_ALLOCATED)
-                abort();
+            CHECK(status == XSEG_OK || status == XSEG_ERR_NOT_ALLOCATED);
         }
-        if (xseg_sim_launch(shared->stream[next_random(worker) % THREADS], 5000) != XSEG_OK)
-            abort();
+        CHECK(xseg_sim_launch(shared->stream[rng_next(&worker->random) % THREADS], 5000) ==
+              XSEG_OK);
     }
     return NULL;
 }
 
 static void play(const char *config, uint64_t memory, unsigned rounds)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory};
     struct shared *shared = calloc(1, sizeof(*shared));
     struct worker worker[THREADS + 1];
     pthread_t thread[THREADS + 1];
 
     assert_non_null(shared);
-    settings.memory_bytes = memory;
     shared->allocator = env_open_on(&settings, config);
     shared->rounds = rounds;
     for (unsigned i = 0; i < THREADS; i++)
@@ -160,37 +145,35 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.num_ooms, shared->refused);
-    assert_ok(xseg_close(shared->allocator));
-    for (unsigned i = 0; i < THREADS; i++)
-        env_stream_destroy(shared->stream[i]);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_close(shared->allocator, shared->stream[0], shared->stream[1], shared->stream[2],
+              shared->stream[3]);
     free(shared);
 }
 
-TEST(with_room)
+TEST(counts_are_exact_with_much_memory)
 {
     play("expandable_segments:True", 8 * GIB, 10000);
 }
 
-TEST(running_short)
+TEST(counts_are_exact_under_memory_pressure)
 {
     play("expandable_segments:True", 256 * MIB, 5000);
 }
 
-TEST(classic)
+TEST(counts_are_exact_with_classic_segments)
 {
     play("expandable_segments:False", GIB, 5000);
 }
 
 /* Frees with debug fill, history, waits and unmapping. */
-TEST(watched)
+TEST(counts_are_exact_with_debug_options)
 {
     play("debug_fill:True,history:all,history_stacks:all,history_events:64", GIB, 2000);
     play("unmap_on_free:True,guard_page:True", 8 * GIB, 1000);
 }
 
 /* Every block is stamped, while another thread may read. */
-TEST(with_ages)
+TEST(counts_are_exact_with_ages)
 {
     play("history:state", GIB, 5000);
 }
@@ -204,21 +187,17 @@ static void *own_allocator(void *unused)
 
     (void)unused;
     for (unsigned round = 0; round < 5; round++) {
-        if (env_try_open("expandable_segments:True", &allocator) != XSEG_OK)
-            abort();
+        CHECK(env_try_open("expandable_segments:True", &allocator) == XSEG_OK);
         for (unsigned i = 0; i < 32; i++)
-            if (xseg_alloc(allocator, 0, (size_t)(i + 1) * 100 * KIB, NULL, &ptr[i]) != XSEG_OK)
-                abort();
+            CHECK(xseg_alloc(allocator, 0, (size_t)(i + 1) * 100 * KIB, NULL, &ptr[i]) == XSEG_OK);
         for (unsigned i = 0; i < 32; i++)
-            if (xseg_free(allocator, ptr[i]) != XSEG_OK)
-                abort();
-        if (xseg_close(allocator) != XSEG_OK)
-            abort();
+            CHECK(xseg_free(allocator, ptr[i]) == XSEG_OK);
+        CHECK(xseg_close(allocator) == XSEG_OK);
     }
     return NULL;
 }
 
-TEST(an_allocator_each)
+TEST(allocators_of_threads_are_independent)
 {
     pthread_t thread[THREADS];
 
@@ -240,19 +219,18 @@ struct growing {
 static void *read_all_the_time(void *self)
 {
     struct growing *growing = self;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const struct xseg_scope where = {sizeof(where), .device = 0};
 
-    where.device = 0;
     while (!atomic_load(&growing->is_over)) {
         struct xseg_statistics stats = {sizeof(stats)};
 
-        if (xseg_stats_get(growing->allocator, &where, &stats) != XSEG_OK || stats.host_bytes > GIB)
-            abort();
+        CHECK(xseg_stats_get(growing->allocator, &where, &stats) == XSEG_OK &&
+              stats.host_bytes <= GIB);
     }
     return NULL;
 }
 
-TEST(read_while_pools_grow)
+TEST(statistics_are_readable_while_pools_grow)
 {
     struct growing growing = {.allocator = env_open("expandable_segments:True")};
     struct xseg_request request = {sizeof(request)};
@@ -267,8 +245,7 @@ TEST(read_while_pools_grow)
             request.bytes = i % 4 == 0 ? 30 * MIB : MIB;
             assert_ok(xseg_alloc_with(growing.allocator, &request, &ptr[i]));
         }
-        for (unsigned i = 0; i < COUNT_OF(ptr); i++)
-            env_free(growing.allocator, ptr[i]);
+        env_free_all(growing.allocator, ptr, sizeof(ptr));
         assert_ok(xseg_pool_release(request.pool));
         if (round % 2 == 0)
             env_empty_cache(growing.allocator);
@@ -290,8 +267,7 @@ static void free_once(struct twice *twice)
 {
     const xseg_status status = xseg_free(twice->allocator, atomic_load(&twice->ptr));
 
-    if (status != XSEG_OK && status != XSEG_ERR_NOT_ALLOCATED)
-        abort();
+    CHECK(status == XSEG_OK || status == XSEG_ERR_NOT_ALLOCATED);
     atomic_fetch_add(status == XSEG_OK ? &twice->freed : &twice->refused, 1);
 }
 
@@ -325,7 +301,7 @@ static void let_two_free(struct twice *twice, void *ptr)
     assert_int_equal(atomic_load(&twice->freed), round);
 }
 
-TEST(two_free_the_same)
+TEST(one_of_two_concurrent_frees_is_rejected)
 {
     static const size_t bytes[] = {8 * MIB, 600, 30 * MIB, MIB + 512};
     struct twice twice = {.allocator = env_open("expandable_segments:False")};

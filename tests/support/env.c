@@ -127,16 +127,36 @@ uint64_t env_clock(void *context)
     return xseg_sim_clock();
 }
 
-struct xseg_allocator *env_open_with_clock(const struct xseg_sim_settings *settings,
-                                           const char *config)
+static struct xseg_allocator *open_with_log(const struct xseg_sim_settings *settings,
+                                            const char *config,
+                                            void (*log)(void *, enum xseg_log_level, const char *))
 {
     const struct xseg_options options = {sizeof(options), .driver = env_driver(),
-                                         .clock = env_clock};
+                                         .clock = env_clock, .log = log};
     struct xseg_allocator *allocator = NULL;
 
     assert_ok(xseg_sim_reset(settings));
     assert_ok(xseg_open(config, &options, &allocator));
     return allocator;
+}
+
+struct xseg_allocator *env_open_with_clock(const struct xseg_sim_settings *settings,
+                                           const char *config)
+{
+    return open_with_log(settings, config, NULL);
+}
+
+void env_no_log(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    (void)line;
+}
+
+struct xseg_allocator *env_open_quietly(const struct xseg_sim_settings *settings,
+                                        const char *config)
+{
+    return open_with_log(settings, config, env_no_log);
 }
 
 struct xseg_allocator *env_open_mib(uint64_t mib, const char *config)

@@ -24,6 +24,18 @@
 #define ENV_IS_SANITIZED false
 #endif
 
+/* ThreadSanitizer does not support memory at most addresses of the simulator, so blocks have no contents there. */
+#define ENV_HAS_BYTES true
+#if defined(__SANITIZE_THREAD__)
+#undef ENV_HAS_BYTES
+#define ENV_HAS_BYTES false
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#undef ENV_HAS_BYTES
+#define ENV_HAS_BYTES false
+#endif
+#endif
+
 /* CUDA's own tag of a CUgraph or cudaGraph_t. */
 struct CUgraph_st;
 
@@ -74,6 +86,13 @@ struct xseg_allocator *env_open_mib(uint64_t mib, const char *config);
 /* As env_open_on(), with an allocator that uses the simulated clock. */
 struct xseg_allocator *env_open_with_clock(const struct xseg_sim_settings *settings,
                                            const char *config);
+
+/* As env_open_with_clock(), without log lines. */
+struct xseg_allocator *env_open_quietly(const struct xseg_sim_settings *settings,
+                                        const char *config);
+
+/* A log callback without effect, for struct xseg_options. */
+void env_no_log(void *context, enum xseg_log_level level, const char *line);
 
 /* Open an allocator without a reset of the simulator. */
 struct xseg_allocator *env_open_logged(const char *config, struct env_log *log);

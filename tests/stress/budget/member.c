@@ -37,13 +37,13 @@ struct thread {
 };
 
 static struct {
-    struct budget_board *board;
+    struct budget_shared *shared;
     struct budget_seat *seat;
     struct xseg_allocator *allocator;
     struct thread thread[THREADS];
     atomic_bool plays, ends;
-    void *block;           /* of ORDER_ALLOCATE */
-    uint64_t asks, served; /* counts of earlier members of the seat */
+    void *block;                      /* of ORDER_ALLOCATE */
+    uint64_t budget_requests, served; /* counts of earlier members of the seat */
 } own;
 
 static uint64_t below(struct thread *thread, uint64_t bound)
@@ -54,7 +54,7 @@ static uint64_t below(struct thread *thread, uint64_t bound)
 /* --- Steps. --- */
 
 /* Whether memory was allocated; denial is valid. */
-static bool is_served(xseg_status status)
+static bool is_allocated(xseg_status status)
 {
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
           status == XSEG_ERR_BUSY);
@@ -70,7 +70,7 @@ static uint64_t draw_bytes(struct thread *thread)
 
     if (kind < 4)
         return 1 + below(thread, MIB);
-    return 1 + below(thread, kind < 8 ? 24 * MIB : own.board->block_most);
+    return 1 + below(thread, kind < 8 ? 24 * MIB : own.shared->block_max);
 }
 
 static void free_block(void **block)
@@ -89,7 +89,7 @@ static void change_block(struct thread *thread)
         free_block(block);
         return;
     }
-    if (!is_served(xseg_alloc(own.allocator, 0, bytes, thread->stream, block)))
+    if (!is_allocated(xseg_alloc(own.allocator, 0, bytes, thread->stream, block)))
         *block = NULL;
     else if (below(thread, 2) == 0)
         CHECK(xseg_sim_launch_on(thread->stream, below(thread, 1000000),
@@ -114,7 +114,7 @@ static void change_range(struct thread *thread)
     if (had)
         CHECK(xseg_range_decommit(thread->range, first * PAGE, count * PAGE, thread->stream) ==
               XSEG_OK);
-    else if (!is_served(
+    else if (!is_allocated(
                  xseg_range_commit(thread->range, first * PAGE, count * PAGE, thread->stream)))
         return;
     else
@@ -126,14 +126,12 @@ static void change_range(struct thread *thread)
 /* Resume requests memory as an allocation does. */
 static void change_pool(struct thread *thread)
 {
-    struct xseg_request request = {sizeof(request)};
+    const uint64_t bytes = 1 + below(thread, own.shared->block_max);
 
-    request.pool = thread->pool;
-    request.bytes = 1 + below(thread, own.board->block_most);
     if (thread->is_paused) {
-        thread->is_paused = !is_served(xseg_pool_resume(thread->pool));
+        thread->is_paused = !is_allocated(xseg_pool_resume(thread->pool));
     } else if (thread->pooled == NULL) {
-        if (!is_served(xseg_alloc_with(own.allocator, &request, &thread->pooled)))
+        if (!is_allocated(env_try_alloc_in(own.allocator, thread->pool, bytes, &thread->pooled)))
             thread->pooled = NULL;
     } else if (below(thread, 3) == 0) {
         free_block(&thread->pooled);
@@ -148,9 +146,8 @@ static void change_pool(struct thread *thread)
 
 static void trim(struct thread *thread)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    const struct xseg_trim_options how = {sizeof(how), .wait = below(thread, 2) == 0};
 
-    how.wait = below(thread, 2) == 0;
     CHECK(xseg_trim(own.allocator, NULL, &how, NULL) == XSEG_OK);
 }
 
@@ -165,7 +162,7 @@ static void configure(struct thread *thread)
     char text[256];
 
     /* A member that has left the shared budget file rejoins soon. */
-    (void)snprintf(text, sizeof(text), "budget_file:%s", own.board->ledger);
+    (void)snprintf(text, sizeof(text), "budget_file:%s", own.shared->budget_file);
     CHECK(xseg_config_set(own.allocator,
                           below(thread, 3) == 0 ? text : texts[below(thread, COUNT_OF(texts))]) ==
           XSEG_OK);
@@ -281,7 +278,7 @@ static _Noreturn void end(void)
     _exit(0);
 }
 
-static void obey(void)
+static void execute_order(void)
 {
     struct budget_seat *seat = own.seat;
 
@@ -293,11 +290,11 @@ static void obey(void)
     wait_for_steps();
     if (seat->order == ORDER_END)
         end();
-    if (seat->order == ORDER_REST)
+    if (seat->order == ORDER_IDLE)
         CHECK(xseg_config_set(own.allocator, seat->text) == XSEG_OK);
     if (seat->order == ORDER_FREE)
         free_all();
-    if (seat->order == ORDER_GIVE_BACK)
+    if (seat->order == ORDER_FREE_BLOCK)
         free_block(&own.block);
     if (seat->order == ORDER_ALLOCATE) {
         seat->status = xseg_alloc(own.allocator, 0, seat->bytes, NULL, &own.block);
@@ -308,32 +305,24 @@ static void obey(void)
 }
 
 /* Publish the counts that a kill would lose. */
-static void count_asks(void)
+static void publish_counts(void)
 {
-    atomic_store(&own.seat->asks, own.asks + device()->budget->requests);
+    atomic_store(&own.seat->budget_requests, own.budget_requests + device()->budget->requests);
     atomic_store(&own.seat->served, own.served + device()->budget->served);
 }
 
-static void be_quiet(void *context, enum xseg_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
 /* Open the allocator on the shared device; with classic segments in one of three members. */
-static void sit_down(uint64_t seed)
+static void open_member(uint64_t seed)
 {
-    struct xseg_options options = {sizeof(options)};
+    const struct xseg_options options = {sizeof(options), .driver = env_driver(),
+                                         .log = env_no_log};
     char config[256];
 
-    own.board->machine.shared = own.board->machine_name;
-    CHECK(xseg_sim_reset(&own.board->machine) == XSEG_OK);
+    own.shared->sim.shared = own.shared->sim_name;
+    CHECK(xseg_sim_reset(&own.shared->sim) == XSEG_OK);
     (void)snprintf(config, sizeof(config),
-                   "budget_file:%s,budget_wait_ms:150,expandable_segments:%s", own.board->ledger,
-                   seed % 3 == 0 ? "False" : "True");
-    options.driver = env_driver();
-    options.log = be_quiet;
+                   "budget_file:%s,budget_wait_ms:150,expandable_segments:%s",
+                   own.shared->budget_file, seed % 3 == 0 ? "False" : "True");
     CHECK(xseg_open(config, &options, &own.allocator) == XSEG_OK);
     for (unsigned i = 0; i < THREADS; i++) {
         struct thread *thread = &own.thread[i];
@@ -348,23 +337,23 @@ static void sit_down(uint64_t seed)
     }
 }
 
-_Noreturn void budget_member(struct budget_board *board, unsigned seat, uint64_t seed)
+_Noreturn void budget_member(struct budget_shared *shared, unsigned seat, uint64_t seed)
 {
     /* No member outlives the parent, however that ends. */
     CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
-    own.board = board;
-    own.seat = &board->seat[seat];
-    own.asks = own.seat->asks;
+    own.shared = shared;
+    own.seat = &shared->seat[seat];
+    own.budget_requests = own.seat->budget_requests;
     own.served = own.seat->served;
-    sit_down(seed);
+    open_member(seed);
     for (;;) {
         const unsigned ordered = atomic_load(&own.seat->ordered);
 
         if (ordered != atomic_load(&own.seat->done)) {
-            obey();
+            execute_order();
             atomic_store(&own.seat->done, ordered);
         }
-        count_asks();
+        publish_counts();
         (void)usleep(500);
     }
 }

@@ -14,12 +14,12 @@
 /* Activities of a member until the next order; all but 'p' and 'e' write statistics to its seat. */
 enum budget_order {
     ORDER_PLAY = 'p',
-    ORDER_REST = 'r',      /* be idle, apply the configuration in `text`, audit */
-    ORDER_LOOK = 'l',      /* statistics only */
-    ORDER_FREE = 'f',      /* free everything, and keep it cached */
-    ORDER_ALLOCATE = 'a',  /* allocate a block of this size, in addition to those of the threads */
-    ORDER_GIVE_BACK = 'g', /* and free it */
-    ORDER_END = 'e'        /* free everything, close, and expect no leaks */
+    ORDER_IDLE = 'r',       /* be idle, apply the configuration in `text`, audit */
+    ORDER_STATISTICS = 'l', /* statistics only */
+    ORDER_FREE = 'f',       /* free everything, and keep it cached */
+    ORDER_ALLOCATE = 'a',   /* allocate a block of this size, in addition to those of the threads */
+    ORDER_FREE_BLOCK = 'g', /* free that block */
+    ORDER_END = 'e'         /* free everything, close, and expect no leaks */
 };
 
 /* The slot of a member in the memory that it shares with the parent. Counts continue when another member takes the
@@ -31,17 +31,17 @@ struct budget_seat {
     uint64_t bytes;     /* of an order; afterwards the allocated bytes */
     xseg_status status; /* of ORDER_ALLOCATE */
     char text[512];     /* of an order; afterwards of an error */
-    atomic_uint_fast64_t requests, refused, commits, changes, asks, served;
+    atomic_uint_fast64_t requests, refused, commits, changes, budget_requests, served;
 };
 
-struct budget_board {
-    struct xseg_sim_settings machine;
-    char machine_name[64], ledger[128];
-    uint64_t block_most; /* bytes of the largest block */
+struct budget_shared {
+    struct xseg_sim_settings sim;
+    char sim_name[64], budget_file[128];
+    uint64_t block_max; /* bytes of the largest block */
     struct budget_seat seat[SEATS];
 };
 
 /* Run the member of a seat. seed: of its random calls */
-_Noreturn void budget_member(struct budget_board *board, unsigned seat, uint64_t seed);
+_Noreturn void budget_member(struct budget_shared *shared, unsigned seat, uint64_t seed);
 
 #endif

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/kernel.h"
 #include "tests/stress/exercise/world.h"
+#include "tests/support/driver.h"
 #include "xseg/sim.h"
 
 /* --- Allocation. --- */
@@ -20,8 +20,6 @@ static bool may_refuse(struct worker *worker, const struct tag *tag, xseg_status
         return true;
     case XSEG_ERR_PAUSED:
         return worker->world->tags > 0;
-    case XSEG_ERR_NO_ADDRESSES:
-        return false;
     case XSEG_ERR_ARGUMENT:
         return tag != NULL && tag->features & FEATURE(RELEASED);
     default:
@@ -287,11 +285,9 @@ void step_refused(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
     struct block *block = any_block(worker);
-    struct xseg_request request = {sizeof(request)};
+    const struct xseg_request request = {sizeof(request), .bytes = 1, .alignment = 3};
     void *ptr = NULL;
 
-    request.bytes = 1;
-    request.alignment = 3;
     CHECK(CALL(xseg_alloc_with, allocator, &request, &ptr) == XSEG_ERR_ARGUMENT);
     CHECK(CALL(xseg_alloc, allocator, 99, 1, NULL, &ptr) == XSEG_ERR_ARGUMENT);
     CHECK(CALL(xseg_alloc, allocator, 0, 0, NULL, &ptr) == XSEG_OK && ptr == NULL);

@@ -96,9 +96,8 @@ static bool take_mapping(void *context, const struct xseg_mapping *mapping)
 
 static void read_stats(struct view *view, struct xseg_statistics *stats)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const struct xseg_scope where = {sizeof(where), .device = view->device};
 
-    where.device = view->device;
     *stats = (struct xseg_statistics){.struct_size = sizeof(*stats)};
     CHECK(CALL(xseg_stats_get, view->world->allocator, &where, stats) == XSEG_OK);
 }
@@ -107,10 +106,9 @@ static void read_stats(struct view *view, struct xseg_statistics *stats)
 static bool gather(struct view *view)
 {
     struct xseg_allocator *allocator = view->world->allocator;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const struct xseg_scope where = {sizeof(where), .device = view->device};
     struct xseg_statistics after;
 
-    where.device = view->device;
     memset(view->sums, 0, sizeof(view->sums));
     view->paused = view->explained_bytes = view->mapped = 0;
     view->blocks = view->mappings = 0;
@@ -181,7 +179,7 @@ static void check_group(const struct view *view, unsigned group)
         &stats->active_bytes[group],    &stats->inactive_split_bytes[group],
         &stats->requested_bytes[group],
     };
-    for (unsigned i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
+    for (unsigned i = 0; i < COUNT_OF(each); i++) {
         CHECK(each[i]->peak >= each[i]->current);
         if (!view->world->was_reset)
             expect_equal(view, "totals", each[i]->current, each[i]->allocated - each[i]->freed);
@@ -260,13 +258,11 @@ static void check_held(const struct view *view)
 
 static void check_pool(const struct view *view, const struct tag *tag)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    const struct xseg_scope where = {sizeof(where), .device = tag->device, .pool = tag->pool};
     struct xseg_statistics stats = {sizeof(stats)};
     struct sums sums = {0};
     uint64_t paused = 0;
 
-    where.device = tag->device;
-    where.pool = tag->pool;
     CHECK(CALL(xseg_stats_get, view->world->allocator, &where, &stats) == XSEG_OK);
     for (unsigned i = 0; i < view->blocks; i++) {
         if (view->block[i].pool == tag->pool) {
@@ -309,7 +305,7 @@ static void check_calls(struct world *world)
 
     CHECK(CALL(xseg_driver_calls, world->allocator, calls, 128, &count) == XSEG_OK);
     for (size_t i = 0; i < count; i++)
-        for (unsigned k = 0; k < sizeof(names) / sizeof(names[0]); k++)
+        for (unsigned k = 0; k < COUNT_OF(names); k++)
             if (strcmp(calls[i].name, names[k]) == 0 && calls[i].count != xseg_sim_calls(names[k]))
                 failure("%llu calls of %s instead of %llu", (unsigned long long)calls[i].count,
                         names[k], (unsigned long long)xseg_sim_calls(names[k]));

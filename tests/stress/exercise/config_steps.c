@@ -40,8 +40,6 @@ static const struct setting {
     {FEATURE_WINDOW, "keep_window_s:1", "keep_window_s:0", 4, 0},
 };
 
-#define SETTINGS (sizeof(settings) / sizeof(settings[0]))
-
 uint64_t world_configuration(struct world *world, uint64_t seed, char *text, size_t bytes)
 {
     uint64_t features = 0;
@@ -49,7 +47,7 @@ uint64_t world_configuration(struct world *world, uint64_t seed, char *text, siz
 
     (void)world;
     text[0] = 0;
-    for (unsigned i = 0; i < SETTINGS; i++) {
+    for (unsigned i = 0; i < COUNT_OF(settings); i++) {
         if ((rng_next(&seed) >> 16) % settings[i].seldom != 0)
             continue;
         features = (features & ~settings[i].instead) | UINT64_C(1) << settings[i].feature;
@@ -64,11 +62,10 @@ uint64_t world_configuration(struct world *world, uint64_t seed, char *text, siz
 void step_configure(struct worker *worker)
 {
     struct world *world = worker->world;
-    const struct setting *setting = &settings[below(worker, SETTINGS)];
+    const struct setting *setting = &settings[below(worker, COUNT_OF(settings))];
     const uint64_t feature = UINT64_C(1) << setting->feature;
     const bool is_on = setting->off == NULL || chance(worker, 2);
     const uint64_t epoch = fault_epoch();
-
     uint64_t before = world->features;
 
     /* Atomically, because other threads configure as well. */
@@ -91,15 +88,12 @@ void step_configure(struct worker *worker)
 void step_limits(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_limits limits = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
+    const struct xseg_scope where = scope_of(worker, tag);
     const uint64_t epoch = fault_epoch();
 
-    where.device = any_device(worker);
     if (tag != NULL) {
-        where.device = tag->device;
-        where.pool = tag->pool;
         limits.hard_bytes = chance(worker, 2) ? UINT64_MAX : below(worker, 200) * MIB;
     } else {
         limits.keep_bytes = below(worker, 50) * MIB;
@@ -129,10 +123,9 @@ static uint64_t physical(struct world *world)
     uint64_t sum = 0;
 
     for (int device = 0; device < (int)world->options.devices; device++) {
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        const struct xseg_scope where = {sizeof(where), .device = device};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        where.device = device;
         if (CALL(xseg_stats_get, world->allocator, &where, &stats) == XSEG_OK)
             sum += stats.physical_bytes;
     }
@@ -188,15 +181,13 @@ void step_trim_due(struct worker *worker)
 void step_prewarm(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
+    struct xseg_scope where = scope_of(worker, tag);
     const uint64_t epoch = fault_epoch();
     const size_t bytes = any_size(worker);
 
-    where.device = tag == NULL ? any_device(worker) : tag->device;
     where.one_stream = chance(worker, 2);
     where.stream = any_stream(worker, where.device)->handle;
-    where.pool = tag == NULL ? NULL : tag->pool;
     const xseg_status status = CALL(xseg_prewarm, world->allocator, &where, bytes);
     failure_note(worker->number, "prewarm %zu bytes of device %d, pool %p: %d", bytes, where.device,
                  (void *)where.pool, status);

@@ -8,6 +8,7 @@
 
 #include "tests/stress/exercise/failure.h"
 #include "tests/support/rng.h"
+#include "tests/support/test.h"
 #include "xseg/sim.h"
 
 #define SLOTS 4u
@@ -101,8 +102,8 @@ static void refuse(uint64_t *state, char *text, unsigned bytes)
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     const unsigned slot = next++ % SLOTS;
 
-    fault.call = names[draw(state, sizeof(names) / sizeof(names[0]))];
-    fault.error = errors[draw(state, sizeof(errors) / sizeof(errors[0]))];
+    fault.call = names[draw(state, COUNT_OF(names))];
+    fault.error = errors[draw(state, COUNT_OF(errors))];
     fault.nth = 1 + draw(state, fault.call == NULL ? 40 : 8);
     if (draw(state, 3) == 0)
         fault.every = fault.call == NULL ? 5 + draw(state, 20) : 1 + draw(state, 3);
@@ -124,10 +125,7 @@ void fault_set(uint64_t seed, unsigned devices, char *text, unsigned bytes)
     uint64_t state = seed | 1;
 
     (void)pthread_mutex_lock(&lock);
-    if (epoch % 2 == 0)
-        atomic_fetch_add(&epoch, 1);
-    else
-        atomic_fetch_add(&epoch, 2);
+    atomic_fetch_add(&epoch, 1 + epoch % 2);
     if (draw(&state, 6) == 0)
         hold(&state, devices, text, bytes);
     else

@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/failure.h"
+#include "tests/support/driver.h"
 
 #define EVERY ((uintptr_t)64 << 10)
 #define SMALL ((size_t)16 << 10)
@@ -57,7 +57,7 @@ void kernel_launch(const struct kernel *kernel, int device, xseg_stream stream,
                    uint64_t nanoseconds)
 {
     driver_work(device, stream, nanoseconds, kernel->ptr, kernel->bytes);
-    if (!KERNEL_BYTES)
+    if (!ENV_HAS_BYTES)
         return;
     struct kernel *own = malloc(sizeof(*own));
 

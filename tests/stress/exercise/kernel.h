@@ -16,19 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "xseg/xseg.h"
-
-/* ThreadSanitizer does not support memory at most addresses of the simulated machine. */
-#if defined(__SANITIZE_THREAD__)
-#define KERNEL_BYTES false
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define KERNEL_BYTES false
-#endif
-#endif
-#ifndef KERNEL_BYTES
-#define KERNEL_BYTES true
-#endif
+#include "tests/support/env.h"
 
 enum kernel_kind { KERNEL_WRITE, KERNEL_READ, KERNEL_ZERO };
 

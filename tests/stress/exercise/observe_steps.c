@@ -40,7 +40,7 @@ static void see_shortage(void *context, const struct xseg_oom_info *shortage)
 void step_observe(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_observer observer = {sizeof(observer)};
+    struct xseg_observer observer = {sizeof(observer), .context = world};
     uint64_t *id = &worker->observer[below(worker, WORLD_OBSERVERS)];
     const uint64_t epoch = fault_epoch();
 
@@ -50,7 +50,6 @@ void step_observe(struct worker *worker)
         *id = 0;
         return;
     }
-    observer.context = world;
     if (chance(worker, 2))
         observer.on_unmap = observer.on_map = see_mapping;
     if (chance(worker, 2))
@@ -81,9 +80,7 @@ static void account(void *context, const struct xseg_trace_entry *entry)
 
 void world_trace(struct world *world)
 {
-    struct xseg_observer observer = {sizeof(observer)};
+    const struct xseg_observer observer = {sizeof(observer), .context = world, .on_trace = account};
 
-    observer.context = world;
-    observer.on_trace = account;
     CHECK(CALL(xseg_observer_add, world->allocator, &observer, &world->tracer) == XSEG_OK);
 }

@@ -5,11 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/world.h"
+#include "tests/support/driver.h"
 #include "xseg/sim.h"
 
-/* --- Their own functions. --- */
+/* --- Allocation functions of pools. --- */
 
 static void *give(void *context, size_t bytes, int device, xseg_stream stream)
 {
@@ -31,7 +31,7 @@ static void take(void *context, void *ptr, size_t bytes, int device, xseg_stream
     atomic_fetch_sub(&world->own_bytes[device], bytes);
 }
 
-/* --- They come and go. --- */
+/* --- Creation and release. --- */
 
 static uint64_t draw_options(struct worker *worker, struct xseg_pool_options *options)
 {
@@ -280,38 +280,27 @@ void step_mark(struct worker *worker)
 
 /* --- Pauses. --- */
 
-static xseg_status pause_tag(struct worker *worker, struct tag *tag, uint64_t *feature)
-{
-    static atomic_uint files;
-    char file[256];
-
-    switch (below(worker, 3)) {
-    case 0:
-        *feature = FEATURE(AWAY_NOTHING);
-        return CALL(xseg_pool_pause, tag->pool, XSEG_KEEP_NOTHING, NULL);
-    case 1:
-        *feature = FEATURE(AWAY_HOST);
-        return CALL(xseg_pool_pause, tag->pool, XSEG_KEEP_HOST, NULL);
-    default:
-        *feature = FEATURE(AWAY_FILE);
-        (void)snprintf(file, sizeof(file), "%s/xseg-exercise-%d-%u",
-                       getenv("TMPDIR") != NULL ? getenv("TMPDIR") : P_tmpdir, (int)getpid(),
-                       atomic_fetch_add(&files, 1));
-        return CALL(xseg_pool_pause, tag->pool, XSEG_KEEP_FILE, file);
-    }
-}
-
 /* The caller holds tag->contents. */
 static void pause_here(struct worker *worker, struct tag *tag)
 {
-    const uint64_t epoch = fault_epoch();
-    uint64_t feature = 0;
+    static const struct {
+        enum xseg_keep keep;
+        uint64_t feature;
+        const char *name;
+    } ways[] = {{XSEG_KEEP_NOTHING, FEATURE(AWAY_NOTHING), "nothing"},
+                {XSEG_KEEP_HOST, FEATURE(AWAY_HOST), "on the host"},
+                {XSEG_KEEP_FILE, FEATURE(AWAY_FILE), "in a file"}};
+    static atomic_uint files;
+    const uint64_t epoch = fault_epoch(), way = below(worker, COUNT_OF(ways));
+    const uint64_t feature = ways[way].feature;
+    const char *folder = getenv("TMPDIR");
+    char file[256];
 
-    const xseg_status status = pause_tag(worker, tag, &feature);
-    failure_note(worker->number, "pause pool %p, keeping %s: %d", (void *)tag->pool,
-                 feature == FEATURE(AWAY_NOTHING) ? "nothing"
-                 : feature == FEATURE(AWAY_HOST)  ? "on the host"
-                                                  : "in a file",
+    (void)snprintf(file, sizeof(file), "%s/xseg-exercise-%d-%u", folder != NULL ? folder : P_tmpdir,
+                   (int)getpid(), atomic_fetch_add(&files, 1));
+    const xseg_status status = CALL(xseg_pool_pause, tag->pool, ways[way].keep,
+                                    ways[way].keep == XSEG_KEEP_FILE ? file : NULL);
+    failure_note(worker->number, "pause pool %p, keeping %s: %d", (void *)tag->pool, ways[way].name,
                  status);
     feature_meet(feature | (features_of(worker->world, tag->device, tag, NULL) & ~FEATURES_AWAY),
                  status == XSEG_OK);
@@ -363,23 +352,23 @@ void step_resume(struct worker *worker)
     (void)pthread_rwlock_unlock(&tag->contents);
 }
 
-/* --- Checkpoints.  Under world->lock for writing: blocks of other workers are meant, too. --- */
+/* --- Checkpoints.  The caller holds world->lock for writing, because blocks of all workers are accessed. --- */
 
-static unsigned live_blocks(struct world *world, const struct tag *tag, struct saved *saved)
+/* The allocated blocks of a pool; ownership passes to the caller. */
+static struct saved *live_blocks(struct world *world, const struct tag *tag, unsigned *count)
 {
-    unsigned count = 0;
+    struct saved *saved = calloc(world->options.threads * WORLD_BLOCKS, sizeof(*saved));
 
+    CHECK(saved != NULL);
+    *count = 0;
     for (unsigned k = 0; k < world->options.threads; k++)
         for (unsigned i = 0; i < WORLD_BLOCKS; i++) {
             const struct block *block = &world->worker[k].block[i];
 
-            if (block->ptr != NULL && block->tag == tag) {
-                if (saved != NULL)
-                    saved[count] = (struct saved){block->ptr, block->bytes};
-                count++;
-            }
+            if (block->ptr != NULL && block->tag == tag)
+                saved[(*count)++] = (struct saved){block->ptr, block->bytes};
         }
-    return count;
+    return saved;
 }
 
 void step_checkpoint(struct worker *worker)
@@ -399,10 +388,7 @@ void step_checkpoint(struct worker *worker)
     if (status != XSEG_OK)
         return;
     atomic_fetch_or(&tag->features, FEATURE(CHECKPOINT));
-    tag->saved_count = live_blocks(worker->world, tag, NULL);
-    tag->saved = calloc(tag->saved_count + 1, sizeof(*tag->saved));
-    CHECK(tag->saved != NULL);
-    (void)live_blocks(worker->world, tag, tag->saved);
+    tag->saved = live_blocks(worker->world, tag, &tag->saved_count);
 }
 
 struct restoring {
@@ -411,7 +397,7 @@ struct restoring {
     unsigned freed, live;
 };
 
-static void take_block_away(struct restoring *restoring, const void *ptr)
+static void remove_block(struct restoring *restoring, const void *ptr)
 {
     struct world *world = restoring->worker->world;
 
@@ -426,10 +412,10 @@ static void take_block_away(struct restoring *restoring, const void *ptr)
                 return;
             }
         }
-    failure("restore frees %p, which nobody has", ptr);
+    failure("restore frees %p, which no worker has", ptr);
 }
 
-static void give_block_back(struct restoring *restoring, char *ptr)
+static void add_block(struct restoring *restoring, char *ptr)
 {
     const struct tag *tag = restoring->tag;
     struct block *block = free_block(restoring->worker);
@@ -455,15 +441,15 @@ static void give_block_back(struct restoring *restoring, char *ptr)
         block->is_out_of_reach = block->home == NULL;
         return;
     }
-    failure("restore brings %p back, which the checkpoint does not have", (void *)ptr);
+    failure("restore allocates %p, which is not in the checkpoint", (void *)ptr);
 }
 
 static void moved(void *context, void *ptr, bool freed)
 {
     if (freed)
-        take_block_away(context, ptr);
+        remove_block(context, ptr);
     else
-        give_block_back(context, ptr);
+        add_block(context, ptr);
 }
 
 void step_restore(struct worker *worker)
@@ -475,7 +461,8 @@ void step_restore(struct worker *worker)
     if (tag == NULL || tag->checkpoint == NULL)
         return;
     finish_streams(worker);
-    const unsigned before = live_blocks(worker->world, tag, NULL);
+    unsigned before = 0;
+    free(live_blocks(worker->world, tag, &before));
     const xseg_status status =
         CALL(xseg_pool_restore, tag->pool, tag->checkpoint, moved, &restoring);
     failure_note(worker->number, "restore pool %p: %d", (void *)tag->pool, status);
@@ -495,11 +482,8 @@ void step_holds(struct worker *worker)
 
     if (tag == NULL)
         return;
-    const unsigned count = live_blocks(world, tag, NULL);
-    struct saved *saved = calloc(count + 1, sizeof(*saved));
-
-    CHECK(saved != NULL);
-    (void)live_blocks(world, tag, saved);
+    unsigned count = 0;
+    struct saved *saved = live_blocks(world, tag, &count);
     for (unsigned i = 0; i < count; i++)
         ptrs[i] = saved[i].ptr;
     free(saved);

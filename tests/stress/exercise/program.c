@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/stress/exercise/driver.h"
+#include "tests/support/driver.h"
 #include "tests/support/rng.h"
 #include "xseg/sim.h"
 
@@ -44,7 +44,7 @@ static const struct kind {
     {"mark", step_mark, 6, false},
     {"capture", step_capture, 16, false},
     {"capture_join", step_capture_join, 10, false},
-    {"env_capture_end", step_capture_end, 40, false},
+    {"capture_end", step_capture_end, 40, false},
     {"pin", step_pin, 20, false},
     {"unpin", step_unpin, 40, false},
     {"register", step_register, 20, false},
@@ -72,20 +72,19 @@ static const struct kind {
     {"quiet", step_quiet, 8, true},
 };
 
-#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+struct operation {
+    unsigned kind;
+    uint64_t number;
+};
 
-const char *program_name(unsigned kind)
-{
-    return kinds[kind].name;
-}
-
-struct operation *program_list(uint64_t seed, unsigned thread, unsigned count)
+/* The operations of one thread of a program; ownership passes to the caller. */
+static struct operation *list_operations(uint64_t seed, unsigned thread, unsigned count)
 {
     struct operation *list = calloc(count + 1, sizeof(*list));
     uint64_t state = (seed * 64 + thread + 1) * UINT64_C(0x9E3779B97F4A7C15) | 1, sum = 0;
 
     CHECK(list != NULL);
-    for (unsigned i = 0; i < KINDS; i++)
+    for (unsigned i = 0; i < COUNT_OF(kinds); i++)
         sum += kinds[i].weight;
     for (unsigned i = 0; i < count; i++) {
         uint64_t at = (rng_next(&state) >> 16) % sum;
@@ -115,7 +114,8 @@ static void operate(struct worker *worker, const struct operation *operation)
     (void)pthread_rwlock_unlock(&world->lock);
 }
 
-/* Set and lift faults between operations, as the program's random numbers determine. */
+/* Set and lift faults between operations, as the program's random numbers determine; not while another worker's
+ * operation runs alone, which may have lifted the faults. */
 static void disturb(struct worker *worker, uint64_t number)
 {
     const unsigned faults = worker->world->options.faults;
@@ -123,10 +123,12 @@ static void disturb(struct worker *worker, uint64_t number)
     worker->random = number * 3 | 1;
     if (faults == 0)
         return;
+    (void)pthread_rwlock_rdlock(&worker->world->lock);
     if (below(worker, 1000) < faults)
         step_fault(worker);
     else if (fault_epoch() % 2 != 0 && below(worker, 12) == 0)
         step_lift(worker);
+    (void)pthread_rwlock_unlock(&worker->world->lock);
 }
 
 struct player {
@@ -194,12 +196,9 @@ static void announce(const struct world_options *options, unsigned count)
     failure_set_program(command);
 }
 
-void program_play_list(const struct world_options *options, const struct operation *list,
-                       unsigned count)
+static void play_list(const struct world_options *options, struct operation *list, unsigned count)
 {
-    struct operation *lists[1] = {(struct operation *)(uintptr_t)list};
-
-    play_lists(options, lists, count);
+    play_lists(options, &list, count);
 }
 
 void program_play(const struct world_options *options, unsigned count)
@@ -208,7 +207,7 @@ void program_play(const struct world_options *options, unsigned count)
 
     announce(options, count);
     for (unsigned i = 0; i < options->threads; i++)
-        lists[i] = program_list(options->seed, i, count);
+        lists[i] = list_operations(options->seed, i, count);
     play_lists(options, lists, count);
     for (unsigned i = 0; i < options->threads; i++)
         free(lists[i]);
@@ -217,7 +216,7 @@ void program_play(const struct world_options *options, unsigned count)
 
 /* --- Shrinking. --- */
 
-static bool fails(const struct world_options *options, const struct operation *list, unsigned count)
+static bool fails(const struct world_options *options, struct operation *list, unsigned count)
 {
     int result = 0;
 
@@ -227,7 +226,7 @@ static bool fails(const struct world_options *options, const struct operation *l
     if (child == 0) {
         CHECK(freopen("/dev/null", "w", stderr) != NULL);
         (void)alarm(60);
-        program_play_list(options, list, count);
+        play_list(options, list, count);
         _exit(0);
     }
     CHECK(waitpid(child, &result, 0) == child);
@@ -259,7 +258,7 @@ static unsigned shrink(const struct world_options *options, struct operation *li
 
 void program_shrink(const struct world_options *options, unsigned count)
 {
-    struct operation *list = program_list(options->seed, 0, count);
+    struct operation *list = list_operations(options->seed, 0, count);
 
     if (!fails(options, list, count)) {
         (void)printf("# the program does not fail\n");
@@ -272,7 +271,7 @@ void program_shrink(const struct world_options *options, unsigned count)
                          (unsigned long long)list[i].number);
         (void)fflush(stdout);
         announce(options, count);
-        program_play_list(options, list, left);
+        play_list(options, list, left);
     }
     free(list);
 }

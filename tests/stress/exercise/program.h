@@ -10,23 +10,10 @@
 
 #include "tests/stress/exercise/world.h"
 
-struct operation {
-    unsigned kind;
-    uint64_t number;
-};
-
-/* The operations of one thread of a program; ownership passes to the caller. */
-struct operation *program_list(uint64_t seed, unsigned thread, unsigned count);
-
-/* Run a program of one thread from a list; or of several threads, each with its own list. */
-void program_play_list(const struct world_options *options, const struct operation *list,
-                       unsigned count);
+/* Run a program with a number of operations on each of its threads. */
 void program_play(const struct world_options *options, unsigned count);
 
 /* Find a shorter list that fails as well, trying each in a child process, and run it; for programs of one thread. */
 void program_shrink(const struct world_options *options, unsigned count);
-
-/* The name of a kind. */
-const char *program_name(unsigned kind);
 
 #endif

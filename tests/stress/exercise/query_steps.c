@@ -6,8 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/world.h"
+#include "tests/support/driver.h"
 #include "tests/support/env.h"
 
 /* Related statistics of each device are consistent, whatever other threads do concurrently. */
@@ -17,7 +17,7 @@ static void see_devices(const struct world *world)
     size_t count = 0;
 
     CHECK(CALL(xseg_device_stats_get, world->allocator, devices, sizeof(devices[0]),
-               sizeof(devices) / sizeof(devices[0]), &count) == XSEG_OK);
+               COUNT_OF(devices), &count) == XSEG_OK);
     CHECK(count == world->options.devices);
     for (size_t i = 0; i < count; i++) {
         CHECK(devices[i].device == (int)i && devices[i].is_open == (devices[i].total_bytes != 0));
@@ -30,14 +30,12 @@ static void see_devices(const struct world *world)
 void step_stats(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
+    struct xseg_scope where = scope_of(worker, tag);
     const uint64_t epoch = fault_epoch();
 
     see_devices(world);
-    where.device = tag == NULL ? any_device(worker) : tag->device;
-    where.pool = tag == NULL ? NULL : tag->pool;
     xseg_status status = CALL(xseg_stats_get, world->allocator, &where, &stats);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
@@ -81,12 +79,10 @@ void step_explain(struct worker *worker)
 {
     struct world *world = worker->world;
     struct xseg_explain_result sums = {sizeof(sums)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
     struct tag *tag = chance(worker, 3) ? any_own_tag(worker) : NULL;
+    struct xseg_scope where = scope_of(worker, tag);
     uint64_t left = 1 + below(worker, 200);
 
-    where.device = tag == NULL ? any_device(worker) : tag->device;
-    where.pool = tag == NULL ? NULL : tag->pool;
     where.one_stream = chance(worker, 4);
     where.stream = any_stream(worker, where.device)->handle;
     const xseg_status status = CALL(xseg_explain, world->allocator, &where,
@@ -153,19 +149,11 @@ void step_texts(struct worker *worker)
     CHECK(CALL_PLAIN(xseg_history_stack_method, NULL) != NULL);
     CHECK(CALL_PLAIN(xseg_status_name, XSEG_ERR_BUSY)[0] != 0);
     (void)CALL_PLAIN(xseg_error_message, text, sizeof(text));
-    CHECK(CALL(xseg_driver_calls, allocator, calls, sizeof(calls) / sizeof(calls[0]), &count) ==
-          XSEG_OK);
-    CHECK(count > 0 && count <= sizeof(calls) / sizeof(calls[0]));
+    CHECK(CALL(xseg_driver_calls, allocator, calls, COUNT_OF(calls), &count) == XSEG_OK);
+    CHECK(count > 0 && count <= COUNT_OF(calls));
 }
 
 /* --- Allocators. --- */
-
-static void log_nothing(void *context, enum xseg_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
 
 static bool see_share(void *context, const struct xseg_budget_entry *entry)
 {
@@ -190,19 +178,15 @@ static void name_ledger(const struct worker *worker, char *config, size_t bytes,
 void step_second(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_options how = {sizeof(how)};
+    const struct xseg_options how = {sizeof(how), .driver = env_driver(), .log = env_no_log};
     struct xseg_allocator *second = NULL;
     const uint64_t epoch = fault_epoch();
     void *ptr = NULL;
-    char config[1024], driver[4096], ledger[64];
+    char config[1024], ledger[64];
 
     world->had_second = true;
     (void)world_configuration(world, below(worker, UINT64_C(1) << 40) | 1, config, sizeof(config));
     name_ledger(worker, config, sizeof(config), ledger, sizeof(ledger));
-    (void)strncpy(driver, env_driver(), sizeof(driver) - 1);
-    driver[sizeof(driver) - 1] = 0;
-    how.driver = driver;
-    how.log = log_nothing;
     xseg_status status = CALL(xseg_open, config, &how, &second);
     failure_note(worker->number, "second allocator with %s: %d", config, status);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));

@@ -2,8 +2,8 @@
 /* Steps about elastic ranges: a range is created, used, and destroyed, while no other operation is active. */
 #include <string.h>
 
-#include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/world.h"
+#include "tests/support/driver.h"
 
 #define GRANULES 12u
 

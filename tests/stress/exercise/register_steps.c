@@ -3,8 +3,8 @@
  * unmapped. */
 #include <unistd.h>
 
-#include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/world.h"
+#include "tests/support/driver.h"
 #include "xseg/sim.h"
 
 /* A run that the simulator's registrar rejects, because its pages were created without rdma, has the handle NULL. */
@@ -31,7 +31,6 @@ static void leave(void *context, const struct xseg_registered *run)
 void step_register(struct worker *worker)
 {
     struct registered *mine = &worker->registered[below(worker, WORLD_REGISTERED)];
-    struct xseg_registrar registrar = {sizeof(registrar)};
     struct block *block = any_block(worker);
 
     if (block == NULL || mine->id != 0)
@@ -39,10 +38,8 @@ void step_register(struct worker *worker)
     const size_t begin = below(worker, block->bytes);
     const size_t bytes = 1 + below(worker, block->bytes - begin);
     const uint64_t epoch = fault_epoch();
-    registrar.context = mine;
-    registrar.enter = enter;
-    registrar.leave = leave;
-    registrar.pin = chance(worker, 3);
+    const struct xseg_registrar registrar = {sizeof(registrar), .context = mine, .enter = enter,
+                                             .leave = leave, .pin = chance(worker, 3)};
     const xseg_status status = CALL(xseg_register, worker->world->allocator, block->ptr + begin,
                                     bytes, &registrar, &mine->id);
     failure_note(worker->number, "register %zu bytes at %p, pin %d: %d", bytes,
@@ -50,11 +47,8 @@ void step_register(struct worker *worker)
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_PAUSED && block->tag != NULL));
     CHECK(status == XSEG_OK || atomic_load(&mine->runs) == 0);
-    if (status == XSEG_OK && registrar.pin) {
-        block->features |= FEATURE(PIN);
-        if (block->tag != NULL)
-            atomic_fetch_or(&block->tag->features, FEATURE(PIN));
-    }
+    if (status == XSEG_OK && registrar.pin)
+        mark_block(block, FEATURE(PIN));
 }
 
 void end_registered(struct worker *worker, struct registered *mine)

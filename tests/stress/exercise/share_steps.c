@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps of pins, exports, imports and peers. */
-#include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/kernel.h"
 #include "tests/stress/exercise/world.h"
+#include "tests/support/driver.h"
 #include "tests/support/exported_handles.h"
 
 void step_pin(struct worker *worker)
@@ -24,9 +24,7 @@ void step_pin(struct worker *worker)
           (status == XSEG_ERR_PAUSED && block->tag != NULL));
     if (status != XSEG_OK)
         return;
-    block->features |= FEATURE(PIN);
-    if (block->tag != NULL)
-        atomic_fetch_or(&block->tag->features, FEATURE(PIN));
+    mark_block(block, FEATURE(PIN));
     *pin = (struct pin){block->ptr + begin, bytes};
 }
 
@@ -98,9 +96,7 @@ static void import_share(struct worker *worker, struct share *mine,
         read_import(mine, block);
         block_leave(block);
     }
-    block->features |= FEATURE(IMPORT);
-    if (block->tag != NULL)
-        atomic_fetch_or(&block->tag->features, FEATURE(IMPORT));
+    mark_block(block, FEATURE(IMPORT));
 }
 
 void step_share(struct worker *worker)
@@ -134,9 +130,7 @@ void step_share(struct worker *worker)
     CHECK(world->is_exportable ||
           (block->tag != NULL && block->tag->features & FEATURE(EXPORTABLE)));
     world->had_shares = true;
-    block->features |= FEATURE(EXPORT);
-    if (block->tag != NULL)
-        atomic_fetch_or(&block->tag->features, FEATURE(EXPORT));
+    mark_block(block, FEATURE(EXPORT));
     *mine = (struct share){.exported = block->ptr, .device = block->device};
     import_share(worker, mine, &exported, by_token ? &token : NULL, block);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps about streams and captures. */
-#include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/world.h"
+#include "tests/support/driver.h"
 #include "xseg/sim.h"
 
 void step_time(struct worker *worker)
@@ -88,7 +88,7 @@ void step_gone(struct worker *worker)
         return;
     forget_stream(worker, stream);
     driver_stream_destroy(device, stream->handle);
-    stream->handle = driver_stream(device);
+    stream->handle = driver_stream(device, false);
 }
 
 /* --- Captures. --- */
@@ -116,7 +116,7 @@ void step_capture(struct worker *worker)
     worker->capture.tag = tag;
     worker->capture.origin = stream;
     worker->capture.joined = NULL;
-    driver_capture_begin(tag->device, stream->handle);
+    driver_capture_begin(tag->device, stream->handle, DRIVER_GLOBAL);
     stream->is_captured = true;
 }
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/stress/exercise/driver.h"
 #include "tests/stress/exercise/kernel.h"
+#include "tests/support/driver.h"
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
 
@@ -47,7 +47,7 @@ static void take_first_stack(void)
     struct xseg_allocator *allocator = NULL;
     void *ptr = NULL;
 
-    CHECK(xseg_open("history:state,history_stacks:state", NULL, &allocator) == XSEG_OK);
+    CHECK(env_try_open("history:state,history_stacks:state", &allocator) == XSEG_OK);
     CHECK(xseg_alloc(allocator, 0, 1, NULL, &ptr) == XSEG_OK);
     CHECK(xseg_free(allocator, ptr) == XSEG_OK && xseg_close(allocator) == XSEG_OK);
 }
@@ -64,7 +64,7 @@ static void open_machine(struct world *world)
     world->memory = (64 + world_below(world, 193)) * 2 * MIB;
     settings.devices = world->options.devices;
     settings.memory_bytes = world->memory;
-    settings.real_bytes = KERNEL_BYTES;
+    settings.real_bytes = ENV_HAS_BYTES;
     settings.single_mapping_calls = world_below(world, 4) == 0;
     settings.reuse_handles = world_below(world, 2) == 0;
     settings.without_vmm = world_below(world, 24) == 0;
@@ -73,12 +73,13 @@ static void open_machine(struct world *world)
     settings.tail_seed = world_below(world, 2) * world->options.seed;
     CHECK(xseg_sim_reset(&settings) == XSEG_OK);
     fault_lift();
-    driver_open(world->options.devices);
+    driver_open(world->options.devices, fault_lift);
 }
 
 void world_open(struct world *world, const struct world_options *options)
 {
-    struct xseg_options how = {sizeof(how)};
+    const struct xseg_options how = {sizeof(how), .driver = env_driver(), .log = heed_log,
+                                     .log_context = world, .clock = env_clock};
     char config[1024];
 
     memset(world, 0, sizeof(*world));
@@ -88,16 +89,12 @@ void world_open(struct world *world, const struct world_options *options)
     open_machine(world);
     for (int device = 0; device < (int)options->devices; device++)
         for (unsigned i = 0; i < WORLD_SHARED; i++)
-            world->shared[device][i] =
-                (struct stream){.handle = i == 0 ? NULL : driver_stream(device), .device = device};
+            world->shared[device][i] = (struct stream){
+                .handle = i == 0 ? NULL : driver_stream(device, false), .device = device};
     world->features = world_configuration(world, rng_next(&world->random), config, sizeof(config));
     world->is_exportable = strstr(config, "exportable:True") != NULL;
     if (options->has_background_thread)
         (void)strcat(config, ",background_thread:True");
-    how.driver = env_driver();
-    how.log = heed_log;
-    how.log_context = world;
-    how.clock = env_clock;
     CHECK(CALL(xseg_open, config, &how, &world->allocator) == XSEG_OK);
     failure_note(0, "opened with %s", config);
     if (world_below(world, 4) == 0)
@@ -115,8 +112,8 @@ void worker_open(struct worker *worker)
     world_worker = worker;
     for (int device = 0; device < (int)world->options.devices; device++) {
         for (unsigned i = 0; i < WORLD_OWN; i++)
-            worker->own[device][i] =
-                (struct stream){.handle = driver_stream(device), .device = device, .is_own = true};
+            worker->own[device][i] = (struct stream){
+                .handle = driver_stream(device, false), .device = device, .is_own = true};
         worker->per_thread[device] = (struct stream){
             .handle = PER_THREAD, .device = device, .is_own = true, .is_per_thread = true};
     }
@@ -156,20 +153,17 @@ void worker_close(struct worker *worker)
 
 static void close_allocator(struct world *world)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings)};
-    struct xseg_trim_options how = {sizeof(how)};
+    const struct xseg_trim_options how = {sizeof(how), .wait = true};
     char left[1024];
 
-    how.wait = true;
     CHECK(CALL(xseg_trim, world->allocator, NULL, &how, NULL) == XSEG_OK);
     world_check(world);
     /* Blocks that the background thread had claimed before the trim are in the page cache now. */
     CHECK(CALL(xseg_trim, world->allocator, NULL, &how, NULL) == XSEG_OK);
     for (int device = 0; device < (int)world->options.devices; device++) {
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        const struct xseg_scope where = {sizeof(where), .device = device};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        where.device = device;
         CHECK(CALL(xseg_stats_get, world->allocator, &where, &stats) == XSEG_OK);
         CHECK(stats.active[0].current == 0);
         CHECK(stats.reserved_bytes[0].current == 0);
@@ -190,7 +184,7 @@ static void close_allocator(struct world *world)
     driver_close();
     if (xseg_sim_leaks(left, sizeof(left)) != 0)
         failure("left behind: %s", left);
-    CHECK(xseg_sim_reset(&settings) == XSEG_OK);
+    CHECK(xseg_sim_reset(NULL) == XSEG_OK);
     CHECK(env_open_fds() == world->files);
 }
 
@@ -356,6 +350,22 @@ void note_features(struct world *world, uint64_t own, int device, struct tag *ta
     feature_meet(all, served);
     if (tag != NULL)
         atomic_fetch_or(&tag->features, all & lasting);
+}
+
+struct xseg_scope scope_of(struct worker *worker, const struct tag *tag)
+{
+    return (struct xseg_scope){
+        .struct_size = sizeof(struct xseg_scope),
+        .device = tag == NULL ? any_device(worker) : tag->device,
+        .pool = tag == NULL ? NULL : tag->pool,
+    };
+}
+
+void mark_block(struct block *block, uint64_t feature)
+{
+    block->features |= feature;
+    if (block->tag != NULL)
+        atomic_fetch_or(&block->tag->features, feature);
 }
 
 /* Record a use by a stream, unless it is the block's own; false if the call failed. */

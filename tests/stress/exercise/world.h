@@ -24,6 +24,7 @@
 #include "tests/stress/exercise/failure.h"
 #include "tests/stress/exercise/fault.h"
 #include "tests/stress/exercise/feature.h"
+#include "tests/support/test.h"
 #include "xseg/xseg.h"
 
 #define WORLD_WORKERS    8u
@@ -37,9 +38,6 @@
 #define WORLD_REGISTERED 4u
 #define WORLD_SHARES     4u
 #define WORLD_OBSERVERS  2u
-
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
 
 struct stream {
     xseg_stream handle;
@@ -209,6 +207,12 @@ void block_work(struct worker *worker, struct block *block, struct stream *strea
 /* Features in effect at a block, a tag or a device. */
 uint64_t features_of(struct world *world, int device, const struct tag *tag,
                      const struct block *block);
+
+/* The scope of a pool; if tag is NULL, of a device that is drawn. */
+struct xseg_scope scope_of(struct worker *worker, const struct tag *tag);
+
+/* A feature remains with a block and its pool. */
+void mark_block(struct block *block, uint64_t feature);
 
 /* Record that an operation with these features was tried; features used on a tag remain with it. */
 void note_features(struct world *world, uint64_t own, int device, struct tag *tag,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#include "tests/stress/exercise/driver.h"
+#include "tests/support/driver.h"
 
-#include "tests/stress/exercise/failure.h"
-#include "tests/stress/exercise/fault.h"
+#include "tests/support/check.h"
 #include "xseg/sim.h"
 
 /* Driver entry points with plain C types. */
@@ -19,10 +18,14 @@ int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
 int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
 int cuStreamEndCapture(xseg_stream stream, struct CUgraph_st **graph);
 int cuStreamIsCapturing(xseg_stream stream, int *state);
+int cuStreamGetCaptureInfo_v2(xseg_stream stream, int *state, unsigned long long *id, void **graph,
+                              const void **nodes, size_t *count);
 int cuThreadExchangeStreamCaptureMode(int *mode);
 int cuGraphDestroy(struct CUgraph_st *graph);
 int cuEventCreate(xseg_event *event, unsigned flags);
 int cuEventRecord(xseg_event event, xseg_stream stream);
+int cuEventQuery(xseg_event event);
+int cuEventSynchronize(xseg_event event);
 int cuEventDestroy_v2(xseg_event event);
 int cuLaunchHostFunc(xseg_stream stream, void (*function)(void *), void *argument);
 int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
@@ -30,31 +33,34 @@ int cuMemFree_v2(unsigned long long ptr);
 
 enum {
     DEVICES = 4,
-    GLOBAL = 0,
-    RELAXED = 2,
     NON_BLOCKING = 1,
-    UNTIMED = 2,
-    OUT_OF_MEMORY = 2,
-    CAPTURE_INVALIDATED = 901
+    DISABLE_TIMING = 2,
+    NOT_READY = 600,
+    CAPTURE_INVALIDATED = 901,
 };
 
 static void *contexts[DEVICES];
 static unsigned devices;
+static void (*lift_faults)(void);
 
-/* Retry until the call succeeds. With faults another thread may invalidate a capture; then its streams reject all
- * calls, and its end returns an error. */
-#define INSIST(call)                                                           \
-    do {                                                                       \
-        int result_;                                                           \
-        for (unsigned tries_ = 0; (result_ = (call)) != 0; tries_++) {         \
-            if (result_ == CAPTURE_INVALIDATED)                                \
-                break;                                                         \
-            if (tries_ > 100)                                                  \
-                failure("%s:%d: %s does not work", __FILE__, __LINE__, #call); \
-            if (tries_ > 0)                                                    \
-                fault_lift();                                                  \
-        }                                                                      \
-    } while (0)
+/* Whether a call need not be repeated.  With faults another thread may invalidate a capture; then its streams reject
+ * all calls, and its end returns an error. */
+static bool is_done(int result, unsigned tries, const char *call)
+{
+    if (result == 0 || (result == CAPTURE_INVALIDATED && lift_faults != NULL))
+        return true;
+    if (lift_faults == NULL || tries > 100) {
+        (void)fprintf(stderr, "%s: error %d\n", call, result);
+        abort();
+    }
+    if (tries > 0)
+        lift_faults();
+    return false;
+}
+
+#define INSIST(call)                                            \
+    for (unsigned tries_ = 0; !is_done((call), tries_, #call);) \
+    tries_++
 
 /* The state that is restored after a call. */
 struct visit {
@@ -62,9 +68,9 @@ struct visit {
     int mode;
 };
 
-static struct visit come(int device)
+static struct visit enter(int device)
 {
-    struct visit visit = {NULL, RELAXED};
+    struct visit visit = {NULL, DRIVER_RELAXED};
 
     INSIST(cuCtxGetCurrent(&visit.context));
     INSIST(cuCtxSetCurrent(contexts[device]));
@@ -72,15 +78,23 @@ static struct visit come(int device)
     return visit;
 }
 
-static void go(struct visit visit)
+static void leave(struct visit visit)
 {
     INSIST(cuThreadExchangeStreamCaptureMode(&visit.mode));
     INSIST(cuCtxSetCurrent(visit.context));
 }
 
-void driver_open(unsigned count)
+#define INSIST_ON(device, call)                    \
+    do {                                           \
+        const struct visit visit_ = enter(device); \
+        INSIST(call);                              \
+        leave(visit_);                             \
+    } while (0)
+
+void driver_open(unsigned count, void (*lift)(void))
 {
     devices = count;
+    lift_faults = lift;
     INSIST(cuInit(0));
     for (unsigned i = 0; i < devices; i++)
         INSIST(cuDevicePrimaryCtxRetain(&contexts[i], (int)i));
@@ -101,10 +115,10 @@ void driver_set_current(int device)
 int driver_current(void)
 {
     void *current = NULL;
-    int mode = GLOBAL;
+    int mode = DRIVER_GLOBAL;
 
     INSIST(cuThreadExchangeStreamCaptureMode(&mode));
-    CHECK(mode == GLOBAL);
+    CHECK(mode == DRIVER_GLOBAL);
     INSIST(cuCtxGetCurrent(&current));
     for (unsigned i = 0; i < devices; i++)
         if (current == contexts[i])
@@ -112,87 +126,110 @@ int driver_current(void)
     return current == NULL ? -1 : DEVICES;
 }
 
-xseg_stream driver_stream(int device)
+xseg_stream driver_stream(int device, bool blocking)
 {
-    const struct visit visit = come(device);
     xseg_stream stream = NULL;
 
-    INSIST(cuStreamCreate(&stream, NON_BLOCKING));
-    go(visit);
+    INSIST_ON(device, cuStreamCreate(&stream, blocking ? 0 : NON_BLOCKING));
     return stream;
 }
 
 void driver_stream_destroy(int device, xseg_stream stream)
 {
-    const struct visit visit = come(device);
-
-    INSIST(cuStreamDestroy_v2(stream));
-    go(visit);
+    INSIST_ON(device, cuStreamDestroy_v2(stream));
 }
 
 void driver_wait(int device, xseg_stream later, xseg_stream earlier)
 {
     const xseg_event event = driver_event(device, earlier);
-    const struct visit visit = come(device);
 
-    INSIST(cuStreamWaitEvent(later, event, 0));
-    go(visit);
+    INSIST_ON(device, cuStreamWaitEvent(later, event, 0));
     driver_event_destroy(event);
 }
 
 xseg_event driver_event(int device, xseg_stream stream)
 {
-    const struct visit visit = come(device);
+    const struct visit visit = enter(device);
     xseg_event event = NULL;
 
-    INSIST(cuEventCreate(&event, UNTIMED));
+    INSIST(cuEventCreate(&event, DISABLE_TIMING));
     INSIST(cuEventRecord(event, stream));
-    go(visit);
+    leave(visit);
     return event;
+}
+
+void driver_event_synchronize(int device, xseg_event event)
+{
+    INSIST_ON(device, cuEventSynchronize(event));
+}
+
+bool driver_event_has_completed(xseg_event event)
+{
+    const struct visit visit = enter(0);
+    const int result = cuEventQuery(event);
+
+    CHECK(result == 0 || result == NOT_READY);
+    leave(visit);
+    return result == 0;
 }
 
 void driver_event_destroy(xseg_event event)
 {
-    INSIST(cuEventDestroy_v2(event));
+    INSIST_ON(0, cuEventDestroy_v2(event));
 }
 
 void driver_work(int device, xseg_stream stream, uint64_t nanoseconds, const void *ptr,
                  uint64_t bytes)
 {
-    const struct visit visit = come(device);
+    const struct visit visit = enter(device);
 
-    CHECK(xseg_sim_launch_on(stream, nanoseconds, (uint64_t)(uintptr_t)ptr, bytes) == XSEG_OK);
-    go(visit);
+    CHECK((ptr == NULL
+               ? xseg_sim_launch(stream, nanoseconds)
+               : xseg_sim_launch_on(stream, nanoseconds, (uintptr_t)ptr, bytes)) == XSEG_OK);
+    leave(visit);
 }
 
 void driver_call_host(int device, xseg_stream stream, void (*function)(void *argument),
                       void *argument)
 {
-    const struct visit visit = come(device);
-
-    INSIST(cuLaunchHostFunc(stream, function, argument));
-    go(visit);
+    INSIST_ON(device, cuLaunchHostFunc(stream, function, argument));
 }
 
 void driver_finish(int device, xseg_stream stream)
 {
-    const struct visit visit = come(device);
-
-    INSIST(cuStreamSynchronize(stream));
-    go(visit);
+    INSIST_ON(device, cuStreamSynchronize(stream));
 }
 
-void driver_capture_begin(int device, xseg_stream stream)
-{
-    const struct visit visit = come(device);
+/* --- Captures. --- */
 
-    INSIST(cuStreamBeginCapture_v2(stream, GLOBAL));
-    go(visit);
+void driver_capture_begin(int device, xseg_stream stream, enum driver_mode mode)
+{
+    INSIST_ON(device, cuStreamBeginCapture_v2(stream, (int)mode));
+}
+
+uint64_t driver_capture_id(xseg_stream stream)
+{
+    const struct visit visit = enter(0);
+    unsigned long long id = 0;
+    int state = 0;
+
+    INSIST(cuStreamGetCaptureInfo_v2(stream, &state, &id, NULL, NULL, NULL));
+    CHECK(state == 1);
+    leave(visit);
+    return id;
+}
+
+void driver_capture_invalidate(int device, xseg_stream stream)
+{
+    const struct visit visit = enter(device);
+
+    CHECK(cuStreamSynchronize(stream) != 0);
+    leave(visit);
 }
 
 bool driver_capture_end(int device, xseg_stream stream)
 {
-    const struct visit visit = come(device);
+    const struct visit visit = enter(device);
     struct CUgraph_st *graph = NULL;
     int state = 1, result = 0;
 
@@ -200,30 +237,31 @@ bool driver_capture_end(int device, xseg_stream stream)
     while (state != 0) {
         result = cuStreamEndCapture(stream, &graph);
         INSIST(cuStreamIsCapturing(stream, &state));
+        CHECK(state == 0 || lift_faults != NULL);
         if (state != 0)
-            fault_lift();
+            lift_faults();
     }
+    CHECK((result == 0) == (graph != NULL));
     if (graph != NULL)
         INSIST(cuGraphDestroy(graph));
-    go(visit);
+    leave(visit);
     return result == 0;
 }
 
+/* --- Memory. --- */
+
 void *driver_alloc(int device, uint64_t bytes)
 {
-    const struct visit visit = come(device);
+    const struct visit visit = enter(device);
     unsigned long long ptr = 0;
 
     if (cuMemAlloc_v2(&ptr, bytes) != 0)
         ptr = 0;
-    go(visit);
+    leave(visit);
     return (void *)(uintptr_t)ptr; /* NOLINT(performance-no-int-to-ptr) */
 }
 
 void driver_free(int device, void *ptr)
 {
-    const struct visit visit = come(device);
-
-    INSIST(cuMemFree_v2((uint64_t)(uintptr_t)ptr));
-    go(visit);
+    INSIST_ON(device, cuMemFree_v2((uint64_t)(uintptr_t)ptr));
 }
