@@ -1,43 +1,30 @@
 /* SPDX-License-Identifier: MIT */
 /* Segments: each operation is a transaction, whichever driver call fails in it. */
-#include <string.h>
-
-#include "src/base/align.h"
-#include "tests/support/env.h"
-#include "vmm/alias.h"
-#include "vmm/context.h"
-#include "vmm/evicted.h"
 #include "vmm/segment.h"
+#include "src/base/align.h"
+#include "tests/support/audit.h"
+#include "tests/support/device_context.h"
+#include "vmm/alias.h"
+#include "vmm/evicted.h"
 
 #define PAGE  (2 * XSEG_MIB)
 #define PAGES 64u
 
 #define FULL 4u /* granules of a full page */
 
-static struct {
-    struct xseg_driver *driver;
-    struct xseg_context context;
-    struct xseg_unreleased_list unreleased;
-    struct xseg_page_cache pages;
-} f;
+static struct xseg_page_cache pages;
 static struct xseg_segment segment;
-static struct xseg_violation violation;
 
 static void set_up_with(uint64_t memory, uint64_t full_page)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
-    char why[128];
 
-    memset(&f, 0, sizeof(f));
     memset(&segment, 0, sizeof(segment));
     settings.memory_bytes = memory;
-    assert_ok(xseg_sim_reset(&settings));
-    assert_ok(xseg_driver_open(env_driver(), &f.driver));
-    assert_ok(xseg_unreleased_init(&f.unreleased, &f.context));
-    assert_ok(xseg_context_open(&f.context, f.driver, 0, &f.unreleased, why, sizeof(why)));
-    assert_true(f.context.has_vmm);
-    xseg_page_cache_init(&f.pages, &f.context, &f.unreleased);
-    assert_ok(xseg_segment_reserve(&segment, &f.context, &f.pages, PAGES * PAGE, full_page));
+    context_open(&settings);
+    assert_true(context.has_vmm);
+    xseg_page_cache_init(&pages, &context, &unreleased);
+    assert_ok(xseg_segment_reserve(&segment, &context, &pages, PAGES * PAGE, full_page));
 }
 
 static int set_up(void **state)
@@ -76,14 +63,10 @@ static int tear_down(void **state)
     for (uint32_t page = 0; page < PAGES; page++)
         if (xseg_segment_is_mapped(&segment, page))
             unmap(page, segment.length[page], false);
-    (void)xseg_page_cache_shrink(&f.pages, 0, UINT64_MAX);
-    xseg_page_cache_fini(&f.pages);
+    (void)xseg_page_cache_shrink(&pages, 0, UINT64_MAX);
+    xseg_page_cache_fini(&pages);
     assert_ok(xseg_segment_destroy(&segment));
-    assert_ok(xseg_unreleased_retry(&f.unreleased));
-    assert_ok(xseg_driver_release_context(&f.context));
-    xseg_unreleased_fini(&f.unreleased);
-    xseg_driver_close(f.driver);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    context_close();
     return 0;
 }
 
@@ -92,10 +75,9 @@ static uint64_t mapped(void)
     return atomic_load(&segment.mapped);
 }
 
-static void assert_broken(const char *tag)
+static void expect_segment_audit(const char *tag)
 {
-    assert_false(xseg_segment_audit(&segment, &violation));
-    assert_string_equal(violation.tag, tag);
+    expect_audit(xseg_segment_audit(&segment, &violation), tag);
 }
 
 TEST_WITH(growth_keeps_mapped_pages, set_up, tear_down)
@@ -147,14 +129,14 @@ static void make_unknown(uint32_t page)
 {
     segment.state[page] = XSEG_PAGE_UNKNOWN;
     segment.unknown += PAGE;
-    atomic_fetch_add(&f.unreleased.unknown, PAGE);
+    atomic_fetch_add(&unreleased.unknown, PAGE);
     atomic_fetch_sub(&segment.mapped, PAGE);
 }
 
 /* The rollback fails too: the page is in unknown state and counted until the next map uses it or a retry unmaps it. */
 TEST_WITH(a_failed_undo_loses_nothing, set_up, tear_down)
 {
-    f.context.batches_access = false;
+    context.batches_access = false;
     assert_ok(xseg_sim_fail("cuMemSetAccess", 2, 999));
     assert_int_equal(map(&segment, 0, 4, false), XSEG_ERR_DRIVER);
     assert_int_equal(mapped(), 0);
@@ -162,7 +144,7 @@ TEST_WITH(a_failed_undo_loses_nothing, set_up, tear_down)
 
     assert_ok(map(&segment, 1, 1, false));
     make_unknown(1);
-    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), PAGE);
+    assert_int_equal(xseg_unreleased_bytes(&unreleased), PAGE);
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     assert_ok(map(&segment, 0, 3, false));
     assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 2);
@@ -183,7 +165,7 @@ TEST_WITH(unmap_goes_page_by_page_where_it_must, set_up, tear_down)
     assert_ok(map(&segment, 0, 6, false));
     assert_ok(xseg_sim_fail("cuMemUnmap", 1, 1));
     unmap(0, 3, false);
-    f.context.batches_unmap = false;
+    context.batches_unmap = false;
     assert_ok(xseg_sim_fail("cuMemUnmap", 2, 1));
     assert_int_equal(xseg_segment_unmap(&segment, 3, 3, false, &done), XSEG_ERR_DRIVER);
     assert_int_equal(done, 1);
@@ -197,15 +179,14 @@ TEST_WITH(failed_releases_are_retried, set_up, tear_down)
     assert_ok(map(&segment, 0, 3, false));
     assert_ok(xseg_sim_fail("cuMemRelease", 2, 999));
     unmap(0, 3, false);
-    assert_int_equal(f.unreleased.count, 1);
-    assert_int_equal(atomic_load(&f.unreleased.physical), PAGE);
+    assert_int_equal(unreleased.count, 1);
+    assert_int_equal(atomic_load(&unreleased.physical), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    assert_true(xseg_unreleased_audit(&f.unreleased, &violation));
-    f.unreleased.record[0].bytes++;
-    assert_false(xseg_unreleased_audit(&f.unreleased, &violation));
-    assert_string_equal(violation.tag, "UNREL-1");
-    f.unreleased.record[0].bytes--;
-    assert_ok(xseg_unreleased_retry(&f.unreleased));
+    expect_audit(xseg_unreleased_audit(&unreleased, &violation), NULL);
+    unreleased.record[0].bytes++;
+    expect_audit(xseg_unreleased_audit(&unreleased, &violation), "UNREL-1");
+    unreleased.record[0].bytes--;
+    assert_ok(xseg_unreleased_retry(&unreleased));
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
@@ -273,33 +254,33 @@ TEST_WITH(cached_page_is_mapped_at_another_address, set_up_full_pages, tear_down
 {
     assert_ok(map(&segment, 0, FULL + 2, false));
     unmap(0, FULL + 2, true);
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), (FULL + 2) * PAGE);
-    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, PAGE, &(struct xseg_page_filter){0}),
+    assert_int_equal(xseg_page_cache_bytes(&pages), (FULL + 2) * PAGE);
+    assert_int_equal(xseg_page_cache_usable_bytes(&pages, PAGE, &(struct xseg_page_filter){0}),
                      2 * PAGE);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     /* The full page is used where it fits, including outside of the slots. */
     assert_ok(map(&segment, 11, FULL + 2, true));
     assert_int_equal(segment.length[11], FULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
+    assert_int_equal(xseg_page_cache_bytes(&pages), 0);
 }
 
 TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
 {
     assert_ok(map(&segment, 0, 4, false));
-    assert_true(xseg_segment_audit(&segment, &violation));
+    expect_segment_audit(NULL);
     segment.base += 512;
-    assert_broken("SEG-1");
+    expect_segment_audit("SEG-1");
     segment.base -= 512;
     atomic_fetch_add(&segment.mapped, PAGE);
-    assert_broken("SEG-2");
+    expect_segment_audit("SEG-2");
     atomic_fetch_sub(&segment.mapped, PAGE);
     segment.reserved_bytes -= XSEG_GIB;
-    assert_broken("SEG-3");
+    expect_segment_audit("SEG-3");
     segment.reserved_bytes += XSEG_GIB;
     assert_ok(xseg_segment_retain(&segment, XSEG_RETAIN_PIN, 0, 1));
     segment.retain_counts[XSEG_RETAIN_PIN].granules++;
-    assert_broken("SEG-5");
+    expect_segment_audit("SEG-5");
     segment.retain_counts[XSEG_RETAIN_PIN].granules--;
     assert_true(xseg_segment_release(&segment, XSEG_RETAIN_PIN, 0, 1));
 }
@@ -336,7 +317,7 @@ TEST_WITH(destroyed_segment_has_no_references, set_up, tear_down)
 {
     struct xseg_segment second;
 
-    assert_ok(xseg_segment_reserve(&second, &f.context, &f.pages, PAGES * PAGE, PAGE));
+    assert_ok(xseg_segment_reserve(&second, &context, &pages, PAGES * PAGE, PAGE));
     assert_ok(xseg_segment_retain(&second, XSEG_RETAIN_EXPORT, 0, 2 * PAGE));
     assert_ok(xseg_segment_retain(&second, XSEG_RETAIN_PIN, 0, PAGE));
     assert_ok(xseg_segment_destroy(&second));
@@ -367,7 +348,7 @@ TEST_WITH(exported_pages_are_retained_and_not_cached, set_up_full_pages, tear_do
         assert_int_equal(xseg_segment_is_retained(&segment, page * FULL, FULL),
                          page == 1 || page == 2);
     assert_false(xseg_segment_release(&segment, XSEG_RETAIN_PIN, 4 * PAGE, 5 * PAGE));
-    assert_true(xseg_segment_audit(&segment, &violation));
+    expect_segment_audit(NULL);
     xseg_segment_unexport(&segment, FULL, FULL);
     assert_true(xseg_segment_is_exported(&segment, FULL, 1));
     xseg_segment_unexport(&segment, FULL, 2 * FULL);
@@ -375,20 +356,20 @@ TEST_WITH(exported_pages_are_retained_and_not_cached, set_up_full_pages, tear_do
 
     struct xseg_retain_counts *counts = &segment.retain_counts[XSEG_RETAIN_EXPORT];
     counts->granules++;
-    assert_broken("SEG-5");
+    expect_segment_audit("SEG-5");
     counts->granules--;
     counts->count[0] = UINT32_MAX;
     counts->granules = 1;
     env_expect_error(xseg_segment_export(&segment, 0, FULL), XSEG_ERR_BUSY, "maximum");
-    assert_broken("SEG-6");
+    expect_segment_audit("SEG-6");
     counts->count[0] = counts->granules = 0;
 
     unmap(0, 4 * FULL, true);
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), 2 * FULL * PAGE);
+    assert_int_equal(xseg_page_cache_bytes(&pages), 2 * FULL * PAGE);
     /* The next page at these granules was never exported. */
     assert_ok(map(&segment, 0, 4 * FULL, false));
     unmap(0, 4 * FULL, true);
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), 4 * FULL * PAGE);
+    assert_int_equal(xseg_page_cache_bytes(&pages), 4 * FULL * PAGE);
 }
 
 /* The steps of a pause and a resume; each driver call of the resume fails once. */
@@ -401,10 +382,10 @@ TEST(pages_are_evicted_and_restored)
         const uint64_t generation = xseg_segment_generation(&segment, 0, PAGE);
         assert_ok(xseg_evicted_unmap(&segment));
         assert_int_equal(mapped(), 0);
-        assert_int_equal(xseg_unreleased_bytes(&f.unreleased), (FULL + 3) * PAGE);
+        assert_int_equal(xseg_unreleased_bytes(&unreleased), (FULL + 3) * PAGE);
         assert_int_equal(xseg_evicted_unbacked_bytes(&segment), 0);
         xseg_evicted_release(&segment);
-        assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
+        assert_int_equal(xseg_unreleased_bytes(&unreleased), 0);
         assert_int_equal(xseg_sim_used(0), 0);
         assert_int_equal(xseg_evicted_bytes(&segment), (FULL + 3) * PAGE);
         assert_ok(xseg_sim_fail(NULL, n, 999));
@@ -423,7 +404,7 @@ TEST(pages_are_evicted_and_restored)
         assert_int_equal(mapped(), (FULL + 3) * PAGE);
         assert_int_equal(segment.length[0], FULL);
         assert_true(xseg_segment_generation(&segment, 0, PAGE) > generation);
-        assert_true(xseg_segment_audit(&segment, &violation));
+        expect_segment_audit(NULL);
         (void)tear_down(NULL);
     }
 }
@@ -436,10 +417,10 @@ TEST_WITH(guarded_segment_maps_the_minimum, set_up, tear_down)
     uint32_t done = 0;
 
     assert_ok(xseg_segment_reserve_range(
-        &guarded, &f.context, &f.pages,
+        &guarded, &context, &pages,
         &(struct xseg_segment_reservation){3 * PAGE, PAGE, PAGE, 64 * XSEG_MIB}));
     assert_ok(xseg_segment_reserve_range(
-        &next, &f.context, &f.pages, &(struct xseg_segment_reservation){PAGE, PAGE, PAGE, PAGE}));
+        &next, &context, &pages, &(struct xseg_segment_reservation){PAGE, PAGE, PAGE, PAGE}));
     assert_int_equal(guarded.base % (64 * XSEG_MIB), 0);
     assert_int_equal(guarded.bytes, 3 * PAGE);
     assert_int_equal(guarded.reserved_bytes, 4 * PAGE);
@@ -486,13 +467,13 @@ TEST_WITH(an_alias_in_unknown_state_keeps_its_page, set_up, tear_down)
     assert_int_equal(xseg_alias_map(&segment, 10, 1, &segment, 0), XSEG_ERR_DRIVER);
     assert_ok(xseg_sim_fault_set(1, NULL));
     assert_int_equal(segment.unknown, PAGE);
-    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
+    assert_int_equal(xseg_unreleased_bytes(&unreleased), 0);
     unmap(0, 1, true);
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
-    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), PAGE);
+    assert_int_equal(xseg_page_cache_bytes(&pages), 0);
+    assert_int_equal(xseg_unreleased_bytes(&unreleased), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_ok(xseg_segment_retry_unknown(&segment, 0, segment.granules));
-    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
+    assert_int_equal(xseg_unreleased_bytes(&unreleased), 0);
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
@@ -506,7 +487,7 @@ TEST_WITH(exported_alias_is_not_cached, set_up, tear_down)
     xseg_segment_unexport(&segment, 0, 1);
     unmap(0, 1, true);
     unmap(10, 1, true);
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
+    assert_int_equal(xseg_page_cache_bytes(&pages), 0);
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
@@ -531,7 +512,7 @@ TEST(aliases_undo_themselves_at_every_failure)
         assert_ok(xseg_sim_fault_set(1, NULL));
         assert_ok(xseg_segment_retry_unknown(&segment, 0, segment.granules));
         assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-        assert_int_equal(xseg_unreleased_bytes(&f.unreleased), 0);
+        assert_int_equal(xseg_unreleased_bytes(&unreleased), 0);
         (void)tear_down(NULL);
     }
 }
