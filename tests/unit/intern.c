@@ -206,7 +206,7 @@ TEST_WITH(each_handle_is_visited_once, make_table, free_memory)
         assert_int_equal(seen[handle], 1);
 }
 
-TEST_WITH(table_is_unchanged_on_host_allocation_failure, NULL, free_memory)
+TEST_WITH(table_is_unchanged_if_its_memory_is_full, NULL, free_memory)
 {
     uint32_t added = 0;
 
