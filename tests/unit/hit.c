@@ -376,21 +376,17 @@ static xseg_status alloc_named(struct program *program, size_t bytes, xseg_strea
         .stream = stream,
         .requested = bytes,
     };
-    struct xseg_request request = {sizeof(request)};
+    const struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream,
+                                         .pool = program->named};
 
-    request.bytes = bytes;
-    request.stream = stream;
-    request.pool = program->named;
     return program->shortest ? xseg_alloc_with(allocator, &request, out)
                              : xseg_slow_path_alloc(program->named->device, &general, out);
 }
 
 static xseg_status alloc(struct program *program, size_t bytes, xseg_stream stream, void **out)
 {
-    struct xseg_request request = {sizeof(request)};
+    const struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream};
 
-    request.bytes = bytes;
-    request.stream = stream;
     return program->shortest ? xseg_alloc(allocator, 0, bytes, stream, out)
                              : xseg_alloc_with(allocator, &request, out);
 }
@@ -513,21 +509,15 @@ static void play(bool shortest, const char *config, uint64_t memory, uint64_t se
         env_free(allocator, program.held[--program.count]);
     assert_ok(xseg_pool_release(program.pool));
     assert_ok(xseg_pool_release(program.named));
-    assert_ok(xseg_close(allocator));
-    for (unsigned i = 1; i <= STREAMS; i++)
-        env_stream_destroy(program.stream[i]);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_close(allocator, program.stream[1], program.stream[2], program.stream[3]);
 }
 
 static void expect_same(const char *config, uint64_t memory, uint64_t seed)
 {
-    struct result *result[2];
+    static struct result result[2][STEPS];
 
-    for (unsigned i = 0; i < 2; i++) {
-        result[i] = calloc(STEPS, sizeof(struct result));
-        assert_non_null(result[i]);
+    for (unsigned i = 0; i < 2; i++)
         play(i != 0, config, memory, seed, result[i]);
-    }
     for (unsigned turn = 0; turn < STEPS; turn++) {
         if (result[0][turn].address != result[1][turn].address ||
             result[0][turn].status != result[1][turn].status)
@@ -538,8 +528,6 @@ static void expect_same(const char *config, uint64_t memory, uint64_t seed)
         assert_memory_equal(&result[0][turn].stats, &result[1][turn].stats,
                             sizeof(struct xseg_statistics));
     }
-    free(result[0]);
-    free(result[1]);
 }
 
 TEST(both_paths_give_the_same_result)

@@ -6,7 +6,6 @@
 
 #include "tests/support/rng.h"
 #include "tests/support/shared_budgets.h"
-#include "tests/support/test.h"
 
 int __real_open(const char *path, int flags, ...);
 int __real_close(int file);
