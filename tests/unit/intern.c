@@ -1,52 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Interned records: a bump allocator in one reserved range, and a table of its handles. */
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "src/base/hash_table.h"
 #include "src/base/intern.h"
 #include "tests/support/audit.h"
-
-/* --- The host, as the test has it. --- */
-
-/* Successful calls before one fails; negative: none fails. */
-static int mappings_left = -1, commits_left = -1;
-
-void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __real_mprotect(void *address, size_t bytes, int protection);
-int __wrap_mprotect(void *address, size_t bytes, int protection);
-
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
-{
-    if (mappings_left >= 0 && mappings_left-- == 0) {
-        errno = ENOMEM;
-        return MAP_FAILED;
-    }
-    return __real_mmap(address, bytes, protection, flags, file, offset);
-}
-
-/* The name in the C library with 64-bit file offsets. */
-void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
-{
-    return __wrap_mmap(address, bytes, protection, flags, file, offset);
-}
-
-int __wrap_mprotect(void *address, size_t bytes, int protection)
-{
-    if (commits_left >= 0 && commits_left-- == 0) {
-        errno = ENOMEM;
-        return -1;
-    }
-    return __real_mprotect(address, bytes, protection);
-}
-
-/* --- The cases. --- */
+#include "tests/support/failing_memory.h"
 
 static struct xseg_bump memory;
 static struct xseg_intern_table table;
@@ -109,13 +71,13 @@ TEST_WITH(records_that_do_not_fit_are_rejected, NULL, free_memory)
 /* The allocator is not full: a later call may succeed. */
 TEST_WITH(allocation_fails_cleanly_on_host_allocation_failure, NULL, free_memory)
 {
-    mappings_left = 0;
+    memory_calls_left = 0;
     assert_false(xseg_bump_init(&memory, 1 << 20));
-    mappings_left = -1;
+    memory_calls_left = -1;
     assert_true(xseg_bump_init(&memory, (size_t)4 << 20));
-    commits_left = 0;
+    memory_calls_left = 0;
     assert_null(xseg_bump_alloc(&memory, 100));
-    commits_left = -1;
+    memory_calls_left = -1;
     assert_false(memory.was_full);
     expect_bump_audit(NULL);
     assert_non_null(xseg_bump_alloc(&memory, 100));

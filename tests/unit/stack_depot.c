@@ -1,52 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* The depot of call stacks: each stack is stored once, with names that outlive the code. */
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "src/base/align.h"
 #include "src/base/stack.h"
 #include "src/base/stack_depot.h"
 #include "tests/support/audit.h"
 #include "tests/support/child.h"
+#include "tests/support/failing_memory.h"
 #include "tests/support/plugin.h"
-
-/* --- The host, as the test has it. --- */
-
-static int calls_left = -1; /* of mmap() and mprotect() before one fails; negative: none fails */
-
-void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __real_mprotect(void *address, size_t bytes, int protection);
-int __wrap_mprotect(void *address, size_t bytes, int protection);
-
-static bool is_refused(void)
-{
-    if (calls_left < 0 || calls_left-- > 0)
-        return false;
-    calls_left = 0; /* and all later ones */
-    errno = ENOMEM;
-    return true;
-}
-
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
-{
-    return is_refused() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
-}
-
-/* The name in the C library with 64-bit file offsets. */
-void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
-{
-    return __wrap_mmap(address, bytes, protection, flags, file, offset);
-}
-
-int __wrap_mprotect(void *address, size_t bytes, int protection)
-{
-    return is_refused() ? -1 : __real_mprotect(address, bytes, protection);
-}
 
 /* --- Made-up stacks: their frames lie in no module. --- */
 
@@ -158,7 +122,7 @@ TEST_WITH(stacks_of_different_lengths_differ, begin, end)
     assert_true(view.is_truncated);
 }
 
-TEST_WITH(an_unknown_id_is_refused, begin, end)
+TEST_WITH(unknown_id_is_rejected, begin, end)
 {
     static const uint32_t unknown[] = {0, 2, 3, 256, 257, 65536, UINT32_MAX - 1, UINT32_MAX};
     struct xseg_stack_frame frame;
@@ -169,7 +133,7 @@ TEST_WITH(an_unknown_id_is_refused, begin, end)
     assert_false(xseg_stack_depot_get(&depot, 1, &view));
     assert_int_equal(add_made_up(0), 1);
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
-    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(unknown); i++) {
         assert_false(xseg_stack_depot_get(&depot, unknown[i], &view));
         assert_false(xseg_stack_depot_frame(&depot, unknown[i], 0, &frame));
         xseg_stack_depot_describe(&depot, unknown[i], 0, 8, &text);
@@ -376,7 +340,7 @@ TEST_WITH(deep_stacks_are_truncated, begin, end)
     assert_int_not_equal(cut, 0);
 }
 
-/* --- Bounds, and want of memory. --- */
+/* --- Limits, and host allocation failures. --- */
 
 TEST(full_depot_counts_lost_stacks)
 {
@@ -430,14 +394,14 @@ TEST(without_host_memory_stacks_are_lost)
     for (int n = 0; !is_served; n++) {
         uint32_t count = 0;
 
-        calls_left = n;
+        memory_calls_left = n;
         if (!xseg_stack_depot_init(&depot, 0)) {
-            calls_left = -1;
+            memory_calls_left = -1;
             continue;
         }
         while (count < 20000 && add_made_up(count) != 0)
             count++;
-        calls_left = -1;
+        memory_calls_left = -1;
         is_served = count == 20000;
         has_lost = has_lost || !is_served;
         assert_int_equal(xseg_stack_depot_lost(&depot), !is_served);
