@@ -9,12 +9,13 @@
 #include "src/base/error.h"
 #include "src/base/shared_budget.h"
 #include "tests/support/child.h"
+#include "tests/support/env.h"
 
 /* The layout of the file. */
 #define BUDGET_FILE_SLOTS_AT  4096
 #define BUDGET_FILE_SLOT      8192
 #define BUDGET_FILE_BYTES     (BUDGET_FILE_SLOTS_AT + 64 * BUDGET_FILE_SLOT)
-#define BUDGET_FILE_RECORD_AT 8 /* in a slot, behind the checksum */
+#define BUDGET_FILE_RECORD_AT 8 /* in a slot, after the checksum */
 
 static char budget_file_folder[64], budget_file_path[128];
 
@@ -69,6 +70,17 @@ static inline xseg_status budget_file_write(struct xseg_shared_budget *budget, u
     return xseg_shared_budget_write(budget, &figures, 1);
 }
 
+/* Become a member; write the statistics of a number. */
+static inline void budget_file_join(struct xseg_shared_budget *budget)
+{
+    assert_ok(xseg_shared_budget_open(budget, budget_file_path));
+}
+
+static inline void budget_file_write_ok(struct xseg_shared_budget *budget, uint64_t number)
+{
+    assert_ok(budget_file_write(budget, number));
+}
+
 /* Put bytes into the file. */
 static inline void budget_file_put(off_t at, const void *bytes, size_t count)
 {
@@ -87,6 +99,13 @@ static inline unsigned budget_file_count(const struct xseg_shared_budget *budget
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         count += budget->seen[i].state != XSEG_SHARED_BUDGET_FREE;
     return count;
+}
+
+/* Read the file, and expect this number of members. */
+static inline void budget_file_expect(struct xseg_shared_budget *budget, unsigned count)
+{
+    assert_ok(xseg_shared_budget_read(budget));
+    assert_int_equal(budget_file_count(budget), count);
 }
 
 /* Expect words in the last error message. */

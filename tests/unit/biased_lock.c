@@ -172,7 +172,7 @@ static void *write_unless_asked(void *self)
 
 /* Message passing through the barrier in both directions: writes of earlier holders are visible, and later holders
  * see the flag. Counts of arenas are suspended this way. */
-TEST(released_lock_keeps_its_mode_after_a_barrier)
+TEST(barrier_publishes_the_writes_of_earlier_holders)
 {
     struct noted f = {.note = 0};
     unsigned free_times = 0, torn = 0;
@@ -206,9 +206,7 @@ TEST(released_lock_keeps_its_mode_after_a_barrier)
 
 #define BARRIER_ROUNDS 300u
 
-/* --- The kernel, as the test has it: commands of membarrier() that it refuses. --- */
-
-static atomic_uint refused;
+static atomic_uint refused; /* commands of membarrier() that fail */
 static atomic_uint expedited, global, unmapped;
 
 long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
@@ -243,8 +241,6 @@ static void refuse(unsigned commands)
     atomic_store(&unmapped, 0);
 }
 
-/* --- Which way is taken. --- */
-
 TEST(barrier_falls_back_when_a_method_fails)
 {
     if (!xseg_membarrier_register()) {
@@ -265,8 +261,6 @@ TEST(barrier_falls_back_when_a_method_fails)
     assert_int_equal(atomic_load(&unmapped), 1);
     refuse(0);
 }
-
-/* --- What it is worth. --- */
 
 /* Two threads write their own word and read the other's; at least one must see the other's write (store buffering). */
 struct pair {
@@ -297,7 +291,7 @@ static void *write_and_read(void *self)
     return NULL;
 }
 
-static void nobody_overlooks_the_other(unsigned commands)
+static void exchange_words(unsigned commands)
 {
     struct pair pair = {0};
     pthread_t thread;
@@ -305,12 +299,10 @@ static void nobody_overlooks_the_other(unsigned commands)
     refuse(commands);
     assert_int_equal(pthread_create(&thread, NULL, write_and_read, &pair), 0);
     for (unsigned round = 1; round <= BARRIER_ROUNDS; round++) {
-        unsigned read;
-
         atomic_store(&pair.round, round);
         atomic_store_explicit(&pair.other, round, memory_order_relaxed);
         xseg_membarrier();
-        read = atomic_load_explicit(&pair.mine, memory_order_relaxed);
+        const unsigned read = atomic_load_explicit(&pair.mine, memory_order_relaxed);
         wait_for(&pair.done, round);
         assert_true(read == round || atomic_load(&pair.seen) == round);
     }
@@ -321,9 +313,9 @@ static void nobody_overlooks_the_other(unsigned commands)
 TEST(barrier_orders_accesses_of_two_threads)
 {
     (void)xseg_membarrier_register();
-    nobody_overlooks_the_other(0);
-    nobody_overlooks_the_other(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-    nobody_overlooks_the_other(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
+    exchange_words(0);
+    exchange_words(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    exchange_words(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
 }
 
 #if !XSEG_BIASED_LOCK_IS_ATOMIC

@@ -23,12 +23,17 @@ static void expect_said(uint64_t wanted, uint64_t growing)
     assert_int_equal(seen.seen[0].record.devices[0].growing, growing * MIB);
 }
 
-TEST(demands_are_published_immediately)
+static const char *shared_config(void)
 {
-    char config[256];
+    static char config[256];
 
     (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
-    struct xseg_allocator *allocator = env_open(config);
+    return config;
+}
+
+TEST(demands_are_published_immediately)
+{
+    struct xseg_allocator *allocator = env_open(shared_config());
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     expect_said(0, 0);
@@ -83,10 +88,7 @@ xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
 /* Readers read the UUID without a lock once they have seen that it is set, so it is written once. */
 TEST(device_uuid_is_queried_once)
 {
-    char config[256];
-
-    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
-    struct xseg_allocator *allocator = env_open(config);
+    struct xseg_allocator *allocator = env_open(shared_config());
     questions = 0;
     adds_twice = true;
     env_free(allocator, env_alloc(allocator, 4096, NULL));
@@ -109,17 +111,15 @@ static struct xseg_allocator *open_devices(unsigned devices, struct env_log *hea
 {
     const struct xseg_sim_settings machine = {
         .struct_size = sizeof(machine), .devices = devices, .memory_bytes = 8 * MIB};
-    char config[256];
 
     assert_ok(xseg_sim_reset(&machine));
-    (void)snprintf(config, sizeof(config), "budget_file:%s,budget_wait_ms:60000", budget_file_path);
-    return env_open_logged(config, heard);
+    return env_open_logged(shared_config(), heard);
 }
 
 TEST(each_of_64_devices_is_a_member)
 {
     enum { DEVICES = 64 };
-    struct env_log heard = {.lines = 0};
+    struct env_log heard = {0};
     struct xseg_allocator *allocator = open_devices(DEVICES, &heard);
     void *block[DEVICES];
     unsigned seen_devices = 0;
@@ -181,7 +181,7 @@ static struct xseg_shared_budget other;
 
 TEST(device_without_a_share_waits_for_no_process)
 {
-    struct env_log heard = {.lines = 0};
+    struct env_log heard = {0};
 
     assert_ok(xseg_shared_budget_open(&other, budget_file_path));
     for (unsigned way = 0; way < 2; way++) {
@@ -209,7 +209,7 @@ TEST(device_without_a_share_waits_for_no_process)
 TEST(a_process_without_a_slot_joins_later)
 {
     struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
-    struct env_log heard = {.lines = 0};
+    struct env_log heard = {0};
     void *block = NULL;
 
     assert_non_null(many);

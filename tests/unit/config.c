@@ -44,7 +44,7 @@ static struct xseg_config parsed(const char *text)
 
     xseg_config_init(&config);
     if (xseg_config_parse(&config, text, NULL) != XSEG_OK)
-        fail_msg("%s is refused: %s", text, xseg_fail_detail());
+        fail_msg("%s is rejected: %s", text, xseg_fail_detail());
     return config;
 }
 
@@ -105,52 +105,68 @@ TEST(every_key_is_read)
     }
 }
 
+/* Values that are rejected whole, and the end of the message. */
 static const struct {
-    const char *text, *sentence;
-} refused[] = {
-    {"max_split_size_mb:19",
-     "invalid value of max_split_size_mb, '19' at column 19; expected -1 (unlimited), or a "
-     "whole number of MiB that is at least large_segment_size_mb, which is 20"},
-    {"max_split_size_mb:128MB", "invalid value of max_split_size_mb, '128MB' at column 19; "},
-    {"max_split_size_mb:-2", "invalid value of max_split_size_mb, '-2' at column 19; "},
-    {"max_non_split_rounding_mb:-1",
-     "invalid value of max_non_split_rounding_mb, '-1' at column 27; "},
+    const char *text, *reason;
+} invalid[] = {
+    {"max_split_size_mb:19", "; expected -1 (unlimited), or a whole number of MiB that is at least "
+                             "large_segment_size_mb, which is 20"},
+    {"max_split_size_mb:128MB", "; "},
+    {"max_split_size_mb:-2", "; "},
+    {"max_non_split_rounding_mb:-1", "; "},
+    {"max_split_size_mb:12", "; "},
+    {"max_non_split_rounding_mb:19", "; "},
+    {"large_segment_size_mb:10", "; expected a whole number of MiB from 11 to 1048576"},
+    {"large_segment_size_mb:1048577", "; "},
+    {"large_segment_size_mb:13", "; expected an even number, because expandable_segments is True "
+                                 "and page sizes are multiples of 2 MiB"},
+    {"expandable_segments:true", "; expected True or False"},
+    {"garbage_collection_threshold:0", "; expected a number above 0 and below 1"},
+    {"garbage_collection_threshold:1.0", ""},
+    {"garbage_collection_threshold:nan", ""},
+    {"garbage_collection_threshold:0x.8", ""},
+    {"garbage_collection_threshold:.", ""},
+    {"garbage_collection_threshold:.5e", ""},
+    {"per_process_memory_fraction:1.1", "; expected a number from 0 to 1"},
+    {"per_process_memory_fraction:-0.1", ""},
+    {"per_process_memory_fraction:1e999", ""},
+    {"roundup_power2_divisions:0", "; expected a power of two"},
+    {"roundup_power2_divisions:3", "; "},
+    {"roundup_power2_divisions:4294967296", ""},
+    {"expandable_segments_reserve:0", "; "},
+    {"expandable_segments_reserve:G", "; "},
+    {"expandable_segments_reserve:4M", "; "},
+    {"budget_share:1e-9", "; expected 0, or a number from 0.000001 to 1"},
+    {"budget_share:9.9e-7", "; expected 0, or a number from"},
+    {"budget_share:0.1e-400", "; expected 0, or a number"},
+    {"per_process_memory_fraction:1e-400", ""},
+    {"expandable_segments_reserve_by_class:,", "; expected a value"},
+    {"debug_fill:1", "; expected True or False"},
+    {"page_size:20", "; expected fixed, auto or small"},
+};
+
+static const struct {
+    const char *text, *message;
+} rejected[] = {
     {"max_split_size_mb:\a", "invalid value of max_split_size_mb, '\\x07' at column 19; "},
-    {"max_split_size_mb:12", "invalid value of max_split_size_mb, '12' at column 19; "},
     {"max_split_size_mb:128 8",
      "syntax error after max_split_size_mb, '8' at column 23; expected ','"},
-    {"max_split_size_mb:",
-     "invalid value of max_split_size_mb, end of string at column 19; expected -1 "
-     "(unlimited), or a whole"},
+    {"max_split_size_mb:", "invalid value of max_split_size_mb, end of string at column 19; "
+                           "expected -1 (unlimited), or a whole"},
     {"max_split_size_mb",
      "syntax error after max_split_size_mb, end of string at column 18; expected ':'"},
     {"max_split_size_mb=128",
-     "syntax error after max_split_size_mb, '=' at column 18; expected ':' between key and "
-     "value"},
+     "syntax error after max_split_size_mb, '=' at column 18; expected ':' between key and value"},
     {"max_split_size_mb =128",
-     "syntax error after max_split_size_mb, '=' at column 19; expected ':' between key and "
-     "value"},
+     "syntax error after max_split_size_mb, '=' at column 19; expected ':' between key and value"},
     {"max_split_size_mb = 128",
-     "syntax error after max_split_size_mb, '=' at column 19; expected ':' between key and "
-     "value"},
+     "syntax error after max_split_size_mb, '=' at column 19; expected ':' between key and value"},
     {"max_split_size=128",
      "unknown key, 'max_split_size' at column 1; did you mean max_split_size_mb?"},
     {"=128", "unknown key, '=128' at column 1; run `xseg config --keys`"},
     {"max_split_size_mb,128",
      "syntax error after max_split_size_mb, ',' at column 18; expected ':'"},
     {"max_split_size_mb:[128]", "invalid value of max_split_size_mb, '[' at column 19; "},
-    {"max_non_split_rounding_mb:19",
-     "invalid value of max_non_split_rounding_mb, '19' at column 27; "},
-    {"large_segment_size_mb:10",
-     "invalid value of large_segment_size_mb, '10' at column 23; expected a whole number of "
-     "MiB from 11 to 1048576"},
-    {"large_segment_size_mb:1048577",
-     "invalid value of large_segment_size_mb, '1048577' at column 23; "},
-    {"large_segment_size_mb:13",
-     "invalid value of large_segment_size_mb, '13' at column 23; expected an even number, "
-     "because expandable_segments is True and page sizes are multiples of 2 MiB"},
-    {"expandable_segments:true",
-     "invalid value of expandable_segments, 'true' at column 21; expected True or False"},
     {"expandable_segments:[True]", "invalid value of expandable_segments, '[' at column 21; "},
     {"expandable_segment:True",
      "unknown key, 'expandable_segment' at column 1; did you mean expandable_segments?"},
@@ -159,44 +175,17 @@ static const struct {
     {"backend:native,expandbale_segments:True",
      "unknown key, 'expandbale_segments' at column 16; did you mean expandable_segments?"},
     {"expandable:True", "unknown key, 'expandable' at column 1; did you mean expandable_segments?"},
-    {"release_lock_on_hipmaloc:True",
-     "unknown key, 'release_lock_on_hipmaloc' at column 1; did you mean "
-     "release_lock_on_hipmalloc?"},
+    {"release_lock_on_hipmaloc:True", "unknown key, 'release_lock_on_hipmaloc' at column 1; did "
+                                      "you mean release_lock_on_hipmalloc?"},
     {"foo:1", "unknown key, 'foo' at column 1; run `xseg config --keys` for a list"},
     {",expandable_segments:True", "unknown key, ',' at column 1; run `xseg config --keys`"},
     {"backend:native,,backend:native", "unknown key, ',' at column 16; run `xseg config --keys`"},
     {"\x01\xff:1", "unknown key, '\\x01\\xff' at column 1; run `xseg config --keys`"},
-    {"garbage_collection_threshold:0",
-     "invalid value of garbage_collection_threshold, '0' at column 30; expected a number "
-     "above 0 and below 1"},
-    {"garbage_collection_threshold:1.0",
-     "invalid value of garbage_collection_threshold, '1.0' at column 30"},
-    {"garbage_collection_threshold:nan",
-     "invalid value of garbage_collection_threshold, 'nan' at column 30"},
-    {"garbage_collection_threshold:0x.8",
-     "invalid value of garbage_collection_threshold, '0x.8' at column 30"},
     {"garbage_collection_threshold:0,8", "unknown key, '8' at column 32"},
-    {"garbage_collection_threshold:.",
-     "invalid value of garbage_collection_threshold, '.' at column 30"},
-    {"garbage_collection_threshold:.5e",
-     "invalid value of garbage_collection_threshold, '.5e' at column 30"},
-    {"per_process_memory_fraction:1.1",
-     "invalid value of per_process_memory_fraction, '1.1' at column 29; expected a number "
-     "from 0 to 1"},
-    {"per_process_memory_fraction:-0.1",
-     "invalid value of per_process_memory_fraction, '-0.1' at column 29"},
-    {"per_process_memory_fraction:1e999",
-     "invalid value of per_process_memory_fraction, '1e999' at column"},
-    {"roundup_power2_divisions:0",
-     "invalid value of roundup_power2_divisions, '0' at column 26; expected a power of two"},
-    {"roundup_power2_divisions:3", "invalid value of roundup_power2_divisions, '3' at column 26; "},
-    {"roundup_power2_divisions:4294967296",
-     "invalid value of roundup_power2_divisions, '4294967296' at "},
     {"roundup_power2_divisions:[]",
      "invalid value of roundup_power2_divisions, ']' at column 27; "},
-    {"roundup_power2_divisions:[3:1]",
-     "invalid value of roundup_power2_divisions, '3' at column 27; expected the start of an "
-     "interval"},
+    {"roundup_power2_divisions:[3:1]", "invalid value of roundup_power2_divisions, '3' at column "
+                                       "27; expected the start of an interval"},
     {"roundup_power2_divisions:[4:3]",
      "invalid value of roundup_power2_divisions, '3' at column 29; "},
     {"roundup_power2_divisions:[4;3]",
@@ -209,59 +198,49 @@ static const struct {
      "invalid value of roundup_power2_divisions, ']' at column 31; "},
     {"roundup_power2_divisions:[4:2 8:2]",
      "syntax error after roundup_power2_divisions, '8' at column 31; "},
-    {"roundup_power2_divisions:[>:2]",
-     "invalid value of roundup_power2_divisions, '>' at column 27; expected the start of an "
-     "interval before '>'"},
+    {"roundup_power2_divisions:[>:2]", "invalid value of roundup_power2_divisions, '>' at column "
+                                       "27; expected the start of an interval before '>'"},
     {"roundup_power2_divisions:[4:2,>:4,8:1]",
      "invalid value of roundup_power2_divisions, '8' at column 35"},
-    {"expandable_segments_reserve:0",
-     "invalid value of expandable_segments_reserve, '0' at column 29; "},
-    {"expandable_segments_reserve:G",
-     "invalid value of expandable_segments_reserve, 'G' at column 29; "},
-    {"expandable_segments_reserve:4M",
-     "invalid value of expandable_segments_reserve, '4M' at column 29; "},
-    {"budget_share:1e-9",
-     "invalid value of budget_share, '1e-9' at column 14; expected 0, or a number from "
-     "0.000001 to 1"},
-    {"budget_share:9.9e-7",
-     "invalid value of budget_share, '9.9e-7' at column 14; expected 0, or a number from"},
-    {"budget_share:0.1e-400",
-     "invalid value of budget_share, '0.1e-400' at column 14; expected 0, or a number"},
-    {"per_process_memory_fraction:1e-400",
-     "invalid value of per_process_memory_fraction, '1e-400' at column 29"},
-    {"expandable_segments_reserve_by_class:,",
-     "invalid value of expandable_segments_reserve_by_class, ',' at column 38; expected a "
-     "value"},
     {"expandable_segments_reserve_by_class:[a",
      "syntax error after expandable_segments_reserve_by_class, end of string at column 40; "
      "expected ']'"},
     {"backend", "syntax error after backend, end of string at column 8; expected ':'"},
     {"pinned_num_register_threads:3 4",
      "syntax error after pinned_num_register_threads, '4' at column 31; expected ','"},
-    {"debug_fill:1", "invalid value of debug_fill, '1' at column 12; expected True or False"},
-    {"page_size:20",
-     "invalid value of page_size, '20' at column 11; expected fixed, auto or small"},
 };
 
 /* Every rejection names the key, the value and its column, and changes nothing. */
+static void expect_rejected(const char *string, const char *message)
+{
+    const struct xseg_config before = parsed("max_split_size_mb:77,exportable:True");
+    struct xseg_config config = before;
+    char *text = strdup(string); /* on the heap, so that ASan detects a read past the end */
+    uint64_t named = 12345;
+
+    assert_non_null(text);
+    if (xseg_config_parse(&config, text, &named) != XSEG_ERR_CONFIG)
+        fail_msg("'%s' is accepted", string);
+    free(text);
+    if (strncmp(xseg_fail_detail(), message, strlen(message)) != 0)
+        fail_msg("'%s' gives: %s", string, xseg_fail_detail());
+    assert_same(&config, &before);
+    assert_int_equal(named, 12345);
+}
+
 TEST(invalid_strings_are_rejected_with_a_message)
 {
-    for (size_t i = 0; i < XSEG_COUNT_OF(refused); i++) {
-        const struct xseg_config before = parsed("max_split_size_mb:77,exportable:True");
-        struct xseg_config config = before;
-        uint64_t named = 12345;
-        char *text =
-            strdup(refused[i].text); /* on the heap, so that ASan detects a read past the end */
+    for (size_t i = 0; i < XSEG_COUNT_OF(invalid); i++) {
+        const char *value = strchr(invalid[i].text, ':') + 1;
+        const int key_end = (int)(value - invalid[i].text);
+        char message[512];
 
-        assert_non_null(text);
-        if (xseg_config_parse(&config, text, &named) != XSEG_ERR_CONFIG)
-            fail_msg("'%s' is accepted", refused[i].text);
-        free(text);
-        if (strncmp(xseg_fail_detail(), refused[i].sentence, strlen(refused[i].sentence)) != 0)
-            fail_msg("'%s' gives: %s", refused[i].text, xseg_fail_detail());
-        assert_same(&config, &before);
-        assert_int_equal(named, 12345);
+        (void)snprintf(message, sizeof(message), "invalid value of %.*s, '%s' at column %d%s",
+                       key_end - 1, invalid[i].text, value, key_end + 1, invalid[i].reason);
+        expect_rejected(invalid[i].text, message);
     }
+    for (size_t i = 0; i < XSEG_COUNT_OF(rejected); i++)
+        expect_rejected(rejected[i].text, rejected[i].message);
 }
 
 TEST(good_keys_before_a_bad_one_change_nothing)
@@ -409,15 +388,12 @@ static const char *const everything =
     "expandable_segments:False,large_segment_size_mb:41,max_split_size_mb:50,"
     "max_non_split_rounding_mb:60,roundup_power2_divisions:[2:4,16:8,64:0,>:32],"
     "per_process_memory_fraction:0.123456789012345,garbage_collection_threshold:0.9,"
-    "graph_capture_record_stream_reuse:True,"
-    "throw_on_cudamalloc_oom:True,expandable_segments_reserve:1e-3G,"
+    "graph_capture_record_stream_reuse:True,throw_on_cudamalloc_oom:True,"
+    "expandable_segments_reserve:1e-3G,"
     "idle_ms:1000,keep_mb:5,keep_window_s:6,reclaim_us_per_s:7,soft_limit_mb:8,"
     "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,"
-    "exportable:True,"
-    "rdma:True,"
-    "publish:True,budget_file:here,budget_share:0.5,"
-    "budget_min_mb:12,budget_wait_ms:13,"
-    "page_size:auto";
+    "exportable:True,rdma:True,publish:True,budget_file:here,budget_share:0.5,"
+    "budget_min_mb:12,budget_wait_ms:13,page_size:auto";
 
 TEST(printed_configuration_parses_to_the_same_values)
 {
@@ -611,6 +587,18 @@ TEST(the_table_describes_every_key)
 
 #define NONE UINT64_MAX
 
+static struct xseg_device device;
+
+static void expect_limits(uint64_t hard, uint64_t soft, uint64_t keep)
+{
+    struct xseg_limits now;
+
+    xseg_device_limits_read(&device.limits, &now);
+    assert_int_equal(now.hard_bytes, hard);
+    assert_int_equal(now.soft_bytes, soft);
+    assert_int_equal(now.keep_bytes, keep);
+}
+
 TEST(contradictory_limits_are_rejected)
 {
     static const struct {
@@ -622,21 +610,20 @@ TEST(contradictory_limits_are_rejected)
         {4, NONE, 5, false},   {0, NONE, 1, false},
     };
     struct xseg_config config;
-    struct xseg_device_limits bounds;
 
     xseg_config_init(&config);
     for (size_t i = 0; i < COUNT_OF(row); i++) {
         const struct xseg_limits set = {sizeof(set), row[i].hard, row[i].soft, row[i].keep,
                                         1,           false,       1,           false};
-        struct xseg_limits now;
 
-        xseg_device_limits_init(&bounds, &config);
-        assert_int_equal(xseg_device_limits_set(&bounds, &set),
-                         row[i].is_good ? XSEG_OK : XSEG_ERR_ARGUMENT);
-        xseg_device_limits_read(&bounds, &now);
-        assert_int_equal(now.hard_bytes, row[i].is_good ? row[i].hard : NONE);
-        assert_int_equal(now.soft_bytes, row[i].is_good ? row[i].soft : NONE);
-        assert_int_equal(now.keep_bytes, row[i].is_good ? row[i].keep : 0);
+        xseg_device_limits_init(&device.limits, &config);
+        if (row[i].is_good) {
+            assert_ok(xseg_device_limits_set(&device.limits, &set));
+            expect_limits(row[i].hard, row[i].soft, row[i].keep);
+        } else {
+            assert_int_equal(xseg_device_limits_set(&device.limits, &set), XSEG_ERR_ARGUMENT);
+            expect_limits(NONE, NONE, 0);
+        }
     }
 }
 
@@ -646,7 +633,6 @@ TEST(only_keys_that_were_set_apply)
                    soft = (uint64_t)1 << XSEG_CONFIG_SOFT_LIMIT,
                    keep = (uint64_t)1 << XSEG_CONFIG_KEEP;
     const struct xseg_limits own = {sizeof(own), 50, 40, 30, 1, false, 1, false};
-    static struct xseg_device device;
     struct xseg_config config;
 
     xseg_config_init(&config);
@@ -656,18 +642,16 @@ TEST(only_keys_that_were_set_apply)
     config.soft_limit_bytes = 33;
     config.keep_bytes = 5;
     assert_ok(xseg_device_limits_follow(&device, &config, 0, true));
-    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 50);
+    expect_limits(50, 40, 30);
     env_expect_error(xseg_device_limits_follow(&device, &config, hard, true), XSEG_ERR_CONFIG,
                      "soft_bytes exceeds hard_bytes");
-    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 50);
+    expect_limits(50, 40, 30);
     assert_ok(xseg_device_limits_follow(&device, &config, hard | soft, false));
-    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 50);
+    expect_limits(50, 40, 30);
     assert_ok(xseg_device_limits_follow(&device, &config, hard | soft, true));
-    assert_int_equal(atomic_load_explicit(&device.limits.hard, memory_order_relaxed), 35);
-    assert_int_equal(atomic_load_explicit(&device.limits.soft, memory_order_relaxed), 33);
-    assert_int_equal(atomic_load_explicit(&device.limits.keep, memory_order_relaxed), 30);
+    expect_limits(35, 33, 30);
     assert_ok(xseg_device_limits_follow(&device, &config, keep, true));
-    assert_int_equal(atomic_load_explicit(&device.limits.keep, memory_order_relaxed), 5);
+    expect_limits(35, 33, 5);
 }
 
 /* --- Arithmetic of sizes, with PyTorch's own test vectors. --- */

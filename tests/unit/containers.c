@@ -9,20 +9,23 @@
 #include "src/base/hash_table.h"
 #include "src/base/list.h"
 #include "src/base/slab.h"
-#include "tests/support/test.h"
+#include "tests/support/audit.h"
+#include "tests/support/rng.h"
 
 struct item {
     int number;
     struct xseg_list link;
 };
 
+static struct xseg_list head;
+static struct item item[5];
+
 /* The list holds exactly these numbers, forwards and backwards. */
-static void assert_numbers(struct xseg_list *head, const int *want, size_t count)
+static void assert_numbers(struct xseg_list *list, const int *want, size_t count)
 {
-    struct xseg_list *back = head->prev;
     size_t i = 0;
 
-    XSEG_LIST_FOR(node, head)
+    XSEG_LIST_FOR(node, list)
     {
         assert_true(i < count);
         assert_int_equal(XSEG_CONTAINER(node, struct item, link)->number, want[i]);
@@ -30,24 +33,22 @@ static void assert_numbers(struct xseg_list *head, const int *want, size_t count
         i++;
     }
     assert_int_equal(i, count);
-    for (; back != head; back = back->prev)
+    for (struct xseg_list *back = list->prev; back != list; back = back->prev)
         assert_int_equal(XSEG_CONTAINER(back, struct item, link)->number, want[--i]);
     assert_int_equal(i, 0);
 }
 
-static void fill_list(struct xseg_list *head, struct item *item, size_t count)
+static void fill_list(size_t count)
 {
-    xseg_list_init(head);
+    xseg_list_init(&head);
     for (size_t i = 0; i < count; i++) {
         item[i].number = (int)i;
-        xseg_list_insert(head, &item[i].link);
+        xseg_list_insert(&head, &item[i].link);
     }
 }
 
 TEST(a_new_list_is_empty)
 {
-    struct xseg_list head;
-
     xseg_list_init(&head);
     assert_true(xseg_list_is_empty(&head));
     assert_numbers(&head, NULL, 0);
@@ -55,10 +56,7 @@ TEST(a_new_list_is_empty)
 
 TEST(inserting_before_the_head_appends)
 {
-    struct xseg_list head;
-    struct item item[3];
-
-    fill_list(&head, item, 3);
+    fill_list(3);
     assert_false(xseg_list_is_empty(&head));
     assert_numbers(&head, (const int[]){0, 1, 2}, 3);
     assert_ptr_equal(XSEG_LIST_FIRST(&head, struct item, link), &item[0]);
@@ -66,10 +64,9 @@ TEST(inserting_before_the_head_appends)
 
 TEST(inserting_before_a_node_places_it_there)
 {
-    struct xseg_list head;
-    struct item item[3], first = {.number = 10}, middle = {.number = 11};
+    struct item first = {.number = 10}, middle = {.number = 11};
 
-    fill_list(&head, item, 3);
+    fill_list(3);
     xseg_list_insert(&item[0].link, &first.link);
     xseg_list_insert(&item[2].link, &middle.link);
     assert_numbers(&head, (const int[]){10, 0, 1, 11, 2}, 5);
@@ -77,10 +74,7 @@ TEST(inserting_before_a_node_places_it_there)
 
 TEST(removing_closes_the_ring)
 {
-    struct xseg_list head;
-    struct item item[4];
-
-    fill_list(&head, item, 4);
+    fill_list(4);
     xseg_list_remove(&item[0].link);
     assert_numbers(&head, (const int[]){1, 2, 3}, 3);
     xseg_list_remove(&item[2].link);
@@ -92,10 +86,7 @@ TEST(removing_closes_the_ring)
 
 TEST(removing_twice_does_nothing)
 {
-    struct xseg_list head;
-    struct item item[2];
-
-    fill_list(&head, item, 2);
+    fill_list(2);
     xseg_list_remove(&item[0].link);
     assert_true(xseg_list_is_empty(&item[0].link));
     xseg_list_remove(&item[0].link);
@@ -106,10 +97,9 @@ TEST(removing_twice_does_nothing)
 
 TEST(a_safe_walk_survives_removal)
 {
-    struct xseg_list head, odd;
-    struct item item[5];
+    struct xseg_list odd;
 
-    fill_list(&head, item, 5);
+    fill_list(5);
     xseg_list_init(&odd);
     XSEG_LIST_FOR_SAFE(node, &head)
     {
@@ -195,81 +185,66 @@ TEST(destroyed_table_is_empty)
 
 /* --- Bitmaps with summaries, compared with an array of flags. --- */
 
-struct fixture {
-    struct xseg_bitmap bits;
-    uint64_t *storage;
-    bool *flag; /* the expected members */
-    uint64_t random;
-};
+static struct xseg_bitmap bits;
+static uint64_t *storage;
+static bool *flag; /* the expected members */
 
-/* xorshift with a fixed seed */
-static uint32_t next_random(struct fixture *f, uint32_t below)
+static void make_bitmap(uint32_t count)
 {
-    f->random ^= f->random << 13;
-    f->random ^= f->random >> 7;
-    f->random ^= f->random << 17;
-    return (uint32_t)(f->random % below);
+    storage = calloc(xseg_bitmap_words(count), sizeof(*storage));
+    flag = calloc(count, sizeof(*flag));
+    assert_non_null(storage);
+    assert_non_null(flag);
+    xseg_bitmap_init(&bits, storage, count);
 }
 
-static void setup(struct fixture *f, uint32_t count)
+static void free_bitmap(void)
 {
-    f->storage = calloc(xseg_bitmap_words(count), sizeof(*f->storage));
-    f->flag = calloc(count, sizeof(*f->flag));
-    f->random = 88172645463325252u;
-    assert_non_null(f->storage);
-    assert_non_null(f->flag);
-    xseg_bitmap_init(&f->bits, f->storage, count);
+    free(storage);
+    free(flag);
 }
 
-static void teardown(struct fixture *f)
+static void add(uint32_t number)
 {
-    free(f->storage);
-    free(f->flag);
+    xseg_bitmap_set(&bits, number);
+    flag[number] = true;
 }
 
-static void add(struct fixture *f, uint32_t number)
+static uint32_t flag_next(uint32_t from)
 {
-    xseg_bitmap_set(&f->bits, number);
-    f->flag[number] = true;
-}
-
-static uint32_t flag_next(const struct fixture *f, uint32_t from)
-{
-    for (uint32_t i = from; i < f->bits.count; i++)
-        if (f->flag[i])
+    for (uint32_t i = from; i < bits.count; i++)
+        if (flag[i])
             return i;
     return XSEG_BITMAP_NONE;
 }
 
-static uint32_t flag_prev(const struct fixture *f, uint32_t below)
+static uint32_t flag_prev(uint32_t below)
 {
-    for (uint32_t i = below < f->bits.count ? below : f->bits.count; i-- > 0;)
-        if (f->flag[i])
+    for (uint32_t i = below < bits.count ? below : bits.count; i-- > 0;)
+        if (flag[i])
             return i;
     return XSEG_BITMAP_NONE;
 }
 
 /* Check invariant BITS-1 for each member. */
-static void assert_summaries(const struct fixture *f)
+static void assert_summaries(void)
 {
-    const uint32_t words = (f->bits.count + 63) / 64;
+    const uint32_t words = (bits.count + 63) / 64;
 
     for (uint32_t i = 0; i < words; i++)
-        assert_int_equal(f->bits.word[i] != 0, f->bits.summary[i / 64] >> (i % 64) & 1);
+        assert_int_equal(bits.word[i] != 0, bits.summary[i / 64] >> (i % 64) & 1);
     for (uint32_t i = 0; i < (words + 63) / 64; i++)
-        assert_int_equal(f->bits.summary[i] != 0, f->bits.top >> i & 1);
+        assert_int_equal(bits.summary[i] != 0, bits.top >> i & 1);
 }
 
 TEST(an_empty_set_has_no_members)
 {
-    struct fixture f;
-
-    setup(&f, 70000);
-    assert_int_equal(xseg_bitmap_next(&f.bits, 0), XSEG_BITMAP_NONE);
-    assert_int_equal(xseg_bitmap_next(&f.bits, 69999), XSEG_BITMAP_NONE);
-    assert_int_equal(xseg_bitmap_prev(&f.bits, 70000), XSEG_BITMAP_NONE);
-    assert_false(xseg_bitmap_test(&f.bits, 4096));
-    teardown(&f);
+    make_bitmap(70000);
+    assert_int_equal(xseg_bitmap_next(&bits, 0), XSEG_BITMAP_NONE);
+    assert_int_equal(xseg_bitmap_next(&bits, 69999), XSEG_BITMAP_NONE);
+    assert_int_equal(xseg_bitmap_prev(&bits, 70000), XSEG_BITMAP_NONE);
+    assert_false(xseg_bitmap_test(&bits, 4096));
+    free_bitmap();
 }
 
 /* A single member at each edge of a word and of a summary word is found from every start. */
@@ -280,23 +255,21 @@ TEST(a_lone_member_is_found_from_both_sides)
         4096, 4097, 8191, 8192, 65535, 65536, 262080, XSEG_BITMAP_MAX - 1};
 
     for (size_t i = 0; i < XSEG_COUNT_OF(edge); i++) {
-        struct fixture f;
-
-        setup(&f, XSEG_BITMAP_MAX);
-        add(&f, edge[i]);
-        assert_true(xseg_bitmap_test(&f.bits, edge[i]));
+        make_bitmap(XSEG_BITMAP_MAX);
+        add(edge[i]);
+        assert_true(xseg_bitmap_test(&bits, edge[i]));
         for (size_t j = 0; j < XSEG_COUNT_OF(edge); j++) {
-            assert_int_equal(xseg_bitmap_next(&f.bits, edge[j]),
+            assert_int_equal(xseg_bitmap_next(&bits, edge[j]),
                              edge[j] <= edge[i] ? edge[i] : XSEG_BITMAP_NONE);
-            assert_int_equal(xseg_bitmap_prev(&f.bits, edge[j]),
+            assert_int_equal(xseg_bitmap_prev(&bits, edge[j]),
                              edge[j] > edge[i] ? edge[i] : XSEG_BITMAP_NONE);
         }
-        assert_int_equal(xseg_bitmap_prev(&f.bits, UINT32_MAX), edge[i]);
-        assert_int_equal(xseg_bitmap_next(&f.bits, UINT32_MAX), XSEG_BITMAP_NONE);
-        xseg_bitmap_clear(&f.bits, edge[i]);
-        assert_int_equal(f.bits.top, 0);
-        assert_int_equal(xseg_bitmap_next(&f.bits, 0), XSEG_BITMAP_NONE);
-        teardown(&f);
+        assert_int_equal(xseg_bitmap_prev(&bits, UINT32_MAX), edge[i]);
+        assert_int_equal(xseg_bitmap_next(&bits, UINT32_MAX), XSEG_BITMAP_NONE);
+        xseg_bitmap_clear(&bits, edge[i]);
+        assert_int_equal(bits.top, 0);
+        assert_int_equal(xseg_bitmap_next(&bits, 0), XSEG_BITMAP_NONE);
+        free_bitmap();
     }
 }
 
@@ -305,56 +278,52 @@ TEST(last_member_of_a_partial_word_is_found)
     static const uint32_t count[] = {1, 63, 64, 65, 4095, 4096, 4097, 100000};
 
     for (size_t i = 0; i < XSEG_COUNT_OF(count); i++) {
-        struct fixture f;
-
-        setup(&f, count[i]);
-        add(&f, count[i] - 1);
-        assert_int_equal(xseg_bitmap_next(&f.bits, 0), count[i] - 1);
-        assert_int_equal(xseg_bitmap_next(&f.bits, count[i]), XSEG_BITMAP_NONE);
-        assert_int_equal(xseg_bitmap_prev(&f.bits, count[i]), count[i] - 1);
-        assert_summaries(&f);
-        teardown(&f);
+        make_bitmap(count[i]);
+        add(count[i] - 1);
+        assert_int_equal(xseg_bitmap_next(&bits, 0), count[i] - 1);
+        assert_int_equal(xseg_bitmap_next(&bits, count[i]), XSEG_BITMAP_NONE);
+        assert_int_equal(xseg_bitmap_prev(&bits, count[i]), count[i] - 1);
+        assert_summaries();
+        free_bitmap();
     }
 }
 
 TEST(random_members_equal_those_of_an_array)
 {
     static const uint32_t count[] = {50, 64, 5000, 20000};
+    uint64_t random = 1;
 
     for (size_t i = 0; i < XSEG_COUNT_OF(count); i++) {
-        struct fixture f;
-
-        setup(&f, count[i]);
+        make_bitmap(count[i]);
         for (unsigned step = 0; step < 3000; step++) {
-            const uint32_t number = next_random(&f, count[i]), at = next_random(&f, count[i] + 9);
+            const uint32_t number = (uint32_t)(rng_next(&random) % count[i]),
+                           at = (uint32_t)(rng_next(&random) % (count[i] + 9));
 
-            if (next_random(&f, 5) < 2) {
-                add(&f, number);
+            if (rng_next(&random) % 5 < 2) {
+                add(number);
             } else {
-                xseg_bitmap_clear(&f.bits, number);
-                f.flag[number] = false;
+                xseg_bitmap_clear(&bits, number);
+                flag[number] = false;
             }
-            assert_int_equal(xseg_bitmap_test(&f.bits, number), f.flag[number]);
-            assert_int_equal(xseg_bitmap_next(&f.bits, at), flag_next(&f, at));
-            assert_int_equal(xseg_bitmap_prev(&f.bits, at), flag_prev(&f, at));
+            assert_int_equal(xseg_bitmap_test(&bits, number), flag[number]);
+            assert_int_equal(xseg_bitmap_next(&bits, at), flag_next(at));
+            assert_int_equal(xseg_bitmap_prev(&bits, at), flag_prev(at));
         }
-        assert_summaries(&f);
-        teardown(&f);
+        assert_summaries();
+        free_bitmap();
     }
 }
 
 TEST(adding_and_removing_twice_changes_nothing)
 {
-    struct fixture f;
-
-    setup(&f, 200);
-    add(&f, 70);
-    add(&f, 70);
-    xseg_bitmap_clear(&f.bits, 70);
-    assert_int_equal(xseg_bitmap_next(&f.bits, 0), XSEG_BITMAP_NONE);
-    xseg_bitmap_clear(&f.bits, 70);
-    assert_summaries(&f);
-    teardown(&f);
+    make_bitmap(200);
+    add(70);
+    add(70);
+    xseg_bitmap_clear(&bits, 70);
+    assert_int_equal(xseg_bitmap_next(&bits, 0), XSEG_BITMAP_NONE);
+    xseg_bitmap_clear(&bits, 70);
+    assert_summaries();
+    free_bitmap();
 }
 
 /* --- Slabs. --- */
@@ -365,22 +334,30 @@ struct record {
     unsigned char rest[92];
 };
 
-/* Add one batch to a slab. */
-static void fill_slab(struct xseg_slab *slab)
-{
-    struct xseg_slab_batch *batch =
-        xseg_slab_make_batch(slab->record_bytes, xseg_slab_next_records(slab));
+static struct xseg_slab slab;
 
-    assert_non_null(batch);
-    assert_true(xseg_slab_refill(slab, batch));
+static int open_slab(void **state)
+{
+    (void)state;
+    xseg_slab_init(&slab, sizeof(struct record));
+    return 0;
 }
 
-static void assert_audit(const struct xseg_slab *slab)
+static int close_slab(void **state)
 {
-    struct xseg_violation violation = {0};
+    (void)state;
+    expect_audit(xseg_slab_audit(&slab, &violation), NULL);
+    xseg_slab_fini(&slab);
+    return 0;
+}
 
-    if (!xseg_slab_audit(slab, &violation))
-        fail_msg("%s: %s", violation.tag, violation.text);
+static void add_batch(void)
+{
+    struct xseg_slab_batch *batch =
+        xseg_slab_make_batch(slab.record_bytes, xseg_slab_next_records(&slab));
+
+    assert_non_null(batch);
+    assert_true(xseg_slab_refill(&slab, batch));
 }
 
 static bool is_zero(const struct record *record)
@@ -391,27 +368,20 @@ static bool is_zero(const struct record *record)
            memcmp(record->rest, zero.rest, sizeof(zero.rest)) == 0;
 }
 
-TEST(a_new_slab_holds_nothing)
+TEST_WITH(a_new_slab_holds_nothing, open_slab, close_slab)
 {
-    struct xseg_slab slab;
-
-    xseg_slab_init(&slab, sizeof(struct record));
     assert_int_equal(slab.free_count, 0);
     assert_int_equal(slab.total, 0);
-    assert_audit(&slab);
-    xseg_slab_fini(&slab);
 }
 
-TEST(records_of_several_batches_do_not_overlap)
+TEST_WITH(records_of_several_batches_do_not_overlap, open_slab, close_slab)
 {
     enum { COUNT = 5 * XSEG_SLAB_BATCH };
     static struct record *taken[COUNT];
-    struct xseg_slab slab;
 
-    xseg_slab_init(&slab, sizeof(struct record));
     for (uint32_t i = 0; i < COUNT; i++) {
         if (slab.free_count == 0)
-            fill_slab(&slab);
+            add_batch();
         taken[i] = xseg_slab_alloc(&slab);
         assert_true(is_zero(taken[i]));
         memset(taken[i]->rest, (int)i, sizeof(taken[i]->rest));
@@ -422,16 +392,11 @@ TEST(records_of_several_batches_do_not_overlap)
         assert_int_equal(taken[i]->number, i);
         assert_int_equal(taken[i]->rest[91], (unsigned char)i);
     }
-    assert_audit(&slab);
-    xseg_slab_fini(&slab);
 }
 
-TEST(freed_record_is_reused_zeroed)
+TEST_WITH(freed_record_is_reused_zeroed, open_slab, close_slab)
 {
-    struct xseg_slab slab;
-
-    xseg_slab_init(&slab, sizeof(struct record));
-    fill_slab(&slab);
+    add_batch();
     struct record *const record = xseg_slab_alloc(&slab);
 
     record->number = 7;
@@ -445,40 +410,28 @@ TEST(freed_record_is_reused_zeroed)
     struct record *const again = xseg_slab_alloc(&slab);
     assert_ptr_equal(again, record);
     assert_true(is_zero(again));
-    xseg_slab_fini(&slab);
 }
 
-TEST(records_do_not_move_when_batches_are_added)
+TEST_WITH(records_do_not_move_when_batches_are_added, open_slab, close_slab)
 {
-    struct xseg_slab slab;
-
-    xseg_slab_init(&slab, sizeof(struct record));
-    fill_slab(&slab);
+    add_batch();
     struct record *const record = xseg_slab_alloc(&slab);
 
     record->number = 99;
     for (unsigned i = 0; i < 100; i++)
-        fill_slab(&slab);
+        add_batch();
     assert_int_equal(record->number, 99);
-    assert_audit(&slab);
-    xseg_slab_fini(&slab);
 }
 
-TEST(allocations_and_frees_in_any_order_keep_count)
+TEST_WITH(allocations_and_frees_in_any_order_keep_count, open_slab, close_slab)
 {
     enum { HELD = 700 };
     static struct record *held[HELD];
-    struct xseg_slab slab;
-    uint64_t random = 2463534242u;
+    uint64_t random = 1;
     uint32_t live = 0;
 
-    memset(held, 0, sizeof(held));
-    xseg_slab_init(&slab, sizeof(struct record));
     for (uint32_t step = 1; step < 20000; step++) {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        struct record **slot = &held[random % HELD];
+        struct record **slot = &held[rng_next(&random) % HELD];
 
         if (*slot != NULL) {
             assert_int_equal((*slot)->rest[0], (unsigned char)(*slot)->number);
@@ -488,7 +441,7 @@ TEST(allocations_and_frees_in_any_order_keep_count)
             continue;
         }
         if (slab.free_count == 0)
-            fill_slab(&slab);
+            add_batch();
         *slot = xseg_slab_alloc(&slab);
         (*slot)->number = step;
         (*slot)->rest[0] = (unsigned char)step;
@@ -497,83 +450,61 @@ TEST(allocations_and_frees_in_any_order_keep_count)
     assert_int_equal(slab.total - slab.free_count, live);
     /* No more batches than the peak number of records needs. */
     assert_true(slab.total <= HELD + XSEG_SLAB_BATCH);
-    assert_audit(&slab);
-    xseg_slab_fini(&slab);
 }
 
-TEST(host_bytes_cover_every_record)
+TEST_WITH(host_bytes_cover_every_record, open_slab, close_slab)
 {
-    struct xseg_slab slab;
-
-    xseg_slab_init(&slab, sizeof(struct record));
     for (unsigned i = 1; i <= 3; i++) {
-        fill_slab(&slab);
+        add_batch();
         assert_int_equal(slab.host_bytes,
                          sizeof(struct record) * slab.total + i * sizeof(struct xseg_slab_batch));
     }
-    xseg_slab_fini(&slab);
 }
 
 /* A slab with few records is small; one with many is refilled rarely. */
-TEST(batches_grow_with_the_number_of_records)
+TEST_WITH(batches_grow_with_the_number_of_records, open_slab, close_slab)
 {
     static const uint32_t records[] = {16, 16, 32, 64, 128, 256, 512, 512, 512};
-    struct xseg_slab slab;
 
-    xseg_slab_init(&slab, sizeof(struct record));
-    for (unsigned i = 0; i < sizeof(records) / sizeof(records[0]); i++) {
+    for (unsigned i = 0; i < XSEG_COUNT_OF(records); i++) {
         const uint32_t before = slab.total;
 
-        fill_slab(&slab);
+        add_batch();
         assert_int_equal(slab.total - before, records[i]);
         assert_int_equal(slab.free_count, slab.total);
     }
-    assert_audit(&slab);
-    xseg_slab_fini(&slab);
 }
 
-TEST(more_records_than_can_be_counted_are_refused)
+TEST_WITH(more_records_than_can_be_counted_are_refused, open_slab, close_slab)
 {
-    struct xseg_slab slab;
-
-    xseg_slab_init(&slab, sizeof(struct record));
     slab.total = UINT32_MAX - 1;
     assert_false(xseg_slab_refill(&slab, xseg_slab_make_batch(sizeof(struct record), 2)));
     assert_int_equal(slab.free_count, 0);
     assert_int_equal(slab.host_bytes, 0);
     assert_null(slab.batches);
-    xseg_slab_fini(&slab);
+    slab.total = 0;
 }
 
-TEST(the_audit_names_the_broken_invariant)
+TEST_WITH(the_audit_names_the_broken_invariant, open_slab, close_slab)
 {
-    struct xseg_violation violation = {0};
-    struct xseg_slab slab;
-
-    xseg_slab_init(&slab, sizeof(struct record));
-    fill_slab(&slab);
+    add_batch();
     slab.free_count--;
-    assert_false(xseg_slab_audit(&slab, &violation));
-    assert_string_equal(violation.tag, "SLAB-1");
+    expect_audit(xseg_slab_audit(&slab, &violation), "SLAB-1");
     slab.free_count++;
-    assert_audit(&slab);
+    expect_audit(xseg_slab_audit(&slab, &violation), NULL);
     slab.total--;
-    assert_false(xseg_slab_audit(&slab, &violation));
-    assert_string_equal(violation.tag, "SLAB-1");
+    expect_audit(xseg_slab_audit(&slab, &violation), "SLAB-1");
     slab.total++;
-    assert_audit(&slab);
-    xseg_slab_fini(&slab);
 }
 
 TEST(records_in_memory_of_the_caller_outlive_the_slab)
 {
     static struct record memory[4];
-    struct xseg_slab slab;
 
     xseg_slab_init(&slab, sizeof(struct record));
     assert_true(xseg_slab_refill(&slab, xseg_slab_make_batch_at(memory, XSEG_COUNT_OF(memory))));
     assert_int_equal(slab.free_count, XSEG_COUNT_OF(memory));
-    assert_audit(&slab);
+    expect_audit(xseg_slab_audit(&slab, &violation), NULL);
     for (size_t i = 0; i < XSEG_COUNT_OF(memory); i++)
         assert_ptr_equal(xseg_slab_alloc_uninitialized(&slab), &memory[i]);
     memory[3].number = 5;

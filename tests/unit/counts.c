@@ -2,7 +2,7 @@
 /* Counters of a device: its peaks are exact although every arena counts separately. */
 #include "src/core/stats/counts.h"
 #include "src/base/align.h"
-#include "tests/support/test.h"
+#include "tests/support/audit.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,6 +10,22 @@
 
 #define MEMBERS 5u
 #define WHAT    XSEG_COUNT_RESERVED_BYTES
+
+static struct xseg_totals totals;
+
+static int set_up(void **state)
+{
+    (void)state;
+    xseg_totals_init(&totals);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    xseg_totals_fini(&totals);
+    return 0;
+}
 
 /* The model of the counters. */
 struct model {
@@ -36,15 +52,15 @@ static void model_note(struct model *model)
     for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++) {
         const uint64_t sum = model_sum(model, (enum xseg_stat_group)group);
 
-        model->peak[group] = sum > model->peak[group] ? sum : model->peak[group];
+        model->peak[group] = xseg_max(model->peak[group], sum);
     }
 }
 
-static void expect_equal(struct xseg_totals *totals, const struct model *model)
+static void expect_equal(const struct model *model)
 {
     for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++) {
         const enum xseg_stat_group group = (enum xseg_stat_group)i;
-        const struct xseg_stat stat = xseg_totals_read(totals, group, WHAT);
+        const struct xseg_stat stat = xseg_totals_read(&totals, group, WHAT);
 
         assert_int_equal(stat.current, model_sum(model, group));
         assert_int_equal(stat.peak, model->peak[group]);
@@ -77,12 +93,11 @@ TEST(peaks_are_exact)
 {
     for (unsigned seed = 1; seed <= 20; seed++) {
         struct xseg_counts counts[MEMBERS];
-        struct xseg_totals totals;
-        struct model model = {{0}, {0}, {0}, {0}};
+        struct model model = {0};
         unsigned joined = 1;
 
         srandom(seed);
-        xseg_totals_init(&totals);
+        (void)set_up(NULL);
         xseg_counts_init(&counts[0], &totals, true);
         for (unsigned i = 0; i < 4000; i++) {
             if (joined < MEMBERS && i % 300 == 299) {
@@ -92,10 +107,10 @@ TEST(peaks_are_exact)
             step(counts, &model, (unsigned)random() % joined, (unsigned)random());
             /* Read rarely, because reads must not be what makes the peaks exact. */
             if (i % 97 == 0)
-                expect_equal(&totals, &model);
+                expect_equal(&model);
         }
-        expect_equal(&totals, &model);
-        xseg_totals_fini(&totals);
+        expect_equal(&model);
+        (void)tear_down(NULL);
     }
 }
 
@@ -147,11 +162,10 @@ TEST(peaks_of_pending_blocks_are_exact)
 {
     for (unsigned seed = 1; seed <= 20; seed++) {
         struct xseg_counts counts[2];
-        struct xseg_totals totals;
         struct blocks mine[2] = {0}, both = {0};
 
         srandom(seed);
-        xseg_totals_init(&totals);
+        (void)set_up(NULL);
         for (unsigned i = 0; i < 2; i++)
             xseg_counts_init(&counts[i], &totals, i == 0);
         for (unsigned i = 0; i < 4000; i++) {
@@ -169,21 +183,19 @@ TEST(peaks_of_pending_blocks_are_exact)
             assert_int_equal(stat.peak, both.peak[of_blocks[i]]);
             assert_int_equal(stat.allocated - stat.freed, stat.current);
         }
-        xseg_totals_fini(&totals);
+        (void)tear_down(NULL);
     }
 }
 
-/* An arena without headroom redistributes it: arenas that exchange blocks in turn seldom reconcile. */
-TEST(counters_are_divided_among_devices)
+/* An arena without a quota redistributes the headroom of all; arenas that exchange blocks in turn. */
+TEST_WITH(quotas_are_seldom_redistributed, set_up, tear_down)
 {
     enum { LIVE = 100, ROUNDS = 2000 };
     static uint64_t bytes[MEMBERS][LIVE];
     struct xseg_counts counts[MEMBERS];
-    struct xseg_totals totals;
-    unsigned looks = 0;
+    unsigned redistributions = 0;
 
     srandom(1);
-    xseg_totals_init(&totals);
     for (unsigned i = 0; i < MEMBERS; i++)
         xseg_counts_init(&counts[i], &totals, true);
     for (unsigned i = 0; i < (LIVE + ROUNDS) * MEMBERS; i++) {
@@ -195,19 +207,16 @@ TEST(counters_are_divided_among_devices)
             xseg_counts_free(one, *place, *place);
         *place = 1 + (uint64_t)random() % 100;
         xseg_counts_alloc(one, *place, *place);
-        looks += i >= LIVE * MEMBERS && one->quota[XSEG_COUNT_ALLOCATED_BYTES] != quota;
+        redistributions += i >= LIVE * MEMBERS && one->quota[XSEG_COUNT_ALLOCATED_BYTES] != quota;
     }
-    assert_in_range(looks, 1, ROUNDS * MEMBERS / 20);
-    xseg_totals_fini(&totals);
+    assert_in_range(redistributions, 1, ROUNDS * MEMBERS / 20);
 }
 
-TEST(reset_restarts_peaks)
+TEST_WITH(reset_restarts_peaks, set_up, tear_down)
 {
     struct xseg_counts counts;
-    struct xseg_totals totals;
     struct xseg_stat stat;
 
-    xseg_totals_init(&totals);
     xseg_counts_init(&counts, &totals, false);
     xseg_counts_increase(&counts, WHAT, 100);
     xseg_counts_decrease(&counts, WHAT, 60);
@@ -226,7 +235,6 @@ TEST(reset_restarts_peaks)
     assert_int_equal(stat.allocated, 7);
     assert_int_equal(stat.freed, 0);
     assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_SMALL, WHAT).peak, 0);
-    xseg_totals_fini(&totals);
 }
 
 static void *count_up_and_down(void *counts)
@@ -240,26 +248,22 @@ static void *count_up_and_down(void *counts)
 
 /* With concurrent threads values and totals are exact, and a peak misses at most the last calls of the other
  * threads. */
-TEST(concurrent_updates_lose_nothing)
+TEST_WITH(concurrent_updates_lose_nothing, set_up, tear_down)
 {
     struct xseg_counts counts[2];
-    struct xseg_totals totals;
     pthread_t thread[2];
-    struct xseg_stat stat;
 
-    xseg_totals_init(&totals);
     for (unsigned i = 0; i < 2; i++)
         xseg_counts_init(&counts[i], &totals, true);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, count_up_and_down, &counts[i]), 0);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
-    stat = xseg_totals_read(&totals, XSEG_STAT_ALL, WHAT);
+    const struct xseg_stat stat = xseg_totals_read(&totals, XSEG_STAT_ALL, WHAT);
     assert_int_equal(stat.current, 0);
-    assert_int_equal(stat.allocated, 2000000);
+    assert_int_equal(stat.allocated, 2000000); /* 2 threads, 100000 times 10 */
     assert_int_equal(stat.freed, 2000000);
     assert_in_range(stat.peak, 10, 20);
-    xseg_totals_fini(&totals);
 }
 
 static atomic_bool is_over;
@@ -274,15 +278,13 @@ static void *count_until_over(void *counts)
 }
 
 /* A thread that reads while an arena counts gets a value that the arena had at some time. */
-TEST(values_are_consistent)
+TEST_WITH(values_are_consistent, set_up, tear_down)
 {
     struct xseg_counts counts;
-    struct xseg_totals totals;
     uint64_t most = 0;
     unsigned others = 0;
     pthread_t thread;
 
-    xseg_totals_init(&totals);
     xseg_counts_init(&counts, &totals, true);
     atomic_store(&is_over, false);
     assert_int_equal(pthread_create(&thread, NULL, count_until_over, &counts), 0);
@@ -297,10 +299,9 @@ TEST(values_are_consistent)
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(most, 10);
     assert_int_equal(others, 0);
-    xseg_totals_fini(&totals);
 }
 
-/* --- Rest. --- */
+/* --- Suspended counts. --- */
 
 enum { ARENAS = 300 };
 
@@ -312,11 +313,11 @@ struct owner {
     uint64_t live;
 };
 
-static void open_owner(struct owner *owner, struct xseg_totals *totals, bool is_small)
+static void open_owner(struct owner *owner, bool is_small)
 {
     memset(owner, 0, sizeof(*owner));
     xseg_biased_lock_init(&owner->lock, XSEG_RANK_ARENA);
-    xseg_counts_init(&owner->counts, totals, is_small);
+    xseg_counts_init(&owner->counts, &totals, is_small);
     xseg_counts_allow_suspend(&owner->counts, &owner->lock, &owner->notes);
 }
 
@@ -336,16 +337,14 @@ static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
     xseg_biased_lock_unlock(&owner->lock);
 }
 
-static void expect_audits(struct owner *owners, struct xseg_totals *totals) XSEG_UNCHECKED
+static void expect_audits(struct owner *owners) XSEG_UNCHECKED
 {
-    struct xseg_violation violation = {0};
-
     for (unsigned i = 0; i < ARENAS; i++) {
         xseg_biased_lock_lock(&owners[i].lock);
-        assert_true(xseg_counts_audit(&owners[i].counts, &violation));
+        expect_audit(xseg_counts_audit(&owners[i].counts, &violation), NULL);
         xseg_biased_lock_unlock(&owners[i].lock);
     }
-    assert_true(xseg_totals_audit(totals, &violation));
+    expect_audit(xseg_totals_audit(&totals, &violation), NULL);
 }
 
 /* The counts of most arenas are suspended most of the time, and the peak equals that of a plain model. */
@@ -354,14 +353,13 @@ TEST(peaks_are_exact_with_suspended_counts)
     static struct owner owners[ARENAS];
 
     for (unsigned seed = 1; seed <= 3; seed++) {
-        struct xseg_totals totals;
         uint64_t live = 0, peak = 0, allocated = 0;
         unsigned suspended = 0;
 
         srandom(seed);
-        xseg_totals_init(&totals);
+        (void)set_up(NULL);
         for (unsigned i = 0; i < ARENAS; i++)
-            open_owner(&owners[i], &totals, i % 2 == 0);
+            open_owner(&owners[i], i % 2 == 0);
         for (unsigned i = 0; i < 60000; i++) {
             /* A few arenas at a time are busy; occasionally any of them frees. */
             const unsigned at = random() % 8 == 0 ? (unsigned)random() % ARENAS
@@ -375,7 +373,7 @@ TEST(peaks_are_exact_with_suspended_counts)
             peak = xseg_max(peak, live);
             suspended += owners[at].live != before && owners[at].counts.is_suspended;
             if (i % 1000 == 0)
-                expect_audits(owners, &totals);
+                expect_audits(owners);
         }
         const struct xseg_stat stat =
             xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION);
@@ -387,8 +385,8 @@ TEST(peaks_are_exact_with_suspended_counts)
         assert_int_equal(suspended, 0);
         /* At least one arena was suspended, unless the kernel has no barrier. */
         assert_true(totals.member_count < ARENAS || !xseg_biased_lock_barrier(&owners[0].lock));
-        expect_audits(owners, &totals);
-        xseg_totals_fini(&totals);
+        expect_audits(owners);
+        (void)tear_down(NULL);
         for (unsigned i = 0; i < ARENAS; i++)
             xseg_biased_lock_fini(&owners[i].lock);
     }
@@ -405,14 +403,12 @@ static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 }
 
 /* The counts of an arena whose lock is held are not suspended: the holder may be changing a value. */
-TEST(counts_of_locked_arenas_are_not_suspended)
+TEST_WITH(counts_of_locked_arenas_are_not_suspended, set_up, tear_down)
 {
     static struct owner owners[ARENAS];
-    struct xseg_totals totals;
 
-    xseg_totals_init(&totals);
     for (unsigned i = 0; i < ARENAS; i++) {
-        open_owner(&owners[i], &totals, true);
+        open_owner(&owners[i], true);
         add_block(&owners[i], false);
         if (i == 0)
             hold(&owners[i].lock, true);
@@ -429,8 +425,7 @@ TEST(counts_of_locked_arenas_are_not_suspended)
     assert_int_equal(atomic_load(&owners[0].notes), 0);
     assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current,
                      ARENAS - 1 + 4096);
-    expect_audits(owners, &totals);
-    xseg_totals_fini(&totals);
+    expect_audits(owners);
 }
 
 static struct owner shared_owners[ARENAS];
@@ -449,16 +444,14 @@ static void *change_on(void *argument)
 }
 
 /* Threads change counts that other threads suspend: no value is lost. */
-TEST(threads_resume_counts_that_others_suspend)
+TEST_WITH(threads_resume_counts_that_others_suspend, set_up, tear_down)
 {
-    struct xseg_totals totals;
     pthread_t thread[3];
     unsigned number[3];
     uint64_t live = 0;
 
-    xseg_totals_init(&totals);
     for (unsigned i = 0; i < ARENAS; i++)
-        open_owner(&shared_owners[i], &totals, i % 2 == 0);
+        open_owner(&shared_owners[i], i % 2 == 0);
     for (unsigned i = 0; i < 3; i++) {
         number[i] = i;
         assert_int_equal(pthread_create(&thread[i], NULL, change_on, &number[i]), 0);
@@ -467,7 +460,6 @@ TEST(threads_resume_counts_that_others_suspend)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     for (unsigned i = 0; i < ARENAS; i++)
         live += shared_owners[i].live;
-    expect_audits(shared_owners, &totals);
+    expect_audits(shared_owners);
     assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current, live);
-    xseg_totals_fini(&totals);
 }

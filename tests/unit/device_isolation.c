@@ -8,21 +8,13 @@
 #include <stdlib.h>
 
 #include "src/core/device/device.h"
-#include "tests/support/env.h"
-#include "xseg/range.h"
+#include "tests/support/ranges.h"
 
 #define DEVICES  8
 #define GRANULES 32u
-#define PAGE     (2 * MIB)
 #define ROUNDS   60u
 
-/* CUmemLocation in plain C types: a type (1: device) and an ID. */
-struct location {
-    int kind, number;
-};
 struct CUctx_st;
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
 int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuDevicePrimaryCtxReset_v2(int device);
@@ -60,10 +52,10 @@ static void expect(bool holds)
 
 static uint64_t address_of(struct xseg_range *range, unsigned at)
 {
-    struct xseg_range_info info = {sizeof(info)};
+    struct xseg_range_info query = {sizeof(query)};
 
-    expect(xseg_range_query(range, &info) == XSEG_OK);
-    return (uint64_t)(uintptr_t)info.base + at * PAGE;
+    expect(xseg_range_query(range, &query) == XSEG_OK);
+    return (uint64_t)(uintptr_t)query.base + at * PAGE;
 }
 
 /* A device has access to its own memory, and the next device has if peer access was granted. */
@@ -209,14 +201,13 @@ static void close_machine(struct machine *machine, struct worker *worker)
 {
     /* No thread has waited for the work of the slow device. */
     for (int device = 0; device < DEVICES; device++) {
-        struct xseg_range_info info = {sizeof(info)};
+        const struct xseg_range_info left = info(machine->range[device]);
 
-        assert_ok(xseg_range_query(machine->range[device], &info));
         if (fates[device] == SLOW)
-            assert_int_equal(info.pending_unmap_bytes, GRANULES / 2 * PAGE);
+            assert_int_equal(left.pending_unmap_bytes, GRANULES / 2 * PAGE);
         else if (fates[device] == USUAL)
-            assert_int_equal(info.pending_unmap_bytes + info.committed_bytes, 0);
-        assert_ok(xseg_range_release(machine->range[device]));
+            assert_int_equal(left.pending_unmap_bytes + left.committed_bytes, 0);
+        release(machine->range[device]);
     }
     assert_ok(xseg_close(machine->allocator));
     for (int device = 0; device < DEVICES; device++) {
@@ -259,34 +250,25 @@ static void expect_progress(const struct worker *worker)
 
 /* --- The tests. --- */
 
-/* A thread holds the lock of one device while the other devices work. */
-static void a_device_that_is_locked(bool has_peers)
+TEST(locked_device_blocks_no_other_device)
 {
-    struct machine machine;
-    struct worker worker[DEVICES] = {0};
-    pthread_t thread[DEVICES];
+    for (unsigned has_peers = 0; has_peers < 2; has_peers++) {
+        struct machine machine;
+        struct worker worker[DEVICES] = {0};
+        pthread_t thread[DEVICES];
 
-    open_machine(&machine, has_peers);
-    struct xseg_device *device = xseg_allocator_open_device(machine.allocator, 0);
-    xseg_mutex_lock(&device->memory_lock);
-    start(&machine, worker, thread, false);
-    join(thread, false);
-    xseg_mutex_unlock(&device->memory_lock);
-    expect_progress(worker);
-    start(&machine, worker, thread, true);
-    join(thread, true);
-    assert_int_equal(worker[0].commits, ROUNDS);
-    close_machine(&machine, worker);
-}
-
-TEST(locked)
-{
-    a_device_that_is_locked(false);
-}
-
-TEST(locked_with_peers)
-{
-    a_device_that_is_locked(true);
+        open_machine(&machine, has_peers != 0);
+        struct xseg_device *device = xseg_allocator_open_device(machine.allocator, 0);
+        xseg_mutex_lock(&device->memory_lock);
+        start(&machine, worker, thread, false);
+        join(thread, false);
+        xseg_mutex_unlock(&device->memory_lock);
+        expect_progress(worker);
+        start(&machine, worker, thread, true);
+        join(thread, true);
+        assert_int_equal(worker[0].commits, ROUNDS);
+        close_machine(&machine, worker);
+    }
 }
 
 /* An observer that does not return on new memory of the stopped device until it is allowed to. */
@@ -300,8 +282,7 @@ static void came(void *context, const struct xseg_mapping *mapping)
         (void)sched_yield();
 }
 
-/* A commit on one device does not return, because its observer does not. */
-TEST(observed)
+TEST(device_with_a_blocked_observer_blocks_no_other_device)
 {
     struct machine machine;
     struct worker worker[DEVICES] = {0};

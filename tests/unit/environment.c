@@ -12,7 +12,7 @@
 
 struct heard {
     unsigned count;
-    char line[12][256];
+    char line[12][512];
 };
 
 static void hear(void *context, enum xseg_log_level level, const char *line)
@@ -130,29 +130,19 @@ char *__wrap_secure_getenv(const char *name)
     return has_rights ? NULL : __real_secure_getenv(name);
 }
 
-struct heard_warning {
-    unsigned count;
-    char line[512];
-};
-
 static void hear_warning(void *context, enum xseg_log_level level, const char *line)
 {
-    struct heard_warning *heard_warning = context;
-
-    if (level != XSEG_LOG_WARNING || strstr(line, "set-user-ID") == NULL)
-        return;
-    heard_warning->count++;
-    (void)snprintf(heard_warning->line, sizeof(heard_warning->line), "%s", line);
+    if (level == XSEG_LOG_WARNING && strstr(line, "set-user-ID") != NULL)
+        hear(context, level, line);
 }
 
-static xseg_status try_open(const char *driver, struct heard_warning *heard_warning,
-                            struct xseg_allocator **out)
+static xseg_status try_open(const char *driver, struct heard *heard, struct xseg_allocator **out)
 {
     struct xseg_options options = {sizeof(options)};
 
     options.driver = driver;
     options.log = hear_warning;
-    options.log_context = heard_warning;
+    options.log_context = heard;
     return xseg_open(NULL, &options, out);
 }
 
@@ -165,30 +155,30 @@ static void set_all(const char *config)
 TEST(defaults_apply_and_are_logged_once)
 {
     struct xseg_allocator *allocator = NULL;
-    struct heard_warning heard_warning = {0};
+    struct heard heard = {0};
 
     has_rights = true;
     set_all("no_such_key:1");
     assert_ok(xseg_sim_reset(NULL));
     for (unsigned i = 0; i < 2; i++) {
-        assert_ok(try_open(env_driver(), &heard_warning, &allocator));
+        assert_ok(try_open(env_driver(), &heard, &allocator));
         assert_string_equal(xseg_config_source(allocator), "default");
         env_close(allocator);
-        assert_int_equal(heard_warning.count, 1);
+        assert_int_equal(heard.count, 1);
     }
     for (unsigned i = 0; i < COUNT_OF(variable); i++)
-        assert_non_null(strstr(heard_warning.line, variable[i]));
+        assert_non_null(strstr(heard.line[0], variable[i]));
 }
 
 TEST(driver_variable_is_ignored)
 {
     struct xseg_allocator *allocator = NULL;
-    struct heard_warning heard_warning = {0};
+    struct heard heard = {0};
     char text[512] = "";
 
     has_rights = true;
     set_all("");
-    if (try_open(NULL, &heard_warning, &allocator) == XSEG_OK) {
+    if (try_open(NULL, &heard, &allocator) == XSEG_OK) {
         env_close(allocator); /* exists on this host */
         return;
     }
@@ -200,14 +190,13 @@ TEST(driver_variable_is_ignored)
 TEST(environment_applies_without_privileges)
 {
     struct xseg_allocator *allocator = NULL;
-    struct heard_warning heard_warning = {0};
+    struct heard heard = {0};
 
     has_rights = false;
     set_all("no_such_key:1");
-    env_expect_error(try_open(env_driver(), &heard_warning, &allocator), XSEG_ERR_CONFIG,
+    env_expect_error(try_open(env_driver(), &heard, &allocator), XSEG_ERR_CONFIG,
                      "XSEG_ALLOC_CONF");
     set_all("");
-    env_expect_error(try_open(NULL, &heard_warning, &allocator), XSEG_ERR_NO_DRIVER,
-                     "/no/such/driver");
-    assert_int_equal(heard_warning.count, 0);
+    env_expect_error(try_open(NULL, &heard, &allocator), XSEG_ERR_NO_DRIVER, "/no/such/driver");
+    assert_int_equal(heard.count, 0);
 }

@@ -40,7 +40,7 @@ static void write_up_to(uint64_t end)
 
     while (xseg_file_writer_offset(&output) < end) {
         const uint64_t place = xseg_file_writer_offset(&output);
-        size_t count = sizes[piece++ % (sizeof(sizes) / sizeof(sizes[0]))];
+        size_t count = sizes[piece++ % COUNT_OF(sizes)];
 
         count = count < end - place ? count : (size_t)(end - place);
         for (size_t i = 0; i < count; i++)
@@ -69,7 +69,7 @@ TEST(all_bytes_arrive_in_order)
         0,  1, XSEG_FILE_WRITER_BUFFER - 1, XSEG_FILE_WRITER_BUFFER, XSEG_FILE_WRITER_BUFFER + 1,
         BIG};
 
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         const int file = make_file();
 
         xseg_file_writer_init(&output, file);
@@ -85,20 +85,15 @@ TEST(all_bytes_arrive_in_order)
  * continue. */
 TEST(withdrawn_bytes_are_not_written)
 {
-    static const uint64_t places[] = {BIG,
-                                      BIG - 1,
-                                      2 * XSEG_FILE_WRITER_BUFFER + 1,
-                                      2 * XSEG_FILE_WRITER_BUFFER,
-                                      XSEG_FILE_WRITER_BUFFER - 1,
-                                      1,
-                                      0};
+    enum { BUFFER = XSEG_FILE_WRITER_BUFFER };
+    static const uint64_t places[] = {BIG, BIG - 1, 2 * BUFFER + 1, 2 * BUFFER, BUFFER - 1, 1, 0};
 
     for (uint64_t origin = 0; origin <= 5; origin += 5) {
         const int file = make_file();
 
         assert_int_equal(write(file, "front", origin), origin);
         xseg_file_writer_init(&output, file);
-        for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        for (size_t i = 0; i < COUNT_OF(places); i++) {
             write_up_to(places[i]);
             xseg_file_writer_write(&output, "wrong", 5);
             for (unsigned k = 0; k < 30000; k++)

@@ -5,63 +5,79 @@
 
 #include "src/base/align.h"
 #include "src/core/block/free_index.h"
-#include "tests/support/test.h"
+#include "tests/support/audit.h"
 
 #define BLOCKS 600u
 
 /* Extents, registered in an order other than that of their addresses. */
 #define EXTENTS 7u
 
-struct fixture {
-    struct xseg_free_index free_index;
-    struct xseg_extent extent[EXTENTS];
+static struct {
     uint64_t handle_0;
     struct xseg_block block[BLOCKS];
-    bool there[BLOCKS];
-};
+} records;
+static struct xseg_block *const block = records.block;
+static bool there[BLOCKS];
+static struct xseg_free_index free_index;
+static struct xseg_extent extent[EXTENTS];
 
 /* The base of handles: the first block has handle 1. */
-static char *records_of(struct fixture *f)
+static char *records_base(void)
 {
-    return (char *)f->block - XSEG_BUMP_UNIT;
+    return (char *)records.block - XSEG_BUMP_UNIT;
 }
 
-static bool comes_before(const struct xseg_block *block, uint64_t bytes, uint64_t position)
+static int set_up(void **state)
 {
-    return block->bytes < bytes || (block->bytes == bytes && xseg_block_position(block) < position);
+    (void)state;
+    memset(&records, 0, sizeof(records));
+    memset(there, 0, sizeof(there));
+    memset(&free_index, 0, sizeof(free_index));
+    xseg_free_index_init(&free_index, records_base());
+    return 0;
+}
+
+static void expect(const char *tag)
+{
+    expect_audit(xseg_free_index_audit(&free_index, &violation), tag);
+}
+
+static bool comes_before(const struct xseg_block *one, uint64_t bytes, uint64_t position)
+{
+    return one->bytes < bytes || (one->bytes == bytes && xseg_block_position(one) < position);
 }
 
 /* The smallest block not below (bytes, position), found by a linear search. */
-static struct xseg_block *slow_from(struct fixture *f, uint64_t bytes, uint64_t position)
+static struct xseg_block *slow_from(uint64_t bytes, uint64_t position)
 {
     struct xseg_block *best = NULL;
 
     for (unsigned i = 0; i < BLOCKS; i++)
-        if (f->there[i] && !comes_before(&f->block[i], bytes, position) &&
-            (best == NULL || comes_before(&f->block[i], best->bytes, xseg_block_position(best))))
-            best = &f->block[i];
+        if (there[i] && !comes_before(&block[i], bytes, position) &&
+            (best == NULL || comes_before(&block[i], best->bytes, xseg_block_position(best))))
+            best = &block[i];
     return best;
 }
 
 /* Place extents of this size at ascending addresses. */
-static void lay_extents(struct fixture *f, uint64_t bytes)
+static void lay_extents(uint64_t bytes)
 {
     for (unsigned i = 0; i < EXTENTS; i++) {
-        f->extent[i].segment.base = 2 * XSEG_MIB + i * bytes;
-        f->extent[i].base = f->extent[i].segment.base;
-        f->extent[i].segment.bytes = bytes;
-        f->extent[i].position = (1 + i * 3 % EXTENTS) * (bytes >> 9);
+        extent[i].segment.base = 2 * XSEG_MIB + i * bytes;
+        extent[i].base = extent[i].segment.base;
+        extent[i].segment.bytes = bytes;
+        extent[i].position = (1 + i * 3 % EXTENTS) * (bytes >> 9);
     }
 }
 
 /* A cached block at an offset from the first extent. */
-static struct xseg_block block_at(struct fixture *f, uint64_t offset, uint64_t bytes)
+static struct xseg_block block_at(uint64_t offset, uint64_t bytes)
 {
     return (struct xseg_block){
         .state = XSEG_BLOCK_CACHED,
-        .base = f->extent[0].segment.base + offset,
+        .base = extent[0].segment.base + offset,
         .bytes = bytes,
-        .extent = &f->extent[offset / f->extent[0].segment.bytes],
+        .extent = &extent[offset / extent[0].segment.bytes],
     };
 }
 
@@ -87,83 +103,75 @@ static uint64_t like_bytes(void)
     return 20 * XSEG_MIB + (odd < 3 ? odd : 1) * 512;
 }
 
-static void toggle(struct fixture *f, unsigned i, uint64_t bytes)
+static void toggle(unsigned i, uint64_t bytes)
 {
-    if (f->there[i]) {
-        xseg_free_index_remove(&f->free_index, &f->block[i]);
-        assert_null(f->block[i].uses);
+    if (there[i]) {
+        xseg_free_index_remove(&free_index, &block[i]);
+        assert_null(block[i].uses);
     } else {
-        f->block[i].bytes = bytes;
-        xseg_free_index_insert(&f->free_index, &f->block[i]);
+        block[i].bytes = bytes;
+        xseg_free_index_insert(&free_index, &block[i]);
     }
-    f->there[i] = !f->there[i];
+    there[i] = !there[i];
 }
 
 /* Random changes, with sizes from a function and blocks at this distance. */
 static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
-    struct xseg_violation violation;
-
-    assert_non_null(f);
     srandom(7);
-    xseg_free_index_init(&f->free_index, records_of(f));
-    lay_extents(f, (BLOCKS / EXTENTS + 1) * distance);
+    lay_extents((BLOCKS / EXTENTS + 1) * distance);
     for (unsigned i = 0; i < BLOCKS; i++)
-        f->block[i] = block_at(f, i * 7919 % BLOCKS * distance, 512);
+        block[i] = block_at(i * 7919 % BLOCKS * distance, 512);
     for (unsigned step = 0; step < 20000; step++) {
         const unsigned i = (unsigned)random() % BLOCKS;
         const uint64_t bytes = next_bytes();
 
-        toggle(f, i, next_bytes());
-        assert_ptr_equal(xseg_free_index_find(&f->free_index, bytes), slow_from(f, bytes, 0));
-        const uint64_t position = xseg_block_position(&f->block[i]);
+        toggle(i, next_bytes());
+        assert_ptr_equal(xseg_free_index_find(&free_index, bytes), slow_from(bytes, 0));
+        const uint64_t position = xseg_block_position(&block[i]);
 
-        assert_ptr_equal(xseg_free_index_lower_bound(&f->free_index, bytes, position),
-                         slow_from(f, bytes, position));
-        if (f->there[i])
-            assert_ptr_equal(xseg_free_index_next(&f->free_index, &f->block[i]),
-                             slow_from(f, f->block[i].bytes, position + 1));
+        assert_ptr_equal(xseg_free_index_lower_bound(&free_index, bytes, position),
+                         slow_from(bytes, position));
+        if (there[i])
+            assert_ptr_equal(xseg_free_index_next(&free_index, &block[i]),
+                             slow_from(block[i].bytes, position + 1));
         if (step % 1000 == 0)
-            assert_true(xseg_free_index_audit(&f->free_index, &violation));
+            expect(NULL);
     }
-    free(f);
 }
 
-TEST(agrees_with_the_slow_search)
+TEST_WITH(agrees_with_the_slow_search, set_up, NULL)
 {
     compare_searches(random_bytes, XSEG_GIB);
 }
 
 TEST(agrees_with_it_where_hundreds_share_a_bin)
 {
+    (void)set_up(NULL);
     compare_searches(like_bytes, 20 * XSEG_MIB);
+    (void)set_up(NULL);
     compare_searches(like_bytes, 244 * XSEG_MIB);
 }
 
 /* Each inserted block becomes the first of a bin; then the first block is removed repeatedly. */
-TEST(a_bin_can_be_a_stack)
+TEST_WITH(a_bin_can_be_a_stack, set_up, NULL)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
-    struct xseg_violation violation;
-
-    assert_non_null(f);
-    xseg_free_index_init(&f->free_index, records_of(f));
-    lay_extents(f, BLOCKS * 20 * XSEG_MIB);
+    lay_extents(BLOCKS * 20 * XSEG_MIB);
     for (unsigned i = BLOCKS; i-- > 0;) {
-        f->block[i] = block_at(f, i * 20 * XSEG_MIB, 20 * XSEG_MIB);
-        xseg_free_index_insert(&f->free_index, &f->block[i]);
-        assert_int_equal(xseg_free_index_count(&f->free_index), BLOCKS - i);
-        assert_true(i % 50 != 0 || xseg_free_index_audit(&f->free_index, &violation));
+        block[i] = block_at(i * 20 * XSEG_MIB, 20 * XSEG_MIB);
+        xseg_free_index_insert(&free_index, &block[i]);
+        assert_int_equal(xseg_free_index_count(&free_index), BLOCKS - i);
+        if (i % 50 == 0)
+            expect(NULL);
     }
     for (unsigned i = 0; i < BLOCKS; i++) {
-        assert_ptr_equal(xseg_free_index_find(&f->free_index, 20 * XSEG_MIB), &f->block[i]);
-        xseg_free_index_remove(&f->free_index, &f->block[i]);
-        assert_true(i % 50 != 0 || xseg_free_index_audit(&f->free_index, &violation));
+        assert_ptr_equal(xseg_free_index_find(&free_index, 20 * XSEG_MIB), &block[i]);
+        xseg_free_index_remove(&free_index, &block[i]);
+        if (i % 50 == 0)
+            expect(NULL);
     }
-    assert_null(xseg_free_index_find(&f->free_index, 20 * XSEG_MIB));
-    assert_int_equal(xseg_free_index_count(&f->free_index), 0);
-    free(f);
+    assert_null(xseg_free_index_find(&free_index, 20 * XSEG_MIB));
+    assert_int_equal(xseg_free_index_count(&free_index), 0);
 }
 
 /* The longest run of ascending priorities among 4096 records at a regular distance: long runs make deep trees. */
@@ -191,67 +199,47 @@ TEST(no_regular_distance_has_priorities_in_order)
 }
 
 /* Requests may exceed the memory of any device. */
-TEST(no_block_fits_a_size_above_the_maximum)
+TEST_WITH(no_block_fits_a_size_above_the_maximum, set_up, NULL)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
-
-    assert_non_null(f);
-    xseg_free_index_init(&f->free_index, records_of(f));
-    lay_extents(f, 1ull << 49);
-    f->block[0] = block_at(f, 0, (1ull << 49) - 512);
-    xseg_free_index_insert(&f->free_index, &f->block[0]);
+    lay_extents(1ull << 49);
+    block[0] = block_at(0, (1ull << 49) - 512);
+    xseg_free_index_insert(&free_index, &block[0]);
     for (unsigned shift = 20; shift < 64; shift++) {
-        struct xseg_block *fitting = shift < 49 ? &f->block[0] : NULL;
+        struct xseg_block *fitting = shift < 49 ? &block[0] : NULL;
 
-        assert_ptr_equal(xseg_free_index_find(&f->free_index, 1ull << shift), fitting);
-        assert_ptr_equal(xseg_free_index_lower_bound(&f->free_index, 1ull << shift, 512), fitting);
+        assert_ptr_equal(xseg_free_index_find(&free_index, 1ull << shift), fitting);
+        assert_ptr_equal(xseg_free_index_lower_bound(&free_index, 1ull << shift, 512), fitting);
     }
-    assert_null(xseg_free_index_find(&f->free_index, UINT64_MAX));
-    assert_null(xseg_free_index_lower_bound(&f->free_index, UINT64_MAX, UINT64_MAX));
-    free(f);
+    assert_null(xseg_free_index_find(&free_index, UINT64_MAX));
+    assert_null(xseg_free_index_lower_bound(&free_index, UINT64_MAX, UINT64_MAX));
 }
 
-static void expect(struct fixture *f, const char *tag)
+TEST_WITH(the_audit_names_the_broken_invariant, set_up, NULL)
 {
-    struct xseg_violation violation = {0};
-
-    assert_false(xseg_free_index_audit(&f->free_index, &violation));
-    assert_string_equal(violation.tag, tag);
-}
-
-/* The audit names what is broken. */
-TEST(the_audit_can_fail)
-{
-    struct fixture *f = calloc(1, sizeof(*f));
-    struct xseg_violation violation = {0};
-
-    assert_non_null(f);
-    xseg_free_index_init(&f->free_index, records_of(f));
-    lay_extents(f, XSEG_MIB);
+    lay_extents(XSEG_MIB);
     for (unsigned i = 0; i < 64; i++) {
-        f->block[i] = block_at(f, i * 1024, 1024);
-        xseg_free_index_insert(&f->free_index, &f->block[i]);
+        block[i] = block_at(i * 1024, 1024);
+        xseg_free_index_insert(&free_index, &block[i]);
     }
-    assert_true(xseg_free_index_audit(&f->free_index, &violation));
-    f->block[0].state = XSEG_BLOCK_ALLOCATED;
-    expect(f, "INDEX-2");
-    f->block[0].state = XSEG_BLOCK_CACHED;
+    expect(NULL);
+    block[0].state = XSEG_BLOCK_ALLOCATED;
+    expect("INDEX-2");
+    block[0].state = XSEG_BLOCK_CACHED;
     /* The first block names a parent with a higher address. */
-    f->block[1].base -= 1024;
-    f->block[0].base += 1024;
-    expect(f, "INDEX-3");
-    f->block[1].base += 1024;
-    f->block[0].base -= 1024;
-    assert_true(xseg_free_index_audit(&f->free_index, &violation));
+    block[1].base -= 1024;
+    block[0].base += 1024;
+    expect("INDEX-3");
+    block[1].base += 1024;
+    block[0].base -= 1024;
+    expect(NULL);
     /* A sorted list is no treap. */
-    const uint32_t first = f->free_index.bin[2];
+    const uint32_t first = free_index.bin[2];
     for (unsigned i = 0; i < 64; i++) {
-        f->block[i].left = i < 63 ? xseg_block_handle(records_of(f), &f->block[i + 1]) : 0;
-        f->block[i].right = 0;
+        block[i].left = i < 63 ? xseg_block_handle(records_base(), &block[i + 1]) : 0;
+        block[i].right = 0;
     }
-    expect(f, "INDEX-4");
-    assert_int_equal(f->free_index.bin[2], first);
-    xseg_bitmap_clear(&f->free_index.used, 2);
-    expect(f, "INDEX-1");
-    free(f);
+    expect("INDEX-4");
+    assert_int_equal(free_index.bin[2], first);
+    xseg_bitmap_clear(&free_index.used, 2);
+    expect("INDEX-1");
 }

@@ -26,7 +26,7 @@ TEST(empty_range_is_released_for_a_new_range)
     assert_in_range(before, 3 * GIB / 2 + 1, 3 * GIB);
     void *block = env_alloc(allocator, 64 * MIB, other);
     assert_int_equal(env_stats(allocator).address_bytes, before);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 80 * MIB);
+    assert_int_equal(env_reserved(allocator), 80 * MIB);
     env_free(allocator, block);
     env_empty_cache(allocator);
     env_stream_destroy(other);
@@ -55,12 +55,6 @@ TEST(range_in_use_is_kept)
     env_close(allocator);
 }
 
-static void pick_small(struct xseg_arena **picked, struct xseg_arena *arena)
-{
-    if (arena->is_small)
-        *picked = arena;
-}
-
 /* Between a miss and the growth another thread may free enough memory: a small block below the unmapped block. */
 TEST(memory_freed_concurrently_satisfies_the_request)
 {
@@ -75,21 +69,15 @@ TEST(memory_freed_concurrently_satisfies_the_request)
                                            .segment_bytes = 2 * MIB,
                                            .is_small = true,
                                            .expandable = true};
-    struct xseg_alloc_result grant = {.base = 0};
-    struct xseg_arena *arena = NULL;
+    struct xseg_alloc_result grant = {0};
+    struct xseg_arena *arena = xseg_page_map_find(&allocator->page_map, (uintptr_t)held[0])->arena;
 
     xseg_mutex_lock(&device->memory_lock);
-    XSEG_DEVICE_FOR_ARENAS(each, device)
-    {
-        pick_small(&arena, each);
-    }
-    assert_non_null(arena);
     assert_ok(xseg_growth_run(arena, &need, &grant));
     xseg_mutex_unlock(&device->memory_lock);
     assert_int_equal(grant.base, (uintptr_t)held[0] + MIB + 960 * 1024);
-    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
+    assert_int_equal(env_reserved(allocator), 2 * MIB);
     env_free(allocator, (void *)(uintptr_t)grant.base); /* NOLINT(performance-no-int-to-ptr) */
-    for (size_t i = 0; i < COUNT_OF(held); i++)
-        env_free(allocator, held[i]);
+    env_free(allocator, held[0], held[1]);
     env_close(allocator);
 }

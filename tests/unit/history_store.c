@@ -12,6 +12,37 @@
 #include "tests/support/test.h"
 
 static const struct xseg_clock system_clock = {.read = NULL};
+static struct xseg_history_store store;
+static struct xseg_config config;
+
+static int set_up(void **state)
+{
+    (void)state;
+    xseg_history_store_init(&store, &system_clock);
+    xseg_config_init(&config);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    xseg_history_store_fini(&store);
+    return 0;
+}
+
+/* Apply the configuration; returns the settings. */
+static uint64_t configure(void)
+{
+    xseg_history_store_configure(&store, &config);
+    return xseg_history_store_settings(&store);
+}
+
+static void configure_all(void)
+{
+    config.history = XSEG_HISTORY_ALL;
+    config.history_stacks = XSEG_HISTORY_STACKS_ALL;
+    (void)configure();
+}
 
 /* --- Settings. --- */
 
@@ -23,62 +54,57 @@ static bool takes_memory(enum xseg_history_action action)
 }
 
 /* Whether an event is recorded, and whether its stack is captured, as the headers specify. */
-static bool is_noted(const struct xseg_config *config, enum xseg_history_action action)
+static bool is_noted(enum xseg_history_action action)
 {
-    return config->history == XSEG_HISTORY_ALL && (config->history_skip >> action & 1) == 0;
+    return config.history == XSEG_HISTORY_ALL && (config.history_skip >> action & 1) == 0;
 }
 
-static bool has_stack(const struct xseg_config *config, enum xseg_history_action action)
+static bool has_stack(enum xseg_history_action action)
 {
-    if (!is_noted(config, action))
+    if (!is_noted(action))
         return false;
-    return config->history_stacks == XSEG_HISTORY_STACKS_ALL ||
-           (config->history_stacks == XSEG_HISTORY_STACKS_ALLOC && takes_memory(action));
+    return config.history_stacks == XSEG_HISTORY_STACKS_ALL ||
+           (config.history_stacks == XSEG_HISTORY_STACKS_ALLOC && takes_memory(action));
 }
 
-static void expect_settings(struct xseg_history_store *store, const struct xseg_config *config)
+static void expect_settings(void)
 {
-    const bool keeps = config->history != XSEG_HISTORY_NOTHING;
-    const bool origin_stack = keeps && config->history_stacks != XSEG_HISTORY_STACKS_NONE;
-    bool takes = origin_stack, is_any = config->traced || keeps || config->block_user;
+    const bool keeps = config.history != XSEG_HISTORY_NOTHING;
+    const bool origin_stack = keeps && config.history_stacks != XSEG_HISTORY_STACKS_NONE;
+    bool takes = origin_stack, is_any = config.traced || keeps || config.block_user;
+    const uint64_t settings = configure();
 
-    xseg_history_store_configure(store, config);
-    const uint64_t settings = xseg_history_store_settings(store);
     for (unsigned i = 0; i < XSEG_HISTORY_ACTIONS; i++) {
         const enum xseg_history_action action = (enum xseg_history_action)i;
 
-        assert_int_equal(xseg_history_settings_record(settings, action), is_noted(config, action));
-        assert_int_equal(xseg_history_settings_stack(settings, action), has_stack(config, action));
-        takes = takes || has_stack(config, action);
-        is_any = is_any || is_noted(config, action);
+        assert_int_equal(xseg_history_settings_record(settings, action), is_noted(action));
+        assert_int_equal(xseg_history_settings_stack(settings, action), has_stack(action));
+        takes = takes || has_stack(action);
+        is_any = is_any || is_noted(action);
     }
     assert_int_equal((settings & XSEG_HISTORY_ORIGINS) != 0, keeps);
     assert_int_equal((settings & XSEG_HISTORY_ORIGIN_STACK) != 0, origin_stack);
-    assert_int_equal((settings & XSEG_HISTORY_TRACED) != 0, config->traced);
-    assert_int_equal((settings & XSEG_HISTORY_USERS) != 0, config->block_user);
+    assert_int_equal((settings & XSEG_HISTORY_TRACED) != 0, config.traced);
+    assert_int_equal((settings & XSEG_HISTORY_USERS) != 0, config.block_user);
     assert_int_equal(xseg_history_settings_capture(settings), takes);
-    assert_int_equal((settings & XSEG_HISTORY_GATHERS) != 0, takes || config->block_user);
+    assert_int_equal((settings & XSEG_HISTORY_GATHERS) != 0, takes || config.block_user);
     assert_int_equal(settings != 0, is_any);
     /* A recorded event needs capacity. */
-    const uint64_t capacity = atomic_load(&store->capacity);
+    const uint64_t capacity = atomic_load(&store.capacity);
     assert_true(capacity > 0);
-    if (config->history == XSEG_HISTORY_ALL)
-        assert_true(capacity >= config->history_events);
+    if (config.history == XSEG_HISTORY_ALL)
+        assert_true(capacity >= config.history_events);
 }
 
-TEST(settings_follow_the_configuration)
+TEST_WITH(settings_follow_the_configuration, set_up, tear_down)
 {
     static const uint32_t skips[] = {0, 1u << XSEG_HISTORY_ALLOC,
                                      1u << XSEG_HISTORY_FREE_REQUESTED |
                                          1u << XSEG_HISTORY_SEGMENT_MAP,
                                      (1u << XSEG_HISTORY_ACTIONS) - 1};
-    struct xseg_history_store store;
-    struct xseg_config config;
     unsigned cases = 0;
 
-    xseg_history_store_init(&store, &system_clock);
     assert_int_equal(xseg_history_store_settings(&store), 0);
-    xseg_config_init(&config);
     for (config.history = 0; config.history <= XSEG_HISTORY_ALL; config.history++)
         for (config.history_stacks = 0; config.history_stacks <= XSEG_HISTORY_STACKS_ALL;
              config.history_stacks++)
@@ -87,59 +113,46 @@ TEST(settings_follow_the_configuration)
                     config.history_skip = skips[i];
                     config.traced = (bits & 1) != 0;
                     config.block_user = (bits & 2) != 0;
-                    expect_settings(&store, &config);
+                    expect_settings();
                 }
     assert_int_equal(cases, 3 * 4 * 4 * 4);
-    xseg_history_store_fini(&store);
+}
+
+static bool has_gathered_for(const struct xseg_history_store *of)
+{
+    return xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(of));
 }
 
 /* A call that began with other settings must not use its earlier stack for a new event. */
-TEST(settings_are_distinguished)
+TEST_WITH(settings_are_distinguished, set_up, tear_down)
 {
-    struct xseg_history_store store, other;
-    struct xseg_config config;
+    struct xseg_history_store other;
 
-    xseg_history_store_init(&store, &system_clock);
     xseg_history_store_init(&other, &system_clock);
-    xseg_config_init(&config);
-    config.history = XSEG_HISTORY_ALL;
-    config.history_stacks = XSEG_HISTORY_STACKS_ALL;
-    xseg_history_store_configure(&store, &config);
+    configure_all();
     xseg_history_store_configure(&other, &config);
     assert_false(xseg_history_gather(&store, NULL));
-    assert_true(
-        xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
-    assert_false(
-        xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&other)));
+    assert_true(has_gathered_for(&store));
+    assert_false(has_gathered_for(&other));
     const uint64_t before = xseg_history_store_settings(&store);
-    xseg_history_store_configure(&store, &config);
-    assert_true(xseg_history_store_settings(&store) == before);
+    assert_true(configure() == before);
     config.history_stacks = XSEG_HISTORY_STACKS_NONE;
-    xseg_history_store_configure(&store, &config);
-    config.history_stacks = XSEG_HISTORY_STACKS_ALL;
-    xseg_history_store_configure(&store, &config);
-    assert_false(
-        xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
+    (void)configure();
+    configure_all();
+    assert_false(has_gathered_for(&store));
     assert_false(xseg_history_gather(&store, NULL));
-    assert_true(
-        xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(&store)));
-    xseg_history_store_fini(&store);
+    assert_true(has_gathered_for(&store));
     xseg_history_store_fini(&other);
 }
 
 /* Each call has the user value of its own request, and only with the settings in effect at its start. */
-TEST(each_call_has_its_own_user_value)
+TEST_WITH(each_call_has_its_own_user_value, set_up, tear_down)
 {
     const struct xseg_history_context *context = xseg_history_context();
-    struct xseg_history_store store;
-    struct xseg_config config;
     int word, other;
 
-    xseg_history_store_init(&store, &system_clock);
-    xseg_config_init(&config);
     config.block_user = true;
-    xseg_history_store_configure(&store, &config);
-    const uint64_t settings = xseg_history_store_settings(&store);
+    const uint64_t settings = configure();
     assert_false(xseg_history_gather(&store, &word));
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
     /* User values alone capture no stacks. */
@@ -153,15 +166,13 @@ TEST(each_call_has_its_own_user_value)
     xseg_history_set_user(&store, (uintptr_t)&other);
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
     config.history = XSEG_HISTORY_STATE;
-    xseg_history_store_configure(&store, &config);
-    assert_int_equal(xseg_history_user_of(context, xseg_history_store_settings(&store)), 0);
+    assert_int_equal(xseg_history_user_of(context, configure()), 0);
     xseg_history_set_user(&store, (uintptr_t)&word);
     assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
     config.block_user = false;
-    xseg_history_store_configure(&store, &config);
+    (void)configure();
     assert_false(xseg_history_gather(&store, &word));
     assert_int_equal(xseg_history_user_of(context, xseg_history_store_settings(&store)), 0);
-    xseg_history_store_fini(&store);
 }
 
 /* --- Time. --- */
@@ -174,12 +185,10 @@ static uint64_t monotonic_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-TEST(ticks_are_nanoseconds_that_do_not_fall)
+TEST_WITH(ticks_are_nanoseconds_that_do_not_fall, set_up, tear_down)
 {
     static uint64_t ticks[20000];
-    struct xseg_history_store store;
 
-    xseg_history_store_init(&store, &system_clock);
     const uint64_t began = monotonic_ns();
     for (size_t i = 0; i < COUNT_OF(ticks); i++)
         ticks[i] = xseg_history_store_now(&store);
@@ -204,16 +213,13 @@ TEST(ticks_are_nanoseconds_that_do_not_fall)
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks), moment.ns);
     print_message("# %s\n",
                   store.uses_cycle_counter ? "the processor's counter" : "CLOCK_MONOTONIC");
-    xseg_history_store_fini(&store);
 }
 
 /* A counter at 4 GHz after twenty years. */
-TEST(ticks_of_years_fit)
+TEST_WITH(ticks_of_years_fit, set_up, tear_down)
 {
     static const uint64_t years = UINT64_C(20) * 365 * 24 * 3600;
-    struct xseg_history_store store;
 
-    xseg_history_store_init(&store, &system_clock);
     store.uses_cycle_counter = true;
     store.first_ticks = 1000;
     store.first_ns = 500;
@@ -229,7 +235,6 @@ TEST(ticks_of_years_fit)
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks + 40), moment.ns + 10);
     const struct xseg_history_moment at_once = {1000, 500};
     assert_int_equal(xseg_history_store_ns(&store, &at_once, 1400), 500);
-    xseg_history_store_fini(&store);
 }
 
 static uint64_t users_time;
@@ -240,10 +245,9 @@ static uint64_t read_users(void *self)
     return users_time;
 }
 
-TEST(user_clock_is_used_unchanged)
+TEST_WITH(user_clock_is_used_unchanged, NULL, tear_down)
 {
     const struct xseg_clock clock = {read_users, &users_time};
-    struct xseg_history_store store;
 
     xseg_history_store_init(&store, &clock);
     users_time = 77;
@@ -252,62 +256,59 @@ TEST(user_clock_is_used_unchanged)
     assert_int_equal(moment.ns, 77);
     assert_int_equal(xseg_history_store_ns(&store, &moment, 5), 5);
     assert_int_equal(xseg_history_store_ns(&store, &moment, 1000), 1000);
-    xseg_history_store_fini(&store);
 }
 
 /* --- Labels. --- */
 
-static uint32_t set_label(struct xseg_history_store *store, uint32_t label)
+static uint32_t set_label(struct xseg_history_store *of, uint32_t label)
 {
-    xseg_mutex_lock(&store->labels.lock);
-    const uint32_t last = xseg_history_set_label(store, label, NULL, false);
-    xseg_mutex_unlock(&store->labels.lock);
+    xseg_mutex_lock(&of->labels.lock);
+    const uint32_t last = xseg_history_set_label(of, label, NULL, false);
+    xseg_mutex_unlock(&of->labels.lock);
     return last;
 }
 
 /* Labels of several stores are independent; with too many stores the oldest label is dropped. */
 TEST(a_thread_has_a_label_of_each_store)
 {
-    struct xseg_history_store store[XSEG_HISTORY_LABELS + 1];
+    struct xseg_history_store many[XSEG_HISTORY_LABELS + 1];
     const struct xseg_history_context *context = xseg_history_context();
 
-    for (unsigned i = 0; i < COUNT_OF(store); i++)
-        xseg_history_store_init(&store[i], &system_clock);
+    for (unsigned i = 0; i < COUNT_OF(many); i++)
+        xseg_history_store_init(&many[i], &system_clock);
     for (uint32_t i = 0; i < XSEG_HISTORY_LABELS; i++) {
-        assert_int_equal(set_label(&store[i], 10 + i), 0);
-        for (uint32_t k = 0; k < COUNT_OF(store); k++)
-            assert_int_equal(xseg_history_label_of(context, &store[k]), k <= i ? 10 + k : 0);
+        assert_int_equal(set_label(&many[i], 10 + i), 0);
+        for (uint32_t k = 0; k < COUNT_OF(many); k++)
+            assert_int_equal(xseg_history_label_of(context, &many[k]), k <= i ? 10 + k : 0);
     }
     /* Nested: each store has its own previous label. */
-    assert_int_equal(set_label(&store[1], 21), 11);
-    assert_int_equal(set_label(&store[2], 22), 12);
-    assert_int_equal(set_label(&store[2], 12), 22);
-    assert_int_equal(set_label(&store[1], 11), 21);
+    assert_int_equal(set_label(&many[1], 21), 11);
+    assert_int_equal(set_label(&many[2], 22), 12);
+    assert_int_equal(set_label(&many[2], 12), 22);
+    assert_int_equal(set_label(&many[1], 11), 21);
     for (uint32_t k = 0; k < XSEG_HISTORY_LABELS; k++)
-        assert_int_equal(xseg_history_label_of(context, &store[k]), 10 + k);
-    assert_int_equal(set_label(&store[XSEG_HISTORY_LABELS], 30), 0);
-    assert_int_equal(xseg_history_label_of(context, &store[XSEG_HISTORY_LABELS]), 30);
-    assert_int_equal(xseg_history_label_of(context, &store[0]), 0);
-    assert_int_equal(xseg_history_label_of(context, &store[1]), 11);
-    for (unsigned i = 0; i < COUNT_OF(store); i++)
-        xseg_history_store_fini(&store[i]);
+        assert_int_equal(xseg_history_label_of(context, &many[k]), 10 + k);
+    assert_int_equal(set_label(&many[XSEG_HISTORY_LABELS], 30), 0);
+    assert_int_equal(xseg_history_label_of(context, &many[XSEG_HISTORY_LABELS]), 30);
+    assert_int_equal(xseg_history_label_of(context, &many[0]), 0);
+    assert_int_equal(xseg_history_label_of(context, &many[1]), 11);
+    for (unsigned i = 0; i < COUNT_OF(many); i++)
+        xseg_history_store_fini(&many[i]);
     /* A new store at the same address is another store. */
-    xseg_history_store_init(&store[1], &system_clock);
-    assert_int_equal(xseg_history_label_of(context, &store[1]), 0);
-    assert_int_equal(set_label(&store[1], 5), 0);
-    xseg_history_store_fini(&store[1]);
+    xseg_history_store_init(&many[1], &system_clock);
+    assert_int_equal(xseg_history_label_of(context, &many[1]), 0);
+    assert_int_equal(set_label(&many[1], 5), 0);
+    xseg_history_store_fini(&many[1]);
 }
 
 /* --- Names of pools. --- */
 
 /* Pools that are created concurrently may be added out of order. */
-TEST(pools_are_found_in_any_insertion_order)
+TEST_WITH(pools_are_found_in_any_insertion_order, set_up, tear_down)
 {
     static const uint32_t numbers[] = {9, 4, 12, 2, 11};
-    struct xseg_history_store store;
     uint64_t id[2];
 
-    xseg_history_store_init(&store, &system_clock);
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
         id[0] = 100 + numbers[i];
         id[1] = i;
@@ -318,7 +319,6 @@ TEST(pools_are_found_in_any_insertion_order)
             assert_int_equal(id[1], k <= i ? k : 0);
         }
     }
-    xseg_history_store_fini(&store);
 }
 
 /* --- Hooks, and the depot. --- */
@@ -329,12 +329,10 @@ static uint32_t gather_seven(void *context)
     return 7;
 }
 
-TEST(replaced_hook_remains_valid)
+TEST_WITH(replaced_hook_remains_valid, set_up, tear_down)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
-    struct xseg_history_store store;
 
-    xseg_history_store_init(&store, &system_clock);
     assert_null(xseg_history_store_hook(&store));
     hook.gather = gather_seven;
     hook.context = &store;
@@ -349,7 +347,6 @@ TEST(replaced_hook_remains_valid)
     assert_int_equal(first->gather(NULL), 7);
     assert_true(xseg_history_store_set_hook(&store, NULL));
     assert_null(xseg_history_store_hook(&store));
-    xseg_history_store_fini(&store);
 }
 
 static uint32_t gather_next(void *context)
@@ -365,18 +362,12 @@ static void note_frames(void *self, uint32_t frames, uint32_t label)
 }
 
 /* The frames of a call remain in use while an observer makes other calls. */
-TEST(frames_of_each_depth_are_shown)
+TEST_WITH(frames_of_each_depth_are_shown, set_up, tear_down)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
-    struct xseg_history_store store;
-    struct xseg_config config;
     uint32_t drawn = 9, shown = 0;
 
-    xseg_history_store_init(&store, &system_clock);
-    xseg_config_init(&config);
-    config.history = XSEG_HISTORY_ALL;
-    config.history_stacks = XSEG_HISTORY_STACKS_ALL;
-    xseg_history_store_configure(&store, &config);
+    configure_all();
     hook.gather = gather_next;
     hook.context = &drawn;
     assert_true(xseg_history_store_set_hook(&store, &hook));
@@ -386,7 +377,6 @@ TEST(frames_of_each_depth_are_shown)
     xseg_history_for_each_root(&store, note_frames, &shown);
     assert_int_equal(shown & (1u << 10 | 1u << 11), 1u << 10 | 1u << 11);
     xseg_history_context_restore(&outer);
-    xseg_history_store_fini(&store);
 }
 
 static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
@@ -397,18 +387,12 @@ static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
 }
 
 /* Every call that gathers reports a due sweep, because the first one may meet a sweep of another thread. */
-TEST(sweep_is_due_until_one_completes)
+TEST_WITH(sweep_is_due_until_one_completes, set_up, tear_down)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
-    struct xseg_history_store store;
-    struct xseg_config config;
     uint32_t drawn = 0;
 
-    xseg_history_store_init(&store, &system_clock);
-    xseg_config_init(&config);
-    config.history = XSEG_HISTORY_ALL;
-    config.history_stacks = XSEG_HISTORY_STACKS_ALL;
-    xseg_history_store_configure(&store, &config);
+    configure_all();
     hook.gather = gather_next;
     hook.context = &drawn;
     assert_true(xseg_history_store_set_hook(&store, &hook));
@@ -425,7 +409,6 @@ TEST(sweep_is_due_until_one_completes)
     assert_true(xseg_history_store_set_hook(&store, NULL));
     atomic_store(&store.gather_count, UINT32_MAX);
     assert_false(xseg_history_gather(&store, NULL));
-    xseg_history_store_fini(&store);
 }
 
 static void *make_depot(void *self)
@@ -435,12 +418,11 @@ static void *make_depot(void *self)
 
 TEST(threads_make_one_depot)
 {
-    struct xseg_history_store store;
     pthread_t thread[4];
     void *depot[4];
 
     for (unsigned round = 0; round < 20; round++) {
-        xseg_history_store_init(&store, &system_clock);
+        (void)set_up(NULL);
         assert_null(xseg_history_store_depot(&store));
         for (unsigned i = 0; i < COUNT_OF(thread); i++)
             assert_int_equal(pthread_create(&thread[i], NULL, make_depot, &store), 0);
@@ -448,6 +430,6 @@ TEST(threads_make_one_depot)
             assert_int_equal(pthread_join(thread[i], &depot[i]), 0);
         for (unsigned i = 0; i < COUNT_OF(thread); i++)
             assert_ptr_equal(depot[i], xseg_history_store_depot(&store));
-        xseg_history_store_fini(&store);
+        (void)tear_down(NULL);
     }
 }

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "src/core/alloc/alloc.h"
-#include "tests/support/env.h"
+#include "tests/support/allocator.h"
 #include "tests/support/rng.h"
 
 static unsigned host_calls;
@@ -77,26 +77,24 @@ static void be_quiet(void *context, enum xseg_log_level level, const char *line)
     (void)line;
 }
 
-static struct xseg_allocator *open_on(const struct xseg_sim_settings *settings, const char *config)
+static void open_on(const struct xseg_sim_settings *settings, const char *config)
 {
     struct xseg_options options = {sizeof(options)};
-    struct xseg_allocator *allocator = NULL;
 
     options.driver = env_driver();
     options.clock = env_clock;
     options.log = be_quiet;
     assert_ok(xseg_sim_reset(settings));
     assert_ok(xseg_open(config, &options, &allocator));
-    return allocator;
 }
 
-/* --- When it is taken. --- */
+/* --- Conditions of the fast path. --- */
 
 #define SMALL 3000u
 #define LARGE (3 * MIB)
 
 /* Whether a size is allocated on the fast path; the block is freed again. */
-static bool hits(struct xseg_allocator *allocator, int device, size_t bytes, xseg_stream stream)
+static bool hits(int device, size_t bytes, xseg_stream stream)
 {
     void *ptr = &seed_state;
     struct xseg_arena *searched = NULL;
@@ -111,59 +109,55 @@ static bool hits(struct xseg_allocator *allocator, int device, size_t bytes, xse
 }
 
 /* Cache memory of both kinds on a stream. */
-static void warm(struct xseg_allocator *allocator, xseg_stream stream)
+static void warm(xseg_stream stream)
 {
     env_free(allocator, env_alloc(allocator, SMALL, stream));
     env_free(allocator, env_alloc(allocator, LARGE, stream));
 }
 
-static void expect_hits(struct xseg_allocator *allocator, xseg_stream stream, bool want)
+static void expect_hits(xseg_stream stream, bool want)
 {
-    assert_int_equal(hits(allocator, 0, SMALL, stream), want);
-    assert_int_equal(hits(allocator, 0, LARGE, stream), want);
+    assert_int_equal(hits(0, SMALL, stream), want);
+    assert_int_equal(hits(0, LARGE, stream), want);
     /* Either path serves the request. */
-    warm(allocator, stream);
+    warm(stream);
 }
 
-static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
+static void end_stream(xseg_stream stream)
 {
     assert_ok(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
 }
 
-TEST(ordinary_requests_take_the_fast_path)
+ALLOCATOR_TEST(ordinary_requests_take_the_fast_path)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
 
-    assert_false(hits(allocator, 0, SMALL, NULL)); /* the device is not open */
-    warm(allocator, NULL);
-    expect_hits(allocator, NULL, true);
-    assert_false(hits(allocator, 0, SMALL, stream)); /* never used */
-    warm(allocator, stream);
-    expect_hits(allocator, stream, true);
-    end_stream(allocator, stream);
-    env_close(allocator);
+    assert_false(hits(0, SMALL, NULL)); /* the device is not open */
+    warm(NULL);
+    expect_hits(NULL, true);
+    assert_false(hits(0, SMALL, stream)); /* never used */
+    warm(stream);
+    expect_hits(stream, true);
+    end_stream(stream);
 }
 
-TEST(unusual_arguments_take_the_slow_path)
+ALLOCATOR_TEST(unusual_arguments_take_the_slow_path)
 {
     static const size_t odd[] = {0, SIZE_MAX, SIZE_MAX - 511, (size_t)1 << 62};
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
-    warm(allocator, NULL);
-    assert_false(hits(allocator, -1, SMALL, NULL));
-    assert_false(hits(allocator, allocator->device_count, SMALL, NULL));
+    warm(NULL);
+    assert_false(hits(-1, SMALL, NULL));
+    assert_false(hits(allocator->device_count, SMALL, NULL));
     for (size_t i = 0; i < COUNT_OF(odd); i++)
-        assert_false(hits(allocator, 0, odd[i], NULL));
+        assert_false(hits(0, odd[i], NULL));
     /* Larger than the cached memory. */
-    assert_false(hits(allocator, 0, 40 * MIB, NULL));
-    assert_true(hits(allocator, 0, 1, NULL));
-    assert_true(hits(allocator, 0, MIB, NULL));
+    assert_false(hits(0, 40 * MIB, NULL));
+    assert_true(hits(0, 1, NULL));
+    assert_true(hits(0, MIB, NULL));
     /* Handles for which the driver is queried: those of the default streams. */
-    assert_false(hits(allocator, 0, SMALL, (xseg_stream)1));
-    assert_false(hits(allocator, 0, SMALL, (xseg_stream)2));
-    env_close(allocator);
+    assert_false(hits(0, SMALL, (xseg_stream)1));
+    assert_false(hits(0, SMALL, (xseg_stream)2));
 }
 
 TEST(configurations_with_extra_work_take_the_slow_path)
@@ -180,10 +174,10 @@ TEST(configurations_with_extra_work_take_the_slow_path)
     const struct xseg_sim_settings settings = {sizeof(settings)};
 
     for (size_t i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = open_on(&settings, config[i]);
+        open_on(&settings, config[i]);
 
-        warm(allocator, NULL);
-        expect_hits(allocator, NULL, false);
+        warm(NULL);
+        expect_hits(NULL, false);
         env_close(allocator);
     }
 }
@@ -194,69 +188,63 @@ TEST(classic_requests_take_the_fast_path)
 
     for (unsigned i = 0; i < 2; i++) {
         settings.without_vmm = i != 0;
-        struct xseg_allocator *allocator =
-            open_on(&settings, i == 0 ? "expandable_segments:False" : "expandable_segments:True");
-        warm(allocator, NULL);
-        expect_hits(allocator, NULL, true);
+        open_on(&settings, i == 0 ? "expandable_segments:False" : "expandable_segments:True");
+        warm(NULL);
+        expect_hits(NULL, true);
         /* Memory cached this way also serves expandable requests. */
         assert_ok(xseg_config_set(allocator, i == 0 ? "expandable_segments:True"
                                                     : "expandable_segments:False"));
-        expect_hits(allocator, NULL, true);
+        expect_hits(NULL, true);
         env_close(allocator);
     }
 }
 
-TEST(classic_requests_leave_expandable_memory_alone)
+ALLOCATOR_TEST(classic_requests_leave_expandable_memory_alone)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-
-    warm(allocator, NULL);
+    warm(NULL);
     assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
-    expect_hits(allocator, NULL, false);
-    expect_hits(allocator, NULL, true);
-    env_close(allocator);
+    expect_hits(NULL, false);
+    expect_hits(NULL, true);
 }
 
-TEST(routes_and_captures_take_the_slow_path)
+ALLOCATOR_TEST(routes_and_captures_take_the_slow_path)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
-    warm(allocator, NULL);
-    warm(allocator, stream);
+    warm(NULL);
+    warm(stream);
     assert_ok(xseg_route_begin(pool, NULL, NULL));
-    expect_hits(allocator, NULL, false);
+    expect_hits(NULL, false);
     assert_ok(xseg_route_end(pool));
-    expect_hits(allocator, NULL, true);
+    expect_hits(NULL, true);
 
     /* A capture disables hits on all streams. */
     env_capture_begin(pool, stream);
-    expect_hits(allocator, NULL, false);
-    expect_hits(allocator, stream, false);
+    expect_hits(NULL, false);
+    expect_hits(stream, false);
     env_graph_destroy(env_capture_end_graph(pool, stream));
-    expect_hits(allocator, NULL, true);
+    expect_hits(NULL, true);
 
     void *used = env_alloc(allocator, SMALL, NULL);
     assert_ok(xseg_record_stream(allocator, used, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(allocator, used);
-    expect_hits(allocator, NULL, true);
+    expect_hits(NULL, true);
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 1);
     /* Completed blocks are reclaimed on the fast path. */
     assert_ok(xseg_sim_finish(stream));
-    expect_hits(allocator, NULL, true);
+    expect_hits(NULL, true);
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
 
     assert_ok(xseg_stream_retire(allocator, 0, stream));
-    assert_false(hits(allocator, 0, SMALL, stream));
+    assert_false(hits(0, SMALL, stream));
     env_stream_destroy(stream);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* As hits(), for a request that names a pool. */
-static bool hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+static bool hits_in(struct xseg_pool *pool, size_t bytes)
 {
     void *ptr = &seed_state;
     struct xseg_arena *searched = NULL;
@@ -269,88 +257,75 @@ static bool hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, si
     return true;
 }
 
-static void expect_hits_in(struct xseg_allocator *allocator, struct xseg_pool *pool, bool want)
+static void expect_hits_in(struct xseg_pool *pool, bool want)
 {
-    assert_int_equal(hits_in(allocator, pool, SMALL), want);
-    assert_int_equal(hits_in(allocator, pool, LARGE), want);
+    assert_int_equal(hits_in(pool, SMALL), want);
+    assert_int_equal(hits_in(pool, LARGE), want);
 }
 
-static void exchange_in(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+static void warm_pool(struct xseg_pool *pool)
 {
-    void *ptr = NULL;
-
-    ptr = env_alloc_in(allocator, pool, bytes, NULL);
-    env_free(allocator, ptr);
+    env_free(allocator, env_alloc_in(allocator, pool, SMALL, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, LARGE, NULL));
 }
 
-static void warm_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
+ALLOCATOR_TEST(pool_requests_take_the_fast_path)
 {
-    exchange_in(allocator, pool, SMALL);
-    exchange_in(allocator, pool, LARGE);
-}
-
-TEST(pool_requests_take_the_fast_path)
-{
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
-    expect_hits_in(allocator, pool, false); /* it has no arena */
-    warm_pool(allocator, pool);
-    expect_hits_in(allocator, pool, true);
-    assert_false(hits_in(allocator, pool, 0));
-    assert_false(hits_in(allocator, pool, 40 * MIB));
-    expect_hits_in(allocator, other, false);
+    expect_hits_in(pool, false); /* it has no arena */
+    warm_pool(pool);
+    expect_hits_in(pool, true);
+    assert_false(hits_in(pool, 0));
+    assert_false(hits_in(pool, 40 * MIB));
+    expect_hits_in(other, false);
 
     /* Another stream's route does not matter, because the request names its pool; a capture does. */
     assert_ok(xseg_route_begin(other, NULL, NULL));
-    expect_hits_in(allocator, pool, true);
+    expect_hits_in(pool, true);
     assert_ok(xseg_route_end(other));
     env_capture_begin(other, stream);
-    expect_hits_in(allocator, pool, false);
+    expect_hits_in(pool, false);
     env_graph_destroy(env_capture_end_graph(other, stream));
 
     void *used = env_alloc(allocator, SMALL, NULL);
     assert_ok(xseg_record_stream(allocator, used, stream));
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(allocator, used);
-    expect_hits_in(allocator, pool, false);
+    expect_hits_in(pool, false);
     assert_ok(xseg_sim_finish(stream));
-    warm_pool(allocator, pool);
-    expect_hits_in(allocator, pool, true);
+    warm_pool(pool);
+    expect_hits_in(pool, true);
 
     /* A paused pool allocates nothing: its blocks have no memory. */
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    expect_hits_in(allocator, pool, false);
+    expect_hits_in(pool, false);
     assert_ok(xseg_pool_resume(pool));
-    expect_hits_in(allocator, pool, true);
+    expect_hits_in(pool, true);
 
-    end_stream(allocator, stream);
+    end_stream(stream);
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_pool_release(other));
-    env_close(allocator);
 }
 
-TEST(pools_with_options_take_the_slow_path)
+ALLOCATOR_TEST(pools_with_options_take_the_slow_path)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
     options.no_split = true;
     assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
-    warm_pool(allocator, pool);
-    expect_hits_in(allocator, pool, false);
+    warm_pool(pool);
+    expect_hits_in(pool, false);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-/* --- The same for frees. --- */
+/* --- Frees. --- */
 
-TEST(only_allocated_blocks_are_freed)
+ALLOCATOR_TEST(only_allocated_blocks_are_freed)
 {
     static const size_t sizes[] = {SMALL, LARGE};
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
 
     assert_ok(xseg_free(allocator, NULL));
     env_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not in memory");
@@ -363,16 +338,15 @@ TEST(only_allocated_blocks_are_freed)
         env_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
                          "not the start of a block");
         env_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_ALLOCATED, ""); /* cached */
-        env_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_ALLOCATED,
-                         ""); /* unmapped */
+        /* Unmapped. */
+        env_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_ALLOCATED, "");
         assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
         env_free(allocator, ptr);
         env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
     }
-    env_close(allocator);
 }
 
-/* --- Both ways come to the same. --- */
+/* --- Both paths give the same result. --- */
 
 #define STEPS   6000u
 #define HELD    250u
@@ -386,7 +360,6 @@ struct result {
 };
 
 struct program {
-    struct xseg_allocator *allocator;
     xseg_stream stream[STREAMS + 1]; /* the last stream is only recorded as a use */
     struct xseg_pool *pool, *named;  /* of a route, and of requests that name a pool */
     void *held[HELD];
@@ -398,28 +371,24 @@ static xseg_status alloc_named(struct program *program, size_t bytes, xseg_strea
                                void **out)
 {
     struct xseg_alloc_params general = {
-        .config = xseg_allocator_config(program->allocator),
+        .config = xseg_allocator_config(allocator),
         .pool = program->named,
         .stream = stream,
         .requested = bytes,
     };
-    struct xseg_request request = {sizeof(request)};
+    const struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream,
+                                         .pool = program->named};
 
-    request.bytes = bytes;
-    request.stream = stream;
-    request.pool = program->named;
-    return program->shortest ? xseg_alloc_with(program->allocator, &request, out)
+    return program->shortest ? xseg_alloc_with(allocator, &request, out)
                              : xseg_slow_path_alloc(program->named->device, &general, out);
 }
 
 static xseg_status alloc(struct program *program, size_t bytes, xseg_stream stream, void **out)
 {
-    struct xseg_request request = {sizeof(request)};
+    const struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream};
 
-    request.bytes = bytes;
-    request.stream = stream;
-    return program->shortest ? xseg_alloc(program->allocator, 0, bytes, stream, out)
-                             : xseg_alloc_with(program->allocator, &request, out);
+    return program->shortest ? xseg_alloc(allocator, 0, bytes, stream, out)
+                             : xseg_alloc_with(allocator, &request, out);
 }
 
 static void step_alloc(struct program *program, struct result *result)
@@ -445,8 +414,8 @@ static void step_free(struct program *program, struct result *result)
     const unsigned i = (unsigned)below(program->count);
     void *ptr = program->held[i];
 
-    result->status = program->shortest ? xseg_free(program->allocator, ptr)
-                                       : xseg_allocator_free(program->allocator, ptr);
+    result->status =
+        program->shortest ? xseg_free(allocator, ptr) : xseg_allocator_free(allocator, ptr);
     assert_ok(result->status);
     program->held[i] = program->held[--program->count];
 }
@@ -457,7 +426,7 @@ static void step_use(struct program *program)
 
     if (program->count == 0)
         return;
-    assert_ok(xseg_record_stream(program->allocator, program->held[below(program->count)], user));
+    assert_ok(xseg_record_stream(allocator, program->held[below(program->count)], user));
     if (below(2) == 0)
         assert_ok(xseg_sim_launch(user, UINT64_MAX));
 }
@@ -469,10 +438,10 @@ static void step_rarely(struct program *program, const char *const *config, size
 
     switch (below(4)) {
     case 0:
-        assert_ok(xseg_config_set(program->allocator, config[below(configs)]));
+        assert_ok(xseg_config_set(allocator, config[below(configs)]));
         break;
     case 1:
-        assert_ok(xseg_trim(program->allocator, NULL, &how, NULL));
+        assert_ok(xseg_trim(allocator, NULL, &how, NULL));
         break;
     case 2:
         assert_ok(program->is_routed ? xseg_route_end(program->pool)
@@ -515,7 +484,7 @@ static void step(struct program *program, unsigned turn, struct result *result)
         assert_ok(xseg_sim_finish(program->stream[STREAMS]));
     else
         step_rarely(program, config, COUNT_OF(config));
-    result->stats = env_stats(program->allocator);
+    result->stats = env_stats(allocator);
     result->stats.host_bytes = 0;
 }
 
@@ -527,9 +496,9 @@ static void play(bool shortest, const char *config, uint64_t memory, uint64_t se
 
     seed_state = seed;
     settings.memory_bytes = memory;
-    program.allocator = open_on(&settings, config);
-    program.pool = env_pool(program.allocator);
-    program.named = env_pool(program.allocator);
+    open_on(&settings, config);
+    program.pool = env_pool(allocator);
+    program.named = env_pool(allocator);
     for (unsigned i = 1; i <= STREAMS; i++)
         program.stream[i] = env_stream();
     for (unsigned turn = 0; turn < STEPS; turn++)
@@ -537,24 +506,18 @@ static void play(bool shortest, const char *config, uint64_t memory, uint64_t se
     if (program.is_routed)
         assert_ok(xseg_route_end(program.pool));
     while (program.count > 0)
-        env_free(program.allocator, program.held[--program.count]);
+        env_free(allocator, program.held[--program.count]);
     assert_ok(xseg_pool_release(program.pool));
     assert_ok(xseg_pool_release(program.named));
-    assert_ok(xseg_close(program.allocator));
-    for (unsigned i = 1; i <= STREAMS; i++)
-        env_stream_destroy(program.stream[i]);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    env_close(allocator, program.stream[1], program.stream[2], program.stream[3]);
 }
 
 static void expect_same(const char *config, uint64_t memory, uint64_t seed)
 {
-    struct result *result[2];
+    static struct result result[2][STEPS];
 
-    for (unsigned i = 0; i < 2; i++) {
-        result[i] = calloc(STEPS, sizeof(struct result));
-        assert_non_null(result[i]);
+    for (unsigned i = 0; i < 2; i++)
         play(i != 0, config, memory, seed, result[i]);
-    }
     for (unsigned turn = 0; turn < STEPS; turn++) {
         if (result[0][turn].address != result[1][turn].address ||
             result[0][turn].status != result[1][turn].status)
@@ -565,8 +528,6 @@ static void expect_same(const char *config, uint64_t memory, uint64_t seed)
         assert_memory_equal(&result[0][turn].stats, &result[1][turn].stats,
                             sizeof(struct xseg_statistics));
     }
-    free(result[0]);
-    free(result[1]);
 }
 
 TEST(both_paths_give_the_same_result)
@@ -583,12 +544,12 @@ TEST(both_paths_agree_under_memory_pressure)
         expect_same("expandable_segments:True", 400 * MIB, seed * 104729);
 }
 
-/* --- It asks nobody for anything. --- */
+/* --- Hits call neither the host allocator, the driver nor the kernel. --- */
 
 #define ROUND 4000u
 
 /* Make a round of calls that leaves the state unchanged. Returns the number of calls that left the fast path. */
-static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *stream)
+static unsigned play_round(const xseg_stream *stream)
 {
     static void *held[HELD];
     unsigned count = 0, slow = 0;
@@ -618,36 +579,34 @@ static unsigned play_round(struct xseg_allocator *allocator, const xseg_stream *
     return slow;
 }
 
-TEST(hits_call_neither_host_nor_driver)
+ALLOCATOR_TEST(hits_call_neither_host_nor_driver)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream[2] = {NULL, env_stream()};
 
-    assert_int_not_equal(play_round(allocator, stream), 0);
-    (void)play_round(allocator, stream);
+    assert_int_not_equal(play_round(stream), 0);
+    (void)play_round(stream);
     const uint64_t driver_before = xseg_sim_calls(NULL);
     const unsigned host_before = host_calls;
     assert_true(host_before > 0);
     for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(play_round(allocator, stream), 0);
+        assert_int_equal(play_round(stream), 0);
     assert_int_equal(host_calls, host_before);
     assert_int_equal(xseg_sim_calls(NULL), driver_before);
-    end_stream(allocator, stream[1]);
-    env_close(allocator);
+    end_stream(stream[1]);
 }
 
 /* In a process in which seccomp kills on any system call except exit. Exit status: 0: all calls took the fast path,
  * 1: not all did, 2: seccomp is not available. */
 static _Noreturn void play_alone(void)
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
+    allocator = env_open("expandable_segments:True");
     const xseg_stream stream[2] = {NULL, env_stream()};
 
     for (unsigned i = 0; i < 3; i++)
-        (void)play_round(allocator, stream);
+        (void)play_round(stream);
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0)
         _exit(2);
-    const unsigned slow = play_round(allocator, stream);
+    const unsigned slow = play_round(stream);
     for (;;)
         (void)syscall(SYS_exit, slow == 0 ? 0 : 1);
 }

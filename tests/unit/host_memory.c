@@ -79,8 +79,8 @@ TEST(every_byte_is_zero)
     static const size_t sizes[] = {1, 4096, XSEG_DEMAND_ZERO_LARGE - 1, XSEG_DEMAND_ZERO_LARGE,
                                    XSEG_DEMAND_ZERO_LARGE + 1};
 
-    for (unsigned round = 0; round < 3; round++) {
-        for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    for (unsigned round = 0; round < 3; round++)
+        for (size_t i = 0; i < COUNT_OF(sizes); i++) {
             unsigned char *memory = xseg_demand_zero_alloc(sizes[i]);
 
             assert_non_null(memory);
@@ -89,7 +89,6 @@ TEST(every_byte_is_zero)
             memset(memory, 0xff, sizes[i]);
             xseg_demand_zero_free(memory, sizes[i]);
         }
-    }
     xseg_demand_zero_free(NULL, 1);
     xseg_demand_zero_free(NULL, XSEG_DEMAND_ZERO_LARGE);
 }
@@ -236,27 +235,33 @@ int __wrap_ftruncate64(int file, off_t bytes)
     return __wrap_ftruncate(file, bytes);
 }
 
-/* Open the region's file again, as another process would. */
-static int open_again(const struct xseg_shared_region *board, int flags)
-{
-    char path[64];
+static struct xseg_shared_region board;
 
-    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", board->file);
-    return open(path, flags | O_CLOEXEC);
+static int make_board(void **state)
+{
+    (void)state;
+    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
+    return 0;
 }
 
-TEST(other_processes_read_the_written_bytes)
+static int free_board(void **state)
 {
-    struct xseg_shared_region board;
+    (void)state;
+    xseg_shared_region_fini(&board);
+    return 0;
+}
+
+TEST_WITH(other_processes_read_the_written_bytes, make_board, free_board)
+{
     char target[64] = "", byte = 0;
     char path[64];
 
-    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", board.file);
     assert_true(readlink(path, target, sizeof(target) - 1) > 0);
     assert_string_equal(target, "/memfd:board (deleted)");
     ((char *)board.memory)[9999] = 'x';
-    const int file = open_again(&board, O_RDONLY);
+    /* Open the file again, as another process would. */
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
     assert_int_equal(pread(file, &byte, 1, 9999), 1);
     assert_int_equal(byte, 'x');
     assert_int_equal(pread(file, &byte, 1, 0), 1);
@@ -265,34 +270,26 @@ TEST(other_processes_read_the_written_bytes)
     assert_int_equal(close(file), 0);
     xseg_shared_region_fini(&board);
     assert_null(board.memory);
-    xseg_shared_region_fini(&board);
 }
 
-TEST(its_size_is_sealed)
+TEST_WITH(size_of_a_region_is_sealed, make_board, free_board)
 {
-    struct xseg_shared_region board;
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
-    assert_int_equal(fcntl(board.file, F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL),
-                     F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    assert_int_equal(fcntl(board.file, F_GET_SEALS) & seals, seals);
     assert_int_equal(ftruncate(board.file, 0), -1);
     assert_int_equal(ftruncate(board.file, 20000), -1);
-    xseg_shared_region_fini(&board);
 }
 
 /* With vm.memfd_noexec=2 the kernel rejects files that could be executed. */
-TEST(region_is_not_executable_where_supported)
+TEST_WITH(region_is_not_executable_where_supported, make_board, free_board)
 {
-    struct xseg_shared_region board;
-
-    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
     assert_int_equal(created_with & NOEXEC_SEAL, NOEXEC_SEAL);
     xseg_shared_region_fini(&board);
     is_old = true;
     assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
     is_old = false;
     assert_int_equal(created_with & NOEXEC_SEAL, 0);
-    xseg_shared_region_fini(&board);
 }
 
 /* Whether a byte of the memory is readable: a system call reports that without a fault. */
@@ -306,12 +303,10 @@ static bool is_mapped(const void *memory)
     return fine;
 }
 
-TEST(a_child_cannot_write_to_it)
+TEST_WITH(child_cannot_access_the_region, make_board, free_board)
 {
-    struct xseg_shared_region board;
     int status = 0;
 
-    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
     assert_true(is_mapped(board.memory));
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -320,13 +315,11 @@ TEST(a_child_cannot_write_to_it)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
     assert_int_equal(fcntl(board.file, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
-    xseg_shared_region_fini(&board);
 }
 
 TEST(each_call_may_fail)
 {
     static const int wanted[] = {EMFILE, ENOSPC, ENOMEM, EINVAL};
-    struct xseg_shared_region board;
 
     for (unsigned nth = 1; nth <= 4; nth++) {
         const int next = dup(0);

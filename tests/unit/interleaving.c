@@ -14,9 +14,9 @@
 #include <sys/syscall.h>
 
 #include "src/core/instance/instance.h"
-#include "tests/support/env.h"
+#include "tests/support/allocator.h"
 
-/* --- What the linker leads here. --- */
+/* --- Wrapped functions. --- */
 
 static atomic_uint yields;     /* calls of sched_yield() by the library */
 static atomic_uint cond_waits; /* calls of pthread_cond_wait() */
@@ -112,7 +112,6 @@ static bool park_and_accept(void *context, xseg_stream stream)
 }
 
 struct request {
-    struct xseg_allocator *allocator;
     const pthread_mutex_t *parks_at;
     void *ptr;
     size_t bytes;
@@ -125,8 +124,24 @@ static void *make_request(void *self)
 
     parks_at = request->parks_at;
     parks_after = request->parks_after;
-    request->ptr = env_alloc(request->allocator, request->bytes, NULL);
+    request->ptr = env_alloc(allocator, request->bytes, NULL);
     return NULL;
+}
+
+static pthread_t requester;
+
+/* Make a request in a thread, until it parks. */
+static void park_request(struct request *request)
+{
+    reset();
+    assert_int_equal(pthread_create(&requester, NULL, make_request, request), 0);
+    wait_until(&is_parked);
+}
+
+static void finish_request(void)
+{
+    atomic_store(&may_go, true);
+    assert_int_equal(pthread_join(requester, NULL), 0);
 }
 
 struct ending {
@@ -143,65 +158,52 @@ static void *end_route(void *self)
     return NULL;
 }
 
-TEST(route_removal_waits_for_its_predicate)
+ALLOCATOR_TEST(route_removal_waits_for_its_predicate)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct request request = {allocator, NULL, NULL, KIB, 0};
+    struct request request = {NULL, NULL, KIB, 0};
     struct ending ending = {env_pool(allocator), false};
-    pthread_t asks, ends;
+    pthread_t ends;
 
-    reset();
     assert_ok(xseg_route_begin(ending.pool, park_and_accept, NULL));
-    assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
-    wait_until(&is_parked);
+    park_request(&request);
     const unsigned before = atomic_load(&yields);
     assert_int_equal(pthread_create(&ends, NULL, end_route, &ending), 0);
     while (atomic_load(&yields) == before && !atomic_load(&ending.has_returned))
         (void)__real_sched_yield();
     assert_false(atomic_load(&ending.has_returned));
-    atomic_store(&may_go, true);
-    assert_int_equal(pthread_join(asks, NULL), 0);
+    finish_request();
     assert_int_equal(pthread_join(ends, NULL), 0);
     env_free(allocator, request.ptr);
     assert_ok(xseg_pool_release(ending.pool));
-    env_close(allocator);
 }
 
 /* A request is about to use its cached stream lookup when a route begins: the lookup would bypass the route. */
-TEST(cached_stream_lookup_respects_a_new_route)
+ALLOCATOR_TEST(cached_stream_lookup_respects_a_new_route)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator);
-    struct request request = {allocator, &allocator->stream_cache.lock->os, NULL, KIB, 0};
-    pthread_t asks;
+    struct request request = {&allocator->stream_cache.lock->os, NULL, KIB, 0};
 
-    reset();
     /* The first request creates the arena; later requests may use the cached lookup. */
     env_free(allocator, env_alloc(allocator, KIB, NULL));
     xseg_stream_cache_drop_all(&allocator->stream_cache, -1);
-    assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
-    wait_until(&is_parked);
+    park_request(&request);
     assert_ok(xseg_route_begin(pool, NULL, NULL));
-    atomic_store(&may_go, true);
-    assert_int_equal(pthread_join(asks, NULL), 0);
+    finish_request();
     void *ptr = env_alloc(allocator, KIB, NULL);
     assert_ptr_equal(env_block(allocator, ptr).pool, pool);
     assert_ok(xseg_route_end(pool));
     env_free(allocator, ptr, request.ptr);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* --- Labels. --- */
 
-static void *annotate(void *self)
+static void *annotate(void *unused)
 {
-    struct xseg_allocator *allocator = self;
-
     parks_at = &xseg_allocator_open_device(allocator, 0)->memory_lock.os;
     parks_after = 0;
     assert_ok(xseg_history_annotate(allocator, 0, "an annotation"));
-    return NULL;
+    return unused;
 }
 
 static bool note_text(void *context, const struct xseg_history_entry *entry)
@@ -214,13 +216,13 @@ static bool note_text(void *context, const struct xseg_history_entry *entry)
 /* A label that is about to be recorded is in no event yet, and no sweep may drop it. */
 TEST(label_is_kept_until_it_is_recorded)
 {
-    struct xseg_allocator *allocator = env_open("history:all");
+    allocator = env_open("history:all");
     char text[XSEG_HISTORY_LABEL_BYTES] = "";
     pthread_t annotates;
 
     reset();
     env_free(allocator, env_alloc(allocator, 1000, NULL));
-    assert_int_equal(pthread_create(&annotates, NULL, annotate, allocator), 0);
+    assert_int_equal(pthread_create(&annotates, NULL, annotate, NULL), 0);
     wait_until(&is_parked);
     xseg_history_sweep(allocator);
     /* The next label reuses a free record. */
@@ -235,33 +237,26 @@ TEST(label_is_kept_until_it_is_recorded)
 /* --- Streams. --- */
 
 /* Two threads look up a new stream concurrently: the later one finds the entry that the first has created. */
-TEST(concurrent_lookups_create_one_stream_entry)
+ALLOCATOR_TEST(concurrent_lookups_create_one_stream_entry)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pool = env_pool(allocator); /* opens the device */
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     /* The table is searched twice before an entry is created, the second time under the same lock. */
-    struct request request = {allocator, &device->table_lock.os, NULL, KIB, 1};
-    pthread_t asks;
+    struct request request = {&device->table_lock.os, NULL, KIB, 1};
 
-    reset();
     const uint64_t count = atomic_load(&device->streams.count);
-    assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
-    wait_until(&is_parked);
+    park_request(&request);
     void *ptr = env_alloc(allocator, KIB, NULL);
-    atomic_store(&may_go, true);
-    assert_int_equal(pthread_join(asks, NULL), 0);
+    finish_request();
     assert_int_equal(atomic_load(&device->streams.count), count + 1);
     env_free(allocator, ptr, request.ptr);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* --- Observers. --- */
 
 /* An observer of trace events whose first call parks. */
 struct watched {
-    struct xseg_allocator *allocator;
     uint64_t id;
     atomic_uint calls;
     atomic_bool has_ended;
@@ -280,37 +275,32 @@ static void *unobserve(void *self)
 {
     struct watched *watched = self;
 
-    assert_ok(xseg_observer_remove(watched->allocator, watched->id));
+    assert_ok(xseg_observer_remove(allocator, watched->id));
     atomic_store(&watched->has_ended, true);
     return NULL;
 }
 
-TEST(observer_removal_waits_for_active_callbacks)
+ALLOCATOR_TEST(observer_removal_waits_for_active_callbacks)
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-    struct watched watched = {.allocator = allocator};
+    struct watched watched = {0};
     struct xseg_observer observer = {sizeof(observer)};
-    struct request request = {allocator, NULL, NULL, KIB, 0};
-    pthread_t asks, ends;
+    struct request request = {NULL, NULL, KIB, 0};
+    pthread_t ends;
 
-    reset();
     observer.context = &watched;
     observer.on_trace = park_first;
     assert_ok(xseg_observer_add(allocator, &observer, &watched.id));
-    assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
-    wait_until(&is_parked);
+    park_request(&request);
     const unsigned before = atomic_load(&cond_waits), calls = atomic_load(&watched.calls);
     assert_int_equal(pthread_create(&ends, NULL, unobserve, &watched), 0);
     while (atomic_load(&cond_waits) == before && !atomic_load(&watched.has_ended))
         (void)__real_sched_yield();
     assert_false(atomic_load(&watched.has_ended));
-    atomic_store(&may_go, true);
-    assert_int_equal(pthread_join(asks, NULL), 0);
+    finish_request();
     assert_int_equal(pthread_join(ends, NULL), 0);
     /* Events of the same request after the removal are not reported. */
     assert_int_equal(atomic_load(&watched.calls), calls);
     env_free(allocator, request.ptr);
-    env_close(allocator);
 }
 
 /* --- A miss. --- */
@@ -320,18 +310,14 @@ TEST(observer_removal_waits_for_active_callbacks)
 TEST(miss_retries_after_a_concurrent_free)
 {
     /* Growth of an expandable segment would start with the cached memory anyway. */
-    struct xseg_allocator *allocator = env_open("expandable_segments:False");
-    pthread_t asks;
+    allocator = env_open("expandable_segments:False");
 
-    reset();
     void *first = env_alloc(allocator, 20 * MIB, NULL);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    struct request request = {allocator, &device->memory_lock.os, NULL, 20 * MIB, 0};
-    assert_int_equal(pthread_create(&asks, NULL, make_request, &request), 0);
-    wait_until(&is_parked);
+    struct request request = {&device->memory_lock.os, NULL, 20 * MIB, 0};
+    park_request(&request);
     env_free(allocator, first);
-    atomic_store(&may_go, true);
-    assert_int_equal(pthread_join(asks, NULL), 0);
+    finish_request();
     assert_ptr_equal(request.ptr, first);
     assert_int_equal(env_stats(allocator).num_device_alloc, 1);
     env_free(allocator, request.ptr);

@@ -1,248 +1,234 @@
 /* SPDX-License-Identifier: MIT */
 /* Labels: each string once, found from any thread, truncated; dropped by sweeps; full at a limit. */
 #include "src/core/history/labels.h"
-#include "tests/support/test.h"
+#include "tests/support/audit.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
+static struct xseg_history_labels labels;
+
 static int set_up(void **state)
 {
-    static struct xseg_history_labels labels;
-
+    (void)state;
     xseg_history_labels_init(&labels);
-    *state = &labels;
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    xseg_history_labels_fini(*state);
+    (void)state;
+    xseg_history_labels_fini(&labels);
     return 0;
 }
 
-static enum xseg_history_labels_outcome try_add(struct xseg_history_labels *labels,
-                                                const char *text, uint32_t *label)
+static enum xseg_history_labels_outcome try_add(const char *text, uint32_t *label)
 {
-    xseg_mutex_lock(&labels->lock);
-    const enum xseg_history_labels_outcome outcome = xseg_history_labels_add(labels, text, label);
-    xseg_mutex_unlock(&labels->lock);
+    xseg_mutex_lock(&labels.lock);
+    const enum xseg_history_labels_outcome outcome = xseg_history_labels_add(&labels, text, label);
+    xseg_mutex_unlock(&labels.lock);
     return outcome;
 }
 
-static uint32_t add(struct xseg_history_labels *labels, const char *text)
+static uint32_t add(const char *text)
 {
     uint32_t label = 0;
 
-    assert_true(try_add(labels, text, &label) <= XSEG_HISTORY_LABELS_ADDED);
+    assert_true(try_add(text, &label) <= XSEG_HISTORY_LABELS_ADDED);
     assert_int_not_equal(label, 0);
     return label;
 }
 
-static uint32_t add_number(struct xseg_history_labels *labels, unsigned number)
+static uint32_t add_number(unsigned number)
 {
     char text[32];
 
     (void)snprintf(text, sizeof(text), "request %u", number);
-    return add(labels, text);
+    return add(text);
 }
 
-static void expect_audit(struct xseg_history_labels *labels, const char *tag)
+static void expect(const char *tag)
 {
-    struct xseg_violation violation = {0};
-
-    xseg_mutex_lock(&labels->lock);
-    const bool holds = xseg_history_labels_audit(labels, &violation);
-    xseg_mutex_unlock(&labels->lock);
-    if (tag == NULL && !holds)
-        fail_msg("%s: %s", violation.tag, violation.text);
-    if (tag != NULL) {
-        assert_false(holds);
-        assert_string_equal(violation.tag, tag);
-    }
+    xseg_mutex_lock(&labels.lock);
+    expect_audit(xseg_history_labels_audit(&labels, &violation), tag);
+    xseg_mutex_unlock(&labels.lock);
 }
 
 /* A sweep that finds these labels in use. */
-static void sweep(struct xseg_history_labels *labels, const uint32_t *used, size_t count)
+static void sweep(const uint32_t *used, size_t count)
 {
-    xseg_mutex_lock(&labels->lock);
-    xseg_history_labels_begin(labels);
+    xseg_mutex_lock(&labels.lock);
+    xseg_history_labels_begin(&labels);
     for (size_t i = 0; i < count; i++)
-        xseg_history_labels_mark(labels, used[i]);
-    xseg_history_labels_drop(labels);
-    xseg_mutex_unlock(&labels->lock);
+        xseg_history_labels_mark(&labels, used[i]);
+    xseg_history_labels_drop(&labels);
+    xseg_mutex_unlock(&labels.lock);
 }
 
-static bool is_due(struct xseg_history_labels *labels)
+static bool is_due(void)
 {
-    xseg_mutex_lock(&labels->lock);
-    const bool due = xseg_history_labels_is_due(labels);
-    xseg_mutex_unlock(&labels->lock);
+    xseg_mutex_lock(&labels.lock);
+    const bool due = xseg_history_labels_is_due(&labels);
+    xseg_mutex_unlock(&labels.lock);
     return due;
 }
 
 TEST_WITH(each_text_is_kept_once, set_up, tear_down)
 {
-    struct xseg_history_labels *labels = *state;
     uint32_t label;
 
-    assert_null(xseg_history_labels_text(labels, 0));
-    assert_int_equal(try_add(labels, "first", &label), XSEG_HISTORY_LABELS_ADDED);
+    assert_null(xseg_history_labels_text(&labels, 0));
+    assert_int_equal(try_add("first", &label), XSEG_HISTORY_LABELS_ADDED);
     const uint32_t first = label;
-    const char *kept = xseg_history_labels_text(labels, first);
-    assert_int_equal(try_add(labels, "first", &label), XSEG_HISTORY_LABELS_FOUND);
+    const char *kept = xseg_history_labels_text(&labels, first);
+    assert_int_equal(try_add("first", &label), XSEG_HISTORY_LABELS_FOUND);
     assert_int_equal(label, first);
-    assert_int_equal(labels->count, 1);
+    assert_int_equal(labels.count, 1);
     for (unsigned i = 0; i < 1000; i++) {
         char text[32];
 
         (void)snprintf(text, sizeof(text), "request %u", i);
-        label = add_number(labels, i);
+        label = add_number(i);
         assert_int_not_equal(label, first);
-        assert_string_equal(xseg_history_labels_text(labels, label), text);
-        assert_int_equal(add_number(labels, i), label);
+        assert_string_equal(xseg_history_labels_text(&labels, label), text);
+        assert_int_equal(add_number(i), label);
     }
     /* The string does not move. */
-    assert_ptr_equal(xseg_history_labels_text(labels, first), kept);
+    assert_ptr_equal(xseg_history_labels_text(&labels, first), kept);
     assert_string_equal(kept, "first");
-    assert_int_equal(labels->count, 1001);
-    expect_audit(labels, NULL);
+    assert_int_equal(labels.count, 1001);
+    expect(NULL);
 }
 
 TEST_WITH(long_texts_are_truncated, set_up, tear_down)
 {
-    struct xseg_history_labels *labels = *state;
     char text[400];
 
     memset(text, 'a', sizeof(text));
     text[sizeof(text) - 1] = '\0';
-    const uint32_t label = add(labels, text);
-    assert_int_equal(strlen(xseg_history_labels_text(labels, label)), XSEG_HISTORY_LABEL_BYTES - 1);
+    const uint32_t label = add(text);
+    assert_int_equal(strlen(xseg_history_labels_text(&labels, label)),
+                     XSEG_HISTORY_LABEL_BYTES - 1);
     /* The truncated strings are equal, and so are the IDs. */
     text[XSEG_HISTORY_LABEL_BYTES - 1] = 'b';
-    assert_int_equal(add(labels, text), label);
+    assert_int_equal(add(text), label);
     text[XSEG_HISTORY_LABEL_BYTES - 1] = '\0';
-    assert_int_equal(add(labels, text), label);
+    assert_int_equal(add(text), label);
     text[XSEG_HISTORY_LABEL_BYTES - 2] = '\0';
-    assert_int_not_equal(add(labels, text), label);
+    assert_int_not_equal(add(text), label);
     /* A prefix is another string. */
-    assert_int_not_equal(add(labels, "aaaaaaaa"), add(labels, "aaaaaaaaa"));
-    assert_int_not_equal(add(labels, "aaaaaaa"), add(labels, "aaaaaaaa"));
+    assert_int_not_equal(add("aaaaaaaa"), add("aaaaaaaaa"));
+    assert_int_not_equal(add("aaaaaaa"), add("aaaaaaaa"));
     /* An empty string is a label. */
-    assert_string_equal(xseg_history_labels_text(labels, add(labels, "")), "");
-    expect_audit(labels, NULL);
+    assert_string_equal(xseg_history_labels_text(&labels, add("")), "");
+    expect(NULL);
 }
 
 /* Records of dropped labels are reused; the other labels keep their records. */
 TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
 {
-    struct xseg_history_labels *labels = *state;
     uint32_t kept[100], label;
 
     for (unsigned i = 0; i < 1000; i++)
         if (i % 10 == 0)
-            kept[i / 10] = add_number(labels, i);
+            kept[i / 10] = add_number(i);
         else
-            (void)add_number(labels, i);
-    const size_t used = labels->memory.used;
-    sweep(labels, kept, 100);
-    assert_int_equal(labels->count, 100);
-    expect_audit(labels, NULL);
+            (void)add_number(i);
+    const size_t used = labels.memory.used;
+    sweep(kept, 100);
+    assert_int_equal(labels.count, 100);
+    expect(NULL);
     for (unsigned i = 0; i < 1000; i += 10)
-        assert_int_equal(add_number(labels, i), kept[i / 10]);
+        assert_int_equal(add_number(i), kept[i / 10]);
     for (unsigned i = 1000; i < 1900; i++)
-        (void)add_number(labels, i);
-    assert_int_equal(labels->memory.used, used);
-    expect_audit(labels, NULL);
+        (void)add_number(i);
+    assert_int_equal(labels.memory.used, used);
+    expect(NULL);
     /* 0 is no label, and a dropped label is not marked. */
-    sweep(labels, kept, 1);
-    xseg_mutex_lock(&labels->lock);
-    xseg_history_labels_mark(labels, 0);
-    xseg_history_labels_mark(labels, kept[5]);
-    xseg_mutex_unlock(&labels->lock);
-    assert_int_equal(labels->count, 1);
-    assert_int_equal(try_add(labels, "request 50", &label), XSEG_HISTORY_LABELS_ADDED);
-    expect_audit(labels, NULL);
+    sweep(kept, 1);
+    xseg_mutex_lock(&labels.lock);
+    xseg_history_labels_mark(&labels, 0);
+    xseg_history_labels_mark(&labels, kept[5]);
+    xseg_mutex_unlock(&labels.lock);
+    assert_int_equal(labels.count, 1);
+    assert_int_equal(try_add("request 50", &label), XSEG_HISTORY_LABELS_ADDED);
+    expect(NULL);
 }
 
 /* A sweep does not drop labels that are added or found after its start. */
 TEST_WITH(labels_created_during_a_sweep_are_kept, set_up, tear_down)
 {
-    struct xseg_history_labels *labels = *state;
-    const uint32_t old = add(labels, "old"), found = add(labels, "found");
+    const uint32_t old = add("old"), found = add("found");
 
-    xseg_mutex_lock(&labels->lock);
-    xseg_history_labels_begin(labels);
-    xseg_mutex_unlock(&labels->lock);
-    const uint32_t fresh = add(labels, "new");
-    assert_int_equal(add(labels, "found"), found);
-    xseg_mutex_lock(&labels->lock);
-    xseg_history_labels_drop(labels);
-    xseg_mutex_unlock(&labels->lock);
-    assert_int_equal(labels->count, 2);
-    assert_int_equal(add(labels, "new"), fresh);
-    assert_int_equal(add(labels, "old"), old); /* its record was free */
-    sweep(labels, &fresh, 1);
-    assert_int_equal(labels->count, 1);
-    expect_audit(labels, NULL);
+    xseg_mutex_lock(&labels.lock);
+    xseg_history_labels_begin(&labels);
+    xseg_mutex_unlock(&labels.lock);
+    const uint32_t fresh = add("new");
+    assert_int_equal(add("found"), found);
+    xseg_mutex_lock(&labels.lock);
+    xseg_history_labels_drop(&labels);
+    xseg_mutex_unlock(&labels.lock);
+    assert_int_equal(labels.count, 2);
+    assert_int_equal(add("new"), fresh);
+    assert_int_equal(add("old"), old); /* its record was free */
+    sweep(&fresh, 1);
+    assert_int_equal(labels.count, 1);
+    expect(NULL);
 }
 
 /* Marks of a sweep with readers do not count in the next sweep. */
 TEST_WITH(readers_keep_all_labels, set_up, tear_down)
 {
-    struct xseg_history_labels *labels = *state;
-    const uint32_t label = add(labels, "read");
+    const uint32_t label = add("read");
 
-    (void)add(labels, "unused");
-    xseg_history_labels_begin_reading(labels);
-    xseg_history_labels_begin_reading(labels);
-    sweep(labels, &label, 1);
-    xseg_history_labels_end_reading(labels);
-    sweep(labels, NULL, 0);
-    assert_string_equal(xseg_history_labels_text(labels, label), "read");
-    assert_int_equal(labels->count, 2);
-    xseg_history_labels_end_reading(labels);
-    sweep(labels, &label, 1);
-    assert_int_equal(labels->count, 1);
-    sweep(labels, NULL, 0);
-    assert_int_equal(labels->count, 0);
+    (void)add("unused");
+    xseg_history_labels_begin_reading(&labels);
+    xseg_history_labels_begin_reading(&labels);
+    sweep(&label, 1);
+    xseg_history_labels_end_reading(&labels);
+    sweep(NULL, 0);
+    assert_string_equal(xseg_history_labels_text(&labels, label), "read");
+    assert_int_equal(labels.count, 2);
+    xseg_history_labels_end_reading(&labels);
+    sweep(&label, 1);
+    assert_int_equal(labels.count, 1);
+    sweep(NULL, 0);
+    assert_int_equal(labels.count, 0);
 }
 
 /* The sweep counter wraps. */
 TEST_WITH(a_label_that_is_always_in_use_outlives_all_sweeps, set_up, tear_down)
 {
-    struct xseg_history_labels *labels = *state;
-    const uint32_t label = add(labels, "used");
+    const uint32_t label = add("used");
 
-    labels->sweep = UINT16_MAX - 1;
+    labels.sweep = UINT16_MAX - 1;
     for (unsigned i = 0; i < 4; i++) {
-        (void)add_number(labels, i);
-        sweep(labels, &label, 1);
-        assert_int_equal(labels->count, 1);
-        expect_audit(labels, NULL);
+        (void)add_number(i);
+        sweep(&label, 1);
+        assert_int_equal(labels.count, 1);
+        expect(NULL);
     }
 }
 
 TEST_WITH(a_sweep_is_due_after_many_new_labels, set_up, tear_down)
 {
-    struct xseg_history_labels *labels = *state;
     uint32_t kept[1000];
     unsigned count = 0;
 
-    for (; !is_due(labels); count++)
+    for (; !is_due(); count++)
         if (count < 1000)
-            kept[count] = add_number(labels, count);
+            kept[count] = add_number(count);
         else
-            (void)add_number(labels, count);
+            (void)add_number(count);
     assert_int_equal(count, XSEG_HISTORY_LABELS_FRESH);
-    xseg_history_labels_begin_reading(labels); /* a sweep would drop nothing */
-    assert_false(is_due(labels));
-    xseg_history_labels_end_reading(labels);
-    assert_true(is_due(labels));
-    sweep(labels, kept, 1000);
-    for (count = 0; !is_due(labels); count++)
-        (void)add_number(labels, 100000 + count);
+    xseg_history_labels_begin_reading(&labels); /* a sweep would drop nothing */
+    assert_false(is_due());
+    xseg_history_labels_end_reading(&labels);
+    assert_true(is_due());
+    sweep(kept, 1000);
+    for (count = 0; !is_due(); count++)
+        (void)add_number(100000 + count);
     assert_int_equal(count, XSEG_HISTORY_LABELS_FRESH + 1000);
 }
 
@@ -250,8 +236,7 @@ TEST_WITH(a_sweep_is_due_after_many_new_labels, set_up, tear_down)
  * XSEG_HISTORY_LABELS_OTHER has a reserved record. */
 TEST_WITH(full_table_returns_the_overflow_label_only, set_up, tear_down)
 {
-    struct xseg_history_labels *labels = *state;
-    const uint32_t first = add_number(labels, 0);
+    const uint32_t first = add_number(0);
     uint32_t label = 1, count = 1;
     char text[100];
 
@@ -259,32 +244,31 @@ TEST_WITH(full_table_returns_the_overflow_label_only, set_up, tear_down)
         enum xseg_history_labels_outcome outcome = XSEG_HISTORY_LABELS_ADDED;
 
         if (readers == 1)
-            xseg_history_labels_begin_reading(labels);
+            xseg_history_labels_begin_reading(&labels);
         for (; outcome == XSEG_HISTORY_LABELS_ADDED; count++) {
             (void)snprintf(text, sizeof(text), "request %u%60s", count, "");
-            outcome = try_add(labels, text, &label);
+            outcome = try_add(text, &label);
         }
         count--;
         assert_int_equal(outcome, XSEG_HISTORY_LABELS_FULL);
         assert_int_equal(label, 0);
-        assert_in_range(labels->bytes, (readers + 1) * XSEG_HISTORY_LABELS_BYTES - 100,
+        assert_in_range(labels.bytes, (readers + 1) * XSEG_HISTORY_LABELS_BYTES - 100,
                         (readers + 1) * XSEG_HISTORY_LABELS_BYTES);
-        assert_int_equal(add_number(labels, 0), first);
-        assert_int_equal(try_add(labels, XSEG_HISTORY_LABELS_OTHER, &label),
+        assert_int_equal(add_number(0), first);
+        assert_int_equal(try_add(XSEG_HISTORY_LABELS_OTHER, &label),
                          readers == 0 ? XSEG_HISTORY_LABELS_ADDED : XSEG_HISTORY_LABELS_FOUND);
-        assert_string_equal(xseg_history_labels_text(labels, label), XSEG_HISTORY_LABELS_OTHER);
+        assert_string_equal(xseg_history_labels_text(&labels, label), XSEG_HISTORY_LABELS_OTHER);
     }
-    xseg_history_labels_end_reading(labels);
-    expect_audit(labels, NULL);
-    sweep(labels, &first, 1);
-    assert_int_equal(try_add(labels, text, &label), XSEG_HISTORY_LABELS_ADDED);
+    xseg_history_labels_end_reading(&labels);
+    expect(NULL);
+    sweep(&first, 1);
+    assert_int_equal(try_add(text, &label), XSEG_HISTORY_LABELS_ADDED);
 }
 
 #define THREADS 4
 #define TEXTS   20000
 
 struct worker {
-    struct xseg_history_labels *labels;
     uint32_t label[TEXTS];
 };
 
@@ -295,8 +279,8 @@ static void *add_all(void *argument)
 
     for (unsigned i = 0; i < TEXTS; i++) {
         (void)snprintf(text, sizeof(text), "%u", i);
-        if (try_add(worker->labels, text, &worker->label[i]) > XSEG_HISTORY_LABELS_ADDED ||
-            strcmp(xseg_history_labels_text(worker->labels, worker->label[i]), text) != 0)
+        if (try_add(text, &worker->label[i]) > XSEG_HISTORY_LABELS_ADDED ||
+            strcmp(xseg_history_labels_text(&labels, worker->label[i]), text) != 0)
             return NULL;
     }
     return worker;
@@ -308,7 +292,6 @@ TEST_WITH(threads_get_one_id_for_one_text, set_up, tear_down)
     pthread_t thread[THREADS];
 
     for (unsigned i = 0; i < THREADS; i++) {
-        worker[i].labels = *state;
         assert_int_equal(pthread_create(&thread[i], NULL, add_all, &worker[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++) {
@@ -323,21 +306,20 @@ TEST_WITH(threads_get_one_id_for_one_text, set_up, tear_down)
 
 TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
 {
-    struct xseg_history_labels *labels = *state;
     char *text;
 
-    (void)add(labels, "dropped");
-    sweep(labels, NULL, 0);
-    text = (char *)(uintptr_t)xseg_history_labels_text(labels, add(labels, "one"));
-    (void)add(labels, "two");
-    expect_audit(labels, NULL);
-    labels->count++;
-    expect_audit(labels, "LABEL-1");
-    labels->count--;
+    (void)add("dropped");
+    sweep(NULL, 0);
+    text = (char *)(uintptr_t)xseg_history_labels_text(&labels, add("one"));
+    (void)add("two");
+    expect(NULL);
+    labels.count++;
+    expect("LABEL-1");
+    labels.count--;
     text[0] = 'O';
-    expect_audit(labels, "LABEL-1");
+    expect("LABEL-1");
     text[0] = 'o';
-    sweep(labels, NULL, 0);
-    labels->free = 0;
-    expect_audit(labels, "LABEL-2");
+    sweep(NULL, 0);
+    labels.free = 0;
+    expect("LABEL-2");
 }

@@ -18,14 +18,14 @@
 #define EVENTS_MOST 400u
 
 /* An event as recorded, and its identity: `base` is its ring, `requested` its index there. */
-struct program {
+static struct program {
     struct xseg_history_event event[RINGS_MOST][EVENTS_MOST];
     uint64_t raised[RINGS_MOST][EVENTS_MOST]; /* the time as raised by the reference */
     size_t count[RINGS_MOST];
     unsigned rings;
-};
+} program, *const p = &program;
 
-static void put(struct program *p, unsigned ring, uint64_t time, uint32_t order)
+static void put(unsigned ring, uint64_t time, uint32_t order)
 {
     const size_t at = p->count[ring]++;
 
@@ -34,7 +34,7 @@ static void put(struct program *p, unsigned ring, uint64_t time, uint32_t order)
         (struct xseg_history_event){.time = time, .base = ring, .requested = at, .order = order};
 }
 
-static struct xseg_history_merge begin(const struct program *p)
+static struct xseg_history_merge begin(void)
 {
     struct xseg_history_merge merge;
 
@@ -53,7 +53,7 @@ static struct xseg_history_merge begin(const struct program *p)
 /* --- The reference. --- */
 
 /* The event with the preceding sequence number, or NULL. */
-static const uint64_t *before_by_number(const struct program *p, uint32_t order)
+static const uint64_t *before_by_number(uint32_t order)
 {
     const uint64_t *time = NULL;
     uint32_t best = 0;
@@ -68,7 +68,7 @@ static const uint64_t *before_by_number(const struct program *p, uint32_t order)
 }
 
 /* Raise times until no time changes. */
-static void raise_slowly(struct program *p)
+static void raise_slowly(void)
 {
     bool has_changed = true;
 
@@ -80,7 +80,7 @@ static void raise_slowly(struct program *p)
         for (unsigned ring = 0; ring < p->rings; ring++)
             for (size_t at = 0; at < p->count[ring]; at++) {
                 const uint32_t order = p->event[ring][at].order;
-                const uint64_t *before = order == 0 ? NULL : before_by_number(p, order);
+                const uint64_t *before = order == 0 ? NULL : before_by_number(order);
                 uint64_t time = p->raised[ring][at];
 
                 time = at == 0 ? time : xseg_max(time, p->raised[ring][at - 1]);
@@ -92,15 +92,15 @@ static void raise_slowly(struct program *p)
 }
 
 /* Merge, and check the invariants of every merge. */
-static void expect_merged(struct program *p)
+static void expect_merged(void)
 {
-    struct xseg_history_merge merge = begin(p);
+    struct xseg_history_merge merge = begin();
     const struct xseg_history_event *event;
     size_t next[RINGS_MOST] = {0}, merged = 0, wanted = 0;
     uint32_t order = 0;
     uint64_t time = 0;
 
-    raise_slowly(p);
+    raise_slowly();
     for (; (event = xseg_history_merge_next(&merge)) != NULL; merged++) {
         assert_true(event->base < p->rings);
         assert_int_equal(event->requested, next[event->base]++);
@@ -119,9 +119,9 @@ static void expect_merged(struct program *p)
 }
 
 /* Expect the rings of the merged events, as digits. */
-static void expect_rings(struct program *p, const char *rings)
+static void expect_rings(const char *rings)
 {
-    struct xseg_history_merge merge = begin(p);
+    struct xseg_history_merge merge = begin();
     const struct xseg_history_event *event;
     char is[64] = "";
 
@@ -131,94 +131,75 @@ static void expect_rings(struct program *p, const char *rings)
     }
     assert_string_equal(is, rings);
     xseg_history_merge_fini(&merge);
-    expect_merged(p);
+    expect_merged();
 }
 
 /* --- By hand. --- */
 
+/* An event of a ring: its time, and its sequence number or 0. */
+struct given {
+    unsigned ring;
+    uint64_t time;
+    uint32_t order;
+};
+
+static void expect_order(unsigned rings, const struct given *given, size_t count,
+                         const char *merged)
+{
+    memset(p, 0, sizeof(*p));
+    p->rings = rings;
+    for (size_t i = 0; i < count; i++)
+        put(given[i].ring, given[i].time, given[i].order);
+    expect_rings(merged);
+}
+
 TEST(merging_empty_rings_gives_no_events)
 {
-    static struct program p;
-
-    memset(&p, 0, sizeof(p));
-    expect_rings(&p, "");
-    p.rings = 3;
-    expect_rings(&p, "");
+    expect_order(0, NULL, 0, "");
+    expect_order(3, NULL, 0, "");
 }
 
 TEST(times_order_events_without_sequence_numbers)
 {
-    static struct program p;
+    static const struct given given[] = {
+        {0, 10, 0}, {0, 40, 0}, {1, 20, 0}, {1, 50, 0}, {2, 30, 0}};
 
-    memset(&p, 0, sizeof(p));
-    p.rings = 3;
-    put(&p, 0, 10, 0);
-    put(&p, 0, 40, 0);
-    put(&p, 1, 20, 0);
-    put(&p, 1, 50, 0);
-    put(&p, 2, 30, 0);
-    expect_rings(&p, "01201");
+    expect_order(3, given, COUNT_OF(given), "01201");
 }
 
 /* Memory moves from ring 1 to ring 0, where a slow CPU records an earlier time. */
 TEST(sequence_numbers_override_times)
 {
-    static struct program p;
+    static const struct given given[] = {{1, 100, 0}, {1, 110, 7}, {0, 90, 8},
+                                         {0, 95, 0},  {2, 105, 0}, {2, 120, 0}};
 
-    memset(&p, 0, sizeof(p));
-    p.rings = 3;
-    put(&p, 1, 100, 0);
-    put(&p, 1, 110, 7);
-    put(&p, 0, 90, 8);
-    put(&p, 0, 95, 0);
-    put(&p, 2, 105, 0);
-    put(&p, 2, 120, 0);
-    expect_rings(&p, "121002");
+    expect_order(3, given, COUNT_OF(given), "121002");
 }
 
 /* With a constant clock an event follows the sequence numbers that its ring has had. */
 TEST(equal_times_are_ordered_by_sequence_numbers)
 {
-    static struct program p;
+    static const struct given given[] = {{0, 5, 2}, {0, 5, 0}, {1, 5, 1},
+                                         {1, 5, 0}, {1, 5, 3}, {0, 5, 4}};
 
-    memset(&p, 0, sizeof(p));
-    p.rings = 2;
-    put(&p, 0, 5, 2);
-    put(&p, 0, 5, 0);
-    put(&p, 1, 5, 1);
-    put(&p, 1, 5, 0);
-    put(&p, 1, 5, 3);
-    put(&p, 0, 5, 4);
-    expect_rings(&p, "110010");
+    expect_order(2, given, COUNT_OF(given), "110010");
 }
 
 /* So do events without a sequence number: each has the last number of its ring, even at an earlier time. */
 TEST(events_without_a_sequence_number_follow_the_last_one)
 {
-    static struct program p;
+    static const struct given given[] = {{0, 5, 9}, {0, 10, 0}, {1, 5, 3}, {1, 10, 0}};
 
-    memset(&p, 0, sizeof(p));
-    p.rings = 2;
-    put(&p, 0, 5, 9);
-    put(&p, 0, 10, 0);
-    put(&p, 1, 5, 3);
-    put(&p, 1, 10, 0);
-    expect_rings(&p, "1010");
+    expect_order(2, given, COUNT_OF(given), "1010");
 }
 
 /* A ring with decreasing times keeps its order. */
 TEST(a_ring_keeps_its_order)
 {
-    static struct program p;
+    static const struct given given[] = {
+        {0, 50, 0}, {0, 10, 0}, {0, 60, 0}, {1, 20, 0}, {1, 55, 0}};
 
-    memset(&p, 0, sizeof(p));
-    p.rings = 2;
-    put(&p, 0, 50, 0);
-    put(&p, 0, 10, 0);
-    put(&p, 0, 60, 0);
-    put(&p, 1, 20, 0);
-    put(&p, 1, 55, 0);
-    expect_rings(&p, "10010");
+    expect_order(2, given, COUNT_OF(given), "10010");
 }
 
 /* --- At random. --- */
@@ -230,7 +211,7 @@ struct kind {
     unsigned lost;     /* of 4 rings, without their first events */
 };
 
-static void make(struct program *p, const struct kind *kind, uint64_t *random)
+static void make(const struct kind *kind, uint64_t *random)
 {
     uint64_t skew[RINGS_MOST], time = 1000;
     uint32_t order = (uint32_t)(rng_next(random) % 5);
@@ -244,7 +225,7 @@ static void make(struct program *p, const struct kind *kind, uint64_t *random)
         const unsigned ring = (unsigned)(rng_next(random) % p->rings);
 
         time += rng_next(random) % kind->step;
-        put(p, ring, time + skew[ring], rng_next(random) % 16 < kind->numbered ? ++order : 0);
+        put(ring, time + skew[ring], rng_next(random) % 16 < kind->numbered ? ++order : 0);
     }
     for (unsigned ring = 0; ring < p->rings; ring++) {
         const size_t gone =
@@ -263,29 +244,27 @@ TEST(random_traces_are_merged_in_order)
         {0, 0, 10, 0}, {4, 0, 10, 0}, {4, 0, 1, 0}, {4, 100, 10, 0}, {1, 1000, 3, 1},
         {8, 50, 2, 2}, {16, 5, 2, 3}, {3, 0, 2, 4}, {2, 20, 1, 1},
     };
-    static struct program p;
     uint64_t random = 42;
 
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         for (unsigned round = 0; round < 12; round++) {
-            make(&p, &kinds[i], &random);
-            expect_merged(&p);
+            make(&kinds[i], &random);
+            expect_merged();
         }
 }
 
 /* If all clocks agree, the merged events are in the order in which they happened. */
 TEST(correct_times_are_kept)
 {
-    static struct program p;
     uint64_t random = 4711;
 
     for (unsigned round = 0; round < 50; round++) {
-        make(&p, &(struct kind){round % 17, 0, 1 + round % 3 * 5, round % 5}, &random);
-        struct xseg_history_merge merge = begin(&p);
+        make(&(struct kind){round % 17, 0, 1 + round % 3 * 5, round % 5}, &random);
+        struct xseg_history_merge merge = begin();
         const struct xseg_history_event *event;
         uint64_t time = 0;
         while ((event = xseg_history_merge_next(&merge)) != NULL) {
-            assert_int_equal(event->time, p.event[event->base][event->requested].time);
+            assert_int_equal(event->time, p->event[event->base][event->requested].time);
             assert_true(event->time >= time);
             time = event->time;
         }

@@ -2,228 +2,187 @@
 /* The cache of idle pages: by size, by owner, by age. */
 #include "vmm/page_cache.h"
 
-#include <string.h>
 #include <unistd.h>
 
-#include "tests/support/env.h"
-#include "vmm/context.h"
+#include "tests/support/audit.h"
+#include "tests/support/device_context.h"
 
 #define SMALL (2 * MIB)
 #define FULL  (20 * MIB)
 
-struct fixture {
-    struct xseg_driver *driver;
-    struct xseg_context context;
-    struct xseg_unreleased_list unreleased;
-    struct xseg_page_cache pages;
-};
+static struct xseg_page_cache pages;
 
 /* Two owners. */
 static const int first, second;
 
-static void set_up(struct fixture *f)
-{
-    const struct xseg_sim_settings settings = {sizeof(settings)};
-    char why[128];
+static const struct xseg_page_filter anyone = {NULL, 0, NULL};
 
-    memset(f, 0, sizeof(*f));
-    assert_ok(xseg_sim_reset(&settings));
-    assert_ok(xseg_driver_open(env_driver(), &f->driver));
-    assert_ok(xseg_unreleased_init(&f->unreleased, &f->context));
-    assert_ok(xseg_context_open(&f->context, f->driver, 0, &f->unreleased, why, sizeof(why)));
-    xseg_page_cache_init(&f->pages, &f->context, &f->unreleased);
+static int set_up(void **state)
+{
+    (void)state;
+    context_open(NULL);
+    xseg_page_cache_init(&pages, &context, &unreleased);
+    return 0;
 }
 
-static void audit(const struct fixture *f)
+static void audit(void)
 {
-    struct xseg_violation violation = {0};
-
-    assert_true(xseg_page_cache_audit(&f->pages, &violation));
-    assert_int_equal(xseg_page_cache_bytes(&f->pages), xseg_sim_used(0));
+    expect_audit(xseg_page_cache_audit(&pages, &violation), NULL);
+    assert_int_equal(xseg_page_cache_bytes(&pages), xseg_sim_used(0));
 }
 
-static void tear_down(struct fixture *f)
+static int tear_down(void **state)
 {
-    audit(f);
-    (void)xseg_page_cache_shrink(&f->pages, 0, UINT64_MAX);
-    xseg_page_cache_fini(&f->pages);
-    assert_ok(xseg_unreleased_retry(&f->unreleased));
-    assert_ok(xseg_driver_release_context(&f->context));
-    xseg_unreleased_fini(&f->unreleased);
-    xseg_driver_close(f->driver);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+    (void)state;
+    audit();
+    (void)xseg_page_cache_shrink(&pages, 0, UINT64_MAX);
+    xseg_page_cache_fini(&pages);
+    context_close();
+    return 0;
 }
 
 /* Add a new page with an owner. */
-static uint64_t put_kind(struct fixture *f, struct xseg_page_kind kind, const void *owner)
+static uint64_t put_kind(struct xseg_page_kind kind, const void *owner)
 {
     uint64_t handle = 0;
 
-    assert_ok(xseg_driver_create(&f->context, kind.bytes, kind.properties, &handle));
-    assert_ok(xseg_page_cache_put(&f->pages, kind, handle, owner, true));
+    assert_ok(xseg_driver_create(&context, kind.bytes, kind.properties, &handle));
+    assert_ok(xseg_page_cache_put(&pages, kind, handle, owner, true));
     return handle;
 }
 
-static uint64_t put(struct fixture *f, uint64_t bytes, const void *owner)
+static uint64_t put(uint64_t bytes, const void *owner)
 {
-    return put_kind(f, (struct xseg_page_kind){bytes, false, NULL}, owner);
+    return put_kind((struct xseg_page_kind){bytes}, owner);
 }
 
-static void expect_take(struct fixture *f, uint64_t bytes, const void *only_of, uint64_t handle)
+static void expect_take(uint64_t bytes, const void *only_of, uint64_t handle)
 {
     const struct xseg_page_filter taker = {only_of, false, NULL};
     struct xseg_page page = {0};
 
-    assert_int_equal(xseg_page_cache_acquire(&f->pages, bytes, &taker, &page), handle != 0);
+    assert_int_equal(xseg_page_cache_acquire(&pages, bytes, &taker, &page), handle != 0);
     assert_int_equal(page.handle, handle);
     if (handle != 0)
-        assert_ok(xseg_driver_release(&f->context, handle));
-    audit(f);
+        assert_ok(xseg_driver_release(&context, handle));
+    audit();
 }
 
-TEST(pages_of_one_size_do_not_satisfy_another)
+TEST_WITH(pages_of_one_size_do_not_satisfy_another, set_up, tear_down)
 {
-    const struct xseg_page_filter anyone = {NULL, false, NULL};
-    struct fixture f;
-
-    set_up(&f);
-    put(&f, SMALL, &first);
-    const uint64_t small = put(&f, SMALL, &first), full = put(&f, FULL, &first);
-    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &anyone), 2 * SMALL);
-    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, FULL, &anyone), FULL);
-    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, 4 * MIB, &anyone), 0);
-    expect_take(&f, 4 * MIB, NULL, 0);
-    expect_take(&f, FULL, NULL, full);
-    expect_take(&f, FULL, NULL, 0);
-    expect_take(&f, SMALL, NULL, small);
-    tear_down(&f);
+    put(SMALL, &first);
+    const uint64_t small = put(SMALL, &first), full = put(FULL, &first);
+    assert_int_equal(xseg_page_cache_usable_bytes(&pages, SMALL, &anyone), 2 * SMALL);
+    assert_int_equal(xseg_page_cache_usable_bytes(&pages, FULL, &anyone), FULL);
+    assert_int_equal(xseg_page_cache_usable_bytes(&pages, 4 * MIB, &anyone), 0);
+    expect_take(4 * MIB, NULL, 0);
+    expect_take(FULL, NULL, full);
+    expect_take(FULL, NULL, 0);
+    expect_take(SMALL, NULL, small);
 }
 
-TEST(exportable_pages_are_another_kind)
+TEST_WITH(exportable_pages_are_another_kind, set_up, tear_down)
 {
     const struct xseg_page_kind kind = {SMALL, true, NULL};
-    const struct xseg_page_filter plain = {NULL, false, NULL}, exporter = {NULL, true, NULL};
+    const struct xseg_page_filter exporter = {NULL, true, NULL};
     struct xseg_page page = {0};
-    struct fixture f;
     int file = -1;
 
-    set_up(&f);
-    put(&f, SMALL, &first);
-    const uint64_t handle = put_kind(&f, kind, &first);
-    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &plain), SMALL);
-    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &exporter), SMALL);
-    assert_true(xseg_page_cache_acquire(&f.pages, SMALL, &exporter, &page));
+    put(SMALL, &first);
+    const uint64_t handle = put_kind(kind, &first);
+    assert_int_equal(xseg_page_cache_usable_bytes(&pages, SMALL, &anyone), SMALL);
+    assert_int_equal(xseg_page_cache_usable_bytes(&pages, SMALL, &exporter), SMALL);
+    assert_true(xseg_page_cache_acquire(&pages, SMALL, &exporter, &page));
     assert_int_equal(page.handle, handle);
-    assert_false(xseg_page_cache_acquire(&f.pages, SMALL, &exporter, &page));
-    assert_ok(xseg_driver_export(&f.context, page.handle, &file));
+    assert_false(xseg_page_cache_acquire(&pages, SMALL, &exporter, &page));
+    assert_ok(xseg_driver_export(&context, page.handle, &file));
     (void)close(file);
-    assert_ok(xseg_driver_release(&f.context, page.handle));
-    assert_ok(xseg_page_cache_create(&f.pages, kind));
-    assert_true(xseg_page_cache_acquire(&f.pages, SMALL, &plain, &page));
-    assert_int_equal(xseg_driver_export(&f.context, page.handle, &file), XSEG_ERR_DRIVER);
-    assert_ok(xseg_driver_release(&f.context, page.handle));
-    assert_false(
-        xseg_page_cache_release_one(&f.pages, (struct xseg_page_kind){SMALL, false, NULL}));
-    assert_true(xseg_page_cache_release_one(&f.pages, kind));
-    tear_down(&f);
+    assert_ok(xseg_driver_release(&context, page.handle));
+    assert_ok(xseg_page_cache_create(&pages, kind));
+    assert_true(xseg_page_cache_acquire(&pages, SMALL, &anyone, &page));
+    assert_int_equal(xseg_driver_export(&context, page.handle, &file), XSEG_ERR_DRIVER);
+    assert_ok(xseg_driver_release(&context, page.handle));
+    assert_false(xseg_page_cache_release_one(&pages, (struct xseg_page_kind){SMALL}));
+    assert_true(xseg_page_cache_release_one(&pages, kind));
 }
 
-TEST(caller_may_exclude_pages_of_other_owners)
+TEST_WITH(caller_may_exclude_pages_of_other_owners, set_up, tear_down)
 {
-    struct fixture f;
-
-    set_up(&f);
-    const uint64_t own = put(&f, SMALL, &first), fresh = put(&f, SMALL, NULL),
-                   other = put(&f, SMALL, &second), last = put(&f, SMALL, &second);
+    const uint64_t own = put(SMALL, &first), fresh = put(SMALL, NULL), other = put(SMALL, &second),
+                   last = put(SMALL, &second);
     const struct xseg_page_filter only = {&first, false, NULL};
 
-    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &only), 2 * SMALL);
-    expect_take(&f, SMALL, NULL, last);
-    expect_take(&f, SMALL, &first, fresh);
-    expect_take(&f, SMALL, &first, own);
-    expect_take(&f, SMALL, &first, 0);
-    expect_take(&f, SMALL, NULL, other);
-    tear_down(&f);
+    assert_int_equal(xseg_page_cache_usable_bytes(&pages, SMALL, &only), 2 * SMALL);
+    expect_take(SMALL, NULL, last);
+    expect_take(SMALL, &first, fresh);
+    expect_take(SMALL, &first, own);
+    expect_take(SMALL, &first, 0);
+    expect_take(SMALL, NULL, other);
 }
 
-TEST(largest_pages_are_released_first)
+TEST_WITH(largest_pages_are_released_first, set_up, tear_down)
 {
-    struct fixture f;
-
-    set_up(&f);
     for (unsigned i = 0; i < 5; i++) {
-        put(&f, SMALL, NULL);
-        put(&f, FULL, NULL);
+        put(SMALL, NULL);
+        put(FULL, NULL);
     }
-    assert_int_equal(xseg_page_cache_shrink(&f.pages, 50 * MIB, UINT64_MAX), 3);
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), 50 * MIB);
-    assert_int_equal(xseg_page_cache_shrink(&f.pages, 0, 3), 3);
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), 8 * MIB);
-    assert_false(xseg_page_cache_release_one(&f.pages, (struct xseg_page_kind){FULL, false, NULL}));
-    assert_true(xseg_page_cache_release_one(&f.pages, (struct xseg_page_kind){SMALL, false, NULL}));
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), 6 * MIB);
-    tear_down(&f);
+    assert_int_equal(xseg_page_cache_shrink(&pages, 50 * MIB, UINT64_MAX), 3);
+    assert_int_equal(xseg_page_cache_bytes(&pages), 50 * MIB);
+    assert_int_equal(xseg_page_cache_shrink(&pages, 0, 3), 3);
+    assert_int_equal(xseg_page_cache_bytes(&pages), 8 * MIB);
+    assert_false(xseg_page_cache_release_one(&pages, (struct xseg_page_kind){FULL}));
+    assert_true(xseg_page_cache_release_one(&pages, (struct xseg_page_kind){SMALL}));
+    assert_int_equal(xseg_page_cache_bytes(&pages), 6 * MIB);
 }
 
-TEST(release_may_be_limited_to_old_pages)
+TEST_WITH(release_may_be_limited_to_old_pages, set_up, tear_down)
 {
-    struct fixture f;
-
-    set_up(&f);
-    put(&f, SMALL, NULL); /* without a time: counts as put at the first time */
+    put(SMALL, NULL); /* without a time: counts as put at the first time */
     for (uint64_t now = 100; now <= 300; now += 100) {
-        xseg_page_cache_set_time(&f.pages, now);
-        put(&f, SMALL, NULL);
+        xseg_page_cache_set_time(&pages, now);
+        put(SMALL, NULL);
     }
-    assert_int_equal(xseg_page_cache_release_old(&f.pages, 99, UINT64_MAX), 0);
-    assert_int_equal(xseg_page_cache_release_old(&f.pages, 200, SMALL), SMALL);
-    assert_int_equal(xseg_page_cache_release_old(&f.pages, 200, UINT64_MAX), 2 * SMALL);
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), SMALL);
-    tear_down(&f);
+    assert_int_equal(xseg_page_cache_release_old(&pages, 99, UINT64_MAX), 0);
+    assert_int_equal(xseg_page_cache_release_old(&pages, 200, SMALL), SMALL);
+    assert_int_equal(xseg_page_cache_release_old(&pages, 200, UINT64_MAX), 2 * SMALL);
+    assert_int_equal(xseg_page_cache_bytes(&pages), SMALL);
 }
 
 /* A page whose release fails in the driver becomes unreleased, and is no longer idle. */
-TEST(failed_releases_become_unreleased)
+TEST_WITH(failed_releases_become_unreleased, set_up, tear_down)
 {
-    struct fixture f;
-
-    set_up(&f);
-    put(&f, SMALL, NULL);
-    put(&f, SMALL, NULL);
+    put(SMALL, NULL);
+    put(SMALL, NULL);
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
-    assert_int_equal(xseg_page_cache_shrink(&f.pages, 0, UINT64_MAX), 2);
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), 0);
-    assert_int_equal(xseg_unreleased_bytes(&f.unreleased), SMALL);
-    assert_ok(xseg_unreleased_retry(&f.unreleased));
-    tear_down(&f);
+    assert_int_equal(xseg_page_cache_shrink(&pages, 0, UINT64_MAX), 2);
+    assert_int_equal(xseg_page_cache_bytes(&pages), 0);
+    assert_int_equal(xseg_unreleased_bytes(&unreleased), SMALL);
+    assert_ok(xseg_unreleased_retry(&unreleased));
 }
 
-TEST(prepared_pages_are_kept_for_their_caller)
+TEST_WITH(prepared_pages_are_kept_for_their_caller, set_up, tear_down)
 {
     const struct xseg_page_kind kind = {SMALL, 0, &second};
-    const struct xseg_page_filter anyone = {NULL, 0, NULL}, taker = {&first, 0, &second};
+    const struct xseg_page_filter taker = {&first, 0, &second};
     struct xseg_page page = {0};
-    struct fixture f;
 
-    set_up(&f);
-    assert_ok(xseg_page_cache_create(&f.pages, kind));
-    assert_ok(xseg_page_cache_create(&f.pages, kind));
-    put(&f, FULL, &first);
-    assert_int_equal(xseg_page_cache_prepared_bytes(&f.pages), 2 * SMALL);
-    assert_int_equal(xseg_page_cache_kind_bytes(&f.pages, kind), 2 * SMALL);
-    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &anyone), 0);
-    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &taker), 2 * SMALL);
-    assert_false(xseg_page_cache_acquire(&f.pages, SMALL, &anyone, &page));
-    xseg_page_cache_shrink_unprepared(&f.pages, 0); /* only the page cache is bounded */
-    assert_int_equal(xseg_page_cache_bytes(&f.pages), 2 * SMALL);
-    assert_true(xseg_page_cache_unprepare(&f.pages, kind));
-    assert_int_equal(xseg_page_cache_usable_bytes(&f.pages, SMALL, &anyone), SMALL);
-    audit(&f);
-    const uint64_t common = put(&f, SMALL, &first);
-    assert_true(xseg_page_cache_acquire(&f.pages, SMALL, &taker, &page));
+    assert_ok(xseg_page_cache_create(&pages, kind));
+    assert_ok(xseg_page_cache_create(&pages, kind));
+    put(FULL, &first);
+    assert_int_equal(xseg_page_cache_prepared_bytes(&pages), 2 * SMALL);
+    assert_int_equal(xseg_page_cache_kind_bytes(&pages, kind), 2 * SMALL);
+    assert_int_equal(xseg_page_cache_usable_bytes(&pages, SMALL, &anyone), 0);
+    assert_int_equal(xseg_page_cache_usable_bytes(&pages, SMALL, &taker), 2 * SMALL);
+    assert_false(xseg_page_cache_acquire(&pages, SMALL, &anyone, &page));
+    xseg_page_cache_shrink_unprepared(&pages, 0); /* only the page cache is bounded */
+    assert_int_equal(xseg_page_cache_bytes(&pages), 2 * SMALL);
+    assert_true(xseg_page_cache_unprepare(&pages, kind));
+    assert_int_equal(xseg_page_cache_usable_bytes(&pages, SMALL, &anyone), SMALL);
+    audit();
+    const uint64_t common = put(SMALL, &first);
+    assert_true(xseg_page_cache_acquire(&pages, SMALL, &taker, &page));
     assert_int_not_equal(page.handle, common);
-    assert_int_equal(xseg_page_cache_prepared_bytes(&f.pages), 0);
-    assert_ok(xseg_driver_release(&f.context, page.handle));
-    assert_false(xseg_page_cache_unprepare(&f.pages, kind));
-    tear_down(&f);
+    assert_int_equal(xseg_page_cache_prepared_bytes(&pages), 0);
+    assert_ok(xseg_driver_release(&context, page.handle));
+    assert_false(xseg_page_cache_unprepare(&pages, kind));
 }

@@ -6,7 +6,24 @@
 #include "src/core/block/block.h"
 #include "src/core/block/page_map.h"
 #include "src/core/device/device.h"
+#include "tests/support/audit.h"
 #include "tests/support/env.h"
+
+static struct xseg_page_map page_map;
+
+static int set_up(void **state)
+{
+    (void)state;
+    assert_true(xseg_page_map_init(&page_map));
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    xseg_page_map_fini(&page_map);
+    return 0;
+}
 
 static struct xseg_extent classic(uint64_t base, uint64_t bytes)
 {
@@ -28,19 +45,18 @@ static struct xseg_extent expandable(uint64_t base, uint64_t bytes)
     return extent;
 }
 
-static void expect_leads(const struct xseg_page_map *page_map, const struct xseg_extent *extent)
+static void expect_leads(const struct xseg_extent *extent)
 {
     const uint64_t base = extent->segment.base, bytes = extent->segment.bytes;
 
-    assert_ptr_equal(xseg_page_map_find(page_map, base), extent);
-    assert_ptr_equal(xseg_page_map_find(page_map, base + 511), extent);
-    assert_ptr_equal(xseg_page_map_find(page_map, base + bytes / 2), extent);
-    assert_ptr_equal(xseg_page_map_find(page_map, base + bytes - 1), extent);
+    assert_ptr_equal(xseg_page_map_find(&page_map, base), extent);
+    assert_ptr_equal(xseg_page_map_find(&page_map, base + 511), extent);
+    assert_ptr_equal(xseg_page_map_find(&page_map, base + bytes / 2), extent);
+    assert_ptr_equal(xseg_page_map_find(&page_map, base + bytes - 1), extent);
 }
 
-TEST(every_kind_of_extent_is_found)
+TEST_WITH(every_kind_of_extent_is_found, set_up, tear_down)
 {
-    struct xseg_page_map page_map;
     struct xseg_extent extent[] = {
         expandable(8 * XSEG_GIB, 90 * XSEG_GIB),
         classic(200 * XSEG_GIB, 2 * XSEG_MIB),
@@ -53,11 +69,10 @@ TEST(every_kind_of_extent_is_found)
         expandable(300 * XSEG_GIB + 2 * XSEG_MIB, 4 * XSEG_GIB),
     };
 
-    assert_true(xseg_page_map_init(&page_map));
     for (unsigned i = 0; i < XSEG_COUNT_OF(extent); i++)
         assert_true(xseg_page_map_insert(&page_map, &extent[i]));
     for (unsigned i = 0; i < XSEG_COUNT_OF(extent); i++)
-        expect_leads(&page_map, &extent[i]);
+        expect_leads(&extent[i]);
     assert_null(xseg_page_map_find(&page_map, 0));
     assert_null(xseg_page_map_find(&page_map, 500 * XSEG_GIB));
     assert_null(xseg_page_map_find(&page_map, UINT64_MAX));
@@ -68,46 +83,37 @@ TEST(every_kind_of_extent_is_found)
         assert_ptr_not_equal(xseg_page_map_find(&page_map, extent[i].segment.base), &extent[i]);
     }
     for (unsigned i = 1; i < XSEG_COUNT_OF(extent); i += 2)
-        expect_leads(&page_map, &extent[i]);
-    xseg_page_map_fini(&page_map);
+        expect_leads(&extent[i]);
 }
 
 /* A range at addresses of earlier classic segments. */
-TEST(addresses_can_be_reused)
+TEST_WITH(addresses_can_be_reused, set_up, tear_down)
 {
-    struct xseg_page_map page_map;
     struct xseg_extent first = classic(64 * XSEG_GIB + 8 * XSEG_MIB, 4 * XSEG_MIB);
     struct xseg_extent second = expandable(63 * XSEG_GIB, 3 * XSEG_GIB);
 
-    assert_true(xseg_page_map_init(&page_map));
     assert_true(xseg_page_map_insert(&page_map, &first));
     xseg_page_map_remove(&page_map, &first);
     assert_true(xseg_page_map_insert(&page_map, &second));
-    expect_leads(&page_map, &second);
+    expect_leads(&second);
     assert_ptr_equal(xseg_page_map_find(&page_map, first.segment.base), &second);
     xseg_page_map_remove(&page_map, &second);
     assert_null(xseg_page_map_find(&page_map, first.segment.base));
-    xseg_page_map_fini(&page_map);
 }
 
-TEST(addresses_out_of_reach_are_refused)
+TEST_WITH(addresses_out_of_reach_are_refused, set_up, tear_down)
 {
-    struct xseg_page_map page_map;
     struct xseg_extent extent = classic((uint64_t)1 << 60, 2 * XSEG_MIB);
 
-    assert_true(xseg_page_map_init(&page_map));
     assert_false(xseg_page_map_insert(&page_map, &extent));
-    xseg_page_map_fini(&page_map);
 }
 
 /* Each GiB has an entry of its own, although entries are spread over the sets of the L1 cache. */
-TEST(each_gib_has_an_entry_of_its_own)
+TEST_WITH(each_gib_has_an_entry_of_its_own, set_up, tear_down)
 {
-    struct xseg_page_map page_map;
     bool *taken = calloc(XSEG_PAGE_MAP_ROOTS, sizeof(*taken));
 
     assert_non_null(taken);
-    assert_true(xseg_page_map_init(&page_map));
     for (uint64_t gib = 0; gib < XSEG_PAGE_MAP_ROOTS; gib++) {
         const ptrdiff_t place = xseg_page_map_entry(&page_map, gib) - page_map.root;
 
@@ -116,7 +122,6 @@ TEST(each_gib_has_an_entry_of_its_own)
     }
     for (uint64_t i = 0; i < 8; i++)
         assert_int_equal((xseg_page_map_entry(&page_map, i * 512) - page_map.root) / 8 % 64, i);
-    xseg_page_map_fini(&page_map);
     free(taken);
 }
 
@@ -143,15 +148,9 @@ static struct xseg_block *make_block(unsigned number, struct xseg_extent *extent
 
 static struct xseg_extent make_extent(uint64_t base, uint64_t bytes, bool is_expandable)
 {
-    struct xseg_extent extent;
+    struct xseg_extent extent = is_expandable ? expandable(base, bytes) : classic(base, bytes);
 
-    memset(&extent, 0, sizeof(extent));
     extent.arena = arena_number(0);
-    extent.segment.base = base;
-    atomic_init(&extent.base, base);
-    extent.segment.bytes = bytes;
-    extent.segment.page_bytes = is_expandable ? 2 * XSEG_MIB : 0;
-    extent.segment.reserved_bytes = is_expandable ? xseg_round_up(bytes, XSEG_GIB) : 0;
     return extent;
 }
 
@@ -163,20 +162,19 @@ static struct xseg_block *slow_before(struct xseg_block *const *slot, unsigned n
     return NULL;
 }
 
-static struct xseg_block *block_in(const struct xseg_page_map *page_map, uint64_t address)
+static struct xseg_block *block_in(uint64_t address)
 {
-    return xseg_slot_block_of(xseg_page_map_slot(page_map, address), arena_number(0));
+    return xseg_slot_block_of(xseg_page_map_slot(&page_map, address), arena_number(0));
 }
 
-TEST(agrees_with_an_array)
+TEST_WITH(agrees_with_an_array, set_up, tear_down)
 {
     struct xseg_block **slot = calloc(SLOTS, sizeof(struct xseg_block *));
     struct xseg_extent extent = make_extent(BASE, SLOTS * XSEG_MIB, true);
-    struct xseg_page_map page_map;
 
     assert_non_null(slot);
     srandom(11);
-    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
+    assert_true(xseg_page_map_insert(&page_map, &extent));
     assert_null(xseg_page_map_slot(&page_map, BASE + 5000));
     assert_true(xseg_page_map_populate(&page_map, &extent, 0, SLOTS * XSEG_MIB));
     assert_ptr_equal(xseg_page_map_find(&page_map, BASE + 5000), &extent);
@@ -193,21 +191,19 @@ TEST(agrees_with_an_array)
             xseg_slot_remove(xseg_page_map_slot(&page_map, base));
         }
         const unsigned asked = (unsigned)random() % SLOTS;
-        assert_ptr_equal(block_in(&page_map, BASE + asked * XSEG_MIB + 511), slot[asked]);
+        assert_ptr_equal(block_in(BASE + asked * XSEG_MIB + 511), slot[asked]);
         assert_ptr_equal(xseg_page_map_last_slot(&page_map, &extent, BASE + asked * XSEG_MIB),
                          slow_before(slot, asked));
     }
-    xseg_page_map_fini(&page_map);
     free(slot);
 }
 
 /* A GiB without mapped memory has no leaf, and is searched too. */
-TEST(uncovered_gib_are_empty)
+TEST_WITH(uncovered_gib_are_empty, set_up, tear_down)
 {
     struct xseg_extent extent = make_extent(BASE, 90 * XSEG_GIB, true);
-    struct xseg_page_map page_map;
 
-    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
+    assert_true(xseg_page_map_insert(&page_map, &extent));
     assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent), 0);
     assert_true(xseg_page_map_populate(&page_map, &extent, XSEG_GIB, XSEG_GIB + 2 * XSEG_MIB));
     assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent),
@@ -223,18 +219,16 @@ TEST(uncovered_gib_are_empty)
     xseg_page_map_remove(&page_map, &extent);
     for (uint64_t at = 0; at < 90; at++)
         assert_null(xseg_page_map_find(&page_map, BASE + at * XSEG_GIB + 4096));
-    xseg_page_map_fini(&page_map);
 }
 
 /* Slots of other arenas are ignored, and an earlier arena leaves nothing in a slot. */
-TEST(a_slot_is_of_one_arena)
+TEST_WITH(a_slot_is_of_one_arena, set_up, tear_down)
 {
     struct xseg_extent first = make_extent(BASE, 3 * XSEG_MIB, false);
     struct xseg_extent second = make_extent(BASE + 3 * XSEG_MIB, 3 * XSEG_MIB, false);
-    struct xseg_page_map page_map;
 
     second.arena = arena_number(1);
-    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &first) &&
+    assert_true(xseg_page_map_insert(&page_map, &first) &&
                 xseg_page_map_insert(&page_map, &second));
     xseg_slot *start = xseg_page_map_slot(&page_map, BASE);
     assert_int_equal(atomic_load_explicit(start, memory_order_acquire), 0);
@@ -253,18 +247,16 @@ TEST(a_slot_is_of_one_arena)
     assert_false(xseg_slot_is_current(start, before, arena_number(0)));
     assert_null(xseg_slot_block_of(start, arena_number(0)));
     assert_ptr_equal(xseg_slot_block_of(start, arena_number(1)), &block[2]);
-    xseg_page_map_fini(&page_map);
 }
 
 /* Small blocks start at multiples of 512 bytes in mapped memory. */
-TEST(start_bits_locate_small_blocks)
+TEST_WITH(start_bits_locate_small_blocks, set_up, tear_down)
 {
     const uint64_t unit = (uint64_t)1 << XSEG_STARTS_UNIT_SHIFT;
     struct xseg_extent extent = make_extent(BASE, 5 * XSEG_GIB, true);
-    struct xseg_page_map page_map;
 
     extent.has_starts = true;
-    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &extent));
+    assert_true(xseg_page_map_insert(&page_map, &extent));
     struct xseg_slab_batch *batch = xseg_page_map_allocate_records(&page_map, 2);
     assert_non_null(batch);
     assert_int_equal((uintptr_t)batch->first % sizeof(struct xseg_block), 0);
@@ -296,17 +288,15 @@ TEST(start_bits_locate_small_blocks)
     assert_ptr_equal(xseg_page_map_last_start(&page_map, &extent, BASE + 5 * XSEG_GIB - 1),
                      record + 1);
     free(batch);
-    xseg_page_map_fini(&page_map);
 }
 
 /* A leaf that is reused by another extent refers to that extent only. */
-TEST(leaves_are_reused)
+TEST_WITH(leaves_are_reused, set_up, tear_down)
 {
     struct xseg_extent first = make_extent(BASE, 2 * XSEG_GIB, true);
     struct xseg_extent second = make_extent(BASE + 7 * XSEG_MIB, 20 * XSEG_MIB, false);
-    struct xseg_page_map page_map;
 
-    assert_true(xseg_page_map_init(&page_map) && xseg_page_map_insert(&page_map, &first));
+    assert_true(xseg_page_map_insert(&page_map, &first));
     assert_true(xseg_page_map_populate(&page_map, &first, 0, XSEG_MIB));
     xseg_page_map_remove(&page_map, &first);
     assert_null(xseg_page_map_find(&page_map, BASE));
@@ -316,26 +306,23 @@ TEST(leaves_are_reused)
     assert_ptr_equal(xseg_page_map_find(&page_map, BASE + 7 * XSEG_MIB), &second);
     assert_int_equal(xseg_page_map_host_bytes(&page_map, &second),
                      20 * sizeof(struct xseg_page_map_leaf) / 1024);
-    xseg_page_map_fini(&page_map);
 }
 
 /* Corrupt the slot of a large block, or a later slot, and check that the audit reports it. */
 static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
 {
     struct xseg_allocator *allocator = env_open("");
-    struct xseg_violation violation = {0};
     void *ptr = env_alloc(allocator, 8 * XSEG_MIB, NULL);
     struct xseg_extent *extent = xseg_page_map_find(&allocator->page_map, (uintptr_t)ptr);
     xseg_slot *start = xseg_page_map_slot(&allocator->page_map, (uintptr_t)ptr);
     const uintptr_t what = atomic_load_explicit(start, memory_order_acquire);
 
-    assert_true(xseg_extent_audit(extent, &violation));
+    expect_audit(xseg_extent_audit(extent, &violation), NULL);
     sabotage(start);
-    assert_false(xseg_extent_audit(extent, &violation));
-    assert_string_equal(violation.tag, tag);
+    expect_audit(xseg_extent_audit(extent, &violation), tag);
     xseg_slot_set(start, what);
     xseg_slot_remove(start + 2);
-    assert_true(xseg_extent_audit(extent, &violation));
+    expect_audit(xseg_extent_audit(extent, &violation), NULL);
     env_free(allocator, ptr);
     env_close(allocator);
 }
@@ -350,7 +337,7 @@ static void repeat(xseg_slot *start)
     xseg_slot_set(start + 2, atomic_load_explicit(start, memory_order_acquire));
 }
 
-TEST(the_audit_can_fail)
+TEST(audit_names_the_broken_slot)
 {
     expect_finding("START-1", lose);
     expect_finding("START-2", repeat);

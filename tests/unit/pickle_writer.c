@@ -26,9 +26,7 @@ static FILE *says; /* the Python expression; NULL outside of write_all() */
 
 typedef void body(void);
 
-static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static void say(const char *format, ...)
+__attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
 {
     va_list arguments;
 
@@ -63,6 +61,18 @@ static void write_all(const char *name, body *write_body)
     says = NULL;
 }
 
+static void open_list(void)
+{
+    xseg_pickle_open_list(&pickle);
+    say("[");
+}
+
+static void close_list(void)
+{
+    xseg_pickle_close(&pickle);
+    say("]");
+}
+
 /* --- Numbers. --- */
 
 static void write_numbers(void)
@@ -71,9 +81,8 @@ static void write_numbers(void)
                                     65536,     INT32_MAX,  INT32_MIN,  -1,        INT64_MAX,
                                     INT64_MIN, 2147483648, 4294967295, 4294967296};
 
-    xseg_pickle_open_list(&pickle);
-    say("[");
-    for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
+    open_list();
+    for (size_t i = 0; i < COUNT_OF(edges); i++) {
         xseg_pickle_int(&pickle, edges[i]);
         say("%" PRId64 ",", edges[i]);
     }
@@ -95,25 +104,22 @@ static void write_numbers(void)
     xseg_pickle_bool(&pickle, true);
     xseg_pickle_bool(&pickle, false);
     say("True,False,");
-    xseg_pickle_close(&pickle);
-    say("]");
+    close_list();
 }
 
 static void write_reals(void)
 {
     static const double reals[] = {0, 1, -1.5, 0.1, 1.0 / 3, 1e300, 5e-324, 123456789.125};
 
-    xseg_pickle_open_list(&pickle);
-    say("[");
-    for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++) {
+    open_list();
+    for (size_t i = 0; i < COUNT_OF(reals); i++) {
         xseg_pickle_float(&pickle, reals[i]);
         say("float.fromhex('%a'),", reals[i]);
     }
-    xseg_pickle_close(&pickle);
-    say("]");
+    close_list();
 }
 
-/* --- Texts. --- */
+/* --- Strings. --- */
 
 static void write_text(const char *text, size_t length)
 {
@@ -147,20 +153,14 @@ static void write_texts(void)
     };
     char text[700];
 
-    xseg_pickle_open_list(&pickle);
-    say("[");
-    for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++)
+    open_list();
+    for (size_t i = 0; i < COUNT_OF(edges); i++)
         write_text(edges[i], strlen(edges[i]));
     write_text("a\0b", 3);
     for (size_t length = 254; length <= 258; length++) {
         memset(text, 'x', sizeof(text));
         write_text(text, length);
     }
-    for (unsigned first = 0x78; first < 256; first += 3)
-        for (unsigned i = 0; i < sizeof(text); i += 2) {
-            text[i] = (char)first;
-            text[i + 1] = (char)(i / 2);
-        }
     for (unsigned first = 0x7f; first < 256; first++) {
         for (unsigned i = 0; i < 512; i += 2) {
             text[i] = (char)first;
@@ -168,21 +168,18 @@ static void write_texts(void)
         }
         write_text(text, 512);
     }
-    xseg_pickle_close(&pickle);
-    say("]");
+    close_list();
 }
 
 static void write_words(void)
 {
-    xseg_pickle_open_list(&pickle);
-    say("[");
+    open_list();
     for (unsigned i = 0; i < 1000; i++) {
         xseg_pickle_interned(&pickle, i * i % 5);
         say("%s,",
             (const char *[]){"'zero'", "'one'", "'two'", "'three'", "'\"four\"\\n'"}[i * i % 5]);
     }
-    xseg_pickle_close(&pickle);
-    say("]");
+    close_list();
 }
 
 /* --- Batches, and names. --- */
@@ -191,25 +188,22 @@ static const unsigned sizes[] = {0, 1, 999, 1000, 1001, 1999, 2000, 2001};
 
 static void write_lists(void)
 {
-    xseg_pickle_open_list(&pickle);
-    say("[");
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    open_list();
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         xseg_pickle_open_list(&pickle);
         say("list(range(%u)),", sizes[i]);
         for (unsigned item = 0; item < sizes[i]; item++)
             xseg_pickle_uint(&pickle, item);
         xseg_pickle_close(&pickle);
     }
-    xseg_pickle_close(&pickle);
-    say("]");
+    close_list();
 }
 
 /* The last value of equal keys counts. */
 static void write_dicts(void)
 {
-    xseg_pickle_open_list(&pickle);
-    say("[");
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    open_list();
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         xseg_pickle_open_dict(&pickle);
         say("dict([");
         for (unsigned item = 0; item < sizes[i]; item++) {
@@ -221,8 +215,7 @@ static void write_dicts(void)
         xseg_pickle_close(&pickle);
         say("]),");
     }
-    xseg_pickle_close(&pickle);
-    say("]");
+    close_list();
 }
 
 /* More memos than one byte can number. */
@@ -230,8 +223,7 @@ static void write_memos(void)
 {
     uint32_t memo[600];
 
-    xseg_pickle_open_list(&pickle);
-    say("[");
+    open_list();
     for (unsigned i = 0; i < 600; i++) {
         xseg_pickle_open_list(&pickle);
         memo[i] = xseg_pickle_memoize(&pickle);
@@ -244,8 +236,7 @@ static void write_memos(void)
         xseg_pickle_reference(&pickle, memo[i]);
         say("[%u],", i);
     }
-    xseg_pickle_close(&pickle);
-    say("]");
+    close_list();
 }
 
 /* --- Marks. --- */
@@ -302,7 +293,7 @@ static void write_anew(void)
     say("['two','two']");
 }
 
-/* --- Anything. --- */
+/* --- Random documents. --- */
 
 static uint64_t random_state;
 
@@ -359,14 +350,12 @@ static void write_anything(void)
 {
     const uint64_t seed = random_state;
 
-    xseg_pickle_open_list(&pickle);
-    say("[");
+    open_list();
     for (unsigned i = 0; i < 4; i++) {
         write_value(0);
         say(",");
     }
-    xseg_pickle_close(&pickle);
-    say("]");
+    close_list();
     random_state = seed;
 }
 

@@ -80,36 +80,45 @@ xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t addre
 
 /* --- Threads. --- */
 
-struct request {
-    struct xseg_allocator *allocator;
-    struct xseg_pool *pool;
-    size_t bytes;
-    bool zeroed;
-    void *user;
-    void *ptr;
-    xseg_status status;
-};
+static struct xseg_allocator *allocator;
+static struct xseg_pool *pool;
+static struct xseg_request request; /* of the thread */
+static void *ptr;
+static xseg_status status;
+static pthread_t thread;
 
-static void *make_request(void *self)
+static void open_with(const char *config, size_t bytes, bool zeroed)
 {
-    struct request *request = self;
-    struct xseg_request asked = {sizeof(asked)};
-
-    asked.device = 0;
-    asked.bytes = request->bytes;
-    asked.pool = request->pool;
-    asked.zeroed = request->zeroed;
-    asked.user = request->user;
-    request->status = xseg_alloc_with(request->allocator, &asked, &request->ptr);
-    return NULL;
+    allocator = env_open(config);
+    pool = env_pool(allocator);
+    ptr = NULL;
+    request =
+        (struct xseg_request){sizeof(request), .bytes = bytes, .pool = pool, .zeroed = zeroed};
 }
 
-static void begin(pthread_t *thread, void *(*work)(void *self), struct request *request)
+static void close_all(void)
 {
-    assert_int_equal(pthread_create(thread, NULL, work, request), 0);
+    assert_ok(status);
+    env_free(allocator, ptr);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
 }
 
-static void finish(pthread_t thread, struct gate *gate)
+static void *make_request(void *unused)
+{
+    status = xseg_alloc_with(allocator, &request, &ptr);
+    return unused;
+}
+
+/* Make the request in a thread, until it parks at a gate. */
+static void begin_until(struct gate *gate)
+{
+    want(gate);
+    assert_int_equal(pthread_create(&thread, NULL, make_request, NULL), 0);
+    wait_for(gate);
+}
+
+static void finish(struct gate *gate)
 {
     atomic_store(&gate->open, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
@@ -135,32 +144,29 @@ TEST(a_routed_request_retains_its_pool)
 
     for (unsigned i = 0; i < 4 * COUNT_OF(configs); i++) {
         const bool has_cached = i % 4 < 2;
-        struct xseg_allocator *allocator = env_open(configs[i / 4]);
         struct xseg_pool_options options = {sizeof(options)};
-        struct request taking = {.allocator = allocator, .bytes = i % 2 == 0 ? 1000 : 30 * MIB};
-        struct xseg_pool *pool = NULL;
         unsigned times = 0;
-        pthread_t thread;
 
+        open_with(configs[i / 4], i % 2 == 0 ? 1000 : 30 * MIB, false);
+        assert_ok(xseg_pool_release(pool));
         options.on_destroy = count_end;
         options.on_destroy_context = &times;
         assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+        request.pool = NULL;
         if (has_cached)
-            env_free(allocator, env_alloc_in(allocator, pool, taking.bytes, NULL));
+            env_free(allocator, env_alloc_in(allocator, pool, request.bytes, NULL));
         assert_ok(xseg_route_begin(pool, NULL, NULL));
-        want(&at_arena);
-        begin(&thread, make_request, &taking);
-        wait_for(&at_arena);
+        begin_until(&at_arena);
         assert_ok(xseg_route_end(pool));
         assert_ok(xseg_pool_release(pool));
         env_empty_cache(allocator);
         assert_int_equal(times, 0);
-        finish(thread, &at_arena);
-        assert_ok(taking.status);
-        assert_ptr_equal(env_block(allocator, taking.ptr).pool, pool);
-        assert_int_equal(env_block(allocator, taking.ptr).requested, taking.bytes);
+        finish(&at_arena);
+        assert_ok(status);
+        assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+        assert_int_equal(env_block(allocator, ptr).requested, request.bytes);
         assert_int_equal(times, 0);
-        env_free(allocator, taking.ptr);
+        env_free(allocator, ptr);
         env_empty_cache(allocator);
         assert_int_equal(times, 1);
         assert_int_equal(env_stats(allocator).reserved_bytes[0].current, 0);
@@ -175,60 +181,35 @@ TEST(a_routed_request_retains_its_pool)
 TEST(block_of_a_concurrently_paused_pool_is_not_zeroed)
 {
     for (unsigned i = 0; i < 4; i++) {
-        struct xseg_allocator *allocator = env_open("expandable_segments:True");
-        struct xseg_pool *pool = env_pool(allocator);
-        struct request request = {.allocator = allocator,
-                                  .pool = pool,
-                                  .bytes = i % 2 == 0 ? 1000 : 30 * MIB,
-                                  .zeroed = true};
-        pthread_t thread;
-
-        want(&at_hand_out);
-        begin(&thread, make_request, &request);
-        wait_for(&at_hand_out);
+        open_with("expandable_segments:True", i % 2 == 0 ? 1000 : 30 * MIB, true);
+        begin_until(&at_hand_out);
         assert_ok(xseg_pool_pause(pool, i < 2 ? XSEG_KEEP_NOTHING : XSEG_KEEP_HOST, NULL));
-        finish(thread, &at_hand_out);
-        assert_int_equal(request.status, XSEG_ERR_PAUSED);
-        assert_null(request.ptr);
+        finish(&at_hand_out);
+        assert_int_equal(status, XSEG_ERR_PAUSED);
+        assert_null(ptr);
         assert_int_equal(env_stats(allocator).allocation[0].current, 0);
         assert_ok(xseg_pool_resume(pool));
-        (void)make_request(&request);
-        assert_ok(request.status);
-        env_free(allocator, request.ptr);
-        assert_ok(xseg_pool_release(pool));
-        env_close(allocator);
+        (void)make_request(NULL);
+        close_all();
     }
 }
 
 /* As above, but the pool is resumed before the retry, which has the context of the first try. */
 TEST(retry_keeps_the_user_value_of_the_request)
 {
-    int word;
-
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = env_open("expandable_segments:True,block_user:True");
-        struct xseg_pool *pool = env_pool(allocator);
-        struct request request = {.allocator = allocator,
-                                  .pool = pool,
-                                  .bytes = i == 0 ? 1000 : 30 * MIB,
-                                  .zeroed = true,
-                                  .user = &word};
-        pthread_t thread;
-
-        want(&at_hand_out);
-        begin(&thread, make_request, &request);
-        wait_for(&at_hand_out);
+        open_with("expandable_segments:True,block_user:True", i == 0 ? 1000 : 30 * MIB, true);
+        request.user = &request;
+        begin_until(&at_hand_out);
         assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
         want(&at_arena);
         atomic_store(&at_hand_out.open, true);
         wait_for(&at_arena);
         assert_ok(xseg_pool_resume(pool));
-        finish(thread, &at_arena);
-        assert_ok(request.status);
-        assert_ptr_equal(env_block(allocator, request.ptr).user, &word);
-        env_free(allocator, request.ptr);
-        assert_ok(xseg_pool_release(pool));
-        env_close(allocator);
+        finish(&at_arena);
+        assert_ok(status);
+        assert_ptr_equal(env_block(allocator, ptr).user, &request);
+        close_all();
     }
 }
 
@@ -236,26 +217,15 @@ TEST(retry_keeps_the_user_value_of_the_request)
 TEST(a_pool_is_not_paused_while_a_block_is_zeroed)
 {
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = env_open("expandable_segments:True");
-        struct xseg_pool *pool = env_pool(allocator);
-        struct request request = {.allocator = allocator,
-                                  .pool = pool,
-                                  .bytes = i == 0 ? 1000 : 30 * MIB,
-                                  .zeroed = true};
-        pthread_t thread;
-
-        want(&at_fill);
-        begin(&thread, make_request, &request);
-        wait_for(&at_fill);
+        open_with("expandable_segments:True", i == 0 ? 1000 : 30 * MIB, true);
+        begin_until(&at_fill);
         env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
                          "in use by a call of another thread");
-        finish(thread, &at_fill);
-        assert_ok(request.status);
+        finish(&at_fill);
+        assert_ok(status);
         env_stream_wait(NULL, NULL);
         assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
         assert_ok(xseg_pool_resume(pool));
-        env_free(allocator, request.ptr);
-        assert_ok(xseg_pool_release(pool));
-        env_close(allocator);
+        close_all();
     }
 }

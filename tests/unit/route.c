@@ -11,17 +11,21 @@ static struct xseg_mutex table_lock;
 static struct xseg_routes routes;
 static struct xseg_known_stream stream; /* the legacy stream: no driver query */
 
-static void set_up(void)
+static int set_up(void **state)
 {
+    (void)state;
     memset(&stream, 0, sizeof(stream));
     xseg_mutex_init(&table_lock, XSEG_RANK_TABLE);
     xseg_routes_init(&routes, NULL, &table_lock);
+    return 0;
 }
 
-static void tear_down(void)
+static int tear_down(void **state)
 {
+    (void)state;
     xseg_routes_fini(&routes);
     xseg_mutex_fini(&table_lock);
+    return 0;
 }
 
 static struct xseg_pool *find(void)
@@ -38,12 +42,11 @@ static bool yes_or_no(void *self, xseg_stream handle)
     return *(const bool *)self;
 }
 
-TEST(latest_accepting_route_is_found)
+TEST_WITH(latest_accepting_route_is_found, set_up, tear_down)
 {
     struct xseg_pool pools[3];
     bool accepts[3] = {true, true, true};
 
-    set_up();
     assert_false(xseg_routes_exist(&routes));
     assert_null(find());
     for (unsigned i = 0; i < 3; i++) {
@@ -66,7 +69,6 @@ TEST(latest_accepting_route_is_found)
     assert_null(find());
     accepts[2] = true;
     assert_ptr_equal(find(), &pools[2]);
-    tear_down();
 }
 
 /* --- Readers against one who begins and ends. --- */
@@ -97,13 +99,12 @@ static void *read_all_the_time(void *unused)
     return unused;
 }
 
-TEST(predicate_is_not_called_after_removal)
+TEST_WITH(predicate_is_not_called_after_removal, set_up, tear_down)
 {
     const struct xseg_route route = {
         .pool = &pool_of_the_rounds, .accepts = count_late, .self = &is_routed};
     pthread_t reader[READERS];
 
-    set_up();
     for (unsigned i = 0; i < READERS; i++)
         assert_int_equal(pthread_create(&reader[i], NULL, read_all_the_time, NULL), 0);
     for (unsigned i = 0; i < ROUNDS; i++) {
@@ -116,5 +117,4 @@ TEST(predicate_is_not_called_after_removal)
     for (unsigned i = 0; i < READERS; i++)
         assert_int_equal(pthread_join(reader[i], NULL), 0);
     assert_int_equal(atomic_load(&late_calls), 0);
-    tear_down();
 }

@@ -10,6 +10,13 @@
 
 static struct xseg_shared_budget budget, other;
 
+static int join(void **state)
+{
+    (void)state;
+    budget_file_join(&budget);
+    return 0;
+}
+
 static int without_a_file(void **state)
 {
     (void)state;
@@ -42,28 +49,28 @@ TEST_WITH(a_name_leads_to_a_path, NULL, without_a_file)
     char path[XSEG_SHARED_BUDGET_PATH], wanted[XSEG_SHARED_BUDGET_PATH],
         name[XSEG_SHARED_BUDGET_PATH + 1];
 
-    assert_int_equal(xseg_shared_budget_path("a-team_1.x", path), XSEG_OK);
+    assert_ok(xseg_shared_budget_path("a-team_1.x", path));
     (void)snprintf(wanted, sizeof(wanted), "/dev/shm/xseg-%u-a-team_1.x", (unsigned)geteuid());
     assert_string_equal(path, wanted);
     for (const char **at = (const char *[]){"/", "./x", "/some/where", "../x", NULL}; *at; at++) {
-        assert_int_equal(xseg_shared_budget_path(*at, path), XSEG_OK);
+        assert_ok(xseg_shared_budget_path(*at, path));
         assert_string_equal(path, *at);
     }
     for (const char **at = (const char *[]){"", ".", "..", "a b", "a\n", "\xc3\xa4", NULL}; *at;
          at++) {
-        assert_int_equal(xseg_shared_budget_path(*at, path), XSEG_ERR_ARGUMENT);
-        assert_said("name of the shared budget file");
+        env_expect_error(xseg_shared_budget_path(*at, path), XSEG_ERR_ARGUMENT,
+                         "name of the shared budget file");
         assert_string_equal(path, "");
     }
     memset(name, 'a', sizeof(name));
     name[XSEG_SHARED_BUDGET_NAME] = '\0';
-    assert_int_equal(xseg_shared_budget_path(name, path), XSEG_OK);
+    assert_ok(xseg_shared_budget_path(name, path));
     name[XSEG_SHARED_BUDGET_NAME] = 'a';
     name[XSEG_SHARED_BUDGET_NAME + 1] = '\0';
     assert_int_equal(xseg_shared_budget_path(name, path), XSEG_ERR_ARGUMENT);
     memset(name, '/', sizeof(name));
     name[XSEG_SHARED_BUDGET_PATH - 1] = '\0';
-    assert_int_equal(xseg_shared_budget_path(name, path), XSEG_OK);
+    assert_ok(xseg_shared_budget_path(name, path));
     name[XSEG_SHARED_BUDGET_PATH - 1] = '/';
     name[XSEG_SHARED_BUDGET_PATH] = '\0';
     assert_int_equal(xseg_shared_budget_path(name, path), XSEG_ERR_ARGUMENT);
@@ -77,7 +84,7 @@ TEST_WITH(a_file_is_made_for_owner_and_group, NULL, without_a_file)
     const mode_t before = umask(077);
     struct stat status;
 
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&budget);
     (void)umask(before);
     assert_true(xseg_shared_budget_is_own(&budget));
     assert_int_equal(budget.slot, 0);
@@ -86,8 +93,7 @@ TEST_WITH(a_file_is_made_for_owner_and_group, NULL, without_a_file)
     assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
     assert_true(status.st_blocks * 512 >= BUDGET_FILE_BYTES);
     assert_int_equal(fcntl(budget.file.descriptor, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-    assert_int_equal(budget_file_count(&budget), 1);
+    budget_file_expect(&budget, 1);
     assert_int_equal(budget.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
     assert_int_equal(budget.seen[0].record.device_count, 0);
     assert_int_equal(budget.seen[0].record.pid, getpid());
@@ -98,12 +104,12 @@ TEST_WITH(a_file_is_made_for_owner_and_group, NULL, without_a_file)
     assert_int_equal(budget_file_write(&budget, 1), XSEG_ERR_FORKED);
     assert_int_equal(stat(budget_file_path, &status), 0);
     assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&budget);
     assert_int_equal(budget.slot, 0);
 }
 
 /* The file is rejected with these words, and not changed. */
-static void assert_refused(const char *words)
+static void assert_rejected(const char *words)
 {
     struct stat before, after;
     size_t bytes_before = 0, bytes_after = 0;
@@ -127,75 +133,75 @@ static void assert_refused(const char *words)
 static void leave_a_budget_file(void)
 {
     (void)unlink(budget_file_path);
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&budget);
     const struct peer peer = peer_start();
     peer_kill(&peer);
     xseg_shared_budget_close(&budget);
 }
 
-TEST_WITH(files_of_other_contents_are_refused, NULL, without_a_file)
+TEST_WITH(files_of_other_contents_are_rejected, NULL, without_a_file)
 {
     static const unsigned char one = 1;
 
     budget_file_put(0, "hello", 5);
-    assert_refused("not a shared budget file");
+    assert_rejected("not a shared budget file");
     leave_a_budget_file();
     budget_file_put(3, "x", 1);
-    assert_refused("not a shared budget file");
+    assert_rejected("not a shared budget file");
     leave_a_budget_file();
     budget_file_put(16, "\x63", 1);
-    assert_refused("does not match, 99 in ");
+    assert_rejected("does not match, 99 in ");
     leave_a_budget_file();
     budget_file_put(24, "\x01", 1);
-    assert_refused("instead of 528384");
+    assert_rejected("instead of 528384");
     leave_a_budget_file();
     budget_file_put(BUDGET_FILE_BYTES, "", 1);
-    assert_refused("528385 bytes");
+    assert_rejected("528385 bytes");
     leave_a_budget_file();
     assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES - 1), 0);
-    assert_refused("528383 bytes");
+    assert_rejected("528383 bytes");
     /* Zeros except for one byte; and too many zeros. */
     assert_int_equal(truncate(budget_file_path, 0), 0);
     budget_file_put(BUDGET_FILE_BYTES - 1, &one, 1);
-    assert_refused("not a shared budget file");
+    assert_rejected("not a shared budget file");
     assert_int_equal(truncate(budget_file_path, 0), 0);
     assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES + 1), 0);
-    assert_refused("not a shared budget file");
+    assert_rejected("not a shared budget file");
 }
 
-TEST_WITH(files_of_another_kind_are_refused, NULL, without_a_file)
+TEST_WITH(files_of_another_kind_are_rejected, NULL, without_a_file)
 {
     char second[sizeof(budget_file_path) + 8];
 
     (void)snprintf(second, sizeof(second), "%s.2", budget_file_path);
     assert_int_equal(mkdir(budget_file_path, 0700), 0);
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
-    assert_said("directory");
+    env_expect_error(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE,
+                     "directory");
     assert_int_equal(rmdir(budget_file_path), 0);
     assert_int_equal(mkfifo(budget_file_path, 0600), 0);
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
-    assert_said("is not a regular file");
+    env_expect_error(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE,
+                     "is not a regular file");
     leave_a_budget_file();
     assert_int_equal(link(budget_file_path, second), 0);
-    assert_refused("second name");
+    assert_rejected("second name");
     assert_int_equal(unlink(budget_file_path), 0);
     assert_int_equal(symlink(second, budget_file_path), 0);
-    assert_refused("symbolic link");
+    assert_rejected("symbolic link");
     assert_int_equal(unlink(second), 0);
     /* A dangling link creates no file at its target. */
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_int_equal(access(second, F_OK), -1);
-    assert_int_equal(xseg_shared_budget_open(&budget, "./no-folder/ledger"), XSEG_ERR_FILE);
-    assert_said("./no-folder/ledger");
+    env_expect_error(xseg_shared_budget_open(&budget, "./no-folder/budget"), XSEG_ERR_FILE,
+                     "./no-folder/budget");
 }
 
-TEST_WITH(files_of_other_modes_are_refused, NULL, without_a_file)
+TEST_WITH(files_of_other_modes_are_rejected, NULL, without_a_file)
 {
     int status = 1;
 
     leave_a_budget_file();
     assert_int_equal(chmod(budget_file_path, 0666), 0);
-    assert_refused("every user");
+    assert_rejected("every user");
     assert_int_equal(chmod(budget_file_path, 0440), 0);
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -218,13 +224,13 @@ TEST_WITH(an_unfinished_file_is_finished, NULL, without_a_file)
     static const off_t sizes[] = {0, 1, 4096, 5000, BUDGET_FILE_BYTES};
     struct stat status;
 
-    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         const int file = open(budget_file_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 
         assert_true(file >= 0);
         assert_int_equal(ftruncate(file, sizes[i]), 0);
         assert_int_equal(close(file), 0);
-        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+        budget_file_join(&budget);
         assert_int_equal(stat(budget_file_path, &status), 0);
         assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
         assert_int_equal(status.st_mode, S_IFREG | 0660);
@@ -239,18 +245,16 @@ TEST_WITH(file_may_be_truncated_while_open, NULL, without_a_file)
 {
     static const off_t sizes[] = {0, 10, BUDGET_FILE_SLOTS_AT + 100, BUDGET_FILE_BYTES + 1};
 
-    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         const bool has_header = sizes[i] >= BUDGET_FILE_SLOTS_AT;
 
-        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+        budget_file_join(&budget);
         const struct peer peer = peer_start();
-        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+        assert_ok(xseg_shared_budget_read(&budget));
         assert_int_equal(truncate(budget_file_path, sizes[i]), 0);
-        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
-        assert_said("has changed to ");
+        env_expect_error(xseg_shared_budget_read(&budget), XSEG_ERR_FILE, "has changed to ");
         assert_int_equal(budget_file_count(&budget), 2);
-        assert_int_equal(budget_file_write(&budget, 3), XSEG_ERR_FILE);
-        assert_said(budget_file_path);
+        env_expect_error(budget_file_write(&budget, 3), XSEG_ERR_FILE, budget_file_path);
         /* With its size and header restored it is a shared budget file again for processes that have it open;
          * truncated records are rewritten. */
         assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
@@ -258,7 +262,7 @@ TEST_WITH(file_may_be_truncated_while_open, NULL, without_a_file)
         assert_int_equal(peer_call(&peer, 'w', 0), has_header ? 0 : 255);
         assert_int_equal(budget_file_write(&budget, 3), has_header ? XSEG_OK : XSEG_ERR_FILE);
         if (has_header) {
-            assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+            assert_ok(xseg_shared_budget_read(&budget));
             assert_true(budget_file_matches(&budget.seen[peer.slot].record, 0));
             assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
         } else {
@@ -270,12 +274,11 @@ TEST_WITH(file_may_be_truncated_while_open, NULL, without_a_file)
             assert_int_equal(peer_call(&peer, 'w', 0), sizes[i] == 0 ? 0 : 255);
             if (sizes[i] != 0) {
                 (void)unlink(budget_file_path);
-                assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+                budget_file_join(&budget);
             }
         }
         assert_int_equal(unlink(budget_file_path), 0);
-        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
-        assert_said("has been removed");
+        env_expect_error(xseg_shared_budget_read(&budget), XSEG_ERR_FILE, "has been removed");
         assert_int_equal(budget_file_write(&budget, 4), XSEG_ERR_FILE);
         xseg_shared_budget_close(&budget);
         peer_end(&peer);
@@ -296,21 +299,6 @@ static void overwrite(size_t bytes)
     free(text);
 }
 
-static void overwrite_with_less(void)
-{
-    overwrite(10000);
-}
-
-static void overwrite_with_as_much(void)
-{
-    overwrite(BUDGET_FILE_BYTES);
-}
-
-static void overwrite_with_more(void)
-{
-    overwrite(BUDGET_FILE_BYTES + 1000);
-}
-
 static void empty_it(void)
 {
     assert_int_equal(truncate(budget_file_path, 0), 0);
@@ -320,21 +308,6 @@ static void fill_with_zeros(void)
 {
     empty_it();
     assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
-}
-
-static void damage_magic(void)
-{
-    budget_file_put(3, "x", 1);
-}
-
-static void change_version(void)
-{
-    budget_file_put(16, "\x02", 1);
-}
-
-static void damage_bytes(void)
-{
-    budget_file_put(24, "\x01", 1);
 }
 
 static void let_everybody_write(void)
@@ -388,34 +361,42 @@ static uint64_t sum_files(void)
 
 TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
 {
+    static const char foreign[] = "is not a shared budget file and remains unchanged";
     static const struct {
-        void (*becomes)(void);
         const char *words;
+        void (*change)(void);
+        size_t overwritten;
+        off_t at;
+        const char *byte;
     } ways[] = {
-        {overwrite_with_less, "is not a shared budget file and remains unchanged"},
-        {overwrite_with_as_much, "is not a shared budget file and remains unchanged"},
-        {overwrite_with_more, "is not a shared budget file and remains unchanged"},
-        {empty_it, "has changed to 0 bytes"},
-        {fill_with_zeros, "is not a shared budget file"},
-        {damage_magic, "is not a shared budget file"},
-        {change_version, "does not match, 2 in "},
-        {damage_bytes, "instead of 528384"},
-        {let_everybody_write, "every user"},
-        {link_it, "second name"},
-        {rename_it, "has been renamed or replaced"},
-        {put_another_in_its_place, "has been renamed or replaced"},
+        {foreign, .overwritten = 10000},
+        {foreign, .overwritten = BUDGET_FILE_BYTES},
+        {foreign, .overwritten = BUDGET_FILE_BYTES + 1000},
+        {"has changed to 0 bytes", empty_it},
+        {"is not a shared budget file", fill_with_zeros},
+        {"is not a shared budget file", .at = 3, .byte = "x"},
+        {"does not match, 2 in ", .at = 16, .byte = "\x02"},
+        {"instead of 528384", .at = 24, .byte = "\x01"},
+        {"every user", let_everybody_write},
+        {"second name", link_it},
+        {"has been renamed or replaced", rename_it},
+        {"has been renamed or replaced", put_another_in_its_place},
     };
 
     (void)snprintf(second_path, sizeof(second_path), "%s.2", budget_file_path);
-    for (unsigned i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
-        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
-        assert_int_equal(budget_file_write(&budget, 1), XSEG_OK);
+    for (unsigned i = 0; i < COUNT_OF(ways); i++) {
+        budget_file_join(&budget);
+        budget_file_write_ok(&budget, 1);
         const struct peer peer = peer_start();
-        ways[i].becomes();
+        if (ways[i].overwritten != 0)
+            overwrite(ways[i].overwritten);
+        if (ways[i].byte != NULL)
+            budget_file_put(ways[i].at, ways[i].byte, 1);
+        if (ways[i].change != NULL)
+            ways[i].change();
         const uint64_t before = sum_files();
         /* A member publishes, reads, and leaves; so does another one. */
-        assert_int_equal(budget_file_write(&budget, 2), XSEG_ERR_FILE);
-        assert_said(budget_file_path);
+        env_expect_error(budget_file_write(&budget, 2), XSEG_ERR_FILE, budget_file_path);
         assert_said(ways[i].words);
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
         assert_int_equal(peer_call(&peer, 'w', 3), 255);
@@ -437,12 +418,12 @@ TEST_WITH(a_descriptor_may_be_closed, NULL, without_a_file)
     int status = 1;
 
     (void)snprintf(other_path, sizeof(other_path), "%s.2", budget_file_path);
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&budget);
     const int file = open(other_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(file >= 0);
     assert_int_equal(dup2(file, budget.file.descriptor), budget.file.descriptor);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
-    assert_said("has been closed by the program");
+    env_expect_error(xseg_shared_budget_read(&budget), XSEG_ERR_FILE,
+                     "has been closed by the program");
     assert_int_equal(budget_file_write(&budget, 1), XSEG_ERR_FILE);
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -456,23 +437,21 @@ TEST_WITH(a_descriptor_may_be_closed, NULL, without_a_file)
     assert_int_equal(pread(file, &byte, 1, 0), 0);
     assert_int_equal(close(file), 0);
     assert_int_equal(unlink(other_path), 0);
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&budget);
     assert_int_equal(close(budget.file.descriptor), 0);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
 }
 
 /* --- Slots: processes that live, stop and die, unreadable records, forks, namespaces. --- */
 
-TEST_WITH(processes_see_each_other, NULL, without_a_file)
+TEST_WITH(processes_see_each_other, join, without_a_file)
 {
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
-    assert_int_equal(budget_file_write(&budget, 5), XSEG_OK);
+    budget_file_write_ok(&budget, 5);
     const struct peer peer = peer_start();
     assert_int_equal(peer.slot, 1);
     assert_int_equal(peer_call(&peer, 'r', 0), 2);
     assert_int_equal(peer_call(&peer, 'w', 7), 0);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-    assert_int_equal(budget_file_count(&budget), 2);
+    budget_file_expect(&budget, 2);
     assert_true(budget_file_matches(&budget.seen[0].record, 5));
     assert_int_equal(budget.seen[1].state, XSEG_SHARED_BUDGET_FRESH);
     assert_true(budget_file_matches(&budget.seen[1].record, 7));
@@ -480,51 +459,45 @@ TEST_WITH(processes_see_each_other, NULL, without_a_file)
     /* Unchanged records are not written. */
     const uint64_t sequence = budget.seen[1].record.sequence;
     assert_int_equal(peer_call(&peer, 'w', 7), 0);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_ok(xseg_shared_budget_read(&budget));
     assert_int_equal(budget.seen[1].record.sequence, sequence);
     assert_int_equal(peer_call(&peer, 'w', 8), 0);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_ok(xseg_shared_budget_read(&budget));
     assert_int_equal(budget.seen[1].record.sequence, sequence + 1);
     peer_end(&peer);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-    assert_int_equal(budget_file_count(&budget), 1);
+    budget_file_expect(&budget, 1);
 }
 
-TEST_WITH(a_slot_ends_with_its_process, NULL, without_a_file)
+TEST_WITH(a_slot_ends_with_its_process, join, without_a_file)
 {
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer one = peer_start(), two = peer_start();
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-    assert_int_equal(budget_file_count(&budget), 3);
+    budget_file_expect(&budget, 3);
     peer_kill(&one);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-    assert_int_equal(budget_file_count(&budget), 2);
+    budget_file_expect(&budget, 2);
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FREE);
     assert_int_equal(peer_call(&two, 'r', 0), 2);
     const struct peer three = peer_start();
     assert_int_equal(three.slot, one.slot);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_ok(xseg_shared_budget_read(&budget));
     assert_int_equal(budget.seen[three.slot].record.pid, three.pid);
     peer_end(&two);
     peer_end(&three);
 }
 
-TEST_WITH(stopped_process_counts_as_a_member, NULL, without_a_file)
+TEST_WITH(stopped_process_counts_as_a_member, join, without_a_file)
 {
     int status = 0;
 
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     assert_int_equal(peer_call(&peer, 'w', 9), 0);
     assert_int_equal(kill(peer.pid, SIGSTOP), 0);
     assert_int_equal(waitpid(peer.pid, &status, WUNTRACED), peer.pid);
     assert_true(WIFSTOPPED(status));
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_ok(xseg_shared_budget_read(&budget));
     assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
     assert_true(budget_file_matches(&budget.seen[peer.slot].record, 9));
     peer_kill(&peer);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-    assert_int_equal(budget_file_count(&budget), 1);
+    budget_file_expect(&budget, 1);
 }
 
 TEST_WITH(all_slots_may_be_in_use, NULL, without_a_file)
@@ -533,67 +506,69 @@ TEST_WITH(all_slots_may_be_in_use, NULL, without_a_file)
 
     assert_non_null(many);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++) {
-        assert_int_equal(xseg_shared_budget_open(&many[i], budget_file_path), XSEG_OK);
+        budget_file_join(&many[i]);
         assert_int_equal(many[i].slot, i);
-        assert_int_equal(budget_file_write(&many[i], i), XSEG_OK);
+        budget_file_write_ok(&many[i], i);
     }
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_BUSY);
     assert_said("64 processes have \"");
     assert_said(budget_file_path);
-    assert_int_equal(xseg_shared_budget_read(&many[30]), XSEG_OK);
-    assert_int_equal(budget_file_count(&many[30]), XSEG_SHARED_BUDGET_SLOTS);
+    budget_file_expect(&many[30], XSEG_SHARED_BUDGET_SLOTS);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         assert_true(budget_file_matches(&many[30].seen[i].record, i));
     /* Every second slot, so that the locks have gaps. */
     for (unsigned i = 1; i < XSEG_SHARED_BUDGET_SLOTS; i += 2)
         xseg_shared_budget_close(&many[i]);
-    assert_int_equal(xseg_shared_budget_read(&many[30]), XSEG_OK);
+    assert_ok(xseg_shared_budget_read(&many[30]));
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         assert_int_equal(many[30].seen[i].state,
                          i % 2 == 0 ? XSEG_SHARED_BUDGET_FRESH : XSEG_SHARED_BUDGET_FREE);
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&budget);
     assert_int_equal(budget.slot, 1);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         xseg_shared_budget_close(&many[i]);
     free(many);
 }
 
-TEST_WITH(garbage_in_a_slot_is_unreadable, NULL, without_a_file)
+static void put_garbage(unsigned slot)
 {
     static const unsigned char garbage[BUDGET_FILE_SLOT] = {1, 2, 3};
 
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)slot * BUDGET_FILE_SLOT, garbage,
+                    sizeof(garbage));
+}
+
+TEST_WITH(garbage_in_a_slot_is_unreadable, join, without_a_file)
+{
     const struct peer one = peer_start(), two = peer_start();
     assert_int_equal(peer_call(&one, 'w', 1), 0);
     assert_int_equal(peer_call(&two, 'w', 2), 0);
-    assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
-    assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
-    budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)one.slot * BUDGET_FILE_SLOT, garbage,
-                    sizeof(garbage));
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    budget_file_join(&other);
+    assert_ok(xseg_shared_budget_read(&other));
+    put_garbage(one.slot);
+    assert_ok(xseg_shared_budget_read(&budget));
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     assert_int_equal(budget.seen[two.slot].state, XSEG_SHARED_BUDGET_FRESH);
     assert_true(budget_file_matches(&budget.seen[two.slot].record, 2));
     assert_int_equal(budget_file_count(&budget), 4);
     /* A reader that has seen a valid record keeps it for any number of reads. */
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
+        assert_ok(xseg_shared_budget_read(&other));
         assert_int_equal(other.seen[one.slot].state, XSEG_SHARED_BUDGET_KEPT);
         assert_true(budget_file_matches(&other.seen[one.slot].record, 1));
     }
     /* The process notices, and rewrites its unchanged record. */
     assert_int_equal(peer_call(&one, 'r', 0), 4);
     assert_int_equal(peer_call(&one, 'w', 1), 0);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_ok(xseg_shared_budget_read(&budget));
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
     /* The record of another process in the slot is removed with that process. */
     peer_kill(&one);
-    assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
+    assert_ok(xseg_shared_budget_read(&other));
     const struct peer three = peer_start();
     assert_int_equal(three.slot, one.slot);
-    budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)one.slot * BUDGET_FILE_SLOT, garbage,
-                    sizeof(garbage));
-    assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
+    put_garbage(one.slot);
+    assert_ok(xseg_shared_budget_read(&other));
     assert_int_equal(other.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     peer_end(&two);
     peer_end(&three);
@@ -616,9 +591,8 @@ static void put_record(unsigned slot, const struct xseg_shared_budget_record *re
     budget_file_put(at + BUDGET_FILE_RECORD_AT, record, sizeof(*record));
 }
 
-TEST_WITH(numbers_out_of_range_are_unreadable, NULL, without_a_file)
+TEST_WITH(numbers_out_of_range_are_unreadable, join, without_a_file)
 {
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     const struct peer peer = peer_start();
     for (unsigned wrong = 0; wrong < 9; wrong++) {
         struct xseg_shared_budget_record record = {.sequence = 1, .device_count = 2};
@@ -626,39 +600,23 @@ TEST_WITH(numbers_out_of_range_are_unreadable, NULL, without_a_file)
 
         record.devices[0] = budget_file_statistics(1);
         *device = budget_file_statistics(2);
-        device->uuid[15] = 1;
+        device->uuid[15] = wrong != 6;
         memset(record.name, 'x', sizeof(record.name));
-        switch (wrong) {
-        case 1:
+        if (wrong == 1)
             device->physical = XSEG_SHARED_BUDGET_BYTES_BOUND;
-            break;
-        case 2:
+        if (wrong == 2)
             device->idle = device->physical + 1;
-            break;
-        case 3:
+        if (wrong == 3)
             device->demand = XSEG_SHARED_BUDGET_BYTES_BOUND;
-            break;
-        case 4:
+        if (wrong == 4)
             device->floor = UINT64_MAX;
-            break;
-        case 5:
+        if (wrong == 5)
             device->share = XSEG_SHARED_BUDGET_WHOLE_SHARE + 1;
-            break;
-        case 6:
-            device->uuid[15] = 0;
-            break;
-        case 7:
-            record.device_count = XSEG_SHARED_BUDGET_DEVICES + 1;
-            break;
-        case 8:
-            record.device_count = UINT32_MAX;
-            break;
-        default:
-            break;
-        }
+        if (wrong >= 7)
+            record.device_count = wrong == 7 ? XSEG_SHARED_BUDGET_DEVICES + 1 : UINT32_MAX;
         put_record(peer.slot, &record);
-        assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
-        assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
+        budget_file_join(&other);
+        assert_ok(xseg_shared_budget_read(&other));
         assert_int_equal(other.seen[peer.slot].state,
                          wrong == 0 ? XSEG_SHARED_BUDGET_FRESH : XSEG_SHARED_BUDGET_UNREADABLE);
         if (wrong == 0)
@@ -668,8 +626,7 @@ TEST_WITH(numbers_out_of_range_are_unreadable, NULL, without_a_file)
     peer_end(&peer);
 }
 
-/* A record with the maximum number of devices. */
-static void say_devices(struct xseg_shared_budget *out, unsigned count)
+static void write_devices(struct xseg_shared_budget *out, unsigned count)
 {
     struct xseg_shared_budget_device devices[XSEG_SHARED_BUDGET_DEVICES];
 
@@ -677,18 +634,17 @@ static void say_devices(struct xseg_shared_budget *out, unsigned count)
         devices[i] = budget_file_statistics(i);
         devices[i].uuid[15] = (uint8_t)i;
     }
-    assert_int_equal(xseg_shared_budget_write(out, devices, count), XSEG_OK);
+    assert_ok(xseg_shared_budget_write(out, devices, count));
 }
 
-TEST_WITH(each_device_of_64_is_read, NULL, without_a_file)
+TEST_WITH(each_device_of_64_is_read, join, without_a_file)
 {
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
-    assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
+    budget_file_join(&other);
     for (unsigned round = 0; round < 2; round++) {
         const unsigned count = round == 0 ? XSEG_SHARED_BUDGET_DEVICES : 17;
 
-        say_devices(&other, count);
-        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+        write_devices(&other, count);
+        assert_ok(xseg_shared_budget_read(&budget));
         const struct xseg_shared_budget_record *record = &budget.seen[other.slot].record;
         assert_int_equal(record->device_count, count);
         for (unsigned i = 0; i < XSEG_SHARED_BUDGET_DEVICES; i++)
@@ -696,12 +652,11 @@ TEST_WITH(each_device_of_64_is_read, NULL, without_a_file)
     }
 }
 
-TEST_WITH(forked_child_holds_no_slot, NULL, without_a_file)
+TEST_WITH(forked_child_holds_no_slot, join, without_a_file)
 {
     int status = 1;
 
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
-    assert_int_equal(budget_file_write(&budget, 1), XSEG_OK);
+    budget_file_write_ok(&budget, 1);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -721,12 +676,10 @@ TEST_WITH(forked_child_holds_no_slot, NULL, without_a_file)
     /* The process dies, and its child lives on. */
     const struct peer peer = peer_start();
     assert_int_equal(peer_call(&peer, 'f', 0), 0);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-    assert_int_equal(budget_file_count(&budget), 2);
+    budget_file_expect(&budget, 2);
     assert_int_equal(kill(peer.pid, SIGKILL), 0);
     assert_int_equal(waitpid(peer.pid, NULL, 0), peer.pid);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-    assert_int_equal(budget_file_count(&budget), 1);
+    budget_file_expect(&budget, 1);
     (void)close(peer.socket);
 }
 
@@ -756,13 +709,12 @@ static bool has_descriptor(const struct stat *file)
     return false;
 }
 
-TEST_WITH(fork_during_open_and_close_holds_no_slot, NULL, without_a_file)
+TEST_WITH(fork_during_open_and_close_holds_no_slot, join, without_a_file)
 {
     void *failure = NULL;
     struct stat file;
     pthread_t thread;
 
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(fstat(budget.file.descriptor, &file), 0);
     assert_true(has_descriptor(&file));
     assert_int_equal(pthread_create(&thread, NULL, open_and_close, NULL), 0);
@@ -794,12 +746,11 @@ static void obey_in_namespaces(int socket)
     _exit(wait(NULL) > 0 ? 0 : 1);
 }
 
-TEST_WITH(pid_namespaces_make_no_difference, NULL, without_a_file)
+TEST_WITH(pid_namespaces_make_no_difference, join, without_a_file)
 {
     struct peer peer;
     int sockets[2];
 
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets), 0);
     peer.pid = fork();
     assert_true(peer.pid >= 0);
@@ -816,7 +767,7 @@ TEST_WITH(pid_namespaces_make_no_difference, NULL, without_a_file)
         assert_int_equal(peer.slot, 1);
         assert_int_equal(peer_call(&peer, 'r', 0), 2);
         assert_int_equal(peer_call(&peer, 'w', 4), 0);
-        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+        assert_ok(xseg_shared_budget_read(&budget));
         assert_int_equal(budget.seen[1].record.pid, 1);
         assert_true(budget_file_matches(&budget.seen[1].record, 4));
         /* The peer reads the end of the file, and exits without closing the shared budget file. */
@@ -824,11 +775,10 @@ TEST_WITH(pid_namespaces_make_no_difference, NULL, without_a_file)
     }
     assert_int_equal(waitpid(peer.pid, NULL, 0), peer.pid);
     (void)close(peer.socket);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-    assert_int_equal(budget_file_count(&budget), 1);
+    budget_file_expect(&budget, 1);
 }
 
-/* --- Looking without a slot. --- */
+/* --- Readers without a slot. --- */
 
 TEST_WITH(readers_do_not_become_members, NULL, without_a_file)
 {
@@ -838,7 +788,7 @@ TEST_WITH(readers_do_not_become_members, NULL, without_a_file)
     assert_int_equal(peer_call(&one, 'w', 7), 0);
     assert_int_equal(chmod(budget_file_path, 0440), 0);
     assert_int_equal(stat(budget_file_path, &before), 0);
-    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
+    assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
     assert_false(xseg_shared_budget_is_own(&budget));
     assert_int_equal(budget_file_count(&budget), 2);
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
@@ -848,25 +798,22 @@ TEST_WITH(readers_do_not_become_members, NULL, without_a_file)
     assert_int_equal(stat(budget_file_path, &after), 0);
     assert_memory_equal(&after.st_mtim, &before.st_mtim, sizeof(after.st_mtim));
     peer_kill(&two);
-    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
+    assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
     assert_int_equal(budget_file_count(&budget), 1);
     peer_end(&one);
     /* The slot of the calling process is listed like any other. */
     assert_int_equal(chmod(budget_file_path, 0660), 0);
-    assert_int_equal(xseg_shared_budget_open(&other, budget_file_path), XSEG_OK);
-    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&other);
+    assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
     assert_int_equal(budget_file_count(&budget), 1);
     assert_int_equal(budget.seen[0].record.pid, getpid());
 }
 
 TEST_WITH(garbage_is_reported_to_readers, NULL, without_a_file)
 {
-    static const unsigned char garbage[BUDGET_FILE_SLOT] = {1, 2, 3};
-
     const struct peer one = peer_start();
-    budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)one.slot * BUDGET_FILE_SLOT, garbage,
-                    sizeof(garbage));
-    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_OK);
+    put_garbage(one.slot);
+    assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
     assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     peer_end(&one);
 }
@@ -875,20 +822,20 @@ TEST_WITH(readers_reject_other_files, NULL, without_a_file)
 {
     static const unsigned char zeros[BUDGET_FILE_SLOT];
 
-    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE);
-    assert_said("cannot be opened");
+    env_expect_error(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE,
+                     "cannot be opened");
     assert_int_equal(access(budget_file_path, F_OK), -1);
     assert_int_equal(xseg_shared_budget_scan(&budget, ""), XSEG_ERR_ARGUMENT);
     budget_file_put(0, zeros, sizeof(zeros));
-    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_BUSY);
-    assert_said("still being created");
+    env_expect_error(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_BUSY,
+                     "still being created");
     budget_file_put(0, "notes", 5);
-    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE);
-    assert_said("is not a shared budget file");
+    env_expect_error(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE,
+                     "is not a shared budget file");
     assert_int_equal(unlink(budget_file_path), 0);
     assert_int_equal(mkfifo(budget_file_path, 0600), 0);
-    assert_int_equal(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE);
-    assert_said("not a regular file");
+    env_expect_error(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE,
+                     "not a regular file");
     assert_false(xseg_shared_budget_is_own(&budget));
 }
 

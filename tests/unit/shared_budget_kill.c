@@ -6,7 +6,6 @@
 
 #include "tests/support/rng.h"
 #include "tests/support/shared_budgets.h"
-#include "tests/support/test.h"
 
 int __real_open(const char *path, int flags, ...);
 int __real_close(int file);
@@ -189,11 +188,10 @@ static pid_t start(unsigned nth, int number)
 /* The next process has the shared budget file to itself, except for one bystander, and finds no trace of the child. */
 static void assert_usable(unsigned others)
 {
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&budget);
     assert_int_equal(budget.slot, others);
-    assert_int_equal(budget_file_write(&budget, 9), XSEG_OK);
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-    assert_int_equal(budget_file_count(&budget), 1 + others);
+    budget_file_write_ok(&budget, 9);
+    budget_file_expect(&budget, 1 + others);
     for (unsigned i = 0; i < 1 + others; i++)
         assert_int_equal(budget.seen[i].state, XSEG_SHARED_BUDGET_FRESH);
     xseg_shared_budget_close(&budget);
@@ -256,7 +254,7 @@ TEST_WITH(stop_at_each_call_blocks_no_process, NULL, without_a_file)
         } else {
             assert_int_equal(opened, XSEG_OK);
             assert_int_equal(wait_count, 0);
-            assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+            assert_ok(xseg_shared_budget_read(&budget));
             assert_int_equal(budget.seen[budget.slot].state, XSEG_SHARED_BUDGET_FRESH);
             for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
                 assert_int_not_equal(budget.seen[i].state, XSEG_SHARED_BUDGET_UNREADABLE);
@@ -336,8 +334,8 @@ TEST_WITH(each_call_may_fail, NULL, without_a_file)
             /* A record that could not be written is written by the next call. */
             const unsigned left = until;
             until = 0;
-            assert_int_equal(budget_file_write(&other, 1), XSEG_OK);
-            assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
+            budget_file_write_ok(&other, 1);
+            assert_ok(xseg_shared_budget_read(&other));
             until = left;
             assert_true(budget_file_matches(&other.seen[other.slot].record, 1));
         }
@@ -398,10 +396,9 @@ TEST_WITH(processes_that_open_concurrently_share_one_file, NULL, without_a_file)
             assert_int_equal(read(opened[0], &byte, 1), 1);
             assert_int_equal(byte, 'y');
         }
-        assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+        budget_file_join(&budget);
         assert_int_equal(budget.slot, PROCESSES);
-        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
-        assert_int_equal(budget_file_count(&budget), PROCESSES + 1);
+        budget_file_expect(&budget, PROCESSES + 1);
         (void)close(end[1]);
         for (unsigned i = 0; i < PROCESSES; i++)
             assert_int_equal(waitpid(children[i], NULL, 0), children[i]);
@@ -418,7 +415,7 @@ TEST_WITH(no_record_is_torn, NULL, without_a_file)
 {
     uint64_t last = 0;
 
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&budget);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -430,7 +427,7 @@ TEST_WITH(no_record_is_torn, NULL, without_a_file)
     for (unsigned i = 0; i < 100000 && last < 2000; i++) {
         const struct xseg_shared_budget_entry *entry = &budget.seen[1];
 
-        assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+        assert_ok(xseg_shared_budget_read(&budget));
         if (entry->state != XSEG_SHARED_BUDGET_FRESH || entry->record.device_count == 0)
             continue;
         assert_true(budget_file_matches(&entry->record, entry->record.devices[0].idle));
@@ -444,12 +441,12 @@ TEST_WITH(no_record_is_torn, NULL, without_a_file)
 
 TEST_WITH(a_process_may_leave_while_others_read, NULL, without_a_file)
 {
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&budget);
     const struct peer peer = peer_start();
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_ok(xseg_shared_budget_read(&budget));
     assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
     leaving = &peer;
-    assert_int_equal(xseg_shared_budget_read(&budget), XSEG_OK);
+    assert_ok(xseg_shared_budget_read(&budget));
     assert_null(leaving);
     assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FREE);
 }
@@ -479,7 +476,7 @@ TEST_WITH(any_bytes_may_be_in_the_file, NULL, without_a_file)
     uint64_t random = 1;
     unsigned unreadable = 0;
 
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_OK);
+    budget_file_join(&budget);
     const struct peer peer = peer_start();
     const int file = __real_open(budget_file_path, O_RDWR | O_CLOEXEC, 0);
     assert_true(file >= 0);
@@ -497,8 +494,7 @@ TEST_WITH(any_bytes_may_be_in_the_file, NULL, without_a_file)
         }
         (void)budget_file_write(&budget, round);
         if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
-            assert_int_equal(xseg_shared_budget_read(&other), XSEG_OK);
-            assert_int_equal(budget_file_count(&other), 3);
+            budget_file_expect(&other, 3);
             xseg_shared_budget_close(&other);
         }
         /* Occasionally the file is restored. */

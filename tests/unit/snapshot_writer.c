@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Paths, pool IDs, times and visible events of snapshots. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "src/core/report/snapshot.h"
 #include "src/core/report/snapshot_writer.h"
-#include "tests/support/test.h"
+#include "tests/support/history_list.h"
 
 /* --- Paths. --- */
 
@@ -48,7 +45,7 @@ TEST(rank_is_a_number)
 {
     static const char *const wrong[] = {"", "-1", "../../etc", "1/2", "0x3", " 4", "12345678901"};
 
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         set_ranks(wrong[i], NULL, NULL);
         expect_path("");
         set_ranks(wrong[i], wrong[i], "5");
@@ -137,8 +134,8 @@ TEST(time_is_in_microseconds_since_1970_or_of_the_users_clock)
 #define BASE       ((uint64_t)1 << 40)
 #define MAX_EVENTS 12000u
 
-struct trace {
-    struct xseg_history_event *events; /* [MAX_EVENTS] */
+static struct {
+    struct xseg_history_event events[MAX_EVENTS];
     size_t count;
     struct xseg_heap_copy heap;
     struct xseg_heap_range ranges[4];
@@ -147,275 +144,217 @@ struct trace {
     struct xseg_history_merge merge;
     struct xseg_eviction_filter filter;
     char seen[256]; /* the allocated blocks of the last visit, as letters */
-};
+} trace;
 
-static void begin(struct trace *trace)
+static int begin(void **state)
 {
-    memset(trace, 0, sizeof(*trace));
-    trace->events = calloc(MAX_EVENTS, sizeof(*trace->events));
-    assert_non_null(trace->events);
-    trace->heap.ranges = trace->list;
+    (void)state;
+    memset(&trace, 0, sizeof(trace));
+    trace.heap.ranges = trace.list;
+    return 0;
 }
 
-static void add(struct trace *trace, enum xseg_history_action action, uint64_t from, uint64_t units)
+static void add(enum xseg_history_action action, uint64_t from, uint64_t units)
 {
-    assert_true(trace->count < MAX_EVENTS);
-    trace->events[trace->count] = (struct xseg_history_event){
-        .time = trace->count + 1,
+    assert_true(trace.count < MAX_EVENTS);
+    trace.events[trace.count] = (struct xseg_history_event){
+        .time = trace.count + 1,
         .base = BASE + from * UNIT,
         .requested = units * UNIT,
         .size = xseg_history_event_size(units * UNIT) & XSEG_HISTORY_SIZE_MASK,
-        .stack = (uint32_t)trace->count + 1,
+        .stack = (uint32_t)trace.count + 1,
         .action = (uint8_t)action,
     };
-    trace->count++;
+    trace.count++;
+}
+
+/* Append events, such as "alloc 0 2, free 0 2", with the names of history_action_name(). */
+static void play(const char *events)
+{
+    unsigned from, units;
+    char word[16];
+    int length;
+
+    for (; sscanf(events, "%15s %u %u%n", word, &from, &units, &length) == 3; events += length) {
+        unsigned action = 0;
+
+        while (strcmp(history_action_name(action), word) != 0)
+            action++;
+        add(action, from, units);
+        length += events[length] == ',';
+    }
+    assert_string_equal(events, "");
 }
 
 /* Add a range to the state after the last event. */
-static void add_range(struct trace *trace, uint64_t from, uint64_t units, bool is_evicted)
+static void add_range(uint64_t from, uint64_t units, bool is_evicted)
 {
-    struct xseg_heap_range *range = &trace->ranges[trace->heap.count];
+    struct xseg_heap_range *range = &trace.ranges[trace.heap.count];
 
     range->base = BASE + from * UNIT;
     range->bytes = units * UNIT;
     range->is_evicted = is_evicted;
-    range->blocks = trace->blocks[trace->heap.count];
-    trace->list[trace->heap.count++] = range;
+    range->blocks = trace.blocks[trace.heap.count];
+    trace.list[trace.heap.count++] = range;
 }
 
-static void add_block(struct trace *trace, uint64_t from, uint64_t units, uint8_t state)
+static void add_block(uint64_t from, uint64_t units, uint8_t state)
 {
-    const size_t last = trace->heap.count - 1;
-    struct xseg_heap_range *range = trace->list[last];
+    const size_t last = trace.heap.count - 1;
+    struct xseg_heap_range *range = trace.list[last];
 
-    trace->blocks[last][range->count++] =
+    trace.blocks[last][range->count++] =
         (struct xseg_heap_block){.base = BASE + from * UNIT, .bytes = units * UNIT, .state = state};
 }
 
-static void init_filter(struct trace *trace)
+static void init_filter(void)
 {
-    struct xseg_history_event *copy = malloc((trace->count + 1) * sizeof(*copy));
+    struct xseg_history_event *copy = malloc((trace.count + 1) * sizeof(*copy));
 
     assert_non_null(copy);
-    memcpy(copy, trace->events, trace->count * sizeof(*copy));
-    xseg_history_merge_init(&trace->merge);
-    assert_true(xseg_history_merge_add(&trace->merge, copy, NULL, trace->count));
-    assert_true(xseg_history_merge_begin(&trace->merge));
-    assert_true(xseg_eviction_filter_init(&trace->filter, &trace->merge, &trace->heap));
+    memcpy(copy, trace.events, trace.count * sizeof(*copy));
+    xseg_history_merge_init(&trace.merge);
+    assert_true(xseg_history_merge_add(&trace.merge, copy, NULL, trace.count));
+    assert_true(xseg_history_merge_begin(&trace.merge));
+    assert_true(xseg_eviction_filter_init(&trace.filter, &trace.merge, &trace.heap));
 }
 
-static void end(struct trace *trace)
+static int end(void **state)
 {
-    xseg_eviction_filter_fini(&trace->filter);
-    xseg_history_merge_fini(&trace->merge);
-    free(trace->events);
+    (void)state;
+    xseg_eviction_filter_fini(&trace.filter);
+    xseg_history_merge_fini(&trace.merge);
+    return 0;
 }
 
-/* Each digit is an event: 1 if the trace shows it.  The check runs twice, because a trace can
- * restart. */
-static void expect_shown(struct trace *trace, const char *shown)
+/* Each digit is an event: 1 if the trace shows it.  The check runs twice, because a trace can restart. */
+static void expect_shown(const char *shown)
 {
     char found[64];
 
     for (unsigned round = 0; round < 2; round++) {
         memset(found, 0, sizeof(found));
-        xseg_eviction_filter_restart(&trace->filter);
-        for (size_t i = 0; i < trace->count; i++)
-            found[i] = xseg_eviction_filter_apply(&trace->filter, &trace->events[i]) ? '1' : '0';
+        xseg_eviction_filter_restart(&trace.filter);
+        for (size_t i = 0; i < trace.count; i++)
+            found[i] = xseg_eviction_filter_apply(&trace.filter, &trace.events[i]) ? '1' : '0';
         assert_string_equal(found, shown);
     }
 }
 
 static void mark_block(void *self, const struct xseg_tracked_block *block)
 {
-    struct trace *trace = self;
-
+    (void)self;
     if (block->state == XSEG_BLOCK_ALLOCATED)
-        trace->seen[(block->base - BASE) / UNIT] = 'x';
+        trace.seen[(block->base - BASE) / UNIT] = 'x';
 }
 
-/* Expect the blocks of a range that are allocated after the first `events` events, each marked
- * x. */
-static void expect_allocated(struct trace *trace, size_t events, uint64_t from, uint64_t units,
-                             const char *live)
+/* Expect the blocks of a range that are allocated after the first `events` events, each marked x. */
+static void expect_allocated(size_t events, uint64_t from, uint64_t units, const char *live)
 {
-    memset(trace->seen, '.', sizeof(trace->seen));
-    xseg_eviction_filter_restart(&trace->filter);
+    memset(trace.seen, '.', sizeof(trace.seen));
+    xseg_eviction_filter_restart(&trace.filter);
     for (size_t i = 0; i < events; i++)
-        (void)xseg_eviction_filter_apply(&trace->filter, &trace->events[i]);
-    xseg_eviction_filter_visit(&trace->filter, BASE + from * UNIT, units * UNIT, mark_block, trace);
-    trace->seen[strlen(live)] = '\0';
-    assert_string_equal(trace->seen, live);
+        (void)xseg_eviction_filter_apply(&trace.filter, &trace.events[i]);
+    xseg_eviction_filter_visit(&trace.filter, BASE + from * UNIT, units * UNIT, mark_block, NULL);
+    trace.seen[strlen(live)] = '\0';
+    assert_string_equal(trace.seen, live);
 }
 
-TEST(trace_without_pause_shows_all_events)
+TEST_WITH(trace_without_pause_shows_all_events, begin, end)
 {
-    struct trace trace;
-
-    begin(&trace);
-    add(&trace, XSEG_HISTORY_SEGMENT_MAP, 0, 10);
-    add(&trace, XSEG_HISTORY_ALLOC, 0, 2);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 2);
-    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 2);
-    add(&trace, XSEG_HISTORY_SEGMENT_UNMAP, 0, 10);
-    init_filter(&trace);
+    play("map 0 10, alloc 0 2, free 0 2, done 0 2, unmap 0 10");
+    init_filter();
     assert_int_equal(trace.filter.count, 0);
-    expect_shown(&trace, "11111");
-    expect_allocated(&trace, 2, 0, 10, "...");
-    end(&trace);
+    expect_shown("11111");
+    expect_allocated(2, 0, 10, "...");
 }
 
-TEST(events_during_a_pause_are_hidden)
+TEST_WITH(events_during_a_pause_are_hidden, begin, end)
 {
-    struct trace trace;
-
-    begin(&trace);
-    add(&trace, XSEG_HISTORY_ALLOC, 0, 2);
-    add(&trace, XSEG_HISTORY_ALLOC, 4, 2);
-    add(&trace, XSEG_HISTORY_ALLOC, 20, 2);
-    add(&trace, XSEG_HISTORY_PAUSE, 0, 10);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 2);
-    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 4, 2);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 20, 2);
-    add(&trace, XSEG_HISTORY_RESUME, 0, 10);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 2);
-    init_filter(&trace);
-    expect_shown(&trace, "111100111");
-    expect_allocated(&trace, 3, 0, 10, "x...x...");
-    expect_allocated(&trace, 7, 0, 10, "x.......");
+    play("alloc 0 2, alloc 4 2, alloc 20 2, pause 0 10, free 4 2, done 4 2, free 20 2, "
+         "resume 0 10, free 0 2");
+    init_filter();
+    expect_shown("111100111");
+    expect_allocated(3, 0, 10, "x...x...");
+    expect_allocated(7, 0, 10, "x.......");
     /* The end of a range is exclusive. */
-    expect_allocated(&trace, 3, 0, 4, "x...");
-    expect_allocated(&trace, 3, 1, 4, "....x");
-    expect_allocated(&trace, 9, 0, 10, "........");
-    end(&trace);
+    expect_allocated(3, 0, 4, "x...");
+    expect_allocated(3, 1, 4, "....x");
+    expect_allocated(9, 0, 10, "........");
 }
 
 /* A pool that was paused before the first event and then destroyed is known only by its frees. */
-TEST(events_of_a_pool_that_is_always_paused_are_hidden)
+TEST_WITH(events_of_a_pool_that_is_always_paused_are_hidden, begin, end)
 {
-    struct trace trace;
-
-    begin(&trace);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 1);
-    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 1);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 1);
+    play("free 0 1, done 0 1, free 4 1");
     trace.events[0].flags = trace.events[1].flags = XSEG_HISTORY_EVICTED;
-    init_filter(&trace);
-    expect_shown(&trace, "001");
-    end(&trace);
+    init_filter();
+    expect_shown("001");
 }
 
 /* One pause, three resumes; then two pauses and one resume. */
-TEST(pause_and_resume_in_parts_hide_only_their_parts)
+TEST_WITH(pause_and_resume_in_parts_hide_only_their_parts, begin, end)
 {
-    struct trace trace;
-
-    begin(&trace);
-    add(&trace, XSEG_HISTORY_PAUSE, 0, 12);
-    add(&trace, XSEG_HISTORY_RESUME, 4, 4);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 1, 1);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 5, 1);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 9, 1);
-    add(&trace, XSEG_HISTORY_RESUME, 8, 4);
-    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
-    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 9, 1);
-    add(&trace, XSEG_HISTORY_RESUME, 0, 4);
-    add(&trace, XSEG_HISTORY_ALLOC, 1, 1);
-    add(&trace, XSEG_HISTORY_PAUSE, 0, 6);
-    add(&trace, XSEG_HISTORY_PAUSE, 6, 6);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 1, 1);
-    add(&trace, XSEG_HISTORY_RESUME, 0, 12);
-    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
-    init_filter(&trace);
-    expect_shown(&trace, "110101011111011");
+    play("pause 0 12, resume 4 4, free 1 1, free 5 1, free 9 1, resume 8 4, done 1 1, "
+         "done 9 1, resume 0 4, alloc 1 1, pause 0 6, pause 6 6, free 1 1, resume 0 12, "
+         "done 1 1");
+    init_filter();
+    expect_shown("110101011111011");
     /* The first event of the block at 5 is its free, so it was allocated before the first event. */
-    expect_allocated(&trace, 1, 4, 4, ".....x..");
-    expect_allocated(&trace, 13, 0, 12, "............");
-    end(&trace);
+    expect_allocated(1, 4, 4, ".....x..");
+    expect_allocated(13, 0, 12, "............");
 }
 
 /* The initial states do not depend on the events that were applied before the restart. */
-TEST(restart_restores_the_initial_state_of_each_block)
+TEST_WITH(restart_restores_the_initial_state_of_each_block, begin, end)
 {
-    struct trace trace;
-
-    begin(&trace);
-    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 1, 1);
-    add(&trace, XSEG_HISTORY_ALLOC, 1, 1);
-    add(&trace, XSEG_HISTORY_ALLOC, 4, 1);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 6, 1);
-    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 6, 1);
-    add(&trace, XSEG_HISTORY_ALLOC, 6, 1);
-    add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
-    init_filter(&trace);
+    play("done 1 1, alloc 1 1, alloc 4 1, free 6 1, done 6 1, alloc 6 1, pause 0 8");
+    init_filter();
     for (unsigned round = 0; round < 2; round++) {
-        expect_allocated(&trace, 0, 0, 8, "......x.");
-        expect_allocated(&trace, 7, 0, 8, ".x..x.x.");
+        expect_allocated(0, 0, 8, "......x.");
+        expect_allocated(7, 0, 8, ".x..x.x.");
     }
-    end(&trace);
 }
 
-TEST(pause_before_the_events_hides_from_the_first_event)
+TEST_WITH(pause_before_the_events_hides_from_the_first_event, begin, end)
 {
-    struct trace trace;
-
-    begin(&trace);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 2, 1);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 12, 1);
-    add(&trace, XSEG_HISTORY_RESUME, 0, 10);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 3, 1);
-    add_range(&trace, 0, 10, false);
-    add_block(&trace, 0, 1, XSEG_BLOCK_ALLOCATED);
-    add_block(&trace, 1, 8, XSEG_BLOCK_CACHED);
-    add_block(&trace, 9, 1, XSEG_BLOCK_PENDING_FREE);
-    init_filter(&trace);
-    expect_shown(&trace, "0111");
+    play("free 2 1, free 12 1, resume 0 10, free 3 1");
+    add_range(0, 10, false);
+    add_block(0, 1, XSEG_BLOCK_ALLOCATED);
+    add_block(1, 8, XSEG_BLOCK_CACHED);
+    add_block(9, 1, XSEG_BLOCK_PENDING_FREE);
+    init_filter();
+    expect_shown("0111");
     /* Blocks without an event have the state of the heap copy. */
-    expect_allocated(&trace, 2, 0, 10, "x..x......");
-    end(&trace);
+    expect_allocated(2, 0, 10, "x..x......");
 }
 
 TEST(pool_that_remains_paused_hides_its_events)
 {
-    struct trace trace;
-
     for (unsigned has_pause = 0; has_pause < 2; has_pause++) {
-        begin(&trace);
+        (void)begin(NULL);
         if (has_pause)
-            add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
-        add(&trace, XSEG_HISTORY_FREE_REQUESTED, 3, 1);
-        add(&trace, XSEG_HISTORY_FREE_COMPLETED, 3, 1);
-        add(&trace, XSEG_HISTORY_ALLOC, 9, 1);
-        add_range(&trace, 0, 8, true);
-        add_block(&trace, 0, 1, XSEG_BLOCK_ALLOCATED);
-        add_block(&trace, 1, 7, XSEG_BLOCK_CACHED);
-        init_filter(&trace);
+            play("pause 0 8");
+        play("free 3 1, done 3 1, alloc 9 1");
+        add_range(0, 8, true);
+        add_block(0, 1, XSEG_BLOCK_ALLOCATED);
+        add_block(1, 7, XSEG_BLOCK_CACHED);
+        init_filter();
         assert_int_equal(trace.filter.count, 1);
-        expect_shown(&trace, has_pause ? "1001" : "001");
-        expect_allocated(&trace, 0, 0, 8, "x..x....");
-        end(&trace);
+        expect_shown(has_pause ? "1001" : "001");
+        expect_allocated(0, 0, 8, "x..x....");
+        (void)end(NULL);
     }
 }
 
 /* Other segments are mapped at its addresses. */
-TEST(destroyed_paused_pool_ends_its_evicted_ranges)
+TEST_WITH(destroyed_paused_pool_ends_its_evicted_ranges, begin, end)
 {
-    struct trace trace;
-
-    begin(&trace);
-    add(&trace, XSEG_HISTORY_ALLOC, 0, 4);
-    add(&trace, XSEG_HISTORY_PAUSE, 0, 8);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 0, 4);
-    add(&trace, XSEG_HISTORY_FREE_COMPLETED, 0, 4);
-    add(&trace, XSEG_HISTORY_SEGMENT_MAP, 0, 2);
-    add(&trace, XSEG_HISTORY_ALLOC, 0, 1);
-    add(&trace, XSEG_HISTORY_FREE_REQUESTED, 4, 1);
-    add(&trace, XSEG_HISTORY_SEGMENT_ALLOC, 2, 6);
-    add(&trace, XSEG_HISTORY_ALLOC, 4, 1);
-    init_filter(&trace);
-    expect_shown(&trace, "110011011");
-    expect_allocated(&trace, 9, 0, 8, "x...x...");
-    end(&trace);
+    play("alloc 0 4, pause 0 8, free 0 4, done 0 4, map 0 2, alloc 0 1, free 4 1, "
+         "segment 2 6, alloc 4 1");
+    init_filter();
+    expect_shown("110011011");
+    expect_allocated(9, 0, 8, "x...x...");
 }
 
 static void count_block(void *self, const struct xseg_tracked_block *block)
@@ -426,26 +365,23 @@ static void count_block(void *self, const struct xseg_tracked_block *block)
 }
 
 /* More blocks than the initial capacity of the table, and many pauses of one range. */
-TEST(many_blocks_are_tracked_through_many_pauses)
+TEST_WITH(many_blocks_are_tracked_through_many_pauses, begin, end)
 {
-    struct trace trace;
     size_t hidden = 0, live = 0;
 
-    begin(&trace);
     for (unsigned i = 0; i < 5000; i++)
-        add(&trace, XSEG_HISTORY_ALLOC, i, 1);
+        add(XSEG_HISTORY_ALLOC, i, 1);
     for (unsigned i = 0; i < 100; i++) {
-        add(&trace, XSEG_HISTORY_PAUSE, 0, 5000);
+        play("pause 0 5000");
         for (unsigned k = 0; k < 40; k++)
-            add(&trace, XSEG_HISTORY_FREE_REQUESTED, 40 * i + k, 1);
-        add(&trace, XSEG_HISTORY_RESUME, 0, 5000);
+            add(XSEG_HISTORY_FREE_REQUESTED, 40 * i + k, 1);
+        play("resume 0 5000");
     }
-    init_filter(&trace);
+    init_filter();
     assert_int_equal(trace.filter.count, 100);
     for (size_t i = 0; i < trace.count; i++)
         hidden += !xseg_eviction_filter_apply(&trace.filter, &trace.events[i]);
     assert_int_equal(hidden, 4000);
     xseg_eviction_filter_visit(&trace.filter, BASE, 5000 * UNIT, count_block, &live);
     assert_int_equal(live, 1000);
-    end(&trace);
 }

@@ -109,18 +109,22 @@ static void use_without_libunwind(void)
     expect(xseg_stack_frames(take_at(990, XSEG_STACK_FRAMES_MAX)->taken) > 990);
 }
 
-TEST(a_process_that_is_not_prepared_has_stacks)
+static void expect_child(void (*part)(void))
 {
     char said[1024];
 
-    assert_int_equal(child_run_part(use_without_preparation, said, sizeof(said)), 0);
+    if (child_run_part(part, said, sizeof(said)) != 0)
+        fail_msg("%s", said);
+}
+
+TEST(a_process_that_is_not_prepared_has_stacks)
+{
+    expect_child(use_without_preparation);
 }
 
 TEST(without_libunwind_there_are_stacks)
 {
-    char said[1024];
-
-    assert_int_equal(child_run_part(use_without_libunwind, said, sizeof(said)), 0);
+    expect_child(use_without_libunwind);
 }
 
 static void *prepare_and_take(void *self)
@@ -149,10 +153,7 @@ static void prepare_in_threads(void)
 
 TEST(threads_prepare_concurrently)
 {
-    char said[1024];
-
-    if (child_run_part(prepare_in_threads, said, sizeof(said)) != 0)
-        fail_msg("%s", said);
+    expect_child(prepare_in_threads);
 }
 
 static int note_libunwind(struct dl_phdr_info *info, size_t bytes, void *context)
@@ -187,26 +188,26 @@ TEST(stacks_begin_with_the_caller)
         assert_true(is_as_it_should_be(take_at(depth, XSEG_STACK_FRAMES_MAX)));
 }
 
-static ucontext_t main_context, fibre_context;
+static ucontext_t main_context, fiber_context;
 
-static void run_fibre(void)
+static void run_fiber(void)
 {
     assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
 }
 
-TEST(a_fibre_has_a_stack_of_its_own)
+TEST(a_fiber_has_a_stack_of_its_own)
 {
     static char room[1 << 20] __attribute__((aligned(16)));
 
     if (XSEG_HAS_THREAD_SANITIZER)
         return; /* it would need annotations of fibers */
     (void)xseg_stack_prepare();
-    assert_int_equal(getcontext(&fibre_context), 0);
-    fibre_context.uc_stack.ss_sp = room;
-    fibre_context.uc_stack.ss_size = sizeof(room);
-    fibre_context.uc_link = &main_context;
-    makecontext(&fibre_context, run_fibre, 0);
-    assert_int_equal(swapcontext(&main_context, &fibre_context), 0);
+    assert_int_equal(getcontext(&fiber_context), 0);
+    fiber_context.uc_stack.ss_sp = room;
+    fiber_context.uc_stack.ss_size = sizeof(room);
+    fiber_context.uc_link = &main_context;
+    makecontext(&fiber_context, run_fiber, 0);
+    assert_int_equal(swapcontext(&main_context, &fiber_context), 0);
     assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
 }
 

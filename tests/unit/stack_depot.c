@@ -1,51 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* The depot of call stacks: each stack is stored once, with names that outlive the code. */
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "src/base/align.h"
 #include "src/base/stack.h"
 #include "src/base/stack_depot.h"
+#include "tests/support/audit.h"
 #include "tests/support/child.h"
+#include "tests/support/failing_memory.h"
 #include "tests/support/plugin.h"
-
-/* --- The host, as the test has it. --- */
-
-static int calls_left = -1; /* of mmap() and mprotect() before one fails; negative: none fails */
-
-void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __real_mprotect(void *address, size_t bytes, int protection);
-int __wrap_mprotect(void *address, size_t bytes, int protection);
-
-static bool is_refused(void)
-{
-    if (calls_left < 0 || calls_left-- > 0)
-        return false;
-    calls_left = 0; /* and all later ones */
-    errno = ENOMEM;
-    return true;
-}
-
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
-{
-    return is_refused() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
-}
-
-/* The name in the C library with 64-bit file offsets. */
-void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
-{
-    return __wrap_mmap(address, bytes, protection, flags, file, offset);
-}
-
-int __wrap_mprotect(void *address, size_t bytes, int protection)
-{
-    return is_refused() ? -1 : __real_mprotect(address, bytes, protection);
-}
 
 /* --- Made-up stacks: their frames lie in no module. --- */
 
@@ -60,78 +25,76 @@ static void make_up(void **frames, uint32_t n)
     frames[1] = (void *)(uintptr_t)(131072 + n / 1000);
 }
 
-static uint32_t add_made_up(struct xseg_stack_depot *depot, uint32_t n)
+static struct xseg_stack_depot depot;
+
+static uint32_t add_made_up(uint32_t n)
 {
     void *frames[MADE_UP_FRAMES];
 
     make_up(frames, n);
-    return xseg_stack_depot_add(depot, frames, MADE_UP_FRAMES);
+    return xseg_stack_depot_add(&depot, frames, MADE_UP_FRAMES);
 }
 
-static bool is_made_up(const struct xseg_stack_depot *depot, uint32_t id, uint32_t n)
+static bool is_made_up(uint32_t id, uint32_t n)
 {
     void *frames[MADE_UP_FRAMES];
     struct xseg_stack_view view;
 
     make_up(frames, n);
-    return xseg_stack_depot_get(depot, id, &view) && view.count == MADE_UP_FRAMES &&
+    return xseg_stack_depot_get(&depot, id, &view) && view.count == MADE_UP_FRAMES &&
            !view.is_truncated && memcmp(view.frames, frames, sizeof(frames)) == 0;
 }
 
-static void assert_audit(struct xseg_stack_depot *depot)
+static void expect(const char *tag)
 {
-    struct xseg_violation violation = {0};
-
-    if (!xseg_stack_depot_audit(depot, &violation))
-        fail_msg("%s: %s", violation.tag, violation.text);
+    expect_audit(xseg_stack_depot_audit(&depot, &violation), tag);
 }
 
-static void begin(struct xseg_stack_depot *depot)
+static int begin(void **state)
 {
-    assert_true(xseg_stack_depot_init(depot, 0));
+    (void)state;
+    assert_true(xseg_stack_depot_init(&depot, 0));
+    return 0;
 }
 
-static void end(struct xseg_stack_depot *depot)
+static int end(void **state)
 {
-    assert_audit(depot);
-    xseg_stack_depot_fini(depot);
+    (void)state;
+    expect(NULL);
+    xseg_stack_depot_fini(&depot);
+    return 0;
 }
 
 /* Enough stacks that some have equal hashes. */
-TEST(each_stack_is_stored_once)
+TEST_WITH(each_stack_is_stored_once, begin, end)
 {
     enum { STACKS = 200000, ADDS = 1000000 };
-    struct xseg_stack_depot depot;
     uint64_t random = 1;
     size_t bytes = 0;
 
-    begin(&depot);
     for (uint32_t n = 0; n < STACKS; n++)
-        assert_int_equal(add_made_up(&depot, n), n + 1);
+        assert_int_equal(add_made_up(n), n + 1);
     bytes = xseg_stack_depot_bytes(&depot);
     for (uint32_t i = 0; i < ADDS; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         const uint32_t n = (uint32_t)(random >> 33) % STACKS;
 
-        if (add_made_up(&depot, n) != n + 1)
+        if (add_made_up(n) != n + 1)
             fail_msg("stack %" PRIu32 " has another id", n);
     }
     assert_int_equal(xseg_stack_depot_count(&depot), STACKS);
     assert_int_equal(xseg_stack_depot_bytes(&depot), bytes);
     assert_int_equal(xseg_stack_depot_lost(&depot), 0);
     for (uint32_t n = 0; n < STACKS; n++)
-        assert_true(is_made_up(&depot, n + 1, n));
-    end(&depot);
+        assert_true(is_made_up(n + 1, n));
 }
 
 /* A stack and its prefix, and the same stack truncated and complete, are different stacks. */
-TEST(stacks_of_different_lengths_differ)
+TEST_WITH(stacks_of_different_lengths_differ, begin, end)
 {
     void *frames[XSEG_STACK_FRAMES_MAX + 1];
-    struct xseg_stack_depot depot;
     struct xseg_stack_view view;
 
-    begin(&depot);
     for (uintptr_t i = 0; i <= XSEG_STACK_FRAMES_MAX; i++)
         frames[i] = (void *)(4096 + i);
     assert_int_equal(xseg_stack_depot_add(&depot, frames, 0), 0);
@@ -157,23 +120,20 @@ TEST(stacks_of_different_lengths_differ)
     assert_true(xseg_stack_depot_get(&depot, id, &view));
     assert_int_equal(view.count, XSEG_STACK_FRAMES_MAX);
     assert_true(view.is_truncated);
-    end(&depot);
 }
 
-TEST(an_unknown_id_is_refused)
+TEST_WITH(unknown_id_is_rejected, begin, end)
 {
     static const uint32_t unknown[] = {0, 2, 3, 256, 257, 65536, UINT32_MAX - 1, UINT32_MAX};
-    struct xseg_stack_depot depot;
     struct xseg_stack_frame frame;
     struct xseg_stack_view view;
     struct xseg_strbuf text;
     char buffer[64];
 
-    begin(&depot);
     assert_false(xseg_stack_depot_get(&depot, 1, &view));
-    assert_int_equal(add_made_up(&depot, 0), 1);
+    assert_int_equal(add_made_up(0), 1);
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
-    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(unknown); i++) {
         assert_false(xseg_stack_depot_get(&depot, unknown[i], &view));
         assert_false(xseg_stack_depot_frame(&depot, unknown[i], 0, &frame));
         xseg_stack_depot_describe(&depot, unknown[i], 0, 8, &text);
@@ -183,14 +143,12 @@ TEST(an_unknown_id_is_refused)
     xseg_stack_depot_describe(&depot, 1, MADE_UP_FRAMES, 8, &text);
     xseg_stack_depot_describe(&depot, 1, 0, 0, &text);
     assert_int_equal(text.length, 0);
-    end(&depot);
 }
 
 /* --- Frames of libraries. --- */
 
 /* Captures the stack on which it is called. */
 struct taking {
-    struct xseg_stack_depot *depot;
     void *frames[XSEG_STACK_FRAMES];
     uint32_t taken, id;
 };
@@ -200,12 +158,12 @@ static __attribute__((noinline)) void take(void *context)
     struct taking *taking = context;
 
     taking->taken = xseg_stack_capture(taking->frames, XSEG_STACK_FRAMES);
-    taking->id = xseg_stack_depot_add(taking->depot, taking->frames, taking->taken);
+    taking->id = xseg_stack_depot_add(&depot, taking->frames, taking->taken);
 }
 
-static struct taking take_in(struct xseg_stack_depot *depot, const struct plugin *plugin)
+static struct taking take_in(const struct plugin *plugin)
 {
-    struct taking taking = {.depot = depot};
+    struct taking taking = {0};
 
     plugin->call(take, &taking);
     assert_true(xseg_stack_frames(taking.taken) > 3);
@@ -220,7 +178,7 @@ static void assert_module(const struct taking *taking, const struct plugin *plug
     struct xseg_stack_frame frame;
 
     for (uint32_t i = 1; i <= 2; i++) {
-        assert_true(xseg_stack_depot_frame(taking->depot, taking->id, i, &frame));
+        assert_true(xseg_stack_depot_frame(&depot, taking->id, i, &frame));
         assert_ptr_equal(frame.pc, taking->frames[i]);
         assert_string_equal(frame.path, plugin->path);
         assert_int_equal(frame.offset, (const char *)frame.pc - plugin->base);
@@ -241,45 +199,40 @@ static void assert_text(const struct taking *taking, const char *file)
     struct xseg_strbuf text;
 
     for (uint32_t i = 0; i < 2; i++)
-        assert_true(xseg_stack_depot_frame(taking->depot, taking->id, i + 1, &frame[i]));
+        assert_true(xseg_stack_depot_frame(&depot, taking->id, i + 1, &frame[i]));
     (void)snprintf(want, sizeof(want), "%s+%#" PRIx64 " < %s+%#" PRIx64, file, frame[0].offset,
                    file, frame[1].offset);
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
-    xseg_stack_depot_describe(taking->depot, taking->id, 1, 2, &text);
+    xseg_stack_depot_describe(&depot, taking->id, 1, 2, &text);
     assert_string_equal(buffer, want);
 }
 
-TEST(modules_outlive_the_code)
+TEST_WITH(modules_outlive_the_code, begin, end)
 {
-    struct xseg_stack_depot depot;
     struct plugin plugin;
 
-    begin(&depot);
     plugin_open(&plugin, "plugin-one");
-    const struct taking taking = take_in(&depot, &plugin);
+    const struct taking taking = take_in(&plugin);
     assert_module(&taking, &plugin, PLUGIN_ONE_ID);
     plugin_close(&plugin);
     for (unsigned i = 0; i < 2; i++) {
         assert_module(&taking, &plugin, PLUGIN_ONE_ID);
         assert_text(&taking, "libplugin-one.so");
-        assert_int_not_equal(add_made_up(&depot, i), 0); /* and modules are scanned */
-        assert_audit(&depot);
+        assert_int_not_equal(add_made_up(i), 0); /* and modules are scanned */
+        expect(NULL);
     }
-    end(&depot);
 }
 
 /* The same code at the same address: the same stack, called from the same place of the test. */
-TEST(reloaded_library_keeps_its_stacks)
+TEST_WITH(reloaded_library_keeps_its_stacks, begin, end)
 {
-    struct xseg_stack_depot depot;
     struct taking first = {0};
 
-    begin(&depot);
     for (unsigned i = 0; i < 20; i++) {
         struct plugin plugin;
 
         plugin_open(&plugin, "plugin-one");
-        const struct taking taking = take_in(&depot, &plugin);
+        const struct taking taking = take_in(&plugin);
         assert_module(&taking, &plugin, PLUGIN_ONE_ID);
         if (i == 0)
             first = taking;
@@ -287,49 +240,43 @@ TEST(reloaded_library_keeps_its_stacks)
                              memcmp(first.frames, taking.frames, sizeof(first.frames)) == 0;
         assert_int_equal(is_same, first.id == taking.id);
         plugin_close(&plugin);
-        assert_int_not_equal(add_made_up(&depot, i), 0);
+        assert_int_not_equal(add_made_up(i), 0);
     }
-    end(&depot);
 }
 
 /* The loader maps a library of the same size to the addresses that have just become free. */
-TEST(another_library_in_its_place_has_its_own_names)
+TEST_WITH(another_library_in_its_place_has_its_own_names, begin, end)
 {
     static const char *const name[] = {"plugin-one", "plugin-two"};
     static const char *const build_id[] = {PLUGIN_ONE_ID, NULL};
-    struct xseg_stack_depot depot;
     struct taking taking[6];
     struct plugin plugin[6];
     unsigned replaced = 0;
 
-    begin(&depot);
     for (unsigned i = 0; i < 6; i++) {
         plugin_open(&plugin[i], name[i % 2]);
         /* In between, the depot gets a new stack, as in a running program. */
-        assert_int_not_equal(add_made_up(&depot, i), 0);
-        taking[i] = take_in(&depot, &plugin[i]);
+        assert_int_not_equal(add_made_up(i), 0);
+        taking[i] = take_in(&plugin[i]);
         plugin_close(&plugin[i]);
         replaced +=
             i > 0 && memcmp(taking[i].frames, taking[i - 1].frames, 3 * sizeof(void *)) == 0;
         for (unsigned j = 0; j <= i; j++)
             assert_module(&taking[j], &plugin[j], build_id[j % 2]);
-        assert_audit(&depot);
+        expect(NULL);
     }
     if (replaced == 0)
         print_message("# the loader put no library in the place of another\n");
-    end(&depot);
 }
 
 /* A return address past the last byte of a module belongs to a call in it; one at its first byte does not. */
-TEST(frame_is_located_by_its_call)
+TEST_WITH(frame_is_located_by_its_call, begin, end)
 {
-    struct xseg_stack_depot depot;
     struct xseg_stack_frame frame;
     struct plugin plugin;
 
-    begin(&depot);
     plugin_open(&plugin, "plugin-one");
-    const struct taking taking = take_in(&depot, &plugin);
+    const struct taking taking = take_in(&plugin);
     const struct xseg_module_mapping *mapping = depot.modules.mappings;
     while (mapping != NULL && (const char *)mapping->start != plugin.base)
         mapping = mapping->next;
@@ -343,18 +290,15 @@ TEST(frame_is_located_by_its_call)
         assert_ptr_equal(frame.pc, frames[0]);
     }
     plugin_close(&plugin);
-    end(&depot);
 }
 
-TEST(frames_in_no_module_are_addresses)
+TEST_WITH(frames_in_no_module_are_addresses, begin, end)
 {
-    struct xseg_stack_depot depot;
     struct xseg_stack_frame frame;
     struct xseg_strbuf text;
     char buffer[64];
 
-    begin(&depot);
-    const uint32_t id = add_made_up(&depot, 5);
+    const uint32_t id = add_made_up(5);
     assert_true(xseg_stack_depot_frame(&depot, id, 0, &frame));
     assert_int_equal((uintptr_t)frame.pc, 65541);
     assert_null(frame.path);
@@ -363,7 +307,6 @@ TEST(frames_in_no_module_are_addresses)
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_stack_depot_describe(&depot, id, 0, 2, &text);
     assert_string_equal(buffer, "0x10005 < 0x20000");
-    end(&depot);
 }
 
 static __attribute__((noinline)) void descend(unsigned depth, struct taking *taking)
@@ -376,15 +319,13 @@ static __attribute__((noinline)) void descend(unsigned depth, struct taking *tak
 }
 
 /* Real stacks that differ in depth only. */
-TEST(deep_stacks_are_truncated)
+TEST_WITH(deep_stacks_are_truncated, begin, end)
 {
-    struct xseg_stack_depot depot;
-    struct taking taking = {.depot = &depot};
+    struct taking taking = {0};
     struct xseg_stack_view view;
     uint32_t cut = 0;
 
     (void)xseg_stack_prepare();
-    begin(&depot);
     for (unsigned depth = 0; depth <= 1000; depth += 10) {
         descend(depth, &taking);
         assert_true(xseg_stack_depot_get(&depot, taking.id, &view));
@@ -397,32 +338,30 @@ TEST(deep_stacks_are_truncated)
         cut = taking.id;
     }
     assert_int_not_equal(cut, 0);
-    end(&depot);
 }
 
-/* --- Bounds, and want of memory. --- */
+/* --- Limits, and host allocation failures. --- */
 
 TEST(full_depot_counts_lost_stacks)
 {
-    struct xseg_stack_depot depot;
     uint32_t count = 0;
 
     assert_true(xseg_stack_depot_init(&depot, 1)); /* becomes the minimum */
-    while (add_made_up(&depot, count) != 0)
+    while (add_made_up(count) != 0)
         assert_int_equal(xseg_stack_depot_count(&depot), ++count);
     assert_true(count > 100);
     assert_true(xseg_stack_depot_bytes(&depot) <= XSEG_STACK_DEPOT_MIN_BYTES);
     assert_int_equal(xseg_stack_depot_lost(&depot), 1);
     for (uint32_t i = 0; i < 100; i++)
-        assert_int_equal(add_made_up(&depot, count + i), 0);
+        assert_int_equal(add_made_up(count + i), 0);
     assert_int_equal(xseg_stack_depot_lost(&depot), 101);
     for (uint32_t i = 0; i < count; i++) {
-        assert_int_equal(add_made_up(&depot, i), i + 1);
-        assert_true(is_made_up(&depot, i + 1, i));
+        assert_int_equal(add_made_up(i), i + 1);
+        assert_true(is_made_up(i + 1, i));
     }
     assert_int_equal(xseg_stack_depot_count(&depot), count);
     assert_int_equal(xseg_stack_depot_lost(&depot), 101);
-    end(&depot);
+    (void)end(NULL);
 }
 
 /* The depot may be full at a stack, a set, a name or a table. */
@@ -432,8 +371,7 @@ TEST(depot_may_be_full_at_any_step)
 
     plugin_open(&plugin, "plugin-one");
     for (size_t left = 0; left < 24000; left += 152) {
-        struct xseg_stack_depot depot;
-        struct taking taking = {.depot = &depot};
+        struct taking taking = {0};
 
         assert_true(xseg_stack_depot_init(&depot, 1));
         assert_non_null(
@@ -443,7 +381,7 @@ TEST(depot_may_be_full_at_any_step)
         assert_int_equal(xseg_stack_depot_lost(&depot), taking.id == 0);
         if (taking.id != 0)
             assert_module(&taking, &plugin, PLUGIN_ONE_ID);
-        end(&depot);
+        (void)end(NULL);
     }
     plugin_close(&plugin);
 }
@@ -454,24 +392,23 @@ TEST(without_host_memory_stacks_are_lost)
     bool has_lost = false, is_served = false;
 
     for (int n = 0; !is_served; n++) {
-        struct xseg_stack_depot depot;
         uint32_t count = 0;
 
-        calls_left = n;
+        memory_calls_left = n;
         if (!xseg_stack_depot_init(&depot, 0)) {
-            calls_left = -1;
+            memory_calls_left = -1;
             continue;
         }
-        while (count < 20000 && add_made_up(&depot, count) != 0)
+        while (count < 20000 && add_made_up(count) != 0)
             count++;
-        calls_left = -1;
+        memory_calls_left = -1;
         is_served = count == 20000;
         has_lost = has_lost || !is_served;
         assert_int_equal(xseg_stack_depot_lost(&depot), !is_served);
-        assert_audit(&depot);
+        expect(NULL);
         /* With memory available it continues. */
-        assert_int_equal(add_made_up(&depot, count), count + 1);
-        end(&depot);
+        assert_int_equal(add_made_up(count), count + 1);
+        (void)end(NULL);
     }
     assert_true(has_lost);
 }
@@ -481,7 +418,6 @@ TEST(without_host_memory_stacks_are_lost)
 enum { COMMON = 3000, OWN = 1000, THREADS = 4 };
 
 struct adder {
-    struct xseg_stack_depot *depot;
     uint32_t number;
     uint32_t common[COMMON], own[OWN];
     bool has_read;
@@ -490,36 +426,33 @@ struct adder {
 static void *add_many(void *self)
 {
     struct adder *adder = self;
-    struct taking taking = {.depot = adder->depot};
+    struct taking taking = {0};
 
     adder->has_read = true;
     for (uint32_t i = 0; i < COMMON; i++) {
         /* Each thread starts elsewhere, so that each is the first for some stacks. */
         const uint32_t n = (i + adder->number * (COMMON / THREADS)) % COMMON;
 
-        adder->common[n] = add_made_up(adder->depot, n);
-        if (!is_made_up(adder->depot, adder->common[n], n))
+        adder->common[n] = add_made_up(n);
+        if (!is_made_up(adder->common[n], n))
             adder->has_read = false;
         if (i % (COMMON / OWN) == 0) {
             const uint32_t own = i / (COMMON / OWN);
 
-            adder->own[own] = add_made_up(adder->depot, COMMON + adder->number * OWN + own);
+            adder->own[own] = add_made_up(COMMON + adder->number * OWN + own);
             take(&taking);
         }
     }
     return NULL;
 }
 
-TEST(threads_share_a_depot)
+TEST_WITH(threads_share_a_depot, begin, end)
 {
     static struct adder adder[THREADS];
-    struct xseg_stack_depot depot;
     pthread_t thread[THREADS];
 
     (void)xseg_stack_prepare();
-    begin(&depot);
     for (uint32_t i = 0; i < THREADS; i++) {
-        adder[i].depot = &depot;
         adder[i].number = i;
         assert_int_equal(pthread_create(&thread[i], NULL, add_many, &adder[i]), 0);
     }
@@ -529,22 +462,22 @@ TEST(threads_share_a_depot)
         assert_true(adder[i].has_read);
         assert_memory_equal(adder[i].common, adder[0].common, sizeof(adder[0].common));
         for (uint32_t own = 0; own < OWN; own++)
-            assert_true(is_made_up(&depot, adder[i].own[own], COMMON + i * OWN + own));
+            assert_true(is_made_up(adder[i].own[own], COMMON + i * OWN + own));
     }
     /* The stack that all threads captured in the same place. */
     const uint32_t made_up = COMMON + THREADS * OWN;
     assert_true(xseg_stack_depot_count(&depot) > made_up);
     assert_true(xseg_stack_depot_count(&depot) <= made_up + THREADS);
     assert_int_equal(xseg_stack_depot_lost(&depot), 0);
-    end(&depot);
 }
 
 static atomic_bool is_over;
 
-static void *come_and_go(void *self)
+static void *come_and_go(void *unused)
 {
-    struct taking taking = {.depot = self};
+    struct taking taking = {0};
 
+    (void)unused;
     while (!atomic_load(&is_over)) {
         struct plugin plugin;
 
@@ -555,125 +488,100 @@ static void *come_and_go(void *self)
     return NULL;
 }
 
-TEST(libraries_are_loaded_and_unloaded_concurrently)
+TEST_WITH(libraries_are_loaded_and_unloaded_concurrently, begin, end)
 {
-    struct xseg_stack_depot depot;
     pthread_t thread;
 
-    begin(&depot);
     atomic_store(&is_over, false);
-    assert_int_equal(pthread_create(&thread, NULL, come_and_go, &depot), 0);
+    assert_int_equal(pthread_create(&thread, NULL, come_and_go, NULL), 0);
     for (uint32_t n = 0; n < 3000; n++) {
-        assert_true(is_made_up(&depot, add_made_up(&depot, n), n));
+        assert_true(is_made_up(add_made_up(n), n));
         if (n % 100 == 0)
-            assert_audit(&depot);
+            expect(NULL);
     }
     atomic_store(&is_over, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    end(&depot);
 }
 
-struct forked {
-    struct xseg_stack_depot *depot;
-    uint32_t id;
-};
-
-static void use_in_a_child(const void *context)
+static void use_in_a_child(void)
 {
-    const struct forked *forked = context;
     struct xseg_stack_frame frame;
 
-    if (!is_made_up(forked->depot, forked->id, 7) || add_made_up(forked->depot, 7) != forked->id ||
-        !xseg_stack_depot_frame(forked->depot, forked->id, 0, &frame) ||
-        add_made_up(forked->depot, 8) != 0 || xseg_stack_depot_lost(forked->depot) != 1 ||
-        xseg_stack_depot_count(forked->depot) != 1)
+    if (!is_made_up(1, 7) || add_made_up(7) != 1 || !xseg_stack_depot_frame(&depot, 1, 0, &frame) ||
+        add_made_up(8) != 0 || xseg_stack_depot_lost(&depot) != 1 ||
+        xseg_stack_depot_count(&depot) != 1)
         _exit(1);
 }
 
 /* Another thread holds the lock at the fork, and does not exist in the child to unlock it. */
-TEST(a_child_reads_and_adds_nothing)
+TEST_WITH(a_child_reads_and_adds_nothing, begin, end)
 {
-    struct xseg_stack_depot depot;
     char said[1024];
 
-    begin(&depot);
-    const struct forked forked = {&depot, add_made_up(&depot, 7)};
+    assert_int_equal(add_made_up(7), 1);
     xseg_mutex_lock(&depot.lock);
-    const int status = child_run(use_in_a_child, &forked, said, sizeof(said));
+    const int status = child_run_part(use_in_a_child, said, sizeof(said));
     xseg_mutex_unlock(&depot.lock);
     assert_int_equal(status, 0);
-    assert_int_equal(add_made_up(&depot, 8), 2);
+    assert_int_equal(add_made_up(8), 2);
     assert_int_equal(xseg_stack_depot_lost(&depot), 0);
-    end(&depot);
 }
 
-TEST(depot_may_be_used_under_other_locks)
+TEST_WITH(depot_may_be_used_under_other_locks, begin, end)
 {
-    struct xseg_stack_depot depot;
     struct xseg_mutex arena, observers;
 
-    begin(&depot);
     xseg_mutex_init(&arena, XSEG_RANK_ARENA);
     xseg_mutex_init(&observers, XSEG_RANK_OBSERVERS);
     xseg_mutex_lock(&arena);
     xseg_mutex_lock(&observers);
-    assert_int_equal(add_made_up(&depot, 1), 1);
+    assert_int_equal(add_made_up(1), 1);
     xseg_mutex_unlock(&observers);
     xseg_mutex_unlock(&arena);
     xseg_mutex_fini(&observers);
     xseg_mutex_fini(&arena);
-    end(&depot);
 }
 
 /* --- The audit. --- */
 
-static void *record_of(const struct xseg_stack_depot *depot, const struct xseg_intern_table *table)
+static void *record_of(const struct xseg_intern_table *table)
 {
     const struct xseg_intern_slots *slots = table->slots;
 
     for (uint32_t i = 0; i <= slots->mask; i++)
         if (slots->slot[i] != 0)
-            return xseg_bump_at(&depot->memory, (uint32_t)slots->slot[i]);
+            return xseg_bump_at(&depot.memory, (uint32_t)slots->slot[i]);
     return NULL;
-}
-
-static void assert_finds(struct xseg_stack_depot *depot, const char *tag)
-{
-    struct xseg_violation violation = {0};
-
-    assert_false(xseg_stack_depot_audit(depot, &violation));
-    assert_string_equal(violation.tag, tag);
 }
 
 TEST(the_audit_names_the_broken_invariant)
 {
-    struct xseg_stack_depot depot;
     struct xseg_intern_table empty;
 
-    begin(&depot);
-    assert_int_equal(add_made_up(&depot, 1), 1);
-    uint32_t *id = record_of(&depot, &depot.stacks); /* a stack begins with it */
+    (void)begin(NULL);
+    assert_int_equal(add_made_up(1), 1);
+    uint32_t *id = record_of(&depot.stacks); /* a stack begins with it */
     *id = 2;
-    assert_finds(&depot, "DEPOT-1");
+    expect("DEPOT-1");
     *id = 1;
-    assert_audit(&depot);
+    expect(NULL);
     assert_true(xseg_intern_table_init(&empty, &depot.memory));
     struct xseg_intern_table kept = depot.stacks;
     depot.stacks = empty;
-    assert_finds(&depot, "DEPOT-2");
+    expect("DEPOT-2");
     depot.stacks = kept;
     kept = depot.frames.frames;
     depot.frames.frames = empty;
-    assert_finds(&depot, "DEPOT-3");
+    expect("DEPOT-3");
     depot.frames.frames = kept;
-    assert_audit(&depot);
+    expect(NULL);
     /* A mapping that its set considers loaded. */
-    struct taking taking = {.depot = &depot};
+    struct taking taking = {0};
     take(&taking);
     struct xseg_module_mapping *mapping = depot.modules.mappings;
     for (; mapping != NULL; mapping = mapping->next)
         atomic_store(&mapping->is_loaded, false);
     depot.modules.loaded_count = 0;
-    assert_finds(&depot, "DEPOT-4");
+    expect("DEPOT-4");
     xseg_stack_depot_fini(&depot);
 }
