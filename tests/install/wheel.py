@@ -71,7 +71,8 @@ class Place:
         try:
             return self.wheel(adapter, *options)
         except AssertionError as failure:
-            if re.search(r"No matching distribution|Could not find a version|Temporary failure|Connection|timed out", str(failure)):
+            if re.search(r"No matching distribution|Could not find a version|Temporary failure|Connection|timed out",
+                         str(failure)):
                 raise Absent(why_not) from failure
             raise
 

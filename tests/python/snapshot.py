@@ -252,7 +252,8 @@ class Replayed(Case):
         allocator.snapshot(path)
         said = self.replayed(path)
         self.assertEqual([said[f"peak_{name}"] for name in ("requested", "allocated", "reserved")],
-                         [stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak, stats.reserved_bytes.all.peak])
+                         [stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak,
+                          stats.reserved_bytes.all.peak])
         return said, read(path)
 
     def expect_peaks(self, config, streams=()):

@@ -8,7 +8,7 @@
 
 #include <dlfcn.h>
 
-/* Store the address of a function, NULL if the library has none, in a function pointer; return whether the library has it.
+/* Store the address of a function, or NULL, in a function pointer; return whether the library has the function.
  * ISO C does not convert object pointers to function pointers, so the address is copied bytewise. */
 static inline bool symbol_find(void *library, const char *name, void *function)
 {

@@ -276,7 +276,8 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of rese
         self.assertEqual(self.sites_of_stacks(inner[:3] + outer), ["(no stack)"])
 
     def test_names_and_operators_of_a_program_are_not_taken_for_those_of_libraries(self):
-        for name in ("PyramidNet::forward(int)", "cloned_copy", "attach(void)", "my::at::f()", "bool operator<(A const&, B const&)",
+        for name in ("PyramidNet::forward(int)", "cloned_copy", "attach(void)", "my::at::f()",
+                     "bool operator<(A const&, B const&)",
                      "my::Wrapper::operator at::Tensor() const", "my::cooperator<int> my::f(int)",
                      "operator new(unsigned long, my::Pool&)"):
             self.assertEqual(self.sites_of_stacks([torch_frame("at::empty()"), {"name": name, "filename": "/me/x.cpp", "line": 1}]),
@@ -359,7 +360,8 @@ class Pages(BlameTest):
     def test_page_size_follows_the_segment_and_the_configuration(self):
         for kept, expected in (
                 ({}, (160, 0)), ({"segment_type": "small"}, (0, 160)), ("large_segment_size_mb:40", (160, 0)),
-                ("garbage_collection_threshold:0.8,large_segment_size_mb: 10", (60, 100)), ("page_size:small", (0, 160)),
+                ("garbage_collection_threshold:0.8,large_segment_size_mb: 10", (60, 100)),
+                ("page_size:small", (0, 160)),
                 ("page_size:auto", (160, 0))):
             with self.subTest(kept):
                 kept = {"settings": {"PYTORCH_CUDA_ALLOC_CONF": kept}} if isinstance(kept, str) else kept
@@ -410,9 +412,11 @@ class Limits(BlameTest):
         snapshot = small().snapshot()
         snapshot["device_traces"][0].insert(1, {**snapshot["device_traces"][0][1], "addr": 64})
         for lost, left_out, lines in (
-                (1234, 5, ("1,234 events before the first were overwritten\n", "5 events before the first did not fit in the file\n",
+                (1234, 5, ("1,234 events before the first were overwritten\n",
+                           "5 events before the first did not fit in the file\n",
                            "1 event or block does not fit the others, and is left out\n")),
-                (1, 1, ("1 event before the first was overwritten\n", "1 event before the first did not fit in the file\n"))):
+                (1, 1, ("1 event before the first was overwritten\n",
+                        "1 event before the first did not fit in the file\n"))):
             snapshot["xseg"] = {"devices": [{"device": 0, "lost": lost, "left_out": left_out}]}
             text = self.said(self.file(snapshot), status=1)
             for line in lines:
@@ -485,7 +489,8 @@ class Limits(BlameTest):
 
     def test_bad_files(self):
         data = pickle.dumps(small().snapshot(), 4)
-        for words, contents in (("it is a text file that begins with 'no pickle'", b"no pickle"), ("is truncated", data[:-100]),
+        for words, contents in (("it is a text file that begins with 'no pickle'", b"no pickle"),
+                                ("is truncated", data[:-100]),
                                 ("the file is empty", b""), ("unsupported protocol, 9", b"\x80\x09" + data[2:]),
                                 ("a dictionary without `segments`", {"a": 1}),
                                 ("neither events nor segments", {"segments": [], "device_traces": []})):

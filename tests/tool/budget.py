@@ -28,7 +28,8 @@ def count(program, case, pairs):
     of another length.
     """
     done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program,
-                           case, f"{pairs:05}"], check=False, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           case, f"{pairs:05}"], check=False, text=True, stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
     found = re.search(r"Collected : (\d+)", done.stdout)
     if done.returncode != 0 or not found:

@@ -471,7 +471,8 @@ class Ranks(CompareTest):
         self.ranks(count=3, folder="after", name="stop_rank{}.pickle")
         out, error = self.run_tool("--json", self.folder / "before", self.folder / "after")
         self.assertIn("only 'end_rank#' is read", error)
-        self.assertEqual([rank["b"]["file"].rsplit("/", 1)[1] for rank in json.loads(out)["ranks"]], ["end_rank1.pickle", "end_rank0.pickle"])
+        self.assertEqual([rank["b"]["file"].rsplit("/", 1)[1] for rank in json.loads(out)["ranks"]],
+                         ["end_rank1.pickle", "end_rank0.pickle"])
 
     def test_the_rank_of_a_job_counts_and_not_that_on_its_host(self):
         for name in ("rank{}_local_rank0.pickle", "local-rank0-RANK{}.pickle"):
@@ -485,7 +486,8 @@ class Ranks(CompareTest):
         for path in sorted(folder.iterdir())[1:]:
             path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
-        self.assertIn(f"{folder}: 2 compressed files are not read, such as rank1.pickle.gz; decompress them, or compress them with zstd\n",
+        self.assertIn(f"{folder}: 2 compressed files are not read, such as rank1.pickle.gz; decompress them, or compress them "
+                      "with zstd\n",
                       self.run_tool(folder)[1])
         (folder / "rank0.pickle").unlink()
         for command in ("compare", "blame", "advise"):

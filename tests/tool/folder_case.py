@@ -39,10 +39,12 @@ class ToolCase(FolderCase):
         return path
 
     def tool(self, *arguments, status=0, given=None, text=True, environment=None, program=TOOL, **more):
-        """Runs the tool and checks the exit status, unless that is None; returns the process, its standard output as bytes without `text`."""
-        done = subprocess.run([program, *map(str, arguments)], check=False, env={**os.environ, **(environment or {})},
-                              **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more},
-                              **({"stdin": subprocess.DEVNULL} if given is None and "stdin" not in more else {"input": given}))
+        """Runs the tool and checks the exit status, unless that is None; without `text`, output remains bytes."""
+        more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        if given is None:
+            more.setdefault("stdin", subprocess.DEVNULL)
+        done = subprocess.run([program, *map(str, arguments)], check=False, input=given,
+                              env={**os.environ, **(environment or {})}, **more)
         done.stderr = CHECKED.sub("", (done.stderr or b"").decode(errors="replace"))
         if text and done.stdout is not None:
             done.stdout = done.stdout.decode()
@@ -51,14 +53,16 @@ class ToolCase(FolderCase):
         return done
 
     def on_terminal(self, *arguments, stream="stderr", columns=0, environment=None, **more):
-        """Runs the tool with one stream on a terminal, which reports its columns unless they are 0; returns what the tool wrote."""
+        """Returns what the tool writes to a terminal; columns: the width that the terminal reports, 0: none."""
         try:
             terminal, end = pty.openpty()
         except OSError as error:
             self.skipTest(f"no terminal can be opened here: {error}")
         fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: end, **more}
-        with subprocess.Popen([TOOL, *map(str, arguments)], env={**os.environ, **(environment or {})}, **streams) as tool:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: end,
+                   **more}
+        environment = {**os.environ, **(environment or {})}
+        with subprocess.Popen([TOOL, *map(str, arguments)], env=environment, **streams) as tool:
             os.close(end)
             text = self.read_terminal(terminal)
         self.assertIn(tool.returncode, (0, 1))

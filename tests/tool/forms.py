@@ -141,7 +141,8 @@ class Others(Forms):
         for command, words in (("view", "a page that `xseg view` wrote, which a browser opens"), ("export", "a trace of Perfetto")):
             self.every(self.run_tool(command, snapshot)[2], "file: it is " + words)
         for option, words in (("--timeline", "a timeline that `xseg replay --timeline` wrote"), ("--history", "a history that `xseg replay --history` wrote")):
-            self.every(self.tool("replay", option, "-", "--json", SNAPSHOTS[0], text=False).stdout, "file: it is " + words)
+            self.every(self.tool("replay", option, "-", "--json", SNAPSHOTS[0], text=False).stdout,
+                       "file: it is " + words)
 
     def test_a_trace_names_the_commands_that_read_it(self):
         self.refused(("view", "blame", "compare", "export"), b"xtrace 1\na 1 512 0\n", "file: it is a trace, which `xseg replay` and `xseg advise` read; "
@@ -150,7 +151,8 @@ class Others(Forms):
     def test_a_folder_names_the_commands_that_read_it(self):
         for arguments in (("view", ".", "-o", "out"), ("export", "--perfetto", ".", "-o", "out"), ("replay", ".")):
             self.assertEqual(self.tool(*arguments, status=2, cwd=self.folder).stderr,
-                             (".: it is a folder; `xseg compare`, `xseg blame` and `xseg advise` read folders with a snapshot of each rank\n"))
+                             ".: it is a folder; `xseg compare`, `xseg blame` and `xseg advise` read folders with a "
+                             "snapshot of each rank\n")
             self.assertFalse((self.folder / "out").exists())
 
     def test_a_file_that_is_no_command_or_string_is_named(self):

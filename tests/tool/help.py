@@ -128,7 +128,8 @@ class Colors(ToolCase):
         self.assertEqual(plain.replace("\r\n", "\n"), said("help", "replay"))
 
     def test_reports_have_colors(self):
-        for command in (["replay", "--compare", "", str(self.file(TRACE))], ["config", "idle_ms:5"], ["config", "--keys"], ["probe"]):
+        for command in (["replay", "--compare", "", str(self.file(TRACE))], ["config", "idle_ms:5"],
+                        ["config", "--keys"], ["probe"]):
             self.assertIn(self.ESCAPE, self.shown(*command), command)
             self.assertNotIn(self.ESCAPE, run(*command).stdout, command)
             self.assertNotIn(self.ESCAPE, self.shown(*command, "--json"), command)

@@ -177,7 +177,8 @@ class Clock(HistoryTest):
         self.assertEqual({event["time_ns"] for event in events if event["line"] == 2}, {70000})
 
     def test_without_a_clock_it_begins_at_0(self):
-        self.assertEqual({event["time_ns"] for event in self.history("xtrace 1\na 0 3000000 0\nf 0\n", "--costs", "none")[0]}, {0})
+        self.assertEqual({event["time_ns"] for event in self.history("xtrace 1\na 0 3000000 0\nf 0\n", "--costs",
+                                                                     "none")[0]}, {0})
 
     def test_decay_happens_between_events(self):
         events, _ = self.history("xtrace 1\n@ 0\na 0 3000000 0\nf 0\n@ 60000000\n", "--config",

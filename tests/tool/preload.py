@@ -49,11 +49,14 @@ class Preload(unittest.TestCase):
         for behavior, case, without, with_it in (
                 ("freed memory is reused once it is idle", "again", "other memory\ncuMemAlloc 2, cuMemCreate none\n",
                  "the same memory\ncuMemAlloc 0, cuMemCreate some\n"),
-                ("memory of streams is ordered by them", "async", "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
+                ("memory of streams is ordered by them", "async",
+                 "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
                  "the same memory after the wait\ncuMemAlloc 0, cuMemCreate some\n"),
-                ("a capture allocates from the runtime", "capture", "freeing within the capture: 1, last error 1\n", None),
+                ("a capture allocates from the runtime", "capture", "freeing within the capture: 1, last error 1\n",
+                 None),
                 ("errors of xseg are errors of the runtime", "much", "too much: 2, last error 2\nnot mine: 1\n", None),
-                ("cached memory counts as free", "info", "cuMemAlloc 1, cuMemCreate none\n", "cuMemAlloc 0, cuMemCreate some\n"),
+                ("cached memory counts as free", "info", "cuMemAlloc 1, cuMemCreate none\n",
+                 "cuMemAlloc 0, cuMemCreate some\n"),
                 ("functions of the driver are interposed", "driver", "other memory\ncuMemAlloc 3, cuMemCreate none\n",
                  "the same memory\ncuMemAlloc 1, cuMemCreate some\n"),
                 ("a forked child allocates from the runtime", "child", "the child went on\n", None)):
@@ -69,11 +72,13 @@ class Preload(unittest.TestCase):
                 ("a free waits for the device of the memory", "other_device", "the work has finished\n", False),
                 ("a reset frees the memory of its device", "reset", "nothing in use was handed out\n", True),
                 ("a reset repairs a device after a sticky error", "sticky", "the device is usable again\n", True),
-                ("every function frees the memory of every other", "mixed", "every function has freed the memory of every other\n", True),
+                ("every function frees the memory of every other", "mixed",
+                 "every function has freed the memory of every other\n", True),
                 ("a call queries the context of its device once", "queries",
                  "cudaMalloc, cudaFree 2, cudaMallocAsync, cudaFreeAsync 2\n", False),
                 ("a reset frees the memory of busy threads", "reset_under_load", "all memory is free\n", True),
-                ("threads keep their memory during resets of another device", "threads", "free memory was at most the total\n", True),
+                ("threads keep their memory during resets of another device", "threads",
+                 "free memory was at most the total\n", True),
                 ("a child of busy threads allocates from the runtime", "forks", "no child was stopped\n", True)):
             with self.subTest(behavior):
                 self.expect_same(case, said, alone)

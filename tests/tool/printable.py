@@ -54,7 +54,8 @@ class Names(Printable):
 
     def test_of_a_tape_that_does_not_agree(self):
         tape = b"xtrace 1\nc \na 0 512 0\n= 1 2 3 4 5 6 7 8 9\n"
-        self.complained(SHOWN + b":4: allocated_bytes is 512, expected 1", "replay", "--check", self.file(tape, ESCAPE), status=1)
+        self.complained(SHOWN + b":4: allocated_bytes is 512, expected 1", "replay", "--check", self.file(tape, ESCAPE),
+                        status=1)
         self.complained(SHOWN + b": --check requires a tape", "replay", "--check", self.file(TRACE, ESCAPE))
 
     def test_of_options_that_do_not_fit_a_file(self):

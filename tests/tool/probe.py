@@ -366,7 +366,8 @@ class Driver(ProbeTest):
         said = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuInit:1:100", status=2)
         self.assertIn("cuInit", said)
         self.assertIn("CUDA_ERROR_NO_DEVICE (100)", said)
-        said = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuMemsetD8Async:1:999", status=1)
+        said = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuMemsetD8Async:1:999",
+                          status=1)
         self.assertIn("failed: cuMemsetD8Async", said)
 
     def test_without_a_driver(self):

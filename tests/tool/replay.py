@@ -111,7 +111,8 @@ class BadInput(ReplayTest):
                 self.assertEqual(done.stdout, "")
 
     def test_a_bad_configuration_in_the_file(self):
-        self.assertIn("max_split_size_mb", self.replay(self.file("c max_split_size_mb:x\na 0 512 0\n"), status=2).stderr)
+        self.assertIn("max_split_size_mb",
+                      self.replay(self.file("c max_split_size_mb:x\na 0 512 0\n"), status=2).stderr)
 
     def test_the_tool_itself(self):
         for arguments, status, words in (((), 2, "usage"), (("--help",), 0, "usage"),
@@ -127,7 +128,8 @@ class Figures(ReplayTest):
         self.assertEqual(list(one), KEYS)
         self.assertEqual(one, one | {
             "events": 5, "oom_at": -1, "peak_requested": 30001000, "peak_allocated": 30000128 + 1024,
-            "peak_active": 30000128 + 1024, "peak_reserved": 42 * MIB, "checked": 0, "mismatches": 0, "min_device": None})
+            "peak_active": 30000128 + 1024, "peak_reserved": 42 * MIB, "checked": 0, "mismatches": 0,
+            "min_device": None})
         self.assertEqual(one["driver_calls"]["cuMemCreate"], 3)
         self.assertGreater(min(one["driver_us"], one["ns_per_event"]), 0)
 
@@ -179,8 +181,10 @@ class Figures(ReplayTest):
         text = "a 0 30000000 0\nf 0\n"
         same = r"\AB reserves the same amount and makes the same number of driver calls\Z"
         for trace, other, verdict in (
-                (text, "False", r"\AB reserves 10\.00 MiB less and makes (\d\.\d x|[\d,]+) (fewer|more) driver calls\Z"),
-                ("c \n" + text, "True", r"\AB reserves 10\.00 MiB more and makes "), (text, "True", same), ("", "False", same)):
+                (text, "False",
+                 r"\AB reserves 10\.00 MiB less and makes (\d\.\d x|[\d,]+) (fewer|more) driver calls\Z"),
+                ("c \n" + text, "True", r"\AB reserves 10\.00 MiB more and makes "), (text, "True", same),
+                ("", "False", same)):
             self.assertRegex(self.verdict(trace, "--compare", "expandable_segments:" + other), verdict)
 
     def test_verdicts_count_driver_calls(self):
@@ -297,7 +301,8 @@ class Configuration(ReplayTest):
     def test_device_memory(self):
         text, large = "a 0 30000000 0\n", "a 0 90000000000 0\n"
         for trace, options, status in (
-                ("d 40\n" + text, (), 0), ("d 20\n" + text, (), 3), ("d 20\n" + text, ("40MiB",), 0), ("d 40\n" + text, ("20M",), 3),
+                ("d 40\n" + text, (), 0), ("d 20\n" + text, (), 3), ("d 20\n" + text, ("40MiB",), 0),
+                ("d 40\n" + text, ("20M",), 3),
                 (text, (40 * MIB,), 0), ("a 0 80000000000 0\n", (), 0), (large, (), 3), (large, ("1T",), 0)):
             with self.subTest(trace, options=options):
                 self.figures(trace, *(("--device-memory",) if options else ()), *options, status=status)
@@ -533,7 +538,8 @@ class Explain(ReplayTest):
 
     def test_out_of_memory(self):
         path = self.file("a 0 94371840 0\na 1 94371840 0\n")
-        self.assertIn("contains an allocated block", self.replay("--explain", "--device-memory", "100MiB", path, status=3).stdout)
+        self.assertIn("contains an allocated block",
+                      self.replay("--explain", "--device-memory", "100MiB", path, status=3).stdout)
 
 
 class SmallestDevice(ReplayTest):

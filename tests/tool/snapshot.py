@@ -35,7 +35,8 @@ def snapshot(*traces, segments=(), config="expandable_segments:True"):
 
 class SnapshotTest(ToolCase):
     def file(self, contents, protocol=4):  # pylint: disable=arguments-renamed
-        return super().file(contents if isinstance(contents, bytes) else pickle.dumps(contents, protocol), "snapshot.pickle")
+        return super().file(contents if isinstance(contents, bytes) else pickle.dumps(contents, protocol),
+                            "snapshot.pickle")
 
     def replay(self, *arguments, status=0):
         return self.tool("replay", *arguments, status=status)

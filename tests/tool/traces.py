@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Recorded programs and tapes against PyTorch's own allocator: traces.py TOOL SOURCE_ROOT.
 
-Each of the nine programs runs to its end in both modes, also on the smallest device on which it does with PyTorch; programs of
-one stream reserve at most as much as there, and none calls the driver more often.  A tape of a program that completes has the
-same number after every step; where memory is short, no request fails that PyTorch served.
+Each of the nine programs runs to its end in both modes, also on the smallest device on which it does with PyTorch;
+programs of one stream reserve at most as much as there, and none calls the driver more often.  A tape of a program that
+completes has the same number after every step; where memory is short, no request fails that PyTorch served.
 """
 import functools
 import json
@@ -26,7 +26,8 @@ MODES = {"classic": "expandable_segments:False", "expandable": "expandable_segme
 class TracesTest(ToolCase):
     @functools.lru_cache(maxsize=None)
     def replay(self, name, mode, *options):
-        return json.loads(self.tool("replay", "--json", "--config", MODES[mode], *options, FOLDER / (name + ".xtrace.zst")).stdout)
+        return json.loads(self.tool("replay", "--json", "--config", MODES[mode], *options,
+                                    FOLDER / (name + ".xtrace.zst")).stdout)
 
     def each(self):
         reference = json.loads((FOLDER / "reference.json").read_text())

@@ -59,7 +59,8 @@ def case_out_of_memory():
 
 def case_more_than_one_eb():
     """PyTorch's own bound comes first."""
-    expect_error(torch.OutOfMemoryError, "more than 1EB memory", lambda: torch.empty(1 << 62, dtype=torch.uint8, device="cuda"))
+    expect_error(torch.OutOfMemoryError, "more than 1EB memory",
+                 lambda: torch.empty(1 << 62, dtype=torch.uint8, device="cuda"))
 
 
 def case_fraction():
@@ -473,7 +474,8 @@ def expect_segments(is_expandable):
 
 
 # The variables of the cases are in VARIABLES.
-for case, expected in (("default_is_expandable", True), ("own_string_is_expandable", True), ("own_string_is_classic", False),
+for case, expected in (("default_is_expandable", True), ("own_string_is_expandable", True),
+                       ("own_string_is_classic", False),
                        ("older_string_is_classic", False), ("newer_string_is_classic", False),
                        ("newer_string_is_expandable", True)):
     globals()["case_" + case] = functools.partial(expect_segments, expected)

@@ -24,7 +24,8 @@ class Agreement(unittest.TestCase):
         return backends.finish(backends.start(DRIVER, backend, CASES, name, **variables), backend)
 
     def compare(self, name, settings, **variables):
-        native, ours = map(told, backends.on_each(DRIVER, CASES, name, PYTORCH_CUDA_ALLOC_CONF=settings, **variables).values())
+        native, ours = map(told, backends.on_each(DRIVER, CASES, name, PYTORCH_CUDA_ALLOC_CONF=settings,
+                                                  **variables).values())
         self.assertGreater(len(native), 1)
         self.assertEqual(native, ours)
 
@@ -33,8 +34,10 @@ class Agreement(unittest.TestCase):
         small = {"XSEG_SIM_MEMORY_MB": "4096"}
         for name, settings, variables in (
                 ("fraction", classic + ",per_process_memory_fraction:0.25,garbage_collection_threshold:0.5", small),
-                ("tried", classic, {}), ("tried", expandable, {}), ("messages", classic, small), ("messages", expandable, small),
-                ("resets", classic, small), ("profiled", classic, {}), ("profiled", expandable, {}), ("traced", expandable, {}),
+                ("tried", classic, {}), ("tried", expandable, {}), ("messages", classic, small),
+                ("messages", expandable, small),
+                ("resets", classic, small), ("profiled", classic, {}), ("profiled", expandable, {}),
+                ("traced", expandable, {}),
                 ("traced", expandable, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})):
             with self.subTest(name, settings=settings):
                 self.compare(name, settings, **variables)

@@ -19,7 +19,8 @@ BEGINNINGS = {"backend": "backend:native,"}
 class Alike(unittest.TestCase):
     def compare(self, names, is_expandable):
         settings = BEGINNINGS.get(names.split()[0], "") + f"expandable_segments:{is_expandable}"
-        native, ours = backends.on_each(sys.argv[1], CASES, *names.split(), PYTORCH_CUDA_ALLOC_CONF=settings, XSEG_SIM_DEVICES="2",
+        native, ours = backends.on_each(sys.argv[1], CASES, *names.split(), PYTORCH_CUDA_ALLOC_CONF=settings,
+                                        XSEG_SIM_DEVICES="2",
                                         PYTHONWARNINGS="ignore", TORCH_SHOW_CPP_STACKTRACES="0").values()
         self.assertEqual(printed(native), printed(ours), f"PyTorch's lines, then xseg's; all of xseg's:\n{ours}")
         self.assertGreater(len(printed(ours)), 1)

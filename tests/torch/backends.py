@@ -147,7 +147,7 @@ def on_each(driver, program, *arguments, **variables):
 
 
 def run_all(driver, program, jobs):
-    """Runs jobs (name, arguments, variables) of a program on each allocator, four at a time; returns the exit status."""
+    """Runs jobs (name, arguments, variables) on each allocator, four at a time; returns the exit status."""
     require(driver)
     waiting = [(backend, *job) for backend in BACKENDS for job in jobs]
     failed, running, count = [], [], len(waiting)

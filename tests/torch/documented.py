@@ -111,7 +111,8 @@ def check_words():
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         within = byte_tensor(2)
-    run = run_shown('xseg.torch.tag("weights"):  ', xseg=xseg, build=lambda: fill(byte_tensor(40), 9), tensor=byte_tensor(2),
+    run = run_shown('xseg.torch.tag("weights"):  ', xseg=xseg, build=lambda: fill(byte_tensor(40), 9),
+                    tensor=byte_tensor(2),
                     mempool=pool)
     expect(holds(run.model, 9), "it came back")
     expect(run.allocator.limits(0).soft_bytes == 20 << 30, "the limit holds")

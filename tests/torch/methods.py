@@ -53,7 +53,8 @@ class Methods(unittest.TestCase):
         variables, cases = MACHINES[machine]
         outputs = backends.on_each(self.driver, CASES, self.library, *(self.cases or cases), **MACHINE, **variables)
         return {backend: {name: json.loads(report) for name, report in (
-            line.split(" ", 1) for line in text.splitlines() if line.endswith("}"))} for backend, text in outputs.items()}
+            line.split(" ", 1) for line in text.splitlines() if line.endswith("}"))} for backend,
+            text in outputs.items()}
 
     def compare(self, machine):
         said = self.reports(machine)

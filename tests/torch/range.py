@@ -29,7 +29,8 @@ def case_tensor():
     for page in (0, 59, 7):
         cache.commit((4 + page) * PAGE, PAGE)
         fill(tensor[page], page)
-    expect(used_bytes() - before == torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 3 * PAGE, used_bytes() - before)
+    expect(used_bytes() - before == torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 3 * PAGE,
+           used_bytes() - before)
     expect([holds(tensor[page], page) for page in (0, 7, 59)] == [True] * 3, "contents")
     expect(len(torch.cuda.memory_snapshot()) > 0, "a snapshot shows it")
     cache.decommit(4 * PAGE, PAGE)
@@ -37,12 +38,14 @@ def case_tensor():
     expect(used_bytes() - before == 2 * PAGE and holds(tensor[59], 59), "the others stay")
     expect(cache.tensor((4,)).dtype == torch.float32 and cache.tensor((0, 5)).shape == (0, 5), "the default, and an empty one")
     expect_error(xseg.ArgumentError, "a multiple of 2", cache.tensor, (1,), torch.float16, 3)
-    expect_error(xseg.ArgumentError, f"view exceeds the range of {64 * PAGE} bytes", cache.tensor, (64 * PAGE + 1,), torch.uint8)
+    expect_error(xseg.ArgumentError, f"view exceeds the range of {64 * PAGE} bytes", cache.tensor, (64 * PAGE + 1,),
+                 torch.uint8)
     expect_error(xseg.BusyError, "range is exported by DLPack", cache.release)
     part, address = tensor[3:5, 1], cache.address
     del tensor, cache
     gc.collect()
-    expect(part.data_ptr() == address + 7 * PAGE + 2048 and used_bytes() - before == 2 * PAGE, "a part of it holds the range")
+    expect(part.data_ptr() == address + 7 * PAGE + 2048 and used_bytes() - before == 2 * PAGE,
+           "a part of it holds the range")
     del part
     gc.collect()
     torch.cuda.empty_cache()

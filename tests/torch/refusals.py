@@ -114,7 +114,8 @@ class Refusals(unittest.TestCase):
         """Processes that start together share the failure of one; another compiler is tried at once."""
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "log")
-            compiler = pathlib.Path(script(folder, f"echo tried >> {log}", "sleep 1", "echo 'a.cpp:1: error: no' >&2", "exit 1"))
+            compiler = pathlib.Path(script(folder, f"echo tried >> {log}", "sleep 1", "echo 'a.cpp:1: error: no' >&2",
+                                           "exit 1"))
             with concurrent.futures.ThreadPoolExecutor() as pool:
                 printed = list(pool.map(lambda _: attempt(keep_in(folder), CXX=str(compiler)), range(3)))
             for each in printed:

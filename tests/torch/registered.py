@@ -116,9 +116,11 @@ def case_clash():
         plain = byte_tensor(40)
     with xseg.torch.registered("cache"):
         inside = byte_tensor(40)
-    expect_error(xseg.ArgumentError, ["xseg.torch.registered: tag was created by xseg.torch.tag(), 'weights'", "use another name"],
+    expect_error(xseg.ArgumentError, ["xseg.torch.registered: tag was created by xseg.torch.tag(), 'weights'",
+                                      "use another name"],
                    lambda: enter(xseg.torch.registered("weights")))
-    expect_error(xseg.ArgumentError, ["xseg.torch.tag: tag was created by xseg.torch.registered(), 'cache'", "use another name"],
+    expect_error(xseg.ArgumentError, ["xseg.torch.tag: tag was created by xseg.torch.registered(), 'cache'",
+                                      "use another name"],
                    lambda: enter(xseg.torch.tag("cache")))
     with xseg.torch.tag("weights"), xseg.torch.registered("cache"), xseg.torch.registered("cache"):
         again = byte_tensor(40)

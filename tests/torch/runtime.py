@@ -10,7 +10,8 @@ import backends
 CASES = backends.HERE / "cases.py"
 # Name: the simulated machine that it wants.
 WANTED = {
-    "streams": {}, "events": {"XSEG_SIM_COSTS": "none"}, "contents": {"XSEG_SIM_BYTES": "1"}, "shortage": {}, "listeners": {},
+    "streams": {}, "events": {"XSEG_SIM_COSTS": "none"}, "contents": {"XSEG_SIM_BYTES": "1"}, "shortage": {},
+    "listeners": {},
     "graphs": {"XSEG_SIM_BYTES": "1"}, "recorded": {}, "conditional": {}, "pools": {}, "compiled": {}, "training": {},
     "devices": {"XSEG_SIM_DEVICES": "2", "XSEG_SIM_BYTES": "1"}, "sharing": {"XSEG_SIM_BYTES": "1"},
     "loading": {"XSEG_SIM_BYTES": "1"}, "forked": {},}
@@ -20,5 +21,6 @@ if __name__ == "__main__":
     # torch.compile and optimizers import it.
     backends.PRELOADED.append("torch._dynamo.backends.cudagraphs")
     sys.exit(backends.run_all(sys.argv[1], CASES, [
-        (f"{name}, expandable_segments:{mode}", [name], {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{mode}", **WANTED[name]})
+        (f"{name}, expandable_segments:{mode}", [name],
+         {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{mode}", **WANTED[name]})
         for name in sys.argv[3:] or WANTED for mode in ("True", "False")]))

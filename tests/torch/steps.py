@@ -34,8 +34,9 @@ class Steps(unittest.TestCase):
             self.assertEqual(one, other, f"{part} after step {step} of seed {SEED}: PyTorch's, xseg's")
 
     def compare(self, kinds, is_expandable):
-        native, ours = map(lines, backends.on_each(DRIVER, backends.HERE / "random_steps.py", SEED, STEPS, kinds, EVERY,
-                                                   PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{is_expandable}").values())
+        outputs = backends.on_each(DRIVER, backends.HERE / "random_steps.py", SEED, STEPS, kinds, EVERY,
+                                   PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{is_expandable}")
+        native, ours = map(lines, outputs.values())
         self.assertEqual(len(native), int(STEPS))
         for step, (theirs, mine) in enumerate(itertools.zip_longest(native, ours)):
             differing = {key: (theirs[1].get(key), mine[1].get(key)) for key in {**theirs[1], **mine[1]}
