@@ -222,7 +222,6 @@ int main(void)
                                    .features = UCP_FEATURE_TAG | UCP_FEATURE_RMA};
     struct xseg_allocator *allocator = NULL;
     struct xseg_pool *pool = NULL;
-    uct_md_mem_attr_t seen;
     ucp_context_h context;
 
     set_context();
@@ -234,7 +233,7 @@ int main(void)
     const uct_md_h domain = open_domain();
 
     /* Pages of 20 MiB that were not made for network cards: a page is all that UCX sees. */
-    seen = ask(domain, pages, 200 * MIB);
+    uct_md_mem_attr_t seen = ask(domain, pages, 200 * MIB);
     EXPECT(seen.alloc_length < 200 * MIB && seen.dmabuf_fd == UCT_DMABUF_FD_INVALID);
     seen = ask(domain, piece, 200 * MIB);
     EXPECT(seen.base_address == piece && seen.alloc_length == 200 * MIB);

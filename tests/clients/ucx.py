@@ -21,13 +21,11 @@ DOMAINS = ["# Memory domain: cuda_cpy", "# Memory domain: cuda_ipc", "cuda (acce
 
 
 def fail(*lines):
-    """End with what was not as expected."""
     print(*lines, sep="\n", file=sys.stderr)
     sys.exit(1)
 
 
 def run(command, **variables):
-    """What a command prints on both streams; it has to succeed."""
     done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
                           stdin=subprocess.DEVNULL, timeout=120, env={**os.environ, **variables})
     if done.returncode != 0:
@@ -36,7 +34,6 @@ def run(command, **variables):
 
 
 def expect(text, wanted):
-    """Each of these stands in a text."""
     missing = [words for words in wanted if words not in text]
     if missing:
         fail("not said:", *missing, "but:", text)

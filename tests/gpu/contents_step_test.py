@@ -8,10 +8,7 @@ import gpu_pack  # pylint: disable=wrong-import-position
 
 
 class Contents(gpu_pack.Packed):
-    """The step that checks what memory contains."""
-
     def only_contents(self, **environment):
-        """What the step left in its folder."""
         self.run_sim("--only", "contents", *gpu_pack.QUICK, **environment)
         return [line.split("\t") for line in (self.out / "contents/contents.tsv").read_text().splitlines()]
 

@@ -17,15 +17,12 @@ SECTIONS = ("selftest", "random", "pause", "capture", "share")
 
 
 class Contents(unittest.TestCase):
-    """The program, as the step of tests/gpu/run calls it."""
-
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
     def run_section(self, *arguments, status=0, **environment):
-        """The lines that it prints, as lists of fields."""
         done = subprocess.run([PROGRAM, *arguments], text=True, check=False, cwd=self.folder, timeout=500,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               env={**os.environ, "XSEG_SIM_MEMORY_MB": "1024", **environment})
@@ -39,7 +36,6 @@ class Contents(unittest.TestCase):
         return self.run_section(section, "--operations", operations, "--seed", "20", "--memory-mb", memory, *more, **others)
 
     def counts(self, lines):
-        """Counts by what they count; of several the sum."""
         found = {}
         for _, what, count, _, _ in lines:
             found[what] = found.get(what, 0) + int(count)
@@ -50,8 +46,7 @@ class Contents(unittest.TestCase):
         self.assertEqual({line[3] for line in lines}, {"ok", "note"}, lines)
         self.assertEqual(lines[-1][1:4], ["end", "0", "ok"])
         counts = self.counts(lines)
-        self.assertEqual(counts["mismatches"], 0)
-        self.assertEqual(counts["memory_before"], counts["memory_after"])
+        self.assertEqual((counts["mismatches"], counts["memory_before"]), (0, counts["memory_after"]))
         for what in ("operations", "blocks", "bytes_written", "bytes_checked", "kernels"):
             self.assertGreater(counts[what], 0, what)
         return counts
@@ -62,8 +57,7 @@ class Right(Contents):
         self.assertEqual(tuple(line[0] for line in self.run_section("--list")), SECTIONS)
 
     def test_selftest(self):
-        counts = self.assert_right(self.run_short("selftest"))
-        self.assertGreater(counts["sizes"], 10)
+        self.assertGreater(self.assert_right(self.run_short("selftest"))["sizes"], 10)
 
     def test_random(self):
         counts = self.assert_right(self.run_short("random"))
@@ -83,8 +77,7 @@ class Right(Contents):
         self.assertEqual(counts["replays_after_a_pause"], 2 * counts["replays"])
 
     def test_share(self):
-        counts = self.assert_right(self.run_short("share"))
-        self.assertGreater(counts["shared"], 0)
+        self.assertGreater(self.assert_right(self.run_short("share"))["shared"], 0)
 
     def test_seconds(self):
         # A capture after the other until a second is over, and to the end of the last one.

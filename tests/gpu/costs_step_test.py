@@ -10,18 +10,14 @@ import gpu_pack  # pylint: disable=wrong-import-position
 
 
 class Costs(gpu_pack.Packed):
-    """The step that measures calls."""
-
     def setUp(self):
         super().setUp()
         self.results = self.out / "costs"
 
     def table(self):
-        """The figures, as lists of columns."""
         return [line.split("\t") for line in (self.results / "costs.tsv").read_text().splitlines()]
 
     def costs(self):
-        """The keys of the file of costs."""
         file, = self.results.glob("*.costs")
         lines = [line.partition(" = ") for line in file.read_text().splitlines() if line[0] != "#"]
         return file, {key: value for key, _, value in lines}
@@ -64,16 +60,14 @@ class Costs(gpu_pack.Packed):
     def test_another_driver_is_measured_and_disagrees(self):
         driver = self.folder.parent / "libcuda.so.1"
         shutil.copy(self.folder / "lib/libxseg-sim.so.0", driver)
-        self.run_all("--driver", str(driver), "--out", str(self.out), "--only", "costs",
-                     "--minutes", "60", status=1)
+        self.run_all("--driver", str(driver), "--out", str(self.out), "--only", "costs", "--minutes", "60", status=1)
         report = self.report()
         self.assertIn("All times are **measured** on Simulated device 0", report)
         self.assertRegex(report.partition("## Steps")[0],
                          r"- cuMemAlloc of 512 MiB takes \d+\.\d us, and 132.2 us by the preset `a100`")
 
     def test_missing_driver_is_reported(self):
-        self.run_all("--driver", self.no_driver(), "--only", "costs", *gpu_pack.QUICK, "--out", str(self.out),
-                     status=2)
+        self.run_all("--driver", self.no_driver(), "--only", "costs", *gpu_pack.QUICK, "--out", str(self.out), status=2)
         self.assertIn("skipped: xseg probe: the driver cannot be loaded: ", self.report())
         self.assertFalse((self.results / "costs.tsv").exists())
 

@@ -10,13 +10,9 @@ import gpu_pack  # pylint: disable=wrong-import-position
 
 
 class Facts(gpu_pack.Packed):
-    """The first step, on drivers that are not as the simulator is by itself."""
-
     # How an entry point is bad, and what the program is asked: for some seconds nothing happens, beside the other tests.
-    WAITING = {
-        "deaf:cuDevicePrimaryCtxGetState": ("--from", "FACT-CTX-1", "--limit", "2"),
-        "slow:cuEventQuery": ("--from", "FACT-EVT-1", "--limit", "20", "--seconds", "4"),
-    }
+    WAITING = {"deaf:cuDevicePrimaryCtxGetState": ("--from", "FACT-CTX-1", "--limit", "2"),
+        "slow:cuEventQuery": ("--from", "FACT-EVT-1", "--limit", "20", "--seconds", "4"),}
 
     @classmethod
     def setUpClass(cls):
@@ -61,7 +57,6 @@ class Facts(gpu_pack.Packed):
                          [fact for fact in others if answers[fact][0] != "skipped"])
 
     def page(self):
-        """What the page has in the column GPU, by fact."""
         return dict(re.findall(r"(?m)^\| (FACT-[A-Z]+-\d+) \|.* \| yes \| ([^|]*) \|$", self.read("driver-facts.md")))
 
     def test_a_driver_that_agrees(self):
@@ -94,8 +89,7 @@ class Facts(gpu_pack.Packed):
     def assert_settings(self, *settings):
         """These are proposed, no other that is not everywhere, and the simulator agrees with them."""
         proposed = {line.split("\t")[0] for line in self.read("settings.tsv").splitlines()}
-        everywhere = {"XSEG_SIM_DEVICES=2", "XSEG_SIM_MEMORY_MB=1024"}
-        self.assertEqual(proposed - everywhere, set(settings))
+        self.assertEqual(proposed - {"XSEG_SIM_DEVICES=2", "XSEG_SIM_MEMORY_MB=1024"}, set(settings))
         same, asked = re.search(r"the simulator answers (\d+) of (\d+) facts", self.read("report.md")).groups()
         self.assertEqual(same, asked)
         self.assertIn("export XSEG_SIM_", self.read("report.md"))
@@ -129,8 +123,7 @@ class Facts(gpu_pack.Packed):
     def test_a_fact_that_crashes(self):
         answers = self.ask_bad("crash:cuStreamGetCtx")
         self.assert_others_hold(answers, "FACT-STR-4", "FACT-CAP-14")
-        self.assertEqual(answers["FACT-STR-4"],
-                         ("crashed", "the process was ended by signal 11, Segmentation fault"))
+        self.assertEqual(answers["FACT-STR-4"], ("crashed", "the process was ended by signal 11, Segmentation fault"))
 
     def test_a_fact_that_hangs(self):
         answers = self.ask_bad("hang:cuDevicePrimaryCtxGetState")
@@ -148,8 +141,7 @@ class Facts(gpu_pack.Packed):
         for bad, why in (("crash:cuInit", "the process was ended by signal 11, Segmentation fault"),
                          ("hang:cuInit", "it did not end within 30 s")):
             with self.subTest(bad):
-                answers = self.ask_bad(bad)
-                self.assertEqual(set(answers.values()), {("skipped", "the driver cannot be opened: " + why)})
+                self.assertEqual(set(self.ask_bad(bad).values()), {("skipped", "the driver cannot be opened: " + why)})
                 self.assertEqual(self.read("differs.md"), f"- the driver cannot be opened: {why}\n")
                 self.assertFalse((self.out / "facts/driver-facts.md").exists())
 

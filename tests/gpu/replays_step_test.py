@@ -10,17 +10,13 @@ import gpu_pack  # pylint: disable=wrong-import-position
 
 
 class Replays(gpu_pack.Packed):
-    """The steps that replay: what they say where the driver is the simulator, and where it is another one."""
-
     SHORT = ("decode_graphs", "moe_train", "prefetch_train")
 
     def rows(self, name):
-        """The lines of a raw table, by column."""
         head, *lines = (self.out / name).read_text().splitlines()
         return [dict(zip(head.split("\t"), line.split("\t"))) for line in lines]
 
     def differences(self, step):
-        """What a step found to differ."""
         path = self.out / step / "differs.md"
         return path.read_text() if path.exists() else ""
 
@@ -122,8 +118,7 @@ class Replays(gpu_pack.Packed):
         # A stand-in for perf: starting takes five million instructions, and a pair 300.
         programs = self.folder.parent / "programs"
         programs.mkdir()
-        (programs / "perf").write_text(
-            "#!/bin/bash\nfor last; do :; done\n[ $last = true ] && last=0\n"
+        (programs / "perf").write_text("#!/bin/bash\nfor last; do :; done\n[ $last = true ] && last=0\n"
             "echo \"$((5000000 + 300 * 10#$last)),,instructions:u,1,100.00,,\" >\"${@:6:1}\"\n")
         (programs / "perf").chmod(0o755)
         self.run_sim("--only", "speed", *gpu_pack.QUICK, PATH=f"{programs}:/usr/bin:/bin")

@@ -37,15 +37,12 @@ class Steps(gpu_pack.Packed):
     GOOD = (45, "echo fine >$GPU_OUT/report.md; printf 'a\\t1\\n' >$GPU_OUT/raw.tsv")
 
     def test_a_step_that_hangs_is_killed_and_the_others_are_there(self):
-        self.steps(first=self.GOOD, hangs=(1, "trap '' TERM; sleep 1000 & while :; do sleep 1; done"),
-                   last=self.GOOD)
-        said = self.run_sim(status=1)
-        self.assertIn("killed after 1 s", said)
+        self.steps(first=self.GOOD, hangs=(1, "trap '' TERM; sleep 1000 & while :; do sleep 1; done"), last=self.GOOD)
+        self.assertIn("killed after 1 s", self.run_sim(status=1))
         self.assert_both_are_there("the step did not end: killed after 1 s")
 
     def test_a_step_that_crashes_does_not_stop_the_others(self):
-        self.steps(first=self.GOOD, crashes=(45, "echo half >$GPU_OUT/report.md; kill -SEGV $$"),
-                   last=self.GOOD)
+        self.steps(first=self.GOOD, crashes=(45, "echo half >$GPU_OUT/report.md; kill -SEGV $$"), last=self.GOOD)
         self.run_sim(status=1)
         self.assert_both_are_there("the step did not end: failed with status 139")
         self.assertIn("\nhalf\n", self.report())
@@ -95,14 +92,12 @@ class Steps(gpu_pack.Packed):
 class Options(gpu_pack.Packed):
     def test_list_names_each_step_and_its_time(self):
         self.steps(first=(45, "true"), last=(90, "true"))
-        self.assertEqual(self.run_all("--list", "--minutes", "3"),
-                         "first              15 s  The step first\n"
+        self.assertEqual(self.run_all("--list", "--minutes", "3"), "first              15 s  The step first\n"
                          "last               30 s  The step last\n")
 
     def test_option_only_runs_the_named_steps(self):
         self.steps(first=(45, "false"), last=(45, "true"))
-        said = self.run_sim("--only", "last")
-        self.assertNotIn("The step first", said + self.report())
+        self.assertNotIn("The step first", self.run_sim("--only", "last") + self.report())
         self.assertIn("no such step: other", self.run_sim("--only", "other", status=2))
 
     def test_a_wrong_option_is_named(self):

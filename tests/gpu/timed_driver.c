@@ -124,7 +124,6 @@ TIMED_CALLS(X)
 EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version,
                                unsigned long long flags, int *found);
 
-/* The underlying driver. */
 static struct {
     int (*get_proc_address)(const char *, void **, int, unsigned long long, int *);
     uint64_t (*modelled)(void); /* nanoseconds charged so far; NULL: no simulator */
@@ -176,7 +175,6 @@ static unsigned bucket_of(uint64_t ns)
     return bucket < BUCKETS ? (unsigned)bucket : BUCKETS - 1;
 }
 
-/* The middle of a bucket. */
 static uint64_t time_of(unsigned bucket)
 {
     const unsigned power = bucket < 2 * STEPS ? 0 : bucket / STEPS - 1;
@@ -326,10 +324,9 @@ __attribute__((constructor)) static void open_driver(void)
 {
     const char *name = getenv("GPU_TIMED_DRIVER");
     const char *at_once = getenv("GPU_TIMED_AT_ONCE");
-    void *library;
 
     name = name != NULL && *name != '\0' ? name : "libcuda.so.1";
-    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         (void)fprintf(
             stderr, "libgpu-timed: there is no driver behind it: %s (GPU_TIMED_DRIVER names it)\n",

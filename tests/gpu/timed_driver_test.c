@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/symbol.h"
 #include "tests/support/test.h"
 #include "xseg/sim.h"
 #include "xseg/xseg.h"
@@ -94,7 +95,6 @@ static void work(bool has_two_threads, const char *counts)
     pthread_t other;
     uint64_t (*calls)(const char *);
     uint64_t (*driver_time)(void);
-    FILE *file;
 
     options.driver = timed;
     if (xseg_open("expandable_segments:True", &options, &allocator) != XSEG_OK)
@@ -110,13 +110,11 @@ static void work(bool has_two_threads, const char *counts)
         _exit(6);
 
     void *library = dlopen(simulator, RTLD_NOW | RTLD_NOLOAD);
-    file = fopen(counts, "w");
+    FILE *file = fopen(counts, "w");
     if (library == NULL || file == NULL)
         _exit(7);
-    void *symbol = dlsym(library, "xseg_sim_calls");
-    memcpy(&calls, &symbol, sizeof(symbol));
-    symbol = dlsym(library, "xseg_sim_driver_time");
-    memcpy(&driver_time, &symbol, sizeof(symbol));
+    (void)symbol_find(library, "xseg_sim_calls", &calls);
+    (void)symbol_find(library, "xseg_sim_driver_time", &driver_time);
     (void)fprintf(file, "all %" PRIu64 "\n", driver_time());
     static const char *const names[] = {
         "cuInit",           "cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemAddressReserve",

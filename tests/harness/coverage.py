@@ -43,7 +43,6 @@ def runs(numbers):
 
 
 def row(name, missed, total):
-    """One line of the table."""
     return f"{100 * (total - missed) / total:6.1f} %  {total:5}  {missed:4}  {name}"
 
 

@@ -50,8 +50,7 @@ def count_test(test, cases):
 
 def describe(test):
     """A test that failed, with what its TAP output says about the failures: meson leaves it out."""
-    said = [line for line in (test["stdout"] or "").splitlines()
-            if line.startswith(("not ok", "#", "Bail out!"))]
+    said = [line for line in (test["stdout"] or "").splitlines() if line.startswith(("not ok", "#", "Bail out!"))]
     return "\n    ".join([f"{test['name']} ({test['result'].lower()})"] + said[:50])
 
 
@@ -63,8 +62,7 @@ def skips(test):
     found = [(f"{name}, {match[1]}", match[2] or "no reason given") for match in named if match]
     if found or test["result"] != "SKIP":
         return found
-    plan = [match[1] for match in (re.match(r"1\.\.0 *# SKIP\S* *(.*)", line, re.I) for line in lines)
-            if match]
+    plan = [match[1] for match in (re.match(r"1\.\.0 *# SKIP\S* *(.*)", line, re.I) for line in lines) if match]
     words = plan or lines[-1:] or (test.get("stderr") or "").splitlines()[-1:]
     reason = re.sub(r"^(\w+\.py: )?(skipped:? )?", "", "".join(words[:1]).strip())
     return [(name, reason or "no reason given")]
@@ -105,7 +103,6 @@ def slowest(logs, count):
 
 
 def main(folder, status, *options):
-    """Print the tally; returns the exit status."""
     logs = pathlib.Path(folder, "meson-logs")
     total, bad, skipped = tally(logs)
     if options:

@@ -12,7 +12,6 @@ INSIDE = 'mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev" && exec chr
 
 
 def run(*command, **more):
-    """What a command prints; the end of everything if it fails."""
     done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, check=False, **more)
     if done.returncode:
@@ -21,14 +20,11 @@ def run(*command, **more):
 
 
 def expect(is_good, what):
-    """The end of everything unless something holds."""
     if not is_good:
         sys.exit(f"not ok - {what}")
 
 
 class Fresh:
-    """A root, and what is done in it."""
-
     def __init__(self, folder):
         self.folder = folder
 
@@ -47,16 +43,13 @@ class Fresh:
             shutil.copy(pathlib.Path("/", name), self.folder / name)
 
     def do(self, command):
-        """What a command of sh prints in the root."""
         return run("unshare", "--mount", "sh", "-c", INSIDE, self.folder, command,
                    env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"})
 
     def bring(self, folder):
-        """Put files where they can be installed from."""
         shutil.copytree(folder, self.folder / "packages", dirs_exist_ok=True)
 
 
 def missing(programs):
-    """What is missing here, or ""."""
     absent = [name for name in programs if not shutil.which(name)]
     return "root is needed" if os.geteuid() else f"not installed: {', '.join(absent)}" if absent else ""

@@ -21,51 +21,21 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lint"))
 import symbols  # pylint: disable=wrong-import-position
+from checks import Absent, expect, run, run_cases, start  # pylint: disable=wrong-import-position
 
 # `{sizeof(x)}` initializes the other members with zero; -Wextra warns about that idiom.
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wno-missing-field-initializers", "-Werror")
 STANDARD = {"c": "-std=c11", "cc": "-std=c++17"}
 
 
-class Absent(Exception):
-    """Something that this case needs is not installed."""
-
-
-def start(*command, **environment):
-    """Run a command to its end, without what a developer or meson has set."""
-    clean = {name: value for name, value in os.environ.items()
-             if not name.startswith(("XSEG_", "PYTORCH_", "PKG_CONFIG", "CMAKE_", "MESON",
-                                     "DESTDIR", "LD_LIBRARY_PATH"))}
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True,
-                          check=False, env={**clean, **environment}, stdin=subprocess.DEVNULL)
-
-
-def run(*command, **environment):
-    """What a command prints; fails with it if the command fails."""
-    done = start(*command, **environment)
-    expect(done.returncode == 0, f"{' '.join(map(str, command))}: status {done.returncode}\n"
-                                 f"{done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def expect(is_good, what):
-    """A case fails with these words unless something holds."""
-    if not is_good:
-        raise AssertionError(what)
-
-
 def needs(program):
-    """A case is skipped without a program."""
     if not shutil.which(program):
         raise Absent(f"{program} is not installed; run .ci/setup {program}")
 
 
 class Installed:
-    """An installation, and how to build against it."""
-
     def __init__(self, build, destdir, compilers, scratch, cuda):
-        options = {one["name"]: one["value"]
-                   for one in json.loads(run("meson", "introspect", "--buildoptions", build))}
+        options = {one["name"]: one["value"] for one in json.loads(run("meson", "introspect", "--buildoptions", build))}
         self.build, self.destdir, self.compilers, self.scratch = build, destdir, compilers, scratch
         self.cuda = cuda
         self.c_args, self.checks = options["c_args"], options.get("checks")  # of xseg itself, not of a project above it
@@ -78,18 +48,15 @@ class Installed:
         self.datadir = self.prefix / options["datadir"]
 
     def install(self):
-        """What `meson install` does."""
         run("meson", "install", "-C", self.build, "--no-rebuild", "--quiet",
             **({"DESTDIR": str(self.destdir)} if self.destdir else {}))
 
     def move(self, folder):
-        """Rename the prefix."""
         for name in ("libdir", "includedir", "bindir", "datadir"):
             setattr(self, name, folder / getattr(self, name).relative_to(self.prefix))
         self.prefix = self.prefix.rename(folder)
 
     def pkg_config(self, *arguments):
-        """What pkg-config answers, in words."""
         environment = {"PKG_CONFIG_LIBDIR": str(self.libdir / "pkgconfig"),
                        "PKG_CONFIG_ALLOW_SYSTEM_CFLAGS": "1", "PKG_CONFIG_ALLOW_SYSTEM_LIBS": "1"}
         if self.destdir:
@@ -97,27 +64,21 @@ class Installed:
         return run("pkg-config", *arguments, **environment).split()
 
     def compile(self, source, *flags, output):
-        """Build a program of one file from this folder."""
         language = source.rpartition(".")[2]
         if not self.compilers[language]:
             raise Absent("no C++ compiler is installed; run .ci/setup g++")
         program = self.scratch / output
-        run(*self.compilers[language], STANDARD[language], *WARNINGS, "-o", program, HERE / source,
-            *flags)
+        run(*self.compilers[language], STANDARD[language], *WARNINGS, "-o", program, HERE / source, *flags)
         return program
 
     def start(self, program, *arguments, **environment):
-        """Run a program on the installed simulator."""
-        return run(program, *arguments, XSEG_DRIVER=str(self.libdir / "libxseg-sim.so.0"),
-                   **environment)
+        return run(program, *arguments, XSEG_DRIVER=str(self.libdir / "libxseg-sim.so.0"), **environment)
 
 
 def files_of(tree):
-    """Each file under include, lib, bin or share."""
     return {f"{short}/{path.relative_to(folder)}"
             for short, folder in (("include", tree.includedir), ("lib", tree.libdir), ("bin", tree.bindir),
-                                  ("share", tree.datadir))
-            for path in folder.rglob("*") if not path.is_dir()}
+                                  ("share", tree.datadir)) for path in folder.rglob("*") if not path.is_dir()}
 
 
 def files_are_complete(tree, root, version, is_whole=True):
@@ -182,8 +143,7 @@ def nothing_names_the_build(tree):
         for found in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", run("readelf", "-d", path)):
             strange = [part for part in found.split(":") if not part.startswith("$ORIGIN")]
             expect(not strange, f"{path.name} looks for libraries in {strange}")
-    for path in [*tree.libdir.rglob("*.pc"), *tree.libdir.rglob("*.cmake"),
-                 *tree.includedir.rglob("*.h")]:
+    for path in [*tree.libdir.rglob("*.pc"), *tree.libdir.rglob("*.cmake"), *tree.includedir.rglob("*.h")]:
         for folder in filter(None, (tree.build, tree.destdir)):
             expect(str(folder) not in path.read_text(), f"{path.name} names {folder}")
 
@@ -206,11 +166,9 @@ def with_pkg_config(tree, language, is_static, version):
 
 def is_loaded_again(tree, program=None):
     """dlopen, use and dlclose, many times, also under a call; the program is linked with the simulator."""
-    program = program or tree.compile(
-        "reload.c", "-D_GNU_SOURCE", "-pthread", "-ldl", f"-Wl,-rpath,{tree.libdir}",
+    program = program or tree.compile("reload.c", "-D_GNU_SOURCE", "-pthread", "-ldl", f"-Wl,-rpath,{tree.libdir}",
         *tree.pkg_config("--cflags", "--libs", "xseg-sim"), output="reload")
-    tree.start(program, tree.libdir / "libxseg.so.0",
-               GLIBC_TUNABLES="glibc.malloc.tcache_count=0")
+    tree.start(program, tree.libdir / "libxseg.so.0", GLIBC_TUNABLES="glibc.malloc.tcache_count=0")
 
 
 def commands_of(page, text, root):
@@ -237,8 +195,7 @@ def examples_work(tree, root):
         source.write_text(f'#line 1 "{path}"\n{text}', encoding="utf-8")
         flags, packages, variables = commands_of(path.read_text(encoding="utf-8"), text, root)
         program = tree.compile(str(source), *flags, f"-Wl,-rpath,{tree.libdir}",
-                               *tree.pkg_config("--cflags", "--libs", *packages),
-                               output=f"example-{number}")
+                               *tree.pkg_config("--cflags", "--libs", *packages), output=f"example-{number}")
         said = tree.start(program, **variables)
         expect(prints in (None, said), f"{path.name}: prints\n{said}")
         if "xseg_error_message" in text:
@@ -310,7 +267,6 @@ def unpack_archive(root, folder):
 
 
 def prefix_of(tree, name):
-    """Where a build of this name installs."""
     return tree.scratch / "prefix" / name
 
 
@@ -319,8 +275,7 @@ def configure(tree, source, folder, *options, project=""):
     compilers = {"CC": " ".join(tree.compilers["c"]), "CXX": " ".join(tree.compilers["cc"] or ["c++"])}
     return run("meson", "setup", folder, source, f"--prefix={prefix_of(tree, folder.name)}",
                "--libdir=lib", "--bindir=programs/here",
-               f"-Dc_args={[*tree.c_args, *tree.cuda]}", f"-D{project}checks={tree.checks}", *options,
-               **compilers)
+               f"-Dc_args={[*tree.c_args, *tree.cuda]}", f"-D{project}checks={tree.checks}", *options, **compilers)
 
 
 def hide_packages(scratch):
@@ -334,8 +289,7 @@ def options_follow_what_is_there(tree, source):
     """Without their packages the tool and the tests are left out, or missed where they are wanted."""
     hidden = hide_packages(tree.scratch)
     said = configure(tree, source, tree.scratch / "hidden", *hidden)
-    for part, is_there in (("Simulator", True), ("Tools", False), ("Benchmarks", True),
-                           ("Tests", False)):
+    for part, is_there in (("Simulator", True), ("Tools", False), ("Benchmarks", True), ("Tests", False)):
         expect(re.search(rf"{part} *: {'YES' if is_there else 'NO'}\n", said), f"{part}: {said}")
     for options, words in ((["-Dtools=enabled"], "libzstd"), (["-Dtests=enabled"], "the tests are of"),
                            (["-Dsimulator=disabled", "-Dbenchmarks=enabled"], "run on the simulator")):
@@ -369,8 +323,7 @@ def library_alone(tree, folder, root, version):
     alone = Installed(folder, None, tree.compilers, tree.scratch, tree.cuda)
     alone.install()
     files_are_complete(alone, root, version, is_whole=False)
-    program = alone.compile("use.c", *alone.pkg_config("--cflags", "--libs", "xseg"),
-                            output="use-alone")
+    program = alone.compile("use.c", *alone.pkg_config("--cflags", "--libs", "xseg"), output="use-alone")
     driver = str(tree.libdir / "libxseg-sim.so.0")
     said = run(program, XSEG_DRIVER=driver, LD_LIBRARY_PATH=str(alone.libdir))
     expect(said == f"{version}\n", said)
@@ -383,8 +336,7 @@ def configure_for_a_prefix(source, folder, like, scratch):
         shutil.copy(HERE / name, outer)
     configure(like, outer, folder, "--buildtype=plain", "--force-fallback-for=xseg", "-Dxseg:simulator=enabled",
               "-Dxseg:tools=enabled", project="xseg:")
-    names = [os.path.relpath(name, folder)
-             for target in json.loads(run("meson", "introspect", "--targets", folder))
+    names = [os.path.relpath(name, folder) for target in json.loads(run("meson", "introspect", "--targets", folder))
              if target["installed"] for name in target["filename"]]
     run("ninja", "-C", folder, *names, "use-shared", "use-static")
     tree = Installed(folder, None, like.compilers, scratch, like.cuda)
@@ -461,24 +413,7 @@ def cases(root, build, compilers, cuda, scratch):
     yield "the library alone", lambda: library_alone(tree, scratch / "build", root, version)
 
 
-def answer(number, name, case):
-    """Run a case and print its line of TAP; returns whether it failed."""
-    try:
-        case()
-    except Absent as why:
-        print(f"ok {number} - {name} # SKIP {why}", flush=True)
-    except (AssertionError, OSError, KeyError) as why:
-        print(f"not ok {number} - {name}")
-        print("\n".join(f"# {line}" for line in f"{type(why).__name__}: {why}".splitlines()),
-              flush=True)
-        return True
-    else:
-        print(f"ok {number} - {name}", flush=True)
-    return False
-
-
 def main():
-    """Print TAP; returns the exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=pathlib.Path)
     parser.add_argument("build", type=pathlib.Path)
@@ -493,10 +428,7 @@ def main():
     with contextlib.ExitStack() as stack:
         scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         compilers = {"c": given.cc, "cc": given.cxx}
-        done = [answer(number, name, case) for number, (name, case) in enumerate(
-            cases(given.root, given.build, compilers, given.cuda, scratch), 1)]
-        print(f"1..{len(done)}")
-    return 1 if any(done) else 0
+        return run_cases(cases(given.root, given.build, compilers, given.cuda, scratch))
 
 
 if __name__ == "__main__":

@@ -34,14 +34,10 @@ print(importlib.metadata.version("xseg"))
 
 
 class Root(Fresh):
-    """A root, and what is installed in it."""
-
     def install(self, *words):
-        """Packages by their names, or by their files in /packages."""
         self.do("apt-get install -y -q --no-install-recommends " + " ".join(words))
 
     def state(self):
-        """Files and packages that are there."""
         names = self.do("find . -xdev -path ./proc -prune -o -path ./dev -prune -o ! -type d -print").split("\n")
         return {name for name in names if not name.startswith(BOOKS)} | set(self.do("dpkg -l | grep -v ^ii.*xseg").split("\n"))
 
@@ -61,7 +57,6 @@ def another_soname(folder):
 
 
 def compile_program(root, words, name):
-    """Build use.c in the root."""
     shutil.copy(HERE / "use.c", root.folder / "packages/use.c")
     root.do(f"cc -o packages/{name} packages/use.c $(pkg-config --cflags xseg) {words}")
     return f"XSEG_DRIVER=$(pkg-config --variable=driver xseg-sim) packages/{name}"
@@ -128,7 +123,6 @@ def go_through(root, made, version):
 
 
 def main():
-    """Exit status."""
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--root", type=pathlib.Path)
     given = parser.parse_args()

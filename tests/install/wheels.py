@@ -194,7 +194,6 @@ def is_made_from_an_empty_cache(build, scratch):
 
 
 def main():
-    """As the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--made", type=pathlib.Path)
     parser.add_argument("--sample", type=pathlib.Path, metavar="BUILD")

@@ -33,7 +33,6 @@ class Reader:
         self.version, self.numbers, self.structs, self.functions = "", {}, {}, {}
 
     def read(self, text):
-        """Take in a header."""
         self.version = "".join(re.findall(r'#define XSEG_VERSION_TEXT +"(.*)"', text)) or self.version
         standard = dict(re.findall(r"#define (XSEG_\w+?)_(?:INIT|ALL)\b(.*(?:\\\n.*)*)", text))
         for name, number in re.findall(r"#define (XSEG_(?!VERSION_)[A-Z_]+) +(\d+)u?$", text, re.MULTILINE):
@@ -125,8 +124,7 @@ def split(text, mark):
 
 def imported(text):
     """The line that imports what a text uses of ctypes."""
-    names = sorted(set(re.findall(r"\b(?:c_\w+|POINTER|CFUNCTYPE|Structure)\b", text)))
-    return opening("ctypes", names)
+    return opening("ctypes", sorted(set(re.findall(r"\b(?:c_\w+|POINTER|CFUNCTYPE|Structure)\b", text))))
 
 
 def opening(module, names):
@@ -199,10 +197,8 @@ def printed(root):
 
 
 def check(root, write=None):
-    """All complaints about a tree."""
     found = [f"include/xseg/{path.name}: HEADERS of tests/lint/declarations.py does not name it"
-             for path in sorted((root / "include/xseg").glob("*.h"))
-             if path.stem not in (*HEADERS, "sim", "xseg")]
+             for path in sorted((root / "include/xseg").glob("*.h")) if path.stem not in (*HEADERS, "sim", "xseg")]
     for name, text in printed(root).items():
         path = root / name
         if str(write) == "--write":

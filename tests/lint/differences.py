@@ -8,7 +8,6 @@ import tree
 TABLE = "docs/differences.md"
 
 def check(root):
-    """All complaints about a tree."""
     found = []
     is_head = True
     for number, line in enumerate((root / TABLE).read_text().splitlines(), 1):

@@ -23,8 +23,7 @@ PLAIN = re.compile(r"\bgetenv\s*\(")
 INSTALLED = ("src/", "vmm/")
 LOGS_IGNORED = "src/core/instance/allocator_open.c"  # finds out what is ignored, by asking both ways
 # How a variable is named where it is read or set, by kind of file.
-IN_C = [rf'(?:get|set|put)env\w*\(\s*"{NAME}', rf'environment\w*\(\s*"{NAME}"', rf'{{"{NAME}"',
-        rf'^\s*"{NAME}",$']
+IN_C = [rf'(?:get|set|put)env\w*\(\s*"{NAME}', rf'environment\w*\(\s*"{NAME}"', rf'{{"{NAME}"', rf'^\s*"{NAME}",$']
 IN_PYTHON = [rf"""environ(?:\.\w+)?[\[(]\s*["']{NAME}""", rf"""["']{NAME}["']\s*:""",
              rf"""["']{NAME}["']\s*\]\s*=""", rf"[(,{{\s]{NAME}=[^=]", rf"""\.set\('{NAME}'"""]
 IN_SHELL = [rf"\$\{{?{NAME}", rf"(?<!-D)\b{NAME}="]
@@ -41,13 +40,11 @@ def names_in(name, text):
 
 
 def table_of(rows):
-    """The document's table."""
     return "| variable | read by | description |\n|---|---|---|\n" + "".join(
         f"| `XSEG_{name}` | {reader} | {meaning} |\n" for name, reader, meaning in rows)
 
 
 def check(root, write=None):
-    """All complaints about a tree."""
     rows = ROW.findall((root / TABLE).read_text(encoding="utf-8"))
     known = {f"XSEG_{name}" for name, _, _ in rows}
     files = list(tree.text_files(root))

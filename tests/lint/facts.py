@@ -9,19 +9,15 @@ TABLE = "docs/internals/driver-facts.md"
 
 
 def repeated(numbers):
-    """Numbers that are given twice."""
     return sorted({number for number in numbers if numbers.count(number) > 1})
 
 
 def check(root):
-    """All complaints about a tree."""
     asserted = [number for source in sorted((root / TESTS).glob("*.c"))
                 for number in re.findall(r'"(FACT-[A-Z]+-\d+)"', source.read_text())]
     listed = re.findall(r"^\| (FACT-[A-Z]+-\d+) \|", (root / TABLE).read_text(), re.MULTILINE)
-    return ([f"{TESTS}: {number} is not in {TABLE}"
-             for number in sorted(set(asserted) - set(listed))] +
-            [f"{TABLE}: {number} is not in {TESTS}"
-             for number in sorted(set(listed) - set(asserted))] +
+    return ([f"{TESTS}: {number} is not in {TABLE}" for number in sorted(set(asserted) - set(listed))] +
+            [f"{TABLE}: {number} is not in {TESTS}" for number in sorted(set(listed) - set(asserted))] +
             [f"{TESTS}: {number} is given twice" for number in repeated(asserted)] +
             [f"{TABLE}: {number} is given twice" for number in repeated(listed)])
 

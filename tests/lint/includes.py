@@ -62,7 +62,6 @@ def complaint(source, quote, name):
 
 
 def check(root):
-    """All complaints about a tree."""
     found = []
     for source, text in tree.text_files(root):
         if not re.match(r"(include|src|vmm)/.*\.(c|h|cc|cpp|hpp)$", source):

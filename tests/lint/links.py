@@ -8,7 +8,6 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def check(root):
-    """All complaints about a tree."""
     found = []
     for name, text in tree.text_files(root):
         if not name.endswith(".md"):

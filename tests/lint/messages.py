@@ -67,7 +67,6 @@ def complaints(message):
 
 
 def main(root):
-    """Print all messages; returns the exit status."""
     found, seen = [], set()
     for place, message in messages(pathlib.Path(root)):
         if message not in seen:

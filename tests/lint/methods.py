@@ -21,7 +21,6 @@ def complaints_about(root, cell):
 
 
 def check(root):
-    """All complaints about a tree."""
     lines = (root / TABLE).read_text().splitlines()
     if HEAD not in lines:
         return [f"{TABLE}: there is no table {HEAD}"]

@@ -16,7 +16,6 @@ def pattern(name):
 
 
 def check(root):
-    """All complaints about a tree."""
     rows = ROW.findall((root / PAGE).read_text(encoding="utf-8"))
     if len(rows) < 30:
         return [f"{PAGE}: only {len(rows)} rows are readable"]

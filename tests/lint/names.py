@@ -19,7 +19,6 @@ FOREIGN = {
 
 
 def check(root):
-    """All complaints about a tree."""
     documents, words = [], set(FOREIGN)
     for name, text in tree.text_files(root):
         if name == "docs/migrating.md":  # its old names are gone: lint/migrating

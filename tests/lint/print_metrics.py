@@ -14,14 +14,12 @@ ROW = re.compile(r'\{"(\w+)", (GAUGE|COUNTER), \w+,\s*offsetof\([^)]*\),\s*((?:"
 
 
 def rows(text):
-    """Name, type, labels and help of each metric."""
     for table, body in TABLE.findall(text):
         for name, kind, texts in ROW.findall(body):
             yield name + "_total" * (kind == "COUNTER"), kind.lower(), LABELS[table], "".join(re.findall(r'"([^"]*)"', texts))
 
 
 def main(root):
-    """Print the table."""
     print("| metric | type | labels | description |\n|---|---|---|---|")
     for name, kind, labels, text in rows(pathlib.Path(root, SOURCE).read_text(encoding="utf-8")):
         print(f"| `{name}` | {kind} | {labels} | {text} |")

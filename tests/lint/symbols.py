@@ -43,7 +43,6 @@ def differences(what, have, want):
 
 
 def check(root, libxseg, libxseg_sim):
-    """All complaints about two built libraries."""
     public, sim = declared(root, False), declared(root, True)
     found = differences("libxseg.so", exported(libxseg), public)
     simulated = exported(libxseg_sim)

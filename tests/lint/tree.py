@@ -8,7 +8,6 @@ SKIPPED = (".git", ".deps", "build", "benchmarks/out", "tests/fuzz/corpus")
 
 
 def text_files(root):
-    """Every text file of the tree with its contents, in order."""
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
         if name.startswith(SKIPPED) or "__pycache__" in name or not path.is_file():

@@ -18,7 +18,6 @@ def find(root, name, pattern):
 
 
 def versions(root):
-    """Who says which version."""
     header = "include/xseg/version.h"
     yield header, "the number", ".".join(find(root, header, rf"XSEG_VERSION_{part}\s+(\d+)") for part in ("MAJOR", "MINOR", "PATCH"))
     yield header, "the text", find(root, header, r'XSEG_VERSION_TEXT\s+"([^"]*)"')
@@ -27,13 +26,11 @@ def versions(root):
 
 
 def check(root):
-    """All complaints about a tree."""
     build = find(root, "meson.build", r"^\s*version:\s*'([^']+)'")
     return [f"{name}: {what} is {said}, meson.build says {build}" for name, what, said in versions(root) if said != build]
 
 
 def check_release(root):
-    """What is missing to a release."""
     build = find(root, "meson.build", r"^\s*version:\s*'([^']+)'")
     text = (root / "docs/changelog.md").read_text(encoding="utf-8")
     found = []

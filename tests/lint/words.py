@@ -10,7 +10,6 @@ PATH = re.compile(r"(?<![\w.}$)>*])/(?:" + "|".join(FOLDERS) + r")(?![\w.])(?:/|
 
 
 def check(root):
-    """All complaints about a tree."""
     found = []
     for name, text in tree.text_files(root):
         for number, line in enumerate(text.splitlines(), 1):

@@ -20,17 +20,7 @@ import xseg
 from cases import MIB
 
 
-class Case(unittest.TestCase):
-    """A fresh machine, on which nothing is left behind."""
-
-    def setUp(self):
-        machine.reset()
-
-    def tearDown(self):
-        self.doCleanups()
-        gc.collect()
-        self.assertEqual(machine.left(), "")
-
+class Case(machine.Case):
     def open(self, config="expandable_segments:True", **others):
         allocator = xseg.open(config, **others)
         self.addCleanup(allocator.close)
@@ -95,8 +85,7 @@ class Allocators(Case):
 
     def test_empty_allocation_has_an_address(self):
         with self.open().allocate(0) as block:
-            self.assertEqual((block.pointer, block.size), (0, 0))
-            self.assertEqual(block.__cuda_array_interface__["shape"], (0,))
+            self.assertEqual((block.pointer, block.size, block.__cuda_array_interface__["shape"]), (0, 0, (0,)))
 
     def test_alignment_and_zeroing_are_applied(self):
         allocator = self.open()
@@ -278,21 +267,13 @@ class Allocators(Case):
         self.assertEqual((done.stdout, done.stderr, done.returncode), ("['RuntimeWarning'] 1\n", "", 0))
 
     def test_threads_allocate_concurrently(self):
-        allocator, failures = self.open(), []
+        allocator = self.open()
 
-        def work():
-            try:
-                for size in range(1, 200):
-                    allocator.allocate(size * 1000).free()
-            except xseg.Error as failure:
-                failures.append(failure)
+        def work(_):
+            for size in range(1, 200):
+                allocator.allocate(size * 1000).free()
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(failures, [])
+        self.assertEqual(cases.in_threads(work, *range(4)), [])
         self.assertEqual(allocator.statistics().allocation.all.allocated, 4 * 199)
 
     def test_a_child_cannot_use_the_parent_s_allocator(self):
@@ -310,8 +291,6 @@ class Allocators(Case):
 
 
 class StreamCase(Case):
-    """Two streams beside it."""
-
     def setUp(self):
         super().setUp()
         self.streams = [machine.Stream(), machine.Stream()]
@@ -529,8 +508,7 @@ class Arguments(Case):
             ("offset", 64, lambda x: area.unhold(x, 2 * MIB)), ("size", 64, lambda x: area.unhold(0, x)),
             ("stream", 64, lambda x: area.unhold(0, 2 * MIB, x)), ("offset", 64, lambda x: area.alias(x, 2 * MIB, area)),
             ("size", 64, lambda x: area.alias(0, x, area)), ("source_offset", 64, lambda x: area.alias(0, 2 * MIB, area, x)),
-            ("offset", 64, area.view), ("size", 64, lambda x: area.view(0, x)),
-        )
+            ("offset", 64, area.view), ("size", 64, lambda x: area.view(0, x)),)
 
     def test_integers_that_do_not_fit_are_rejected(self):
         before, limits = self.allocator.blocks(), self.allocator.limits()

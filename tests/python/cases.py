@@ -9,6 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import threading
 import unittest
 
 MIB = 1 << 20
@@ -45,6 +46,24 @@ def complaints(text):
     return "".join(line for line in text.splitlines(keepends=True) if "self-checks: " not in line)
 
 
+def in_threads(work, *arguments):
+    """Calls a function in a thread for each argument; returns the errors that the calls raised."""
+    failures = []
+
+    def call(argument):
+        try:
+            work(argument)
+        except Exception as failure:  # pylint: disable=broad-exception-caught
+            failures.append(failure)
+
+    threads = [threading.Thread(target=call, args=(argument,)) for argument in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures
+
+
 class Tap(unittest.TestResult):
     """One line for each case."""
 
@@ -79,7 +98,6 @@ class Tap(unittest.TestResult):
 
 
 def main():
-    """Run the cases of the test's file."""
     suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"])
     print(f"1..{suite.countTestCases()}")
     sys.exit(not suite.run(Tap()).wasSuccessful())

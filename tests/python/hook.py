@@ -89,9 +89,8 @@ importlib.reload(torch)
 print(torch.order[-1])
 """
         self.write("torch/__init__.py", TORCH.replace("import torch.part\n", ""))
-        self.assertEqual(self.said(program),
-                         ("True True True order True b'order'\n['torch', 'end of torch'] False\n"
-                          "data b'data' order xseg.torch True\nend of torch\n", ""))
+        self.assertEqual(self.said(program), ("True True True order True b'order'\n['torch', 'end of torch'] False\n"
+                                              "data b'data' order xseg.torch True\nend of torch\n", ""))
 
     def test_an_import_of_torch_that_fails_can_be_repeated(self):
         self.write("torch/__init__.py", "import sys\nif not hasattr(sys, 'again'):\n    sys.again = True\n"

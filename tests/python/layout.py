@@ -12,7 +12,6 @@ from xseg import _errors, _functions, _library, _records, _structs
 
 
 def structures():
-    """Every structure by its name."""
     return {name: kind for name, kind in vars(_structs).items()
             if isinstance(kind, type) and issubclass(kind, ctypes.Structure) and name.startswith("xseg_")}
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The simulated machine, for tests that look at it or keep its streams at work."""
 import ctypes
+import gc
 import os
+import unittest
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 FOREVER = 2**64 - 1
@@ -25,15 +27,25 @@ def checked(name, *arguments):
 
 
 def reset():
-    """A fresh machine as the environment describes it."""
     checked("xseg_sim_reset", None)
 
 
 def left():
-    """What is left on the machine, in words."""
     text = ctypes.create_string_buffer(4096)
     simulator.xseg_sim_leaks(text, len(text))
     return text.value.decode()
+
+
+class Case(unittest.TestCase):
+    """A fresh machine, on which a test leaves nothing."""
+
+    def setUp(self):
+        reset()
+
+    def tearDown(self):
+        self.doCleanups()
+        gc.collect()
+        self.assertEqual(left(), "")
 
 
 class Stream:

@@ -7,7 +7,6 @@ signatures that their documentation gives.  Nothing here shows that a version of
 import gc
 import sys
 import types
-import unittest
 
 import cases
 import machine
@@ -59,9 +58,9 @@ class ModelOfRmm(types.ModuleType):
         self.mr = types.SimpleNamespace(CallbackMemoryResource=self.CallbackMemoryResource)
 
 
-class Case(unittest.TestCase):
+class Case(machine.Case):
     def setUp(self):
-        machine.reset()
+        super().setUp()
         self.allocator = xseg.open("expandable_segments:True")
         self.stream, self.other = machine.Stream(), machine.Stream()
 
@@ -73,7 +72,7 @@ class Case(unittest.TestCase):
         self.allocator.close()
         for stream in (self.stream, self.other):
             stream.destroy()
-        self.assertEqual(machine.left(), "")
+        super().tearDown()
 
 
 class Cupy(Case):

@@ -34,7 +34,6 @@ NAMES = ("kv cache", 'a "b" \\c\\', "one\nline", "} 7\n# EOF\n", "x" * 63, "caf\
 
 
 def families(text):
-    """The metric families of a text by name."""
     found = {}
     for family in parser.text_string_to_metric_families(text):
         if family.name in found:
@@ -44,7 +43,6 @@ def families(text):
 
 
 def values(family):
-    """Its samples: labels and value."""
     return {tuple(sorted(sample.labels.items())): sample.value for sample in family.samples}
 
 
@@ -54,8 +52,6 @@ def unescaped(name):
 
 
 class Pages(unittest.TestCase):
-    """A fresh machine with an allocator on which everything has happened once."""
-
     def setUp(self):
         machine.reset()
         self.allocator = xseg.open("expandable_segments:True,page_cache_mb:64,idle_ms:1000", log=lambda level, line: None)

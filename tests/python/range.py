@@ -3,8 +3,6 @@
 import ctypes
 import gc
 import os
-import threading
-import unittest
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 
 import cases
@@ -17,12 +15,12 @@ from xseg import _library
 PAGE = 2 * MIB
 
 
-class Case(unittest.TestCase):
+class Case(machine.Case):
     """A fresh machine whose memory has contents, an allocator, two streams, and a range of 64 granules."""
 
     def setUp(self):
         os.environ["XSEG_SIM_BYTES"] = "1"
-        machine.reset()
+        super().setUp()
         self.allocator = xseg.open("expandable_segments:True,page_cache_mb:0")
         self.streams = [machine.Stream(), machine.Stream()]
         self.range = self.allocator.range(64 * PAGE)
@@ -35,19 +33,16 @@ class Case(unittest.TestCase):
         self.allocator.close()
         for stream in self.streams:
             stream.destroy()
-        self.assertEqual(machine.left(), "")
+        super().tearDown()
 
     def fill(self, offset, text):
-        """Write at an offset of the range."""
         machine.checked("cuMemcpyHtoD_v2", c_uint64(self.range.address + offset), text, c_size_t(len(text)))
 
     def read(self, offset, size):
-        """Read there."""
         return self.read_at(self.range.address + offset, size)
 
     @staticmethod
     def read_at(address, size):
-        """Read at an address."""
         text = ctypes.create_string_buffer(size)
         machine.checked("cuMemcpyDtoH_v2", text, c_uint64(address), c_size_t(size))
         return text.raw
@@ -326,22 +321,12 @@ class Views(Case):
 
 class Threads(Case):
     def test_threads_commit_concurrently(self):
-        failures = []
-
         def work(first):
-            try:
-                for _ in range(50):
-                    self.range.commit(first * PAGE, 4 * PAGE)
-                    self.range.decommit(first * PAGE, 4 * PAGE)
-            except xseg.Error as failure:
-                failures.append(failure)
+            for _ in range(50):
+                self.range.commit(first * PAGE, 4 * PAGE)
+                self.range.decommit(first * PAGE, 4 * PAGE)
 
-        threads = [threading.Thread(target=work, args=(first,)) for first in (0, 4, 8, 12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual((failures, self.range.info().committed_bytes), ([], 0))
+        self.assertEqual((cases.in_threads(work, 0, 4, 8, 12), self.range.info().committed_bytes), ([], 0))
 
     def test_no_call_waits_for_python_s_lock_with_a_lock_of_the_library_s(self):
         """One thread makes pages ahead, and Python is told of all that happens; another one allocates and frees without letting

@@ -2,7 +2,6 @@
 """Registrations and descriptors from Python, on the simulated driver."""
 import gc
 import os
-import unittest
 
 import cases
 import machine
@@ -11,8 +10,6 @@ from cases import MIB
 
 
 class Registrar:
-    """What its two functions were called with."""
-
     def __init__(self):
         self.there, self.calls, self.refuses = {}, [], False
 
@@ -28,16 +25,15 @@ class Registrar:
         assert self.there.pop(address) == size
 
 
-class Registrations(unittest.TestCase):
+class Registrations(machine.Case):
     def setUp(self):
-        machine.reset()
+        super().setUp()
         self.allocator = xseg.open("expandable_segments:True,rdma:True")
         self.registrar = Registrar()
 
     def tearDown(self):
         self.allocator.close()
-        gc.collect()
-        self.assertEqual(machine.left(), "")
+        super().tearDown()
 
     def register(self, address, size, **others):
         return self.allocator.register(address, size, self.registrar.enter, self.registrar.leave, **others)

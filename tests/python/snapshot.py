@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What is in a snapshot: the same as the library's other reports say, and what PyTorch's own tools make of it."""
 import contextlib
-import gc
 import importlib.util
 import io
 import json
@@ -9,12 +8,10 @@ import os
 import pathlib
 import pickle
 import random
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import unittest
 
 import cases
 import machine
@@ -31,7 +28,6 @@ ALL = "expandable_segments:True,history:all,history_stacks:all"
 
 
 def read(path):
-    """A snapshot from its file."""
     with open(path, "rb") as file:
         return pickle.load(file)
 
@@ -41,19 +37,12 @@ def summed(snapshot, key):
     return sum(segment[key] for segment in snapshot["segments"])
 
 
-class Case(unittest.TestCase):
-    """A fresh machine, on which nothing is left behind, and a folder."""
-
+class Case(machine.Case):
     def setUp(self):
-        machine.reset()
+        super().setUp()
         folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-
-    def tearDown(self):
-        self.doCleanups()
-        gc.collect()
-        self.assertEqual(machine.left(), "")
 
     def open(self, config=ALL):
         allocator = xseg.open(config, log=lambda level, line: None)
@@ -250,19 +239,22 @@ class Contents(Case):
             self.open().snapshot(self.folder / "none/file")
 
 
-def peaks_of(said):
-    """The peaks that a replay has."""
-    return said["peak_requested"], said["peak_allocated"], said["peak_reserved"]
-
-
 class Replayed(Case):
-    """`xseg replay` of what was written comes to the peaks that the program had."""
-
     def replayed(self, path):
         tool = pathlib.Path(os.environ["XSEG_LIBRARY"]).parent / "xseg"
         done = subprocess.run([tool, "replay", "--json", path], capture_output=True, text=True, check=False, timeout=100)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
+
+    def compare_peaks(self, allocator):
+        """The replay of a snapshot has the peaks of the allocator; returns the replay and the snapshot."""
+        path, stats = self.folder / "snapshot.pickle", allocator.statistics()
+        allocator.snapshot(path)
+        said = self.replayed(path)
+        self.assertEqual([said[f"peak_{name}"] for name in ("requested", "allocated", "reserved")],
+                         [stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak,
+                          stats.reserved_bytes.all.peak])
+        return said, read(path)
 
     def expect_peaks(self, config, streams=()):
         allocator, draw, held = self.open(f"{config},history:all"), random.Random(5), []
@@ -272,13 +264,9 @@ class Replayed(Case):
             else:
                 size = draw.choice([1000, 70000, MIB, 5 * MIB, 33 * MIB, draw.randrange(1, 90 * MIB)])
                 held.append(allocator.allocate(size, stream=draw.choice(streams) if streams else None))
-        path, stats = self.folder / "snapshot.pickle", allocator.statistics()
-        allocator.snapshot(path)
-        rewind_snapshot.check(read(path))
-        said = self.replayed(path)
+        said, snapshot = self.compare_peaks(allocator)
+        rewind_snapshot.check(snapshot)
         self.assertIn(config, said["config"])
-        self.assertEqual(peaks_of(said),
-                         (stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak, stats.reserved_bytes.all.peak))
         for block in held:
             block.free()
 
@@ -297,14 +285,9 @@ class Replayed(Case):
             except MemoryError:
                 short += 1
                 held.pop(0).free()
-        path, stats = self.folder / f"{seed}.pickle", allocator.statistics()
-        allocator.snapshot(path)
-        causes = {cause for _, cause in read(path)["xseg"]["devices"][0]["causes"]}
-        said = self.replayed(path)
-        self.assertEqual(said["oom_at"], -1)
-        self.assertEqual(said.get("failed_served", 0), 0)
-        self.assertEqual(peaks_of(said), (stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak,
-                                          stats.reserved_bytes.all.peak))
+        said, snapshot = self.compare_peaks(allocator)
+        causes = {cause for _, cause in snapshot["xseg"]["devices"][0]["causes"]}
+        self.assertEqual((said["oom_at"], said.get("failed_served", 0)), (-1, 0))
         for block in held:
             block.free()
         held.clear()
@@ -365,7 +348,6 @@ class PyTorch(Case):
         return done.stdout
 
     def module(self):
-        """Its functions."""
         spec = importlib.util.spec_from_file_location("memory_viz", self.tool)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

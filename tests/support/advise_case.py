@@ -2,21 +2,13 @@
 """For the tests of `xseg advise`, which are given TOOL SOURCE_ROOT: files, and figures that are those of replays."""
 import json
 import pathlib
-import pickle
-import re
-import subprocess
-import sys
-import tempfile
-import unittest
 
-TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
-MIB = 1 << 20
+from folder_case import MIB, TOOL, ToolCase
+
 BASE = 0x7f0000000000
 KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "omitted", "current", "advised", "runner_up", "out_of_memory"]
 # There a search takes ten times as long.
 IS_SANITIZED = b"__asan_init" in pathlib.Path(TOOL).read_bytes()
-# What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 
 
 def entry(action, address, size, **more):
@@ -47,28 +39,13 @@ def ends_short(request, history=True):
             "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False}}
 
 
-class AdviseTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class AdviseTest(ToolCase):
     def file(self, contents, name="job"):
         """Bytes, a trace without its first line, or a snapshot."""
-        path = self.folder / name
-        if isinstance(contents, dict):
-            contents = pickle.dumps(contents, 4)
-        path.write_bytes(contents if isinstance(contents, bytes) else b"xtrace 1\n" + contents.encode())
-        return path
-
-    def run_tool(self, *arguments, status=0, **more):
-        done = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, check=False, **more)
-        done.stdout, done.stderr = done.stdout.decode(), CHECKED.sub("", done.stderr.decode(errors="replace"))
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        return done
+        return super().file("xtrace 1\n" + contents if isinstance(contents, str) else contents, name)
 
     def replayed(self, path, config, *options, status=0):
-        done = self.run_tool("replay", "--json", "--config", config, *options, path, status=status)
+        done = self.tool("replay", "--json", "--config", config, *options, path, status=status)
         return json.loads(done.stdout)
 
     def holds(self, path, string, *options):
@@ -79,7 +56,7 @@ class AdviseTest(unittest.TestCase):
 
     def advice(self, path, *options):
         """The JSON, of which each figure is what a replay says."""
-        found = json.loads(self.run_tool("advise", "--json", *options, path).stdout)
+        found = json.loads(self.tool("advise", "--json", *options, path).stdout)
         self.assertEqual(list(found), KEYS)
         larger = found["device_bytes"] != 80 << 30
         devices = [f"--device-memory={found['device_bytes']}"] if larger else []
@@ -92,8 +69,7 @@ class AdviseTest(unittest.TestCase):
 
     def completes(self, path, config, device):
         """Whether a replay on such a device serves all, also what failed in the file."""
-        done = subprocess.run([TOOL, "replay", "--json", "--config", config, "--device-memory", str(device), path],
-                              capture_output=True, check=False)
+        done = self.tool("replay", "--json", "--config", config, "--device-memory", device, path, status=None)
         self.assertIn(done.returncode, (0, 3), done.stderr)
         found = json.loads(done.stdout)
         return found["oom_at"] < 0 and found.get("failed", 0) == found.get("failed_served", 0)

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import pickle
-import pty
 import re
 import signal
 import subprocess
@@ -12,7 +11,8 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "tests/support"))
-from advise_case import BASE, IS_SANITIZED, MIB, ROOT, TOOL, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
+from advise_case import BASE, IS_SANITIZED, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
+from folder_case import MIB, ROOT, SNAPSHOTS, TOOL  # pylint: disable=wrong-import-position
 
 PYTORCH = {"expandable_segments", "large_segment_size_mb", "max_split_size_mb", "roundup_power2_divisions",
            "graph_capture_record_stream_reuse"}
@@ -20,7 +20,6 @@ CLASSIC = "c expandable_segments:False\n"
 
 
 def trace(*lines):
-    """A trace; a line is its fields."""
     return "".join(" ".join(map(str, line)) + "\n" for line in lines)
 
 
@@ -94,7 +93,6 @@ def tape(name, count=None):
 
 
 def keys_of(config):
-    """The keys that a string names."""
     return set(re.findall(r"(?:^|,)\s*([a-z_0-9]+)\s*:", re.sub(r"\[[^]]*\]", "", config)))
 
 
@@ -144,7 +142,7 @@ class Planted(AdviseTest):
         self.assertIsNone(found["runner_up"])
         self.assertIsNone(found["out_of_memory"])
         self.assertIn("at its peak, the program requests 1.17 GiB", found["why"])
-        self.assertIn("\nno configuration helps\n", self.run_tool("advise", path).stdout)
+        self.assertIn("\nno configuration helps\n", self.tool("advise", path).stdout)
 
     def test_a_lower_peak_that_needs_a_larger_device(self):
         """As advice it is none, and the sentence says that there is such a string."""
@@ -158,9 +156,8 @@ class Planted(AdviseTest):
 
     @unittest.skipIf(IS_SANITIZED, "shown without sanitizers")
     def test_a_runner_up_that_needs_a_larger_device(self):
-        """Is none either."""
         path = self.file(tape("classic-maxsplit", 150))
-        text = self.run_tool("advise", path).stdout
+        text = self.tool("advise", path).stdout
         self.assertIn("\nrunner-up      none: other strings lower the peak, but need a larger device\n", text)
         force = self.replayed(path, "expandable_segments:False,max_split_size_mb:24", "--min-device")
         other = self.replayed(path, "expandable_segments:True", "--min-device")
@@ -171,7 +168,7 @@ class Planted(AdviseTest):
     def test_caches_that_fill_the_device(self):
         """The peaks that are told are those on a device with room, by which strings are compared."""
         path = self.file(re.sub(rb"(?m)^d \d+$", b"d 80", tape("expandable-small")))
-        text = self.run_tool("advise", path).stdout
+        text = self.tool("advise", path).stdout
         string = re.search(r"^set +(\S+)$", text, re.MULTILINE)[1]
         peaks = [self.replayed(path, config, "--device-memory=80GiB")["peak_reserved"] / MIB
                  for config in ("expandable_segments:True", string)]
@@ -182,11 +179,11 @@ class Planted(AdviseTest):
         found = self.advice(path, "--pytorch")
         self.assertEqual((found["omitted"], found["current"]["config"]),
                          ("history:state,page_size:small", "max_split_size_mb:64,expandable_segments:False"))
-        self.assertRegex(self.run_tool("advise", "--pytorch", path).stdout, r"\nomitted +history:state,page_size:small\n")
+        self.assertRegex(self.tool("advise", "--pytorch", path).stdout, r"\nomitted +history:state,page_size:small\n")
         self.assertIsNone(self.advice(path)["omitted"])
 
     def test_only_keys_that_pytorch_knows(self):
-        path = ROOT / "tests/data/snapshots/ring.pickle.zst"
+        path = SNAPSHOTS / "ring.pickle.zst"
         found = self.advice(path)
         self.assertIn("page_size", keys_of(found["advised"]["config"]))
         found = self.advice(path, "--pytorch")
@@ -204,7 +201,7 @@ class OutOfMemory(AdviseTest):
         self.assertEqual(short["least_change"], "expandable_segments:True")
         self.assertFalse(found["current"]["completes"])
         self.assertTrue(found["why"].startswith("the program completes on 450.00 MiB, "), found["why"])
-        text = self.run_tool("advise", path).stdout
+        text = self.tool("advise", path).stdout
         self.assertIn("1 request failed in the file; the program completes on 450.00 MiB with this string\n", text)
         self.assertRegex(text, r"least change +this string; or, with the current string, "
                                r"a device of 50\d\.00 MiB \(5\d\.00 MiB more\)\n")
@@ -216,7 +213,7 @@ class OutOfMemory(AdviseTest):
         self.assertEqual((short["completes"], short["least_change"]), (False, None))
         self.assertLess(540 * MIB, found["advised"]["device_needed"] + 2 * MIB)
         self.assertLess(found["advised"]["device_needed"], found["current"]["device_needed"])
-        text = self.run_tool("advise", path).stdout
+        text = self.tool("advise", path).stdout
         self.assertRegex(text, r"the program completes on 450\.00 MiB with none of \d+ configurations\n")
         self.assertRegex(text, r"least change +a device of 5\d\d\.00 MiB \(\d+\.00 MiB more\) with the advised string; with the "
                                r"current string, a device of 7\d\d\.00 MiB \(2\d\d\.00 MiB more\)\n")
@@ -224,8 +221,7 @@ class OutOfMemory(AdviseTest):
     def test_a_smaller_device(self):
         path = self.file(growing())
         found = self.advice(path, "--device-memory=3100MiB")
-        self.assertEqual(found["device_bytes"], 80 << 30)
-        self.assertEqual(found["out_of_memory"], None)
+        self.assertEqual((found["device_bytes"], found["out_of_memory"]), (80 << 30, None))
         found = self.advice(path, "--device-memory=2000MiB")
         short = found["out_of_memory"]
         self.assertEqual((short["device_bytes"], short["failed"], short["completes"]), (2000 * MIB, 0, False))
@@ -241,7 +237,7 @@ class OutOfMemory(AdviseTest):
     def test_a_tape_that_ran_short(self):
         """What it has as its device is what it is replayed on, and to complete on."""
         path = self.file(tape("tight-classic", 1200))
-        found = json.loads(self.run_tool("advise", "--json", path).stdout)
+        found = json.loads(self.tool("advise", "--json", path).stdout)
         short = found["out_of_memory"]
         self.assertEqual((found["device_bytes"], short["device_bytes"]), (950 * MIB, 950 * MIB))
         self.assertEqual((short["failed"], short["completes"]), (1, True))
@@ -252,22 +248,21 @@ class OutOfMemory(AdviseTest):
         path = self.file(ends_short(300 * MIB))
         folder = self.folder / "oom"
         folder.mkdir()
-        self.run_tool("advise", path, env={**os.environ, "XSEG_OOM_SNAPSHOT": str(folder)})
+        self.tool("advise", path, environment={"XSEG_OOM_SNAPSHOT": str(folder)})
         self.assertEqual(list(folder.iterdir()), [])
 
 
 class Report(AdviseTest):
     def test_text(self):
-        """The figures of the table are those that replays print."""
         path = self.file(growing())
-        text = self.run_tool("advise", path).stdout
+        text = self.tool("advise", path).stdout
         lines = text.splitlines()
         self.assertEqual(lines[0], str(path))
         self.assertEqual(lines[1].split(), ["set", "expandable_segments:True"])
         columns = {line.split(None, 1)[0]: line.split(None, 1)[1] for line in lines[1:] if line and line[0] != " "}
         strings = [columns["current"], columns["set"], columns["runner-up"]]
         for at, string in enumerate(strings):
-            replay = self.run_tool("replay", "--min-device", "--config", string, path).stdout
+            replay = self.tool("replay", "--min-device", "--config", string, path).stdout
             for row in ("peak reserved", "smallest device", "driver time, modeled"):
                 figure = re.search(rf"^  {row} +(.*)$", replay, re.MULTILINE)[1]
                 told = re.search(rf"^  {row} +(.*)$", text, re.MULTILINE)[1]
@@ -275,37 +270,25 @@ class Report(AdviseTest):
 
     def test_output_is_repeatable(self):
         path = self.file(growing())
-        alone = self.run_tool("advise", path, preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
-        self.assertEqual(self.run_tool("advise", path).stdout, alone.stdout)
+        alone = self.tool("advise", path, preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
+        self.assertEqual(self.tool("advise", path).stdout, alone.stdout)
 
     def test_standard_input(self):
-        done = self.run_tool("advise", "-", input=b"xtrace 1\n" + full().encode())
+        done = self.tool("advise", "-", given=b"xtrace 1\n" + full().encode())
         self.assertTrue(done.stdout.startswith("standard input\nno configuration helps\n"), done.stdout)
 
     def test_progress_on_a_terminal(self):
         path = self.file(full())
-        try:
-            leader, follower = pty.openpty()
-        except OSError as error:
-            self.skipTest(f"no terminal can be opened here: {error}")
-        with subprocess.Popen([TOOL, "advise", path], stdout=subprocess.PIPE, stderr=follower) as tool:
-            os.close(follower)
-            drawn = b""
-            try:
-                while data := os.read(leader, 4096):
-                    drawn += data
-            except OSError:  # the terminal's other end was closed
-                pass
-            self.assertIn(b"no configuration helps", tool.stdout.read())
-        os.close(leader)
-        self.assertEqual(tool.returncode, 0)
+        with open(self.folder / "out", "wb") as out:
+            drawn = self.on_terminal("advise", path, stream="stderr", stdout=out)
+        self.assertIn(b"no configuration helps", (self.folder / "out").read_bytes())
         self.assertRegex(drawn, rb"\r\[#* *\] \d+ configurations, ")
         self.assertTrue(drawn.endswith(b"\r\x1b[K"), drawn[-80:])
 
     def test_names_are_untrusted(self):
         path = self.file(full(), "a\x1b\n")
         for options in ((), ("--json",)):
-            text = self.run_tool("advise", *options, path).stdout
+            text = self.tool("advise", *options, path).stdout
             self.assertTrue(all(byte == "\n" or " " <= byte <= "~" for byte in text), text)
 
 
@@ -324,7 +307,7 @@ class Incomplete(AdviseTest):
         self.assertRegex(found["notes"][0], r"^history: it does not show 370.00 MiB of the 400.00 MiB that are reserved at its end, since a replay "
                                             r"with the file's configuration ends with 30.00 MiB: peaks are too low, and the effect of a")
         self.assertRegex(found["why"], "^as far as the recording shows, ")
-        text = self.run_tool("advise", path).stdout
+        text = self.tool("advise", path).stdout
         self.assertNotIn("no configuration helps", text)
         self.assertIn("\nthe file does not show whether a configuration helps\n" if found["advised"] is None else "\ntry            ", text)
         self.assertIn("\nnote           history: it does not show 370.00 MiB", text)
@@ -349,7 +332,7 @@ class Incomplete(AdviseTest):
 
 class BadInput(AdviseTest):
     def refused(self, words, *arguments, **more):
-        done = self.run_tool("advise", *arguments, status=2, **more)
+        done = self.tool("advise", *arguments, status=2, **more)
         self.assertEqual(done.stdout, "")
         self.assertIn(words, done.stderr)
         return done.stderr
@@ -375,10 +358,8 @@ class BadInput(AdviseTest):
 
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "wb") as disk:
-            done = subprocess.run([TOOL, "advise", self.file(full())], stdout=disk, stderr=subprocess.PIPE,
-                                  check=False)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn(b"No space left on device", done.stderr)
+            done = self.tool("advise", self.file(full()), status=2, stdout=disk)
+        self.assertIn("No space left on device", done.stderr)
 
 
 def child_of(process):
@@ -414,8 +395,8 @@ class Recorded(AdviseTest):
     @unittest.skipIf(IS_SANITIZED, "shown without sanitizers")
     def test_snapshots_that_pytorch_has_written(self):
         """tests/data/snapshots: `classic` asks once for 4 TiB, which no configuration serves on 80 GiB."""
-        short = self.advice(ROOT / "tests/data/snapshots/short.pickle.zst")
-        large = json.loads(self.run_tool("advise", "--json", ROOT / "tests/data/snapshots/classic.pickle.zst").stdout)
+        short = self.advice(SNAPSHOTS / "short.pickle.zst")
+        large = json.loads(self.tool("advise", "--json", SNAPSHOTS / "classic.pickle.zst").stdout)
         for found, completes in ((short, True), (large, False)):
             self.assertLess(found["advised"]["peak_reserved"], found["current"]["peak_reserved"])
             self.assertEqual((found["out_of_memory"]["failed"], found["out_of_memory"]["completes"]), (1, completes))

@@ -7,7 +7,8 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "tests/support"))
-from advise_case import BASE, MIB, ROOT, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
+from advise_case import BASE, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
+from folder_case import MIB, ROOT  # pylint: disable=wrong-import-position
 
 
 def on_streams():
@@ -39,14 +40,11 @@ def rank_of_job(grows=0, kept=0, settings=""):
     return {"segments": [{"device": 0, "address": start, "total_size": size, "stream": 0, "segment_type": "large",
                           "segment_pool_id": (0, 0), "is_expandable": False, "frames": [],
                           "blocks": [{"address": start, "size": size, "requested_size": size, "state": state, "frames": []}]}
-                         for start, (size, state) in segments.items()],
-            "device_traces": [events],
+                         for start, (size, state) in segments.items()], "device_traces": [events],
             "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": settings, "expandable_segments": False}}
 
 
 class Ranks(AdviseTest):
-    """Folders."""
-
     def job(self, count=8, **odd):
         """Ranks of which the sixth, or the last, is another."""
         for rank in range(count):
@@ -55,7 +53,7 @@ class Ranks(AdviseTest):
 
     def advised(self, folder, *options, status=0):
         """The JSON: each figure of each rank is what a replay of its file says, and the largest are those of the ranks."""
-        found = json.loads(self.run_tool("advise", "--json", *options, folder, status=status).stdout)
+        found = json.loads(self.tool("advise", "--json", *options, folder, status=status).stdout)
         self.assertLessEqual(len(found["ranks"]), 4)
         self.assertEqual(len({rank["rank"] for rank in found["ranks"]}), len(found["ranks"]))
         for name in filter(found.get, ("current", "advised", "runner_up")):
@@ -80,10 +78,9 @@ class Ranks(AdviseTest):
         self.assertNotEqual(found["runner_up"]["config"], found["advised"]["config"])
 
     def test_text(self):
-        """A row for each rank, of what replays print."""
         folder = self.job(grows=46 * MIB)
         found = self.advised(folder)
-        lines = self.run_tool("advise", folder).stdout.splitlines()
+        lines = self.tool("advise", folder).stdout.splitlines()
         self.assertTrue(lines[0].startswith("rank 5 is the outlier of 8: "), lines[0])
         self.assertEqual(lines[1], f"{folder}, 8 files")
         self.assertEqual(lines[2].split(), ["set", "expandable_segments:True"])
@@ -92,26 +89,24 @@ class Ranks(AdviseTest):
             cells = re.split("  +", row.strip())
             self.assertEqual(cells[-1], rank["rank"] + {"rank 5": ", outlier", "rank 0": ", most typical"}.get(rank["rank"], ""))
             for at, name in enumerate(("current", "advised", "runner_up")):
-                replay = self.run_tool("replay", "--min-device", "--config", rank[name]["config"], rank["trace"]).stdout
+                replay = self.tool("replay", "--min-device", "--config", rank[name]["config"], rank["trace"]).stdout
                 told = [re.search(rf"^  {figure} +(.*)$", replay, re.MULTILINE)[1] for figure in ("peak reserved", "smallest device")]
                 self.assertEqual(cells[2 * at:2 * at + 2], told, (rank["rank"], name))
         self.assertEqual(lines[-1], f"{found['replayed']} configurations replayed")
 
     def test_document_shows_the_output(self):
-        """Each time."""
         page = (ROOT / "docs/advise.md").read_text(encoding="utf-8")
         told = re.search(r"^\$ xseg advise snapshots\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
         folder = self.job(grows=46 * MIB)
         for _ in range(2):
-            self.assertEqual(self.run_tool("advise", folder).stdout.replace(str(folder), "snapshots"), told)
+            self.assertEqual(self.tool("advise", folder).stdout.replace(str(folder), "snapshots"), told)
 
     def test_nothing_helps(self):
-        """Nor is any odd: the one with the largest peak comes first."""
         found = self.advised(self.job(count=2, kept=80 * MIB))
         self.assertEqual([found["odd"], found["advised"], found["runner_up"], found["least_change"]], 4 * [None])
         self.assertEqual([rank["rank"] for rank in found["ranks"]], ["rank 1", "rank 0"])
         self.assertIn("configurations lowers the largest peak of 1.25 GiB by more than", found["why"])
-        self.assertIn("\nno configuration helps\n", self.run_tool("advise", self.folder).stdout)
+        self.assertIn("\nno configuration helps\n", self.tool("advise", self.folder).stdout)
 
     def test_one_rank(self):
         found = self.advised(self.job(count=1, grows=46 * MIB))
@@ -127,7 +122,7 @@ class Ranks(AdviseTest):
         self.assertEqual(found["least_change"], found["advised"]["config"])
         self.assertTrue(found["why"].startswith("4 of these 4 ranks complete instead of 3"), found["why"])
         self.assertIn("out of memory  rank 5 with the current string; none with this string\nleast change   this string; or, ",
-                      self.run_tool("advise", folder).stdout)
+                      self.tool("advise", folder).stdout)
 
     def test_ranks_that_complete_go_on_to(self):
         """The runner-up of a larger device takes more than this one has, in ranks that complete with the string in force."""
@@ -142,7 +137,7 @@ class Ranks(AdviseTest):
     def test_advice_for_one_rank_alone_is_omitted(self):
         for rank in range(4):
             self.file(ends_short(100 * MIB) if rank == 3 else on_streams(), f"rank{rank}.pickle")
-        alone = json.loads(self.run_tool("advise", "--json", self.folder / "rank3.pickle").stdout)["advised"]["config"]
+        alone = json.loads(self.tool("advise", "--json", self.folder / "rank3.pickle").stdout)["advised"]["config"]
         self.assertFalse(self.completes(self.folder / "rank0.pickle", alone, 450 * MIB))
         found = self.advised(self.folder, "--device-memory=450MiB")
         self.assertEqual([rank["current"]["completes"] for rank in found["ranks"]], [False, True, True, True])
@@ -150,7 +145,6 @@ class Ranks(AdviseTest):
         self.assertTrue(all(rank["advised"]["completes"] for rank in found["ranks"]))
 
     def test_bad_files_among_good_ones(self):
-        """They are named, the others are looked at, and the exit status is 2."""
         folder = self.job(grows=46 * MIB)
         self.file(b"no pickle", "oom-rank8-pid8-1.pickle")
         self.file(ends_short(MIB, history=False), "oom-rank0-pid0-1.pickle")
@@ -158,18 +152,18 @@ class Ranks(AdviseTest):
         self.assertEqual(found["advised"]["config"], "expandable_segments:True")
         self.assertEqual(len(found["ranks"]), 4)
         self.assertNotIn("rank 0", [rank["rank"] for rank in found["ranks"]])
-        self.assertIn("oom-rank8-pid8-1.pickle: ", self.run_tool("advise", folder, status=2).stderr)
+        self.assertIn("oom-rank8-pid8-1.pickle: ", self.tool("advise", folder, status=2).stderr)
 
     def test_no_file_can_be_replayed(self):
         for rank in range(2):
             self.file(ends_short(MIB, history=False), f"rank{rank}.pickle")
-        done = self.run_tool("advise", self.folder, status=2)
+        done = self.tool("advise", self.folder, status=2)
         self.assertEqual(done.stdout, "")
         self.assertEqual(done.stderr.count("no events were recorded"), 2)
 
     def test_ranks_of_two_configurations(self):
         folder = self.job(grows=46 * MIB, settings="max_split_size_mb:64")
-        done = self.run_tool("advise", folder, status=2)
+        done = self.tool("advise", folder, status=2)
         self.assertEqual(done.stdout, "")
         self.assertRegex(done.stderr, r"has the configuration '[^']*', but \S*rank5-pid5-1.pickle has '[^']*max_split_size_mb:64[^']*'")
 

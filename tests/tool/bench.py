@@ -17,7 +17,6 @@ TRACE = ("xtrace 1\n# made up\nc\na 0 1000 0\na 1 30000000 1\nu 1 0\nm step\na 2
 
 
 def run(*command, exit_status=0):
-    """What a command says on standard output."""
     done = subprocess.run([str(word) for word in command], check=False, text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode != exit_status:
@@ -26,14 +25,17 @@ def run(*command, exit_status=0):
 
 
 def rows(name, *arguments):
-    """The figures of a program by case and unit."""
-    said = run(FOLDER / f"bench-{name}", "--seconds", "0.01", "--warm", "100",
-               *arguments)
+    said = run(FOLDER / f"bench-{name}", "--seconds", "0.01", "--warm", "100", *arguments)
     fields = [line.split("\t") for line in said.splitlines()]
     for row in fields:
         if len(row) not in (8, 9) or row[0] != name or row[2] != "xseg":
             raise AssertionError(f"no row of {name}: {row}")
     return {(row[1], row[3]): float(row[4]) for row in fields}
+
+
+def tables_of(text):
+    return [[[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+            for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
 
 
 class Bench(unittest.TestCase):
@@ -63,8 +65,7 @@ class Bench(unittest.TestCase):
     def test_two_caches_share_a_device(self):
         said = run(FOLDER / "bench-ranges", "--seconds", "20")
         self.assertEqual(said, run(FOLDER / "bench-ranges", "--seconds", "20"))
-        tables = [[[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-                  for table in re.findall(r"(?:^\|.*\n)+", said, re.MULTILINE)]
+        tables = tables_of(said)
         self.assertEqual(len(tables), 4)
         memory, calls = tables[0][2:], {row[0]: dict(zip(tables[3][0], row)) for row in tables[3][2:]}
         for row in memory:
@@ -75,8 +76,7 @@ class Bench(unittest.TestCase):
 
     def test_two_services_share_a_device(self):
         said = run(FOLDER / "bench-budget", "--hours", "6")
-        tables = [[[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-                  for table in re.findall(r"(?:^\|.*\n)+", said, re.MULTILINE)]
+        tables = tables_of(said)
         self.assertEqual([len(table) for table in tables], [7, 7, 7])
         sessions = {row[0]: dict(zip(tables[0][0], row)) for row in tables[0][2:]}
         self.assertGreater(int(sessions["together"]["refused"]), 0)
@@ -96,8 +96,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(found["recommit one: driver calls", "calls, counted"], 0)
 
     def test_programs_run_on_the_named_driver(self):
-        with_driver = {**os.environ, "XSEG_DRIVER": str(FOLDER.parent / "libxseg-sim.so"),
-                       "XSEG_SIM_MEMORY_MB": "4096"}
+        with_driver = {**os.environ, "XSEG_DRIVER": str(FOLDER.parent / "libxseg-sim.so"), "XSEG_SIM_MEMORY_MB": "4096"}
         done = subprocess.run([FOLDER / "bench-large", "--seconds", "0.01", "--warm", "100"], check=True,
                               capture_output=True, text=True, env=with_driver)
         self.assertEqual([line.split("\t")[1] for line in done.stdout.splitlines()], ["10^2"])
@@ -119,8 +118,7 @@ class Bench(unittest.TestCase):
             path = pathlib.Path(folder, "small.xtrace")
             path.write_text(TRACE)
             self.assertEqual(list(rows("replay", path)), [("small, expandable", "ns")])
-            self.assertEqual(list(rows("replay", "--at-once", "--config",
-                                       "expandable_segments:False", path)),
+            self.assertEqual(list(rows("replay", "--at-once", "--config", "expandable_segments:False", path)),
                              [("small, classic", "ns")])
             path.write_text(TRACE + "a 9 600000000000 0\n")
             self.assertEqual(rows("replay", path), {})
@@ -147,16 +145,12 @@ class Bench(unittest.TestCase):
         sys.path[:0] = [str(ROOT / "benchmarks")]
         import speed  # pylint: disable=import-error,import-outside-toplevel
         import table  # pylint: disable=import-error,import-outside-toplevel
-        mark = lambda target, ours, ratios=(): speed.mark(speed.target_of(*target), ours, ratios)
         least, most = ("threads", "throughput of 2 threads"), ("streams", "8 streams / 1 stream")
-        self.assertEqual(mark(("hit", "4 KiB"), [9], [10, 13, 10.9]), "11 x*")
-        self.assertEqual(mark(("hit", "4 KiB"), [9], [10, 13, 11]), "11 x ")
-        self.assertEqual(mark(("hit", "4 KiB"), [9]), "11 x ")
-        self.assertEqual(mark(least, [1.8]), ">=1.9*")
-        self.assertEqual(mark(least, [1.9]), ">=1.9 ")
-        self.assertEqual(mark(most, [1.4]), "<=1.3*")
-        self.assertEqual(mark(most, [1.2]), "<=1.3 ")
-        self.assertEqual(mark(("growth", "8 GiB"), [1]), " ")
+        for target, ours, ratios, expected in (
+                (("hit", "4 KiB"), 9, [10, 13, 10.9], "11 x*"), (("hit", "4 KiB"), 9, [10, 13, 11], "11 x "),
+                (("hit", "4 KiB"), 9, (), "11 x "), (least, 1.8, (), ">=1.9*"), (least, 1.9, (), ">=1.9 "),
+                (most, 1.4, (), "<=1.3*"), (most, 1.2, (), "<=1.3 "), (("growth", "8 GiB"), 1, (), " ")):
+            self.assertEqual(speed.mark(speed.target_of(*target), [ours], ratios), expected)
         self.assertEqual(table.device(4 << 30, 4096), "4.00 ")
         self.assertEqual(table.device((4 << 30) + (5 << 20), 4096), "4.00*")
         self.assertEqual(table.device(None, 4096), "none*")

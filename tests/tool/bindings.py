@@ -49,21 +49,17 @@ print("unmapped")
 
 
 def ok(answer):
-    """What a call returned beside CUDA_SUCCESS: nothing, one value, or several."""
     if answer[0] != cuda.CUresult.CUDA_SUCCESS:
         raise AssertionError(f"the driver returned {answer[0]!r}")
     return answer[1] if len(answer) == 2 else answer[1:]
 
 
 def run(program):
-    """A program in a process of its own, on a driver found as here."""
     return subprocess.run([sys.executable, "-c", program], check=False, text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 class Bindings(unittest.TestCase):
-    """Each case has a fresh machine, and leaves nothing behind on it."""
-
     def setUp(self):
         self.assertEqual(simulator.xseg_sim_reset(None), 0)
         ok(cuda.cuInit(0))
@@ -85,8 +81,7 @@ class Bindings(unittest.TestCase):
 
     def busy(self, stream, nanoseconds=OPEN):
         """What stands for a kernel: work that takes a time, or until somebody waits for it."""
-        self.assertEqual(simulator.xseg_sim_launch(ctypes.c_void_p(int(stream)),
-                                                   ctypes.c_uint64(nanoseconds)), 0)
+        self.assertEqual(simulator.xseg_sim_launch(ctypes.c_void_p(int(stream)), ctypes.c_uint64(nanoseconds)), 0)
 
     def test_the_driver_is_the_simulator(self):
         with open("/proc/self/maps", encoding="utf-8") as maps:
@@ -99,8 +94,7 @@ class Bindings(unittest.TestCase):
     def test_device_describes_itself(self):
         attribute = cuda.CUdevice_attribute
         self.assertEqual(ok(cuda.cuDeviceGetCount()), 1)
-        name = ok(cuda.cuDeviceGetName(64, self.device))
-        self.assertEqual(name.split(b"\0")[0], b"Simulated device 0")
+        self.assertEqual(ok(cuda.cuDeviceGetName(64, self.device)).split(b"\0")[0], b"Simulated device 0")
         self.assertEqual(len(ok(cuda.cuDeviceGetUuid(self.device)).bytes), 16)
         self.assertEqual(ok(cuda.cuDeviceTotalMem(self.device)), 256 * MIB)
         for asked, value in (
@@ -200,15 +194,13 @@ class Bindings(unittest.TestCase):
         kind = cuda.CUgraphNodeType
         stream, memory = ok(cuda.cuStreamCreate(1)), ok(cuda.cuMemAlloc(64))
         ok(cuda.cuMemsetD8(memory, 7, 64))
-        ok(cuda.cuStreamBeginCapture(
-            stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+        ok(cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
         ok(cuda.cuMemsetD8Async(memory, 9, 32, stream))
         ok(cuda.cuMemcpyDtoDAsync(int(memory) + 32, memory, 32, stream))
         self.refuses("STREAM_CAPTURE_UNSUPPORTED", cuda.cuMemAlloc(64))
         self.refuses("STREAM_CAPTURE_INVALIDATED", cuda.cuStreamEndCapture(stream))
 
-        ok(cuda.cuStreamBeginCapture(
-            stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        ok(cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
         ok(cuda.cuMemsetD8Async(memory, 9, 32, stream))
         ok(cuda.cuMemcpyDtoDAsync(int(memory) + 32, memory, 32, stream))
         self.assertEqual(ok(cuda.cuStreamIsCapturing(stream)),
@@ -228,8 +220,7 @@ class Bindings(unittest.TestCase):
 
     def test_driver_errors_are_raised(self):
         self.refuses("OUT_OF_MEMORY", cuda.cuMemAlloc(257 * MIB))
-        self.assertEqual(ok(cuda.cuGetErrorName(cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY)),
-                         b"CUDA_ERROR_OUT_OF_MEMORY")
+        self.assertEqual(ok(cuda.cuGetErrorName(cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY)), b"CUDA_ERROR_OUT_OF_MEMORY")
         self.refuses("INVALID_VALUE", cuda.cuMemAlloc(0))
         self.refuses("INVALID_VALUE", cuda.cuMemFree(12345))
         self.refuses("INVALID_HANDLE", cuda.cuStreamQuery(cuda.CUstream(12345)))

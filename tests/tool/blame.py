@@ -2,20 +2,16 @@
 """`xseg blame` as a user meets it: blame.py TOOL SOURCE_ROOT."""
 import fractions
 import json
-import pathlib
 import pickle
 import random
-import subprocess
 import sys
 import unittest
 
-from folder_case import FolderCase
+from folder_case import MIB, ROOT, SNAPSHOTS, ToolCase
 
-ROOT = pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
 import json_keys  # pylint: disable=wrong-import-position
 
-MIB = 1 << 20
 PAGE = 2 * MIB
 LARGE = 20 * MIB
 BASE = 0x7f0000000000
@@ -73,7 +69,6 @@ class Program:
             self.event("free_completed", address, block[0])
 
     def segments(self):
-        """Runs of memory with their blocks, as they are now."""
         runs = []
         for start, (end, expandable, _) in sorted(self.ranges.items()):
             if runs and expandable and runs[-1][2] and runs[-1][1] == start:
@@ -91,8 +86,7 @@ class Program:
                     at = address + size
             if at < end:
                 blocks.append((at, end - at, "inactive", []))
-            made.append({
-                "device": 0, "address": start, "total_size": end - start, "stream": 0,
+            made.append({"device": 0, "address": start, "total_size": end - start, "stream": 0,
                 "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": expandable, "frames": [],
                 "blocks": [{"address": a, "size": s, "requested_size": s, "state": state, "frames": stack}
                            for a, s, state, stack in blocks]})
@@ -140,18 +134,15 @@ class Expected:
                 self.site.setdefault(name_of(block), [0, 0])[1] += block[0] * passed
 
 
-class BlameTest(FolderCase):
-    def file(self, contents, name="job.pickle"):
-        """A pickle of a snapshot, or these bytes."""
-        path = self.folder / name
-        path.write_bytes(contents if isinstance(contents, bytes) else pickle.dumps(contents, 4))
-        return path
+class BlameTest(ToolCase):
+    command = "blame"
 
-    def run_tool(self, *arguments, status=0, given=None):
-        done = subprocess.run([TOOL, "blame", *map(str, arguments)], capture_output=True, check=False,
-                              input=given)
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        return done.stdout.decode(), done.stderr.decode()
+    def file(self, contents, name="job.pickle"):
+        return super().file(contents.snapshot() if isinstance(contents, Program) else contents, name)
+
+    def run_tool(self, *arguments, command=None, **how):
+        done = self.tool(command or self.command, *arguments, **how)
+        return done.stdout, done.stderr
 
     def said(self, *arguments, **how):
         out, error = self.run_tool(*arguments, **how)
@@ -171,8 +162,8 @@ class BlameTest(FolderCase):
         self.assertEqual(found["peak"]["allocated"], sum(site["peak"] for site in found["sites"]))
         return found
 
-    def refused(self, words, *arguments):
-        out, error = self.run_tool(*arguments, status=2)
+    def refused(self, words, *arguments, **how):
+        out, error = self.run_tool(*arguments, status=2, **how)
         self.assertEqual(out, "")
         self.assertEqual(len(error.splitlines()), 1, error)
         self.assertIn(words, error)
@@ -194,7 +185,7 @@ def small():
 
 class Report(BlameTest):
     def test_text(self):
-        path = self.file(small().snapshot())
+        path = self.file(small())
         self.assertEqual(self.said(path).replace(str(path), "job.pickle"), """\
 job.pickle, device 0: 8 events in 2 s
 reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of reserved memory: reserved 6.00 MiB, allocated 2.50 MiB
@@ -209,12 +200,12 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of rese
 """)
 
     def test_rows(self):
-        text = self.said("--rows", "1", self.file(small().snapshot()))
+        text = self.said("--rows", "1", self.file(small()))
         self.assertIn("model.py:7 cache\n", text)
         self.assertIn("  3.12 %    128.00 KiB      1.50 MiB      2.00 MiB  2 more\n", text)
 
     def test_orders(self):
-        path = self.file(small().snapshot())
+        path = self.file(small())
         for by, first in (("fragmented", "model.py:7 cache"), ("allocated", "model.py:300 backward"),
                           ("peak", "model.py:300 backward")):
             self.assertEqual(self.blamed("--by", by, path)["sites"][0]["site"], first)
@@ -222,15 +213,15 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of rese
                       self.said("--by", "peak", path))
 
     def test_labels(self):
-        sites = self.blamed("--label", self.file(small().snapshot()))["sites"]
+        sites = self.blamed("--label", self.file(small()))["sites"]
         self.assertEqual([(site["site"], site["blocks"]) for site in sites], [("cache", 1), ("step", 2)])
 
     def test_depth(self):
-        sites = self.blamed("--depth", "2", self.file(small().snapshot()))["sites"]
+        sites = self.blamed("--depth", "2", self.file(small()))["sites"]
         self.assertEqual(sites[0]["site"], "model.py:7 cache < main.py:1 main")
 
     def test_folded_stacks(self):
-        lines = self.said("--flame", self.file(small().snapshot())).splitlines()
+        lines = self.said("--flame", self.file(small())).splitlines()
         torch = "/x/site-packages/torch/nn/functional.py:9 empty"
         self.assertEqual(lines, [f"main.py:1 main;model.py:7 cache;{torch} {896 << 10}",
                                  f"main.py:1 main;model.py:212 forward;{torch} {128 << 10}",
@@ -244,7 +235,7 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of rese
             program.alloc(BASE + number * 512, 512, stack)
         program.time += 1
         program.event("snapshot", 0, 0)
-        return [site["site"] for site in self.blamed(*how, self.file(program.snapshot()))["sites"]]
+        return [site["site"] for site in self.blamed(*how, self.file(program))["sites"]]
 
     def test_site_is_the_chosen_frame(self):
         python = {"name": "run", "filename": "/lib/python3.11/threading.py", "line": 3}
@@ -284,13 +275,11 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of rese
                          ["backward pass: MmBackward0"])
         self.assertEqual(self.sites_of_stacks(inner[:3] + outer), ["(no stack)"])
 
-    def test_names_of_a_program_are_not_taken_for_those_of_libraries(self):
-        for name in ("PyramidNet::forward(int)", "cloned_copy", "attach(void)", "my::at::f()", "bool operator<(A const&, B const&)"):
-            self.assertEqual(self.sites_of_stacks([torch_frame("at::empty()"), {"name": name, "filename": "/me/x.cpp", "line": 1}]),
-                             [f"/me/x.cpp:1 {name}"])
-
-    def test_a_conversion_operator_is_named_by_its_class(self):
-        for name in ("my::Wrapper::operator at::Tensor() const", "my::cooperator<int> my::f(int)", "operator new(unsigned long, my::Pool&)"):
+    def test_names_and_operators_of_a_program_are_not_taken_for_those_of_libraries(self):
+        for name in ("PyramidNet::forward(int)", "cloned_copy", "attach(void)", "my::at::f()",
+                     "bool operator<(A const&, B const&)",
+                     "my::Wrapper::operator at::Tensor() const", "my::cooperator<int> my::f(int)",
+                     "operator new(unsigned long, my::Pool&)"):
             self.assertEqual(self.sites_of_stacks([torch_frame("at::empty()"), {"name": name, "filename": "/me/x.cpp", "line": 1}]),
                              [f"/me/x.cpp:1 {name}"])
 
@@ -368,20 +357,18 @@ class Pages(BlameTest):
         self.assertEqual(found[0], found[1])
         return found[0]
 
-    def test_a_large_segment_has_large_pages(self):
-        self.assertEqual(self.keep(200), (160, 0))
-
-    def test_a_small_segment_has_small_ones(self):
-        self.assertEqual(self.keep(200, segment_type="small"), (0, 160))
-
-    def test_a_configuration_names_their_size(self):
-        text = "PYTORCH_CUDA_ALLOC_CONF"
-        self.assertEqual(self.keep(200, settings={text: "large_segment_size_mb:40"}), (160, 0))
-        self.assertEqual(self.keep(200, settings={text: "garbage_collection_threshold:0.8,large_segment_size_mb: 10"}), (60, 100))
-        self.assertEqual(self.keep(200, settings={text: "page_size:small"}), (0, 160))
-        self.assertEqual(self.keep(200, settings={text: "page_size:auto"}), (160, 0))
+    def test_page_size_follows_the_segment_and_the_configuration(self):
+        for kept, expected in (
+                ({}, (160, 0)), ({"segment_type": "small"}, (0, 160)), ("large_segment_size_mb:40", (160, 0)),
+                ("garbage_collection_threshold:0.8,large_segment_size_mb: 10", (60, 100)),
+                ("page_size:small", (0, 160)),
+                ("page_size:auto", (160, 0))):
+            with self.subTest(kept):
+                kept = {"settings": {"PYTORCH_CUDA_ALLOC_CONF": kept}} if isinstance(kept, str) else kept
+                self.assertEqual(self.keep(200, **kept), expected)
         for wrong in ("13", "0", "-1", "x", "99999999999999999999", ""):
-            self.assertIn(self.keep(200, settings={text: f"large_segment_size_mb:{wrong}"}), ((160, 0), (0, 160)), wrong)
+            self.assertIn(self.keep(200, settings={"PYTORCH_CUDA_ALLOC_CONF": f"large_segment_size_mb:{wrong}"}),
+                          ((160, 0), (0, 160)), wrong)
 
     def test_odd_multiple_has_small_pages(self):
         self.assertEqual(self.keep(206)[0], 0)
@@ -398,7 +385,7 @@ class Pages(BlameTest):
         program.ranges = {BASE: (BASE + 2 * MIB, True, PAGE), BASE + 2 * MIB: (BASE + LARGE, True, PAGE),
                             BASE + LARGE: (BASE + 2 * LARGE, True, LARGE)}
         program.unmap(BASE + 2 * MIB)
-        found = self.blamed(self.file(program.snapshot()))
+        found = self.blamed(self.file(program))
         self.assertEqual((found["fragmented"], found["idle"]), (2 * MIB - 512 + LARGE - 512, 0))
         self.assertEqual(found["peak"]["reserved"], 2 * LARGE)
 
@@ -418,22 +405,22 @@ class Limits(BlameTest):
         program = Program()
         program.map(BASE, 2 * MIB)
         program.alloc(BASE, MIB, frames("f"))
-        found = self.blamed(self.file(program.snapshot()))
+        found = self.blamed(self.file(program))
         self.assertEqual((found["duration_us"], found["fragmented"]), (0, MIB))
 
     def test_missing_events_are_reported(self):
         snapshot = small().snapshot()
         snapshot["device_traces"][0].insert(1, {**snapshot["device_traces"][0][1], "addr": 64})
-        snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
-        text = self.said(self.file(snapshot), status=1)
-        for line in ("1,234 events before the first were overwritten\n",
-                     "5 events before the first did not fit in the file\n",
-                     "1 event or block does not fit the others, and is left out\n"):
-            self.assertIn(line, text)
-        snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1, "left_out": 1}]}
-        text = self.said(self.file(snapshot), status=1)
-        for line in ("1 event before the first was overwritten\n", "1 event before the first did not fit in the file\n"):
-            self.assertIn(line, text)
+        for lost, left_out, lines in (
+                (1234, 5, ("1,234 events before the first were overwritten\n",
+                           "5 events before the first did not fit in the file\n",
+                           "1 event or block does not fit the others, and is left out\n")),
+                (1, 1, ("1 event before the first was overwritten\n",
+                        "1 event before the first did not fit in the file\n"))):
+            snapshot["xseg"] = {"devices": [{"device": 0, "lost": lost, "left_out": left_out}]}
+            text = self.said(self.file(snapshot), status=1)
+            for line in lines:
+                self.assertIn(line, text)
 
     def test_events_without_times_have_no_duration(self):
         program = Program()
@@ -452,19 +439,18 @@ class Limits(BlameTest):
     def test_one_event_is_one(self):
         program = Program()
         program.map(BASE, 2 * MIB)
-        self.assertIn(", device 0: 1 event; values at the end\n", self.said(self.file(program.snapshot())))
+        self.assertIn(", device 0: 1 event; values at the end\n", self.said(self.file(program)))
 
     def test_blocks_outside_segments_exit_with_1(self):
         outside, overlapping = small().snapshot(), small().snapshot()
         next(block for block in outside["segments"][0]["blocks"] if block["state"] != "inactive")["address"] -= 64 * MIB
         overlapping["segments"].append(dict(overlapping["segments"][0]))
         never_freed = {"segments": [], "device_traces": small().snapshot()["device_traces"][:1]}
-        for name, snapshot in (("outside", outside), ("overlapping", overlapping), ("never freed", never_freed)):
+        for snapshot in (outside, overlapping, never_freed):
             path = self.file(snapshot)
             for command, options, status in (("blame", (), 1), ("blame", ("--json",), 1), ("view", ("-o", "-"), 1), ("export", ("--perfetto", "-o", "-"), 1),
                                              ("compare", (path,), 2)):
-                done = subprocess.run([TOOL, command, path, *options], capture_output=True, text=True, errors="replace", check=False)
-                self.assertEqual(done.returncode, status, (name, command, done.stderr))
+                done = self.tool(command, path, *options, status=status, text=False)
                 self.assertRegex(done.stderr, r"job.pickle: no segment of the file contains \d+ allocated blocks? of .*, which the report leaves out; the "
                                               r"file is inconsistent, or entries are missing\n")
                 self.assertTrue(done.stdout)
@@ -503,12 +489,12 @@ class Limits(BlameTest):
 
     def test_bad_files(self):
         data = pickle.dumps(small().snapshot(), 4)
-        self.refused("it is a text file that begins with 'no pickle'", self.file(b"no pickle"))
-        self.refused("is truncated", self.file(data[:-100]))
-        self.refused("the file is empty", self.file(b""))
-        self.refused("unsupported protocol, 9", self.file(b"\x80\x09" + data[2:]))
-        self.refused("a dictionary without `segments`", self.file({"a": 1}))
-        self.refused("neither events nor segments", self.file({"segments": [], "device_traces": []}))
+        for words, contents in (("it is a text file that begins with 'no pickle'", b"no pickle"),
+                                ("is truncated", data[:-100]),
+                                ("the file is empty", b""), ("unsupported protocol, 9", b"\x80\x09" + data[2:]),
+                                ("a dictionary without `segments`", {"a": 1}),
+                                ("neither events nor segments", {"segments": [], "device_traces": []})):
+            self.refused(words, self.file(contents))
         self.refused("cannot be opened", self.folder / "absent")
         (self.folder / "empty").mkdir()
         self.refused("no snapshot in this folder", self.folder / "empty")
@@ -531,7 +517,6 @@ class Limits(BlameTest):
 
 
 def play(seed):
-    """A random program."""
     draw = random.Random(seed)
     program = Program()
     for _ in range(200):
@@ -570,10 +555,9 @@ def place_block(program, draw, start, mapped):
 class Recorded(BlameTest):
     def test_snapshots_that_pytorch_has_written(self):
         """tests/data/snapshots: what was reserved at the peak is what PyTorch counted."""
-        folder = ROOT / "tests/data/snapshots"
-        peaks = json.loads((folder / "peaks.json").read_text(encoding="utf-8"))
+        peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
         for name in ("classic", "expandable", "ring", "train", "generate"):
-            found = self.blamed(folder / f"{name}.pickle.zst")
+            found = self.blamed(SNAPSHOTS / f"{name}.pickle.zst")
             self.assertEqual(found["omitted"], 0)
             self.assertGreater(found["fragmented"], 0)
             if name != "ring":
@@ -582,7 +566,6 @@ class Recorded(BlameTest):
 
 class Malformed(BlameTest):
     def change(self, draw, value):
-        """One number or word in it becomes another."""
         where, key = None, None
         while isinstance(value, (dict, list)) and value:
             where, key = value, draw.choice(sorted(value) if isinstance(value, dict) else range(len(value)))
@@ -598,7 +581,7 @@ class Malformed(BlameTest):
             for _ in range(draw.choice((1, 3, 20))):
                 self.change(draw, snapshot[draw.choice(("segments", "device_traces"))])
             path = self.file(snapshot)
-            done = subprocess.run([TOOL, "blame", path], capture_output=True, check=False)
+            done = self.tool("blame", path, status=None)
             self.assertIn(done.returncode, (0, 1, 2), done.stderr)
             refused += done.returncode == 2
             if done.returncode < 2:
@@ -607,8 +590,6 @@ class Malformed(BlameTest):
 
 
 class Sums(BlameTest):
-    """Random programs, compared with sums that are made the long way."""
-
     def test_random_programs(self):
         for seed in range(30):
             program = play(seed)
@@ -632,5 +613,4 @@ class Sums(BlameTest):
 
 
 if __name__ == "__main__":
-    TOOL = sys.argv[1]
     unittest.main(argv=sys.argv[:1])

@@ -17,7 +17,6 @@ PAIRS = (2000, 12000)
 
 
 def budget(text):
-    """Case and number of each line."""
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
     return {case: int(number) for case, number in lines}
 
@@ -29,8 +28,9 @@ def count(program, case, pairs):
     of another length.
     """
     done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program,
-                           case, f"{pairs:05}"], check=False, text=True,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                           case, f"{pairs:05}"], check=False, text=True, stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT)
     found = re.search(r"Collected : (\d+)", done.stdout)
     if done.returncode != 0 or not found:
         raise AssertionError(f"callgrind on {case} ended with {done.returncode}: {done.stdout}")
@@ -51,10 +51,7 @@ class Budget(unittest.TestCase):
 
 
 def why_not(buildtype, compiler, sanitizer):
-    """Why nothing can be counted here, or an empty string."""
-    if buildtype != "release" or sanitizer != "none":
-        return "only in release builds by gcc; run tests/run --release"
-    if compiler != "gcc":
+    if buildtype != "release" or sanitizer != "none" or compiler != "gcc":
         return "only in release builds by gcc; run tests/run --release"
     if shutil.which("valgrind") is None:
         return "valgrind is not installed; run .ci/setup valgrind"

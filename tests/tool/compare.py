@@ -12,12 +12,10 @@ import sys
 import tempfile
 import unittest
 
-from blame import BASE, MIB, Program, frames, json_keys
-from folder_case import FolderCase
+from blame import BASE, BlameTest, Program, frames, json_keys
+from folder_case import MIB, ROOT, SNAPSHOTS, TOOL
 
 SIZE = 64 * MIB
-ROOT = pathlib.Path(sys.argv[2])
-SNAPSHOTS = ROOT / "tests/data/snapshots"
 PAGE = ROOT / "docs/compare.md"
 
 
@@ -53,9 +51,7 @@ def job(plant="", base=BASE, pace=1000, line=0, steps=10):
             program.time += pace // 10
             if plant != "stranded":
                 program.free(place)
-        if plant == "lives longer":
-            program.free(base + 8 * MIB)
-        if plant == "pending":
+        if plant in ("lives longer", "pending"):
             program.free(base + 8 * MIB)
     program.event("snapshot", 0, 0)
     return program
@@ -70,30 +66,21 @@ def one_site(line, blocks=1):
     return program.snapshot() | {"device_traces": [[]]}
 
 
-class CompareTest(FolderCase):
-    def file(self, contents, name="job.pickle"):
-        """A pickle of a program or a snapshot, or these bytes."""
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        contents = contents.snapshot() if isinstance(contents, Program) else contents
-        path.write_bytes(contents if isinstance(contents, bytes) else pickle.dumps(contents, 4))
-        return path
-
-    def run_tool(self, *arguments, status, command="compare", given=None):
-        done = subprocess.run([TOOL, command, *map(str, arguments)], capture_output=True, check=False,
-                              input=given)
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        return done.stdout.decode(), done.stderr.decode()
+class CompareTest(BlameTest):
+    command = "compare"
 
     def said(self, *arguments, **how):
         out, error = self.run_tool(*arguments, **how)
         self.assertEqual(error, "")
         return out
 
+    def read(self, *arguments, **how):
+        return json.loads(self.said("--json", *arguments, **how))
+
     def compared(self, a, b, *arguments, status):
         """The JSON of two files; that rows add up to the whole on each side."""
         files = (self.file(a, "a.pickle"), self.file(b, "b.pickle"))
-        found = json.loads(self.said("--json", *arguments, *files, status=status))
+        found = self.read(*arguments, *files, status=status)
         self.assertEqual(found["differs"], status == 1)
         self.assertTrue(self.said(*arguments, *files, status=status).startswith(found["verdict"] + "\n"))
         for side in "ab":
@@ -102,12 +89,6 @@ class CompareTest(FolderCase):
             self.assertEqual(found[side]["peak"]["allocated"], sum(row["peak_allocated"] for row in rows))
             self.assertEqual(found[side]["average"]["reserved"], sum(row["allocated"] + row["cached"] for row in rows))
         return found
-
-    def refused(self, words, *arguments, command="compare", given=None):
-        out, error = self.run_tool(*arguments, status=2, command=command, given=given)
-        self.assertEqual(out, "")
-        self.assertEqual(len(error.splitlines()), 1, error)
-        self.assertIn(words, error)
 
 
 class TwoFiles(CompareTest):
@@ -214,7 +195,7 @@ rows that do not differ: 3
         both = job().snapshot()
         both["device_traces"].append(job("reserved").snapshot()["device_traces"][0][:20])
         path, other = self.file(both, "both.pickle"), self.file(job(), "one.pickle")
-        self.assertEqual(json.loads(self.said("--json", path, other, status=0))["a"]["device"], 0)
+        self.assertEqual(self.read(path, other, status=0)["a"]["device"], 0)
         self.refused("both.pickle: it has nothing of device 7; there is something of 0, 1", "--device", "7", path, other)
         self.refused("one.pickle: it has nothing of device 1; there is something of 0", "--device", "1", path, other)
 
@@ -239,7 +220,7 @@ rows that do not differ: 3
         classic, expandable = (SNAPSHOTS / f"{name}.pickle.zst" for name in ("classic", "expandable"))
         for path in (classic, expandable, SNAPSHOTS / "ring.pickle.zst"):
             self.assertTrue(self.said(path, path, status=0).startswith("A and B differ by nothing\n"))
-        found = json.loads(self.said("--json", classic, expandable, status=1))
+        found = self.read(classic, expandable, status=1)
         self.assertEqual([found[side]["peak"]["reserved"] for side in "ab"],
                          [peaks[name]["reserved"] for name in ("classic", "expandable")])
         self.assertEqual([found[side]["omitted"] for side in "ab"], [0, 0])
@@ -269,7 +250,6 @@ rows that do not differ: 3
 
     @staticmethod
     def move(snapshot, by):
-        """Other addresses, and another time."""
         for segment in snapshot["segments"]:
             segment["address"] += by
             for block in segment["blocks"]:
@@ -291,7 +271,7 @@ class Documents(CompareTest):
         for page, command, operands in (("compare", "compare", "before.pickle after.pickle"),
                                         ("compare", "compare", "--rows 1 early.pickle.zst late.pickle.zst"),
                                         ("compare", "compare", "--rows 3 snapshots"), ("blame", "blame", "--rows 3 snapshots")):
-            done = subprocess.run([TOOL, command, *operands.split()], capture_output=True, text=True, cwd=self.folder, check=False)
+            done = self.tool(command, *operands.split(), cwd=self.folder, status=command == "compare")
             text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
             self.assertIn(f"```\n$ xseg {command} {operands}\n{done.stdout}```\n", text)
 
@@ -323,13 +303,10 @@ class BadFiles(CompareTest):
         self.assertTrue(text.startswith("B has 4.00 MiB more allocated at the peak, all of it at model.py:5 leak"), text)
         self.assertIn("_record_memory_history()", text)
         self.assertIn("history:all", text)
-        found = json.loads(self.said("--json", self.folder / "b.pickle", self.folder / "b.pickle", status=0))
-        self.assertFalse(found["over_events"])
+        self.assertFalse(self.read(self.folder / "b.pickle", self.folder / "b.pickle", status=0)["over_events"])
 
 
 class Ranks(CompareTest):
-    """Folders."""
-
     def ranks(self, odd=None, count=8, plant="reserved", folder="job", name="oom-rank{}-pid{}-1.pickle"):
         for rank in range(count):
             program = job(plant if rank == odd else "", base=BASE + (rank << 32), pace=1000 + rank)
@@ -345,26 +322,24 @@ class Ranks(CompareTest):
             for odd, count in ((5, 8), (0, 3)):
                 with self.subTest(plant=plant, odd=odd), tempfile.TemporaryDirectory(dir=self.folder) as name:
                     folder = self.ranks(odd, count, plant, pathlib.Path(name).name)
-                    found = json.loads(self.said("--json", folder, status=1))
-                    self.assertEqual(found["odd"], f"rank {odd}")
-                    self.assertEqual(found["ranks"][0]["rank"], odd)
+                    found = self.read(folder, status=1)
+                    self.assertEqual((found["odd"], found["ranks"][0]["rank"]), (f"rank {odd}", odd))
                     self.assertTrue(found["verdict"].startswith(f"rank {odd} is the outlier of {count}: "), found["verdict"])
                     self.assertIn(why.replace("rank 0", found["typical"]), found["verdict"])
-                    blamed = json.loads(self.said("--json", folder, command="blame", status=0))
-                    self.assertEqual(blamed["odd"], f"rank {odd}")
+                    self.assertEqual(self.read(folder, command="blame", status=0)["odd"], f"rank {odd}")
 
     def test_equal_ranks(self):
         folder = self.ranks()
         self.assertTrue(self.said(folder, status=0).startswith(
             f"no rank of 8 is an outlier: they differ by nothing\n{folder}, 8 files; rank 0 is the most like all\n"))
-        self.assertIsNone(json.loads(self.said("--json", folder, status=0))["odd"])
+        self.assertIsNone(self.read(folder, status=0)["odd"])
 
     def test_the_page_has_the_keys(self):
-        outputs = [json.loads(self.said("--json", *folders, status=1))
+        outputs = [self.read(*folders, status=1)
                    for folders in ([self.ranks(1, 3)], [self.ranks(1, 2), self.ranks(count=2, folder="after")])]
         keys = json_keys.documented(PAGE, "Folders", "Rows")
         self.assertEqual(json_keys.paths(outputs), keys)
-        blamed = json.loads(self.said("--json", self.ranks(1, 3), command="blame", status=0))
+        blamed = self.read(self.ranks(1, 3), command="blame", status=0)
         sites = json_keys.documented(ROOT / "docs/blame.md", "JSON")
         self.assertEqual(json_keys.paths(blamed), json_keys.paths(outputs[0]) | {key for key in sites if key.startswith("sites")})
 
@@ -372,7 +347,7 @@ class Ranks(CompareTest):
         """Of so many sites some are like the usual one by any short hash of their names."""
         for rank in range(600):
             self.file(one_site(1 + rank if rank < 290 else 5000), f"job/rank{rank}.pickle")
-        ranks = json.loads(self.said("--json", self.folder / "job", status=1))["ranks"]
+        ranks = self.read(self.folder / "job", status=1)["ranks"]
         # 8 MiB are at another site, at the peak and on average.
         self.assertEqual({rank["rank"]: rank["distance"] for rank in ranks},
                          {rank: 4 * 8 * MIB if rank < 290 else 0 for rank in range(600)})
@@ -380,7 +355,7 @@ class Ranks(CompareTest):
     def test_ranks_that_have_equal_bytes_in_other_blocks(self):
         for rank in range(3):
             self.file(one_site(7, blocks=1 + (rank == 2)), f"job/rank{rank}.pickle")
-        found = json.loads(self.said("--json", self.folder / "job", status=0))
+        found = self.read(self.folder / "job", status=0)
         self.assertEqual(found["ranks"][0]["distance"], 0)
         self.assertEqual(found["verdict"], "no rank of 3 is an outlier: they differ by less than 1 % of what is reserved")
 
@@ -388,7 +363,7 @@ class Ranks(CompareTest):
         folder = self.ranks()
         for rank in (2, 6):
             self.file(job("reserved"), f"job/oom-rank{rank}-pid{4711 + rank}-1.pickle")
-        found = json.loads(self.said("--json", folder, status=1))
+        found = self.read(folder, status=1)
         self.assertIsNone(found["odd"])
         self.assertTrue(found["verdict"].startswith("2 ranks of 8 are outliers, rank 6 most of all: it reserves 64.00 MiB more"))
 
@@ -397,18 +372,18 @@ class Ranks(CompareTest):
         self.assertTrue(text.startswith("rank 1 reserves 64.00 MiB more at the peak"))
         self.assertEqual(text.splitlines()[1], f"{self.folder}/job, 2 files")
         # Of two ranks neither is more like all.
-        self.assertIsNone(json.loads(self.said("--json", self.folder / "job", status=1))["typical"])
+        self.assertIsNone(self.read(self.folder / "job", status=1)["typical"])
         os.remove(self.folder / "job/oom-rank1-pid4712-1.pickle")
         for command in ("compare", "blame"):
             text = self.said(self.folder / "job", command=command, status=0)
             self.assertTrue(text.startswith("there is only rank 0, so no rank is an outlier"))
             self.assertEqual(text.splitlines()[1], f"{self.folder}/job, 1 file")
-            self.assertIsNone(json.loads(self.said("--json", self.folder / "job", command=command, status=0))["typical"])
+            self.assertIsNone(self.read(self.folder / "job", command=command, status=0)["typical"])
 
     def test_blame_sums_all_ranks(self):
         text = self.said(self.ranks(3, 4), command="blame", status=0)
         self.assertRegex(text, r"\n +\d.\d\d % +\S+ MiB +\S+ bytes +0 bytes  model.py:300 scratch\n")
-        found = json.loads(self.said("--json", self.folder / "job", command="blame", status=0))
+        found = self.read(self.folder / "job", command="blame", status=0)
         sites = {site["site"]: site for site in found["sites"]}
         self.assertEqual((sites["model.py:31 __init__"]["peak"], sites["model.py:31 __init__"]["blocks"]), (4 * 8 * MIB, 4))
         self.assertEqual(sites["model.py:212 cache"]["peak"], SIZE)
@@ -423,7 +398,7 @@ class Ranks(CompareTest):
         self.file(b"something else", "job/log.txt")
         self.file(b"hidden", "job/.rank7.pickle")
         (self.folder / "job/rank8.pickle").mkdir()
-        found = json.loads(self.said("--json", self.folder / "job", status=1))
+        found = self.read(self.folder / "job", status=1)
         self.assertEqual(sorted(rank["name"] for rank in found["ranks"]), ["host.pickle", "rank 1", "rank 10", "rank 2", "rank 3"])
         self.assertEqual(found["odd"], "rank 1")
         self.assertIn("\nomitted: 1, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
@@ -431,17 +406,15 @@ class Ranks(CompareTest):
     def test_equal_ranks_of_two_hosts_are_two(self):
         for host in ("node0", "node1"):
             self.ranks(0 if host == "node1" else None, 2, name=host + "-rank{}.pickle")
-        found = json.loads(self.said("--json", self.folder / "job", status=1))
+        found = self.read(self.folder / "job", status=1)
         self.assertEqual(found["odd"], "node1-rank0.pickle")
         self.assertEqual(len(found["ranks"]), 4)
 
     def kinds(self, *names, command="compare", status=0):
-        """Read a folder with files of several kinds: the JSON, and standard error."""
-        done = subprocess.run([TOOL, command, "--json", self.folder / "job"], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, status, done.stderr)
+        out, error = self.run_tool("--json", self.folder / "job", command=command, status=status)
         for name in names:
-            self.assertIn(name, done.stderr)
-        return json.loads(done.stdout), done.stderr
+            self.assertIn(name, error)
+        return json.loads(out), error
 
     def test_of_several_dumps_of_each_rank_one_kind_is_read(self):
         """Eight files of four ranks are four ranks; the kind that was written last counts, and is named with the others."""
@@ -460,8 +433,7 @@ class Ranks(CompareTest):
                                               status=command == "compare")
                     self.assertEqual((found["odd"], len(found["ranks"])), ("rank 3", 4))
                     self.assertEqual(len(error.splitlines()), 1)
-                text = subprocess.run([TOOL, "compare", self.folder / "job"], capture_output=True, text=True, check=False).stdout
-                self.assertIn("\nomitted: 4, of another kind\n", text)
+                self.assertIn("\nomitted: 4, of another kind\n", self.run_tool(self.folder / "job", status=1)[0])
 
     def test_the_kind_of_most_ranks_is_read(self):
         self.ranks(count=1, name="oom-rank{}.pickle")
@@ -482,14 +454,14 @@ class Ranks(CompareTest):
         for host in ("alpha", "beta", "gamma"):
             self.ranks(count=1, name=host + "_Nov_28_10_05_{}7.pickle")
         self.ranks(1, count=2, name="alpha_Nov_28_11_00_{}1.pickle")
-        self.assertEqual(len(json.loads(self.said("--json", self.folder / "job", status=1))["ranks"]), 5)
+        self.assertEqual(len(self.read(self.folder / "job", status=1)["ranks"]), 5)
 
     def test_dumps_of_several_steps_are_one_kind_of_which_the_latest_counts(self):
         for step, odd in ((100, None), (2000, 2)):
             self.ranks(odd, 4, name=f"step{step}_rank{{}}.pickle")
             for path in (self.folder / "job").glob(f"step{step}_*"):
                 os.utime(path, (step, step))
-        found = json.loads(self.said("--json", self.folder / "job", status=1))
+        found = self.read(self.folder / "job", status=1)
         self.assertEqual((found["odd"], len(found["ranks"])), ("rank 2", 4))
         self.assertIn("\nomitted: 4, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
 
@@ -497,16 +469,16 @@ class Ranks(CompareTest):
         for folder in ("before", "after"):
             self.ranks(count=2, folder=folder, name="end_rank{}.pickle")
         self.ranks(count=3, folder="after", name="stop_rank{}.pickle")
-        done = subprocess.run([TOOL, "compare", "--json", self.folder / "before", self.folder / "after"], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("only 'end_rank#' is read", done.stderr)
-        self.assertEqual([rank["b"]["file"].rsplit("/", 1)[1] for rank in json.loads(done.stdout)["ranks"]], ["end_rank1.pickle", "end_rank0.pickle"])
+        out, error = self.run_tool("--json", self.folder / "before", self.folder / "after")
+        self.assertIn("only 'end_rank#' is read", error)
+        self.assertEqual([rank["b"]["file"].rsplit("/", 1)[1] for rank in json.loads(out)["ranks"]],
+                         ["end_rank1.pickle", "end_rank0.pickle"])
 
     def test_the_rank_of_a_job_counts_and_not_that_on_its_host(self):
         for name in ("rank{}_local_rank0.pickle", "local-rank0-RANK{}.pickle"):
             shutil.rmtree(self.folder / "job", ignore_errors=True)
             self.ranks(1, count=4, name=name)
-            found = json.loads(self.said("--json", self.folder / "job", status=1))
+            found = self.read(self.folder / "job", status=1)
             self.assertEqual((found["odd"], len(found["ranks"])), ("rank 1", 4))
 
     def test_files_of_another_compression_are_reported(self):
@@ -514,9 +486,9 @@ class Ranks(CompareTest):
         for path in sorted(folder.iterdir())[1:]:
             path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
-        done = subprocess.run([TOOL, "compare", folder], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0)
-        self.assertIn(f"{folder}: 2 compressed files are not read, such as rank1.pickle.gz; decompress them, or compress them with zstd\n", done.stderr)
+        self.assertIn(f"{folder}: 2 compressed files are not read, such as rank1.pickle.gz; decompress them, or compress them "
+                      "with zstd\n",
+                      self.run_tool(folder)[1])
         (folder / "rank0.pickle").unlink()
         for command in ("compare", "blame", "advise"):
             self.refused("no snapshot in this folder: 2 compressed files are not read, such as rank1.pickle.gz; decompress them", folder, command=command)
@@ -524,7 +496,7 @@ class Ranks(CompareTest):
     def test_compressed_files(self):
         for rank, name in enumerate(("classic", "expandable", "ring")):
             (self.folder / f"job-rank{rank}.pickle.zst").write_bytes((SNAPSHOTS / f"{name}.pickle.zst").read_bytes())
-        found = json.loads(self.said("--json", self.folder, status=0))
+        found = self.read(self.folder, status=0)
         self.assertEqual(len(found["ranks"]), 3)
         # Three jobs that have nothing in common.
         self.assertEqual(found["verdict"], "no rank of 3 is an outlier: each differs from the others as they do from each other")
@@ -534,7 +506,7 @@ class Ranks(CompareTest):
         text = self.said(before, after, status=1)
         self.assertTrue(text.startswith("B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache"), text)
         self.assertIn("\nomitted: 1, whose rank is in one folder alone\n", text)
-        found = json.loads(self.said("--json", before, after, status=1))
+        found = self.read(before, after, status=1)
         self.assertEqual(found["ranks"][0]["name"], "rank 2")
         self.assertEqual([rank["distance"] for rank in found["ranks"][1:]], [0, 0, 0])
         self.assertTrue(self.said(before, before, status=0).startswith("A and B differ by nothing\n"))
@@ -591,5 +563,4 @@ class Ranks(CompareTest):
 
 
 if __name__ == "__main__":
-    TOOL = sys.argv[1]
     unittest.main(argv=sys.argv[:1])

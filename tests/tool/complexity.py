@@ -38,10 +38,8 @@ def measure(case, counts):
         dump = pathlib.Path(folder) / "dump"
         done = subprocess.run(["valgrind", "--tool=callgrind", "--instr-atstart=no", "--combine-dumps=yes",
                                "--compress-strings=yes", f"--callgrind-out-file={dump}", PROGRAM, case,
-                               *map(str, counts)],
-                              check=False, text=True, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              env={**os.environ, **ENVIRONMENT})
+                               *map(str, counts)], check=False, text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **ENVIRONMENT})
         if done.returncode != 0:
             print(f"{case} ended with {done.returncode}: {done.stdout}", flush=True)
             os._exit(99)  # no verdict, also where a failure is expected
@@ -72,8 +70,7 @@ class Complexity(unittest.TestCase):
                 means = [sum(spent[count]) / WINDOW for count in counts]
                 for count, mean in zip(counts, means):
                     self.assertEqual(len(spent[count]), WINDOW)
-                    print(f"# {case}: {mean:.0f} instructions at {count}, the largest {max(spent[count])}",
-                          flush=True)
+                    print(f"# {case}: {mean:.0f} instructions at {count}, the largest {max(spent[count])}", flush=True)
                 self.assertGreater(means[0], 100, "nothing was measured")
                 self.assertLessEqual(means[2], 2 * means[1], f"{case}: is not flat")
                 if case == "passing_pool":
@@ -84,7 +81,6 @@ class Complexity(unittest.TestCase):
 
 
 def why_not(has_callgrind, buildtype, sanitizer):
-    """Why nothing can be counted here, or an empty string."""
     if buildtype != "release" or sanitizer != "none":
         return "only in release builds by gcc; run tests/run --release"
     if shutil.which("valgrind") is None or has_callgrind != "true":

@@ -22,8 +22,6 @@ def run(*arguments, **variables):
 
 
 class ConfigTest(unittest.TestCase):
-    """Short ways to expect something."""
-
     def said(self, *arguments, **variables):
         done = run(*arguments, **variables)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -36,7 +34,6 @@ class ConfigTest(unittest.TestCase):
                 for line in lines if line.startswith("  ") and not line.startswith("  key")}
 
     def keys(self, *arguments, **variables):
-        """The report as an object, its keys by name."""
         report = json.loads(self.said("--json", *arguments, **variables))
         return report, {key["name"]: key for key in report["keys"]}
 
@@ -49,8 +46,7 @@ class ConfigTest(unittest.TestCase):
 
 class InForce(ConfigTest):
     def test_nothing(self):
-        text = self.said()
-        self.assertRegex(text, r"^source    default\nstacks    captured by .*\n\nall ")
+        self.assertRegex(self.said(), r"^source    default\nstacks    captured by .*\n\nall ")
 
     def test_keys_are_printed_with_their_source(self):
         self.assertEqual(self.rows(XSEG_ALLOC_CONF="idle_ms:50,page_size:fixed,expandable_segments:False,backend:native"),
@@ -58,11 +54,9 @@ class InForce(ConfigTest):
                           "expandable_segments": ["False", "True", "XSEG_ALLOC_CONF"],
                           "page_size": ["fixed", "fixed", "XSEG_ALLOC_CONF, no effect with this configuration"]})
         self.assertEqual(self.rows(PYTORCH_ALLOC_CONF="large_segment_size_mb:40"),
-                         {"expandable_segments": ["False", "True",
-                                                  "implied by PYTORCH_ALLOC_CONF"],
+                         {"expandable_segments": ["False", "True", "implied by PYTORCH_ALLOC_CONF"],
                           "large_segment_size_mb": ["40", "20", "PYTORCH_ALLOC_CONF"],
-                          "max_non_split_rounding_mb": ["40", "20",
-                                                        "implied by PYTORCH_ALLOC_CONF"]})
+                          "max_non_split_rounding_mb": ["40", "20", "implied by PYTORCH_ALLOC_CONF"]})
 
     def test_a_threshold_without_a_fraction_has_no_effect(self):
         self.assertEqual(self.rows("garbage_collection_threshold:0.8"),
@@ -106,20 +100,17 @@ class InForce(ConfigTest):
     def test_all_of_them(self):
         few, many = self.rows("idle_ms:5"), self.rows("-v", "idle_ms:5")
         self.assertEqual(list(few), ["idle_ms"])
-        self.assertEqual(many["idle_ms"], few["idle_ms"])
-        self.assertEqual(many["keep_mb"], ["0", "0", "default"])
+        self.assertEqual((many["idle_ms"], many["keep_mb"]), (few["idle_ms"], ["0", "0", "default"]))
         left = int(re.search(r"the other (\d+) keys", self.said("idle_ms:5"))[1])
         self.assertEqual(len(many), left + 1)
 
     def test_json(self):
         report, keys = self.keys("idle_ms:5")
         self.assertEqual((report["source"], report["string"]), ("argument", "idle_ms:5"))
-        meaning = keys["idle_ms"].pop("meaning")
-        self.assertIn("Idle memory", meaning)
+        self.assertIn("Idle memory", keys["idle_ms"].pop("meaning"))
         self.assertEqual(keys["idle_ms"], {
             "name": "idle_ms", "value": "5", "default": "-1", "named": True, "from": "argument",
-            "effect": True,
-            "accepts": "a whole number of milliseconds from 0 to 1209600000, or -1 (never)"})
+            "effect": True, "accepts": "a whole number of milliseconds from 0 to 1209600000, or -1 (never)"})
         self.assertIsNone(self.keys()[0]["string"])
 
     def test_bytes_that_cannot_be_printed(self):

@@ -74,7 +74,6 @@ class Program:
 
 
 def snapshot_of(seed, folder):
-    """Run a program; the snapshot that the library writes."""
     path = folder / f"{seed}.pickle"
     config = "expandable_segments:" + ("False" if seed % 3 == 0 else "True") + ",history:all"
     with xseg.Allocator(config) as allocator:
@@ -131,8 +130,7 @@ def rewrite(path, by_stack):
 
 class Culprit(FolderCase):
     def blamed(self, path, *arguments):
-        done = subprocess.run([sys.argv[1], "blame", "--json", *arguments, path], capture_output=True,
-                              check=False)
+        done = subprocess.run([sys.argv[1], "blame", "--json", *arguments, path], capture_output=True, check=False)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         return json.loads(done.stdout)
 

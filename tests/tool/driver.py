@@ -5,39 +5,25 @@ driver.py TOOL SOURCE_ROOT; that driver is the simulator, which XSEG_DRIVER name
 """
 import os
 import pathlib
-import pty
-import subprocess
 import sys
 import unittest
 
-from folder_case import FolderCase
-
-MIB = 1 << 20
+from folder_case import ROOT, ToolCase
 
 
-class DriverTest(FolderCase):
-    """Everything below runs the tool in a folder of its own that has a libcuda.so.1."""
-
+class DriverTest(ToolCase):
     def setUp(self):
         super().setUp()
         (self.folder / "libcuda.so.1").symlink_to(os.environ["XSEG_DRIVER"])
 
-    def file(self, text):
-        """A file with these contents behind the format's first line."""
-        path = self.folder / "t.xtrace"
-        path.write_text("xtrace 1\nc expandable_segments:True\n" + text)
-        return path
+    def file(self, text):  # pylint: disable=arguments-differ
+        return super().file("xtrace 1\nc expandable_segments:True\n" + text)
 
-    def replay(self, text, *options, exit_status=0, **environment):
-        """What the tool says, on both streams, of a trace's text or of a file."""
+    def replay(self, text, *options, status=0, **environment):
         path = text if isinstance(text, pathlib.Path) else self.file(text)
         paths = f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"
-        done = subprocess.run([TOOL, "replay", *options, path], check=False,
-                              text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT,
-                              env={**os.environ, "LD_LIBRARY_PATH": paths, **environment})
-        self.assertEqual(done.returncode, exit_status, done.stdout)
-        return done.stdout
+        done = self.tool("replay", *options, path, status=status, environment={"LD_LIBRARY_PATH": paths, **environment})
+        return done.stdout + done.stderr
 
 
 class Driver(DriverTest):
@@ -55,9 +41,9 @@ class Driver(DriverTest):
         self.assertRegex(said, r"peak reserved +42.00 MiB\n")
         # The simulator's clock counts only where the tool chose it.
         self.assertRegex(said, r"driver time, modeled +-\n")
-        said = self.replay(self.WAITS, "--driver", str(self.folder / "none.so"), exit_status=2)
+        said = self.replay(self.WAITS, "--driver", str(self.folder / "none.so"), status=2)
         self.assertIn("none.so: cannot open", said)
-        said = self.replay(self.WAITS, "--driver", "hip", exit_status=2)
+        said = self.replay(self.WAITS, "--driver", "hip", status=2)
         self.assertIn("--driver takes sim or cuda, or a FILE, whose path has a / or a .", said)
 
     def test_wait_during_a_capture_does_not_invalidate_it(self):
@@ -69,8 +55,7 @@ class Driver(DriverTest):
                 self.assertNotIn("refused", said)
 
     def test_machine_reports_its_memory(self):
-        said = self.replay("a 0 300000000 0\n", "--driver", "cuda", exit_status=3,
-                           XSEG_SIM_MEMORY_MB="256")
+        said = self.replay("a 0 300000000 0\n", "--driver", "cuda", status=3, XSEG_SIM_MEMORY_MB="256")
         self.assertIn("out of memory", said)
 
     def test_failed_driver_call_is_named(self):
@@ -82,8 +67,7 @@ class Driver(DriverTest):
                 ("cuStreamSynchronize", ":6: the driver cannot wait", 1),
                 ("cuCtxSynchronize", ":7: the driver cannot wait", 1)):
             with self.subTest(call):
-                said = self.replay(self.WAITS, "--driver", "cuda", exit_status=status,
-                                   XSEG_SIM_FAIL=f"{call}:1:999")
+                said = self.replay(self.WAITS, "--driver", "cuda", status=status, XSEG_SIM_FAIL=f"{call}:1:999")
                 self.assertIn(words, said)
 
     def test_device_without_pages_runs_a_recording_of_pytorch(self):
@@ -97,43 +81,23 @@ class Driver(DriverTest):
                     self.assertIn("classic", said)
                     self.assertRegex(said, r"out of memory at event +none\n")
 
-    def test_a_missing_driver_is_named(self):
-        (self.folder / "libcuda.so.1").unlink()
-        (self.folder / "libcuda.so.1").write_text("no library")
-        said = self.replay(self.WAITS, "--driver", "cuda", exit_status=2)
-        self.assertIn("libcuda.so.1", said)
-
-    def test_a_library_that_is_no_driver_is_named(self):
-        (self.folder / "libcuda.so.1").unlink()
-        (self.folder / "libcuda.so.1").symlink_to(
-            pathlib.Path(os.environ["XSEG_DRIVER"]).with_name("libxseg.so"))
-        said = self.replay(self.WAITS, "--driver", "cuda", exit_status=2)
-        self.assertIn("no entry point", said)
+    def test_a_file_that_is_no_driver_is_named(self):
+        driver = self.folder / "libcuda.so.1"
+        driver.unlink()
+        driver.write_text("no library")
+        self.assertIn("libcuda.so.1", self.replay(self.WAITS, "--driver", "cuda", status=2))
+        driver.unlink()
+        driver.symlink_to(pathlib.Path(os.environ["XSEG_DRIVER"]).with_name("libxseg.so"))
+        self.assertIn("no entry point", self.replay(self.WAITS, "--driver", "cuda", status=2))
 
 
 class Terminal(DriverTest):
     def test_progress_is_drawn_and_removed(self):
         path = self.file("".join(f"a {i} 512 0\nf {i}\n" for i in range(200000)))
-        try:
-            terminal, end = pty.openpty()
-        except OSError as error:
-            self.skipTest(f"no terminal can be opened here: {error}")
-        with subprocess.Popen([TOOL, "replay", path], stdin=subprocess.DEVNULL, stderr=end,
-                              stdout=subprocess.DEVNULL) as tool:
-            os.close(end)
-            said = b""
-            # Reading fails when nobody has the other end open any more.
-            try:
-                while part := os.read(terminal, 4096):
-                    said += part
-            except OSError:
-                pass
-        os.close(terminal)
-        self.assertEqual(tool.returncode, 0)
+        said = self.on_terminal("replay", path)
         self.assertIn(b"\r[#", said)
         self.assertTrue(said.endswith(b"\r\x1b[K"), said[-80:])
 
 
 if __name__ == "__main__":
-    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
     unittest.main(argv=sys.argv[:1], verbosity=1)

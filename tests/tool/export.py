@@ -10,13 +10,12 @@ import os
 import pathlib
 import pickle
 import re
-import subprocess
 import sys
 import unittest
 
-from folder_case import FolderCase
+import folder_case
+from folder_case import MIB, ROOT, ToolCase
 
-TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
 sys.path.append(str(ROOT / ".deps/perfetto" / sys.implementation.cache_tag))
 import view_program  # pylint: disable=wrong-import-position
@@ -25,10 +24,7 @@ try:
 except ImportError:
     protos = None
 
-# What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
-SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
-MIB = 1 << 20
+SNAPSHOTS = sorted(folder_case.SNAPSHOTS.glob("*.pickle.zst"))
 BASE = 0x7f0000000000
 COUNTERS = ("reserved", "allocated", "pending", "cached")
 SKIPPED = 77
@@ -49,7 +45,6 @@ class Trace:
             self.add(packet)
 
     def add(self, packet):
-        """Take a packet."""
         if packet.HasField("clock_snapshot"):
             self.clock = packet.clock_snapshot.primary_trace_clock
             assert packet.trace_packet_defaults.timestamp_clock_id == self.clock
@@ -78,13 +73,11 @@ class Trace:
         return found
 
     def counter(self, *names):
-        """The values of a counter: (time, value), in their order."""
         uuid, = self.find(*names)
         assert all(event.type == protos.TrackEvent.TYPE_COUNTER for _, event in self.events[uuid])
         return [(time, event.counter_value) for time, event in self.events[uuid]]
 
     def annotations(self, event):
-        """What an event is annotated with."""
         values = {}
         for one in event.debug_annotations:
             field = one.WhichOneof("value")
@@ -93,7 +86,6 @@ class Trace:
         return values
 
     def instants(self, *names):
-        """(time, name, annotations) of a track."""
         uuid, = self.find(*names)
         assert all(event.type == protos.TrackEvent.TYPE_INSTANT for _, event in self.events[uuid])
         return [(time, self.names[event.name_iid], self.annotations(event)) for time, event in self.events[uuid]]
@@ -115,47 +107,32 @@ class Trace:
 
 
 def integral(values, end):
-    """The sum over time of a counter."""
     return sum(value * (after - time) for (time, value), (after, _) in zip(values, [*values[1:], (end, 0)]))
 
 
-class ExportTest(FolderCase):
-    """Each in a folder of its own."""
-
+class ExportTest(ToolCase):
     def run_tool(self, *arguments, status=0, **more):
-        """Run the tool; what it says on standard error."""
-        ran = subprocess.run([TOOL, *map(str, arguments)], stderr=subprocess.PIPE, check=False,
-                             cwd=self.folder, **{"stdout": subprocess.PIPE, **more})
-        said = CHECKED.sub("", ran.stderr.decode())
-        self.assertEqual(ran.returncode, status, said)
-        return ran.stdout, said
+        ran = self.tool(*arguments, status=status, cwd=self.folder, text=False, **more)
+        return ran.stdout, ran.stderr
 
     def export(self, *arguments, status=0, **more):
-        """Export; what is said."""
         return self.run_tool("export", "--perfetto", *arguments, status=status, **more)[1]
 
-    def file(self, snapshot, name="job.pickle"):
-        """A file of a snapshot."""
-        path = self.folder / name
-        path.write_bytes(snapshot if isinstance(snapshot, bytes) else pickle.dumps(snapshot, 4))
-        return path
+    def file(self, contents, name="job.pickle"):
+        return super().file(contents, name)
 
     def trace(self, snapshot, *options):
-        """The trace of a snapshot, or of a file."""
         path = snapshot if isinstance(snapshot, pathlib.Path) else self.file(snapshot)
         self.assertEqual(self.export(path, "-o", "out.perfetto", *options), "")
         self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("out.perfetto.")], [])
         return Trace((self.folder / "out.perfetto").read_bytes())
 
     def blamed(self, path):
-        """The same file's figures by another command."""
         return json.loads(self.run_tool("blame", "--json", path)[0])
 
 
 @unittest.skipUnless(protos, "the Python package perfetto is not installed; run .ci/setup --perfetto")
 class Counters(ExportTest):
-    """What is there over time."""
-
     def test_counters_match_the_program_at_every_event(self):
         for seed, early in ((1, 0), (2, 150), (3, 400)):
             program = view_program.Program(seed, 600, early)
@@ -263,20 +240,17 @@ class Counters(ExportTest):
         self.assertEqual(self.trace(snapshot).clock, protos.BUILTIN_CLOCK_BOOTTIME)
         for entry in snapshot["device_traces"][0]:
             entry["time_us"] = 0
-        times = [time for time, _ in self.trace(snapshot).counter("device 0", "cached")]
-        self.assertLessEqual(max(times), 50)
+        self.assertLessEqual(max([time for time, _ in self.trace(snapshot).counter("device 0", "cached")]), 50)
 
     def test_missing_data_is_reported(self):
         snapshot = view_program.Program(8, 60).snapshot()
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
-        trace = self.trace(snapshot)
-        self.assertEqual(trace.tracks[1].description,
+        self.assertEqual(self.trace(snapshot).tracks[1].description,
                          f"{len(snapshot['device_traces'][0])} events; 1,234 before the first were overwritten, 5 did not fit in "
                          "the file; 0 events or blocks do not fit the others, and are left out")
 
 
 def entry(action, addr, size, time, pool=(0, 0), **more):
-    """An entry of a history."""
     return {"action": action, "addr": addr, "size": size, "stream": 16, "time_us": time, "pool_id": pool, **more}
 
 
@@ -300,7 +274,6 @@ def older():
 
 
 def states(counters):
-    """The values of all counters at each time when one changes."""
     now = [0] * len(counters)
     for time in sorted(set().union(*counters)):
         now = [counter.get(time, value) for counter, value in zip(counters, now)]
@@ -308,7 +281,6 @@ def states(counters):
 
 
 def two_pools():
-    """Two adjacent segments of two pools."""
     blocks = [[{"address": BASE, "size": 2 * MIB, "requested_size": 0, "state": "inactive", "frames": []}],
               [{"address": BASE + 2 * MIB, "size": MIB, "requested_size": MIB, "state": "active_allocated", "frames": []},
                {"address": BASE + 3 * MIB, "size": MIB, "requested_size": 0, "state": "inactive", "frames": []}]]
@@ -321,8 +293,6 @@ def two_pools():
 
 @unittest.skipUnless(protos, "the Python package perfetto is not installed; run .ci/setup --perfetto")
 class Events(ExportTest):
-    """What happened."""
-
     frames = [{"name": "empty", "filename": "/x/site-packages/torch/f.py", "line": 9},
               {"name": "forward", "filename": "model.py", "line": 212}]
 
@@ -417,13 +387,10 @@ class Events(ExportTest):
         snapshot = self.own()
         snapshot["device_traces"][0][6]["frames"] = [{"name": "f\ud800ü", "filename": "m\n.py", "line": 1}]
         path = self.file(pickle.dumps(snapshot, 4).replace(b"m\n.py", b"m\xff.py"))
-        site = self.trace(path).instants("device 0", "out of memory")[0][2]["site"]
-        self.assertIn("m\\xff.py:1 f", site)
+        self.assertIn("m\\xff.py:1 f", self.trace(path).instants("device 0", "out of memory")[0][2]["site"])
 
 
 class Files(ExportTest):
-    """Files in and out."""
-
     def test_standard_input_and_output(self):
         path = self.file(view_program.Program(12, 40).snapshot())
         path.rename(self.folder / "standard input")

@@ -1,8 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""A test case with a temporary folder."""
+"""Test cases with a temporary folder: of any program, and of the tool, which is the first argument of the test."""
+import contextlib
+import fcntl
+import os
 import pathlib
+import pickle
+import pty
+import re
+import struct
+import subprocess
+import sys
 import tempfile
+import termios
 import unittest
+
+TOOL = sys.argv[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SNAPSHOTS = ROOT / "tests/data/snapshots"
+MIB = 1 << 20
+# A library with self-checks reports that in a line.
+CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 
 
 class FolderCase(unittest.TestCase):
@@ -10,3 +27,52 @@ class FolderCase(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+
+
+class ToolCase(FolderCase):
+    def file(self, contents, name="job"):
+        """Writes bytes, a string, or the pickle of any other object."""
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        contents = contents.encode() if isinstance(contents, str) else contents
+        path.write_bytes(contents if isinstance(contents, bytes) else pickle.dumps(contents, 4))
+        return path
+
+    def tool(self, *arguments, status=0, given=None, text=True, environment=None, program=TOOL, **more):
+        """Runs the tool and checks the exit status, unless that is None; without `text`, output remains bytes."""
+        more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        if given is None:
+            more.setdefault("stdin", subprocess.DEVNULL)
+        done = subprocess.run([program, *map(str, arguments)], check=False, input=given,
+                              env={**os.environ, **(environment or {})}, **more)
+        done.stderr = CHECKED.sub("", (done.stderr or b"").decode(errors="replace"))
+        if text and done.stdout is not None:
+            done.stdout = done.stdout.decode()
+        if status is not None:
+            self.assertEqual(done.returncode, status, f"{done.stdout}{done.stderr}")
+        return done
+
+    def on_terminal(self, *arguments, stream="stderr", columns=0, environment=None, **more):
+        """Returns what the tool writes to a terminal; columns: the width that the terminal reports, 0: none."""
+        try:
+            terminal, end = pty.openpty()
+        except OSError as error:
+            self.skipTest(f"no terminal can be opened here: {error}")
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: end,
+                   **more}
+        environment = {**os.environ, **(environment or {})}
+        with subprocess.Popen([TOOL, *map(str, arguments)], env=environment, **streams) as tool:
+            os.close(end)
+            text = self.read_terminal(terminal)
+        self.assertIn(tool.returncode, (0, 1))
+        return text
+
+    @staticmethod
+    def read_terminal(terminal):
+        text = b""
+        with contextlib.suppress(OSError):  # a read fails once the other end is closed
+            while part := os.read(terminal, 65536):
+                text += part
+        os.close(terminal)
+        return text

@@ -6,7 +6,6 @@ import io
 import json
 import lzma
 import os
-import pathlib
 import pickle
 import re
 import subprocess
@@ -15,12 +14,10 @@ import tarfile
 import unittest
 import zipfile
 
-from folder_case import FolderCase
+import folder_case
+from folder_case import ToolCase
 
-TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
-SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
-# What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
+SNAPSHOTS = sorted(folder_case.SNAPSHOTS.glob("*.pickle.zst"))
 READERS = {"view": ("-o", "out"), "blame": (), "compare": ("file",), "export": ("--perfetto", "-o", "out"), "advise": (),
            "replay": ("--json",)}
 SLOW = ("classic", "expandable")  # both ask for 4 TiB; advice on the first is in advise.py
@@ -32,16 +29,13 @@ def unpacked(path):
     return {**said, "xseg": {"format": 1, "devices": []}}
 
 
-class Forms(FolderCase):
+class Forms(ToolCase):
     def run_tool(self, command, contents, status=0):
-        """What a command writes and says of a file with these bytes."""
         (self.folder / "file").write_bytes(contents)
         (self.folder / "out").unlink(missing_ok=True)
-        done = subprocess.run([TOOL, command, *READERS[command], "file"], cwd=self.folder, capture_output=True, check=False)
-        said = CHECKED.sub("", done.stderr.decode())
-        self.assertEqual(done.returncode, status, f"{command}: {said}{done.stdout.decode()}")
+        done = self.tool(command, *READERS[command], "file", cwd=self.folder, status=status, text=False)
         out = (self.folder / "out").read_bytes() if (self.folder / "out").exists() else b""
-        return re.sub(rb'("ns_per_event": )[0-9.]+', rb"\g<1>0", done.stdout), said, out
+        return re.sub(rb'("ns_per_event": )[0-9.]+', rb"\g<1>0", done.stdout), done.stderr, out
 
     def refused(self, commands, contents, words):
         for command in commands:
@@ -147,8 +141,8 @@ class Others(Forms):
         for command, words in (("view", "a page that `xseg view` wrote, which a browser opens"), ("export", "a trace of Perfetto")):
             self.every(self.run_tool(command, snapshot)[2], "file: it is " + words)
         for option, words in (("--timeline", "a timeline that `xseg replay --timeline` wrote"), ("--history", "a history that `xseg replay --history` wrote")):
-            done = subprocess.run([TOOL, "replay", option, "-", "--json", SNAPSHOTS[0]], capture_output=True, check=True)
-            self.every(done.stdout, "file: it is " + words)
+            self.every(self.tool("replay", option, "-", "--json", SNAPSHOTS[0], text=False).stdout,
+                       "file: it is " + words)
 
     def test_a_trace_names_the_commands_that_read_it(self):
         self.refused(("view", "blame", "compare", "export"), b"xtrace 1\na 1 512 0\n", "file: it is a trace, which `xseg replay` and `xseg advise` read; "
@@ -156,9 +150,9 @@ class Others(Forms):
 
     def test_a_folder_names_the_commands_that_read_it(self):
         for arguments in (("view", ".", "-o", "out"), ("export", "--perfetto", ".", "-o", "out"), ("replay", ".")):
-            done = subprocess.run([TOOL, *arguments], cwd=self.folder, capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, CHECKED.sub("", done.stderr)),
-                             (2, ".: it is a folder; `xseg compare`, `xseg blame` and `xseg advise` read folders with a snapshot of each rank\n"))
+            self.assertEqual(self.tool(*arguments, status=2, cwd=self.folder).stderr,
+                             ".: it is a folder; `xseg compare`, `xseg blame` and `xseg advise` read folders with a "
+                             "snapshot of each rank\n")
             self.assertFalse((self.folder / "out").exists())
 
     def test_a_file_that_is_no_command_or_string_is_named(self):
@@ -166,9 +160,7 @@ class Others(Forms):
         for arguments, words in ((("job.pickle",), "xseg: no command before the file 'job.pickle'"),
                                  (("config", "job.pickle"), "xseg config: 'job.pickle' is a file; the command takes a configuration string"),
                                  (("compare", "absent"), "absent: cannot be opened: No such file")):
-            done = subprocess.run([TOOL, *arguments], cwd=self.folder, capture_output=True, text=True, check=False)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn(words, done.stderr)
+            self.assertIn(words, self.tool(*arguments, status=2, cwd=self.folder).stderr)
 
 
 if __name__ == "__main__":

@@ -4,70 +4,35 @@
 help.py TOOL SOURCE_ROOT
 """
 import os
-import pathlib
-import pty
 import re
 import shlex
 import subprocess
 import sys
-import tempfile
 import unittest
 
-from folder_case import FolderCase
+from folder_case import TOOL, FolderCase, ToolCase
 
 TRACE = "xtrace 1\na 0 30000000 0\nf 0\n"
 
 
 def run(*arguments, **settings):
-    """Run the tool."""
     usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.run([TOOL, *arguments], check=False, text=True,
-                          **{**usual, **settings})
+    return subprocess.run([TOOL, *arguments], check=False, text=True, **{**usual, **settings})
 
 
 def said(*arguments, **settings):
-    """What the tool says on standard output, with nothing wrong."""
     done = run(*arguments, **settings)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
 
 
 def commands():
-    """The names of all commands, as the help lists them."""
-    listed = re.search(r"\nCommands:\n((?:  .*\n)+)", said("help"))[1]
-    return re.findall(r"^  (\w+) ", listed, re.MULTILINE)
+    return re.findall(r"^  (\w+) ", re.search(r"\nCommands:\n((?:  .*\n)+)", said("help"))[1], re.MULTILINE)
 
 
 def options(command):
-    """The long options of a command, as its help lists them."""
     listed = re.search(r"\nOptions:\n((?:  .*\n)+)", said("help", command))[1]
     return re.findall(r"^  (?:-\w, |    )--([\w-]+)", listed, re.MULTILINE)
-
-
-def on_a_terminal(*arguments, **environment):
-    """What the tool writes to a terminal."""
-    try:
-        reader, writer = pty.openpty()
-    except OSError as error:
-        raise unittest.SkipTest(f"no terminal can be opened here: {error}") from error
-    try:
-        with subprocess.Popen([TOOL, *arguments], stdin=subprocess.DEVNULL, stdout=writer,
-                              stderr=subprocess.DEVNULL,
-                              env={**os.environ, "TERM": "xterm", **environment}) as tool:
-            os.close(writer)
-            text = b""
-            while True:
-                try:
-                    piece = os.read(reader, 65536)
-                except OSError:  # the other end has been closed
-                    piece = b""
-                if not piece:
-                    break
-                text += piece
-            tool.wait()
-    finally:
-        os.close(reader)
-    return text.decode()
 
 
 class Help(unittest.TestCase):
@@ -147,56 +112,53 @@ class Help(unittest.TestCase):
         self.assertIn("xseg probe: unrecognized option '--min-device'", done.stderr)
 
 
-class Colours(unittest.TestCase):
+class Colors(ToolCase):
     ESCAPE = "\033["
 
+    def shown(self, *arguments, **environment):
+        """The standard output of the tool on a terminal."""
+        return self.on_terminal(*arguments, stream="stdout", environment={"TERM": "xterm", **environment}).decode()
+
     def test_on_a_terminal_only(self):
-        self.assertIn(self.ESCAPE, on_a_terminal("help", "replay"))
+        self.assertIn(self.ESCAPE, self.shown("help", "replay"))
         self.assertNotIn(self.ESCAPE, said("help", "replay"))
 
     def test_colors_change_nothing_else(self):
-        plain = re.sub(r"\033\[[\d;]*m", "", on_a_terminal("help", "replay"))
+        plain = re.sub(r"\033\[[\d;]*m", "", self.shown("help", "replay"))
         self.assertEqual(plain.replace("\r\n", "\n"), said("help", "replay"))
 
     def test_reports_have_colors(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "trace")
-            path.write_text(TRACE)
-            for command in (["replay", "--compare", "", str(path)], ["config", "idle_ms:5"],
-                            ["config", "--keys"], ["probe"]):
-                self.assertIn(self.ESCAPE, on_a_terminal(*command), command)
-                self.assertNotIn(self.ESCAPE, run(*command).stdout, command)
-                self.assertNotIn(self.ESCAPE, on_a_terminal(*command, "--json"), command)
+        for command in (["replay", "--compare", "", str(self.file(TRACE))], ["config", "idle_ms:5"],
+                        ["config", "--keys"], ["probe"]):
+            self.assertIn(self.ESCAPE, self.shown(*command), command)
+            self.assertNotIn(self.ESCAPE, run(*command).stdout, command)
+            self.assertNotIn(self.ESCAPE, self.shown(*command, "--json"), command)
 
     def test_colors_can_be_disabled(self):
-        self.assertNotIn(self.ESCAPE, on_a_terminal("help", NO_COLOR="1"))
-        self.assertIn(self.ESCAPE, on_a_terminal("help", NO_COLOR=""))
-        self.assertNotIn(self.ESCAPE, on_a_terminal("help", TERM="dumb"))
-        self.assertNotIn(self.ESCAPE, on_a_terminal("help", "--color=never"))
+        self.assertNotIn(self.ESCAPE, self.shown("help", NO_COLOR="1"))
+        self.assertIn(self.ESCAPE, self.shown("help", NO_COLOR=""))
+        self.assertNotIn(self.ESCAPE, self.shown("help", TERM="dumb"))
+        self.assertNotIn(self.ESCAPE, self.shown("help", "--color=never"))
 
     def test_colors_can_be_forced(self):
         self.assertIn(self.ESCAPE, said("help", "--color=always"))
-        self.assertIn(self.ESCAPE, on_a_terminal("help", "--color", "always", NO_COLOR="1"))
+        self.assertIn(self.ESCAPE, self.shown("help", "--color", "always", NO_COLOR="1"))
         done = run("help", "--color=green")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--color takes auto, always or never", done.stderr)
 
 
 class Output(FolderCase):
-    """Whatever cannot be written is an exit status and a sentence."""
-
     def setUp(self):
         super().setUp()
         self.trace = self.folder / "trace"
         self.trace.write_text(TRACE)
 
     def ways(self):
-        """Everything that writes."""
         yield from (["help"], ["--help"], ["--version"], ["-V"], ["probe"], ["probe", "--json"])
         yield from (["config", *options_] for options_ in ([], ["-v"], ["--keys"], ["--json"]))
         yield from ([command, "--help"] for command in commands())
-        for options_ in ([], ["--json"], ["-v", "--compare", ""], ["--explain"],
-                         ["--timeline", "-"]):
+        for options_ in ([], ["--json"], ["-v", "--compare", ""], ["--explain"], ["--timeline", "-"]):
             yield ["replay", *options_, str(self.trace)]
 
     def refused(self, arguments, **settings):
@@ -216,8 +178,7 @@ class Output(FolderCase):
 
     def test_a_file_does_not_become_the_output(self):
         out = self.folder / "timeline"
-        self.refused(["replay", "--timeline", str(out), str(self.trace)],
-                     preexec_fn=lambda: os.close(1))
+        self.refused(["replay", "--timeline", str(out), str(self.trace)], preexec_fn=lambda: os.close(1))
         self.assertEqual(out.read_text().splitlines()[0], "# event\trequested\tallocated\treserved")
         self.assertEqual(len(out.read_text().splitlines()), 3)
 
@@ -237,5 +198,4 @@ class Output(FolderCase):
 
 
 if __name__ == "__main__":
-    TOOL = sys.argv[1]
     unittest.main(argv=sys.argv[:1])

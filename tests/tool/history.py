@@ -3,20 +3,16 @@
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import unittest
 
-from folder_case import FolderCase
+from folder_case import MIB, ROOT, TOOL, ToolCase
 
-MIB = 1 << 20
 KEYS = ["number", "line", "action", "device", "stream", "pool", "lent", "base", "bytes",
         "requested", "time_ns", "order", "thread", "label", "stack"]
 FRAME_KEYS = ["function", "function_offset", "file", "line", "module", "build_id", "offset"]
-# What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 
 CLOCKED = """xtrace 1
 c expandable_segments:True
@@ -58,27 +54,12 @@ def holes(blocks):
 
 
 def version():
-    """What the tool says was built."""
     return subprocess.run([TOOL, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-class HistoryTest(FolderCase):
-    """Everything below replays small traces in a folder of its own."""
-
-    def file(self, text, name="t.xtrace"):
-        path = self.folder / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    def replay(self, *arguments, exit_status=0, tool=None, environment=None):
-        """Run `xseg replay` and expect an exit status."""
-        done = subprocess.run([tool or TOOL, "replay", *map(str, arguments)], capture_output=True,
-                              stdin=subprocess.DEVNULL, check=False,
-                              env={**os.environ, **(environment or {})})
-        done.stdout = done.stdout.decode()
-        done.stderr = CHECKED.sub("", done.stderr.decode(errors="replace"))
-        self.assertEqual(done.returncode, exit_status, done.stdout + done.stderr)
-        return done
+class HistoryTest(ToolCase):
+    def replay(self, *arguments, **how):
+        return self.tool("replay", *arguments, **how)
 
     def history(self, trace, *options, **how):
         """The events of a trace, and the last line."""
@@ -106,12 +87,10 @@ class Events(HistoryTest):
 
     def test_sizes_and_addresses(self):
         events, _ = self.history(CLOCKED)
-        sizes = {event["line"]: (event["bytes"], event["requested"]) for event in events
-                 if event["action"] == "alloc"}
+        sizes = {event["line"]: (event["bytes"], event["requested"]) for event in events if event["action"] == "alloc"}
         self.assertEqual(sizes, {5: (3000320, 3000000), 6: (512, 500), 7: (30208, 30000)})
         base = {event["line"]: event["base"] for event in events if event["action"] == "alloc"}
-        freed = {event["line"]: event["base"] for event in events
-                 if event["action"] == "free_requested"}
+        freed = {event["line"]: event["base"] for event in events if event["action"] == "free_requested"}
         self.assertEqual([freed[line] for line in (11, 12, 14)], [base[line] for line in (5, 6, 7)])
         mapped = [event for event in events if event["action"] == "segment_map"]
         self.assertTrue(all(event["bytes"] % (2 * MIB) == 0 for event in mapped))
@@ -151,8 +130,7 @@ class Events(HistoryTest):
         self.assertEqual([event["label"] for event in events], ["x" * 80, r"\xff\xfe", "\u00e4"])
 
     def test_a_refused_request(self):
-        events, _ = self.history("xtrace 1\nc expandable_segments:True\nd 64\na 0 100000000 0\n",
-                                 exit_status=3)
+        events, _ = self.history("xtrace 1\nc expandable_segments:True\nd 64\na 0 100000000 0\n", status=3)
         self.assertEqual([(event["line"], event["action"], event["base"], event["requested"])
                           for event in events], [(4, "oom", 0, 100000000)])
 
@@ -162,8 +140,7 @@ class Events(HistoryTest):
         for event in first + second:
             del event["thread"]
         self.assertEqual(first, second)
-        self.assertLessEqual({"remap", "segment_unmap", "free_completed"},
-                             {event["action"] for event in first})
+        self.assertLessEqual({"remap", "segment_unmap", "free_completed"}, {event["action"] for event in first})
 
     def test_played_back_it_gives_the_live_blocks(self):
         trace = ROOT / "tests/data/tapes/expandable-mixed.tape.zst"
@@ -200,8 +177,8 @@ class Clock(HistoryTest):
         self.assertEqual({event["time_ns"] for event in events if event["line"] == 2}, {70000})
 
     def test_without_a_clock_it_begins_at_0(self):
-        events, _ = self.history("xtrace 1\na 0 3000000 0\nf 0\n", "--costs", "none")
-        self.assertEqual({event["time_ns"] for event in events}, {0})
+        self.assertEqual({event["time_ns"] for event in self.history("xtrace 1\na 0 3000000 0\nf 0\n", "--costs",
+                                                                     "none")[0]}, {0})
 
     def test_decay_happens_between_events(self):
         events, _ = self.history("xtrace 1\n@ 0\na 0 3000000 0\nf 0\n@ 60000000\n", "--config",
@@ -210,8 +187,7 @@ class Clock(HistoryTest):
         self.assertEqual({event["line"] for event in decayed}, {5})
         self.assertGreater(decayed[0]["time_ns"], 10**9)
         self.assertLess(decayed[-1]["time_ns"], 60 * 10**9)
-        after = [event["action"] for event in events][-1]
-        self.assertEqual(after, "segment_unmap")
+        self.assertEqual([event["action"] for event in events][-1], "segment_unmap")
 
     def test_a_snapshot_has_its_own_times(self):
         events, last = self.history(ROOT / "tests/data/snapshots/ring.pickle.zst")
@@ -236,20 +212,17 @@ class Keys(HistoryTest):
         trace = holes(40)
         whole, last = self.history(trace)
         self.assertEqual(last["lost"], 0)
-        events, last = self.history(trace, "--config",
-                                    "expandable_segments:True,history_events:16")
+        events, last = self.history(trace, "--config", "expandable_segments:True,history_events:16")
         self.assertGreater(last["lost"], 0)
         self.assertEqual(len(events) + last["lost"], len(whole))
-        self.assertEqual([event["action"] for event in events[-16:]],
-                         [event["action"] for event in whole[-16:]])
+        self.assertEqual([event["action"] for event in events[-16:]], [event["action"] for event in whole[-16:]])
 
     def test_of_two_configurations_the_first(self):
         events, _ = self.history(CLOCKED, "--compare", "expandable_segments:False")
         self.assertIn("segment_map", {event["action"] for event in events})
         events, _ = self.history(CLOCKED, "--config", "expandable_segments:False", "--compare",
                                  "expandable_segments:True")
-        self.assertLessEqual({"segment_alloc", "segment_free"},
-                             {event["action"] for event in events})
+        self.assertLessEqual({"segment_alloc", "segment_free"}, {event["action"] for event in events})
 
     def test_the_background_thread_does_not_interfere(self):
         events, _ = self.history("xtrace 1\na 0 3000000 0\nf 0\n", "--config",
@@ -261,14 +234,12 @@ class Keys(HistoryTest):
 class Output(HistoryTest):
     def test_standard_output(self):
         done = self.replay("--history", "-", "--json", self.file(CLOCKED))
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
-        self.assertEqual(len(lines), len(CLOCKED_EVENTS) + 1)
+        self.assertEqual(len([json.loads(line) for line in done.stdout.splitlines()]), len(CLOCKED_EVENTS) + 1)
         self.assertEqual(json.loads(done.stderr)["events"], 6)
 
     def test_only_one_goes_to_standard_output(self):
-        done = self.replay("--history", "-", "--timeline", "-", self.file(CLOCKED), exit_status=2)
         self.assertIn("--history and --timeline cannot both write to standard output",
-                      done.stderr)
+                      self.replay("--history", "-", "--timeline", "-", self.file(CLOCKED), status=2).stderr)
         timeline = self.folder / "timeline"
         done = self.replay("--history", "-", "--timeline", timeline, self.file(CLOCKED))
         self.assertIn("# usec", timeline.read_text())
@@ -276,12 +247,12 @@ class Output(HistoryTest):
 
     def test_one_trace_at_a_time(self):
         trace = self.file(CLOCKED)
-        done = self.replay("--history", self.folder / "h", trace, trace, exit_status=2)
+        done = self.replay("--history", self.folder / "h", trace, trace, status=2)
         self.assertIn("--history requires a single FILE", done.stderr)
 
     def test_a_folder_that_is_not_there(self):
         path = self.folder / "none" / "history"
-        done = self.replay("--history", path, self.file(CLOCKED), exit_status=2)
+        done = self.replay("--history", path, self.file(CLOCKED), status=2)
         self.assertEqual(done.stdout, "")
         self.assertIn(f"{path} cannot be written: No such file or directory", done.stderr)
 
@@ -289,7 +260,7 @@ class Output(HistoryTest):
     def test_a_full_disk(self):
         full = pathlib.Path("/dev/full")
         for trace in (self.file(CLOCKED), ROOT / "tests/data/tapes/expandable-mixed.tape.zst"):
-            done = self.replay("--history", full, trace, exit_status=2)
+            done = self.replay("--history", full, trace, status=2)
             self.assertEqual(done.stdout, "")
             self.assertEqual(done.stderr.splitlines()[-1:],
                              [f"xseg replay: {full} cannot be written: No space left on device"])
@@ -297,7 +268,6 @@ class Output(HistoryTest):
 
 class Names(HistoryTest):
     def stacks(self, **how):
-        """The stacks of a replay's allocations."""
         events, last = self.history(CLOCKED, "--config", "history_stacks:all", **how)
         stacks = [event["stack"] for event in events if event["action"] == "alloc"]
         self.assertGreater(last["stacks"], 0)
@@ -330,9 +300,8 @@ class Names(HistoryTest):
         shutil.copy(TOOL, copy)
         subprocess.run(["strip", copy], check=True)
         libraries = str(pathlib.Path(TOOL).parent)
-        for stack in self.stacks(tool=copy, environment={"LD_LIBRARY_PATH": libraries}):
-            own = [frame for frame in stack
-                   if frame["module"] and os.path.samefile(frame["module"], copy)]
+        for stack in self.stacks(program=copy, environment={"LD_LIBRARY_PATH": libraries}):
+            own = [frame for frame in stack if frame["module"] and os.path.samefile(frame["module"], copy)]
             self.assertGreater(len(own), 2)
             for frame in own:
                 self.assertNotIn(frame["function"], ("replay_run", "main"))
@@ -348,5 +317,4 @@ class Names(HistoryTest):
 
 
 if __name__ == "__main__":
-    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
     unittest.main(argv=sys.argv[:1])

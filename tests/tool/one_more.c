@@ -99,7 +99,6 @@ static void passing_stream(unsigned at)
     expect_driver(cuStreamDestroy_v2(stream), "cuStreamDestroy");
 }
 
-/* A stream that stays, with a block that does. */
 static void living_stream(unsigned at)
 {
     block[at] = allocate(NULL, 4096, make_stream());
@@ -117,7 +116,6 @@ static void passing_pool(unsigned at)
     expect(xseg_pool_release(pool), "xseg_pool_release");
 }
 
-/* A pool that stays, with a block that does. */
 static void living_pool(unsigned at)
 {
     const struct xseg_pool_options options = {sizeof(options)};
@@ -143,7 +141,6 @@ static void large_block(unsigned at)
     block[at] = allocate(NULL, 2 * MIB + at % 16 * 512, NULL);
 }
 
-/* A pin of a block of its own. */
 static void pin(unsigned at)
 {
     block[at] = allocate(NULL, 2 * MIB, NULL);
@@ -166,7 +163,6 @@ static void observer(unsigned at)
     expect(xseg_observer_add(allocator, &wanted, &id), "xseg_observer_add");
 }
 
-/* An export of a block of its own. */
 static void export(unsigned at)
 {
     block[at] = allocate(exportable, 2 * MIB, NULL);
@@ -219,7 +215,6 @@ static void use_a_granule(void)
     expect(xseg_range_decommit(range, 0, page, NULL), "xseg_range_decommit");
 }
 
-/* A granule that was decommitted and is held. */
 static void held_granule(unsigned at)
 {
     static struct xseg_range *range;
@@ -235,7 +230,6 @@ static void held_granule(unsigned at)
 
 static struct xseg_range *prepared[MOST];
 
-/* A range that stays, with a prepared page. */
 static void prepared_range(unsigned at)
 {
     expect(xseg_range_reserve(allocator, 0, 2 * MIB, NULL, &prepared[at]), "xseg_range_reserve");
@@ -291,14 +285,12 @@ static void add_registration(const void *address, size_t bytes, unsigned at)
     expect(xseg_register(allocator, address, bytes, &registrar, &id), "xseg_register");
 }
 
-/* A registration of a block of its own. */
 static void registration(unsigned at)
 {
     block[at] = allocate(NULL, 2 * MIB, NULL);
     add_registration(block[at], 2 * MIB, at);
 }
 
-/* One more of a page that all register. */
 static void registration_of_one_page(unsigned at)
 {
     if (block[0] == NULL)
@@ -324,31 +316,30 @@ static const struct {
     void (*measured)(unsigned at);
     void (*settle)(unsigned count);
 } cases[] = {
-    {"passing_stream", "expandable_segments:True", passing_stream, 4 * TIB, NULL, NULL},
-    {"passing_stream_classic", "expandable_segments:False", passing_stream, 4 * TIB, NULL, NULL},
-    {"living_stream", SHORT, living_stream, 4 * TIB, NULL, NULL},
-    {"living_stream_classic", "expandable_segments:False", living_stream, 4 * TIB, NULL, NULL},
-    {"passing_pool", "expandable_segments:True", passing_pool, WINDOW *MIB, NULL, NULL},
-    {"living_pool", SHORT, living_pool, 4 * TIB, NULL, NULL},
-    {"segment", "expandable_segments:False", segment, 4 * TIB, NULL, NULL},
-    {"small_block", "expandable_segments:True", small_block, 4 * TIB, NULL, NULL},
-    {"small_block_classic", "expandable_segments:False", small_block, 4 * TIB, NULL, NULL},
-    {"large_block", "expandable_segments:True", large_block, 4 * TIB, NULL, NULL},
-    {"large_block_classic", "expandable_segments:False", large_block, 4 * TIB, NULL, NULL},
-    {"pin", "expandable_segments:True", pin, 4 * TIB, NULL, NULL},
-    {"observer", "expandable_segments:True", observer, 4 * TIB, NULL, NULL},
-    {"export", "expandable_segments:True", export, 4 * TIB, NULL, NULL},
-    {"leaving_granule", "expandable_segments:True", leaving_granule, 4 * TIB, NULL, NULL},
-    {"granule_of_range", "expandable_segments:True", granule_of_range, 4 * TIB, NULL, NULL},
-    {"held_granule", "expandable_segments:True", held_granule, 4 * TIB, NULL, NULL},
-    {"prepared_range", "expandable_segments:True", prepared_range, 4 * TIB, NULL, NULL},
+    {"passing_stream", "expandable_segments:True", passing_stream, 4 * TIB},
+    {"passing_stream_classic", "expandable_segments:False", passing_stream, 4 * TIB},
+    {"living_stream", SHORT, living_stream, 4 * TIB},
+    {"living_stream_classic", "expandable_segments:False", living_stream, 4 * TIB},
+    {"passing_pool", "expandable_segments:True", passing_pool, WINDOW *MIB},
+    {"living_pool", SHORT, living_pool, 4 * TIB},
+    {"segment", "expandable_segments:False", segment, 4 * TIB},
+    {"small_block", "expandable_segments:True", small_block, 4 * TIB},
+    {"small_block_classic", "expandable_segments:False", small_block, 4 * TIB},
+    {"large_block", "expandable_segments:True", large_block, 4 * TIB},
+    {"large_block_classic", "expandable_segments:False", large_block, 4 * TIB},
+    {"pin", "expandable_segments:True", pin, 4 * TIB},
+    {"observer", "expandable_segments:True", observer, 4 * TIB},
+    {"export", "expandable_segments:True", export, 4 * TIB},
+    {"leaving_granule", "expandable_segments:True", leaving_granule, 4 * TIB},
+    {"granule_of_range", "expandable_segments:True", granule_of_range, 4 * TIB},
+    {"held_granule", "expandable_segments:True", held_granule, 4 * TIB},
+    {"prepared_range", "expandable_segments:True", prepared_range, 4 * TIB},
     {"released_range", "expandable_segments:True", prepared_range, 4 * TIB, released_range,
      release_prepared},
-    {"registration", "expandable_segments:True", registration, 4 * TIB, NULL, NULL},
-    {"registration_of_one_page", "expandable_segments:True", registration_of_one_page, 4 * TIB,
-     NULL, NULL},
+    {"registration", "expandable_segments:True", registration, 4 * TIB},
+    {"registration_of_one_page", "expandable_segments:True", registration_of_one_page, 4 * TIB},
     {"granule_beside_registrations", "expandable_segments:True", granule_beside_registrations,
-     4 * TIB, NULL, NULL},
+     4 * TIB},
 };
 
 static void open_machine(const char *config, uint64_t memory_bytes)

@@ -16,7 +16,6 @@ import unittest
 
 
 def run(*command, **settings):
-    """What a command prints, on both streams; it must be fine."""
     done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **settings)
     assert done.returncode == 0, (command, done.returncode, done.stdout)
@@ -24,33 +23,27 @@ def run(*command, **settings):
 
 
 def needs(program):
-    """Skip a case without a program."""
     return unittest.skipUnless(shutil.which(program),
                                f"{program} is not installed; run .ci/setup {'man-db' if program == 'man' else program}")
 
 
 class PagesTest(unittest.TestCase):
-    """The pages, in a folder of their own, and the tables that they are made from."""
-
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         cls.tool, *cls.commands = json.loads(run(TOOL, "help", "--json"))["commands"]
-        for what, where in (("man", ""), ("bash", "xseg.bash"), ("zsh", "_xseg"),
-                            ("fish", "xseg.fish")):
+        for what, where in (("man", ""), ("bash", "xseg.bash"), ("zsh", "_xseg"), ("fish", "xseg.fish")):
             assert run(sys.executable, MAKER, TOOL, what, cls.folder / where) == ""
 
     def options(self, command):
-        """All options of a command as they are typed, in order."""
         return sorted(["--" + one["name"] for one in command["options"]] +
                       ["-" + one["letter"] for one in command["options"] if one["letter"]])
 
 
 class Manual(PagesTest):
     def pages(self):
-        """Each page with the command that it is about."""
         return [(self.folder / "xseg.1", self.tool),
                 *((self.folder / f"xseg-{one['name']}.1", one) for one in self.commands)]
 
@@ -73,8 +66,7 @@ class Manual(PagesTest):
         for path, _ in self.pages():
             done = subprocess.run(["mandoc", "-Tlint", "-W", "warning", path], text=True,
                                   capture_output=True, check=False)
-            said = [line for line in (done.stdout + done.stderr).splitlines()
-                    if "missing date" not in line]
+            said = [line for line in (done.stdout + done.stderr).splitlines() if "missing date" not in line]
             self.assertEqual(said, [])
 
     @needs("groff")
@@ -119,7 +111,6 @@ class Bash(PagesTest):
         _xseg; ((${#COMPREPLY[@]} == 0)) || printf '%s\\n' "${COMPREPLY[@]}" """
 
     def complete(self, *words):
-        """What is offered for the last word."""
         return sorted(run("bash", "--norc", "-c", self.SCRIPT, "bash", self.folder / "xseg.bash",
                           "xseg", *words, cwd=self.folder).splitlines())
 
@@ -146,8 +137,7 @@ class Bash(PagesTest):
                     continue
                 self.assertEqual(self.complete(command["name"], name, "=", ""), words)
                 self.assertEqual(self.complete(command["name"], name, "="), words)
-                self.assertEqual(self.complete(command["name"], name + "="),
-                                 [f"{name}={word}" for word in words])
+                self.assertEqual(self.complete(command["name"], name + "="), [f"{name}={word}" for word in words])
                 if not option["optional_argument"]:
                     self.assertEqual(self.complete(command["name"], name, ""), words)
         self.assertEqual(self.complete("replay", "--costs", "a100_"), ["a100_cold"])
@@ -178,7 +168,6 @@ class Bash(PagesTest):
 @needs("fish")
 class Fish(PagesTest):
     def complete(self, line):
-        """What is offered for the end of a line, without its descriptions."""
         done = run("fish", "--no-config", "-c", "source $argv[1]; complete -C $argv[2]",
                    self.folder / "xseg.fish", line, cwd=self.folder)
         return sorted(row.split("\t")[0] for row in done.splitlines())
@@ -190,10 +179,8 @@ class Fish(PagesTest):
         self.assertEqual(self.complete("xseg "), sorted(one["name"] for one in self.commands))
         self.assertEqual(self.complete("xseg help pr"), ["probe"])
         for command in self.commands:
-            offered = sorted({one.rstrip("=") for one in
-                              self.complete(f"xseg {command['name']} --")})
-            self.assertEqual(offered, [one for one in self.options(command)
-                                       if one.startswith("--")])
+            offered = sorted({one.rstrip("=") for one in self.complete(f"xseg {command['name']} --")})
+            self.assertEqual(offered, [one for one in self.options(command) if one.startswith("--")])
         self.assertEqual(self.complete("xseg replay --driver "), ["cuda", "sim"])
         self.assertEqual(self.complete("xseg replay --check=f"), ["--check=floor"])
         self.assertEqual(self.complete("xseg replay --driver xseg.b"), ["xseg.bash"])

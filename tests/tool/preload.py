@@ -18,7 +18,6 @@ SEGMENTS = ("expandable_segments:True", "expandable_segments:False")
 
 
 def start(*command, **variables):
-    """What the program prints, on both streams, and its status."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                           env={**os.environ, **variables})
     return done.returncode, done.stdout, done.stderr
@@ -46,62 +45,49 @@ class Preload(unittest.TestCase):
                 status, printed, complaint = start(PROGRAM, case, LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF=segments, **TWO)
                 self.assertEqual((status, printed), (0, said), complaint)
 
-    def test_freed_memory_is_reused_once_it_is_idle(self):
-        self.expect("again", "other memory\ncuMemAlloc 2, cuMemCreate none\n",
-                    "the same memory\ncuMemAlloc 0, cuMemCreate some\n")
-
-    def test_memory_of_streams_is_ordered_by_them(self):
-        self.expect("async", "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
-                    "the same memory after the wait\ncuMemAlloc 0, cuMemCreate some\n")
-
-    def test_a_capture_goes_to_the_runtime(self):
-        self.expect("capture", *["freeing within the capture: 1, last error 1\n"] * 2)
-
-    def test_errors_of_xseg_are_errors_of_the_runtime(self):
-        self.expect("much", *["too much: 2, last error 2\nnot mine: 1\n"] * 2)
-
-    def test_cached_memory_counts_as_free(self):
-        self.expect("info", "cuMemAlloc 1, cuMemCreate none\n", "cuMemAlloc 0, cuMemCreate some\n")
-
-    def test_the_driver_is_preceded_too(self):
-        self.expect("driver", "other memory\ncuMemAlloc 3, cuMemCreate none\n",
-                    "the same memory\ncuMemAlloc 1, cuMemCreate some\n")
+    def test_memory_comes_from_xseg_and_errors_are_those_of_the_runtime(self):
+        for behavior, case, without, with_it in (
+                ("freed memory is reused once it is idle", "again", "other memory\ncuMemAlloc 2, cuMemCreate none\n",
+                 "the same memory\ncuMemAlloc 0, cuMemCreate some\n"),
+                ("memory of streams is ordered by them", "async",
+                 "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
+                 "the same memory after the wait\ncuMemAlloc 0, cuMemCreate some\n"),
+                ("a capture allocates from the runtime", "capture", "freeing within the capture: 1, last error 1\n",
+                 None),
+                ("errors of xseg are errors of the runtime", "much", "too much: 2, last error 2\nnot mine: 1\n", None),
+                ("cached memory counts as free", "info", "cuMemAlloc 1, cuMemCreate none\n",
+                 "cuMemAlloc 0, cuMemCreate some\n"),
+                ("functions of the driver are interposed", "driver", "other memory\ncuMemAlloc 3, cuMemCreate none\n",
+                 "the same memory\ncuMemAlloc 1, cuMemCreate some\n"),
+                ("a forked child allocates from the runtime", "child", "the child went on\n", None)):
+            with self.subTest(behavior):
+                self.expect(case, without, with_it or without)
 
     def test_a_free_by_the_driver_waits_for_the_device(self):
         self.assertEqual(start(PROGRAM, "busy", LD_PRELOAD=PRELOADED)[:2], (0, "the same memory\n"))
 
-    def test_a_free_waits_for_the_device_of_the_memory(self):
-        self.expect_same("other_device", "the work has finished\n", alone=False)  # the simulated cuMemFree does not wait
-
-    def test_a_reset_frees_the_memory_of_its_device(self):
-        self.expect_same("reset", "nothing in use was handed out\n")
-
-    def test_a_reset_repairs_a_device_after_a_sticky_error(self):
-        self.expect_same("sticky", "the device is usable again\n")
-
-    def test_every_function_frees_the_memory_of_every_other(self):
-        self.expect_same("mixed", "every function has freed the memory of every other\n")
-
-    def test_a_call_queries_the_context_of_its_device_once(self):
-        self.expect_same("queries", "cudaMalloc, cudaFree 2, cudaMallocAsync, cudaFreeAsync 2\n", alone=False)
-
-    def test_a_reset_frees_the_memory_of_busy_threads(self):
-        self.expect_same("reset_under_load", "all memory is free\n")
-
-    def test_threads_keep_their_memory_during_resets_of_another_device(self):
-        self.expect_same("threads", "free memory was at most the total\n")
-
-    def test_a_child_of_busy_threads_goes_to_the_runtime(self):
-        self.expect_same("forks", "no child was stopped\n")
+    def test_program_sees_no_difference_on_two_devices(self):
+        # Without xseg, the simulated cuMemFree does not wait, and other calls are counted.
+        for behavior, case, said, alone in (
+                ("a free waits for the device of the memory", "other_device", "the work has finished\n", False),
+                ("a reset frees the memory of its device", "reset", "nothing in use was handed out\n", True),
+                ("a reset repairs a device after a sticky error", "sticky", "the device is usable again\n", True),
+                ("every function frees the memory of every other", "mixed",
+                 "every function has freed the memory of every other\n", True),
+                ("a call queries the context of its device once", "queries",
+                 "cudaMalloc, cudaFree 2, cudaMallocAsync, cudaFreeAsync 2\n", False),
+                ("a reset frees the memory of busy threads", "reset_under_load", "all memory is free\n", True),
+                ("threads keep their memory during resets of another device", "threads",
+                 "free memory was at most the total\n", True),
+                ("a child of busy threads allocates from the runtime", "forks", "no child was stopped\n", True)):
+            with self.subTest(behavior):
+                self.expect_same(case, said, alone)
 
     def test_a_child_that_is_forked_while_the_allocator_opens_goes_to_the_runtime(self):
         # A key without effect is a warning, on which the opening thread waits.
         status, said, complaint = start(PROGRAM, "opening", LD_PRELOAD=PRELOADED,
                                         XSEG_ALLOC_CONF="expandable_segments:True,pinned_num_register_threads:2", **TWO)
         self.assertEqual((status, said), (0, "no child was stopped\n"), complaint)
-
-    def test_a_child_goes_to_the_runtime(self):
-        self.expect("child", *["the child went on\n"] * 2)
 
     def test_random_calls_keep_the_promises_of_cuda(self):
         machine = {**TWO, "XSEG_SIM_MEMORY_MB": "2048"}

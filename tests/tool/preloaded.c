@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "tests/support/runtime.h"
+#include "tests/support/symbol.h"
 #include "xseg/sim.h"
 
 #define MIB     ((size_t)1 << 20)
@@ -63,7 +64,6 @@ static void calls(void)
            xseg_sim_calls("cuMemCreate") > 10 ? "some" : "none");
 }
 
-/* What is freed is there for the next, and waits for whoever uses it. */
 static void again(void)
 {
     struct CUstream_st *stream = new_stream();
@@ -82,7 +82,6 @@ static void again(void)
     calls();
 }
 
-/* Memory that is ordered on streams. */
 static void async(void)
 {
     struct CUstream_st *one = new_stream(), *other = new_stream();
@@ -103,17 +102,15 @@ static void async(void)
     calls();
 }
 
-/* A capture gets its memory from the runtime. */
 static void capture(void)
 {
     struct CUstream_st *stream = new_stream();
     void *graph = NULL, *held = NULL, *wanted = NULL;
-    int result;
 
     CHECK(cudaMalloc(&held, MIB) == 0);
     CHECK(cuStreamBeginCapture_v2(stream, 2) == 0);
     CHECK(cudaMallocAsync(&wanted, MIB, stream) == 801);
-    result = cudaFreeAsync(held, stream);
+    const int result = cudaFreeAsync(held, stream);
     printf("freeing within the capture: %d, last error %d\n", result, cudaGetLastError());
     CHECK(cuStreamEndCapture(stream, &graph) == 0);
     CHECK(cuGraphDestroy(graph) == 0);
@@ -121,7 +118,6 @@ static void capture(void)
     CHECK(cudaStreamDestroy(stream) == 0);
 }
 
-/* What nobody has is refused by the runtime, which says so again. */
 static void much(void)
 {
     void *ptr = NULL;
@@ -201,15 +197,6 @@ static void other_device(void)
     printf("the work has finished\n");
 }
 
-/* The driver's function, past every library that interposes it. */
-static void driver_function(const char *name, void *function, size_t bytes)
-{
-    void *library = dlopen(getenv("XSEG_DRIVER"), RTLD_NOW), *symbol = NULL;
-
-    CHECK(library != NULL && (symbol = dlsym(library, name)) != NULL);
-    memcpy(function, &symbol, bytes);
-}
-
 /* A reset frees the memory of the device, and that of no other; streams that get the handles of destroyed streams have no
  * memory that is in use.  The third reset is one that no library can interpose. */
 static void reset(void)
@@ -228,8 +215,9 @@ static void reset(void)
         if (way == 1)
             CHECK(cuDevicePrimaryCtxReset_v2(0) == 0);
         if (way == 2) {
-            driver_function("cuDevicePrimaryCtxReset_v2", &driver_reset, sizeof(driver_reset));
-            CHECK(driver_reset(0) == 0);
+            void *driver = dlopen(getenv("XSEG_DRIVER"), RTLD_NOW);
+            CHECK(symbol_find(driver, "cuDevicePrimaryCtxReset_v2", &driver_reset) &&
+                  driver_reset(0) == 0);
         }
         CHECK(cudaMemGetInfo(&free_bytes, &total) == 0);
         CHECK(way == 2 || free_bytes == total);
@@ -256,17 +244,15 @@ static void reset(void)
 /* A call queries the ID of the context once, however many devices have allocators. */
 static void queries(void)
 {
-    struct CUstream_st *stream;
-    uint64_t before;
     void *ptr = NULL;
 
     for (int device = 0; device < 2; device++) {
         CHECK(cudaSetDevice(device) == 0);
         CHECK(cudaMalloc(&ptr, MIB) == 0 && cudaFree(ptr) == 0);
     }
-    stream = new_stream();
+    struct CUstream_st *stream = new_stream();
     CHECK(cudaMallocAsync(&ptr, MIB, stream) == 0 && cudaFreeAsync(ptr, stream) == 0);
-    before = xseg_sim_calls("cuCtxGetId");
+    uint64_t before = xseg_sim_calls("cuCtxGetId");
     CHECK(cudaMalloc(&ptr, MIB) == 0 && cudaFree(ptr) == 0);
     printf("cudaMalloc, cudaFree %" PRIu64, xseg_sim_calls("cuCtxGetId") - before);
     before = xseg_sim_calls("cuCtxGetId");
@@ -279,12 +265,11 @@ static void queries(void)
 static void sticky(void)
 {
     void *ptr = NULL, *other = NULL;
-    int result;
 
     CHECK(cudaSetDevice(1) == 0 && cudaMalloc(&other, MIB) == 0);
     CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&ptr, MIB) == 0);
     CHECK(xseg_sim_fail(NULL, 1, 700) == XSEG_OK);
-    result = cudaFree(ptr);
+    int result = cudaFree(ptr);
     CHECK(result == cudaGetLastError());
     CHECK(xseg_sim_fail("cuMemCreate", 1, 700) == XSEG_OK);
     result = cudaMalloc(&ptr, 100 * MIB);
@@ -296,13 +281,73 @@ static void sticky(void)
     printf("the device is usable again\n");
 }
 
+static int (*found_alloc)(uint64_t *, size_t), (*found_free)(uint64_t);
+/* NULL: the simulated driver has neither. */
+static int (*alloc_async)(uint64_t *, size_t, struct CUstream_st *);
+static int (*free_async)(uint64_t, struct CUstream_st *);
+
+enum { ALLOCATE = 8, FREE = 9, PITCHED = 7 };
+
+static int allocate_by(unsigned way, void **ptr, struct CUstream_st *stream)
+{
+    uint64_t address = 0;
+    size_t pitch = 0;
+    int result;
+
+    switch (way) {
+    case 0:
+        return cudaMalloc(ptr, MIB);
+    case 1:
+        return cudaMallocAsync(ptr, MIB, stream);
+    case 2:
+        return cudaMallocAsync_ptsz(ptr, MIB, NULL);
+    case 3: /* the stream's device counts */
+        CHECK(cudaSetDevice(1) == 0);
+        result = cudaMallocAsync(ptr, MIB, stream);
+        CHECK(cudaSetDevice(0) == 0);
+        return result;
+    case PITCHED:
+        return cudaMallocPitch(ptr, &pitch, MIB, 1);
+    case 4:
+        result = found_alloc(&address, MIB);
+        break;
+    default:
+        result = way == 5 && alloc_async ? alloc_async(&address, MIB, stream)
+                                         : cuMemAlloc_v2(&address, MIB);
+    }
+    *ptr = (void *)(uintptr_t)address;
+    return result;
+}
+
+/* Ways from 7 on free with device 1 current. */
+static int free_by(unsigned way, void *ptr, struct CUstream_st *const *stream, bool is_pitched)
+{
+    const uint64_t address = (uintptr_t)ptr;
+
+    CHECK(cudaSetDevice(way >= 7) == 0);
+    switch (way) {
+    case 1:
+        return cuMemFree_v2(address);
+    case 2:
+        return found_free(address);
+    case 3:
+    case 4:
+        return cudaFreeAsync(ptr, stream[way - 3]);
+    case 5: /* memory of the driver goes to the driver, which has no such function */
+        return free_async && !is_pitched ? free_async(address, stream[0]) : cudaFree(ptr);
+    case 6:
+    case 7:
+        return cudaFreeAsync_ptsz(ptr, NULL);
+    case 8:
+        return cudaFreeAsync(ptr, NULL);
+    default:
+        return cudaFree(ptr);
+    }
+}
+
 /* A block that one function allocated is freed by every other one. */
 static void mixed(void)
 {
-    enum { ALLOCATE = 8, FREE = 9 };
-    int (*alloc_async)(uint64_t *, size_t, struct CUstream_st *) = NULL;
-    int (*free_async)(uint64_t, struct CUstream_st *) = NULL;
-    int (*found_alloc)(uint64_t *, size_t) = NULL, (*found_free)(uint64_t) = NULL;
     struct CUstream_st *stream[2];
     void *symbol;
     int status;
@@ -315,85 +360,21 @@ static void mixed(void)
     memcpy(&found_alloc, &symbol, sizeof(symbol));
     CHECK(cuGetProcAddress_v2("cuMemFree", &symbol, 12000, 0, &status) == 0);
     memcpy(&found_free, &symbol, sizeof(symbol));
-    /* The simulated driver has neither. */
-    symbol = dlsym(RTLD_DEFAULT, "cuMemAllocAsync");
-    memcpy(&alloc_async, &symbol, sizeof(symbol));
-    symbol = dlsym(RTLD_DEFAULT, "cuMemFreeAsync");
-    memcpy(&free_async, &symbol, sizeof(symbol));
-    for (int way = 0; way < ALLOCATE * FREE; way++) {
-        uint64_t address = 0;
-        size_t pitch = 0;
+    (void)symbol_find(RTLD_DEFAULT, "cuMemAllocAsync", &alloc_async);
+    (void)symbol_find(RTLD_DEFAULT, "cuMemFreeAsync", &free_async);
+    for (unsigned way = 0; way < ALLOCATE * FREE; way++) {
+        const unsigned allocate = way % ALLOCATE;
         void *ptr = NULL;
 
         CHECK(cudaSetDevice(0) == 0);
-        switch (way % ALLOCATE) {
-        case 0:
-            CHECK(cudaMalloc(&ptr, MIB) == 0);
-            break;
-        case 1:
-            CHECK(cuMemAlloc_v2(&address, MIB) == 0);
-            break;
-        case 2:
-            CHECK(cudaMallocAsync(&ptr, MIB, stream[0]) == 0);
-            break;
-        case 3:
-            CHECK(cudaMallocAsync_ptsz(&ptr, MIB, NULL) == 0);
-            break;
-        case 4:
-            CHECK(found_alloc(&address, MIB) == 0);
-            break;
-        case 5:
-            CHECK(alloc_async ? alloc_async(&address, MIB, stream[0]) == 0
-                              : cudaMalloc(&ptr, MIB) == 0);
-            break;
-        case 6: /* the stream's device counts */
-            CHECK(cudaSetDevice(1) == 0);
-            CHECK(cudaMallocAsync(&ptr, MIB, stream[0]) == 0);
-            CHECK(cudaSetDevice(0) == 0);
-            break;
-        default:
-            CHECK(cudaMallocPitch(&ptr, &pitch, MIB, 1) == 0);
-        }
-        if (ptr)
-            address = (uintptr_t)ptr;
-        ptr = (void *)(uintptr_t)address;
-        CHECK(xseg_sim_launch_on(stream[0], 1000, address, MIB) == XSEG_OK);
+        CHECK(allocate_by(allocate, &ptr, stream[0]) == 0);
+        CHECK(xseg_sim_launch_on(stream[0], 1000, (uintptr_t)ptr, MIB) == XSEG_OK);
         CHECK(xseg_sim_finish(stream[0]) == XSEG_OK);
-        switch (way / ALLOCATE) {
-        case 0:
-            CHECK(cudaFree(ptr) == 0);
-            break;
-        case 1:
-            CHECK(cuMemFree_v2(address) == 0);
-            break;
-        case 2:
-            CHECK(cudaFreeAsync(ptr, stream[0]) == 0);
-            break;
-        case 3:
-            CHECK(cudaFreeAsync_ptsz(ptr, NULL) == 0);
-            break;
-        case 4:
-            CHECK(found_free(address) == 0);
-            break;
-        case 5: /* memory that xseg did not give goes to the driver, which has no such function */
-            CHECK(free_async && way % ALLOCATE != 7 ? free_async(address, stream[0]) == 0
-                                                    : cudaFree(ptr) == 0);
-            break;
-        case 6:
-            CHECK(cudaFreeAsync(ptr, stream[1]) == 0);
-            break;
-        case 7:
-            CHECK(cudaSetDevice(1) == 0);
-            CHECK(cudaFreeAsync_ptsz(ptr, NULL) == 0);
-            break;
-        default:
-            CHECK(cudaSetDevice(1) == 0);
-            CHECK(cudaFreeAsync(ptr, NULL) == 0);
-        }
+        CHECK(free_by(way / ALLOCATE, ptr, stream, allocate == PITCHED) == 0);
         CHECK(cudaGetLastError() == 0);
         CHECK(cudaFree(ptr) == 1 && cudaGetLastError() == 1);
         CHECK(cudaFreeAsync(ptr, stream[0]) == 1 && cudaGetLastError() == 1);
-        CHECK(cuMemFree_v2(address) == 1);
+        CHECK(cuMemFree_v2((uintptr_t)ptr) == 1);
     }
     printf("every function has freed the memory of every other\n");
 }
@@ -404,7 +385,6 @@ static void mixed(void)
 
 static atomic_bool is_over;
 
-/* End a thread. */
 static void *fail(const char *what)
 {
     check(false, what);
@@ -464,7 +444,6 @@ static void *churn(void *argument)
     return cudaStreamDestroy(stream) == 0 ? NULL : fail("cudaStreamDestroy");
 }
 
-/* Allocate on the other device and reset it. */
 static void *reset_often(void *unused)
 {
     (void)unused;
@@ -598,7 +577,6 @@ static void forks(void)
     printf("no child was stopped\n");
 }
 
-/* Start the runtime, then allocate. */
 static void *first_call(void *unused)
 {
     void *ptr = NULL;
@@ -639,10 +617,9 @@ static void child(void)
 {
     void *ptr = NULL;
     int status = 0;
-    pid_t pid;
 
     CHECK(cudaMalloc(&ptr, MIB) == 0);
-    pid = fork();
+    const pid_t pid = fork();
     if (pid == 0) {
         (void)!cudaMalloc(&ptr, MIB);
         (void)!cudaFree(ptr);

@@ -23,6 +23,7 @@
 
 #include "tests/support/rng.h"
 #include "tests/support/runtime.h"
+#include "tests/support/symbol.h"
 #include "xseg/sim.h"
 
 #define MIB     ((uint64_t)1 << 20)
@@ -345,11 +346,10 @@ static int free_by(uint64_t address, int stream, bool *waits)
 {
     int (*found)(uint64_t) = NULL, (*async)(uint64_t, struct CUstream_st *) = NULL;
     void *const ptr = (void *)(uintptr_t)address;
-    void *symbol = dlsym(RTLD_DEFAULT, "cuMemFreeAsync"); /* the simulated driver has none */
     int result;
 
     *waits = stream == NONE;
-    memcpy(&async, &symbol, sizeof(async));
+    (void)symbol_find(RTLD_DEFAULT, "cuMemFreeAsync", &async); /* the simulated driver has none */
     if (stream != NONE && draw(3) == 0 && async) {
         result = async(address, handle_of(stream));
         if (result != 302) /* neither xseg's nor the driver's */
@@ -419,7 +419,6 @@ static void free_block(struct block *block, bool may_fail)
     block->ptr = NULL;
 }
 
-/* Free what is not allocated. */
 static void free_wrongly(void)
 {
     const struct block *block = find_block(true);
@@ -529,7 +528,6 @@ static void capture(void)
         EXPECT(cuGraphDestroy(graph) == 0, "the graph");
 }
 
-/* A driver call fails during an allocation or a free. */
 static void inject(void)
 {
     static const char *const calls[] = {"cuMemCreate",   "cuMemMap",         "cuMemSetAccess",

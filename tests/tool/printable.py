@@ -34,7 +34,6 @@ class Printable(FolderCase):
         return done.stdout, done.stderr
 
     def complained(self, words, *arguments, status=2, given=b"", **variables):
-        """What it prints on standard error, one of whose lines has these words."""
         _, error = self.run_tool(*arguments, status=status, given=given, **variables)
         self.assertTrue(any(words in line for line in error.split(b"\n")), error)
         return error
@@ -46,8 +45,7 @@ class Names(Printable):
                         os.path.join(os.fsencode(self.folder), ESCAPE))
 
     def test_of_a_bad_trace(self):
-        self.complained(SHOWN + b":2: unknown operation, 'x'", "replay",
-                        self.file(b"xtrace 1\nx\n", ESCAPE))
+        self.complained(SHOWN + b":2: unknown operation, 'x'", "replay", self.file(b"xtrace 1\nx\n", ESCAPE))
 
     def test_of_a_trace_in_the_report(self):
         said, error = self.run_tool("replay", self.file(TRACE, ESCAPE), status=0)
@@ -56,10 +54,9 @@ class Names(Printable):
 
     def test_of_a_tape_that_does_not_agree(self):
         tape = b"xtrace 1\nc \na 0 512 0\n= 1 2 3 4 5 6 7 8 9\n"
-        for words in (SHOWN + b":4: allocated_bytes is 512, expected 1",):
-            self.complained(words, "replay", "--check", self.file(tape, ESCAPE), status=1)
-        self.complained(SHOWN + b": --check requires a tape", "replay", "--check",
-                        self.file(TRACE, ESCAPE))
+        self.complained(SHOWN + b":4: allocated_bytes is 512, expected 1", "replay", "--check", self.file(tape, ESCAPE),
+                        status=1)
+        self.complained(SHOWN + b": --check requires a tape", "replay", "--check", self.file(TRACE, ESCAPE))
 
     def test_of_options_that_do_not_fit_a_file(self):
         path = self.file(TRACE, ESCAPE)
@@ -69,8 +66,7 @@ class Names(Printable):
 
     def test_of_a_timeline(self):
         nowhere = os.path.join(os.fsencode(self.folder), b"no", ESCAPE)
-        self.complained(SHOWN + b" cannot be written: ", "replay", "--timeline", nowhere,
-                        self.file(TRACE))
+        self.complained(SHOWN + b" cannot be written: ", "replay", "--timeline", nowhere, self.file(TRACE))
 
     def test_of_a_folder(self):
         folder = os.path.join(os.fsencode(self.folder), ESCAPE)

@@ -9,13 +9,11 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-from folder_case import FolderCase
+from folder_case import MIB, TOOL, ToolCase
 
-MIB = 1 << 20
 # Every call that the probe makes, cuGetErrorName aside.
 CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
          "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease",
@@ -27,32 +25,24 @@ CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuD
 
 
 def run(*options, **environment):
-    """The exit status, and what the tool says on both streams."""
     done = subprocess.run([TOOL, "probe", *options], check=False, text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, env={**os.environ, **environment})
     return done.returncode, done.stdout
 
 
-class ProbeTest(unittest.TestCase):
-    """Short ways to expect something."""
-
-    def fine(self, *options, **environment):
-        """What a probe says that finds nothing wrong."""
-        status, said = run(*options, **environment)
-        self.assertEqual(status, 0, said)
-        return said
+class ProbeTest(ToolCase):
+    def probe(self, *options, status=0, **environment):
+        """Both outputs of a probe that ends with this exit status."""
+        return self.tool("probe", *options, status=status, environment=environment, stderr=subprocess.STDOUT).stdout
 
     def report(self, *options, **environment):
-        """The same as an object."""
-        return json.loads(self.fine("--json", *options, **environment))
+        return json.loads(self.probe("--json", *options, **environment))
 
     def rows(self, report, **fields):
-        """The rows that have these fields."""
         return [row for row in report["costs"] if fields.items() <= row.items()]
 
     def cost(self, report, call, size=0, pages=1, calls=1, threads=1):
-        """The one row of a call."""
         rows = self.rows(report, call=call, bytes=size, pages=pages, calls=calls, threads=threads)
         self.assertEqual(len(rows), 1, (call, size, pages, calls))
         return rows[0]
@@ -60,38 +50,32 @@ class ProbeTest(unittest.TestCase):
 
 class Abilities(ProbeTest):
     def test_a_page_of_text(self):
-        said = self.fine()
+        said = self.probe()
         for line in (r"xseg uses +expandable segments\n", r"device +0 of 1: Simulated device 0",
                      r"memory +80.00 GiB, 80.00 GiB free\n",
                      r"granularity +2\.00 MiB at least, 2\.00 MiB recommended", r"cuMemUnmap +several pages per call\n",
                      r"time of a call in us, modeled \(a100\): median and quartiles of 21 samples\n",
                      r"cuMemUnmap +2 MiB +34.0  34.0\.\.34.0 +34.0  34.0\.\.34.0 +no +34.0\n",
-                     r"cuMemFree +2 MiB +20.0 .* yes +20.0\n",
-                     r"cuMemUnmap +10 x 2 MiB, 10 calls +340.0 ",
+                     r"cuMemFree +2 MiB +20.0 .* yes +20.0\n", r"cuMemUnmap +10 x 2 MiB, 10 calls +340.0 ",
                      r"cuMemUnmap +128 x 2 MiB, 1 call +4352.0 .* - +- +4352.0\n",
-                     r"cuMemCreate +20 MiB, 2 threads +10.0 .* - +- +-\n",
-                     r"cuStreamSynchronize +5.0 .* no +5.0\n",
+                     r"cuMemCreate +20 MiB, 2 threads +10.0 .* - +- +-\n", r"cuStreamSynchronize +5.0 .* no +5.0\n",
                      r"\n  35 more rows of other sizes: --json or --table FILE\n"):
             self.assertRegex(said, line)
         self.assertNotIn("failed", said)
 
     def test_the_same_as_json(self):
         report = self.report(XSEG_SIM_MEMORY_MB="4096", XSEG_SIM_DEVICES="3")
-        self.assertEqual((report["device"], report["devices"]), (0, 3))
-        self.assertEqual(report["total_bytes"], 4096 * MIB)
+        self.assertEqual((report["device"], report["devices"], report["total_bytes"]), (0, 3, 4096 * MIB))
         self.assertEqual((report["would_use"], report["failures"]), ("expandable", []))
         can = report["can"]
         self.assertEqual((can["granularity"], can["granularity_recommended"]), (2 * MIB, 2 * MIB))
-        for trial in ("vmm_trial", "access_of_several", "unmap_of_several", "descriptor_trial",
-                      "rdma_trial"):
+        for trial in ("vmm_trial", "access_of_several", "unmap_of_several", "descriptor_trial", "rdma_trial"):
             self.assertEqual(can[trial], "fine", trial)
         self.assertEqual((can["fabric"], can["fabric_trial"]), (False, None))
 
     def test_another_device(self):
-        self.assertEqual(self.report("--device", "1", XSEG_SIM_DEVICES="2")["name"],
-                         "Simulated device 1")
-        status, said = run("--device", "2", XSEG_SIM_DEVICES="2")
-        self.assertEqual(status, 2)
+        self.assertEqual(self.report("--device", "1", XSEG_SIM_DEVICES="2")["name"], "Simulated device 1")
+        said = self.probe("--device", "2", XSEG_SIM_DEVICES="2", status=2)
         self.assertIn("cuDeviceGet of device 2 failed with CUDA_ERROR_INVALID_DEVICE (101)", said)
 
     def test_without_virtual_memory_it_says_why(self):
@@ -100,20 +84,17 @@ class Abilities(ProbeTest):
         self.assertIn("no virtual memory management", report["why"])
         calls = {row["call"] for row in report["costs"]}
         self.assertIn("cuMemAlloc", calls)
-        self.assertFalse([call for call in calls if "Map" in call or "Create" in call and "Mem" in
-                          call])
+        self.assertFalse([call for call in calls if "Map" in call or "Create" in call and "Mem" in call])
 
     def test_a_failed_trial_is_named(self):
         # The first two are the trial's.
-        status, said = run(XSEG_SIM_FAIL="cuMemMap:1:801")
-        self.assertEqual(status, 1)
+        said = self.probe(XSEG_SIM_FAIL="cuMemMap:1:801", status=1)
         self.assertRegex(said, r"xseg uses +classic segments: cuMemMap failed with "
                                r"CUDA_ERROR_NOT_SUPPORTED \(801\)\n")
         self.assertRegex(said, r"failed: cuMemMap with CUDA_ERROR_NOT_SUPPORTED \(801\), test")
 
     def test_a_board_that_makes_no_pages_is_not_full(self):
-        status, said = run(XSEG_SIM_FAIL="cuMemCreate:1+1")
-        self.assertEqual(status, 1)
+        said = self.probe(XSEG_SIM_FAIL="cuMemCreate:1+1", status=1)
         self.assertRegex(said, r"xseg uses +classic segments: cuMemCreate failed with "
                                r"CUDA_ERROR_OUT_OF_MEMORY \(2\)\n")
 
@@ -144,13 +125,11 @@ class Costs(ProbeTest):
                 self.assertEqual((report["costs_are"], report["preset"]), ("modeled", preset))
                 for call, median in (("cuMemCreate", create), ("cuMemUnmap", unmap)):
                     idle = self.cost(report, call, 2 * MIB)["idle"]
-                    self.assertEqual(idle, {"median_us": median, "low_us": median,
-                                            "high_us": median, "samples": 21})
+                    self.assertEqual(idle, {"median_us": median, "low_us": median, "high_us": median, "samples": 21})
 
     def test_option_overrides_the_environment(self):
         self.assertEqual(self.report(XSEG_SIM_COSTS="consumer")["preset"], "consumer")
-        self.assertEqual(self.report("--costs", "none", XSEG_SIM_COSTS="consumer")["preset"],
-                         "none")
+        self.assertEqual(self.report("--costs", "none", XSEG_SIM_COSTS="consumer")["preset"], "none")
 
     def test_tails_are_seen_as_a_spread(self):
         idle = self.cost(self.report(XSEG_SIM_TAILS="7"), "cuMemSetAccess", 20 * MIB)["idle"]
@@ -164,7 +143,7 @@ class Costs(ProbeTest):
         self.assertEqual(self.cost(report, "cuMemFree", 20 * MIB)["busy"]["median_us"], 5000)
 
     def test_sizes_that_do_not_fit_are_left_out(self):
-        said = self.fine(XSEG_SIM_MEMORY_MB="256")
+        said = self.probe(XSEG_SIM_MEMORY_MB="256")
         self.assertIn("not enough free memory for sizes of 256.00 MiB and more", said)
         self.assertNotRegex(said, r"cuMem\w+ +512 MiB")
         self.assertRegex(said, r"cuMemCreate +64 MiB")
@@ -187,10 +166,8 @@ class Costs(ProbeTest):
                 self.assertEqual((row["idle"]["samples"], row["busy"]["samples"]), (21, 21))
                 self.assertEqual(row["first_us"], row["idle"]["median_us"])
             twice = self.cost(report, call, 20 * MIB, threads=2)
-            self.assertEqual(twice["idle"]["median_us"],
-                             self.cost(report, call, 20 * MIB)["idle"]["median_us"])
-            self.assertEqual((twice["idle"]["samples"], twice["busy"], twice["first_us"]),
-                             (42, None, None))
+            self.assertEqual(twice["idle"]["median_us"], self.cost(report, call, 20 * MIB)["idle"]["median_us"])
+            self.assertEqual((twice["idle"]["samples"], twice["busy"], twice["first_us"]), (42, None, None))
         for call, alone in (("cuMemSetAccess", 38.6), ("cuMemUnmap", 34)):
             for pages in (10, 128):
                 for calls in (1, pages):
@@ -198,8 +175,7 @@ class Costs(ProbeTest):
                     self.assertAlmostEqual(row["idle"]["median_us"], pages * alone)
                     self.assertEqual(row["busy"] is None, pages == 128)
         # The first of the process were those of the trial, of two pages.
-        self.assertEqual(report["first_us"]["cuMemCreate"], 7.3)
-        self.assertEqual(report["first_us"]["cuMemUnmap"], 68)
+        self.assertEqual((report["first_us"]["cuMemCreate"], report["first_us"]["cuMemUnmap"]), (7.3, 68))
         self.assertNotIn("cuStreamQuery", report["first_us"])
 
     def test_the_time_is_bounded(self):
@@ -211,15 +187,7 @@ class Costs(ProbeTest):
 
 
 class Files(ProbeTest):
-    """What is written beside the report: all figures, and a file of costs."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
     def read_table(self, text):
-        """Lines as dictionaries."""
         head, *lines = [line.split("\t") for line in text.splitlines()]
         for line in lines:
             self.assertEqual(len(line), len(head), line)
@@ -231,8 +199,7 @@ class Files(ProbeTest):
             with self.subTest(preset):
                 first = self.report("--costs", preset, "--save-costs", str(path))
                 text = path.read_text()
-                self.assertIn(f"# Costs of the calls of the simulated driver, modeled by {preset}.\n",
-                              text)
+                self.assertIn(f"# Costs of the calls of the simulated driver, modeled by {preset}.\n", text)
                 self.assertIn("\nname = Simulated device 0\n", text)
                 self.assertIn('{.name = "simulated_device_0", .reserve = ', text)
                 self.assertNotIn("Largest deviation", text)
@@ -241,15 +208,14 @@ class Files(ProbeTest):
                 self.assertEqual(again["costs"], first["costs"])
                 self.assertEqual(self.report(XSEG_SIM_COSTS=str(path))["costs"], first["costs"])
                 # And the file of a file is the file.
-                self.fine("--costs", str(path), "--save-costs", str(self.folder / "again.costs"))
+                self.probe("--costs", str(path), "--save-costs", str(self.folder / "again.costs"))
                 self.assertEqual([line for line in text.splitlines() if line[0] != "#"],
                                  [line for line in (self.folder / "again.costs").read_text().splitlines()
                                   if line[0] != "#"])
 
     def test_unmeasured_costs_are_named_in_the_file(self):
         path = self.folder / "card.costs"
-        status, _ = run("--save-costs", str(path), XSEG_SIM_FAIL="cuMemAlloc:1+1:2")
-        self.assertEqual(status, 1)
+        self.probe("--save-costs", str(path), XSEG_SIM_FAIL="cuMemAlloc:1+1:2", status=1)
         self.assertIn("# cuMemAlloc was not measured, so its cost is 0.\n", path.read_text())
         self.assertIn("\ncreate = 7000 150 0\n", path.read_text())
 
@@ -258,26 +224,21 @@ class Files(ProbeTest):
         report = self.report("--table", str(path))
         lines = self.read_table(path.read_text())
         for row in report["costs"]:
-            of = [line for line in lines
-                  if [line[key] for key in ("call", "bytes", "pages", "calls", "threads")] ==
+            of = [line for line in lines if [line[key] for key in ("call", "bytes", "pages", "calls", "threads")] ==
                   [str(row[key]) for key in ("call", "bytes", "pages", "calls", "threads")]]
             spans = {line["device"]: line for line in of if line["when"] == "repeated"}
             for device in ("idle", "busy"):
                 if row[device]:
-                    self.assertEqual(float(spans[device]["median_ns"]),
-                                     round(row[device]["median_us"] * 1e3))
+                    self.assertEqual(float(spans[device]["median_ns"]), round(row[device]["median_us"] * 1e3))
                     self.assertEqual(spans[device]["samples"], str(row[device]["samples"]))
-            self.assertEqual(len([line for line in of if line["when"] == "first"]),
-                             int(row["first_us"] is not None))
+            self.assertEqual(len([line for line in of if line["when"] == "first"]), int(row["first_us"] is not None))
         firsts = [line["call"] for line in lines if line["when"] == "process"]
         self.assertEqual(sorted(firsts), sorted(report["first_us"]))
-        table = self.read_table(self.fine("--table", "-", XSEG_SIM_MEMORY_MB="64").partition(
-            "\n  driver ")[0])
+        table = self.read_table(self.probe("--table", "-", XSEG_SIM_MEMORY_MB="64").partition("\n  driver ")[0])
         self.assertIn("not enough free memory", {line["note"] for line in table})
 
     def test_standard_output_is_one_files(self):
-        done = subprocess.run([TOOL, "probe", "--save-costs", "-"], text=True, check=True,
-                              capture_output=True)
+        done = subprocess.run([TOOL, "probe", "--save-costs", "-"], text=True, check=True, capture_output=True)
         self.assertTrue(done.stdout.startswith("# Costs of the calls of the simulated driver"))
         self.assertIn("xseg uses", done.stderr)
 
@@ -287,14 +248,10 @@ class Files(ProbeTest):
                                (("--save-costs", "/dev/full"), "/dev/full cannot be written: No space"),
                                (("--table", "-", "--save-costs", "-"), "require two different files")):
             with self.subTest(options):
-                status, said = run(*options)
-                self.assertEqual(status, 2, said)
-                self.assertIn(words, said)
+                self.assertIn(words, self.probe(*options, status=2))
 
 
 class Failures(ProbeTest):
-    """Whatever fails is said, and nothing is not released: the tool asks the simulator at its end."""
-
     def expect_said(self, fault):
         """A single fault is named somewhere; returns what was said."""
         status, said = run(XSEG_SIM_FAIL=fault, XSEG_SIM_MEMORY_MB="256")
@@ -319,18 +276,15 @@ class Failures(ProbeTest):
     def test_leaked_objects_are_reported(self):
         for call in ("cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuEventDestroy"):
             with self.subTest(call):
-                status, said = run(XSEG_SIM_FAIL=f"{call}:1+1:999")
-                self.assertEqual(status, 1)
+                said = self.probe(XSEG_SIM_FAIL=f"{call}:1+1:999", status=1)
                 self.assertIn(f"failed: {call} with CUDA_ERROR_UNKNOWN (999)", said)
                 # It stops taking: each trial loses once what it had, and one size.
-                for kept in re.findall(r"^(?:physical memory|reservations|allocations): (\d+)",
-                                       said, re.MULTILINE):
+                for kept in re.findall(r"^(?:physical memory|reservations|allocations): (\d+)", said, re.MULTILINE):
                     self.assertLessEqual(int(kept), 6)
                 self.assertIn("cuMemGetInfo ", said)
 
     def test_a_call_that_always_fails_leaves_the_others(self):
-        status, said = run(XSEG_SIM_FAIL="cuMemAlloc:1+1:2")
-        self.assertEqual(status, 1)
+        said = self.probe(XSEG_SIM_FAIL="cuMemAlloc:1+1:2", status=1)
         self.assertRegex(said, r"cuMemAlloc +20 MiB +- +- +- +-\n")
         self.assertRegex(said, r"cuMemUnmap +20 MiB +34.0 ")
         self.assertRegex(said, r"failed: cuMemAlloc with CUDA_ERROR_OUT_OF_MEMORY \(2\), "
@@ -348,11 +302,9 @@ class Failures(ProbeTest):
                                (("--nonsense",), "`xseg probe --help` lists the options"),
                                (("file",), "too many arguments, 'file'; the command takes none")):
             with self.subTest(options):
-                status, said = run(*options)
-                self.assertEqual(status, 2)
+                said = self.probe(*options, status=2)
                 self.assertIn(words, said)
-        status, said = run(XSEG_SIM_MEMORY_MB="odd")
-        self.assertEqual(status, 2)
+        said = self.probe(XSEG_SIM_MEMORY_MB="odd", status=2)
         self.assertIn("simulator configuration: ", said)
 
     def test_output_that_cannot_be_written(self):
@@ -369,13 +321,12 @@ class Driver(ProbeTest):
     """On a driver that is found as libcuda.so.1; it is the simulator, where fills take no time."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        (pathlib.Path(folder.name) / "libcuda.so.1").symlink_to(os.environ["XSEG_DRIVER"])
-        self.paths = f"{folder.name}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+        super().setUp()
+        (self.folder / "libcuda.so.1").symlink_to(os.environ["XSEG_DRIVER"])
+        self.paths = f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"
 
     def test_costs_are_measured(self):
-        said = self.fine("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
+        said = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
         self.assertIn("us, measured: median and quartiles of 21", said)
         self.assertIn("no costs of a busy device: it could not be kept busy", said)
         self.assertRegex(said, r"driver +libcuda.so.1, CUDA \d+\.\d\n")
@@ -391,18 +342,17 @@ class Driver(ProbeTest):
             self.assertGreater(twice["median_us"], 0)
 
     def test_measured_costs_are_a_file_too(self):
-        with tempfile.NamedTemporaryFile(suffix=".costs") as file:
-            self.fine("--driver", os.environ["XSEG_DRIVER"], "--save-costs", file.name)
-            text = pathlib.Path(file.name).read_text()
-            self.assertRegex(text, r"^# Costs of the calls of the driver, measured on Simulated device 0 with CUDA \d+\.\d\.\n")
-            self.assertEqual(self.report("--costs", file.name)["costs_are"], "modeled")
+        path = self.folder / "card.costs"
+        self.probe("--driver", os.environ["XSEG_DRIVER"], "--save-costs", path)
+        self.assertRegex(path.read_text(),
+                         r"^# Costs of the calls of the driver, measured on Simulated device 0 with CUDA \d+\.\d\.\n")
+        self.assertEqual(self.report("--costs", path)["costs_are"], "modeled")
 
     def test_a_failing_call_of_two_threads_is_named(self):
         for call in ("cuMemCreate", "cuMemMap", "cuMemAlloc", "cuCtxPushCurrent", "cuMemAddressReserve"):
             for nth in (30, 500, 2000, 4000):
                 with self.subTest(call=call, nth=nth):
-                    status, said = run("--driver", os.environ["XSEG_DRIVER"],
-                                       XSEG_SIM_FAIL=f"{call}:{nth}:999")
+                    status, said = run("--driver", os.environ["XSEG_DRIVER"], XSEG_SIM_FAIL=f"{call}:{nth}:999")
                     self.assertIn(status, (0, 1), said)
                     self.assertEqual("CUDA_ERROR_UNKNOWN" in said, status == 1, said)
 
@@ -410,19 +360,14 @@ class Driver(ProbeTest):
         report = self.report("--driver", os.environ["XSEG_DRIVER"])
         self.assertEqual((report["costs_are"], report["preset"]), ("measured", None))
         self.assertEqual(report["driver"], os.environ["XSEG_DRIVER"])
-        status, said = run("--driver", "./none\udcff.so")
-        self.assertEqual(status, 2)
-        self.assertIn(r"./none\xff.so: cannot open", said)
+        self.assertIn(r"./none\xff.so: cannot open", self.probe("--driver", "./none\udcff.so", status=2))
 
     def test_a_driver_that_fails_is_named(self):
-        status, said = run("--driver", "cuda", LD_LIBRARY_PATH=self.paths,
-                           XSEG_SIM_FAIL="cuInit:1:100")
-        self.assertEqual(status, 2)
+        said = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuInit:1:100", status=2)
         self.assertIn("cuInit", said)
         self.assertIn("CUDA_ERROR_NO_DEVICE (100)", said)
-        status, said = run("--driver", "cuda", LD_LIBRARY_PATH=self.paths,
-                           XSEG_SIM_FAIL="cuMemsetD8Async:1:999")
-        self.assertEqual(status, 1)
+        said = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuMemsetD8Async:1:999",
+                          status=1)
         self.assertIn("failed: cuMemsetD8Async", said)
 
     def test_without_a_driver(self):
@@ -433,5 +378,4 @@ class Driver(ProbeTest):
 
 
 if __name__ == "__main__":
-    TOOL = sys.argv[1]
     unittest.main(argv=sys.argv[:1], verbosity=1)

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: MIT
 """Commands that read large snapshots: what a terminal shows meanwhile, and what an interrupt leaves."""
-import fcntl
 import os
 import pickle
 import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 import unittest
 
-from folder_case import FolderCase
+from folder_case import TOOL, ToolCase
 
-TOOL = ""
 BASE = 0x7f0000000000
 # Each command with its options, and the file that it writes.
 COMMANDS = {"blame": ((), None), "view": (("-o", "out"), "out"), "export": (("--perfetto", "-o", "out"), "out")}
@@ -32,7 +28,7 @@ def snapshot(blocks):
     return pickle.dumps({"segments": [segment], "device_traces": [entries]}, 4)
 
 
-class ProgressTest(FolderCase):
+class ProgressTest(ToolCase):
     data = b""
 
     @classmethod
@@ -43,46 +39,22 @@ class ProgressTest(FolderCase):
         return subprocess.Popen([TOOL, command, *COMMANDS[command][0], *paths], cwd=self.folder, **more)
 
     def left(self, *names):
-        """What is in the folder besides these."""
         return sorted(set(os.listdir(self.folder)) - set(names))
 
 
 class Terminal(ProgressTest):
-    def shown(self, process, terminal):
-        """What a command writes to a terminal until its end."""
-        said = b""
-        # Reading fails when nobody has the other end open any more.
-        try:
-            while part := os.read(terminal, 4096):
-                said += part
-        except OSError:
-            pass
-        os.close(terminal)
-        self.assertIn(process.wait(), (0, 1))
-        return said
-
-    def on_terminal(self, command, *paths, columns=0, env=None):
-        """columns: the width that the terminal reports; 0: none"""
-        try:
-            terminal, end = pty.openpty()
-        except OSError as error:
-            self.skipTest(f"no terminal can be opened here: {error}")
-        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-        with self.start(command, *paths, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end,
-                        env={**os.environ, **(env or {})}) as process:
-            os.close(end)
-            return self.shown(process, terminal)
+    def run_on_terminal(self, command, *paths, **more):
+        return self.on_terminal(command, *COMMANDS[command][0], *paths, cwd=self.folder, **more)
 
     def test_bar_is_drawn_and_removed(self):
         (self.folder / "job.pickle").write_bytes(self.data)
         for command in COMMANDS:
-            said = self.on_terminal(command, "job.pickle")
+            said = self.run_on_terminal(command, "job.pickle")
             self.assertRegex(said, rb"\r\[#+ *\] job\.pickle", command)
             self.assertTrue(said.endswith(b"\r\x1b[K"), said[-80:])
 
     def lines(self, *paths, **more):
-        """The different lines that replace each other."""
-        said = self.on_terminal("blame", *paths, **more)
+        said = self.run_on_terminal("blame", *paths, **more)
         self.assertTrue(said.startswith(b"\r") and said.endswith(b"\r\x1b[K"), said[-80:])
         lines = said.decode("ascii").split("\r")[1:-1]
         self.assertGreater(len(lines), 0)
@@ -112,7 +84,7 @@ class Terminal(ProgressTest):
     def test_the_width_comes_from_the_environment_if_the_terminal_has_none(self):
         (self.folder / "job.pickle").write_bytes(self.data)
         for columns, variable, bar in ((0, "40", 26), (0, "", 40), (0, "x", 40), (50, "40", 36)):
-            for line in self.lines("job.pickle", columns=columns, env={"COLUMNS": variable}):
+            for line in self.lines("job.pickle", columns=columns, environment={"COLUMNS": variable}):
                 self.assertRegex(line, rf"^\[[# ]{{{bar}}}\] job\.pickle$")
 
     def test_both_files_of_a_comparison_have_one(self):
@@ -120,7 +92,7 @@ class Terminal(ProgressTest):
             (self.folder / name).write_bytes(self.data)
         COMMANDS["compare"] = ((), None)
         self.addCleanup(COMMANDS.pop, "compare")
-        said = self.on_terminal("compare", "a.pickle", "b.pickle")
+        said = self.run_on_terminal("compare", "a.pickle", "b.pickle")
         self.assertRegex(said, rb"(?s)\r\[#+ *\] a\.pickle.*\r\[#+ *\] b\.pickle")
 
     def test_a_pipe_has_no_end_that_is_known(self):
@@ -129,10 +101,10 @@ class Terminal(ProgressTest):
             terminal, end = pty.openpty()
         except OSError as error:
             self.skipTest(f"no terminal can be opened here: {error}")
-        with self.start("blame", "pipe", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end) as process:
+        with self.start("blame", "pipe", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end):
             os.close(end)
             (self.folder / "pipe").write_bytes(self.data)
-            self.assertRegex(self.shown(process, terminal), rb"\r[\d.]+ (bytes|KiB|MiB) of pipe\x1b")
+            self.assertRegex(self.read_terminal(terminal), rb"\r[\d.]+ (bytes|KiB|MiB) of pipe\x1b")
 
     def test_nothing_is_drawn_elsewhere(self):
         (self.folder / "job.pickle").write_bytes(self.data)
@@ -191,5 +163,4 @@ class Interrupt(ProgressTest):
 
 
 if __name__ == "__main__":
-    TOOL = sys.argv[1]
     unittest.main(argv=sys.argv[:1], verbosity=1)

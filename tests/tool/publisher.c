@@ -22,16 +22,14 @@ static xseg_status make_pool(const char *name, size_t bytes)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_request request = {sizeof(request)};
-    xseg_status status;
     void *ptr;
 
     options.name = name;
-    status = xseg_pool_create(allocator, 0, &options, &request.pool);
+    const xseg_status status = xseg_pool_create(allocator, 0, &options, &request.pool);
     request.bytes = bytes;
     return status == XSEG_OK ? xseg_alloc_with(allocator, &request, &ptr) : status;
 }
 
-/* Register the first bytes of a new block. */
 static xseg_status register_some(int device, size_t bytes)
 {
     const struct xseg_registrar registrar = null_registrar(false);

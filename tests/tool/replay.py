@@ -1,52 +1,33 @@
 # SPDX-License-Identifier: MIT
 """The command `xseg replay` as a user meets it: replay.py TOOL SOURCE_ROOT."""
 import json
-import os
-import pathlib
 import random
 import re
-import subprocess
 import sys
 import unittest
 
-from folder_case import FolderCase
+from folder_case import MIB, ROOT, ToolCase
 
-MIB = 1 << 20
-# What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 KEYS = ["trace", "config", "events", "oom_at", "peak_requested", "peak_allocated", "peak_active",
-        "peak_reserved", "driver_calls", "driver_us", "ns_per_event", "checked", "mismatches",
-        "min_device"]
-CLOCK_KEYS = ["live_time_avg", "reserved_time_avg", "request_path_syncs", "max_call_us", "requests",
-              "max_request_us"]
+        "peak_reserved", "driver_calls", "driver_us", "ns_per_event", "checked", "mismatches", "min_device"]
+CLOCK_KEYS = ["live_time_avg", "reserved_time_avg", "request_path_syncs", "max_call_us", "requests", "max_request_us"]
 EXPANDABLE = "c expandable_segments:True\n"
 
 
-class ReplayTest(FolderCase):
-    """Everything below runs the tool on files in a folder of its own."""
+class ReplayTest(ToolCase):
+    def file(self, text, name="t.xtrace"):  # pylint: disable=arguments-renamed
+        return super().file(text if isinstance(text, bytes) else "xtrace 1\n" + text, name)
 
-    def file(self, text, name="t.xtrace"):
-        """A file with these contents; the format's first line is put before text."""
-        path = self.folder / name
-        path.write_bytes(text if isinstance(text, bytes) else b"xtrace 1\n" + text.encode())
-        return path
+    def replay(self, *arguments, **more):
+        return self.tool("replay", *arguments, **more)
 
-    def replay(self, *arguments, exit_status=0, given=b""):
-        """Run `xseg replay` and expect an exit status."""
-        done = subprocess.run([TOOL, "replay", *map(str, arguments)], capture_output=True,
-                              input=given, check=False)
-        done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode(errors="replace")
-        done.stderr = CHECKED.sub("", done.stderr)
-        self.assertEqual(done.returncode, exit_status, done.stdout + done.stderr)
-        return done
+    def json(self, *arguments, **more):
+        return json.loads(self.replay("--json", *arguments, **more).stdout)
 
-    def figures(self, text, *options, exit_status=0):
-        """The JSON that a program gives."""
-        done = self.replay("--json", *options, self.file(text), exit_status=exit_status)
-        return json.loads(done.stdout)
+    def figures(self, text, *options, status=0):
+        return self.json(*options, self.file(text), status=status)
 
     def agrees(self, text):
-        """The steps of a tape, all of which must agree."""
         done = self.replay("--check", self.file(text))
         steps = sum(line.startswith("=") for line in text.splitlines())
         self.assertIn(f"\n{steps:,} of {steps:,} {'step agrees' if steps == 1 else 'steps agree'}\n", done.stdout)
@@ -54,7 +35,7 @@ class ReplayTest(FolderCase):
 
 class BadInput(ReplayTest):
     def refused(self, path, line, words):
-        done = self.replay(path, exit_status=2)
+        done = self.replay(path, status=2)
         self.assertEqual(done.stdout, "")
         self.assertRegex(done.stderr, rf"\A{re.escape(str(path))}{line and f':{line}'}: [^\n]*{words}[^\n]*\n\Z")
 
@@ -81,8 +62,7 @@ class BadInput(ReplayTest):
         dice = random.Random(7)
         for size in (1, 10, 1000, 100000):
             for head in (b"", b"xtrace 1\n", b"\x28\xb5\x2f\xfd"):
-                path = self.file(head + dice.randbytes(size))
-                self.refused(path, r"\d+" if head else "", "")
+                self.refused(self.file(head + dice.randbytes(size)), r"\d+" if head else "", "")
 
     def test_truncated_and_damaged_traces(self):
         whole = (ROOT / "benchmarks/traces/decode_graphs.xtrace.zst").read_bytes()
@@ -93,13 +73,12 @@ class BadInput(ReplayTest):
         self.refused(self.file(damaged, "damaged.zst"), r"\d+", "")
 
     def test_files_that_cannot_be_read(self):
-        done = self.replay(self.folder / "nowhere", exit_status=2)
-        self.assertIn("nowhere: cannot be opened: No such file", done.stderr)
+        self.assertIn("nowhere: cannot be opened: No such file", self.replay(self.folder / "nowhere", status=2).stderr)
         self.refused(self.folder, "", "it is a folder")
 
     def test_a_bad_file_does_not_stop_the_others(self):
         good, bad = self.file("a 0 512 0\n"), self.file("x\n", "bad")
-        done = self.replay("--json", bad, good, exit_status=2)
+        done = self.replay("--json", bad, good, status=2)
         self.assertEqual([one["trace"] for one in json.loads(done.stdout)], [str(good)])
 
     def test_arguments(self):
@@ -127,20 +106,19 @@ class BadInput(ReplayTest):
                 (("--device", "1024", good), "from 0 to 1023"),
                 (("--timeline", self.folder / "out", good, good), "requires a single FILE")):
             with self.subTest(arguments):
-                done = self.replay(*arguments, exit_status=2)
+                done = self.replay(*arguments, status=2)
                 self.assertIn(words, done.stderr)
                 self.assertEqual(done.stdout, "")
 
     def test_a_bad_configuration_in_the_file(self):
-        done = self.replay(self.file("c max_split_size_mb:x\na 0 512 0\n"), exit_status=2)
-        self.assertIn("max_split_size_mb", done.stderr)
+        self.assertIn("max_split_size_mb",
+                      self.replay(self.file("c max_split_size_mb:x\na 0 512 0\n"), status=2).stderr)
 
     def test_the_tool_itself(self):
         for arguments, status, words in (((), 2, "usage"), (("--help",), 0, "usage"),
                                          (("replay", "--help"), 0, "--min-device"),
                                          (("--version",), 0, "xseg 0."), (("fly",), 2, "'fly'")):
-            done = subprocess.run([TOOL, *arguments], capture_output=True, text=True, check=False)
-            self.assertEqual(done.returncode, status)
+            done = self.tool(*arguments, status=status)
             self.assertIn(words, done.stdout + done.stderr)
 
 
@@ -148,25 +126,19 @@ class Figures(ReplayTest):
     def test_keys(self):
         one = self.figures("a 0 1000 0\na 1 30000000 0\nf 0\nf 1\na 2 5 0\n")
         self.assertEqual(list(one), KEYS)
-        self.assertEqual(one["events"], 5)
-        self.assertEqual(one["oom_at"], -1)
-        self.assertEqual(one["peak_requested"], 30001000)
-        self.assertEqual(one["peak_allocated"], 30000128 + 1024)
-        self.assertEqual(one["peak_active"], one["peak_allocated"])
-        self.assertEqual(one["peak_reserved"], 42 * MIB)
+        self.assertEqual(one, one | {
+            "events": 5, "oom_at": -1, "peak_requested": 30001000, "peak_allocated": 30000128 + 1024,
+            "peak_active": 30000128 + 1024, "peak_reserved": 42 * MIB, "checked": 0, "mismatches": 0,
+            "min_device": None})
         self.assertEqual(one["driver_calls"]["cuMemCreate"], 3)
-        self.assertGreater(one["driver_us"], 0)
-        self.assertGreater(one["ns_per_event"], 0)
-        self.assertEqual((one["checked"], one["mismatches"], one["min_device"]), (0, 0, None))
+        self.assertGreater(min(one["driver_us"], one["ns_per_event"]), 0)
 
     def test_running_out_of_memory_writes_no_snapshot(self):
         folder = self.folder / "oom"
         folder.mkdir()
         path = self.file(f"c expandable_segments:True,oom_snapshot:{folder}\nd 20\na 1 {40 * MIB} 0\n")
         for environment in ({}, {"XSEG_OOM_SNAPSHOT": str(folder)}):
-            done = subprocess.run([TOOL, "replay", path], capture_output=True, check=False,
-                                  env={**os.environ, **environment})
-            self.assertEqual(done.returncode, 3, done.stderr)
+            self.replay(path, status=3, environment=environment)
             self.assertEqual(list(folder.iterdir()), [])
 
     def test_empty_trace(self):
@@ -175,12 +147,11 @@ class Figures(ReplayTest):
         self.assertFalse(any(one["driver_calls"].values()))
 
     def test_sizes_that_no_device_has(self):
-        one = self.figures("a 0 0 0\na 1 18446744073709551615 0\n", exit_status=3)
-        self.assertEqual(one["oom_at"], 1)
+        self.assertEqual(self.figures("a 0 0 0\na 1 18446744073709551615 0\n", status=3)["oom_at"], 1)
 
     def test_repeatable(self):
         path = ROOT / "benchmarks/traces/decode_graphs.xtrace.zst"
-        runs = [json.loads(self.replay("--json", path).stdout) for _ in range(2)]
+        runs = [self.json(path) for _ in range(2)]
         for run in runs:
             del run["ns_per_event"]
         self.assertEqual(*runs)
@@ -193,37 +164,32 @@ class Figures(ReplayTest):
 
     def test_several_files(self):
         paths = [self.file("a 0 512 0\n", name) for name in ("one", "two")]
-        both = json.loads(self.replay("--json", *paths).stdout)
+        both = self.json(*paths)
         self.assertEqual([one["trace"] for one in both], list(map(str, paths)))
 
     def test_compare(self):
         path = self.file("a 0 30000000 0\n")
-        both = json.loads(self.replay("--json", "--compare", "expandable_segments:False",
-                                      path).stdout)
+        both = self.json("--compare", "expandable_segments:False", path)
         self.assertEqual([one["peak_reserved"] // MIB for one in both], [40, 30])
         text = self.replay("--compare", "expandable_segments:False", path).stdout
         self.assertRegex(text, r"peak reserved +40.00 MiB +30.00 MiB\n")
 
-    def verdict(self, text, *options, exit_status=0):
-        """The last line of a comparison."""
-        done = self.replay(*options, self.file(text), exit_status=exit_status)
-        return done.stdout.splitlines()[-1]
+    def verdict(self, text, *options, status=0):
+        return self.replay(*options, self.file(text), status=status).stdout.splitlines()[-1]
 
     def test_verdicts(self):
         text = "a 0 30000000 0\nf 0\n"
-        classic = ("--compare", "expandable_segments:False")
-        self.assertRegex(self.verdict(text, *classic),
-                         r"\AB reserves 10\.00 MiB less and makes (\d\.\d x|[\d,]+) (fewer|more) driver calls\Z")
-        self.assertRegex(self.verdict("c \n" + text, "--compare", "expandable_segments:True"),
-                         r"\AB reserves 10\.00 MiB more and makes ")
-        self.assertEqual(self.verdict(text, "--compare", "expandable_segments:True"),
-                         "B reserves the same amount and makes the same number of driver calls")
-        self.assertEqual(self.verdict("", *classic), "B reserves the same amount and makes the same number of driver calls")
+        same = r"\AB reserves the same amount and makes the same number of driver calls\Z"
+        for trace, other, verdict in (
+                (text, "False",
+                 r"\AB reserves 10\.00 MiB less and makes (\d\.\d x|[\d,]+) (fewer|more) driver calls\Z"),
+                ("c \n" + text, "True", r"\AB reserves 10\.00 MiB more and makes "), (text, "True", same),
+                ("", "False", same)):
+            self.assertRegex(self.verdict(trace, "--compare", "expandable_segments:" + other), verdict)
 
     def test_verdicts_count_driver_calls(self):
         grow = "".join(f"a {i} 30000000 0\n" for i in range(40))
-        both = json.loads(self.replay("--json", "--compare", "expandable_segments:False",
-                                      self.file(grow)).stdout)
+        both = self.json("--compare", "expandable_segments:False", self.file(grow))
         sums = [sum(one["driver_calls"].values()) for one in both]
         self.assertGreater(max(sums), 1.05 * min(sums))
         word = "fewer" if sums[1] < sums[0] else "more"
@@ -232,20 +198,15 @@ class Figures(ReplayTest):
 
     def test_verdicts_under_shortage(self):
         text = "d 44\na 0 31457280 0\na 1 10485760 0\n"
-        classic = "expandable_segments:False"
-        self.assertEqual(self.verdict(text, "--compare", "hard_limit_mb:34", exit_status=3),
-                         "B runs out of memory at event 1, A does not")
-        self.assertEqual(self.verdict(text, "--config", "hard_limit_mb:34", "--compare", classic,
-                                      exit_status=3),
-                         "A runs out of memory at event 1, B does not")
-        self.assertEqual(self.verdict(text, "--config", "hard_limit_mb:34", "--compare",
-                                      "hard_limit_mb:20", exit_status=3),
-                         "both run out of memory: A at event 1, B at event 0")
+        for one, other, verdict in (
+                ("", "hard_limit_mb:34", "B runs out of memory at event 1, A does not"),
+                ("hard_limit_mb:34", "expandable_segments:False", "A runs out of memory at event 1, B does not"),
+                ("hard_limit_mb:34", "hard_limit_mb:20", "both run out of memory: A at event 1, B at event 0")):
+            self.assertEqual(self.verdict(text, "--config", one, "--compare", other, status=3), verdict)
 
     def test_one_unit_a_row(self):
         path = self.file("a 0 1000 0\nf 0\na 1 100000000000 0\n")
-        text = self.replay("--device-memory", "200GiB", "--compare", "hard_limit_mb:100", path,
-                           exit_status=3).stdout
+        text = self.replay("--device-memory", "200GiB", "--compare", "hard_limit_mb:100", path, status=3).stdout
         self.assertRegex(text, r"peak reserved +93\.\d\d GiB +< 0\.01 GiB\n")
         units = re.findall(r"^  peak \w+ +[\d.]+ (\w+) +(?:< )?[\d.]+ (\w+)$", text, re.MULTILINE)
         self.assertEqual(len(units), 4)
@@ -257,8 +218,7 @@ class Figures(ReplayTest):
         few, all_ = (self.replay(*option, path).stdout for option in ((), ("-v",)))
         self.assertNotIn("cuMem", few)
         self.assertRegex(few, r"\n  driver calls +\d+\n")
-        self.assertEqual(self.replay("--verbose", path).stdout.count("\n    cu"),
-                         all_.count("\n    cu"))
+        self.assertEqual(self.replay("--verbose", path).stdout.count("\n    cu"), all_.count("\n    cu"))
         named = dict(re.findall(r"^    (cu\w+) +([\d,]+)$", all_, re.MULTILINE))
         total = int(re.search(r"  driver calls +(\d+)", few)[1])
         self.assertEqual(sum(map(int, named.values())), total)
@@ -268,14 +228,13 @@ class Figures(ReplayTest):
         self.assertEqual(len(set(map(len, figures))), 1)
 
     def test_standard_input(self):
-        one = json.loads(self.replay("--json", "-", given=b"xtrace 1\na 0 512 0\n").stdout)
+        one = self.json("-", given=b"xtrace 1\na 0 512 0\n")
         self.assertEqual((one["trace"], one["events"]), ("standard input", 1))
         packed = (ROOT / "benchmarks/traces/moe_train.xtrace.zst").read_bytes()
-        self.assertGreater(json.loads(self.replay("--json", "-", given=packed).stdout)["events"],
-                           1000)
-        done = self.replay("-", given=b"xtrace 1\nx\n", exit_status=2)
+        self.assertGreater(self.json("-", given=packed)["events"], 1000)
+        done = self.replay("-", given=b"xtrace 1\nx\n", status=2)
         self.assertTrue(done.stderr.startswith("standard input:2: "), done.stderr)
-        done = self.replay("-", "-", given=b"xtrace 1\na 0 512 0\n", exit_status=2)
+        done = self.replay("-", "-", given=b"xtrace 1\na 0 512 0\n", status=2)
         self.assertIn("standard input can be read only once", done.stderr)
 
     def test_the_timeline_on_standard_output(self):
@@ -291,9 +250,8 @@ class Figures(ReplayTest):
     def test_timeline(self):
         out = self.folder / "timeline"
         trace = ROOT / "benchmarks/traces/moe_train.xtrace.zst"
-        one = json.loads(self.replay("--json", "--timeline", out, trace).stdout)
-        rows = [list(map(int, line.split("\t"))) for line in out.read_text().splitlines()
-                if not line.startswith("#")]
+        one = self.json("--timeline", out, trace)
+        rows = [list(map(int, line.split("\t"))) for line in out.read_text().splitlines() if not line.startswith("#")]
         self.assertLessEqual(len(rows), 2000)
         self.assertGreater(len(rows), 1000)
         self.assertEqual(rows[-1][0], one["events"])
@@ -313,8 +271,7 @@ class Figures(ReplayTest):
             path = ROOT / f"benchmarks/traces/{name}.xtrace.zst"
             for mode, switch in (("classic", "False"), ("expandable", "True")):
                 with self.subTest(name, mode=mode):
-                    one = json.loads(self.replay("--json", "--config",
-                                                 "expandable_segments:" + switch, path).stdout)
+                    one = self.json("--config", "expandable_segments:" + switch, path)
                     for key in ("events", "peak_requested", "peak_allocated", "peak_reserved"):
                         self.assertEqual(one[key], modes[mode][key], key)
 
@@ -327,47 +284,41 @@ class Configuration(ReplayTest):
         return one["config"], one["driver_calls"]["cuMemAlloc"] == 0
 
     def test_precedence(self):
-        self.assertEqual(self.config(""), ("", True))
-        self.assertEqual(self.config("c expandable_segments:True\n"),
-                         ("expandable_segments:True", True))
-        self.assertEqual(self.config("c \n"), ("expandable_segments:False", False))
-        self.assertEqual(self.config("c max_split_size_mb:64\n"),
-                         ("max_split_size_mb:64,expandable_segments:False", False))
-        self.assertEqual(self.config("c \n", "--config", "max_split_size_mb:64"),
-                         ("max_split_size_mb:64", True))
-        self.assertEqual(self.config("c \n", "--config", ""), ("", True))
+        for text, options, config in (
+                ("", (), ("", True)),
+                ("c expandable_segments:True\n", (), ("expandable_segments:True", True)),
+                ("c \n", (), ("expandable_segments:False", False)),
+                ("c max_split_size_mb:64\n", (), ("max_split_size_mb:64,expandable_segments:False", False)),
+                ("c \n", ("--config", "max_split_size_mb:64"), ("max_split_size_mb:64", True)),
+                ("c \n", ("--config", ""), ("", True))):
+            self.assertEqual(self.config(text, *options), config)
 
     def test_the_environment_does_not_count(self):
         path = self.file("a 0 30000000 0\n")
-        done = subprocess.run([TOOL, "replay", "--json", path], capture_output=True, check=True,
-                              env={"XSEG_ALLOC_CONF": "expandable_segments:False",
-                                   "XSEG_SIM_MEMORY_MB": "2"})
-        self.assertEqual(json.loads(done.stdout)["driver_calls"]["cuMemAlloc"], 0)
+        one = self.json(path, environment={"XSEG_ALLOC_CONF": "expandable_segments:False", "XSEG_SIM_MEMORY_MB": "2"})
+        self.assertEqual(one["driver_calls"]["cuMemAlloc"], 0)
 
     def test_device_memory(self):
-        text = "a 0 30000000 0\n"
-        self.figures("d 40\n" + text)
-        self.figures("d 20\n" + text, exit_status=3)
-        self.figures("d 20\n" + text, "--device-memory", "40MiB")
-        self.figures("d 40\n" + text, "--device-memory", "20M", exit_status=3)
-        self.figures(text, "--device-memory", str(40 * MIB))
-        self.figures("a 0 80000000000 0\n")
-        self.figures("a 0 90000000000 0\n", exit_status=3)
-        self.figures("a 0 90000000000 0\n", "--device-memory", "1T")
+        text, large = "a 0 30000000 0\n", "a 0 90000000000 0\n"
+        for trace, options, status in (
+                ("d 40\n" + text, (), 0), ("d 20\n" + text, (), 3), ("d 20\n" + text, ("40MiB",), 0),
+                ("d 40\n" + text, ("20M",), 3),
+                (text, (40 * MIB,), 0), ("a 0 80000000000 0\n", (), 0), (large, (), 3), (large, ("1T",), 0)):
+            with self.subTest(trace, options=options):
+                self.figures(trace, *(("--device-memory",) if options else ()), *options, status=status)
 
 
 class OutOfMemory(ReplayTest):
     def test_not_in_the_file(self):
         path = self.file("d 100\na 0 50000000 0\nf 0\na 1 900000000 0\na 2 512 0\n")
-        done = self.replay("--json", path, exit_status=3)
+        done = self.replay("--json", path, status=3)
         one = json.loads(done.stdout)
         self.assertIn(f"{path}:5: out of memory", done.stderr)
         self.assertEqual((one["oom_at"], one["events"]), (2, 3))
 
     def test_in_the_file(self):
         one = self.figures("d 100\na 1 900000000 0\n! oom\na 2 512 0\nf 2\n")
-        self.assertEqual((one["oom_at"], one["events"]), (-1, 3))
-        self.assertEqual((one["failed"], one["failed_served"]), (1, 0))
+        self.assertEqual((one["oom_at"], one["events"], one["failed"], one["failed_served"]), (-1, 3, 1, 0))
 
     def test_only_in_the_file(self):
         # The block is served and freed at once: the program never had it.
@@ -375,8 +326,7 @@ class OutOfMemory(ReplayTest):
         one = self.figures(text, "--config", "expandable_segments:False")
         self.assertEqual((one["oom_at"], one["peak_requested"]), (-1, 60000000))
         self.assertEqual((one["failed"], one["failed_served"]), (1, 1))
-        self.assertIn("failed requests served              1 of 1\n",
-                      self.replay(self.file(text)).stdout)
+        self.assertIn("failed requests served              1 of 1\n", self.replay(self.file(text)).stdout)
 
 
 class Checks(ReplayTest):
@@ -393,39 +343,35 @@ class Checks(ReplayTest):
         self.figures(self.TAPE, "--check", "--config", "expandable_segments:True")
 
     def test_differences_are_named(self):
-        path = self.file(self.TAPE.replace("= 1024 1024 0 2097152 1000 1",
-                                           "= 1024 1024 0 2097153 1000 7"))
-        done = self.replay("--check", path, exit_status=1)
+        path = self.file(self.TAPE.replace("= 1024 1024 0 2097152 1000 1", "= 1024 1024 0 2097153 1000 7"))
+        done = self.replay("--check", path, status=1)
         self.assertIn("\n1 of 2 steps agree\n", done.stdout)
-        self.assertEqual(done.stderr,
-                         f"{path}:4: reserved_bytes is 2097152, expected 2097153\n"
+        self.assertEqual(done.stderr, f"{path}:4: reserved_bytes is 2097152, expected 2097153\n"
                          f"{path}:4: allocation is 1, expected 7\n")
 
     def test_statistics_count(self):
         for old, new, name in (("s num_device_alloc 1", "s num_device_alloc 2", "num_device_alloc"),
-                               ("2097152 0 0 0 0 0\n", "2097152 0 0 5 0 0\n",
-                                "reserved_bytes.large.peak"),
-                               ("2097152 0 0 0 0 0\n", "2097152 9 0 0 0 0\n",
-                                "reserved_bytes.small.freed")):
+                               ("2097152 0 0 0 0 0\n", "2097152 0 0 5 0 0\n", "reserved_bytes.large.peak"),
+                               ("2097152 0 0 0 0 0\n", "2097152 9 0 0 0 0\n", "reserved_bytes.small.freed")):
             path = self.file(self.TAPE.replace(old, new))
-            done = self.replay("--check", path, exit_status=1)
+            done = self.replay("--check", path, status=1)
             self.assertIn(f": {name} is ", done.stderr)
             self.assertIn("\n1 of 2 steps agree\n", done.stdout)
 
     def test_many_differences_are_truncated(self):
         tape = EXPANDABLE + "= 1 1 1 1 1 1 1 1 1\n" * 5
-        done = self.replay("--check", self.file(tape), exit_status=1)
+        done = self.replay("--check", self.file(tape), status=1)
         self.assertEqual(len(done.stderr.splitlines()), 11)
         self.assertIn(": 35 more numbers differ", done.stderr)
 
     def test_another_configuration_is_refused(self):
         for options in (("--config", "expandable_segments:False"), ("--config", "")):
-            done = self.replay("--check", *options, self.file(self.TAPE), exit_status=2)
+            done = self.replay("--check", *options, self.file(self.TAPE), status=2)
             self.assertIn("expandable_segments:True", done.stderr)
 
     def test_memory_that_the_tape_did_not_have(self):
         path = self.file(EXPANDABLE + "a 0 1000 0\n! oom\n= 0 0 0 2097152 0 0 0 0 0\n")
-        done = self.replay("--check", path, exit_status=1)
+        done = self.replay("--check", path, status=1)
         self.assertIn(":3: allocated 1,000 bytes, expected out of memory", done.stderr)
         self.assertIn("\n0 of 1 step agrees\n", done.stdout)
 
@@ -437,16 +383,13 @@ class Checks(ReplayTest):
         self.assertIn("\n1 of 1 step agrees\n", done.stdout)
         parted = text + "a 1 1000 0\n! oom\n" + wrong + "a 2 900000000 0\na 3 512 0\nf 3\n"
         done = self.replay("--check=floor", self.file(parted))
-        self.assertIn("\n1 of 1 step agrees up to line 8, the first request that succeeds only in xseg\n",
-                      done.stdout)
+        self.assertIn("\n1 of 1 step agrees up to line 8, the first request that succeeds only in xseg\n", done.stdout)
         failing = text + "a 2 900000000 0\n" + wrong
-        done = self.replay("--check=floor", self.file(failing), exit_status=3)
+        done = self.replay("--check=floor", self.file(failing), status=3)
         self.assertIn("\n1 of 2 steps agree\n", done.stdout)
 
 
 class Behaviour(ReplayTest):
-    """What the operations mean, seen in the answers."""
-
     # What block 1 of 512 bytes finds after block 0 was used on stream 1 and freed: an allocation
     # looks whether the stream has finished.
     FREE = "a 1 512 0\n= 512 512 0 2097152 512 1 1 0 0\n"
@@ -454,19 +397,15 @@ class Behaviour(ReplayTest):
 
     def test_a_used_block_waits_for_its_stream(self):
         begin = EXPANDABLE + "a 0 512 0\nu 0 1\nf 0\n= 0 512 0 2097152 512 0 1 0 0\n"
-        self.agrees(begin + self.PENDING)
-        self.agrees(begin + "y 2\n" + self.PENDING)
-        self.agrees(begin + "y 1\n" + self.FREE)
-        self.agrees(begin + "y *\n" + self.FREE)
+        for wait, found in (("", self.PENDING), ("y 2\n", self.PENDING), ("y 1\n", self.FREE), ("y *\n", self.FREE)):
+            self.agrees(begin + wait + found)
 
     def test_work_and_waits_keep_a_stream_busy(self):
         begin = EXPANDABLE + "a 0 512 0\nu 0 1\ny 1\n"
-        self.agrees(begin + "f 0\n" + self.FREE)
-        self.agrees(begin + "k 1\nf 0\n" + self.PENDING)
-        self.agrees(begin + "w 1 2\nf 0\n" + self.FREE)
-        self.agrees(begin + "k 2\nw 1 2\nf 0\n" + self.PENDING)
-        self.agrees(begin + "k 2\nw 1 2\nf 0\ny 2\n" + self.PENDING)
-        self.agrees(begin + "k 2\nw 1 2\nf 0\ny 1\n" + self.FREE)
+        for queued, found in (("f 0\n", self.FREE), ("k 1\nf 0\n", self.PENDING), ("w 1 2\nf 0\n", self.FREE),
+                              ("k 2\nw 1 2\nf 0\n", self.PENDING), ("k 2\nw 1 2\nf 0\ny 2\n", self.PENDING),
+                              ("k 2\nw 1 2\nf 0\ny 1\n", self.FREE)):
+            self.agrees(begin + queued + found)
 
     def test_work_of_a_capture_keeps_no_stream_busy(self):
         begin = EXPANDABLE + "a 0 512 0\nu 0 1\ny 1\ncb 7 3\n"
@@ -498,8 +437,6 @@ class Behaviour(ReplayTest):
 
 
 class Clock(ReplayTest):
-    """What a trace with a clock adds."""
-
     # 100 MiB, live for a second and then idle for nine.
     IDLE = "@ 5000000\na 0 104857600 0\n@ 6000000\nf 0\n@ 15000000\n"
 
@@ -519,10 +456,8 @@ class Clock(ReplayTest):
         # All of it for the second that it is live, then none after at most three more.
         self.assertLess(one["reserved_time_avg"], 40 * MIB)
         self.assertGreater(one["reserved_time_avg"], 20 * MIB)
-        never = self.figures(self.IDLE, *config, "--tick", "0")
-        self.assertGreater(never["reserved_time_avg"], 80 * MIB)
-        often = self.figures(self.IDLE, *config, "--tick", "10")
-        self.assertLess(often["reserved_time_avg"], one["reserved_time_avg"])
+        self.assertGreater(self.figures(self.IDLE, *config, "--tick", "0")["reserved_time_avg"], 80 * MIB)
+        self.assertLess(self.figures(self.IDLE, *config, "--tick", "10")["reserved_time_avg"], one["reserved_time_avg"])
         thread = self.figures(self.IDLE, "--config", "idle_ms:2000,background_thread:True")
         for key in CLOCK_KEYS:
             self.assertEqual(thread[key], one[key])
@@ -531,8 +466,7 @@ class Clock(ReplayTest):
         text = "@ 0\na 0 104857600 0\nf 0\n"
         for second in range(1, 11):
             text += f"@ {second}000000\na {second} 512 0\nf {second}\n"
-        one = self.figures(text, "--config", "idle_ms:2000", "--tick", "0")
-        self.assertLess(one["reserved_time_avg"], 40 * MIB)
+        self.assertLess(self.figures(text, "--config", "idle_ms:2000", "--tick", "0")["reserved_time_avg"], 40 * MIB)
 
     def test_the_longest_call_and_request(self):
         text = ("@ 0\nm request 1\na 0 20971520 0\nm idle\na 1 41943040 0\n"
@@ -552,8 +486,7 @@ class Clock(ReplayTest):
         self.assertGreaterEqual(self.figures(EXPANDABLE + text)["request_path_syncs"], 1)
         text = EXPANDABLE + "d 100\n@ 0\na 0 62914560 0\nu 0 1\nf 0\n"
         one = self.figures(text + "e\na 1 62914560 0\n")
-        self.assertGreater(sum(one["driver_calls"][name] for name in
-                               ("cuStreamSynchronize", "cuEventSynchronize")), 0)
+        self.assertGreater(sum(one["driver_calls"][name] for name in ("cuStreamSynchronize", "cuEventSynchronize")), 0)
         self.assertEqual(one["request_path_syncs"], 0)
 
     def test_the_timeline_is_one_of_time(self):
@@ -564,20 +497,17 @@ class Clock(ReplayTest):
                                                 "addresses", "host", "objects"])
         rows = [list(map(int, line.split("\t"))) for line in lines[1:]]
         self.assertEqual([row[0] for row in rows], [5000 * (i + 1) for i in range(2000)])
-        self.assertEqual((rows[100][2], rows[100][3]), (100 * MIB, 100 * MIB))
-        self.assertEqual((rows[-1][2], rows[-1][3]), (0, 0))
+        self.assertEqual((rows[100][2], rows[100][3], rows[-1][2], rows[-1][3]), (100 * MIB, 100 * MIB, 0, 0))
         self.assertGreater(rows[-1][4], 0)
         self.assertEqual((rows[100][6], rows[-1][6]), (6, 1))
 
     def test_bad_ticks(self):
         for text in ("soon", "-1", "1.5", "99999999999999999999"):
-            done = self.replay("--tick", text, self.file(self.IDLE), exit_status=2)
+            done = self.replay("--tick", text, self.file(self.IDLE), status=2)
             self.assertIn("--tick takes a whole number", done.stderr)
 
 
 class Explain(ReplayTest):
-    """Why memory is reserved at the end."""
-
     TEXT = ("@ 0\na 0 31457280 0\na 1 3000 1\na 2 5000000 0\na 3 20971520 2\nu 3 5\nf 3\n"
             "a 4 52428800 0\nf 4\na 5 20971520 0 7\nf 5\n@ 1000000\n")
 
@@ -593,8 +523,7 @@ class Explain(ReplayTest):
         text = self.replay("--explain", "--config", "idle_ms:60000", self.file(self.TEXT)).stdout
         for words in (r"29\.58 %  42.00 MiB  contains an allocated block",
                       r"20.00 MiB at 0x[0-9a-f]+, large, stream 0: 2 allocated blocks",
-                      r"stream 2: a block of 20.00 MiB waits for stream 5",
-                      r"large, private pool, stream 0",
+                      r"stream 2: a block of 20.00 MiB waits for stream 5", r"large, private pool, stream 0",
                       r"60.00 MiB  idle, released by decay", r"100.00 %  142.00 MiB  reserved"):
             self.assertRegex(text, words)
 
@@ -608,9 +537,9 @@ class Explain(ReplayTest):
         self.assertRegex(both, words + r", allocated 61.0 s ago; no free for 6\d.\d s\n")
 
     def test_out_of_memory(self):
-        done = self.replay("--explain", "--device-memory", "100MiB",
-                           self.file("a 0 94371840 0\na 1 94371840 0\n"), exit_status=3)
-        self.assertIn("contains an allocated block", done.stdout)
+        path = self.file("a 0 94371840 0\na 1 94371840 0\n")
+        self.assertIn("contains an allocated block",
+                      self.replay("--explain", "--device-memory", "100MiB", path, status=3).stdout)
 
 
 class SmallestDevice(ReplayTest):
@@ -623,27 +552,22 @@ class SmallestDevice(ReplayTest):
         trace = ROOT / "benchmarks/traces/moe_train.xtrace.zst"
         for switch in ("False", "True"):
             config = ("--config", "expandable_segments:" + switch)
-            report = json.loads(self.replay("--json", "--min-device", *config, trace).stdout)
+            report = self.json("--min-device", *config, trace)
             least, peak = report["min_device"], report["peak_requested"]
             self.replay("--device-memory", least, *config, trace)
             # A little less may do by chance; less than what is held at once never does.
-            self.replay("--device-memory", peak - peak // 1000, *config, trace, exit_status=3)
+            self.replay("--device-memory", peak - peak // 1000, *config, trace, status=3)
 
     def test_it_is_found_from_a_device_that_is_too_small(self):
         text = "a 0 104857600 0\na 1 104857600 0\n"
-        one = self.figures(text, "--min-device", "--device-memory", "50MiB", exit_status=3)
+        one = self.figures(text, "--min-device", "--device-memory", "50MiB", status=3)
         self.assertEqual(one["oom_at"], 0)
         self.assertAlmostEqual(one["min_device"], 201 * MIB, delta=MIB)
 
     def test_minimum_device_may_not_exist(self):
-        one = self.figures("a 0 18446744073709551615 0\n", "--min-device", exit_status=3)
-        self.assertIsNone(one["min_device"])
-        one = self.figures("a 1 100 0\na 2 4611686018427387904 0\n", "--min-device",
-                           exit_status=3)
-        self.assertIsNone(one["min_device"])
+        for text in ("a 0 18446744073709551615 0\n", "a 1 100 0\na 2 4611686018427387904 0\n"):
+            self.assertIsNone(self.figures(text, "--min-device", status=3)["min_device"])
 
 
 if __name__ == "__main__":
-    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
-    del sys.argv[1:]
-    unittest.main()
+    unittest.main(argv=sys.argv[:1])

@@ -20,9 +20,7 @@ def skip(why):
 
 
 def start(program, *arguments, **variables):
-    """What it prints, on both streams, with variables that are not the defaults."""
-    done = subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, check=False,
+    done = subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                           env={**os.environ, "XSEG_ALLOC_CONF": "expandable_segments:False",
                                "XSEG_SIM_DEVICES": "none", "XSEG_SIM_COSTS": "/none", **variables})
     return done.stdout, done.stderr

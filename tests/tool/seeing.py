@@ -26,7 +26,6 @@ def output(command):
 
 
 def with_outputs(text):
-    """The page as it should be."""
     return BLOCKS.sub(lambda found: f"```\n$ xseg {found[1]}\n{output(found[1])}```", text)
 
 

@@ -5,19 +5,17 @@ All that is printed is counted or modelled, so it is the same in every build.
 """
 import importlib
 import json
-import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
-MIB = 1 << 20
+from folder_case import MIB, ROOT, TOOL, ToolCase
+
 # Of two pages of 20 MiB a block of 4 MiB keeps the first one, and the last request begins behind it.
 SHORT = ["a 0 16777216 0", "a 1 25165824 0", "f 0", "f 1", "a 2 4194304 0", "a 3 62914560 0"]
 
 
 def shortage(*arguments):
-    """What the script prints, as words by line."""
     done = subprocess.run([sys.executable, ROOT / "benchmarks/shortage.py", TOOL, *arguments],
                           capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -32,7 +30,7 @@ def documented(name):
     return [word.strip("* ") for word in row.split("|")[1:-1]]
 
 
-class ShortageTest(unittest.TestCase):
+class ShortageTest(ToolCase):
     @classmethod
     def setUpClass(cls):
         sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -41,8 +39,7 @@ class ShortageTest(unittest.TestCase):
 
     def test_a_row_of_the_documentation(self):
         row = documented("decode_graphs")
-        smallest, driver = (words for words in shortage("decode_graphs")
-                            if words[:1] == ["decode_graphs"])
+        smallest, driver = (words for words in shortage("decode_graphs") if words[:1] == ["decode_graphs"])
         printed = [word.strip("*") for word in smallest]
         self.assertEqual(printed[1:4], [row[2], row[3], row[4]])  # no aim is printed: it is PyTorch's
         self.assertEqual(printed[7], row[6])
@@ -73,13 +70,8 @@ class ShortageTest(unittest.TestCase):
         self.assertEqual([self.fails(needs - 2 * MIB), self.fails(needs)], [True, False])
 
     def fails(self, device):
-        """Whether the tool runs out of memory."""
-        with tempfile.NamedTemporaryFile("w", suffix=".xtrace") as file:
-            file.write("\n".join(["xtrace 1", *SHORT, ""]))
-            file.flush()
-            done = subprocess.run([TOOL, "replay", "--json", "--config", "expandable_segments:True",
-                                   "--device-memory", str(device), file.name],
-                                  capture_output=True, check=False)
+        done = self.tool("replay", "--json", "--config", "expandable_segments:True", "--device-memory", device,
+                         self.file("\n".join(["xtrace 1", *SHORT, ""])), status=None)
         return json.loads(done.stdout)["oom_at"] >= 0
 
     def test_bytes_between_blocks_are_lost_to_longer_ones(self):
@@ -90,6 +82,4 @@ class ShortageTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
-    del sys.argv[1:]
-    unittest.main()
+    unittest.main(argv=sys.argv[:1])

@@ -2,94 +2,69 @@
 """`xseg replay` of PyTorch's memory snapshots, as a user meets it: snapshot.py TOOL SOURCE_ROOT."""
 import collections
 import json
-import pathlib
 import pickle
 import re
 import subprocess
 import sys
 import unittest
 
-from folder_case import FolderCase
+from folder_case import MIB, SNAPSHOTS, ToolCase
 
-MIB = 1 << 20
-# What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
 PEAKS = ("peak_requested", "peak_allocated", "peak_active", "peak_reserved")
 
 
 def entry(action, addr=0, size=512, **more):
-    """An entry of a history, as PyTorch writes it."""
     return {"action": action, "addr": (1 << 40) + addr, "size": size, "stream": 0,
             "compile_context": "N/A", "user_metadata": "", **more}
 
 
 def segment(addr, size, *blocks, device=0):
-    """A segment with blocks of (size, state)."""
     made, at = [], (1 << 40) + addr
     for bytes_, state in blocks:
-        made.append({"address": at, "size": bytes_, "requested_size": bytes_, "state": state,
-                     "frames": []})
+        made.append({"address": at, "size": bytes_, "requested_size": bytes_, "state": state, "frames": []})
         at += bytes_
     return {"device": device, "address": (1 << 40) + addr, "total_size": size, "stream": 0,
-            "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": True,
-            "frames": [], "blocks": made}
+            "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": True, "frames": [], "blocks": made}
 
 
 def snapshot(*traces, segments=(), config="expandable_segments:True"):
-    """A snapshot with a history for each device."""
     return {"segments": list(segments), "device_traces": [list(trace) for trace in traces],
             "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": config,
-                                   "expandable_segments": "True" in config},
-            "external_annotations": []}
+                                   "expandable_segments": "True" in config}, "external_annotations": []}
 
 
-class SnapshotTest(FolderCase):
-    """Everything below runs the tool on files in a folder of its own."""
+class SnapshotTest(ToolCase):
+    def file(self, contents, protocol=4):  # pylint: disable=arguments-renamed
+        return super().file(contents if isinstance(contents, bytes) else pickle.dumps(contents, protocol),
+                            "snapshot.pickle")
 
-    def file(self, contents, protocol=4):
-        """A pickle of a snapshot, or these bytes."""
-        path = self.folder / "snapshot.pickle"
-        path.write_bytes(contents if isinstance(contents, bytes)
-                         else pickle.dumps(contents, protocol))
-        return path
+    def replay(self, *arguments, status=0):
+        return self.tool("replay", *arguments, status=status)
 
-    def replay(self, *arguments, exit_status=0):
-        """Run `xseg replay` and expect an exit status."""
-        done = subprocess.run([TOOL, "replay", *map(str, arguments)], capture_output=True,
-                              stdin=subprocess.DEVNULL, check=False, text=True)
-        done.stderr = CHECKED.sub("", done.stderr)
-        self.assertEqual(done.returncode, exit_status, done.stdout + done.stderr)
-        return done
-
-    def figures(self, path, *options, exit_status=0, note=None):
+    def figures(self, path, *options, status=0, note=None):
         """The JSON that a file gives; `note`: what standard error says of it."""
-        done = self.replay("--json", *options, path, exit_status=exit_status)
+        done = self.replay("--json", *options, path, status=status)
         if note:
             self.assertEqual(done.stderr, f"{path}: {note}\n")
         return json.loads(done.stdout)
 
 
 class FromPyTorch(SnapshotTest):
-    """Snapshots that PyTorch wrote, beside its own counts and the same programs as traces."""
-
-    DATA = "tests/data/snapshots"
-
     def test_peaks_are_those_of_pytorch_and_of_the_trace(self):
-        counted = json.loads((ROOT / self.DATA / "peaks.json").read_text())
+        counted = json.loads((SNAPSHOTS / "peaks.json").read_text())
         for name in ("classic", "expandable"):
-            one = self.figures(ROOT / self.DATA / f"{name}.pickle.zst")
-            trace = self.figures(ROOT / self.DATA / f"{name}.xtrace.zst")
+            one = self.figures(SNAPSHOTS / f"{name}.pickle.zst")
+            trace = self.figures(SNAPSHOTS / f"{name}.xtrace.zst")
             with self.subTest(name):
                 for peak in PEAKS:
                     self.assertEqual(one[peak], counted[name][peak.removeprefix("peak_")], peak)
                     self.assertEqual(one[peak], trace[peak], peak)
-                self.assertEqual(one["events"], trace["events"])
-                self.assertEqual(one["config"], trace["config"])
+                self.assertEqual((one["events"], one["config"]), (trace["events"], trace["config"]))
                 self.assertEqual((one["failed"], one["failed_served"]), (1, 0))
 
     def test_a_ring_ends_as_the_whole_history_does(self):
-        whole = self.figures(ROOT / self.DATA / "expandable.pickle.zst", "--explain")
-        ring = self.figures(ROOT / self.DATA / "ring.pickle.zst", "--explain",
+        whole = self.figures(SNAPSHOTS / "expandable.pickle.zst", "--explain")
+        ring = self.figures(SNAPSHOTS / "ring.pickle.zst", "--explain",
                             note="device 0, 150 entries; allocated before the first: 33 blocks, "
                                  "69.47 MiB")
         self.assertEqual(ring["explained"]["live_itself"], whole["explained"]["live_itself"])
@@ -98,13 +73,11 @@ class FromPyTorch(SnapshotTest):
 
     def test_the_clock_is_there(self):
         path = self.folder / "timeline"
-        one = self.figures(ROOT / self.DATA / "expandable.pickle.zst", "--timeline", path)
-        self.assertGreater(one["live_time_avg"], 0)
+        self.assertGreater(self.figures(SNAPSHOTS / "expandable.pickle.zst", "--timeline", path)["live_time_avg"], 0)
         self.assertTrue(path.read_text().startswith("# usec"))
 
     def test_other_configurations(self):
-        done = self.replay("--json", "--compare", "expandable_segments:False",
-                           ROOT / self.DATA / "expandable.pickle.zst")
+        done = self.replay("--json", "--compare", "expandable_segments:False", SNAPSHOTS / "expandable.pickle.zst")
         expandable, classic = json.loads(done.stdout)
         self.assertEqual(expandable["peak_requested"], classic["peak_requested"])
         self.assertGreater(expandable["driver_calls"]["cuMemMap"], 0)
@@ -112,9 +85,9 @@ class FromPyTorch(SnapshotTest):
         self.assertEqual(len(done.stderr.splitlines()), 1)
 
     def test_cut_anywhere(self):
-        whole = (ROOT / self.DATA / "ring.pickle.zst").read_bytes()
+        whole = (SNAPSHOTS / "ring.pickle.zst").read_bytes()
         for cut in (5, 100, len(whole) - 1):
-            done = self.replay(self.file(whole[:cut]), exit_status=2)
+            done = self.replay(self.file(whole[:cut]), status=2)
             self.assertRegex(done.stderr, r"pickle:(1| cannot be read as a memory snapshot: byte \d+): .*is truncated\n\Z")
 
 
@@ -127,14 +100,13 @@ class Pickles(SnapshotTest):
             self.assertEqual((one["events"], one["peak_requested"]), (3, 40000 * MIB))
 
     def refused(self, contents, words, protocol=4):
-        done = self.replay(self.file(contents, protocol), exit_status=2)
+        done = self.replay(self.file(contents, protocol), status=2)
         self.assertEqual(done.stdout, "")
         self.assertRegex(done.stderr, rf"\A{re.escape(str(self.folder))}[^\n]*{words}[^\n]*\n\Z")
 
     def test_unreplayable_snapshots_are_rejected(self):
         for protocol in (2, 3, 4, 5):
-            self.refused(collections.OrderedDict(segments=[]), r"byte \d+: .* class or a function",
-                         protocol)
+            self.refused(collections.OrderedDict(segments=[]), r"byte \d+: .* class or a function", protocol)
         for protocol in (0, 1):
             self.refused(snapshot([]), "it is a (pickle of protocol 0 or 1|text file)", protocol)
         self.refused({"a": 1}, "no memory snapshot")
@@ -142,7 +114,7 @@ class Pickles(SnapshotTest):
         self.refused(snapshot([entry("alloc"), entry("alloc", size="x")]),
                      "pickle: device 0, entry 2: `size` is missing or not a number")
         self.refused(snapshot([entry("alloc")], segments=[{}]), "segment 1: `device` is missing")
-        done = self.replay(self.file(snapshot([entry("alloc")], config="a:b")), exit_status=2)
+        done = self.replay(self.file(snapshot([entry("alloc")], config="a:b")), status=2)
         self.assertIn("no allocator can be opened with the configuration 'a:b,", done.stderr)
 
     def test_every_cut(self):
@@ -152,24 +124,19 @@ class Pickles(SnapshotTest):
 
 
 class Histories(SnapshotTest):
-    """What a history means, seen in the figures."""
-
     def test_a_request_that_failed(self):
         said = snapshot([entry("alloc", 0, 60 * MIB), entry("free_completed", 0, 60 * MIB),
                          entry("oom", 0, 80 * MIB, device_free=0)])
         served = self.figures(self.file(said))
-        self.assertEqual((served["failed"], served["failed_served"]), (1, 1))
-        self.assertEqual(served["oom_at"], -1)
+        self.assertEqual((served["failed"], served["failed_served"], served["oom_at"]), (1, 1, -1))
         refused = self.figures(self.file(said), "--device-memory", "70MiB")
         self.assertEqual((refused["failed"], refused["failed_served"]), (1, 0))
-        self.assertIn("failed requests served              1 of 1",
-                      self.replay(self.file(said)).stdout)
+        self.assertIn("failed requests served              1 of 1", self.replay(self.file(said)).stdout)
         self.assertNotIn("failed", self.figures(self.file(snapshot([entry("alloc")]))))
 
     def test_an_out_of_memory_that_is_new_names_the_entry(self):
         path = self.file(snapshot([entry("alloc", 0, MIB), entry("alloc", MIB, 90 * MIB)]))
-        done = self.replay("--device-memory", "70MiB", path, exit_status=3)
-        self.assertIn(f"{path}:2: out of memory", done.stderr)
+        self.assertIn(f"{path}:2: out of memory", self.replay("--device-memory", "70MiB", path, status=3).stderr)
 
     def test_causes(self):
         """What xseg did by itself is no `e`, which would unmap the rest: it is mapped anew for the last block then."""
@@ -190,19 +157,17 @@ class Histories(SnapshotTest):
         for wrong in ([6, "steal"], [3], [3, 3], 3):
             said = snapshot(gone)
             said["xseg"] = {"devices": [{"device": 0, "causes": [wrong]}]}
-            done = self.replay(self.file(said), exit_status=2)
+            done = self.replay(self.file(said), status=2)
             self.assertIn("xseg: a cause is not a list of an entry and a name", done.stderr)
 
     def test_devices(self):
-        path = self.file(snapshot([entry("alloc", 0, 100)],
-                                  [entry("alloc", 0, 200), entry("alloc", 512, 300)]))
+        path = self.file(snapshot([entry("alloc", 0, 100)], [entry("alloc", 0, 200), entry("alloc", 512, 300)]))
         self.assertEqual(self.figures(path, note="device 1 of 2, 2 entries")["peak_requested"], 500)
-        one = self.figures(path, "--device", 0, note="device 0 of 2, 1 entry")
-        self.assertEqual(one["peak_requested"], 100)
-        done = self.replay("--device", 2, path, exit_status=2)
+        self.assertEqual(self.figures(path, "--device", 0, note="device 0 of 2, 1 entry")["peak_requested"], 100)
+        done = self.replay("--device", 2, path, status=2)
         self.assertIn("nothing to replay, device 2", done.stderr)
         for text in ("-1", "x", "1024", ""):
-            done = self.replay("--device", text, path, exit_status=2)
+            done = self.replay("--device", text, path, status=2)
             self.assertIn("--device takes a device ordinal", done.stderr)
 
     def test_segments_alone(self):
@@ -224,7 +189,6 @@ class Histories(SnapshotTest):
 
 
 def unpacked(path):
-    """The snapshot in a file that is compressed."""
     return pickle.loads(subprocess.run(["zstd", "-dcq", path], capture_output=True, check=True).stdout)
 
 
@@ -245,14 +209,12 @@ def of_an_older_release(said):
 
 
 class OlderReleases(SnapshotTest):
-    """Files without the settings, and without other keys that older releases do not write."""
-
     DATA = "tests/data/snapshots"
     INFERRED = "configuration: the file has no setting expandable_segments; inferred from its segments: expandable_segments:{}"
 
     def test_inferred_kind_of_segments_is_reported(self):
         for name, kind in (("classic", False), ("expandable", True), ("train", False), ("early", True)):
-            whole, settings = unpacked(ROOT / self.DATA / f"{name}.pickle.zst"), {"max_split_size": -1}
+            whole, settings = unpacked(SNAPSHOTS / f"{name}.pickle.zst"), {"max_split_size": -1}
             known = self.figures(self.file(whole))
             for left in ({**whole, "allocator_settings": settings}, {key: whole[key] for key in ("segments", "device_traces")}):
                 with self.subTest(name):
@@ -265,7 +227,7 @@ class OlderReleases(SnapshotTest):
                     self.assertNotIn("notes", self.figures(path, "--config", f"expandable_segments:{kind}"))
 
     def test_a_file_of_2_0_is_replayed_as_the_newer_one(self):
-        whole = unpacked(ROOT / self.DATA / "classic.pickle.zst")
+        whole = unpacked(SNAPSHOTS / "classic.pickle.zst")
         known = self.figures(self.file(whole))
         one = self.figures(self.file(of_an_older_release(whole)))
         self.assertEqual([one[peak] for peak in PEAKS], [known[peak] for peak in PEAKS])
@@ -278,7 +240,7 @@ class OlderReleases(SnapshotTest):
         self.assertEqual(self.figures(self.file(said))["peak_requested"], 1000)
 
     def test_contradictory_settings_are_reported(self):
-        whole = unpacked(ROOT / self.DATA / "classic.pickle.zst")
+        whole = unpacked(SNAPSHOTS / "classic.pickle.zst")
         whole["allocator_settings"] |= {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "expandable_segments": True}
         self.assertRegex(self.figures(self.file(whole))["notes"][0], "mean expandable_segments:True, and all its segments are classic")
 
@@ -321,7 +283,7 @@ class Incomplete(SnapshotTest):
                                         "840.00 MiB that are reserved: peaks may be too low, and the effect of a", text, re.MULTILINE)), 1, text)
 
     def test_a_history_that_shows_all_has_no_note(self):
-        for path in sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst")):
+        for path in sorted((SNAPSHOTS).glob("*.pickle.zst")):
             with self.subTest(path.name):
                 self.assertNotIn("notes", self.figures(path))
         grown = snapshot([entry("segment_alloc", 0, 20 * MIB), entry("alloc", 0, 3 * MIB)], config="",
@@ -353,6 +315,4 @@ class Incomplete(SnapshotTest):
 
 
 if __name__ == "__main__":
-    TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
-    del sys.argv[1:]
-    unittest.main()
+    unittest.main(argv=sys.argv[:1])

@@ -15,13 +15,10 @@ BASE, MIB = 0x7f0000000000, 1 << 20
 
 
 def printed(*command):
-    """What a command prints."""
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 class Sources(FolderCase):
-    """The tool itself is the module, and its main() the function."""
-
     @classmethod
     def setUpClass(cls):
         cls.address = int(re.search(r"^([0-9a-f]+) T main$", printed("nm", TOOL), re.MULTILINE)[1], 16)
@@ -46,7 +43,6 @@ class Sources(FolderCase):
         return path
 
     def sites(self, *stacks):
-        """The names of the sites."""
         ran = subprocess.run([TOOL, "blame", "--json", self.snapshot(*stacks)], stdout=subprocess.PIPE, check=True)
         return [site["site"] for site in json.loads(ran.stdout)["sites"]]
 

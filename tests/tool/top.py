@@ -15,16 +15,15 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from folder_case import MIB, ROOT, FolderCase
+
 sys.path.insert(0, str(ROOT / "tests/support"))
 import json_keys  # pylint: disable=wrong-import-position
 
-MIB = 1 << 20
 # The layout of src/base/published.h.
 HEAD = struct.Struct("=8sIiQQQ")
 FRAME = struct.Struct("=QII")
@@ -49,14 +48,12 @@ def look(pid):
 
 
 class Publisher:
-    """A process that does what it is told."""
-
-    def __init__(self, config="publish:True", devices=1, within=()):
+    def __init__(self, *steps, config="publish:True", devices=1, within=()):
         self.process = subprocess.Popen([*within, PUBLISHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        stderr=subprocess.DEVNULL,
-                                        env={**os.environ, "XSEG_SIM_DEVICES": str(devices)})
+                                        stderr=subprocess.DEVNULL, env={**os.environ, "XSEG_SIM_DEVICES": str(devices)})
         self.pid = self.process.pid
-        self.do(f"open {config}")
+        for step in (f"open {config}", *steps):
+            self.do(step)
 
     def do(self, line):
         self.process.stdin.write(line + "\n")
@@ -73,29 +70,21 @@ class Publisher:
         self.process.stdout.close()
 
 
-class Case(unittest.TestCase):
+class Case(FolderCase):
     def publisher(self, *arguments, **more):
         one = Publisher(*arguments, **more)
         self.addCleanup(lambda: one.process.returncode is None and one.end(signal.SIGKILL))
         return one
 
     def ledger(self):
-        """The path of one that nobody has made yet."""
-        folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
-        self.addCleanup(folder.cleanup)
-        return pathlib.Path(folder.name, "ledger")
+        return self.folder / "ledger"
 
 
 class Once(Case):
     def test_devices_and_pools(self):
-        one = self.publisher(devices=2)
-        one.do("alloc 0 40")
-        one.do("alloc 1 6")
-        one.do("pool kv 3")
-        one.do("refuse 0")
+        one = self.publisher("alloc 0 40", "alloc 1 6", "pool kv 3", "refuse 0", devices=2)
         (found,) = look(one.pid)
-        self.assertEqual(found["pid"], one.pid)
-        self.assertEqual(found["command"], "test-publisher")
+        self.assertEqual((found["pid"], found["command"]), (one.pid, "test-publisher"))
         first, second = found["devices"]
         self.assertEqual([first["device"], second["device"]], [0, 1])
         self.assertEqual([first["allocated"], first["reserved"], first["cached"]], [43 * MIB, 60 * MIB, 17 * MIB])
@@ -107,9 +96,7 @@ class Once(Case):
         self.assertLess(found["age_s"], 60)
 
     def test_text(self):
-        one = self.publisher()
-        one.do("alloc 0 40")
-        one.do("pool kv 3")
+        one = self.publisher("alloc 0 40", "pool kv 3")
         done = top("--once", "--pid", one.pid)
         self.assertEqual(done.returncode, 0)
         lines = done.stdout.splitlines()
@@ -122,10 +109,7 @@ class Once(Case):
         self.assertEqual({len(line) for line in lines[2:4]}, {len(lines[2])})
 
     def test_registered(self):
-        one = self.publisher(devices=2)
-        one.do("alloc 0 40")
-        one.do("register 0 20")
-        one.do("register 1 30")
+        one = self.publisher("alloc 0 40", "register 0 20", "register 1 30", devices=2)
         found = look(one.pid)[0]["devices"]
         self.assertEqual([(device["registered"], device["pools"][0]["registered"]) for device in found],
                          [(20 * MIB, 20 * MIB), (30 * MIB, 30 * MIB)])
@@ -135,9 +119,7 @@ class Once(Case):
         self.assertEqual([line[:at].rsplit("  ", 1)[1] for line in lines[3:]], ["30.00 MiB", "20.00 MiB"])
 
     def test_rejections(self):
-        one = self.publisher("publish:True,throw_on_cudamalloc_oom:True", devices=2)
-        one.do("alloc 0 40")
-        one.do("alloc 1 40")
+        one = self.publisher("alloc 0 40", "alloc 1 40", config="publish:True,throw_on_cudamalloc_oom:True", devices=2)
         for device in (1, 1, 0):
             one.do(f"refuse {device}")
         found = look(one.pid)[0]["devices"]
@@ -162,30 +144,24 @@ class Once(Case):
         self.assertEqual(places, sorted(places))
 
     def test_several_allocators_of_a_process(self):
-        one = self.publisher()
-        one.do("alloc 0 40")
-        one.do("open publish:True")
-        one.do("alloc 0 2")
+        one = self.publisher("alloc 0 40", "open publish:True", "alloc 0 2")
         self.assertEqual(sorted(entry["devices"][0]["allocated"] for entry in look(one.pid)), [2 * MIB, 40 * MIB])
 
     def test_a_process_that_does_not_publish(self):
-        one = self.publisher("publish:False")
-        one.do("alloc 0 40")
+        one = self.publisher("alloc 0 40", config="publish:False")
         done = top("--once", "--pid", one.pid)
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("publish:True", done.stderr)
 
     def test_nothing_is_left_of_a_process_that_ended(self):
         for number in (None, signal.SIGKILL):
-            one = self.publisher()
-            one.do("alloc 0 40")
+            one = self.publisher("alloc 0 40")
             self.assertEqual(len(look(one.pid)), 1)
             one.end(number)
             self.assertEqual(look(one.pid), [])
 
     def test_a_stopped_process_is_shown(self):
-        one = self.publisher("publish:True,background_thread:True,idle_ms:10")
-        one.do("alloc 0 40")
+        one = self.publisher("alloc 0 40", config="publish:True,background_thread:True,idle_ms:10")
         os.kill(one.pid, signal.SIGSTOP)
         self.addCleanup(os.kill, one.pid, signal.SIGCONT)
         (before,) = look(one.pid)
@@ -198,15 +174,13 @@ class Once(Case):
         within = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
         if not shutil.which("unshare") or subprocess.run([*within, "true"], check=False, capture_output=True).returncode != 0:
             self.skipTest("unshare (Debian: util-linux) cannot make a namespace of processes here")
-        one = self.publisher(within=within)
-        one.do("alloc 0 40")
+        one = self.publisher("alloc 0 40", within=within)
         number = int(pathlib.Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text())
         (found,) = look(number)
         self.assertEqual((found["pid"], found["devices"][0]["allocated"]), (number, 40 * MIB))
 
     def test_child_does_not_inherit_statistics(self):
-        one = self.publisher()
-        one.do("alloc 0 40")
+        one = self.publisher("alloc 0 40")
         child = one.do("fork")
         self.addCleanup(os.kill, child, signal.SIGKILL)
         self.assertEqual(look(child), [])
@@ -219,8 +193,6 @@ class Once(Case):
 
 
 class Budget(Case):
-    """Processes that share devices by a ledger; they need not publish."""
-
     def rows(self, ledger, wanted):
         """The rows, once they are as wanted: figures are written by a turn of each process."""
         end, rows = time.monotonic() + 20, None
@@ -230,8 +202,8 @@ class Budget(Case):
 
     def test_all_that_share_are_shown(self):
         ledger = self.ledger()
-        one = self.publisher(f"budget_file:{ledger},budget_share:0.7,budget_min_mb:5")
-        two = self.publisher(f"publish:True,budget_file:{ledger}", devices=2)
+        one = self.publisher(config=f"budget_file:{ledger},budget_share:0.7,budget_min_mb:5")
+        two = self.publisher(config=f"publish:True,budget_file:{ledger}", devices=2)
         one.do("alloc 0 40")
         two.do("alloc 1 20")
         first, second = self.rows(ledger, lambda rows: [row["physical"] for row in rows] == [40 * MIB, 20 * MIB])
@@ -250,14 +222,14 @@ class Budget(Case):
 
     def test_a_process_without_a_device(self):
         ledger = self.ledger()
-        one = self.publisher(f"budget_file:{ledger}")
+        one = self.publisher(config=f"budget_file:{ledger}")
         self.assertRegex(top("--once", "--budget", ledger).stdout, rf"(?m)^ *{one.pid}  test-publisher +no device is open$")
         one.end(signal.SIGKILL)
         self.assertIn("no process has this budget file open\n", top("--once", "--budget", ledger).stdout)
 
     def test_budget_file_without_a_free_slot_is_reported(self):
         ledger = self.ledger()
-        self.publisher(f"budget_file:{ledger}")
+        self.publisher(config=f"budget_file:{ledger}")
         self.assertNotIn("slots", top("--once", "--budget", ledger).stdout)
         # This process takes the locks of the other slots: of their places from byte 64 on, of their records from 128 on.
         file = os.open(ledger, os.O_RDWR | os.O_CLOEXEC)
@@ -281,6 +253,7 @@ class Hostile(Case):
     """This process has files that are named as published ones are."""
 
     def setUp(self):
+        super().setUp()
         fields = pathlib.Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
         self.start = int(fields[22 - 3])
 
@@ -321,12 +294,11 @@ class Hostile(Case):
             os.close(number)
 
     def test_the_page_has_the_keys(self):
-        one = self.publisher()
-        one.do("alloc 0 40")
+        one = self.publisher("alloc 0 40")
         self.file(b"")
         outputs = [json.loads(top("--once", "--json", "--pid", pid).stdout) for pid in (one.pid, os.getpid())]
         ledger = self.ledger()
-        self.publisher(f"budget_file:{ledger}").do("alloc 0 40")
+        self.publisher(config=f"budget_file:{ledger}").do("alloc 0 40")
         outputs.append(json.loads(top("--once", "--json", "--budget", ledger).stdout))
         self.assertEqual(json_keys.paths(outputs), json_keys.documented(ROOT / "docs/top.md", "JSON"))
 
@@ -382,8 +354,7 @@ class Arguments(Case):
         self.assertIn("No space left", done.stderr)
 
     def test_processes_of_others_are_counted(self):
-        one = self.publisher()
-        one.do("alloc 0 40")
+        one = self.publisher("alloc 0 40")
         more = {}
         if os.geteuid() == 0:
             more = {"user": 65534, "group": 65534, "extra_groups": []}
@@ -518,7 +489,6 @@ def devices(lines):
 
 class Live(Case):
     def start(self, *arguments, rows=24, columns=150, term="xterm"):
-        """The tool on a terminal of its own."""
         try:
             pid, self.terminal = pty.fork()
         except OSError as error:
@@ -574,8 +544,7 @@ class Live(Case):
             self.skipTest("xseg was built without ncurses (Debian: libncurses-dev)")
 
     def test_process_starts_changes_and_exits(self):
-        one = self.publisher()
-        one.do("alloc 0 40")
+        one = self.publisher("alloc 0 40")
         self.begin("--pid", one.pid)
         self.until(lambda lines: lines[0] == "xseg top - 1 process, 1 device" and str(one.pid) in lines[3]
                    and "40.00 MiB" in lines[3] and lines[23].startswith("q quit"))
@@ -594,8 +563,7 @@ class Live(Case):
 
     def test_members_of_a_budget_file_are_listed_below(self):
         ledger = self.ledger()
-        one = self.publisher(f"publish:True,budget_file:{ledger}")
-        one.do("alloc 0 40")
+        one = self.publisher("alloc 0 40", config=f"publish:True,budget_file:{ledger}")
         self.begin("--pid", one.pid, "--budget", ledger)
         self.until(lambda lines: lines[21].split()[:3] == ["PID", "COMMAND", "UUID"] and str(one.pid) in lines[22]
                    and "40.00 MiB" in lines[22] and lines[23].startswith("q quit"))
@@ -656,9 +624,7 @@ class Live(Case):
         self.expect_end(0)
 
     def test_a_terminal_of_80_columns_shows_the_columns_in_the_order_of_their_priority(self):
-        one = self.publisher(devices=20)
-        one.do("alloc 0 40")
-        one.do("pool kv 3")
+        one = self.publisher("alloc 0 40", "pool kv 3", devices=20)
         for device in range(1, 20):
             one.do(f"alloc {device} {100 - device}")
         self.begin("--pid", one.pid, columns=80)
@@ -683,8 +649,7 @@ class Live(Case):
 
     def test_a_terminal_of_40_columns_shows_one_column_at_a_time(self):
         ledger = self.ledger()
-        one = self.publisher(f"publish:True,budget_file:{ledger}")
-        one.do("alloc 0 40")
+        one = self.publisher("alloc 0 40", config=f"publish:True,budget_file:{ledger}")
         self.begin("--pid", one.pid, "--budget", ledger, rows=10, columns=40)
         self.until(lambda lines: lines[2].split() == ["PID", "COMMAND", "DEVICE", "RESERVED"]
                    and lines[1].startswith("column page 1 of ") and lines[3].split()[1:] == ["test-pub", "0", "40.00", "MiB"]

@@ -14,7 +14,6 @@ SPANS = ("growth", "fallback", "trim", "decay", "pause", "resume")
 
 
 def notes(library):
-    """Provider, name and arguments of each place with a probe."""
     said = subprocess.run(["readelf", "--wide", "--notes", library], capture_output=True, text=True, check=True).stdout
     return re.findall(r"Provider: (\S+)\s+Name: (\S+)\s+Location: \S+ Base: \S+ Semaphore: \S+\s+Arguments: (.*)", said)
 

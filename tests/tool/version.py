@@ -8,9 +8,7 @@ import unittest
 
 
 def run(*command):
-    """The words that a command prints."""
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          check=True).stdout
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
 
 
 class Version(unittest.TestCase):
@@ -21,8 +19,7 @@ class Version(unittest.TestCase):
         self.version, self.type, self.checks, self.libdw, self.commit = found.groups()
 
     def test_version(self):
-        header = (ROOT / "include/xseg/version.h").read_text()
-        self.assertIn(f'XSEG_VERSION_TEXT  "{self.version}"', header)
+        self.assertIn(f'XSEG_VERSION_TEXT  "{self.version}"', (ROOT / "include/xseg/version.h").read_text())
 
     def test_build_type(self):
         self.assertEqual(self.type, TYPE)

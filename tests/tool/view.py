@@ -2,43 +2,31 @@
 """`xseg view` as a user meets it, and what its page is given; no browser: view.py TOOL SOURCE_ROOT."""
 import os
 import json
-import pathlib
 import pickle
-import re
-import subprocess
 import sys
 import unittest
 
-from folder_case import FolderCase
+from folder_case import ROOT, SNAPSHOTS, ToolCase
 
-TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 sys.path.insert(0, str(ROOT / "tests/support"))
 import view_program  # pylint: disable=wrong-import-position
 
-# What a build with self-checks says first.
-CHECKED = re.compile(r"^xseg: self-checks: [^\n]*\n", re.MULTILINE)
-SNAPSHOTS = sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst"))
+FILES = sorted(SNAPSHOTS.glob("*.pickle.zst"))
 
 
-class ViewTest(FolderCase):
-    """Each in a folder of its own."""
-
+class ViewTest(ToolCase):
     def setUp(self):
         super().setUp()
         self.said = ""  # by the last page()
 
     def view(self, *arguments, status=0, **more):
-        """Run the tool; what it says on standard error, or with status None all of what came back."""
-        ran = subprocess.run([TOOL, "view", *map(str, arguments)], capture_output=True, text=True,
-                             check=False, cwd=self.folder, **more)
-        self.assertEqual(ran.returncode, status, ran.stderr)
-        return CHECKED.sub("", ran.stderr)
+        return self.tool("view", *arguments, status=status, cwd=self.folder, **more).stderr
 
     def page(self, snapshot, *options, status=0):
-        """The page of a snapshot."""
-        path = self.folder / "snapshot.pickle"
-        path.write_bytes(pickle.dumps(snapshot, 4))
-        self.said = self.view(path, "-o", "page.html", *options, status=status)
+        self.said = self.view(self.file(snapshot, "snapshot.pickle"), "-o", "page.html", *options, status=status)
+        return self.written()
+
+    def written(self):
         return (self.folder / "page.html").read_text(encoding="utf-8")
 
     def test_lifetimes_match_the_program_at_every_event(self):
@@ -103,19 +91,19 @@ class ViewTest(FolderCase):
             model = view_program.Model(self.page(snapshot))
             self.assertTrue(model.whole)
             number = next(life["stack"] for life in model.lives if life["stack"])
-            blamed = subprocess.run([TOOL, "blame", "--json", self.folder / "snapshot.pickle"], capture_output=True, check=True)
-            names = [site["site"] for site in json.loads(blamed.stdout)["sites"]]
+            blamed = json.loads(self.tool("blame", "--json", self.folder / "snapshot.pickle").stdout)
+            names = [site["site"] for site in blamed["sites"]]
             self.assertEqual(model.facts["sites"][model.sites[number]], next(name for name in names if not name.startswith("(")))
             self.assertEqual(model.sites[0], 0)
 
     def test_snapshots_of_pytorchs_format_open(self):
-        for path in SNAPSHOTS:
+        for path in FILES:
             with self.subTest(path=path.name):
                 self.view(path, "-o", "page.html")
-                model = view_program.Model((self.folder / "page.html").read_text(encoding="utf-8"))
+                model = view_program.Model(self.written())
                 self.assertTrue(model.whole)
                 self.assertGreater(len(model.lives), 0)
-        self.assertGreater(len(SNAPSHOTS), 0)
+        self.assertGreater(len(FILES), 0)
 
     def test_a_page_asks_for_nothing(self):
         page = self.page(view_program.Program(5, 50).snapshot())
@@ -131,24 +119,21 @@ class ViewTest(FolderCase):
 
     def test_two_files_are_on_one_page(self):
         for number in (7, 8):
-            (self.folder / f"{number}.pickle").write_bytes(pickle.dumps(view_program.Program(number, 80).snapshot(), 4))
+            self.file(view_program.Program(number, 80).snapshot(), f"{number}.pickle")
         self.view("7.pickle", "8.pickle", "-o", "page.html")
-        page = (self.folder / "page.html").read_text(encoding="utf-8")
+        page = self.written()
         self.assertEqual([view_program.Model(page, number).facts["name"] for number in (0, 1)], ["7.pickle", "8.pickle"])
 
     def test_a_page_goes_to_standard_output(self):
-        (self.folder / "a.pickle").write_bytes(pickle.dumps(view_program.Program(9, 20).snapshot(), 4))
-        with open(self.folder / "a.pickle", "rb") as file:
-            ran = subprocess.run([TOOL, "view", "-", "-o", "-"], stdin=file, capture_output=True, check=True)
-        self.assertEqual(view_program.Model(ran.stdout.decode()).facts["name"], "standard input")
+        with open(self.file(view_program.Program(9, 20).snapshot()), "rb") as file:
+            page = self.tool("view", "-", "-o", "-", stdin=file).stdout
+        self.assertEqual(view_program.Model(page).facts["name"], "standard input")
 
     def test_without_a_history_it_shows_the_end(self):
         program = view_program.Program(10, 200)
-        snapshot = program.snapshot() | {"device_traces": [[]]}
-        (self.folder / "a.pickle").write_bytes(pickle.dumps(snapshot, 4))
-        said = self.view("a.pickle", "-o", "page.html")
-        self.assertIn("_record_memory_history", said)
-        model = view_program.Model((self.folder / "page.html").read_text(encoding="utf-8"))
+        self.file(program.snapshot() | {"device_traces": [[]]}, "a.pickle")
+        self.assertIn("_record_memory_history", self.view("a.pickle", "-o", "page.html"))
+        model = view_program.Model(self.written())
         end = program.states[-1]
         self.assertEqual(model.figures(0), {key: end[key] for key in ("live", "pending", "reserved", "blocks")})
 
@@ -170,29 +155,24 @@ class ViewTest(FolderCase):
         for contents, says in ((whole[:len(whole) // 2], "byte"), (b"hello", "text file"), (pickle.dumps({"a": 1}), "no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "neither events nor segments"),
                                (pickle.dumps(huge), "a block or segment has 1024.00 TiB; a page shows at most 16.00 TiB")):
-            (self.folder / "bad").write_bytes(contents)
-            self.assertIn(says, self.view("bad", "-o", "page.html", status=2))
+            self.assertIn(says, self.view(self.file(contents, "bad"), "-o", "page.html", status=2))
             self.assertEqual(sorted(os.listdir(self.folder)), ["bad"])
         self.assertIn("cannot be opened", self.view("missing", "-o", "page.html", status=2))
-        (self.folder / "good").write_bytes(whole)
+        self.file(whole, "good")
         self.assertIn("device 7", self.view("good", "--device", 7, "-o", "page.html", status=2))
         self.assertIn("cannot be written", self.view("good", "-o", "missing/page.html", status=2))
         self.assertIn("--output", self.view("good", status=2))
         self.assertIn("view", self.view("good", "good", "good", "-o", "page.html", status=2))
 
     def test_a_page_that_was_there_stays_when_a_file_is_bad(self):
-        (self.folder / "page.html").write_text("before", encoding="utf-8")
-        (self.folder / "bad").write_bytes(b"hello")
-        self.view("bad", "-o", "page.html", status=2)
-        self.assertEqual((self.folder / "page.html").read_text(encoding="utf-8"), "before")
+        self.file("before", "page.html")
+        self.view(self.file(b"hello"), "-o", "page.html", status=2)
+        self.assertEqual(self.written(), "before")
 
     def test_full_disk_is_reported(self):
-        (self.folder / "a.pickle").write_bytes(pickle.dumps(view_program.Program(13, 20).snapshot(), 4))
+        path = self.file(view_program.Program(13, 20).snapshot())
         with open("/dev/full", "wb") as full:
-            ran = subprocess.run([TOOL, "view", self.folder / "a.pickle", "-o", "-"], stdout=full, stderr=subprocess.PIPE,
-                                 text=True, check=False)
-        self.assertEqual(ran.returncode, 2)
-        self.assertIn("cannot be written", ran.stderr)
+            self.assertIn("cannot be written", self.view(path, "-o", "-", status=2, stdout=full))
 
 
 if __name__ == "__main__":

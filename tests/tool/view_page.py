@@ -71,8 +71,6 @@ return Array.from({length: width}, (_, c) => ({moment: edges[c], mapped: total(g
 
 
 class PageTest(FolderCase):
-    """One browser for all; a folder for each."""
-
     @classmethod
     def setUpClass(cls):
         options = Options()
@@ -90,7 +88,6 @@ class PageTest(FolderCase):
         return [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
 
     def load(self, path):
-        """Open a page and wait until all of it is there."""
         self.requests()
         self.browser.get(path.as_uri())
         end = time.monotonic() + 60
@@ -100,7 +97,6 @@ class PageTest(FolderCase):
             time.sleep(0.02)
 
     def open(self, *snapshots, options=()):
-        """Open a page of snapshots, or of files."""
         paths = []
         for number, snapshot in enumerate(snapshots):
             path = snapshot
@@ -113,24 +109,19 @@ class PageTest(FolderCase):
         self.load(self.folder / "page.html")
 
     def tearDown(self):
-        """No page may complain or ask for anything but itself."""
         self.assertEqual([entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")], [])
         self.assertEqual(self.requests(), [(self.folder / "page.html").as_uri()])
 
     def run_script(self, script, *arguments):
-        """What a script returns."""
         return self.browser.execute_script(script, *arguments)
 
     def element(self, selector):
-        """The first element."""
         return self.browser.find_element(By.CSS_SELECTOR, selector)
 
     def press(self, *keys):
-        """Keys, to whoever has them."""
         ActionChains(self.browser).send_keys(*keys).perform()
 
     def cursor(self, pane=0):
-        """The moment that a pane shows."""
         return self.run_script("return Main.panes[arguments[0]].cursor", pane)
 
     def test_state_matches_the_program_at_every_event(self):
@@ -232,8 +223,7 @@ class PageTest(FolderCase):
         self.assertAlmostEqual(view[1] - view[0], 0.49)
         self.press("0", "t")
         self.assertEqual(self.element("#axis").get_attribute("value"), "time")
-        last = self.run_script("const v = Main.panes[0].view; return [v.moment(0), v.moment(1)]")
-        self.assertEqual(last[1], end)
+        self.assertEqual(self.run_script("const v = Main.panes[0].view; return [v.moment(0), v.moment(1)]")[1], end)
 
     def test_mouse_zooms_and_moves_the_view(self):
         self.open(view_program.Program(17, 600).snapshot())

@@ -41,7 +41,6 @@ def default_pipe():
 
 
 def without_notice(said):
-    """What is said on standard error, but for the line of a library that checks itself."""
     return "".join(line for line in said.splitlines(keepends=True) if "self-checks: " not in line)
 
 
@@ -79,7 +78,6 @@ class Written(unittest.TestCase):
         return sorted(os.listdir(self.folder))
 
     def wait_for(self, condition, process):
-        """Wait until a condition holds, which comes before the process can end."""
         end = time.monotonic() + 60
         while not condition():
             self.assertIsNone(process.poll(), "it has ended before")

@@ -3,40 +3,27 @@
 
 adapter.py DRIVER; each test runs one function of this file in a process of its own.
 """
+import functools
 import os
 import pickle
 import re
 import sys
-import unittest
 
-if __name__ == "__mp_main__" or (len(sys.argv) == 2 and sys.argv[1].startswith("case:")):
+import backends
+
+if backends.IS_CASE:
     import torch
     import xseg.torch
-else:
-    import backends
+    from tensors import MIB, byte_tensor, current, expect, expect_error, fill
 
-MIB = 1 << 20
-# What a case has in its environment.
-VARIABLES = {
-    "default_stream_of_another_device": {"XSEG_SIM_DEVICES": "2"},
+# Variables of cases.
+VARIABLES = {"default_stream_of_another_device": {"XSEG_SIM_DEVICES": "2"},
     "memory_saver_whole": {"XSEG_SIM_BYTES": "1"},
     "own_string_is_expandable": {"XSEG_ALLOC_CONF": "idle_ms:2000", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"},
     "own_string_is_classic": {"XSEG_ALLOC_CONF": "expandable_segments:False", "PYTORCH_ALLOC_CONF": "expandable_segments:True"},
     "older_string_is_classic": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
     "newer_string_is_classic": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"},
-    "newer_string_is_expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
-}
-
-
-def byte_tensor(mib):
-    """A tensor of so many MiB."""
-    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
-
-
-def expect(is_true, what):
-    """An assertion that survives -O."""
-    if not is_true:
-        raise AssertionError(what)
+    "newer_string_is_expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},}
 
 
 def case_train_step():
@@ -72,11 +59,8 @@ def case_out_of_memory():
 
 def case_more_than_one_eb():
     """PyTorch's own bound comes first."""
-    try:
-        torch.empty(1 << 62, dtype=torch.uint8, device="cuda")
-        expect(False, "that cannot fit")
-    except torch.OutOfMemoryError as refusal:
-        expect("more than 1EB memory" in str(refusal), refusal)
+    expect_error(torch.OutOfMemoryError, "more than 1EB memory",
+                 lambda: torch.empty(1 << 62, dtype=torch.uint8, device="cuda"))
 
 
 def case_fraction():
@@ -84,11 +68,7 @@ def case_fraction():
     torch.cuda.set_per_process_memory_fraction(0.25)
     expect(torch.cuda.get_per_process_memory_fraction() == 0.25, "get_per_process_memory_fraction")
     total = torch.cuda.mem_get_info()[1]
-    try:
-        torch.empty(total // 2, dtype=torch.uint8, device="cuda")
-        expect(False, "the fraction does not hold")
-    except torch.OutOfMemoryError as refusal:
-        expect("allowed" in str(refusal), refusal)
+    expect_error(torch.OutOfMemoryError, "allowed", lambda: torch.empty(total // 2, dtype=torch.uint8, device="cuda"))
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.empty(total // 2, dtype=torch.uint8, device="cuda")
     xseg.torch.allocator().set_limits(fraction=0.75)
@@ -98,22 +78,16 @@ def case_fraction():
 
 def case_arguments():
     """A device beyond PyTorch's 8 bits stands for no other device, and a name does not end at a NUL."""
-    def is_rejected(call):
-        try:
-            call()
-        except xseg.ArgumentError:
-            return True
-        return False
-
     for device in (256, 1 << 32, -257, 0.0, False):
         for call in (lambda: xseg.torch.range(2 * MIB, device), lambda: xseg.torch.tag("tag", device).__enter__(),
                      lambda: xseg.torch.registered("tag", device).__enter__(), lambda: xseg.torch.pool((0, 1), device)):
-            expect(is_rejected(call), f"device {device!r}")
+            expect_error(xseg.ArgumentError, "", call)
     for handle in (-1, 1 << 64, 1.0):
-        expect(is_rejected(lambda: xseg.torch.pool((0, handle))), f"pool {handle}")
-        expect(is_rejected(lambda: xseg.torch.range(2 * MIB).commit(0, 2 * MIB, handle)), f"stream {handle}")
-        expect(is_rejected(lambda: xseg.torch.range(2 * MIB).tensor((1,), torch.uint8, handle)), f"offset {handle}")
-    expect(is_rejected(lambda: xseg.torch.tag("a\0b").__enter__()) and xseg.torch.tags() == [], xseg.torch.tags())
+        expect_error(xseg.ArgumentError, "", xseg.torch.pool, (0, handle))
+        expect_error(xseg.ArgumentError, "", xseg.torch.range(2 * MIB).commit, 0, 2 * MIB, handle)
+        expect_error(xseg.ArgumentError, "", xseg.torch.range(2 * MIB).tensor, (1,), torch.uint8, handle)
+    expect_error(xseg.ArgumentError, "", lambda: xseg.torch.tag("a\0b").__enter__())
+    expect(xseg.torch.tags() == [], xseg.torch.tags())
 
 
 def case_snapshot():
@@ -218,24 +192,20 @@ def case_tags():
     expect(torch.cuda.memory_reserved() == reserved - 40 * MIB, torch.cuda.memory_reserved())
     xseg.torch.resume("weights")
     expect(torch.cuda.memory_reserved() == reserved and weights.data_ptr() == address, "resumed")
-    try:
-        xseg.torch.pause("nobody")
-        expect(False, "there is no such tag")
-    except KeyError as refusal:
-        expect("unknown tag, 'nobody'" in str(refusal), refusal)
+    expect_error(KeyError, "unknown tag, 'nobody'", lambda: xseg.torch.pause("nobody"))
     xseg.torch.pin(weights)
-    try:
-        xseg.torch.pause("weights")
-        expect(False, "a page is pinned")
-    except xseg.BusyError as refusal:
-        expect("pinned" in str(refusal), refusal)
+    expect_error(xseg.BusyError, "pinned", lambda: xseg.torch.pause("weights"))
     xseg.torch.unpin(weights)
     del other
 
 
 def tag_mib(name):
-    """What a tag reserves."""
     return sum(pool.statistics().reserved_bytes.all.current for _, pool in xseg.torch.tags(name)) // MIB
+
+
+def expect_tags(weights, kv):
+    found = tag_mib("weights"), tag_mib("kv")
+    expect(found == (weights, kv), found)
 
 
 def case_tags_without_a_name():
@@ -248,7 +218,7 @@ def case_tags_without_a_name():
             held.append(byte_tensor(mib))
     xseg.torch.resume()
     xseg.torch.pause("kv")
-    expect((tag_mib("weights"), tag_mib("kv")) == (40, 0), tag_mib("kv"))
+    expect_tags(40, 0)
     for work, words in ((lambda: xseg.torch.pause("kv"), "xseg.torch.resume('kv')"),
                         (lambda: xseg.torch.resume("weights"), "xseg.torch.pause('weights')")):
         try:
@@ -257,23 +227,19 @@ def case_tags_without_a_name():
         except xseg.Error as refusal:
             expect(words in str(refusal) and "xseg_" not in str(refusal), refusal)
     with xseg.torch.paused():
-        expect((tag_mib("weights"), tag_mib("kv")) == (0, 0), tag_mib("weights"))
-    expect((tag_mib("weights"), tag_mib("kv")) == (40, 0), "what was paused before stays so")
+        expect_tags(0, 0)
+    expect_tags(40, 0)
     xseg.torch.resume()
-    expect((tag_mib("weights"), tag_mib("kv")) == (40, 60), tag_mib("kv"))
+    expect_tags(40, 60)
     xseg.torch.pause()
     xseg.torch.pause()
-    expect((tag_mib("weights"), tag_mib("kv")) == (0, 0), tag_mib("kv"))
+    expect_tags(0, 0)
     xseg.torch.resume()
     xseg.torch.pause("kv")
     xseg.torch.pin(held[0])
-    try:
-        xseg.torch.pause()
-        expect(False, "a page is pinned")
-    except xseg.BusyError:
-        pass
+    expect_error(xseg.BusyError, "", lambda: xseg.torch.pause())
     xseg.torch.unpin(held[0])
-    expect((tag_mib("weights"), tag_mib("kv")) == (40, 0), tag_mib("kv"))
+    expect_tags(40, 0)
 
 
 def case_innermost():
@@ -281,13 +247,15 @@ def case_innermost():
     import threading
     pool = torch.cuda.MemPool()
 
+    def reserved_mib():
+        return {"A": tag_mib("A"), "B": tag_mib("B"),
+                "pool": xseg.torch.pool(pool).statistics().reserved_bytes.all.current // MIB}
+
     def where():
-        """Which pool serves this thread."""
-        before = {name: tag_mib(name) for name in ("A", "B")}
-        before["pool"] = xseg.torch.pool(pool).statistics().reserved_bytes.all.current // MIB
+        """Returns the name of the pool that serves this thread."""
+        before = reserved_mib()
         held.append(byte_tensor(20))
-        after = {name: tag_mib(name) for name in ("A", "B")}
-        after["pool"] = xseg.torch.pool(pool).statistics().reserved_bytes.all.current // MIB
+        after = reserved_mib()
         return "".join(name for name in after if after[name] > before[name])
 
     def nest():
@@ -367,7 +335,7 @@ def case_memory_saver_whole():
     saver, held = torch_memory_saver, []
     for is_kept in (True, False):
         with saver.region("weights", enable_cpu_backup=is_kept):
-            held.append(byte_tensor(20).copy_(torch.full((20 * MIB,), 5, dtype=torch.uint8)))
+            held.append(fill(byte_tensor(20), 5))
     pool, graphs = torch.cuda.graph_pool_handle(), []
 
     def capture(pool):
@@ -410,11 +378,7 @@ def case_pause_keeps_what_it_names():
     """An error names the values that pause() accepts, whether or not there is a tag."""
     def refused(keep):
         for work in (lambda: xseg.torch.pause(keep=keep), lambda: xseg.torch.paused(keep=keep).__enter__()):
-            try:
-                work()
-                expect(False, f"{keep} is no value")
-            except ValueError as refusal:
-                expect('use "nothing" or "host"' in str(refusal), refusal)
+            expect_error(ValueError, 'use "nothing" or "host"', work)
 
     refused("bad")
     with xseg.torch.tag("weights"):
@@ -449,10 +413,10 @@ def case_default_stream_of_another_device():
         held = byte_tensor(1)
     held.record_stream(torch.cuda.default_stream(0))
     del held
-    expect(torch.cuda.memory_stats(1)["active_bytes.all.current"] == MIB, "it does not wait")
+    expect(current("active_bytes", 1) == MIB, "it does not wait")
     with torch.cuda.device(1):
         byte_tensor(1)
-    expect(torch.cuda.memory_stats(1)["active_bytes.all.current"] == 0, "it waits for nothing any more")
+    expect(current("active_bytes", 1) == 0, "it waits for nothing any more")
 
 
 def case_control():
@@ -461,7 +425,7 @@ def case_control():
     held = byte_tensor(50)
     byte_tensor(100)
     expect(allocator.trim(wait=True).released > 0, "trim")
-    live = torch.cuda.memory_stats()["active_bytes.all.current"]
+    live = current("active_bytes")
     expect(live == 50 * MIB and allocator.statistics(device=0).active_bytes.all.current == live, live)
     del allocator, held
     byte_tensor(1)
@@ -483,11 +447,7 @@ def case_settings():
     expect(torch.cuda.memory_stats()["max_split_size"] == 40 * MIB, "what is in force")
     other = torch.empty(5000, dtype=torch.uint8, device="cuda")
     expect(torch.cuda.memory_allocated() == 5120 + 5120, torch.cuda.memory_allocated())
-    try:
-        torch.cuda.memory._set_allocator_settings("no_such_key:1")
-        expect(False, "there is no such key")
-    except ValueError:
-        pass
+    expect_error(ValueError, "", lambda: torch.cuda.memory._set_allocator_settings("no_such_key:1"))
     del held, other
 
 
@@ -505,42 +465,20 @@ def case_no_caching():
     expect(torch.cuda.memory_allocated() == 0, torch.cuda.memory_allocated())
 
 
-def check_segments(is_expandable):
-    """PyTorch and xseg agree on it."""
+def expect_segments(is_expandable):
+    """The snapshot's setting and its segments agree."""
     byte_tensor(1)
     taken = torch.cuda.memory._snapshot()
     expect(taken["allocator_settings"]["expandable_segments"] == is_expandable, taken["allocator_settings"])
     expect([segment["is_expandable"] for segment in taken["segments"]] == [is_expandable], taken["segments"])
 
 
-def case_default_is_expandable():
-    """Without any string."""
-    check_segments(True)
-
-
-def case_own_string_is_expandable():
-    """With a string for xseg that does not name the key."""
-    check_segments(True)
-
-
-def case_own_string_is_classic():
-    """With one that names it, whatever PyTorch's says."""
-    check_segments(False)
-
-
-def case_older_string_is_classic():
-    """With a string for PyTorch that does not name the key."""
-    check_segments(False)
-
-
-def case_newer_string_is_classic():
-    """With one in PyTorch's other variable."""
-    check_segments(False)
-
-
-def case_newer_string_is_expandable():
-    """With one there that names it."""
-    check_segments(True)
+# The variables of the cases are in VARIABLES.
+for case, expected in (("default_is_expandable", True), ("own_string_is_expandable", True),
+                       ("own_string_is_classic", False),
+                       ("older_string_is_classic", False), ("newer_string_is_classic", False),
+                       ("newer_string_is_expandable", True)):
+    globals()["case_" + case] = functools.partial(expect_segments, expected)
 
 
 def case_history_beside_pools():
@@ -569,7 +507,6 @@ def case_history_beside_pools():
 
 
 def resident_bytes():
-    """Of this process."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -623,7 +560,6 @@ def case_pool_gone_by_itself():
 
 
 def receive(queue, answer):
-    """The other process: a tensor comes by its handle."""
     held = queue.get()
     answer.put((torch.cuda.get_allocator_backend(), held.numel()))
     del held
@@ -644,35 +580,9 @@ def case_share():
     del held
 
 
-def run_case(name):
-    """In the child."""
-    globals()["case_" + name]()
-    print("case", name, "done")
-
-
-class Programs(unittest.TestCase):
-    """Each case in a process of its own."""
-
-
-def add(name, function):
-    """A test for a case."""
-
-    def test(self):
-        process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:" + name, **VARIABLES.get(name, {}))
-        self.assertIn(f"case {name} done", backends.finish(process, "xseg"))
-
-    test.__doc__ = function.__doc__
-    setattr(Programs, "test_" + name, test)
+class Programs(backends.CaseTest):
+    variables = VARIABLES
 
 
 if __name__ == "__main__":
-    if sys.argv[1].startswith("case:"):
-        run_case(sys.argv[1].removeprefix("case:"))
-    else:
-        backends.require(sys.argv[1])
-        if "xseg" not in backends.BACKENDS:
-            print("the adapter is not in this tree")
-            sys.exit(backends.SKIPPED)
-        for found in [name for name in globals() if name.startswith("case_")]:
-            add(found.removeprefix("case_"), globals()[found])
-        unittest.main(argv=sys.argv[:1])
+    backends.main(globals(), Programs)

@@ -14,46 +14,35 @@ DRIVER = sys.argv[1]
 
 
 def told(text):
-    """What a program told."""
     return [line for line in text.splitlines() if line.startswith("tell ")]
 
 
 class Agreement(unittest.TestCase):
-    """Each program."""
-
     maxDiff = 4000
 
     def run_on(self, backend, name, **variables):
-        """What a program printed."""
         return backends.finish(backends.start(DRIVER, backend, CASES, name, **variables), backend)
 
     def compare(self, name, settings, **variables):
-        """On both allocators."""
-        running = [(backend, backends.start(DRIVER, backend, CASES, name, PYTORCH_CUDA_ALLOC_CONF=settings, **variables))
-                   for backend in ("native", "xseg")]
-        native, ours = (told(backends.finish(process, backend)) for backend, process in running)
+        native, ours = map(told, backends.on_each(DRIVER, CASES, name, PYTORCH_CUDA_ALLOC_CONF=settings,
+                                                  **variables).values())
         self.assertGreater(len(native), 1)
         self.assertEqual(native, ours)
 
-    def test_fraction(self):
-        """The string's fraction may be raised, and garbage is collected by what is set."""
-        self.compare("fraction", "expandable_segments:False,per_process_memory_fraction:0.25,garbage_collection_threshold:0.5",
-                     XSEG_SIM_MEMORY_MB="4096")
-
-    def test_tried(self):
-        """Errors name the segment that PyTorch would have made."""
-        for is_expandable in (False, True):
-            with self.subTest(is_expandable=is_expandable):
-                self.compare("tried", f"expandable_segments:{is_expandable}")
-
-    def test_messages(self):
-        """An out-of-memory has PyTorch's sentences: processes, limit, private pools, kind of segments, rejection."""
-        for is_expandable in (False, True):
-            with self.subTest(is_expandable=is_expandable):
-                self.compare("messages", f"expandable_segments:{is_expandable}", XSEG_SIM_MEMORY_MB="4096")
+    def test_settings_limits_and_messages_are_those_of_pytorch(self):
+        classic, expandable = "expandable_segments:False", "expandable_segments:True"
+        small = {"XSEG_SIM_MEMORY_MB": "4096"}
+        for name, settings, variables in (
+                ("fraction", classic + ",per_process_memory_fraction:0.25,garbage_collection_threshold:0.5", small),
+                ("tried", classic, {}), ("tried", expandable, {}), ("messages", classic, small),
+                ("messages", expandable, small),
+                ("resets", classic, small), ("profiled", classic, {}), ("profiled", expandable, {}),
+                ("traced", expandable, {}),
+                ("traced", expandable, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})):
+            with self.subTest(name, settings=settings):
+                self.compare(name, settings, **variables)
 
     def test_advice(self):
-        """PyTorch's advice is in the message where PyTorch gives it; the library names the setting only where it helps."""
         ours = self.run_on("xseg", "advice", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
         self.assertIn("tell nothing to gain True", ours)
         self.assertIn("named False\n", ours)
@@ -63,7 +52,6 @@ class Agreement(unittest.TestCase):
         self.assertEqual(told(native), told(ours))
 
     def test_logged(self):
-        """At level INFO, as PyTorch logs it."""
         words = ("memory allocation failed with OOM on device 0 while trying to allocate 3670016000 bytes",
                  "memory allocation failed with OOM on device 0 while trying to allocate 5242880000 bytes")
         for level, is_logged in (("WARNING", False), ("INFO", True)):
@@ -75,34 +63,19 @@ class Agreement(unittest.TestCase):
                     for line in words:
                         self.assertEqual(line in printed, is_logged)
 
-    def test_resets(self):
-        """A string takes back what it does not name."""
-        self.compare("resets", "expandable_segments:False", XSEG_SIM_MEMORY_MB="4096")
-
     def test_unlimited(self):
-        """-1 is unlimited, and no line says that keys of pinned memory have no effect."""
         self.compare("unlimited", "expandable_segments:True,pinned_num_register_threads:2")
         self.assertNotIn("no effect", self.run_on("xseg", "unlimited", PYTORCH_CUDA_ALLOC_CONF="pinned_num_register_threads:2"))
         text = self.run_on("xseg", "plain", PYTORCH_CUDA_ALLOC_CONF="pinned_num_register_threads:2,release_lock_on_cudamalloc:True")
         self.assertIn("keys have no effect, release_lock_on_cudamalloc\n", text)
 
     def test_rejected(self):
-        """A rejected string changes nothing on either side."""
         for is_expandable in (False, True):
             with self.subTest(is_expandable=is_expandable):
                 text = self.run_on("xseg", "rejected", PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{is_expandable}")
                 self.assertEqual(told(text), ["tell True"] * 3 + ["tell True True"], text)
 
-    def test_profiled(self):
-        """The profiler and Python's hooks hear of tensors, raw allocations and refusals."""
-        for is_expandable in (False, True):
-            with self.subTest(is_expandable=is_expandable):
-                self.compare("profiled", f"expandable_segments:{is_expandable}")
-        self.compare("traced", "expandable_segments:True")
-        self.compare("traced", "expandable_segments:True", PYTORCH_NO_CUDA_MEMORY_CACHING="1")
-
     def test_expandable_later(self):
-        """Segments that become expandable after CUDA was initialised are shared; a user's exportable:False is kept."""
         text = self.run_on("xseg", "expandable_later", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
         self.assertEqual(told(text), ["tell shared x"])
         self.assertNotIn("no effect", text)
@@ -115,24 +88,18 @@ class Agreement(unittest.TestCase):
         self.assertIn("exportable has no effect", text)
 
     def test_named_defaults(self):
-        """Values of xseg's string that PyTorch has no word for are its defaults."""
         text = self.run_on("xseg", "named_defaults", XSEG_ALLOC_CONF="garbage_collection_threshold:off,max_split_size_mb:17592186044416")
         self.assertEqual(told(text), ["tell 0.0 -1"])
 
     def test_plug_in(self):
-        """The plain plug-in serves all threads of a capture from the graph's pool."""
         library = pathlib.Path(DRIVER).parent / "src/adapters/torch/libxseg-torch.so"
         process = backends.start(DRIVER, "native", CASES, "plug_in", str(library))
         self.assertEqual(told(backends.finish(process, "native")), ["tell True True"])
 
     def test_imports(self):
-        """Imported memory whose last tensor goes in a capture is closed when that has ended."""
         self.run_on("xseg", "import_ends_in_a_capture")
 
 
 if __name__ == "__main__":
-    backends.require(DRIVER)
-    if "xseg" not in backends.BACKENDS:
-        print("the adapter is not in this tree")
-        sys.exit(backends.SKIPPED)
+    backends.require(DRIVER, needs_adapter=True)
     unittest.main(argv=sys.argv[:1])

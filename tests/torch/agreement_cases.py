@@ -11,16 +11,16 @@ import time
 
 import torch
 
+from tensors import MIB, byte_tensor
+
 # In another process than on_backend.py, too.
 if os.environ.get("XSEG_TORCH") == "1":
     import xseg.torch  # noqa: F401 pylint: disable=unused-import
 
-MIB = 1 << 20
 PLAIN = "max_split_size_mb:100000"
 
 
 def tell(*what):
-    """A line that both allocators have to print."""
     print("tell", *what, flush=True)
 
 
@@ -34,18 +34,11 @@ def set_settings(text):
         return False
 
 
-def byte_tensor(mib):
-    """A tensor of so many MiB."""
-    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
-
-
 def reserved():
-    """MiB."""
     return torch.cuda.memory_reserved() // MIB
 
 
 def serves(mib):
-    """Whether a request is served."""
     try:
         byte_tensor(mib)
         return True
@@ -80,7 +73,6 @@ def fraction():
 
 
 def refusal(mib):
-    """PyTorch's part of the message of an out-of-memory."""
     return refusal_and_library(mib)[0]
 
 
@@ -172,7 +164,6 @@ def tried():
 
 
 def of_pytorch():
-    """The settings as snapshots have them."""
     found = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
     return sorted((key, str(value)) for key, value in found.items())
 
@@ -294,7 +285,6 @@ def profiled():
 
 
 def traced():
-    """Python's hooks hear of raw memory, each free before the address is given out again."""
     import torch.cuda._gpu_trace as gpu_trace
     torch.cuda.init()
     heard = []
@@ -332,14 +322,12 @@ def expandable_later():
 
 
 def named_defaults():
-    """What PyTorch's settings are."""
     byte_tensor(3)
     settings = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
     tell(settings["garbage_collection_threshold"], settings["max_split_size"])
 
 
 def plain():
-    """On xseg: an allocation."""
     tell(byte_tensor(3).numel())
 
 

@@ -9,19 +9,13 @@ import sys
 
 import torch
 
+from tensors import MIB, byte_tensor
+
 if os.environ.get("XSEG_TORCH") == "1":
     import xseg.torch  # noqa: F401 pylint: disable=unused-import
 
-MIB = 1 << 20
-
-
-def byte_tensor(mib):
-    """A tensor of so many MiB."""
-    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
-
 
 def say(*what):
-    """A line that is compared."""
     print("=", *what, flush=True)
 
 
@@ -43,7 +37,6 @@ def in_child(work):
 
 
 def held_objects():
-    """What a parent may hold when it forks."""
     held = {"graph": torch.cuda.CUDAGraph(), "pool": torch.cuda.MemPool(),
             "options": torch.cuda.MemPool(use_on_oom=True, no_split=True), "tensor": byte_tensor(4)}
     with torch.cuda.graph(held["graph"]):
@@ -207,7 +200,8 @@ def pool_ids():
 def backend():
     """`backend:native` in the string, at the start and later; only the name of the allocator differs."""
     host = torch.arange(1000).pin_memory()
-    say(host.is_pinned(), host.to("cuda").sum().item(), torch.cuda.get_allocator_backend() == os.environ.get("BACKEND"))
+    expected = "xseg" if os.environ.get("XSEG_TORCH") == "1" else "native"
+    say(host.is_pinned(), host.to("cuda").sum().item(), torch.cuda.get_allocator_backend() == expected)
     for taken in (torch.cuda.memory_snapshot, torch.cuda.memory._snapshot):
         taken()
     before = torch.cuda.memory._snapshot()["allocator_settings"]
@@ -249,7 +243,6 @@ def capture_shortage():
 
 
 def actions():
-    """What the events of a snapshot are, with the metadata that each carries."""
     return [(entry["action"], entry.get("user_metadata")) for entry in torch.cuda.memory._snapshot()["device_traces"][0]]
 
 

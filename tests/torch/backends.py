@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -20,14 +21,21 @@ SKIPPED = 77
 PRELOADED = ["torch.distributed", "torch.multiprocessing", "torch.utils.data"]
 # Variables that are read when Python starts or torch is loaded begin so.
 READ_EARLY = ("CUDA_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTHON", "TORCH")
-# Name of an allocator, as PyTorch says it: what the environment has to say for it.
+# The test's own program runs as a case: it is started again with "case:NAME".
+IS_CASE = len(sys.argv) > 1 and sys.argv[1].startswith("case:")
+# Variables that select an allocator, by PyTorch's name of the allocator.
 BACKENDS = {"native": {}}
 if (ADAPTER / "xseg/torch").is_dir():
     BACKENDS["xseg"] = {"XSEG_TORCH": "1", "PYTHONPATH": str(ADAPTER)}
 
 
-def require(driver):
-    """Leave with a sentence where PyTorch is not installed.  Nothing is installed from within a test."""
+def without(*prefixes):
+    """The environment without variables that begin so."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+
+
+def require(driver, needs_adapter=False):
+    """Skip the test where PyTorch is not installed.  A test installs nothing."""
     ran = subprocess.run([sys.executable, ENVIRONMENT, "--offline", "--driver", driver, "print"], check=False,
                          capture_output=True, text=True)
     if ran.returncode == SKIPPED:
@@ -36,6 +44,9 @@ def require(driver):
     if ran.returncode != 0:
         print(ran.stdout, ran.stderr)
         sys.exit(1)
+    if needs_adapter and "xseg" not in BACKENDS:
+        print("the adapter is not in this tree")
+        sys.exit(SKIPPED)
 
 
 class Server:
@@ -54,13 +65,11 @@ class Server:
 
     @classmethod
     def of(cls, driver):
-        """The one that has this driver."""
         if driver not in cls.started:
             cls.started[driver] = cls(driver)
         return cls.started[driver]
 
     def stop(self):
-        """The server ends when it sees the socket's end."""
         self.socket.close()
         self.process.wait()
 
@@ -98,8 +107,7 @@ def read_all(descriptor, seconds):
 
 def plain_environment():
     """The environment without what another allocator or machine was told."""
-    return {name: value for name, value in os.environ.items()
-            if not name.startswith(("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH"))}
+    return without("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH")
 
 
 def can_be_forked(environment):
@@ -130,3 +138,59 @@ def finish(process, backend):
     if f"backend {backend}\n" not in text:
         raise AssertionError(f"this was to run on {backend}:\n{text}")
     return text
+
+
+def on_each(driver, program, *arguments, **variables):
+    """Returns the output of a program on each allocator, by the allocator's name; the processes run concurrently."""
+    running = [(name, start(driver, name, program, *arguments, **variables)) for name in BACKENDS]
+    return {name: finish(process, name) for name, process in running}
+
+
+def run_all(driver, program, jobs):
+    """Runs jobs (name, arguments, variables) on each allocator, four at a time; returns the exit status."""
+    require(driver)
+    waiting = [(backend, *job) for backend in BACKENDS for job in jobs]
+    failed, running, count = [], [], len(waiting)
+    while waiting or running:
+        while waiting and len(running) < min(4, os.cpu_count() or 1):
+            backend, name, arguments, variables = waiting.pop(0)
+            running.append((backend, name, start(driver, backend, program, *arguments, **variables)))
+        backend, name, process = running.pop(0)
+        try:
+            finish(process, backend)
+        except AssertionError as error:
+            failed.append(f"{name}: {error}")
+    print("\n".join(failed))
+    print(f"{count} runs on {', '.join(BACKENDS)}; {len(failed)} failed")
+    return 1 if failed else 0
+
+
+class CaseTest(unittest.TestCase):
+    """Runs functions case_NAME of the test's own program, each in a process."""
+
+    environment = {}  # variables of all cases
+    variables = {}  # variables of some cases, by NAME
+
+    def start_case(self, name, *arguments, backend="xseg", **variables):
+        return start(sys.argv[1], backend, os.path.abspath(sys.argv[0]), "case:" + name, *arguments,
+                     **{**self.environment, **self.variables.get(name, {}), **variables})
+
+    def run_case(self, name, *arguments, backend="xseg", **variables):
+        """Returns the output of a case that succeeds."""
+        text = finish(self.start_case(name, *arguments, backend=backend, **variables), backend)
+        self.assertIn(f"case {name} done", text)
+        return text
+
+
+def main(names, test_case=None):
+    """Runs the case that the command line names, or all tests; `test_case` gets a test for each case that has none."""
+    if IS_CASE:
+        name = sys.argv[1].removeprefix("case:")
+        names["case_" + name]()
+        print("case", name, "done")
+        return
+    require(sys.argv[1], needs_adapter=True)
+    for name in [name.removeprefix("case_") for name in names if test_case and name.startswith("case_")]:
+        if not hasattr(test_case, "test_" + name):
+            setattr(test_case, "test_" + name, lambda self, name=name: self.run_case(name))
+    unittest.main(argv=sys.argv[:1])

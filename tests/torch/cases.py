@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 """Small programs of PyTorch's, each a check of its own: cases.py NAME.  They run on any allocator."""
-import ctypes
 import os
 import sys
 
@@ -8,41 +7,27 @@ import torch
 import torch.multiprocessing
 import torch.utils.data
 
+from tensors import MIB, OPEN, byte_tensor, current, simulator
+
 # In another process than on_backend.py, too.
 if os.environ.get("XSEG_TORCH") == "1":
     import xseg.torch  # noqa: F401 pylint: disable=unused-import
-
-MIB = 1 << 20
-OPEN = (1 << 64) - 1
-
-
-def simulator():
-    """The simulated driver, which is what this process has loaded as the driver."""
-    library = ctypes.CDLL("libcuda.so.1")
-    library.xseg_sim_launch.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
-    library.xseg_sim_finish.argtypes = [ctypes.c_void_p]
-    return library
-
-
-def current(name):
-    """One figure of the allocator's."""
-    return torch.cuda.memory_stats()[f"{name}.all.current"]
 
 
 def streams():
     """A block that another stream uses is not handed out again before that is done."""
     side = torch.cuda.Stream()
-    block = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    block = byte_tensor(64)
     address = block.data_ptr()
     assert simulator().xseg_sim_launch(side.cuda_stream, OPEN) == 0
     block.record_stream(side)
     assert not side.query()
     del block
-    other = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    other = byte_tensor(64)
     assert other.data_ptr() != address
     assert current("active_bytes") == 128 * MIB and current("allocated_bytes") == 64 * MIB
     assert simulator().xseg_sim_finish(side.cuda_stream) == 0
-    again = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    again = byte_tensor(64)
     assert again.data_ptr() == address and side.query()
 
 
@@ -92,7 +77,7 @@ def listeners():
     _gpu_trace.register_callback_for_memory_deallocation(freed.append)
     torch._C._activate_gpu_trace()
     with torch.profiler.profile(profile_memory=True) as profile:
-        tensor = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+        tensor = byte_tensor(1)
         addresses = [tensor.data_ptr(), torch.cuda.caching_allocator_alloc(2 * MIB)]
         del tensor
         torch.cuda.caching_allocator_delete(addresses[1])
@@ -137,7 +122,7 @@ def conditional():
     graph = torch.cuda.CUDAGraph()
     choice = torch.ones((), dtype=torch.bool, device="cuda")
     with torch.cuda.graph(graph, capture_error_mode="relaxed"):
-        outside = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda")
+        outside = byte_tensor(4)
         graph.begin_capture_to_if_node(choice)
         inside = torch.zeros(4 * MIB, dtype=torch.uint8, device="cuda")
         graph.end_capture_to_conditional_node()
@@ -150,8 +135,8 @@ def pools():
     """A pool keeps its memory for itself, and gives it back with itself."""
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        inside = torch.empty(32 * MIB, dtype=torch.uint8, device="cuda")
-    outside = torch.empty(32 * MIB, dtype=torch.uint8, device="cuda")
+        inside = byte_tensor(32)
+    outside = byte_tensor(32)
     assert current("reserved_bytes") >= 64 * MIB
     assert inside.data_ptr() != outside.data_ptr()
     del inside, pool
@@ -197,7 +182,6 @@ def devices():
 
 
 def take(queue, answers):
-    """The other process of sharing()."""
     tensor = queue.get()
     answers.put(tensor[5].item())
     tensor.fill_(0)

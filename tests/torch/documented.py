@@ -3,27 +3,22 @@
 
 documented.py DRIVER; each test is a function of this file in a process of its own, which takes the lines from the page.
 """
-import ctypes
 import doctest
-import os
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 import types
-import unittest
 
-HERE = pathlib.Path(__file__).resolve().parent
-PAGE = HERE.parent.parent / "docs/pytorch.md"
-RECIPES = PAGE.with_name("ranges-python.md")
-MIB = 1 << 20
-OPEN = (1 << 64) - 1
+import backends
 
-if len(sys.argv) == 2 and sys.argv[1].startswith("case:"):
+if backends.IS_CASE:
     import torch
-else:
-    import backends
+    from tensors import MIB, OPEN, byte_tensor, expect, expect_error, fill, holds, simulator, used_bytes
+
+PAGE = backends.ROOT / "docs/pytorch.md"
+RECIPES = PAGE.with_name("ranges-python.md")
 
 
 def shown(words, page=PAGE):
@@ -41,54 +36,16 @@ def run_shown(words, page=PAGE, **names):
     return types.SimpleNamespace(**names)
 
 
-def byte_tensor(mib, value=None):
-    """A tensor of so many MiB; its contents are copied there, since kernels compute nothing."""
-    made = torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
-    if value is not None:
-        made.copy_(torch.full((mib * MIB,), value, dtype=torch.uint8))
-    return made
-
-
-def holds(tensor, value):
-    """All of its bytes are this one."""
-    return bool((tensor.cpu() == value).all())
-
-
-def expect(is_true, what):
-    """An assertion that survives -O."""
-    if not is_true:
-        raise AssertionError(what)
-
-
-def expect_refusal(kind, words, function, *arguments):
-    """It raises this."""
-    try:
-        function(*arguments)
-    except kind as refusal:
-        expect(words in str(refusal), refusal)
-    else:
-        raise AssertionError(f"nothing was raised that says {words}")
-
-
-def taken():
-    """Bytes of the device that are taken, by the driver's word."""
-    free, total = torch.cuda.mem_get_info()
-    return total - free
-
-
 def check_streams():
     """What another stream uses is not handed out again before that is done."""
-    simulator = ctypes.CDLL("libcuda.so.1")
-    simulator.xseg_sim_launch.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
-    simulator.xseg_sim_finish.argtypes = [ctypes.c_void_p]
     block, side = byte_tensor(30), torch.cuda.Stream()
     address = block.data_ptr()
-    expect(simulator.xseg_sim_launch(side.cuda_stream, OPEN) == 0, "launch")
+    expect(simulator().xseg_sim_launch(side.cuda_stream, OPEN) == 0, "launch")
     block.record_stream(side)
     del block
     other = byte_tensor(30)
     expect(other.data_ptr() != address, "a stream uses it")
-    expect(simulator.xseg_sim_finish(side.cuda_stream) == 0, "finish")
+    expect(simulator().xseg_sim_finish(side.cuda_stream) == 0, "finish")
     again = byte_tensor(30)
     expect(again.data_ptr() == address, "no stream uses it any more")
     with torch.cuda.stream(side):
@@ -97,7 +54,7 @@ def check_streams():
 
 def check_graphs():
     """Two graphs of one pool are captured and replayed; nobody else gets their memory."""
-    source = byte_tensor(2, 3)
+    source = fill(byte_tensor(2), 3)
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first):
         middle = source.clone()
@@ -107,39 +64,39 @@ def check_graphs():
     with torch.cuda.graph(second, pool=first.pool()):
         other = source.clone()
     expect(byte_tensor(2).data_ptr() != within, "it is the graph's")
-    source.copy_(torch.full((2 * MIB,), 7, dtype=torch.uint8))
+    fill(source, 7)
     first.replay()
     expect(holds(result, 7), "replayed")
     second.replay()
     expect(holds(other, 7), "replayed from the same pool")
-    before = taken()
+    before = used_bytes()
     del first, second, result, other
     torch.cuda.empty_cache()
-    expect(taken() < before, "the graphs' memory went with them")
+    expect(used_bytes() < before, "the graphs' memory went with them")
 
 
 def case_plugin():
     """The plain plug-in, by the documented lines: what it does, and what PyTorch refuses with it."""
     run_shown("CUDAPluggableAllocator(")
     expect(torch.cuda.get_allocator_backend() == "pluggable", "backend")
-    expect(holds(byte_tensor(3, 5), 5), "contents")
+    expect(holds(fill(byte_tensor(3), 5), 5), "contents")
     check_streams()
-    before = taken()
+    before = used_bytes()
     torch.cuda.empty_cache()
-    expect(before - taken() >= 90 * MIB, "empty_cache() gives memory back")
+    expect(before - used_bytes() >= 90 * MIB, "empty_cache() gives memory back")
     torch.cuda.set_per_process_memory_fraction(0.01)
     expect(byte_tensor(1024).data_ptr() == 0, "beyond the fraction")
     torch.cuda.set_per_process_memory_fraction(1.0)
     expect(byte_tensor(1024).data_ptr() != 0, "within the device")
     expect(byte_tensor(1 << 30).data_ptr() == 0, "beyond the device")
     check_graphs()
-    expect_refusal(RuntimeError, "createOrIncrefPool", lambda: torch.cuda.use_mem_pool(torch.cuda.MemPool()).__enter__())
-    expect_refusal(RuntimeError, "getDeviceStats", torch.cuda.memory_stats)
-    expect_refusal(RuntimeError, "snapshot", torch.cuda.memory_snapshot)
-    expect_refusal(RuntimeError, "recordHistory", torch.cuda.memory._record_memory_history)
-    expect_refusal(RuntimeError, "attachOutOfMemoryObserver", torch._C._cuda_attach_out_of_memory_observer, print)
-    expect_refusal(RuntimeError, "shareIPcHandle", byte_tensor(1).untyped_storage()._share_cuda_)
-    expect_refusal(RuntimeError, "checkPoolLiveAllocations", torch._C._cuda_checkPoolLiveAllocations, 0, (1, 0), set())
+    expect_error(RuntimeError, "createOrIncrefPool", lambda: torch.cuda.use_mem_pool(torch.cuda.MemPool()).__enter__())
+    expect_error(RuntimeError, "getDeviceStats", torch.cuda.memory_stats)
+    expect_error(RuntimeError, "snapshot", torch.cuda.memory_snapshot)
+    expect_error(RuntimeError, "recordHistory", torch.cuda.memory._record_memory_history)
+    expect_error(RuntimeError, "attachOutOfMemoryObserver", torch._C._cuda_attach_out_of_memory_observer, print)
+    expect_error(RuntimeError, "shareIPcHandle", byte_tensor(1).untyped_storage()._share_cuda_)
+    expect_error(RuntimeError, "checkPoolLiveAllocations", torch._C._cuda_checkPoolLiveAllocations, 0, (1, 0), set())
 
 
 def check_words():
@@ -154,7 +111,8 @@ def check_words():
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         within = byte_tensor(2)
-    run = run_shown('xseg.torch.tag("weights"):  ', xseg=xseg, build=lambda: byte_tensor(40, 9), tensor=byte_tensor(2),
+    run = run_shown('xseg.torch.tag("weights"):  ', xseg=xseg, build=lambda: fill(byte_tensor(40), 9),
+                    tensor=byte_tensor(2),
                     mempool=pool)
     expect(holds(run.model, 9), "it came back")
     expect(run.allocator.limits(0).soft_bytes == 20 << 30, "the limit holds")
@@ -164,7 +122,7 @@ def check_words():
     engine = types.SimpleNamespace(register=lambda *arguments: told.append(arguments))
     registered = run_shown("xseg.torch.registered(", xseg=xseg, torch=torch, engine=engine)
     expect(told == [(registered.cache.data_ptr(), 200 * MIB)], told)
-    expect_refusal(xseg.BusyError, "pinned", xseg.torch.pause, "cache")
+    expect_error(xseg.BusyError, "pinned", xseg.torch.pause, "cache")
     xseg.torch.unpin(registered.cache)
     ranged = run_shown("xseg.torch.range(", xseg=xseg, torch=torch)
     expect(ranged.keys.shape == (1 << 20, 4096) and ranged.cache.info().committed_bytes == 0, ranged.cache.info())
@@ -183,7 +141,6 @@ def stand_in_for_vllm():
         """What vLLM's worker does with its allocator: load, make the cache, sleep, wake up."""
 
         def memory(self, tag):
-            """The tag that what follows belongs to."""
             return gpu_worker.CuMemAllocator.get_instance().use_memory_pool(tag=tag)
 
         def load(self):
@@ -191,10 +148,10 @@ def stand_in_for_vllm():
             expect(gpu_worker.CuMemAllocator.get_instance().get_current_usage() == 0, "one instance a process")
             with self.memory("weights"):
                 passing = byte_tensor(60)
-                self.weights = [byte_tensor(20, value) for value in (1, 2, 3)]
+                self.weights = [fill(byte_tensor(20), value) for value in (1, 2, 3)]
                 del passing
             with self.memory("kv_cache"):
-                self.cache = byte_tensor(100, 0)
+                self.cache = fill(byte_tensor(100), 0)
 
         def capture(self):
             """A graph that reads the weights and writes the cache."""
@@ -208,13 +165,11 @@ def stand_in_for_vllm():
             gpu_worker.CuMemAllocator.get_instance().sleep(offload_tags=("weights",) if level == 1 else tuple())
 
         def wake_up(self, tags=None):
-            """All tags, or these."""
             gpu_worker.CuMemAllocator.get_instance().wake_up(tags)
 
     gpu_worker = types.SimpleNamespace(Worker=Worker, CuMemAllocator=None)
     cumem = types.SimpleNamespace(CuMemAllocator=None)
-    sys.modules.update({"vllm": types.ModuleType("vllm"),
-                        "vllm.device_allocator": types.SimpleNamespace(cumem=cumem),
+    sys.modules.update({"vllm": types.ModuleType("vllm"), "vllm.device_allocator": types.SimpleNamespace(cumem=cumem),
                         "vllm.v1": types.ModuleType("vllm.v1"),
                         "vllm.v1.worker": types.SimpleNamespace(gpu_worker=gpu_worker)})
     return gpu_worker, cumem
@@ -230,34 +185,33 @@ def check_sleep():
     expect(gpu_worker.CuMemAllocator.get_instance().get_current_usage() == 160 * MIB, "what loading needed went back")
     worker.capture()
     torch.cuda.empty_cache()
-    awake, addresses = taken(), [tensor.data_ptr() for tensor in (*worker.weights, worker.cache)]
+    awake, addresses = used_bytes(), [tensor.data_ptr() for tensor in (*worker.weights, worker.cache)]
     for _ in range(2):
         worker.sleep(level=1)
-        expect(taken() == awake - 160 * MIB, taken())
+        expect(used_bytes() == awake - 160 * MIB, used_bytes())
         worker.sleep(level=1)
         busy = byte_tensor(200)
         worker.wake_up(tags=["weights"])
         expect([holds(tensor, value) for tensor, value in zip(worker.weights, (1, 2, 3))] == [True] * 3, "the weights are back")
         del busy
         torch.cuda.empty_cache()
-        expect(taken() == awake - 100 * MIB, taken())
+        expect(used_bytes() == awake - 100 * MIB, used_bytes())
         worker.wake_up(tags=["kv_cache"])
         worker.wake_up()
-        expect(taken() == awake, taken())
-        worker.cache.copy_(torch.zeros(worker.cache.shape, dtype=torch.uint8))
+        expect(used_bytes() == awake, used_bytes())
+        fill(worker.cache, 0)
         worker.graph.replay()
         expect(holds(worker.cache[:20 * MIB], 2) and holds(worker.cache[20 * MIB:], 0), "the graph reads and writes them")
     worker.sleep(level=2)
-    expect(taken() == awake - 160 * MIB, taken())
+    expect(used_bytes() == awake - 160 * MIB, used_bytes())
     worker.wake_up()
-    worker.weights[1].copy_(torch.full((20 * MIB,), 8, dtype=torch.uint8))
+    fill(worker.weights[1], 8)
     worker.graph.replay()
     expect(holds(worker.cache[:20 * MIB], 8), "weights that were loaded again")
     expect(addresses == [tensor.data_ptr() for tensor in (*worker.weights, worker.cache)], "addresses stay")
 
 
 def case_page():
-    """The lines of the page, and the recipe for vLLM."""
     check_sleep()
     check_words()
 
@@ -269,16 +223,16 @@ def run_recipe(words):
 
 def check_page(run, layers, blocks, grow):
     """A page has memory beneath its blocks in all layers, whose contents are their own; what is refused has changed nothing."""
-    before = taken()
+    before = used_bytes()
     grow(3)
-    expect(taken() - before == blocks * run.LAYERS * run.BLOCK, taken() - before)
+    expect(used_bytes() - before == blocks * run.LAYERS * run.BLOCK, used_bytes() - before)
     used = [(layer, block) for layer in range(run.LAYERS) for block in (3 * blocks, 4 * blocks - 1)]
     for number, (layer, block) in enumerate(used):
-        layers[layer][block].copy_(torch.full((run.BLOCK // 2,), number, dtype=torch.float16))
+        fill(layers[layer][block], number)
     expect(all(holds(layers[layer][block], number) for number, (layer, block) in enumerate(used)), "blocks are apart")
     allocator = run.xseg.torch.allocator()
-    allocator.set_limits(0, hard_bytes=taken() + blocks * run.LAYERS * run.BLOCK - run.PAGE // 2)
-    expect_refusal(MemoryError, "xseg_limits_set()", grow, 4)
+    allocator.set_limits(0, hard_bytes=used_bytes() + blocks * run.LAYERS * run.BLOCK - run.PAGE // 2)
+    expect_error(MemoryError, "xseg_limits_set()", grow, 4)
     allocator.set_limits(0, hard_bytes=None)
     grow(4)
     return before
@@ -287,66 +241,42 @@ def check_page(run, layers, blocks, grow):
 def case_recipes():
     """One tensor a layer, all layers in one, and two groups of which one cannot starve the other."""
     torch.cuda.init()
-    run = run_recipe("PART = BLOCKS")
-    before = check_page(run, run.layers, 32, run.grow)
-    for page in (3, 4):
-        run.shrink(page)
-    torch.cuda.empty_cache()
-    expect(taken() == before, taken() - before)
-    run = run_recipe("whole = ")
-    before = check_page(run, run.layers, 8, run.grow)
-    for page in (3, 4):
-        run.shrink(page)
-    torch.cuda.empty_cache()
-    expect(taken() == before, taken() - before)
-    run = run_recipe("WINDOW = ")
-    check_groups(run)
+    for words, blocks in (("PART = BLOCKS", 32), ("whole = ", 8)):
+        run = run_recipe(words)
+        before = check_page(run, run.layers, blocks, run.grow)
+        for page in (3, 4):
+            run.shrink(page)
+        torch.cuda.empty_cache()
+        expect(used_bytes() == before, used_bytes() - before)
+    check_groups(run_recipe("WINDOW = "))
 
 
 def check_groups(run):
     """The full group is refused what the window is promised, and gets what the window gives up beyond that."""
     tensor, pages = run.tensors["window"], run.BLOCKS * run.LAYERS * run.BLOCK // run.PAGE
-    run.xseg.torch.allocator().set_limits(0, hard_bytes=taken() + run.WINDOW + 5 * run.PAGE)
+    run.xseg.torch.allocator().set_limits(0, hard_bytes=used_bytes() + run.WINDOW + 5 * run.PAGE)
     for page in range(20):
         run.grow("window", page)
     run.grow("full", 0)
-    expect_refusal(MemoryError, "xseg_limits_set()", run.grow, "full", 1)
-    tensor[8 * 19].copy_(torch.full(tensor[0].shape, 5, dtype=torch.float16))
+    expect_error(MemoryError, "xseg_limits_set()", run.grow, "full", 1)
+    fill(tensor[8 * 19], 5)
     expect(holds(tensor[8 * 19], 5), "contents")
     for page in range(20):
         run.shrink("window", page)
     for page in range(1, 5):
         run.grow("full", page)
-    expect_refusal(MemoryError, "xseg_limits_set()", run.grow, "full", 5)
+    expect_error(MemoryError, "xseg_limits_set()", run.grow, "full", 5)
     for page in range(pages - 16, pages):
         run.grow("window", page)
 
 
-class Documented(unittest.TestCase):
-    """Each case in a process of its own."""
-
-    def run_case(self, name, backend, **variables):
-        """A function of this file."""
-        process = backends.start(sys.argv[1], backend, os.path.abspath(__file__), "case:" + name, XSEG_SIM_BYTES="1",
-                                 XSEG_SIM_MEMORY_MB="8192", **variables)
-        text, _ = process.communicate(timeout=500)
-        self.assertEqual(process.returncode, 0, text)
-        self.assertIn(f"case {name} done", text)
-        return text
+class Documented(backends.CaseTest):
+    environment = {"XSEG_SIM_BYTES": "1", "XSEG_SIM_MEMORY_MB": "8192"}
 
     def test_plugin(self):
-        """Its file is found as any library is; what is refused is told."""
         folder = pathlib.Path(sys.argv[1]).resolve().parent / "src/adapters/torch"
-        text = self.run_case("plugin", "native", LD_LIBRARY_PATH=str(folder))
+        text = self.run_case("plugin", backend="native", LD_LIBRARY_PATH=str(folder))
         self.assertEqual(text.count("xseg-torch: xseg_alloc: "), 2, text)
-
-    def test_page(self):
-        """On xseg."""
-        self.run_case("page", "xseg")
-
-    def test_recipes(self):
-        """For engines."""
-        self.run_case("recipes", "xseg")
 
     def test_readme(self):
         """docs/train.py prints what it documents, on xseg and without the import of xseg.torch."""
@@ -364,12 +294,4 @@ class Documented(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1].startswith("case:"):
-        globals()["case_" + sys.argv[1].removeprefix("case:")]()
-        print(sys.argv[1].replace(":", " "), "done")
-    else:
-        backends.require(sys.argv[1])
-        if "xseg" not in backends.BACKENDS:
-            print("the adapter is not in this tree")
-            sys.exit(backends.SKIPPED)
-        unittest.main(argv=sys.argv[:1])
+    backends.main(globals(), Documented)

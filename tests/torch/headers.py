@@ -26,9 +26,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-Wno
 
 
 def ask(script, *arguments):
-    """What a script prints; where it asks to be skipped, this test is."""
-    ran = subprocess.run([sys.executable, script, "--offline", *arguments], check=False, capture_output=True,
-                         text=True)
+    ran = subprocess.run([sys.executable, script, "--offline", *arguments], check=False, capture_output=True, text=True)
     if ran.returncode == backends.SKIPPED:
         print(ran.stderr.strip())
         sys.exit(backends.SKIPPED)
@@ -47,8 +45,6 @@ def adapter_build(root):
 
 
 class Compiles(unittest.TestCase):
-    """Each version."""
-
     root = backends.ROOT
     library = ""
 
@@ -120,8 +116,7 @@ class Compiles(unittest.TestCase):
 
     def test_what_is_needed_and_unknown(self):
         """A method without a body of PyTorch's is refused with a sentence, however it is written; nothing is compiled."""
-        for line in ("virtual void newMethod() = 0;",
-                     "virtual void newMethod(std::vector<int> all = {}) = 0;",
+        for line in ("virtual void newMethod() = 0;", "virtual void newMethod(std::vector<int> all = {}) = 0;",
                      "virtual void newMethod(MempoolId_t id = {1, 2}, std::string text = \"a;)\") const noexcept = 0;",
                      "virtual std::function<bool(std::pair<int, int>)> newMethod(\n    int (*)(char) = nullptr) =\n 0;",
                      "[[nodiscard]] virtual auto newMethod(/* ; */ char mark = '}') -> decltype(1) = 0; // = {}",
@@ -163,7 +158,6 @@ class Compiles(unittest.TestCase):
             self.assertEqual(self.build.headers(torch_folder)[1], self.folder / "cuda/include")
 
     def test_all_methods_are_covered(self):
-        """Those that PyTorch gives a body of its own, too."""
         for version in self.folders:
             with self.subTest(version=version):
                 include = self.folders[version] / "include"
@@ -172,7 +166,6 @@ class Compiles(unittest.TestCase):
 
 
 def main():
-    """Skip where the tree has no adapter."""
     Compiles.library = str(pathlib.Path(sys.argv[1]).parent / "libxseg.so")
     if len(sys.argv) > 2:
         Compiles.root = pathlib.Path(sys.argv[2])

@@ -29,8 +29,6 @@ def program(*keys):
 
 
 class Keys(unittest.TestCase):
-    """All that the library has."""
-
     def test_what_is_left_out(self):
         tool = pathlib.Path(sys.argv[1]).parent / "xseg"
         known = json.loads(subprocess.run([tool, "config", "--json"], capture_output=True, check=True).stdout)["keys"]

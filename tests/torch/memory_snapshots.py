@@ -38,7 +38,6 @@ def observed_shortage(torch, path):
 
 
 def program(folder):
-    """The post's, from its beginning to its end."""
     import torch  # pylint: disable=import-outside-toplevel
     from torch import nn  # pylint: disable=import-outside-toplevel
 
@@ -69,12 +68,10 @@ def training(path):
         model(torch.ones(64, 256, device="cuda")).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    torch.cuda.memory._dump_snapshot(path)
+    torch.cuda.memory._dump_snapshot(str(path))
 
 
 class Example(unittest.TestCase):
-    """What the files of both allocators say, by PyTorch's own tools and by xseg's."""
-
     said, folders = {}, {}
 
     @classmethod
@@ -84,29 +81,25 @@ class Example(unittest.TestCase):
             held = tempfile.TemporaryDirectory()
             cls.addClassCleanup(held.cleanup)
             cls.folders[backend] = pathlib.Path(held.name)
-            started[backend] = backends.start(sys.argv[1], backend, HERE, "program", held.name,
+            started[backend] = backends.start(sys.argv[1], backend, HERE, "program", cls.folders[backend],
                                               PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
         for backend, process in started.items():
             cls.said[backend] = backends.finish(process, backend).splitlines()
 
     def read(self, backend, name):
-        """A file."""
         return pickle.loads((self.folders[backend] / name).read_bytes())
 
     def counted(self, backend, word):
-        """The numbers behind a word that the program printed."""
         line = next(line for line in self.said[backend] if line.startswith(word + " "))
         return [int(number) for number in line.split()[1:]]
 
     def tool(self, command, *files):
-        """What a command of xseg's prints."""
         ran = subprocess.run([pathlib.Path(sys.argv[1]).parent / "xseg", command, *files], capture_output=True, text=True,
                              check=False)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return ran.stdout
 
     def viz(self):
-        """PyTorch's commands as functions."""
         import importlib.util  # pylint: disable=import-outside-toplevel
 
         path = next((pathlib.Path.home() / ".cache/xseg").glob("torch-*/lib/python3*/site-packages/torch/cuda/_memory_viz.py"),
@@ -127,7 +120,6 @@ class Example(unittest.TestCase):
         self.assertEqual(self.said["xseg"][-2:], ["saving allocated state during OOM 0 True True True", "raised"])
 
     def test_structure(self):
-        """Segments, blocks, and the stack that allocated a block."""
         for backend in self.folders:
             snapshot = self.read(backend, "snapshot.pickle")
             for segment in snapshot["segments"]:
@@ -148,7 +140,6 @@ class Example(unittest.TestCase):
             self.assertIn(f"total_allocated: {requested / MIB:.1f}MiB\n", text)
 
     def test_flame_graphs(self):
-        """memory and segments: each byte once."""
         for backend in self.folders:
             snapshot = self.read(backend, "snapshot.pickle")
             requested, reserved = self.counted(backend, "counted")
@@ -159,7 +150,6 @@ class Example(unittest.TestCase):
             self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in live), requested)
 
     def test_comparison(self):
-        """The larger input's memory."""
         for backend in self.folders:
             before, after = (self.read(backend, name)["segments"] for name in ("snapshot.pickle", "snapshot2.pickle"))
             with contextlib.redirect_stdout(io.StringIO()):
@@ -168,13 +158,11 @@ class Example(unittest.TestCase):
             self.assertEqual(sum(segment["total_size"] for segment in after), self.counted(backend, "then")[0])
 
     def test_out_of_memory(self):
-        """The request that failed is the last event."""
         for backend in self.folders:
             last = self.read(backend, "oom_snapshot.pickle")["device_traces"][0][-1]
             self.assertEqual((last["action"], last["size"]), ("oom", 1 << 40))
 
     def test_tools(self):
-        """xseg's own commands read the files of both."""
         for backend, folder in self.folders.items():
             for name in ("snapshot.pickle", "snapshot2.pickle", "oom_snapshot.pickle"):
                 self.assertRegex(self.tool("blame", folder / name), re.escape(pathlib.Path(HERE).name) + r":\d+ program")
@@ -200,14 +188,8 @@ class Example(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "program":
-        program(pathlib.Path(sys.argv[2]))
+    if sys.argv[1] in ("program", "training"):
+        globals()[sys.argv[1]](pathlib.Path(sys.argv[2]))
         sys.exit()
-    if sys.argv[1] == "training":
-        training(sys.argv[2])
-        sys.exit()
-    backends.require(sys.argv[1])
-    if "xseg" not in backends.BACKENDS:
-        print("the adapter is not in this tree")
-        sys.exit(backends.SKIPPED)
+    backends.require(sys.argv[1], needs_adapter=True)
     unittest.main(argv=sys.argv[:1])

@@ -19,11 +19,10 @@ import traceback
 
 import torch
 
-MIB = 1 << 20
+from tensors import MIB, OPEN, byte_tensor, current, expect, simulator
+
 MOST = 4000
 LEAVING = ("segment_free", "segment_unmap")
-# Work that takes this long ends when it is waited for.
-OPEN = (1 << 64) - 1
 # As TraceEntry::Action counts them.
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
            "snapshot", "oom", "annotate")
@@ -41,8 +40,6 @@ class Heard(ctypes.Structure):
 
 
 class Methods:
-    """The functions of methods.cpp."""
-
     def __init__(self, path):
         self.path = path
         self.library = ctypes.CDLL(path)
@@ -56,13 +53,11 @@ class Methods:
             raise RuntimeError(self.library.methods_error().decode())
 
     def track(self):
-        """Attach the trace tracker, which stays."""
         if not self.is_tracking:
             self.call("track")
         self.is_tracking = True
 
     def heard(self, name="heard"):
-        """Lists of numbers: what was noted since the last call."""
         found = (Heard * MOST)()
         return [list(found[index].numbers) for index in range(getattr(self.library, "methods_" + name)(found, MOST))]
 
@@ -74,19 +69,7 @@ def pointer(address):
     return ctypes.c_void_p(address)
 
 
-def byte_tensor(mib, device="cuda:0"):
-    """A tensor of so many MiB."""
-    return torch.empty(int(mib * MIB), dtype=torch.uint8, device=device)
-
-
-def expect(is_true, what):
-    """An assertion that survives -O."""
-    if not is_true:
-        raise AssertionError(what)
-
-
 def refused(function, *arguments):
-    """The exception that a call raises."""
     try:
         function(*arguments)
     except RuntimeError as refusal:
@@ -106,21 +89,7 @@ class Numbers:
         return self.seen.index(value)
 
     def forget(self, value):
-        """If it comes again it is another one."""
         self.seen[self.seen.index(value)] = object()
-
-
-def simulator():
-    """The simulated driver, which is what this process has loaded as the driver."""
-    library = ctypes.CDLL("libcuda.so.1")
-    library.xseg_sim_launch.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
-    library.xseg_sim_launch_on.argtypes = [ctypes.c_void_p] + [ctypes.c_uint64] * 3
-    return library
-
-
-def current(name, device=0):
-    """One figure of the allocator's."""
-    return torch.cuda.memory_stats(device)[f"{name}.all.current"]
 
 
 def case_cache_info():
@@ -212,7 +181,6 @@ def case_expandable_segment_sizes():
 
 
 def names(traceback_of):
-    """Which of the functions that matter here a stack has."""
     return None if traceback_of is None else sorted(
         {frame["name"] for frame in traceback_of} & {"byte_tensor", "case_context_for_pointer"})
 
@@ -251,7 +219,6 @@ def case_context_for_pointer():
 
 
 def trace(*keys):
-    """These members of each event of device 0 but snapshots."""
     taken = torch.cuda.memory._snapshot()["device_traces"][0]
     return [[entry.get(key) for key in ("action", *keys)] for entry in taken if entry["action"] != "snapshot"]
 
@@ -472,7 +439,6 @@ class Mirror:
         self.live, self.pending = {}, {}
 
     def take(self, action, address, size):
-        """One entry; one that contradicts those before it is an error."""
         held = {**self.live, **self.pending}
         if action in ("segment_alloc", "segment_map"):
             expect(not overlap(self.memory, address, size), (action, address, size))
@@ -491,7 +457,6 @@ class Mirror:
             expect(self.pending.pop(address) == size, (action, address, size))
 
     def leave(self, address, size):
-        """Memory goes: all of a range has to be there."""
         expect(sum(overlap(self.memory, address, size)) == size, ("leave", address, size, self.memory))
         for base, length in list(self.memory.items()):
             if base < address + size and address < base + length:
@@ -556,7 +521,6 @@ def case_tracker_account():
 
 
 def free_blocks():
-    """Size and requested size of each free block, by segment."""
     segments = ([[block["size"], block["requested_size"]] for block in segment["blocks"] if block["state"] == "inactive"]
                 for segment in torch.cuda.memory_snapshot() if segment["device"] == 0)
     return sorted(blocks for blocks in segments if blocks)
@@ -918,7 +882,6 @@ def case_rejection():
 
 
 def run(name):
-    """One case, from an empty cache; what it returned, or why it failed."""
     torch.cuda.empty_cache()
     try:
         return {"said": globals()["case_" + name]()}
@@ -931,7 +894,6 @@ def run(name):
 
 
 def main():
-    """All cases, or those that are named."""
     global METHODS  # pylint: disable=global-statement
     METHODS = Methods(sys.argv[1])
     torch.cuda.init()

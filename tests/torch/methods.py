@@ -19,21 +19,17 @@ import backends
 SOURCE = backends.HERE / "methods.cpp"
 CASES = backends.HERE / "method_cases.py"
 # Name of a machine: what the environment has to say for it, and the cases on it; () is all but those of the others.
-MACHINES = {
-    "expandable": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, ()),
+MACHINES = {"expandable": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, ()),
     "classic": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, ()),
-    "without_peers": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "XSEG_SIM_PEERS": "0"}, ("no_peers",)),
-}
+    "without_peers": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "XSEG_SIM_PEERS": "0"}, ("no_peers",)),}
 MACHINE = {"XSEG_SIM_DEVICES": "3", "XSEG_SIM_MEMORY_MB": "2048", "XSEG_SIM_BYTES": "1"}
 
 
 def ask(*arguments):
-    """What torch_environment.py prints."""
     return subprocess.check_output([sys.executable, backends.ENVIRONMENT, "--offline", *arguments], text=True).strip()
 
 
 def compiled(driver):
-    """The library that methods.cpp makes with the PyTorch that is installed."""
     where = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
     torch = pathlib.Path(subprocess.check_output([ask("python"), "-c", where], text=True).strip())
     command = [*shlex.split(os.environ.get("CXX", "c++")), "-std=c++20", "-fPIC", "-shared", "-w",
@@ -49,44 +45,29 @@ def compiled(driver):
 
 
 class Methods(unittest.TestCase):
-    """On each machine, both allocators do the same."""
-
     maxDiff = None
     driver = library = None
     cases = ()
 
     def reports(self, machine):
-        """By allocator, what each case said; both processes run at once."""
         variables, cases = MACHINES[machine]
-        running = [(backend, backends.start(self.driver, backend, CASES, self.library, *(self.cases or cases),
-                                            **MACHINE, **variables)) for backend in backends.BACKENDS]
-        said = {}
-        for backend, process in running:
-            lines = [line.split(" ", 1) for line in backends.finish(process, backend).splitlines() if line.endswith("}")]
-            said[backend] = {name: json.loads(report) for name, report in lines}
-        return said
+        outputs = backends.on_each(self.driver, CASES, self.library, *(self.cases or cases), **MACHINE, **variables)
+        return {backend: {name: json.loads(report) for name, report in (
+            line.split(" ", 1) for line in text.splitlines() if line.endswith("}"))} for backend,
+            text in outputs.items()}
 
     def compare(self, machine):
-        """A case that fails says so in its report."""
         said = self.reports(machine)
         for name, own in said["native"].items():
             for backend, report in said.items():
                 with self.subTest(case=name, backend=backend):
                     self.assertNotIn("failed", report[name], report[name].get("failed"))
                     self.assertEqual(own, report[name], "PyTorch's, xseg's")
-        return said
 
-    def test_expandable(self):
-        """With expandable segments."""
-        self.compare("expandable")
-
-    def test_classic(self):
-        """Without them."""
-        self.compare("classic")
-
-    def test_without_peers(self):
-        """On a machine whose devices cannot use each other's memory."""
-        self.compare("without_peers")
+    def test_each_method_does_what_pytorchs_does(self):
+        for machine in MACHINES:
+            with self.subTest(machine):
+                self.compare(machine)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ and as Clang builds it, which makes no unique symbols: settings of PyTorch's are
 
 older.py DRIVER
 """
-import os
 import pathlib
 import shutil
 import subprocess
@@ -61,10 +60,8 @@ except RuntimeError as refusal:
 
 
 def run(program, compiler, **variables):
-    """What a program prints with an adapter that is built for it."""
-    environment = {name: value for name, value in os.environ.items()
-                   if not name.startswith(("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"))}
-    environment.update(PYTHONPATH=str(backends.ADAPTER), CXX=compiler, **variables)
+    environment = {**backends.without("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"),
+                   "PYTHONPATH": str(backends.ADAPTER), "CXX": compiler, **variables}
     environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(sys.argv[1]).parent / "libxseg.so"))
     with tempfile.TemporaryDirectory() as folder:
         ran = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", sys.argv[1], "run", "python", "-c",
@@ -74,11 +71,7 @@ def run(program, compiler, **variables):
 
 
 def main():
-    """The tag gives memory back, the capture does not; and settings arrive."""
-    backends.require(sys.argv[1])
-    if "xseg" not in backends.BACKENDS:
-        print("the adapter is not in this tree")
-        return backends.SKIPPED
+    backends.require(sys.argv[1], needs_adapter=True)
     is_right = run(PROGRAM, "c++ -DXSEG_TORCH_WITHOUT_MARKS") == "tag 20 capture 60 afterwards 40 in the end 20".split()
     if shutil.which("clang++"):
         is_right &= run(SETTINGS, "clang++", PYTORCH_CUDA_ALLOC_CONF="backend:native") == "1000 1 2 True".split()

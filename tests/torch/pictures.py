@@ -32,7 +32,6 @@ class Pictures:
         self.record()
 
     def record(self):
-        """Record what happens from now on, without stacks."""
         torch.cuda.memory._record_memory_history(context=None, max_entries=1 << 20, clear_history=True, compile_context=True,
                                                  global_record_annotations=True)
 

@@ -10,22 +10,19 @@ import sys
 import tempfile
 import time
 import types
-import unittest
 
-HERE = pathlib.Path(__file__).resolve().parent
-PAGE = HERE.parent.parent / "docs/processes.md"
-MIB = 1 << 20
-LONG = 120  # seconds that no step takes, however busy the machine is
+import backends
 
-if len(sys.argv) == 3 and sys.argv[1].startswith("case:"):
+if backends.IS_CASE:
     import torch
     import xseg.torch
-else:
-    import backends
+    from tensors import MIB, byte_tensor, expect
+
+PAGE = backends.ROOT / "docs/processes.md"
+LONG = 120  # seconds that no step takes, however busy the machine is
 
 
 def section(title):
-    """The text of a section of the page."""
     return re.search(rf"^### {title}\n(.*?)(?=^##)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)[1]
 
 
@@ -36,7 +33,7 @@ def strings(text):
 
 def functions(title):
     """What the Python of a section defines."""
-    names = {"PAGE": 2 * MIB, "xseg": sys.modules.get("xseg")}
+    names = {"PAGE": 2 << 20, "xseg": sys.modules.get("xseg")}
     for block in re.findall(r"^```python\n(.*?)^```$", section(title), re.DOTALL | re.MULTILINE):
         exec(compile(block, title, "exec"), names)
     return types.SimpleNamespace(**names)
@@ -44,19 +41,11 @@ def functions(title):
 
 # --- In the processes. ---
 
-def expect(is_true, what):
-    """An assertion that survives -O."""
-    if not is_true:
-        raise AssertionError(what)
-
-
 def say(step):
-    """Let the other process go on."""
     pathlib.Path(sys.argv[2], step).touch()
 
 
 def wait_for(step):
-    """Wait until the other process has said so."""
     until = time.monotonic() + LONG
     while not pathlib.Path(sys.argv[2], step).exists():
         expect(time.monotonic() < until, f"the other process has not come to {step}")
@@ -74,13 +63,7 @@ def get(function, *arguments):
                 raise
 
 
-def byte_tensor(mib):
-    """A tensor of so many MiB."""
-    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
-
-
 def refuses(mib):
-    """Whether a tensor of that size is refused."""
     try:
         byte_tensor(mib)
     except torch.OutOfMemoryError:
@@ -173,11 +156,10 @@ def case_train():
 
 # --- The tests. ---
 
-class Processes(unittest.TestCase):
+class Processes(backends.CaseTest):
     """Each with two processes on one simulated card of 1 GiB."""
 
     def run_cases(self, *cases):
-        """Functions of this file, each with a configuration, until both have ended; what they printed."""
         with tempfile.TemporaryDirectory() as folder:
             machine = f"torch-{os.getpid()}-{time.monotonic_ns()}"
             started = []
@@ -185,9 +167,8 @@ class Processes(unittest.TestCase):
                 # The ledger is the test's own, and time enough for a busy machine.
                 config = re.sub(r"budget_file:[^,]+", f"budget_file:{folder}/ledger", config)
                 config = re.sub(r",budget_wait_ms:\d+", "", config) + ",budget_wait_ms:4000"
-                started.append((name, backends.start(
-                    sys.argv[1], "xseg", os.path.abspath(__file__), "case:" + name, folder, XSEG_SIM_MEMORY_MB="1024",
-                    XSEG_SIM_SHARED=machine, XSEG_ALLOC_CONF=config)))
+                started.append((name, self.start_case(name, folder, XSEG_SIM_MEMORY_MB="1024", XSEG_SIM_SHARED=machine,
+                                                      XSEG_ALLOC_CONF=config)))
             for name, process in started:
                 text, _ = process.communicate(timeout=500)
                 self.assertEqual(process.returncode, 0, text)
@@ -195,17 +176,14 @@ class Processes(unittest.TestCase):
                 self.assertNotIn("(not in effect", text)
 
     def test_the_first_example(self):
-        """By the two lines at the beginning of the page."""
         first, second = strings(PAGE.read_text(encoding="utf-8"))[:2]
         self.run_cases(("lender", second), ("borrower", first))
 
     def test_engines(self):
-        """Two engines, each with a range."""
         chat, batch = strings(section("Two inference engines"))
         self.run_cases(("chat", chat), ("batch", batch))
 
     def test_trainer(self):
-        """A tag that is resumed asks for what the trainer has freed."""
         rollout, train = strings(section("A trainer and a rollout engine"))
         self.run_cases(("rollout", rollout), ("train", train))
 
@@ -218,33 +196,22 @@ class Processes(unittest.TestCase):
             self.assertTrue(strings(section(title))[0].startswith("budget_file:/run/xseg/"))
         for config in strings(page):
             # The folder is missing here: a sentence, and the program goes on.
-            process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:one_tensor", "none",
-                                     XSEG_ALLOC_CONF=re.sub("budget_file:[^,]+", "budget_file:/nowhere/ledger", config))
-            text = backends.finish(process, "xseg")
+            text = self.run_case("one_tensor", "none",
+                                 XSEG_ALLOC_CONF=re.sub("budget_file:[^,]+", "budget_file:/nowhere/ledger", config))
             self.assertEqual(text.count("budget_file: shared budget file cannot be opened, \"/nowhere/ledger\" ("), 1, text)
 
     def test_variables_of_pytorch(self):
         """PyTorch refuses keys that it does not know, which is why they stand in xseg's own variable."""
         for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-            process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:one_tensor", "none",
-                                     **{variable: "budget_file:none"})
+            process = self.start_case("one_tensor", "none", **{variable: "budget_file:none"})
             text, _ = process.communicate(timeout=500)
             self.assertNotEqual(process.returncode, 0, text)
             self.assertIn("budget_file", text)
 
 
 def case_one_tensor():
-    """No more than that."""
     expect(byte_tensor(1).numel() == MIB, "a tensor")
 
 
 if __name__ == "__main__":
-    if sys.argv[1].startswith("case:"):
-        globals()["case_" + sys.argv[1].removeprefix("case:")]()
-        print(sys.argv[1].replace(":", " "), "done")
-    else:
-        backends.require(sys.argv[1])
-        if "xseg" not in backends.BACKENDS:
-            print("the adapter is not in this tree")
-            sys.exit(backends.SKIPPED)
-        unittest.main(argv=sys.argv[:1])
+    backends.main(globals())

@@ -63,7 +63,6 @@ def reference(driver):
 
 
 def run(name, mode, python, variables):
-    """What a program printed, in a process of its own."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTORCH_", "XSEG_"))}
     environment |= {"XSEG_SIM_BYTES": "1", "XSEG_SIM_MEMORY_MB": "8192",
                     "PYTHONDONTWRITEBYTECODE": "1", "PYTORCH_ALLOC_CONF": mode}
@@ -122,15 +121,13 @@ def compare(name, mode, python, variables):
         figures_of(name, mode, python, variables, seen)
         if len(own) < 20:
             return [f"only {len(own)} figures were printed"]
-        wrong = [where for where in own | other
-                 if not any(each in other.get(where, []) for each in own.get(where, []))]
+        wrong = [where for where in own | other if not any(each in other.get(where, []) for each in own.get(where, []))]
         if not wrong:
             break
     return [f"{where}: {own.get(where)} natively, {other.get(where)} on xseg" for where in wrong]
 
 
 def main():
-    """One line of TAP a mode."""
     driver, name = pathlib.Path(sys.argv[1]).resolve(), pathlib.PurePath(sys.argv[2]).name
     modes = sys.argv[3:] or MODES_OF.get(name, MODES)
     python, variables = reference(driver)

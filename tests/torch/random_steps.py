@@ -36,7 +36,6 @@ class Program:
         self.graphs = []
 
     def size(self):
-        """Bytes: small ones, large ones, and a few that are very large."""
         kind = self.random.random()
         if kind < 0.6:
             return self.random.randint(1, 64 << 10)
@@ -90,28 +89,18 @@ class Program:
         torch.cuda.memory._annotate_tensor(self.random.choice(self.live), "a note")
 
     def tensors(self):
-        """The number of each live tensor, by its address."""
         tensors = self.live + [kept for _, kept in self.graphs]
         return {tensor.data_ptr(): number for number, tensor in enumerate(tensors)}
 
     def steps(self):
-        """Name and weight of each kind of step."""
-        found = [("allocate", 40), ("free", 36)]
-        found += [("use", 12)] if "s" in self.kinds else []
-        found += [("pool", 4)] if "p" in self.kinds else []
-        found += [("graph", 1), ("drop_graph", 1)] if "g" in self.kinds else []
-        found += [("note", 1)] if "n" in self.kinds else []
-        found += [("reset", 1)] if "r" in self.kinds else []
-        return found
+        weights = (("", "allocate", 40), ("", "free", 36), ("s", "use", 12), ("p", "pool", 4), ("g", "graph", 1),
+                   ("g", "drop_graph", 1), ("n", "note", 1), ("r", "reset", 1), ("e", "empty", 1))
+        return [(name, weight) for kind, name, weight in weights if kind in self.kinds]
 
     def step(self):
-        """One step; its name."""
-        names, weights = zip(*self.steps(), *([("empty", 1)] if "e" in self.kinds else []))
+        names, weights = zip(*self.steps())
         name = self.random.choices(names, weights)[0]
-        if name == "empty":
-            torch.cuda.empty_cache()
-        else:
-            getattr(self, "step_" + name)()
+        getattr(self, "step_" + name, torch.cuda.empty_cache)()
         if len(self.live) > 200:
             del self.live[:100]
         return name

@@ -5,108 +5,66 @@ range.py DRIVER; each test runs one function of this file in a process of its ow
 """
 import ctypes
 import gc
-import os
 import sys
 import threading
-import unittest
 
-if len(sys.argv) == 2 and sys.argv[1].startswith("case:"):
+import backends
+
+if backends.IS_CASE:
     import torch
     import xseg.torch
+    from tensors import MIB, OPEN, byte_tensor, expect, expect_error, fill, holds, simulator, used_bytes
     from xseg import _library, _records, _structs
-else:
-    import backends
 
-MIB = 1 << 20
-PAGE = 2 * MIB
-OPEN = (1 << 64) - 1
-# What a case has in its environment, beside contents.
-VARIABLES = {"two_devices": {"XSEG_SIM_DEVICES": "2"}}
-
-
-def byte_tensor(mib):
-    """A tensor of so many MiB."""
-    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
-
-
-def expect(is_true, what):
-    """An assertion that survives -O."""
-    if not is_true:
-        raise AssertionError(what)
-
-
-def expect_refusal(kind, words, function, *arguments):
-    """It raises this."""
-    try:
-        function(*arguments)
-    except kind as refusal:
-        expect(words in str(refusal), refusal)
-    else:
-        raise AssertionError(f"nothing was raised that says {words}")
-
-
-def fill(tensor, value):
-    """Contents are copied there, since kernels compute nothing."""
-    tensor.copy_(torch.full(tensor.shape, value, dtype=tensor.dtype))
-
-
-def holds(tensor, value):
-    """All of it is this."""
-    return bool((tensor.cpu() == value).all())
-
-
-def taken():
-    """Bytes of the device that are taken, by the driver's word."""
-    free, total = torch.cuda.mem_get_info()
-    return total - free
+PAGE = 2 << 20
 
 
 def case_tensor():
     """A tensor has its shape and place from the start; what may be touched grows and shrinks."""
     cache = xseg.torch.range(64 * PAGE, name="cache")
-    before, tensor = taken(), cache.tensor((60, 1024, 1024), torch.float16, 4 * PAGE)
-    expect(taken() == before, "nothing is committed")
+    before, tensor = used_bytes(), cache.tensor((60, 1024, 1024), torch.float16, 4 * PAGE)
+    expect(used_bytes() == before, "nothing is committed")
     expect((tensor.shape, tensor.dtype, tensor.device.index) == ((60, 1024, 1024), torch.float16, 0), tensor.shape)
     expect(tensor.data_ptr() == cache.address + 4 * PAGE and tensor.is_contiguous(), hex(tensor.data_ptr()))
     for page in (0, 59, 7):
         cache.commit((4 + page) * PAGE, PAGE)
         fill(tensor[page], page)
-    expect(taken() - before == torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 3 * PAGE, taken() - before)
+    expect(used_bytes() - before == torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 3 * PAGE,
+           used_bytes() - before)
     expect([holds(tensor[page], page) for page in (0, 7, 59)] == [True] * 3, "contents")
     expect(len(torch.cuda.memory_snapshot()) > 0, "a snapshot shows it")
     cache.decommit(4 * PAGE, PAGE)
     torch.cuda.empty_cache()
-    expect(taken() - before == 2 * PAGE and holds(tensor[59], 59), "the others stay")
+    expect(used_bytes() - before == 2 * PAGE and holds(tensor[59], 59), "the others stay")
     expect(cache.tensor((4,)).dtype == torch.float32 and cache.tensor((0, 5)).shape == (0, 5), "the default, and an empty one")
-    expect_refusal(xseg.ArgumentError, "a multiple of 2", cache.tensor, (1,), torch.float16, 3)
-    expect_refusal(xseg.ArgumentError, f"view exceeds the range of {64 * PAGE} bytes", cache.tensor, (64 * PAGE + 1,), torch.uint8)
-    expect_refusal(xseg.BusyError, "range is exported by DLPack", cache.release)
+    expect_error(xseg.ArgumentError, "a multiple of 2", cache.tensor, (1,), torch.float16, 3)
+    expect_error(xseg.ArgumentError, f"view exceeds the range of {64 * PAGE} bytes", cache.tensor, (64 * PAGE + 1,),
+                 torch.uint8)
+    expect_error(xseg.BusyError, "range is exported by DLPack", cache.release)
     part, address = tensor[3:5, 1], cache.address
     del tensor, cache
     gc.collect()
-    expect(part.data_ptr() == address + 7 * PAGE + 2048 and taken() - before == 2 * PAGE, "a part of it holds the range")
+    expect(part.data_ptr() == address + 7 * PAGE + 2048 and used_bytes() - before == 2 * PAGE,
+           "a part of it holds the range")
     del part
     gc.collect()
     torch.cuda.empty_cache()
-    expect(taken() == before, "and the last one ends it")
+    expect(used_bytes() == before, "and the last one ends it")
 
 
 def case_streams():
     """A stream that is not named is the current one."""
-    simulator = ctypes.CDLL("libcuda.so.1")
-    simulator.xseg_sim_launch.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
-    simulator.xseg_sim_finish.argtypes = [ctypes.c_void_p]
     cache, side = xseg.torch.range(4 * PAGE), torch.cuda.Stream()
     with torch.cuda.stream(side):
         cache.commit(0, 2 * PAGE)
-        expect(simulator.xseg_sim_launch(side.cuda_stream, OPEN) == 0, "launch")
+        expect(simulator().xseg_sim_launch(side.cuda_stream, OPEN) == 0, "launch")
         cache.decommit(0, 2 * PAGE)
         cache.commit(0, PAGE)
         expect(cache.info().recommits == 1 and cache.info().pending_unmap_bytes == PAGE, cache.info())
     cache.commit(PAGE, PAGE, side)
     cache.decommit(0, 2 * PAGE, stream=side)
     expect(cache.info().pending_unmap_bytes == 2 * PAGE, cache.info())
-    expect(simulator.xseg_sim_finish(side.cuda_stream) == 0, "finish")
+    expect(simulator().xseg_sim_finish(side.cuda_stream) == 0, "finish")
     torch.cuda.empty_cache()
     expect(cache.info().mapped_bytes == 0, cache.info())
 
@@ -117,13 +75,13 @@ def case_limits():
     expect(isinstance(allocator.range(PAGE), xseg.torch.Range), "the allocator's are these as well")
     held, idle = byte_tensor(40), byte_tensor(40)
     allocator.set_limits(0, hard_bytes=100 * MIB)
-    expect_refusal(xseg.LimitError, "xseg_limits_set()", cache.commit, 0, 20 * PAGE)
+    expect_error(xseg.LimitError, "xseg_limits_set()", cache.commit, 0, 20 * PAGE)
     del idle
     cache.commit(0, 20 * PAGE)
-    expect_refusal(torch.OutOfMemoryError, "CUDA out of memory", byte_tensor, 40)
+    expect_error(torch.OutOfMemoryError, "CUDA out of memory", byte_tensor, 40)
     cache.decommit(0, 20 * PAGE)
     cache.set_quota(20 * PAGE)
-    expect_refusal(torch.OutOfMemoryError, "CUDA out of memory", byte_tensor, 40)
+    expect_error(torch.OutOfMemoryError, "CUDA out of memory", byte_tensor, 40)
     cache.commit(0, 20 * PAGE)
     expect(held.is_cuda and torch.cuda.memory_allocated() == 80 * MIB, torch.cuda.memory_allocated())
 
@@ -140,7 +98,7 @@ def case_tags():
     expect(pool.statistics().allocated_bytes.all.current == 40 * MIB + PAGE, "the pool has both")
     with xseg.torch.paused("cache", keep="host"):
         expect(torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved())
-        expect_refusal(xseg.PausedError, "paused", cache.commit, 0, PAGE)
+        expect_error(xseg.PausedError, "paused", cache.commit, 0, PAGE)
     expect(holds(tensor[5], 5) and holds(beside, 7), "they came back")
 
 
@@ -208,32 +166,10 @@ def case_locks():
     expect(set(heard) == {"on_map", "on_unmap", "on_trace"}, set(heard))
 
 
-class Programs(unittest.TestCase):
-    """Each case in a process of its own."""
-
-
-def add(name, function):
-    """A test for a case."""
-
-    def test(self):
-        process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:" + name, XSEG_SIM_BYTES="1",
-                                 **VARIABLES.get(name, {}))
-        self.assertIn(f"case {name} done", backends.finish(process, "xseg"))
-
-    test.__doc__ = function.__doc__
-    setattr(Programs, "test_" + name, test)
+class Programs(backends.CaseTest):
+    environment = {"XSEG_SIM_BYTES": "1"}
+    variables = {"two_devices": {"XSEG_SIM_DEVICES": "2"}}
 
 
 if __name__ == "__main__":
-    if sys.argv[1].startswith("case:"):
-        case = sys.argv[1].removeprefix("case:")
-        globals()["case_" + case]()
-        print("case", case, "done")
-    else:
-        backends.require(sys.argv[1])
-        if "xseg" not in backends.BACKENDS:
-            print("the adapter is not in this tree")
-            sys.exit(backends.SKIPPED)
-        for found in [name.removeprefix("case_") for name in globals() if name.startswith("case_")]:
-            add(found, globals()["case_" + found])
-        unittest.main(argv=sys.argv[:1])
+    backends.main(globals(), Programs)

@@ -31,16 +31,13 @@ print("allocated", torch.empty(1, device="cuda").numel())
 
 
 def start(code, **variables):
-    """A process that runs this, with these variables."""
-    environment = {name: value for name, value in os.environ.items()
-                   if not name.startswith(("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"))}
-    environment.update({"PYTHONPATH": str(backends.ADAPTER), **variables})
+    environment = {**backends.without("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"),
+                   "PYTHONPATH": str(backends.ADAPTER), **variables}
     return subprocess.Popen([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", DRIVER, "run", "python", "-c", code],
                             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def attempt(before="", after="", is_whole=True, **variables):
-    """What a process prints that imports xseg.torch, with these variables; is_whole: and then allocates."""
     with start(TRY.format(before=before) + after, **variables) as process:
         printed, complaints = process.communicate(timeout=300)
     if process.returncode and is_whole:
@@ -54,7 +51,6 @@ def keep_in(folder):
 
 
 def script(folder, *lines):
-    """The path of a compiler that does this."""
     path = pathlib.Path(folder, "c++")
     path.write_text("\n".join(("#!/bin/sh", *lines, "")), encoding="ascii")
     path.chmod(0o755)
@@ -62,7 +58,6 @@ def script(folder, *lines):
 
 
 def wait_for(is_so):
-    """For some seconds."""
     ends = time.monotonic() + 100
     while not is_so():
         if time.monotonic() > ends:
@@ -79,28 +74,22 @@ def has_ended(process):
 
 
 class Refusals(unittest.TestCase):
-    """Each sentence."""
-
     def expect(self, printed, *words):
-        """It was refused with these words, and PyTorch works."""
         for word in ("refused:", *words, "backend native", "allocated 1"):
             self.assertIn(word, printed)
 
-    def test_too_late(self):
-        """PyTorch has allocated already."""
-        self.expect(attempt("torch.cuda.init()"), "xseg.torch: CUDA is already initialized", "right after torch")
-
-    def test_no_driver(self):
-        """XSEG_DRIVER names nothing."""
-        self.expect(attempt(XSEG_DRIVER="/no-such-folder/libcuda.so"), "XSEG_DRIVER: cannot load the driver, /no-such-folder/libcuda.so", "unset XSEG_DRIVER")
-
-    def test_another_pytorch(self):
-        """One that is too old, and one without CUDA."""
-        self.expect(attempt("torch.__version__ = '2.5.1'"), "unsupported version of PyTorch, 2.5.1", "install 2.6 or newer")
-        self.expect(attempt("torch.version.cuda = None"), "was built without CUDA", "install a build with CUDA")
+    def test_import_that_cannot_work_is_refused(self):
+        for before, variables, words in (
+                ("torch.cuda.init()", {}, ("xseg.torch: CUDA is already initialized", "right after torch")),
+                ("", {"XSEG_DRIVER": "/no-such-folder/libcuda.so"},
+                 ("XSEG_DRIVER: cannot load the driver, /no-such-folder/libcuda.so", "unset XSEG_DRIVER")),
+                ("torch.__version__ = '2.5.1'", {}, ("unsupported version of PyTorch, 2.5.1", "install 2.6 or newer")),
+                ("torch.version.cuda = None", {}, ("was built without CUDA", "install a build with CUDA")),
+                ("", {"XSEG_ALLOC_CONF": "expandable_segment:True"}, ("did you mean expandable_segments?",))):
+            with self.subTest(words):
+                self.expect(attempt(before, **variables), *words)
 
     def test_a_wheel_for_another_processor(self):
-        """Its library says which."""
         number, name = (b"\xb7\0", "aarch64") if platform.machine() == "x86_64" else (b"\x3e\0", "x86_64")
         with tempfile.NamedTemporaryFile() as file:
             file.write(b"\x7fELF\2\1\1" + 9 * b"\0" + b"\3\0" + number + 44 * b"\0")
@@ -108,32 +97,25 @@ class Refusals(unittest.TestCase):
             self.expect(attempt(XSEG_LIBRARY=file.name), f"xseg: cannot load the library, {file.name}: built for {name}", "install the wheel")
 
     def test_no_compiler(self):
-        """CXX names no compiler, and nothing is kept."""
         with tempfile.TemporaryDirectory() as folder:
             self.expect(attempt(keep_in(folder), CXX="no-such-compiler"), "CXX: compiler not found, no-such-compiler")
 
     def test_a_cache_that_cannot_be_made(self):
-        """The folder's name is a file's."""
         with tempfile.NamedTemporaryFile() as file:
             self.expect(attempt(keep_in(file.name)), "cannot store the adapter", "XDG_CACHE_HOME")
 
     def test_another_allocator(self):
-        """PyTorch was told to use the driver's own."""
         printed = attempt(is_whole=False, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
         for word in ("refused:", "already uses another allocator, 'cudaMallocAsync'", "remove backend:cudaMallocAsync",
                      "backend cudaMallocAsync"):
             self.assertIn(word, printed)
 
-    def test_a_bad_string(self):
-        """The configuration has an error, which names the key."""
-        self.expect(attempt(XSEG_ALLOC_CONF="expandable_segment:True"), "did you mean expandable_segments?")
-
     def test_a_failed_build_is_tried_once(self):
         """Processes that start together share the failure of one; another compiler is tried at once."""
         with tempfile.TemporaryDirectory() as folder:
-            compiler, log = pathlib.Path(folder, "c++"), pathlib.Path(folder, "log")
-            compiler.write_text(f"#!/bin/sh\necho tried >> {log}\nsleep 1\necho 'a.cpp:1: error: no' >&2\nexit 1\n")
-            compiler.chmod(0o755)
+            log = pathlib.Path(folder, "log")
+            compiler = pathlib.Path(script(folder, f"echo tried >> {log}", "sleep 1", "echo 'a.cpp:1: error: no' >&2",
+                                           "exit 1"))
             with concurrent.futures.ThreadPoolExecutor() as pool:
                 printed = list(pool.map(lambda _: attempt(keep_in(folder), CXX=str(compiler)), range(3)))
             for each in printed:
@@ -201,8 +183,5 @@ class Refusals(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    backends.require(DRIVER)
-    if "xseg" not in backends.BACKENDS:
-        print("the adapter is not in this tree")
-        sys.exit(backends.SKIPPED)
+    backends.require(DRIVER, needs_adapter=True)
     unittest.main(argv=sys.argv[:1])

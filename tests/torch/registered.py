@@ -4,42 +4,26 @@
 registered.py DRIVER; each test runs one function of this file in a process of its own.
 """
 import ctypes
-import os
-import sys
 import threading
 import time
-import unittest
 
-if len(sys.argv) == 2 and sys.argv[1].startswith("case:"):
+import backends
+
+if backends.IS_CASE:
     import torch
     import xseg.torch
-else:
-    import backends
+    from tensors import MIB, byte_tensor, expect, expect_error, fill
 
-MIB = 1 << 20
 RDMA_CAPABLE = 15  # CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
-# What a case has in its environment.
-VARIABLES = {
-    "two_devices": {"XSEG_SIM_DEVICES": "2"},
+# Variables of cases.
+VARIABLES = {"two_devices": {"XSEG_SIM_DEVICES": "2"},
     "contents": {"XSEG_SIM_BYTES": "1"},
     "variable": {"XSEG_TORCH_REGISTERED": "kv_.*|weights"},
     "label": {"XSEG_TORCH_REGISTERED": "kv_.*|weights"},
     "saver": {"XSEG_TORCH_REGISTERED": "weights.*"},
     "bad_expression": {"XSEG_TORCH_REGISTERED": "kv_(cache"},
     "empty_expression": {"XSEG_TORCH_REGISTERED": ""},
-    "classic": {"PYTORCH_ALLOC_CONF": "expandable_segments:False"},
-}
-
-
-def byte_tensor(mib, device="cuda"):
-    """A tensor of so many MiB."""
-    return torch.empty(mib * MIB, dtype=torch.uint8, device=device)
-
-
-def expect(is_true, what):
-    """An assertion that survives -O."""
-    if not is_true:
-        raise AssertionError(what)
+    "classic": {"PYTORCH_ALLOC_CONF": "expandable_segments:False"},}
 
 
 def asked(tensor, offset=0):
@@ -64,16 +48,6 @@ def expect_plain(tensor):
     expect(asked(tensor, tensor.numel() - 1)[1:] == (20, 1), asked(tensor, tensor.numel() - 1))
 
 
-def expect_refusal(kind, words, work):
-    """It raises this."""
-    try:
-        work()
-    except kind as refusal:
-        expect(all(word in str(refusal) for word in words), refusal)
-    else:
-        raise AssertionError(f"nothing was raised that says {words}")
-
-
 def expect_left(number):
     """No thread is in the tag whose pool has this id: a route to it is refused while one is.
 
@@ -92,7 +66,6 @@ def expect_left(number):
 
 
 def enter(context):
-    """Enter a context and leave it."""
     with context:
         pass
 
@@ -114,7 +87,7 @@ def case_one_piece():
 def case_contents():
     """A paused one comes back at its address, in one piece, with what it contained."""
     with xseg.torch.registered("cache"):
-        inside = byte_tensor(200).copy_(torch.full((200 * MIB,), 5, dtype=torch.uint8))
+        inside = fill(byte_tensor(200), 5)
     address = inside.data_ptr()
     xseg.torch.pause("cache", keep="host")
     expect(torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved())
@@ -122,7 +95,7 @@ def case_contents():
     expect(inside.data_ptr() == address and bool((inside.cpu() == 5).all()), "it came back")
     expect_one(inside, 200)
     xseg.torch.pin(inside)
-    expect_refusal(xseg.BusyError, ["pinned"], lambda: xseg.torch.pause("cache"))
+    expect_error(xseg.BusyError, ["pinned"], lambda: xseg.torch.pause("cache"))
     xseg.torch.unpin(inside)
 
 
@@ -134,7 +107,7 @@ def case_two_devices():
             held.append(byte_tensor(60, f"cuda:{device}"))
         expect_one(held[-1], 60)
     expect(len(xseg.torch.tags("cache")) == 2, xseg.torch.tags())
-    expect_refusal(xseg.ArgumentError, ["'cache'", "registered()"], lambda: enter(xseg.torch.tag("cache", 1)))
+    expect_error(xseg.ArgumentError, ["'cache'", "registered()"], lambda: enter(xseg.torch.tag("cache", 1)))
 
 
 def case_clash():
@@ -143,9 +116,11 @@ def case_clash():
         plain = byte_tensor(40)
     with xseg.torch.registered("cache"):
         inside = byte_tensor(40)
-    expect_refusal(xseg.ArgumentError, ["xseg.torch.registered: tag was created by xseg.torch.tag(), 'weights'", "use another name"],
+    expect_error(xseg.ArgumentError, ["xseg.torch.registered: tag was created by xseg.torch.tag(), 'weights'",
+                                      "use another name"],
                    lambda: enter(xseg.torch.registered("weights")))
-    expect_refusal(xseg.ArgumentError, ["xseg.torch.tag: tag was created by xseg.torch.registered(), 'cache'", "use another name"],
+    expect_error(xseg.ArgumentError, ["xseg.torch.tag: tag was created by xseg.torch.registered(), 'cache'",
+                                      "use another name"],
                    lambda: enter(xseg.torch.tag("cache")))
     with xseg.torch.tag("weights"), xseg.torch.registered("cache"), xseg.torch.registered("cache"):
         again = byte_tensor(40)
@@ -165,7 +140,7 @@ def case_variable():
         (expect_one(tensor, 100) if is_registered else expect_plain(tensor))
     enter(xseg.torch.registered("weights"))
     enter(xseg.torch.registered("another"))
-    expect_refusal(xseg.ArgumentError, ["'weights2'"], lambda: enter(xseg.torch.registered("weights2")))
+    expect_error(xseg.ArgumentError, ["'weights2'"], lambda: enter(xseg.torch.registered("weights2")))
 
 
 def case_label():
@@ -220,7 +195,7 @@ def case_mem_pool():
             expect((status == 0) == are_accepted, (status, address, size))
             if status == 0:
                 expect(simulator.xseg_sim_unregister(number) == 0, "it is deregistered")
-    expect_refusal(xseg.BusyError, ["has served a request"], lambda: xseg.torch.pool(plain).set_single_page())
+    expect_error(xseg.BusyError, ["has served a request"], lambda: xseg.torch.pool(plain).set_single_page())
 
 
 def case_saver():
@@ -251,47 +226,24 @@ def case_classic():
     expect(asked(tensor, 50 * MIB) == (0, 100, 1), asked(tensor, 50 * MIB))
 
 
-class Programs(unittest.TestCase):
-    """Each case in a process of its own."""
+class Programs(backends.CaseTest):
+    variables = VARIABLES
 
-    def said(self, name):
-        """What a case printed."""
-        process = backends.start(sys.argv[1], "xseg", os.path.abspath(__file__), "case:" + name, **VARIABLES.get(name, {}))
-        text = backends.finish(process, "xseg")
-        self.assertIn(f"case {name} done", text)
+    def run_case(self, name, *arguments, **more):
+        text = super().run_case(name, *arguments, **more)
+        if name != "bad_expression":
+            # A library with self-checks reports that in a line.
+            lines = [line for line in text.splitlines() if "self-checks: " not in line]
+            self.assertNotRegex("\n".join(lines), r"xseg(\.torch)?:")
         return text
 
     def test_bad_expression(self):
-        """One sentence, and PyTorch is on xseg."""
-        lines = [line for line in self.said("bad_expression").splitlines() if "XSEG_TORCH_REGISTERED" in line]
+        lines = [line for line in self.run_case("bad_expression").splitlines() if "XSEG_TORCH_REGISTERED" in line]
         self.assertEqual(len(lines), 1, lines)
-        for words in ("xseg.torch: ignoring XSEG_TORCH_REGISTERED: invalid regular expression, 'kv_(cache', missing )", "such as kv_cache|weights"):
+        for words in ("xseg.torch: ignoring XSEG_TORCH_REGISTERED: invalid regular expression, 'kv_(cache', missing )",
+                      "such as kv_cache|weights"):
             self.assertIn(words, lines[0])
 
 
-def add(name, function):
-    """A test for a case."""
-
-    def test(self):
-        # What a build with self-checks says first is no complaint.
-        said = [line for line in self.said(name).splitlines() if "self-checks: " not in line]
-        self.assertNotRegex("\n".join(said), r"xseg(\.torch)?:")
-
-    test.__doc__ = function.__doc__
-    setattr(Programs, "test_" + name, test)
-
-
 if __name__ == "__main__":
-    if sys.argv[1].startswith("case:"):
-        case = sys.argv[1].removeprefix("case:")
-        globals()["case_" + case]()
-        print("case", case, "done")
-    else:
-        backends.require(sys.argv[1])
-        if "xseg" not in backends.BACKENDS:
-            print("the adapter is not in this tree")
-            sys.exit(backends.SKIPPED)
-        for found in [name.removeprefix("case_") for name in globals() if name.startswith("case_")]:
-            if found != "bad_expression":
-                add(found, globals()["case_" + found])
-        unittest.main(argv=sys.argv[:1])
+    backends.main(globals(), Programs)

@@ -22,14 +22,11 @@ PARTS = ("segments", "events", "annotations", "settings")
 
 
 def lines(text):
-    """The steps that a process printed."""
     return [json.loads(line) for line in text.splitlines() if line.startswith("[")]
 
 
 @unittest.skipUnless("xseg" in backends.BACKENDS, "the adapter is not in this tree")
 class Steps(unittest.TestCase):
-    """One program on both allocators, in one mode each."""
-
     def compare_pictures(self, step, theirs, mine):
         """Two pictures that were taken after the same step."""
         self.assertEqual(len(theirs), len(PARTS))
@@ -37,11 +34,9 @@ class Steps(unittest.TestCase):
             self.assertEqual(one, other, f"{part} after step {step} of seed {SEED}: PyTorch's, xseg's")
 
     def compare(self, kinds, is_expandable):
-        """Both processes run at once."""
-        conf = f"expandable_segments:{is_expandable}"
-        running = [(name, backends.start(DRIVER, name, str(backends.HERE / "random_steps.py"), SEED, STEPS, kinds, EVERY,
-                                         PYTORCH_CUDA_ALLOC_CONF=conf)) for name in ("native", "xseg")]
-        native, ours = (lines(backends.finish(process, name)) for name, process in running)
+        outputs = backends.on_each(DRIVER, backends.HERE / "random_steps.py", SEED, STEPS, kinds, EVERY,
+                                   PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{is_expandable}")
+        native, ours = map(lines, outputs.values())
         self.assertEqual(len(native), int(STEPS))
         for step, (theirs, mine) in enumerate(itertools.zip_longest(native, ours)):
             differing = {key: (theirs[1].get(key), mine[1].get(key)) for key in {**theirs[1], **mine[1]}
@@ -52,11 +47,9 @@ class Steps(unittest.TestCase):
                 self.compare_pictures(step, theirs[2], mine[2])
 
     def test_classic(self):
-        """Streams, record_stream, resets, graphs, pools, empty_cache and notes."""
         self.compare("srgpen", False)
 
     def test_expandable(self):
-        """The same steps."""
         self.compare("srgpen", True)
 
 

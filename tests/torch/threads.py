@@ -14,7 +14,6 @@ import backends
 
 
 def within(folder):
-    """Compile threads.cpp as the adapter is, and call it."""
     import torch
     import xseg.torch
     from xseg.torch import _build
@@ -38,14 +37,10 @@ def within(folder):
 
 
 def main():
-    """On xseg."""
     driver = pathlib.Path(sys.argv[1])
     if len(sys.argv) > 2:
         return within(pathlib.Path(sys.argv[2]))
-    backends.require(driver)
-    if "xseg" not in backends.BACKENDS:
-        print("the adapter is not in this tree")
-        return backends.SKIPPED
+    backends.require(driver, needs_adapter=True)
     with tempfile.TemporaryDirectory() as folder:
         printed = backends.finish(backends.start(driver, "xseg", __file__, driver, folder), "xseg")
     print(printed)

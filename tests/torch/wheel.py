@@ -42,8 +42,8 @@ NEITHER = "import sys, torch\nprint(torch.cuda.get_allocator_backend(), 'xseg' i
 
 def called(*command, **variables):
     """What a command prints, without what a developer has set; its complaints are raised."""
-    clean = {name: value for name, value in os.environ.items()
-             if not name.startswith(("PYTORCH_", "XSEG_", "PYTHON", "MESON", "LD_LIBRARY_PATH")) or name.startswith("XSEG_REFERENCE")}
+    clean = backends.without("PYTORCH_", "XSEG_", "PYTHON", "MESON", "LD_LIBRARY_PATH")
+    clean |= {name: value for name, value in os.environ.items() if name.startswith("XSEG_REFERENCE")}
     ran = subprocess.run([str(part) for part in command], env={**clean, **variables}, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
         raise AssertionError(f"{command}: status {ran.returncode}\n{ran.stdout}{ran.stderr}")
@@ -51,7 +51,6 @@ def called(*command, **variables):
 
 
 def installed(folder):
-    """The Python of a virtual environment in which the wheel is, and PyTorch can be found."""
     torch = called(sys.executable, backends.ENVIRONMENT, "--offline", "python").strip()
     site = called(torch, "-c", "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parent.parent)")
     python = folder / "venv/bin/python"
@@ -87,7 +86,6 @@ def with_compiled(folder, python, run):
 
 
 def main():
-    """The variable, the import, neither; and without a compiler."""
     backends.require(sys.argv[1])
     if "xseg" not in backends.BACKENDS or shutil.which("c++") is None:
         print("the adapter is not in this tree, or there is no C++ compiler")

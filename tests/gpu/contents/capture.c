@@ -30,31 +30,13 @@ struct capture {
     struct xseg_pool *pool;
     struct graph *graph;
     struct piece in, out, aside;
-    uint64_t draws, numbers;
     uint64_t replays, after_host, after_nothing; /* that were correct, or whose loss was reported */
 };
 
 static struct piece new_block(struct capture *capture, struct xseg_pool *pool, unsigned stream,
                               size_t bytes)
 {
-    struct xseg_request request = {sizeof(request)};
-    struct piece piece = {.bytes = bytes, .block = ++capture->numbers};
-    void *address = NULL;
-
-    request.bytes = bytes;
-    request.stream = capture->stage->stream[stream];
-    request.pool = pool;
-    journal_operation("allocate %" PRIu64 ", %zu bytes, on stream %u", piece.block, bytes, stream);
-    XSEG(alloc_with, capture->allocator, &request, &address);
-    journal_count(COUNT_BLOCKS, 1);
-    piece.address = (CUdeviceptr)(uintptr_t)address;
-    return piece;
-}
-
-static void free_block(struct capture *capture, const struct piece *piece)
-{
-    journal_operation("free %" PRIu64, piece->block);
-    XSEG(free, capture->allocator, (void *)(uintptr_t)piece->address);
+    return stage_block(capture->stage, capture->allocator, pool, stream, bytes);
 }
 
 /* Memory that is allocated without a pool comes from the capture's pool. */
@@ -78,17 +60,17 @@ static void capture_graph(struct capture *capture)
     kernel_spin(stream, 200);
     const struct piece a = captured_copy(capture, &capture->in, masks[0]);
     const struct piece b = captured_copy(capture, &a, masks[1]);
-    free_block(capture, &a);
+    stage_free(capture->allocator, &a);
     device_order(joining, stream, event);
     XSEG(record_stream, capture->allocator, (void *)(uintptr_t)b.address, joining);
     kernel_spin(joining, 100);
     kernel_copy(joining, capture->aside.address, &b, masks[2]);
     const struct piece c = captured_copy(capture, &b, masks[3]);
-    free_block(capture, &b);
+    stage_free(capture->allocator, &b);
     const struct piece d = captured_copy(capture, &c, masks[4]);
-    free_block(capture, &c);
+    stage_free(capture->allocator, &c);
     kernel_copy(stream, capture->out.address, &d, masks[5]);
-    free_block(capture, &d);
+    stage_free(capture->allocator, &d);
     device_order(stream, joining, event);
     graph_end(capture->graph);
     XSEG(capture_end, capture->pool);
@@ -100,7 +82,8 @@ static void replay(struct capture *capture)
     const uint64_t both = masks[0] ^ masks[1];
 
     journal_operation("write %" PRIu64 ", replay, check", capture->in.block);
-    capture->in.seed = capture->out.seed = capture->aside.seed = draw(&capture->draws, UINT64_MAX);
+    capture->in.seed = capture->out.seed = capture->aside.seed =
+        draw(&capture->stage->draws, UINT64_MAX);
     capture->aside.mask = both ^ masks[2];
     capture->out.mask = both ^ masks[3] ^ masks[4] ^ masks[5];
     kernel_write(stream, &capture->in);
@@ -118,12 +101,11 @@ static void work_besides(struct capture *capture)
 
     for (unsigned i = 0; i < BESIDES; i++) {
         piece[i] = new_block(capture, NULL, OTHER, capture->in.bytes);
-        piece[i].seed = draw(&capture->draws, UINT64_MAX);
         kernel_write(other, &piece[i]);
     }
     for (unsigned i = 0; i < BESIDES; i++) {
         kernel_check(capture->stage->checks[0], other, &piece[i]);
-        free_block(capture, &piece[i]);
+        stage_free(capture->allocator, &piece[i]);
     }
     if (device_is_busy(capture->stage->stream[CAPTURED]))
         journal_count(COUNT_BUSY_TRIMS, 1);
@@ -155,7 +137,7 @@ static void pause_and_resume(struct capture *capture, enum xseg_keep keep)
 static void play_round(struct capture *capture)
 {
     const size_t most = capture->stage->memory / 16 < MOST ? capture->stage->memory / 16 : MOST;
-    const size_t bytes = 1 + draw(&capture->draws, most);
+    const size_t bytes = 1 + draw(&capture->stage->draws, most);
 
     XSEG(pool_create, capture->allocator, 0, NULL, &capture->pool);
     capture->in = new_block(capture, capture->pool, CAPTURED, bytes);
@@ -172,15 +154,15 @@ static void play_round(struct capture *capture)
         replay_some(capture, &capture->after_nothing);
     }
     graph_free(capture->graph);
-    free_block(capture, &capture->in);
-    free_block(capture, &capture->out);
-    free_block(capture, &capture->aside);
+    stage_free(capture->allocator, &capture->in);
+    stage_free(capture->allocator, &capture->out);
+    stage_free(capture->allocator, &capture->aside);
     XSEG(pool_release, capture->pool);
 }
 
 void play_capture(struct stage *stage)
 {
-    struct capture capture = {.stage = stage, .draws = stage->seed};
+    struct capture capture = {.stage = stage};
 
     capture.allocator =
         stage_open(stage->is_classic ? "expandable_segments:False" : "expandable_segments:True");

@@ -138,6 +138,30 @@ void stage_close(struct xseg_allocator *allocator)
     XSEG(close, allocator);
 }
 
+struct piece stage_block(struct stage *stage, struct xseg_allocator *allocator,
+                         struct xseg_pool *pool, unsigned stream, size_t bytes)
+{
+    struct piece piece = {.bytes = bytes, .block = ++stage->blocks};
+    struct xseg_request request = {sizeof(request)};
+    void *address = NULL;
+
+    request.bytes = bytes;
+    request.stream = stage->stream[stream];
+    request.pool = pool;
+    journal_operation("allocate %" PRIu64 ", %zu bytes, on stream %u", piece.block, bytes, stream);
+    XSEG(alloc_with, allocator, &request, &address);
+    journal_count(COUNT_BLOCKS, 1);
+    piece.address = (CUdeviceptr)(uintptr_t)address;
+    piece.seed = draw(&stage->draws, UINT64_MAX);
+    return piece;
+}
+
+void stage_free(struct xseg_allocator *allocator, const struct piece *piece)
+{
+    journal_operation("free %" PRIu64, piece->block);
+    XSEG(free, allocator, (void *)(uintptr_t)piece->address);
+}
+
 /* --- A section's begin and end. --- */
 
 /* Objects that the first use creates exist before memory is measured: code is loaded, queues are set up. */
@@ -236,20 +260,17 @@ static void choose_memory(struct stage *stage, size_t free_bytes)
 
 static int play(const struct section *section, struct stage *stage)
 {
-    const char *why;
-    size_t before;
-
     name_command(section, stage);
     journal_open(section->is_hidden ? "share" : section->name, repeat,
                  stage->operations > 0 ? PATIENCE : stage->seconds + GRACE);
-    why = device_open();
+    const char *why = device_open();
     if (why != NULL)
         journal_skip("%s", why);
     if (section->needs_vmm && !device.has_vmm)
         journal_skip("the device has no virtual memory management");
     stage->is_classic |= !device.has_vmm;
     set(stage);
-    before = device_free_memory();
+    const size_t before = device_free_memory();
     choose_memory(stage, before);
     name_command(section, stage);
     if (!section->is_hidden)
@@ -260,6 +281,7 @@ static int play(const struct section *section, struct stage *stage)
     for (int kind = 0; kind < COUNT_KINDS; kind++)
         journal_counts[kind] = 0;
     stage->ends = now() + (uint64_t)stage->seconds * 1000000000;
+    stage->draws = stage->seed;
     section->play(stage);
     stage_rest(stage);
     if (!section->is_hidden) {

@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 
 #include "tests/gpu/contents/journal.h"
+#include "tests/support/symbol.h"
 
 struct device_calls cu;
 struct device_simulator sim;
@@ -20,14 +21,6 @@ static char problem[512];
 typedef CUresult(CUDAAPI *proc_address)(const char *, void **, int, cuuint64_t,
                                         CUdriverProcAddressQueryResult *);
 static proc_address get_proc_address;
-
-/* ISO C does not convert object pointers to function pointers, so the address is copied bytewise. */
-static void find(void *library, const char *name, void *function)
-{
-    void *symbol = dlsym(library, name);
-
-    memcpy(function, &symbol, sizeof(symbol));
-}
 
 /* Returns the name if the driver does not have the function, else NULL. */
 static const char *find_call(const char *name, int version, void *function)
@@ -75,12 +68,12 @@ static const char *open_library(void)
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
         return refuse("there is no driver: %s", dlerror());
-    find(library, "xseg_sim_launch", &sim.launch);
-    find(library, "xseg_sim_launch_accessing", &sim.launch_accessing);
-    find(library, "xseg_sim_advance", &sim.advance);
-    find(library, "xseg_sim_leaks", &sim.leaks);
+    (void)symbol_find(library, "xseg_sim_launch", &sim.launch);
+    (void)symbol_find(library, "xseg_sim_launch_accessing", &sim.launch_accessing);
+    (void)symbol_find(library, "xseg_sim_advance", &sim.advance);
+    (void)symbol_find(library, "xseg_sim_leaks", &sim.leaks);
     device.is_simulated = sim.launch != NULL;
-    find(library, "cuGetProcAddress_v2", &get_proc_address);
+    (void)symbol_find(library, "cuGetProcAddress_v2", &get_proc_address);
     if (get_proc_address == NULL)
         return "the driver has no cuGetProcAddress_v2: it is older than R525 (CUDA 12.0)";
     missing = find_calls();
@@ -127,12 +120,10 @@ static const char *open_device(void)
 
 const char *device_open(void)
 {
-    const char *why;
-
     /* A simulated driver keeps the contents of memory only if the variable is set before its first call. */
     if (setenv("XSEG_SIM_BYTES", "1", 1) != 0)
         return "the environment cannot be set: no host memory is left";
-    why = open_library();
+    const char *why = open_library();
     return why != NULL ? why : open_device();
 }
 

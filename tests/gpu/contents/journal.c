@@ -158,7 +158,6 @@ void journal_say(const char *what, uint64_t count, const char *status, const cha
     (void)pthread_mutex_unlock(&journal.lock);
 }
 
-/* Returns the number of errors so far. */
 static unsigned tell_wrong(const char *what, const char *format, va_list arguments)
 {
     char detail[1024];
@@ -187,10 +186,9 @@ static unsigned tell_wrong(const char *what, const char *format, va_list argumen
 void journal_wrong(const char *format, ...)
 {
     va_list arguments;
-    unsigned wrong;
 
     va_start(arguments, format);
-    wrong = tell_wrong("wrong", format, arguments);
+    const unsigned wrong = tell_wrong("wrong", format, arguments);
     va_end(arguments);
     if (wrong == MOST_WRONG)
         journal_stop("%d things are wrong: the section ends", MOST_WRONG);

@@ -65,11 +65,10 @@ const char *kernel_load(void)
     char log[1024] = "";
     CUjit_option option[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void *value[] = {log, (void *)sizeof(log)};
-    CUresult result;
 
     if (device.is_simulated)
         return NULL;
-    result = cu.ModuleLoadDataEx(&module, image, 2, option, value);
+    CUresult result = cu.ModuleLoadDataEx(&module, image, 2, option, value);
     for (int kind = 0; kind < KINDS && result == CUDA_SUCCESS; kind++)
         result = cu.ModuleGetFunction(&function[kind], module, function_names[kind]);
     return result == CUDA_SUCCESS ? NULL : refuse(result, log);

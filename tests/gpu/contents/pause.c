@@ -31,34 +31,22 @@ struct pause {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     struct piece piece[BLOCKS]; /* bytes 0: freed */
-    uint64_t draws, numbers;
-    size_t budget; /* of the pool */
+    size_t budget;              /* of the pool */
     uint64_t rounds[sizeof(modes) / sizeof(modes[0])];
 };
 
 static struct piece new_block(struct pause *pause, struct xseg_pool *pool, unsigned stream,
                               size_t bytes)
 {
-    struct xseg_request request = {sizeof(request)};
-    struct piece piece = {.bytes = bytes, .block = ++pause->numbers};
-    void *address = NULL;
+    const struct piece piece = stage_block(pause->stage, pause->allocator, pool, stream, bytes);
 
-    request.bytes = bytes;
-    request.stream = pause->stage->stream[stream];
-    request.pool = pool;
-    journal_operation("allocate %" PRIu64 ", %zu bytes, on stream %u", piece.block, bytes, stream);
-    XSEG(alloc_with, pause->allocator, &request, &address);
-    journal_count(COUNT_BLOCKS, 1);
-    piece.address = (CUdeviceptr)(uintptr_t)address;
-    piece.seed = draw(&pause->draws, UINT64_MAX);
-    kernel_write(request.stream, &piece);
+    kernel_write(pause->stage->stream[stream], &piece);
     return piece;
 }
 
 static void free_block(struct pause *pause, struct piece *piece)
 {
-    journal_operation("free %" PRIu64, piece->block);
-    XSEG(free, pause->allocator, (void *)(uintptr_t)piece->address);
+    stage_free(pause->allocator, piece);
     piece->bytes = 0;
 }
 
@@ -92,14 +80,13 @@ static void fill_pool(struct pause *pause)
         const size_t bound = i % 3 == 0 ? 100000 : most;
 
         pause->piece[i] =
-            new_block(pause, pause->pool, stream_of(i), 1 + draw(&pause->draws, bound));
+            new_block(pause, pause->pool, stream_of(i), 1 + draw(&pause->stage->draws, bound));
     }
     for (unsigned i = 0; i < BLOCKS; i += 5)
         free_block(pause, &pause->piece[i]);
     check_all(pause);
 }
 
-/* Other pools use the memory, and write to it. */
 static void use_memory(struct pause *pause)
 {
     struct piece piece[4];
@@ -217,7 +204,7 @@ static void play_mode(struct pause *pause, unsigned mode, const char *file)
 
 void play_pause(struct stage *stage)
 {
-    struct pause pause = {.stage = stage, .draws = stage->seed};
+    struct pause pause = {.stage = stage};
     char file[4096];
 
     pause.budget = stage->memory / 4 < MOST_PAUSED ? stage->memory / 4 : MOST_PAUSED;

@@ -37,8 +37,6 @@ class Fault(Exception):
 
 
 class Memory:
-    """Ranges of device memory: bytearrays by address."""
-
     def __init__(self, ranges):
         self.ranges = ranges
 
@@ -79,24 +77,19 @@ def parse(text):
 
 
 class Thread:
-    """One thread of a kernel."""
-
     def __init__(self, memory, arguments, special):
         self.memory, self.arguments, self.registers = memory, arguments, dict(special)
 
     def value(self, operand):
-        """Of a register or a number."""
         if operand.startswith("%"):
             return self.registers[operand]
         return int(operand, 0) & BITS
 
     def address(self, operand):
-        """Of [%register+offset]."""
         register, offset = re.fullmatch(r"\[(%\w+)(?:\+(\d+))?\]", operand).groups()
         return self.registers[register] + int(offset or 0)
 
     def run(self, code, labels, most=1000000):
-        """To the end; returns how many instructions that took."""
         at = 0
         for steps in range(most):
             guard, opcode, operands = code[at]
@@ -112,7 +105,6 @@ class Thread:
         raise Fault("the kernel does not end")
 
     def step(self, opcode, operands):
-        """One instruction that is no branch."""
         name, kind = opcode[0], opcode[-1]
         if name in ("st", "atom", "red"):
             self.change(name, opcode, operands)
@@ -143,11 +135,9 @@ class Thread:
             distance = min(inputs[1], width)
             return inputs[0] << distance if name == "shl" else inputs[0] >> distance
         return {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
-                "and": lambda a, b: a & b, "or": lambda a, b: a | b,
-                "xor": lambda a, b: a ^ b}[name](*inputs)
+                "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b}[name](*inputs)
 
     def change(self, name, opcode, operands):
-        """An instruction that writes to memory."""
         size = SIZES[opcode[-1][1:]]
         if name == "st":
             self.memory.store(self.address(operands[0]), size, self.value(operands[1]))
@@ -182,21 +172,16 @@ def splitmix64(seed, count):
 
 
 def pattern(seed, mask, size):
-    """The bytes that a block of a size contains."""
-    return b"".join((word ^ mask).to_bytes(8, "little")
-                    for word in splitmix64(seed, (size + 7) // 8))[:size]
+    return b"".join((word ^ mask).to_bytes(8, "little") for word in splitmix64(seed, (size + 7) // 8))[:size]
 
 
 class Kernels(unittest.TestCase):
-    """What each kernel does, for many lengths and grids."""
-
     SEED, MASK = 0xFEDCBA9876543210, 0x0123456789ABCDEF
 
     def setUp(self):
         self.kernels = parse((ROOT / "tests/gpu/kernels.ptx").read_text(encoding="utf-8"))
 
     def check(self, data, size, grid, order=lambda numbers: numbers):
-        """The report of xseg_check on some bytes."""
         report = bytearray(b"".join(word.to_bytes(8, "little") for word in (0, NONE, 0, 0, 0)))
         launch(self.kernels["xseg_check"], Memory({ADDRESS: data, REPORT: report}),
                    (ADDRESS, size, self.SEED, self.MASK, REPORT), *grid, order)
@@ -256,8 +241,7 @@ class Kernels(unittest.TestCase):
 
     def test_a_spin_ends_after_its_cycles(self):
         _, code, labels = self.kernels["xseg_spin"]
-        steps = [Thread(None, {"cycles": cycles}, {"%clock64": 2**63}).run(code, labels)
-                 for cycles in (0, 1000, 10000)]
+        steps = [Thread(None, {"cycles": cycles}, {"%clock64": 2**63}).run(code, labels) for cycles in (0, 1000, 10000)]
         self.assertLess(steps[0], 10)
         self.assertAlmostEqual(steps[2] / steps[1], 10, delta=1)
 
@@ -267,15 +251,12 @@ class Kernels(unittest.TestCase):
 
 
 class Assembled(unittest.TestCase):
-    """The assembler takes the text, for every architecture, without a warning."""
-
     def setUp(self):
         self.ptxas = ROOT / ".deps/ptxas/ptxas"
         if not self.ptxas.is_file():
             self.skipTest("ptxas is not installed; run .ci/setup --ptxas")
 
     def assemble(self, text, architecture):
-        """Exit status and words of the assembler."""
         with tempfile.TemporaryDirectory() as folder:
             source = pathlib.Path(folder, "kernels.ptx")
             source.write_text(text, encoding="utf-8")

@@ -80,7 +80,6 @@ static struct block *any_block(struct player *player)
     return player->count == 0 ? NULL : &player->block[choose(player, player->count)];
 }
 
-/* Sometimes delay the following work of the stream. */
 static void dawdle(struct player *player, CUstream stream)
 {
     if (choose(player, 4) == 0)
@@ -273,7 +272,6 @@ static void use(struct player *player)
     strike_out(player, block);
 }
 
-/* Another stream uses a block that is freed after an event. */
 static void free_after(struct player *player)
 {
     struct block *block = any_block(player);
@@ -292,7 +290,6 @@ static void free_after(struct player *player)
     strike_out(player, block);
 }
 
-/* One thread passes a block to the other. */
 static void hand_over(struct player *player)
 {
     struct game *game = player->game;
@@ -313,7 +310,6 @@ static void hand_over(struct player *player)
     (void)pthread_mutex_unlock(&game->lock);
 }
 
-/* Comparison on the host, of bytes that are copied back. */
 static void copy_back(struct player *player)
 {
     const struct block *block = any_block(player);

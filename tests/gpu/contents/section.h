@@ -32,7 +32,8 @@ struct stage {
     CUstream stream[STREAMS];
     CUevent event[PLAYERS];
     struct checks *checks[PLAYERS];
-    uint64_t ends; /* nanoseconds of the monotonic clock */
+    uint64_t ends;          /* nanoseconds of the monotonic clock */
+    uint64_t draws, blocks; /* of stage_block() */
 };
 
 struct section {
@@ -63,6 +64,11 @@ void stage_rest(struct stage *stage);
 struct xseg_allocator *stage_open(const char *config);
 void stage_pass_time(unsigned milliseconds);
 void stage_close(struct xseg_allocator *allocator);
+
+/* A block of a pool (NULL: of none) on a stream of the stage, with contents that are drawn; and its free. */
+struct piece stage_block(struct stage *stage, struct xseg_allocator *allocator,
+                         struct xseg_pool *pool, unsigned stream, size_t bytes);
+void stage_free(struct xseg_allocator *allocator, const struct piece *piece);
 
 /* The next random number of a sequence, below a bound. */
 uint64_t draw(uint64_t *state, uint64_t below);

@@ -122,23 +122,15 @@ static void export_block(struct xseg_allocator *allocator, const struct piece *p
     XSEG(export, allocator, pointer_of(piece), token, offset);
 }
 
-static void make_block(struct stage *stage, struct xseg_allocator *allocator,
-                       struct xseg_pool *pool, struct piece *piece, uint64_t *draws)
+static struct piece make_block(struct stage *stage, struct xseg_allocator *allocator,
+                               struct xseg_pool *pool)
 {
-    struct xseg_request request = {sizeof(request)};
     const size_t most = stage->memory / 16 < MOST ? stage->memory / 16 : MOST;
-    void *address = NULL;
+    const size_t bytes = 1 + draw(&stage->draws, draw(&stage->draws, 3) == 0 ? 100000 : most);
+    const struct piece piece = stage_block(stage, allocator, pool, 0, bytes);
 
-    request.bytes = 1 + draw(draws, draw(draws, 3) == 0 ? 100000 : most);
-    request.stream = stage->stream[0];
-    request.pool = pool;
-    journal_operation("allocate and write %" PRIu64 ", %zu bytes", piece->block, request.bytes);
-    XSEG(alloc_with, allocator, &request, &address);
-    journal_count(COUNT_BLOCKS, 1);
-    piece->address = (CUdeviceptr)(uintptr_t)address;
-    piece->bytes = request.bytes;
-    piece->seed = draw(draws, UINT64_MAX);
-    kernel_write(stage->stream[0], piece);
+    kernel_write(stage->stream[0], &piece);
+    return piece;
 }
 
 /* Afterwards the exporter has no reference to the blocks. */
@@ -158,15 +150,13 @@ static void let_go(struct stage *stage, struct xseg_allocator *allocator, const 
 }
 
 static void share_round(struct stage *stage, struct xseg_allocator *allocator,
-                        struct xseg_pool *pool, int socket, uint64_t *draws)
+                        struct xseg_pool *pool, int socket)
 {
     struct message message = {.kind = SHARED};
     struct piece own[BLOCKS];
 
-    for (unsigned i = 0; i < BLOCKS; i++) {
-        message.piece[i].block = *draws; /* increases by one each */
-        make_block(stage, allocator, pool, &message.piece[i], draws);
-    }
+    for (unsigned i = 0; i < BLOCKS; i++)
+        message.piece[i] = make_block(stage, allocator, pool);
     memcpy(own, message.piece, sizeof(own));
     stage_rest(stage);
     for (unsigned i = 0; i < BLOCKS; i++)
@@ -209,7 +199,7 @@ void play_share(struct stage *stage)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
-    uint64_t draws = stage->seed, rounds = 0;
+    uint64_t rounds = 0;
     char text[300];
 
     need_second_context();
@@ -223,7 +213,7 @@ void play_share(struct stage *stage)
     journal_status(status, "xseg_pool_create");
     const int socket = start_peer(stage);
     do {
-        share_round(stage, allocator, pool, socket, &draws);
+        share_round(stage, allocator, pool, socket);
         rounds++;
     } while (stage_goes_on(stage));
     end_peer(socket);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Classic allocations, pinned memory, queries. */
 #include "tests/gpu/facts/driver.h"
 
 /* --- FACT-ALC: allocations of the classic kind. --- */
@@ -61,8 +60,7 @@ static void mapped_memory_is_no_allocation(void)
     ASSERT_OK(allow(base, GRANULE));
     ASSERT_CU(cu.MemFree(base), CUDA_ERROR_INVALID_VALUE);
     ASSERT(is_mapped(base));
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    unmap_and_free(base, GRANULE);
 }
 
 static void an_allocation_too_large_is_refused_and_no_more(void)
@@ -82,11 +80,10 @@ static void an_allocation_counts_until_it_is_freed(void)
 {
     const size_t before = free_memory();
     CUdeviceptr address = 0;
-    size_t between;
 
     need_memory(64 * MIB);
     ASSERT_OK(cu.MemAlloc(&address, 64 * MIB));
-    between = free_memory();
+    const size_t between = free_memory();
     fact_say("64 MiB took %lld KiB", ((long long)before - (long long)between) / 1024);
     ASSERT(between + 64 * MIB <= before);
     ASSERT_OK(cu.MemFree(address));
@@ -177,8 +174,7 @@ static void only_allocations_have_legacy_ipc_handles(void)
     ASSERT_EQUAL(mapped_can, 0);
     ASSERT_EQUAL(allocation_can, 1);
     ASSERT_OK(cu.MemFree(address));
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    unmap_and_free(base, GRANULE);
 }
 
 /* --- FACT-HOST: pinned memory of the host. --- */
@@ -214,8 +210,7 @@ static void copies_of_pinned_memory_keep_the_order_of_their_stream(void)
     ASSERT_OK(cu.MemFreeHost(from));
     ASSERT_OK(cu.MemFreeHost(to));
     ASSERT_OK(cu.StreamDestroy(stream));
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    unmap_and_free(base, GRANULE);
 }
 
 static const struct fact facts[] = {

@@ -25,13 +25,12 @@
 
 int ask_here(const struct asking *asking)
 {
-    const char *problem;
     size_t number;
     bool is_clean = true;
 
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     child_begin(asking->open);
-    problem = driver_open();
+    const char *problem = driver_open();
     if (problem == NULL)
         problem = driver_enter();
     if (problem != NULL)

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Stream capture. */
 #include "tests/gpu/facts/driver.h"
 
 #include <pthread.h>
@@ -112,11 +111,10 @@ static void a_captured_event_is_not_queried(void)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
-    CUstreamCaptureMode old;
 
     begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cu.EventRecord(event, stream));
-    old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
+    const CUstreamCaptureMode old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cu.EventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
     (void)exchange(old);
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -139,10 +137,9 @@ static void a_relaxed_thread_may_query_events(void)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
-    CUstreamCaptureMode old;
 
     begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
-    old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
+    const CUstreamCaptureMode old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cu.EventQuery(event));
     (void)exchange(old);
     finish(stream, CUDA_SUCCESS);
@@ -175,10 +172,9 @@ static void a_relaxed_thread_may_allocate_and_free(void)
 {
     const CUstream stream = new_stream();
     CUdeviceptr address = 0;
-    CUstreamCaptureMode old;
 
     begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
-    old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
+    const CUstreamCaptureMode old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cu.MemAlloc(&address, GRANULE));
     ASSERT_OK(cu.MemFree(address));
     (void)exchange(old);
@@ -304,10 +300,9 @@ static void a_thread_can_leave_others_captures_aside(void)
 static void the_capture_mode_is_a_threads_own(void)
 {
     const CUevent event = new_event();
-    struct elsewhere there;
 
     ASSERT_EQUAL(exchange(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_GLOBAL);
-    there = query_in_thread(event, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    const struct elsewhere there = query_in_thread(event, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     ASSERT_EQUAL(there.old, CU_STREAM_CAPTURE_MODE_GLOBAL);
     ASSERT_EQUAL(exchange(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cu.EventDestroy(event));

@@ -97,12 +97,10 @@ static void address_range(void)
     const CUdeviceptr base = reserve(GRANULE);
     CUdeviceptr start = 0;
     size_t bytes = 0;
-    CUresult result;
 
     back(base, GRANULE);
-    result = cu.MemGetAddressRange(&start, &bytes, base);
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    const CUresult result = cu.MemGetAddressRange(&start, &bytes, base);
+    unmap_and_free(base, GRANULE);
     fact_say("%s", result == CUDA_SUCCESS ? "yes" : "no");
 }
 

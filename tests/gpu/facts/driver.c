@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 
 #include "tests/gpu/facts/work.h"
+#include "tests/support/symbol.h"
 
 #define STRING_OF(text) #text
 #define STRING(text)    STRING_OF(text)
@@ -54,15 +55,6 @@ void driver_forget_missing(void)
     atomic_store(&missing_call, NULL);
 }
 
-/* ISO C does not convert object pointers to function pointers, so the address is copied bytewise. */
-static bool find(void *library, const char *symbol, void *function)
-{
-    void *found = dlsym(library, symbol);
-
-    memcpy(function, &found, sizeof(found));
-    return found != NULL;
-}
-
 /* `symbol` is the name in the library, for a driver without the search by version. */
 static bool find_entry(void *library, const char *name, const char *symbol, int version,
                        void *function)
@@ -71,7 +63,7 @@ static bool find_entry(void *library, const char *name, const char *symbol, int 
     void *entry = NULL;
 
     if (cu.GetProcAddress == NULL)
-        return find(library, symbol, function);
+        return symbol_find(library, symbol, function);
     if (cu.GetProcAddress(name, &entry, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found) !=
             CUDA_SUCCESS ||
         entry == NULL)
@@ -98,7 +90,7 @@ const char *driver_all_missing(void)
 /* The others are found by cuGetProcAddress_v2, so it gets its stub last. */
 static void find_entries(void *library)
 {
-    (void)find(library, "cuGetProcAddress_v2", &cu.GetProcAddress);
+    (void)symbol_find(library, "cuGetProcAddress_v2", &cu.GetProcAddress);
 #define X(name, version)                                                         \
     if (!find_entry(library, "cu" #name, STRING(cu##name), version, &cu.name)) { \
         CUresult (*stand_in)(void) = missing_##name;                             \
@@ -118,8 +110,8 @@ static void find_entries(void *library)
         memcpy(&cu.GetProcAddress, &stand_in, sizeof(stand_in));
         note_missing("cuGetProcAddress_v2");
     }
-    (void)find(library, "xseg_sim_launch", &sim.launch);
-    (void)find(library, "xseg_sim_leaks", &sim.leaks);
+    (void)symbol_find(library, "xseg_sim_launch", &sim.launch);
+    (void)symbol_find(library, "xseg_sim_leaks", &sim.leaks);
 }
 
 const char *driver_open(void)
@@ -157,7 +149,6 @@ static int attribute(int which)
     return cu.DeviceGetAttribute(&value, (CUdevice_attribute)which, 0) == CUDA_SUCCESS ? value : 0;
 }
 
-/* Returns whether there is a device. */
 static bool have_device(CUresult result, const char *call)
 {
     char name[64];
@@ -280,6 +271,12 @@ CUresult allow(CUdeviceptr address, size_t bytes)
     const CUmemAccessDesc desc = rights(0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 
     return cu.MemSetAccess(address, bytes, &desc, 1);
+}
+
+void unmap_and_free(CUdeviceptr base, size_t bytes)
+{
+    ASSERT_OK(cu.MemUnmap(base, bytes));
+    ASSERT_OK(cu.MemAddressFree(base, bytes));
 }
 
 CUmemAccess_flags rights_of(CUdeviceptr address, int device)

@@ -149,6 +149,8 @@ CUdeviceptr reserve(size_t bytes);
 /* Memory that lives as long as its mapping. */
 void back(CUdeviceptr address, size_t bytes);
 CUresult allow(CUdeviceptr address, size_t bytes);
+/* A reservation that is one mapping. */
+void unmap_and_free(CUdeviceptr base, size_t bytes);
 CUmemAccess_flags rights_of(CUdeviceptr address, int device);
 bool is_mapped(CUdeviceptr address);
 void fill(CUdeviceptr address, size_t bytes, unsigned char value);

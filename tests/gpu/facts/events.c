@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Events. */
 #include "tests/gpu/facts/driver.h"
 #include "tests/gpu/facts/work.h"
 
@@ -18,11 +17,10 @@ static void an_event_is_done_with_the_work_before_it(void)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
-    CUresult busy;
 
     keep_busy(stream);
     ASSERT_OK(cu.EventRecord(event, stream));
-    busy = cu.EventQuery(event);
+    const CUresult busy = cu.EventQuery(event);
     ASSERT_OK(cu.EventSynchronize(event));
     ASSERT_OK(cu.EventQuery(event));
     let_rest(stream);
@@ -35,14 +33,13 @@ static void an_event_does_not_mind_later_work(void)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
-    CUresult done, busy;
 
     ASSERT_OK(cu.EventRecord(event, stream));
     ASSERT_OK(cu.StreamSynchronize(stream));
     keep_busy(stream);
-    done = cu.EventQuery(event);
+    const CUresult done = cu.EventQuery(event);
     ASSERT_OK(cu.EventRecord(event, stream));
-    busy = cu.EventQuery(event);
+    const CUresult busy = cu.EventQuery(event);
     let_rest(stream);
     ASSERT_OK(cu.EventDestroy(event));
     ASSERT_OK(cu.StreamDestroy(stream));
@@ -55,12 +52,11 @@ static void an_unfinished_event_can_be_destroyed(void)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
-    CUresult busy;
 
     keep_busy(stream);
     ASSERT_OK(cu.EventRecord(event, stream));
     ASSERT_OK(cu.EventDestroy(event));
-    busy = cu.StreamQuery(stream);
+    const CUresult busy = cu.StreamQuery(stream);
     let_rest(stream);
     ASSERT_OK(cu.StreamDestroy(stream));
     ASSERT_SAID("cuStreamQuery after cuEventDestroy", busy, CUDA_ERROR_NOT_READY);
@@ -70,12 +66,11 @@ static void a_stream_waits_for_an_event(void)
 {
     const CUstream first = new_stream(), second = new_stream();
     const CUevent event = new_event();
-    CUresult busy;
 
     keep_busy(first);
     ASSERT_OK(cu.EventRecord(event, first));
     ASSERT_OK(cu.StreamWaitEvent(second, event, 0));
-    busy = cu.StreamQuery(second);
+    const CUresult busy = cu.StreamQuery(second);
     let_rest(first);
     ASSERT_OK(cu.StreamSynchronize(second));
     ASSERT_OK(cu.EventDestroy(event));

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Access to released memory. */
 #include "tests/gpu/facts/driver.h"
 
 #include <signal.h>
@@ -24,7 +23,6 @@ int touch_late(const char *what)
     CUmemGenericAllocationHandle handle = 0;
     CUdeviceptr base = 0;
     unsigned char byte = 0;
-    CUresult filled, waited;
     char names[2][64];
     bool ready =
         cu.Init(0) == CUDA_SUCCESS && cu.DevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS &&
@@ -44,8 +42,8 @@ int touch_late(const char *what)
         return LATE_UNPREPARED;
     (void)printf("%s", READY);
     (void)fflush(stdout);
-    filled = cu.MemsetD8(base, 2, GRANULE);
-    waited = cu.CtxSynchronize();
+    const CUresult filled = cu.MemsetD8(base, 2, GRANULE);
+    const CUresult waited = cu.CtxSynchronize();
     driver_name_result(filled, names[0], sizeof(names[0]));
     driver_name_result(waited, names[1], sizeof(names[1]));
     (void)printf("cuMemsetD8: %s, then cuCtxSynchronize: %s", names[0], names[1]);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Mappings, access rights, unmapping, references to memory. */
 #include "tests/gpu/facts/driver.h"
 #include "tests/gpu/facts/work.h"
 
@@ -64,8 +63,7 @@ static void a_fresh_mapping_has_no_access(void)
 
     back(base, GRANULE);
     ASSERT_EQUAL(rights_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    unmap_and_free(base, GRANULE);
 }
 
 static void the_same_memory_at_two_addresses(void)
@@ -130,8 +128,7 @@ static void part_of_a_mapping_gets_no_access(void)
     ASSERT_CU(allow(base + GRANULE, GRANULE), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(allow(base, 2 * GRANULE - 1), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(allow(base, 2 * GRANULE));
-    ASSERT_OK(cu.MemUnmap(base, 2 * GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
+    unmap_and_free(base, 2 * GRANULE);
 }
 
 static void a_device_that_is_not_there_gets_no_access(void)
@@ -141,8 +138,7 @@ static void a_device_that_is_not_there_gets_no_access(void)
 
     back(base, GRANULE);
     ASSERT_CU(cu.MemSetAccess(base, GRANULE, &desc, 1), CUDA_ERROR_INVALID_DEVICE);
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    unmap_and_free(base, GRANULE);
 }
 
 static void access_can_be_taken_away_and_given_again(void)
@@ -157,8 +153,7 @@ static void access_can_be_taken_away_and_given_again(void)
     ASSERT_EQUAL(rights_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
     ASSERT_OK(allow(base, GRANULE));
     ASSERT_EQUAL(byte_at(base), 0x21);
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    unmap_and_free(base, GRANULE);
 }
 
 static void another_device_needs_rights_of_its_own(void)
@@ -178,8 +173,7 @@ static void another_device_needs_rights_of_its_own(void)
     } else {
         ASSERT_REFUSED(cu.MemSetAccess(base, GRANULE, &desc, 1));
     }
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    unmap_and_free(base, GRANULE);
 }
 
 /* --- FACT-UNM: unmapping. --- */
@@ -274,16 +268,14 @@ static void unmap_waits_for_no_work(void)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const CUstream stream = new_stream();
-    CUresult result;
-    double began;
 
     back(base, GRANULE);
     ASSERT_OK(allow(base, GRANULE));
     keep_busy(stream);
-    began = microseconds();
+    const double began = microseconds();
     ASSERT_OK(cu.MemUnmap(base, GRANULE));
     fact_say("cuMemUnmap took %.0f us beneath running work", microseconds() - began);
-    result = cu.StreamQuery(stream);
+    const CUresult result = cu.StreamQuery(stream);
     let_rest(stream);
     ASSERT_SAID("cuStreamQuery after cuMemUnmap, of a stream that was busy before", result,
                 CUDA_ERROR_NOT_READY);
@@ -295,24 +287,21 @@ static void growing_waits_for_no_work(void)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const CUstream stream = new_stream();
-    CUresult result;
-    double began, backed;
 
     keep_busy(stream);
-    began = microseconds();
+    const double began = microseconds();
     back(base, GRANULE);
-    backed = microseconds();
+    const double backed = microseconds();
     ASSERT_OK(allow(base, GRANULE));
     fact_say("beneath running work, cuMemCreate, cuMemMap and cuMemRelease took %.0f us, "
              "cuMemSetAccess took %.0f us",
              backed - began, microseconds() - backed);
-    result = cu.StreamQuery(stream);
+    const CUresult result = cu.StreamQuery(stream);
     let_rest(stream);
     ASSERT_SAID("cuStreamQuery after a growth, of a stream that was busy before", result,
                 CUDA_ERROR_NOT_READY);
     ASSERT_OK(cu.StreamDestroy(stream));
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    unmap_and_free(base, GRANULE);
 }
 
 /* --- FACT-REL: references to memory. --- */
@@ -320,15 +309,13 @@ static void growing_waits_for_no_work(void)
 static void released_memory_stays_while_it_is_mapped(void)
 {
     const size_t before = free_memory();
-    CUdeviceptr base;
-    size_t between;
 
     need_memory(64 * MIB);
-    base = reserve(64 * MIB);
+    const CUdeviceptr base = reserve(64 * MIB);
     back(base, 64 * MIB); /* which releases the handle */
     ASSERT_OK(allow(base, 64 * MIB));
     fill(base + 64 * MIB - GRANULE, GRANULE, 0x42);
-    between = free_memory();
+    const size_t between = free_memory();
     ASSERT(between + 64 * MIB <= before);
     ASSERT_EQUAL(byte_at(base + 64 * MIB - 1), 0x42);
     ASSERT_OK(cu.MemUnmap(base, 64 * MIB));
@@ -339,11 +326,9 @@ static void released_memory_stays_while_it_is_mapped(void)
 static void a_retained_handle_is_the_same_and_counts(void)
 {
     CUmemGenericAllocationHandle handle, first = 0, middle = 0;
-    CUdeviceptr base;
-    size_t held;
 
     need_memory(64 * MIB);
-    base = reserve(64 * MIB);
+    const CUdeviceptr base = reserve(64 * MIB);
     handle = create(64 * MIB);
     ASSERT_OK(cu.MemMap(base, 64 * MIB, 0, handle, 0));
     ASSERT_OK(cu.MemRetainAllocationHandle(&first, (void *)(uintptr_t)base));
@@ -353,7 +338,7 @@ static void a_retained_handle_is_the_same_and_counts(void)
     ASSERT_OK(cu.MemUnmap(base, 64 * MIB));
     ASSERT_OK(cu.MemRelease(handle));
     ASSERT_OK(cu.MemRelease(first));
-    held = free_memory();
+    const size_t held = free_memory();
     ASSERT_OK(cu.MemRelease(middle));
     ASSERT(free_memory() >= held + 64 * MIB);
     ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Granularity, reserved addresses, physical memory. */
 #include "tests/gpu/facts/driver.h"
 
 /* --- FACT-GRAN: granularity. --- */
@@ -130,12 +129,10 @@ static void bad_properties_are_refused(void)
 static void memory_counts_from_its_creation(void)
 {
     const size_t before = free_memory();
-    CUmemGenericAllocationHandle handle;
-    size_t between;
 
     need_memory(64 * MIB);
-    handle = create(64 * MIB);
-    between = free_memory();
+    const CUmemGenericAllocationHandle handle = create(64 * MIB);
+    const size_t between = free_memory();
     fact_say("64 MiB took %lld KiB", ((long long)before - (long long)between) / 1024);
     ASSERT(between + 64 * MIB <= before);
     ASSERT_OK(cu.MemRelease(handle));

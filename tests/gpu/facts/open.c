@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* The entry points, and the primary context. */
 #include "tests/gpu/facts/driver.h"
 
 #include <stdio.h>
@@ -93,14 +92,13 @@ static void a_context_lives_until_its_last_release(void)
 static void what_is_not_retained_cannot_be_released(void)
 {
     CUcontext popped = NULL;
-    CUresult pushed;
     char name[64];
 
     ASSERT_OK(cu.CtxPopCurrent(&popped));
     ASSERT_OK(cu.DevicePrimaryCtxRelease(0));
     ASSERT_CU(cu.DevicePrimaryCtxRelease(0), CUDA_ERROR_INVALID_CONTEXT);
     forget_work();
-    pushed = cu.CtxPushCurrent(primary);
+    const CUresult pushed = cu.CtxPushCurrent(primary);
     driver_name_result(pushed, name, sizeof(name));
     fact_say("pushing a context that has ended gives %s", name);
     ASSERT_OK(cu.DevicePrimaryCtxRetain(&primary, 0));
@@ -127,15 +125,13 @@ static void push_and_pop_are_a_stack(void)
 static void virtual_memory_needs_no_context(void)
 {
     CUcontext popped = NULL;
-    CUdeviceptr base;
 
     ASSERT_OK(cu.CtxPopCurrent(&popped));
-    base = reserve(GRANULE);
+    const CUdeviceptr base = reserve(GRANULE);
     back(base, GRANULE);
     ASSERT_OK(allow(base, GRANULE));
     ASSERT(is_mapped(base));
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, GRANULE));
+    unmap_and_free(base, GRANULE);
     ASSERT_OK(cu.CtxPushCurrent(popped));
 }
 
@@ -161,10 +157,9 @@ static void allocations_and_streams_need_a_context(void)
 static void a_forked_child_is_refused(void)
 {
     int result = 0;
-    pid_t child;
 
     (void)fflush(NULL);
-    child = fork();
+    const pid_t child = fork();
     ASSERT(child >= 0);
     if (child == 0) {
         size_t free_bytes, total;

@@ -198,11 +198,10 @@ static void memory_that_was_not_made_for_it_has_no_descriptor(void)
 static void an_open_descriptor_keeps_the_memory(void)
 {
     const size_t before = free_memory();
-    CUdeviceptr base;
     int file = -1;
 
     need_memory(64 * MIB);
-    base = reserve(64 * MIB);
+    const CUdeviceptr base = reserve(64 * MIB);
     back_for_rdma(base, 64 * MIB);
     ASSERT_OK(handle_of(base, 64 * MIB, &file));
     PUT(base, 64 * MIB / GRANULE);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory of other processes, by file descriptor. */
 #include "tests/gpu/facts/driver.h"
 
 #include <fcntl.h>
@@ -102,18 +101,15 @@ static void an_import_maps_no_more_than_its_memory(void)
 static void exported_memory_stays_until_nobody_has_it(void)
 {
     const size_t before = free_memory();
-    CUmemGenericAllocationHandle handle, again;
-    CUdeviceptr base;
-    int file;
 
     need_memory(64 * MIB);
-    handle = create_exportable(64 * MIB);
-    file = export_of(handle);
-    base = reserve(64 * MIB);
+    const CUmemGenericAllocationHandle handle = create_exportable(64 * MIB);
+    const int file = export_of(handle);
+    const CUdeviceptr base = reserve(64 * MIB);
     /* The exporter releases the memory; an open descriptor keeps it. */
     ASSERT_OK(cu.MemRelease(handle));
     ASSERT(free_memory() + 64 * MIB <= before);
-    again = import_of(file);
+    const CUmemGenericAllocationHandle again = import_of(file);
     ASSERT_EQUAL(close(file), 0);
     ASSERT_OK(cu.MemMap(base, 64 * MIB, 0, again, 0));
     ASSERT_OK(cu.MemRelease(again));
@@ -121,8 +117,7 @@ static void exported_memory_stays_until_nobody_has_it(void)
     fill(base + 64 * MIB - GRANULE, GRANULE, 0x55);
     ASSERT(free_memory() + 64 * MIB <= before);
     ASSERT_EQUAL(byte_at(base + 64 * MIB - 1), 0x55);
-    ASSERT_OK(cu.MemUnmap(base, 64 * MIB));
-    ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));
+    unmap_and_free(base, 64 * MIB);
     ASSERT(free_memory() + SLACK >= before);
 }
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Streams. */
 #include "tests/gpu/facts/driver.h"
 
 #include <pthread.h>
@@ -76,11 +75,10 @@ static void a_stream_tells_its_context(void)
 static void a_stream_is_busy_until_its_work_has_ended(void)
 {
     const CUstream stream = new_stream();
-    CUresult busy;
 
     ASSERT_OK(cu.StreamQuery(stream));
     keep_busy(stream);
-    busy = cu.StreamQuery(stream);
+    const CUresult busy = cu.StreamQuery(stream);
     let_rest(stream);
     ASSERT_SAID("cuStreamQuery while work is unfinished", busy, CUDA_ERROR_NOT_READY);
     ASSERT_OK(cu.StreamQuery(stream));
@@ -91,13 +89,12 @@ static void a_busy_stream_can_be_destroyed_and_goes_on(void)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
-    CUresult before, after;
 
     keep_busy(stream);
     ASSERT_OK(cu.EventRecord(event, stream));
-    before = cu.EventQuery(event);
+    const CUresult before = cu.EventQuery(event);
     ASSERT_OK(cu.StreamDestroy(stream));
-    after = cu.EventQuery(event);
+    const CUresult after = cu.EventQuery(event);
     ASSERT_OK(cu.EventSynchronize(event));
     ASSERT_OK(cu.EventQuery(event));
     ASSERT_OK(cu.EventDestroy(event));
@@ -159,14 +156,13 @@ static void blocking_streams_wait_for_the_legacy_one(void)
     const CUevent behind = new_event(), beside = new_event();
     const CUstream apart = new_stream();
     CUstream blocking = NULL;
-    CUresult before, unrelated;
 
     ASSERT_OK(cu.StreamCreate(&blocking, CU_STREAM_DEFAULT));
     keep_busy(NULL);
     ASSERT_OK(cu.EventRecord(behind, blocking));
     ASSERT_OK(cu.EventRecord(beside, apart));
-    before = cu.EventQuery(behind);
-    unrelated = cu.EventQuery(beside);
+    const CUresult before = cu.EventQuery(behind);
+    const CUresult unrelated = cu.EventQuery(beside);
     let_rest(NULL);
     ASSERT_OK(cu.EventSynchronize(behind));
     ASSERT_OK(cu.EventDestroy(behind));
@@ -213,7 +209,6 @@ static void a_query_waits_for_no_host_function(void)
 {
     struct gate gate = {.stream = new_stream()};
     const CUevent event = new_event();
-    CUresult stream_busy, recorded, event_busy;
     pthread_t thread;
 
     (void)sem_init(&gate.entered, 0, 0);
@@ -221,9 +216,9 @@ static void a_query_waits_for_no_host_function(void)
     ASSERT_EQUAL(pthread_create(&thread, NULL, launch_gate, &gate), 0);
     while (sem_wait(&gate.entered) != 0)
         continue;
-    stream_busy = cu.StreamQuery(gate.stream);
-    recorded = cu.EventRecord(event, gate.stream);
-    event_busy = cu.EventQuery(event);
+    const CUresult stream_busy = cu.StreamQuery(gate.stream);
+    const CUresult recorded = cu.EventRecord(event, gate.stream);
+    const CUresult event_busy = cu.EventQuery(event);
     (void)sem_post(&gate.opened);
     ASSERT_EQUAL(pthread_join(thread, NULL), 0);
     ASSERT_SAID("cuLaunchHostFunc", gate.launched, CUDA_SUCCESS);

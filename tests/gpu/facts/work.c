@@ -36,16 +36,13 @@ static void queue_fills(CUstream stream, unsigned count)
 
 void prepare_work(void)
 {
-    CUstream stream;
-    double began;
-
     if (sim.launch != NULL || fills != 0)
         return;
     take_scratch();
-    stream = new_stream();
+    const CUstream stream = new_stream();
     queue_fills(stream, FILLS_TO_WARM_UP);
     ASSERT_OK(cu.StreamSynchronize(stream));
-    began = microseconds();
+    double began = microseconds();
     queue_fills(stream, TRIALS);
     ASSERT_OK(cu.StreamSynchronize(stream));
     began = (microseconds() - began) / TRIALS;

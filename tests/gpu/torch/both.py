@@ -70,7 +70,6 @@ class Machine:
 
     @staticmethod
     def python():
-        """The Python that has PyTorch."""
         named = os.environ.get("XSEG_REFERENCE")
         for path in (pathlib.Path(named, "bin/python"), pathlib.Path(named, "v/bin/python")) if named else ():
             if path.exists():
@@ -78,7 +77,6 @@ class Machine:
         return shutil.which("python3") or sys.executable
 
     def environment(self, backend):
-        """The variables of a program."""
         # The folder of libraries that the command brought along is not meant for Python.
         libraries = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":")
                      if folder and pathlib.Path(folder) != pathlib.Path(self.options.library).parent]
@@ -172,7 +170,6 @@ class Report:
                              for kind, key in (("median of the clock", "step_ms"), ("least processor time", "processor_ms"))]
 
     def write(self):
-        """All of it so far."""
         lines = [f"PyTorch {self.machine.about}, {'classic' if self.machine.options.classic else 'expandable'} segments. "
                  "Counts are those of `memory_stats()` after each step."]
         if self.machine.options.driver != "cuda":
@@ -192,7 +189,6 @@ class Report:
 
 
 def parse():
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--driver", required=True)
     parser.add_argument("--library", required=True)
@@ -204,7 +200,6 @@ def parse():
 
 
 def main():
-    """The training run, then the programs of tests/torch."""
     report = Report(Machine(parse()))
     names = () if report.machine.options.quick else NAMES
     programs = [TRAINING, *(PROGRAMS / f"{name}.py" for name in names if (PROGRAMS / f"{name}.py").exists())]

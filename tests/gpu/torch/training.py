@@ -18,8 +18,6 @@ STEPS, WARM, WIDTH, WORDS = 40, 10, 256, 512
 
 
 class Layer(torch.nn.Module):
-    """Attention and two linear layers."""
-
     def __init__(self):
         super().__init__()
         self.before, self.between = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
@@ -27,14 +25,12 @@ class Layer(torch.nn.Module):
         self.widen, self.narrow = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x):
-        """The layer's output."""
         query, key, value = self.query_key_value(self.before(x)).chunk(3, dim=-1)
         x = x + self.project(torch.softmax(query @ key.transpose(1, 2) / WIDTH ** 0.5, dim=-1) @ value)
         return x + self.narrow(torch.nn.functional.gelu(self.widen(self.between(x))))
 
 
 def main():
-    """Train."""
     torch.manual_seed(1)
     torch.use_deterministic_algorithms(True)
     model = torch.nn.Sequential(torch.nn.Linear(WORDS, WIDTH), *(Layer() for _ in range(6)),
@@ -60,12 +56,10 @@ def main():
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().numpy().tobytes())
     measured = torch.cuda.memory_stats()
-    print(json.dumps({
-        "backend": torch.cuda.get_allocator_backend(),
+    print(json.dumps({"backend": torch.cuda.get_allocator_backend(),
         "notes": {"blocks": measured["allocation.all.allocated"], "peak": measured["allocated_bytes.all.peak"]},
         "computed": {"losses": losses, "weights": digest.hexdigest()},
-        "step_ms": 1000 * statistics.median(walls[WARM:]), "processor_ms": 1000 * min(processor[WARM:]),
-    }), flush=True)
+        "step_ms": 1000 * statistics.median(walls[WARM:]), "processor_ms": 1000 * min(processor[WARM:]),}), flush=True)
 
 
 if __name__ == "__main__":
