@@ -218,7 +218,7 @@ averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserv
         for by, first in (("fragmented", "model.py:7 cache"), ("allocated", "model.py:300 backward"),
                           ("peak", "model.py:300 backward")):
             self.assertEqual(self.blamed("--by", by, path)["sites"][0]["site"], first)
-        self.assertIn("100.00 %      4.00 MiB      2.00 MiB      2.50 MiB  allocated at the peak\n",
+        self.assertIn("100.00 %      1.00 MiB      2.00 MiB      2.50 MiB  allocated at the peak\n",
                       self.said("--by", "peak", path))
 
     def test_labels(self):

@@ -169,7 +169,8 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
                                          "allocated at the peak"};
     const struct fragmentation *sums = &blame->sums;
     struct row whole = {.amount = blame_whole(blame, by),
-                        .fragmented = sums->reserved - sums->allocated,
+                        .fragmented = by == BLAME_BY_FRAGMENTED ? sums->reserved - sums->allocated
+                                                                : sums->fragmented,
                         .allocated = sums->allocated,
                         .peak = sums->peak.allocated,
                         .has_allocated = true};
