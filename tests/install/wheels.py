@@ -100,7 +100,7 @@ def works_on_aarch64(folder):
         return
     (folder / "xseg/bin/xseg").chmod(0o755)
     said = run("qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu", folder / "xseg/bin/xseg", "replay", "--check", ROOT / TAPE)
-    expect(re.search(r"(\d+) of \1 steps agree", said), said)
+    expect(re.search(r"(\d+) of \1 recorded results agree", said), said)
     print("ok - on aarch64, emulated", flush=True)
 
 
@@ -113,7 +113,7 @@ def works_in_an_old_root(made, scratch):
     (root.folder / "packages/old.py").write_text(OLD, encoding="utf-8")
     root.do("pip3 install -q --no-index packages/xseg-*x86_64.whl packages/xseg_sim-*x86_64.whl")
     expect(root.do("python3 packages/old.py") == f"{1 << 20}\n", "the package in Debian 11")
-    expect("steps agree" in root.do("python3 -m xseg replay --check packages/tape.zst"), "the tool in Debian 11")
+    expect("recorded results agree" in root.do("python3 -m xseg replay --check packages/tape.zst"), "the tool in Debian 11")
     print("ok - in Debian 11", flush=True)
 
 

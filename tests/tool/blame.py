@@ -188,7 +188,7 @@ class Report(BlameTest):
         path = self.file(small())
         self.assertEqual(self.said(path).replace(str(path), "job.pickle"), """\
 job.pickle, device 0: 8 events in 2 s
-reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of reserved memory: reserved 6.00 MiB, allocated 2.50 MiB
+averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserved memory: reserved 6.00 MiB, allocated 2.50 MiB
 
    share    fragmented     allocated   at the peak  site
  21.88 %    896.00 KiB    512.00 KiB    512.00 KiB  model.py:7 cache
@@ -209,7 +209,7 @@ reserved 6.00 MiB on average, allocated 2.00 MiB on average; at the peak of rese
         for by, first in (("fragmented", "model.py:7 cache"), ("allocated", "model.py:300 backward"),
                           ("peak", "model.py:300 backward")):
             self.assertEqual(self.blamed("--by", by, path)["sites"][0]["site"], first)
-        self.assertIn("100.00 %      4.00 MiB      2.00 MiB      2.50 MiB  allocated at the peak\n",
+        self.assertIn("100.00 %      1.00 MiB      2.00 MiB      2.50 MiB  allocated at the peak\n",
                       self.said("--by", "peak", path))
 
     def test_labels(self):
@@ -412,11 +412,10 @@ class Limits(BlameTest):
         snapshot = small().snapshot()
         snapshot["device_traces"][0].insert(1, {**snapshot["device_traces"][0][1], "addr": 64})
         for lost, left_out, lines in (
-                (1234, 5, ("1,234 events before the first were overwritten\n",
-                           "5 events before the first did not fit in the file\n",
-                           "1 event or block does not fit the others, and is left out\n")),
-                (1, 1, ("1 event before the first was overwritten\n",
-                        "1 event before the first did not fit in the file\n"))):
+                (1234, 5, ("1,234 earlier events were overwritten\n",
+                           "5 earlier events did not fit in the file\n",
+                           "1 inconsistent event or block is omitted\n")),
+                (1, 1, ("1 earlier event was overwritten\n", "1 earlier event did not fit in the file\n"))):
             snapshot["xseg"] = {"devices": [{"device": 0, "lost": lost, "left_out": left_out}]}
             text = self.said(self.file(snapshot), status=1)
             for line in lines:
@@ -432,7 +431,7 @@ class Limits(BlameTest):
         for one in snapshot["device_traces"][0]:
             del one["time_us"]
         text, found = self.said(self.file(snapshot)), self.blamed(self.file(snapshot))
-        self.assertIn(", device 0: 3 events without times; averages count events\n", text)
+        self.assertIn(", device 0: 3 events without times\naverages over events: ", text)
         self.assertEqual((found["duration_us"], found["duration_events"]), (0, 3))
         self.assertNotIn(" s\n", text)
 

@@ -95,7 +95,7 @@ class TwoFiles(CompareTest):
     def test_same_program_at_other_addresses_has_no_difference(self):
         for base, pace in ((BASE + (1 << 40), 1000), (4 * MIB, 7777), (BASE, 3)):
             found = self.compared(job(), job(base=base, pace=pace), status=0)
-            self.assertEqual(found["verdict"], "A and B differ by nothing")
+            self.assertEqual(found["verdict"], "A and B do not differ")
             self.assertFalse(any(row["differs"] for row in found["rows"]))
             self.assertEqual(len(found["rows"]), 5)  # three sites, pending, idle
             self.assertEqual(json_keys.paths(found), json_keys.documented(PAGE, "Two files", "Rows"))
@@ -110,16 +110,16 @@ B: b.pickle, device 0, 155 events
            A             B    difference
    64.00 MiB    128.00 MiB    +64.00 MiB  reserved at the peak
    24.00 MiB     88.00 MiB    +64.00 MiB  allocated at the peak
-  795.15 KiB    780.00 KiB    -15.15 KiB  fragmented, on average
-    9.48 MiB     72.08 MiB    +62.60 MiB  allocated, on average
-   64.00 MiB    127.39 MiB    +63.39 MiB  reserved, on average
-     0 bytes       0 bytes             =  pending, on average
-   53.75 MiB     54.55 MiB   +824.12 KiB  idle, on average
+  795.15 KiB    780.00 KiB    -15.15 KiB  fragmented, average over events
+    9.48 MiB     72.08 MiB    +62.60 MiB  allocated, average over events
+   64.00 MiB    127.39 MiB    +63.39 MiB  reserved, average over events
+     0 bytes       0 bytes             =  pending, average over events
+   53.75 MiB     54.55 MiB   +824.12 KiB  idle, average over events
 
- at the peak    fragmented     allocated      events lived            blocks  site
-  +64.00 MiB             =    +62.78 MiB          - -> 103            - -> 1  model.py:212 cache  (B alone)
-           =             =   -154.52 KiB                 =                 =  model.py:31 __init__
-           =   +824.12 KiB             =                 =                 =  idle: whole pages without a block
+peak reserved    fragmented     allocated      events lived            blocks  site
+   +64.00 MiB             =    +62.78 MiB          - -> 103            - -> 1  model.py:212 cache  (only in B)
+            =             =   -154.52 KiB                 =                 =  model.py:31 __init__
+            =   +824.12 KiB             =                 =                 =  idle: whole pages without a block
 rows that do not differ: 3
 """)
 
@@ -166,12 +166,12 @@ rows that do not differ: 3
 
     def test_small_change_is_no_difference(self):
         found = self.compared(job(), job("one more"), status=0)
-        self.assertEqual(found["verdict"], "A and B differ by less than 1 % of what is reserved")
+        self.assertEqual(found["verdict"], "A and B differ by less than 1 % of the reserved bytes")
         self.assertIn("model.py:9 tiny", [row["site_b"] for row in found["rows"] if row["differs"]])
 
     def test_lines_that_have_moved_are_the_same_sites(self):
         found = self.compared(job(), job(line=7), status=0)
-        self.assertEqual(found["verdict"], "A and B differ by nothing")
+        self.assertEqual(found["verdict"], "A and B do not differ")
         self.assertIn(("model.py:112 forward", "model.py:119 forward"), [(row["site_a"], row["site_b"]) for row in found["rows"]])
         # With one more site in the function nobody can tell which is which.
         other = job(line=7)
@@ -219,7 +219,7 @@ rows that do not differ: 3
         peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
         classic, expandable = (SNAPSHOTS / f"{name}.pickle.zst" for name in ("classic", "expandable"))
         for path in (classic, expandable, SNAPSHOTS / "ring.pickle.zst"):
-            self.assertTrue(self.said(path, path, status=0).startswith("A and B differ by nothing\n"))
+            self.assertTrue(self.said(path, path, status=0).startswith("A and B do not differ\n"))
         found = self.read(classic, expandable, status=1)
         self.assertEqual([found[side]["peak"]["reserved"] for side in "ab"],
                          [peaks[name]["reserved"] for name in ("classic", "expandable")])
@@ -236,7 +236,7 @@ rows that do not differ: 3
                 moved = pickle.loads(data)
                 self.move(moved, 1 << 40)
                 found = self.compared(pickle.loads(data), moved, status=0)
-                self.assertEqual(found["verdict"], "A and B differ by nothing")
+                self.assertEqual(found["verdict"], "A and B do not differ")
                 self.assertGreater(found["a"]["average"]["fragmented"], 0)
                 stack = frames("keep", 7, "leak.py")
                 moved["segments"].append({**moved["segments"][0], "address": BASE - SIZE, "total_size": SIZE, "is_expandable": False,
@@ -331,7 +331,7 @@ class Ranks(CompareTest):
     def test_equal_ranks(self):
         folder = self.ranks()
         self.assertTrue(self.said(folder, status=0).startswith(
-            f"no rank of 8 is an outlier: they differ by nothing\n{folder}, 8 files; rank 0 is the most like all\n"))
+            f"no rank of 8 is an outlier: they do not differ\n{folder}, 8 files; rank 0 is the most typical\n"))
         self.assertIsNone(self.read(folder, status=0)["odd"])
 
     def test_the_page_has_the_keys(self):
@@ -357,7 +357,7 @@ class Ranks(CompareTest):
             self.file(one_site(7, blocks=1 + (rank == 2)), f"job/rank{rank}.pickle")
         found = self.read(self.folder / "job", status=0)
         self.assertEqual(found["ranks"][0]["distance"], 0)
-        self.assertEqual(found["verdict"], "no rank of 3 is an outlier: they differ by less than 1 % of what is reserved")
+        self.assertEqual(found["verdict"], "no rank of 3 is an outlier: they differ by less than 1 % of the reserved bytes")
 
     def test_several_different_ranks_have_no_outlier(self):
         folder = self.ranks()
@@ -509,7 +509,7 @@ class Ranks(CompareTest):
         found = self.read(before, after, status=1)
         self.assertEqual(found["ranks"][0]["name"], "rank 2")
         self.assertEqual([rank["distance"] for rank in found["ranks"][1:]], [0, 0, 0])
-        self.assertTrue(self.said(before, before, status=0).startswith("A and B differ by nothing\n"))
+        self.assertTrue(self.said(before, before, status=0).startswith("A and B do not differ\n"))
         self.ranks(count=1, folder="none", name="x{}-{}.pickle")
         self.refused("it has no rank in common with the other folder", before, self.folder / "none")
 
@@ -519,7 +519,7 @@ class Ranks(CompareTest):
         for command in ("compare", "blame"):
             out, error = self.run_tool(folder, command=command, status=2)
             self.assertTrue(out.startswith("rank 5 is the outlier of 7: it reserves 64.00 MiB more"), out)
-            self.assertIn("/job, 7 files; rank 0 is the most like all\nomitted: 1, which could not be read\n", out)
+            self.assertIn("/job, 7 files; rank 0 is the most typical\nomitted: 1, which could not be read\n", out)
             self.assertEqual(len(error.splitlines()), 1)
             self.assertTrue(error.startswith(f"{bad}: cannot be read as a memory snapshot"), error)
         out, _ = self.run_tool("--json", folder, status=2)

@@ -46,7 +46,7 @@ class ConfigTest(unittest.TestCase):
 
 class InForce(ConfigTest):
     def test_nothing(self):
-        self.assertRegex(self.said(), r"^source    default\nstacks    captured by .*\n\nall ")
+        self.assertRegex(self.said(), r"^source    default\nstacks    call stacks are captured by .*\n\nall ")
 
     def test_keys_are_printed_with_their_source(self):
         self.assertEqual(self.rows(XSEG_ALLOC_CONF="idle_ms:50,page_size:fixed,expandable_segments:False,backend:native"),
@@ -69,21 +69,21 @@ class InForce(ConfigTest):
         page = (ROOT / "docs/options.md").read_text(encoding="utf-8")
         shown = self.said(PYTORCH_ALLOC_CONF="large_segment_size_mb:40") + "$ xseg config expandable_segment:True\n"
         shown = re.sub(r"the other \d+ keys", "the other N keys", shown)  # a new key does not change the page
-        shown = re.sub("\nstacks    .*\n", "\nstacks    captured by libunwind\n", shown)
+        shown = re.sub("\nstacks    .*\n", "\nstacks    call stacks are captured by libunwind\n", shown)
         self.assertIn(f"```\n$ PYTORCH_ALLOC_CONF=large_segment_size_mb:40 xseg config\n{shown}"
                       f"{run('expandable_segment:True').stderr}```\n", page)
 
     def test_unwinder_is_named(self):
         try:
             ctypes.CDLL("libunwind.so.8")
-            self.assertIn("\nstacks    captured by libunwind\n", self.said())
+            self.assertIn("\nstacks    call stacks are captured by libunwind\n", self.said())
             self.assertEqual(self.keys()[0]["stacks"], "libunwind")
         except OSError:
             pass
         with tempfile.TemporaryDirectory() as folder:
             # The first file of the name is taken, and this one cannot be loaded.
             pathlib.Path(folder, "libunwind.so.8").touch()
-            self.assertIn("\nstacks    captured by backtrace() of the C library; libunwind", self.said(LD_LIBRARY_PATH=folder))
+            self.assertIn("\nstacks    call stacks are captured by backtrace() of the C library; libunwind", self.said(LD_LIBRARY_PATH=folder))
             self.assertEqual(self.keys(LD_LIBRARY_PATH=folder)[0]["stacks"], "backtrace")
 
     def test_the_first_source_counts(self):

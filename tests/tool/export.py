@@ -246,8 +246,8 @@ class Counters(ExportTest):
         snapshot = view_program.Program(8, 60).snapshot()
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
         self.assertEqual(self.trace(snapshot).tracks[1].description,
-                         f"{len(snapshot['device_traces'][0])} events; 1,234 before the first were overwritten, 5 did not fit in "
-                         "the file; 0 events or blocks do not fit the others, and are left out")
+                         f"{len(snapshot['device_traces'][0])} events; 1,234 earlier events were overwritten, 5 did not fit in "
+                         "the file; 0 inconsistent events or blocks are omitted")
 
 
 def entry(action, addr, size, time, pool=(0, 0), **more):

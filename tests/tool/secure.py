@@ -89,7 +89,7 @@ class Secure(FolderCase):
         said = self.config(0o4755)
         if "source    XSEG_ALLOC_CONF" in said:
             self.skipTest("the file system of temporary files knows no set-user-ID programs")
-        self.assertRegex(said, r"^source    default\nstacks    captured by .*\n\nall ")
+        self.assertRegex(said, r"^source    default\nstacks    call stacks are captured by .*\n\nall ")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepted = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
             .description =
                 "Request sizes are rounded up to one of this number of equal steps between two "
-                "powers of two. With 0 or 1, sizes are rounded up to a multiple of 512 bytes.",
+                "powers of two. With 0 or 1, sizes are rounded up to a multiple of 512 bytes. A "
+                "list has a number for each interval, which begins at a power of two of MiB.",
         },
     [XSEG_CONFIG_MEMORY_FRACTION] =
         {
@@ -158,7 +159,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepted = "fixed, auto or small",
             .description =
                 "With `fixed`, large segments have pages of large_segment_size_mb, except under "
-                "memory pressure. With `auto`, large growths have longer pages, which need fewer "
+                "memory pressure. With `auto`, large growths have larger pages, which need fewer "
                 "driver calls but are released only as a whole. Near the memory limit small "
                 "growths have pages of 2 MiB; see [performance](performance.md). With `small`, all "
                 "pages are 2 MiB, which needs more driver calls and minimizes fragmentation; see "
@@ -222,7 +223,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .choice = {"nothing", "state", "all"},
             .accepted = "nothing, state or all",
             .description =
-                "With `state`, the time and label of the allocation of each live block are "
+                "With `state`, the time and label of the allocation of each allocated block are "
                 "recorded. With `all`, the last events of each stream are recorded as "
                 "well. See [history](history.md).",
         },
@@ -235,8 +236,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .choice = {"none", "state", "alloc", "all"},
             .accepted = "none, state, alloc or all",
             .description =
-                "Call stacks are recorded for live blocks (`state`), also for events that "
-                "allocate memory (`alloc`), or for live blocks and all events (`all`). The "
+                "Call stacks are recorded for allocated blocks (`state`), also for events that "
+                "allocate memory (`alloc`), or for allocated blocks and all events (`all`). The "
                 "key has no effect with history:nothing.",
         },
     [XSEG_CONFIG_HISTORY_EVENTS] =
@@ -378,8 +379,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .needs_expandable = true,
             .accepted = ANY_BOOL,
             .description =
-                "If True, other processes can map memory. The key applies to default pools "
-                "of devices that are opened later, and to pools that are created later "
+                "If True, other processes can map the memory of xseg. The key applies to default "
+                "pools of devices that are opened later, and to pools that are created later "
                 "without memory functions. If the driver does not support this, a log line "
                 "reports the reason, and the memory is not exportable.",
         },
@@ -392,9 +393,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .needs_expandable = true,
             .accepted = ANY_BOOL,
             .description =
-                "If True, network adapters can access memory (GPUDirect RDMA). The key applies to "
-                "default pools of devices that are opened later, and to pools that are created "
-                "later without memory functions. If the driver does not support this, a log line "
+                "If True, network adapters can access the memory of xseg (GPUDirect RDMA). The key "
+                "applies to default pools of devices that are opened later, and to pools that are "
+                "created later without memory functions. If the driver does not support this, a "
+                "log line "
                 "reports the reason, and the memory has ordinary pages.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT] =
@@ -411,7 +413,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
                 "writes a snapshot into this directory, at most 3 per allocator; see "
                 "[snapshots](snapshots.md). If the key is unset, the variable "
                 "`XSEG_OOM_SNAPSHOT` specifies the directory. With `none` no snapshot is "
-                "written, also if the variable is set.",
+                "written, even if the variable is set.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MS] =
         {

@@ -101,8 +101,8 @@ const struct option_row option_table[OPTION_COUNT] = {
             .words = {"sim", "cuda"},
             .meaning =
                 "driver to use: `sim`, the simulated driver; `cuda`, the CUDA driver of this host "
-                "(`libcuda.so.1`); or a FILE, a driver library. A path needs a `/` or a `.`. Only "
-                "`sim` has modeled times. Default: `sim`",
+                "(`libcuda.so.1`); or a FILE, a driver library, whose path contains `/` or `.`. "
+                "Only `sim` has modeled times. Default: `sim`",
         },
     [OPTION_COSTS] =
         {
@@ -130,8 +130,8 @@ const struct option_row option_table[OPTION_COUNT] = {
             .meaning =
                 "compare the replay with the results that a tape records for each operation. "
                 "`exact`: all statistics are equal; `floor`: each request that succeeded in the "
-                "recording succeeds, up to the first request that succeeds only in xseg. Default: "
-                "`exact`",
+                "recording also succeeds in xseg. The comparison of `floor` ends at the first "
+                "request that failed in the recording and succeeds in xseg. Default: `exact`",
         },
     [OPTION_MIN_DEVICE] =
         {
@@ -151,9 +151,9 @@ const struct option_row option_table[OPTION_COUNT] = {
         {
             .name = "explain",
             .meaning =
-                "also print why reserved memory is not free at the end of the replay, or at the "
-                "out-of-memory error: bytes by reason, with the largest example of each. Ages of "
-                "blocks require the key `history:state`",
+                "also print why reserved memory is not released at the end of the replay, or at "
+                "the out-of-memory error: bytes by reason, with the 8 largest page ranges of each. "
+                "Ages of blocks require the key `history:state`",
         },
     [OPTION_SNAPSHOT_DEVICE] =
         {
@@ -202,7 +202,7 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_OUTPUT,
             .argument = "FILE",
             .meaning =
-                "write a cost model that is fitted to the medians to FILE, for `--costs` and "
+                "fit a cost model to the medians and write it to FILE, for `--costs` and "
                 "`XSEG_SIM_COSTS`. If FILE is `-`, it goes to standard output, and the report to "
                 "standard error",
         },
@@ -223,8 +223,9 @@ const struct option_row option_table[OPTION_COUNT] = {
             .meaning =
                 "write the events of blocks and segments to FILE, one JSON object per line; `-` as "
                 "with `--timeline`. Sets the key `history:all` unless the configuration sets "
-                "`history`. `history_stacks:all` adds the call stacks of the tool, with function "
-                "names if the tool was built with libdw (see `xseg --version`)",
+                "`history`. `history_stacks:all` adds call stacks, which are those of the replay "
+                "and not of the recorded program, with function names if the tool was built with "
+                "libdw (see `xseg --version`)",
         },
     [OPTION_TICK] =
         {
@@ -234,8 +235,9 @@ const struct option_row option_table[OPTION_COUNT] = {
             .max = UINT64_MAX - 1,
             .default_number = 1000,
             .unit = "a whole number of milliseconds",
-            .meaning = "interval, in milliseconds of the trace's clock, at which the replay calls "
-                       "`xseg_trim()` with `due_only`; 0: never. Default: 1000",
+            .meaning = "interval, in milliseconds of the trace's clock, at which the replay "
+                       "releases the idle memory that is due by `idle_ms` or a limit "
+                       "(`xseg_trim()` with `due_only`); 0: never. Default: 1000",
         },
     [OPTION_BY] =
         {
@@ -244,9 +246,10 @@ const struct option_row option_table[OPTION_COUNT] = {
             .argument = "WHAT",
             .words = {"fragmented", "allocated", "peak"},
             .meaning =
-                "what to sort the sites by: `fragmented`, the cached bytes on pages with their "
-                "allocated blocks, averaged over time; `allocated`, the allocated bytes, "
-                "averaged over time; `peak`, the allocated bytes at the peak of reserved memory. "
+                "what to sort the sites by: `fragmented`, their shares of the cached bytes on "
+                "pages with allocated blocks, averaged over time; `allocated`, the allocated "
+                "bytes, averaged over time; `peak`, the allocated bytes at the peak of reserved "
+                "memory. "
                 "Default: `fragmented`",
         },
     [OPTION_LABEL] =
@@ -305,9 +308,9 @@ const struct option_row option_table[OPTION_COUNT] = {
             .max = 100000000,
             .default_number = 1000000,
             .unit = "a number of blocks, from 1 to 100000000",
-            .meaning = "maximum number of blocks in the page. Of larger snapshots, the page has "
-                       "the blocks with the largest product of size and lifetime, and the sum of "
-                       "the others. Default: 1000000",
+            .meaning = "maximum number of blocks in the HTML page. Of larger snapshots, it has the "
+                       "blocks with the largest product of size and lifetime, and the sum of the "
+                       "others. Default: 1000000",
         },
     [OPTION_PERFETTO] =
         {

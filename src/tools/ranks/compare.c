@@ -447,10 +447,10 @@ char *compare_report_verdict(const struct compare *compare, const struct compare
         return NULL;
     switch (verdict.result) {
     case COMPARE_EQUAL:
-        (void)fprintf(out, "%s and %s differ by nothing", names->a, names->b);
+        (void)fprintf(out, "%s and %s do not differ", names->a, names->b);
         break;
     case COMPARE_CLOSE:
-        (void)fprintf(out, "%s and %s differ by less than 1 %% of what is reserved", names->a,
+        (void)fprintf(out, "%s and %s differ by less than 1 %% of the reserved bytes", names->a,
                       names->b);
         break;
     case COMPARE_WHOLE:
@@ -480,9 +480,9 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
     static const char *const lines[] = {
         [COMPARE_PEAK_RESERVED] = "reserved at the peak",
         [COMPARE_PEAK_ALLOCATED] = "allocated at the peak",
-        [COMPARE_FRAGMENTED] = "fragmented, on average",
-        [COMPARE_ALLOCATED] = "allocated, on average",
-        [COMPARE_RESERVED] = "reserved, on average",
+        [COMPARE_FRAGMENTED] = "fragmented, average over events",
+        [COMPARE_ALLOCATED] = "allocated, average over events",
+        [COMPARE_RESERVED] = "reserved, average over events",
     };
     static const char *const at_end[] = {"reserved", "allocated", "fragmented"};
     const struct profile *a = compare->a, *b = compare->b;
@@ -494,8 +494,9 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
     if (!by_events)
         return;
     print_line(out, a->pending.of[PROFILE_CACHED], b->pending.of[PROFILE_CACHED],
-               "pending, on average");
-    print_line(out, a->idle.of[PROFILE_CACHED], b->idle.of[PROFILE_CACHED], "idle, on average");
+               "pending, average over events");
+    print_line(out, a->idle.of[PROFILE_CACHED], b->idle.of[PROFILE_CACHED],
+               "idle, average over events");
 }
 
 /* "12 -> 40"; "=" for no difference, and "-" for a side without blocks. */
@@ -521,7 +522,7 @@ static void print_name(FILE *out, const struct compare_row *row, const struct co
     }
     text_print(out, row->name_b ? row->name_b : row->name_a);
     if (!row->name_a || !row->name_b)
-        (void)fprintf(out, "  (%s alone)", row->name_a ? names->a : names->b);
+        (void)fprintf(out, "  (only in %s)", row->name_a ? names->a : names->b);
     else if (strcmp(row->name_a, row->name_b) != 0) {
         (void)fprintf(out, "  (%s: ", names->a);
         text_print(out, row->name_a);
@@ -538,7 +539,7 @@ static void print_row(FILE *out, const struct compare_row *row, const struct com
                               (int64_t)(b[PROFILE_ALLOCATED] - a[PROFILE_ALLOCATED])};
 
     for (size_t i = 0; i < (by_events ? 3 : 2); i++)
-        (void)fprintf(out, "%s%12s", i > 0 ? "  " : "", amount_change(deltas[i]).text);
+        (void)fprintf(out, i > 0 ? "  %12s" : "%13s", amount_change(deltas[i]).text);
     if (by_events)
         print_pair(out, row, mean_lifetime(row->a), mean_lifetime(row->b));
     print_pair(out, row, a[PROFILE_BLOCKS], b[PROFILE_BLOCKS]);
@@ -552,10 +553,10 @@ void compare_report_tables(FILE *out, const struct compare *compare,
 {
     print_sums(out, compare, names, by_events);
     if (compare->differing > 0 && by_events)
-        text_print_heading(out, "%12s  %12s  %12s  %16s  %16s  site", "at the peak", "fragmented",
+        text_print_heading(out, "%13s  %12s  %12s  %16s  %16s  site", "peak reserved", "fragmented",
                            "allocated", "events lived", "blocks");
     else if (compare->differing > 0)
-        text_print_heading(out, "%12s  %12s  %16s  site", "reserved", "fragmented", "blocks");
+        text_print_heading(out, "%13s  %12s  %16s  site", "reserved", "fragmented", "blocks");
     for (size_t i = 0; i < compare->differing && i < rows; i++)
         print_row(out, &compare->rows[i], names, by_events);
     if (compare->differing > rows)

@@ -482,9 +482,9 @@ static void print_none(FILE *out, const struct ranks *ranks, const struct compar
     result = compare_judge(pair).result;
     (void)fprintf(out, "no rank of %zu is an outlier: ", ranks->read);
     if (ranks->ranks[ranks_furthest(ranks)].deviation <= 0 && result == COMPARE_EQUAL)
-        (void)fputs("they differ by nothing", out);
+        (void)fputs("they do not differ", out);
     else if (result < COMPARE_WHOLE)
-        (void)fputs("they differ by less than 1 % of what is reserved", out);
+        (void)fputs("they differ by less than 1 % of the reserved bytes", out);
     else
         (void)fputs("each differs from the others as they do from each other", out);
 }

@@ -128,7 +128,7 @@ void ranks_run_heading(const struct ranks_job *job, const char *verdict)
         text_print(stdout, job->arguments->operands[i]);
         (void)fprintf(stdout, ", %s", amount_of(ranks->read, "file").text);
         if (ranks_has_typical(ranks))
-            (void)fprintf(stdout, "; %s is the most like all",
+            (void)fprintf(stdout, "; %s is the most typical",
                           ranks->ranks[ranks_typical(ranks)].name);
         (void)fputc('\n', stdout);
     }

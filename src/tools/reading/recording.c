@@ -154,16 +154,16 @@ bool recording_file_read(const char *path, struct recording *out)
 struct recording_limit_text recording_file_limit(enum recording_limit limit, uint64_t count)
 {
     static const char *const one[] = {
-        [RECORDING_LIMIT_LOST] = " before the first was overwritten",
-        [RECORDING_LIMIT_NO_ROOM] = " before the first did not fit in the file",
-        [RECORDING_LIMIT_OMITTED] = " or block does not fit the others, and is left out"};
+        [RECORDING_LIMIT_LOST] = "earlier event was overwritten",
+        [RECORDING_LIMIT_NO_ROOM] = "earlier event did not fit in the file",
+        [RECORDING_LIMIT_OMITTED] = "inconsistent event or block is omitted"};
     static const char *const more[] = {
-        [RECORDING_LIMIT_LOST] = " before the first were overwritten",
-        [RECORDING_LIMIT_NO_ROOM] = " before the first did not fit in the file",
-        [RECORDING_LIMIT_OMITTED] = " or blocks do not fit the others, and are left out"};
+        [RECORDING_LIMIT_LOST] = "earlier events were overwritten",
+        [RECORDING_LIMIT_NO_ROOM] = "earlier events did not fit in the file",
+        [RECORDING_LIMIT_OMITTED] = "inconsistent events or blocks are omitted"};
     struct recording_limit_text out;
 
-    (void)snprintf(out.text, sizeof(out.text), "%s%s", amount_of(count, "event").text,
+    (void)snprintf(out.text, sizeof(out.text), "%s %s", amount_count(count).text,
                    count == 1 ? one[limit] : more[limit]);
     return out;
 }

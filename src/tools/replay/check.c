@@ -195,7 +195,6 @@ void check_fini(struct check *check)
     if (check->mode == CHECK_EXACT && check->pending_difference)
         begin_step(check, UINT32_MAX);
     if (check->differences > PRINTED_MAX)
-        message_print("%s: %s %s", check->file,
-                      amount_of(check->differences - PRINTED_MAX, "more number").text,
-                      check->differences - PRINTED_MAX == 1 ? "differs" : "differ");
+        message_print("%s: %s", check->file,
+                      amount_of(check->differences - PRINTED_MAX, "more difference").text);
 }

@@ -68,7 +68,7 @@ static void print_share(FILE *out, const char *what, uint64_t bytes, uint64_t al
 static const char *pool_text(const struct xseg_reason *reason)
 {
     if (reason->fallback_pool != NULL)
-        return ", lent by a private pool";
+        return ", in memory of a fallback pool";
     return reason->pool != NULL ? ", private pool" : "";
 }
 
@@ -79,8 +79,12 @@ static void print_reason(FILE *out, const struct explanation_reason *listed, boo
     (void)fprintf(out, "             %s at %#" PRIx64 ", %s%s, stream %" PRIu64,
                   amount_bytes(reason->bytes).text, (uint64_t)(uintptr_t)reason->base,
                   reason->is_small ? "small" : "large", pool_text(reason), listed->stream);
-    if (reason->kind == XSEG_REASON_ALLOCATED)
-        (void)fprintf(out, ": %s, %s, the largest %s",
+    if (reason->kind == XSEG_REASON_ALLOCATED && reason->allocated_blocks == 1)
+        (void)fprintf(out, ": 1 allocated block of %s covers %s",
+                      amount_bytes(reason->block_requested).text,
+                      amount_bytes(reason->allocated_bytes).text);
+    else if (reason->kind == XSEG_REASON_ALLOCATED)
+        (void)fprintf(out, ": %s cover %s; the largest has %s",
                       amount_of(reason->allocated_blocks, "allocated block").text,
                       amount_bytes(reason->allocated_bytes).text,
                       amount_bytes(reason->block_requested).text);
@@ -93,7 +97,7 @@ static void print_reason(FILE *out, const struct explanation_reason *listed, boo
         (void)fprintf(out, ", allocated %.1f s ago", (double)reason->block_age_ms / 1000);
     if (has_times && reason->age_ms != UINT64_MAX)
         (void)fprintf(out, "; %s for %.1f s",
-                      reason->kind < XSEG_REASON_PINNED ? "no free" : "idle",
+                      reason->kind < XSEG_REASON_PINNED ? "no block freed here" : "idle",
                       (double)reason->age_ms / 1000);
     (void)fputc('\n', out);
 }
@@ -115,7 +119,7 @@ void explanation_print(FILE *out, const struct explanation *explanation)
             (void)fprintf(out, "             and %s more\n",
                           amount_count(kind->reasons - kind->listed).text);
     }
-    print_share(out, "reserved, in all", all, all);
+    print_share(out, "reserved in total", all, all);
 }
 
 json_t *explanation_json(const struct explanation *explanation)

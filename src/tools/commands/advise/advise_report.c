@@ -176,7 +176,7 @@ static void put_enough(FILE *out, const struct advice *advice, const struct advi
 static void put_least(FILE *out, const struct advice *advice)
 {
     if (advice->least.config && advice->least.changes == 0) {
-        (void)fputs("none", out);
+        (void)fputs("none is needed", out);
         return;
     }
     if (advice->least.config) {

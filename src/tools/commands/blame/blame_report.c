@@ -26,7 +26,9 @@ static uint64_t average(const struct blame *blame, fragmentation_sum sum)
 static void print_heading(FILE *out, const struct blame *blame)
 {
     const struct fragmentation *sums = &blame->sums;
-    const char *when = blame->is_instant ? "" : " on average";
+    const char *const when = blame->is_instant  ? ""
+                             : blame->has_times ? "averages over time: "
+                                                : "averages over events: ";
 
     text_print_strong(out, blame->recording->name);
     (void)fprintf(out, ", device %d: %s", blame->device->number,
@@ -36,12 +38,12 @@ static void print_heading(FILE *out, const struct blame *blame)
     else if (blame->has_times)
         (void)fprintf(out, " in %.6g s\n", (double)blame->duration_us / 1e6);
     else
-        (void)fputs(" without times; averages count events\n", out);
+        (void)fputs(" without times\n", out);
     (void)fprintf(out,
-                  "reserved %s%s, allocated %s%s; at the peak of reserved memory: reserved %s, "
+                  "%sreserved %s, allocated %s; at the peak of reserved memory: reserved %s, "
                   "allocated %s\n",
-                  amount_bytes(average(blame, sums->reserved)).text, when,
-                  amount_bytes(average(blame, sums->allocated)).text, when,
+                  when, amount_bytes(average(blame, sums->reserved)).text,
+                  amount_bytes(average(blame, sums->allocated)).text,
                   amount_bytes(sums->peak.reserved).text, amount_bytes(sums->peak.allocated).text);
 }
 
@@ -167,7 +169,8 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
                                          "allocated at the peak"};
     const struct fragmentation *sums = &blame->sums;
     struct row whole = {.amount = blame_whole(blame, by),
-                        .fragmented = sums->reserved - sums->allocated,
+                        .fragmented = by == BLAME_BY_FRAGMENTED ? sums->reserved - sums->allocated
+                                                                : sums->fragmented,
                         .allocated = sums->allocated,
                         .peak = sums->peak.allocated,
                         .has_allocated = true};

@@ -123,7 +123,9 @@ const struct command command_blame = {
                    "\n\n"
                    "FOLDER contains a snapshot of each rank of a job. The command then reports the "
                    "outlier, the rank that differs from the others, and lists the call sites of "
-                   "all ranks together.",
+                   "all ranks together. The distance of a rank is the sum of its deviations from "
+                   "the medians of all ranks, in bytes. Averages then count events instead of "
+                   "time.",
     .examples =
         {
             {"xseg blame job.pickle", "the lines of code that fragment the most memory"},

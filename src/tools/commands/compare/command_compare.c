@@ -261,8 +261,10 @@ const struct command command_compare = {
                    "FILE may be `-`, standard input."
                    "\n\n"
                    "FOLDER contains a snapshot of each rank of a job. The command then reports the "
-                   "outlier, the rank that differs from the others, and its differences. Of two "
-                   "folders, it compares each rank with the same rank in the other folder.",
+                   "outlier, the rank that differs from the others, and its differences from the "
+                   "most typical rank. The distance of a rank is the sum of its deviations from "
+                   "the medians of all ranks, in bytes. Of two folders, it compares each rank with "
+                   "the same rank in the other folder.",
     .examples =
         {
             {"xseg compare before.pickle after.pickle", "the effect of a change of the program"},

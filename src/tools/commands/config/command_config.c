@@ -110,12 +110,11 @@ static void print_source(const struct config *config)
         if (strcmp(variables[i], config->source) != 0 && secure_getenv(variables[i]))
             (void)printf("ignored   %s: only the first source that is set is read\n", variables[i]);
     if (has_libunwind())
-        (void)printf("stacks    captured by %s\n", xseg_history_stack_method(NULL));
+        (void)printf("stacks    call stacks are captured by %s\n", xseg_history_stack_method(NULL));
     else
-        (void)printf(
-            "stacks    captured by backtrace() of the C library; libunwind, which is 25 times as "
-            "fast, cannot be "
-            "loaded (Debian: libunwind8)\n");
+        (void)printf("stacks    call stacks are captured by backtrace() of the C library; "
+                     "libunwind, which is 25 times as fast, cannot be loaded (Debian: "
+                     "libunwind8)\n");
 }
 
 static void print_values(struct config *config)

@@ -58,10 +58,10 @@ static struct text batch_of(const struct probe_report *report, int trial)
     if (trial == PROBE_UNTRIED)
         (void)snprintf(out.text, sizeof(out.text), "not tested");
     else if (trial == 0)
-        (void)snprintf(out.text, sizeof(out.text), "several pages per call");
+        (void)snprintf(out.text, sizeof(out.text), "accepts several pages per call");
     else
         (void)snprintf(out.text, sizeof(out.text),
-                       "one page per call; several pages failed with %.100s",
+                       "accepts one page per call; several pages failed with %.100s",
                        error_of(report, trial).text);
     return out;
 }
@@ -122,7 +122,7 @@ static void print_features(FILE *out, const struct probe_report *report)
     print_line(out, "virtual memory management",
                feature_of(report, device->has_vmm, device->vmm_trial).text);
     if (device->has_vmm == 1) {
-        (void)snprintf(line.text, sizeof(line.text), "%s at least, %s recommended",
+        (void)snprintf(line.text, sizeof(line.text), "minimum %s, recommended %s",
                        amount_bytes(device->granularity).text,
                        amount_bytes(device->best_granularity).text);
         print_line(out, "  granularity", line.text);
@@ -184,7 +184,7 @@ static void print_row(FILE *out, const struct probe_cost *cost)
 
     if (cost->has_first)
         (void)snprintf(first, sizeof(first), "%.1f", (double)cost->first / 1e3);
-    (void)fprintf(out, "  %-20s%-23s%-26s%-26s%-7s%s\n", cost->call, size_of(cost).text,
+    (void)fprintf(out, "  %-20s%-23s%-26s%-26s%-8s%s\n", cost->call, size_of(cost).text,
                   quartiles_of(&cost->idle).text, quartiles_of(&cost->busy).text,
                   cost->busy.samples == 0 ? "-"
                   : cost->blocks          ? "yes"
@@ -196,8 +196,8 @@ static void print_costs(FILE *out, const struct probe_costs *costs)
 {
     unsigned others = 0;
 
-    (void)fprintf(out, "  %s%-20s%-23s%-26s%-26s%-7s%s%s\n", text_style_on(out, TEXT_STRONG),
-                  "call", "size", "idle device", "busy device", "blocks", "first",
+    (void)fprintf(out, "  %s%-20s%-23s%-26s%-26s%-8s%s%s\n", text_style_on(out, TEXT_STRONG),
+                  "call", "size", "idle device", "busy device", "blocks", "first call",
                   text_style_off(out));
     for (unsigned i = 0; i < costs->count; i++) {
         const struct probe_cost *cost = &costs->cost[i];
@@ -239,9 +239,9 @@ void probe_report_print(FILE *out, const struct probe_report *report)
     print_device(out, report);
     print_features(out, report);
     if (report->preset)
-        (void)fprintf(out, "\n  time of a call in us, modeled (%s)", report->preset);
+        (void)fprintf(out, "\n  time in us of the calls of a row, modeled (%s)", report->preset);
     else
-        (void)fprintf(out, "\n  time of a call in us, measured");
+        (void)fprintf(out, "\n  time in us of the calls of a row, measured");
     (void)fprintf(out, ": median and quartiles of %u samples\n", samples_of(report->costs));
     print_costs(out, report->costs);
     for (unsigned i = 0; i < driver->failures && i < PROBE_FAILURES; i++)

@@ -283,7 +283,10 @@ const struct command command_replay = {
         "the peaks of memory, the number of driver calls, and the time per allocation. FILE is a "
         "trace, a tape (a trace with the expected results of each operation) or a memory snapshot "
         "of PyTorch or xseg, plain or compressed with Zstandard; `-` is standard input. The "
-        "default driver is simulated and needs no GPU.",
+        "default driver is simulated and needs no GPU."
+        "\n\n"
+        "An event is an allocation or a free. In a message that begins with FILE:LINE, LINE is a "
+        "line of a trace, or the number of an entry in the history of a memory snapshot.",
     .examples =
         {
             {"xseg replay trace.xtrace.zst", "peaks of memory, driver calls and times"},
@@ -295,6 +298,6 @@ const struct command command_replay = {
             {"zcat trace.gz | xseg replay -", "a trace from another program"},
         },
     .exits = {COMMAND_EXIT_SUCCESS,
-              "a result differs from the tape, or a resource was not released", COMMAND_EXIT_ERROR,
-              "an out-of-memory error that is not in the recording"},
+              "a result differs from the tape, a call failed, or a resource was not released",
+              COMMAND_EXIT_ERROR, "an out-of-memory error that is not in the recording"},
 };

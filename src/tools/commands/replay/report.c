@@ -109,7 +109,7 @@ static const struct {
         ALLOCATED_AVERAGE,
         RESERVED_AVERAGE,
         WAITS,
-        LONGEST_CALL
+        LONGEST_EVENT
     } what;
 } rows[] = {
     {"events", EVENTS},
@@ -123,11 +123,11 @@ static const struct {
     {"smallest device", SMALLEST},
     {"driver calls", CALLS},
     {"driver time, modeled", DRIVER_TIME},
-    {"time per event", SPEED},
-    {"allocated, average", ALLOCATED_AVERAGE},
-    {"reserved, average", RESERVED_AVERAGE},
+    {"time per event, measured", SPEED},
+    {"allocated, time average", ALLOCATED_AVERAGE},
+    {"reserved, time average", RESERVED_AVERAGE},
     {"waits for the device", WAITS},
-    {"longest call, modeled", LONGEST_CALL},
+    {"longest event, modeled", LONGEST_EVENT},
 };
 
 static uint64_t sum_calls(const struct replay_result *result)
@@ -183,7 +183,7 @@ static struct value value_of_row(const struct report *report, unsigned row)
         return value_of(result->clock.reserved_time_avg, true);
     case WAITS:
         return value_of(result->clock.request_path_syncs, false);
-    case LONGEST_CALL:
+    case LONGEST_EVENT:
         break;
     }
     return time_of(result->clock.has_times, (double)result->clock.max_call_ns);
@@ -250,27 +250,22 @@ static void print_check(FILE *out, const struct report *report)
     (void)fprintf(out, "%s%s of %s agree%s",
                   text_style_on(out, result->mismatches > 0 ? TEXT_BAD : TEXT_GOOD),
                   amount_count(result->checked - result->mismatches).text,
-                  amount_of(result->checked, "step").text, result->checked == 1 ? "s" : "");
+                  amount_of(result->checked, "recorded result").text,
+                  result->checked == 1 ? "s" : "");
     if (result->check_end_line > 0)
         (void)fprintf(out, " up to line %" PRIu32 ", the first request that succeeds only in xseg",
                       result->check_end_line);
     (void)fprintf(out, "%s\n", text_style_off(out));
 }
 
-/* "makes 2.4 x fewer driver calls"; a difference if the factor is 1.0. */
-static void print_fewer(FILE *out, uint64_t before, uint64_t after)
+/* "makes 2,093 driver calls instead of 3,938". */
+static void print_calls_change(FILE *out, uint64_t before, uint64_t after)
 {
-    const uint64_t low = before < after ? before : after;
-    const uint64_t high = before < after ? after : before;
-    const char *const word = after < before ? "fewer" : "more";
-
     if (before == after)
         (void)fputs("makes the same number of driver calls", out);
-    else if (low > 0 && (double)high / (double)low >= 1.05)
-        (void)fprintf(out, "makes %.1f x %s driver calls", (double)high / (double)low, word);
     else
-        (void)fprintf(out, "makes %s %s driver call%s", amount_count(high - low).text, word,
-                      high - low == 1 ? "" : "s");
+        (void)fprintf(out, "makes %s instead of %s", amount_of(after, "driver call").text,
+                      amount_count(before).text);
 }
 
 /* "reserves 23.91 GiB less". */
@@ -326,7 +321,7 @@ static void print_verdict(FILE *out, const struct report *reports)
         (void)fputs("B ", out);
         print_less(out, first->peak_reserved, second->peak_reserved);
         (void)fputs(" and ", out);
-        print_fewer(out, sum_calls(first), sum_calls(second));
+        print_calls_change(out, sum_calls(first), sum_calls(second));
     }
     (void)fprintf(out, "%s\n", text_style_off(out));
 }

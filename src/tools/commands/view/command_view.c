@@ -111,10 +111,10 @@ const struct command command_view = {
     .options = {OPTION_OUTPUT, OPTION_SNAPSHOT_DEVICE, OPTION_BLOCKS, OPTION_COLOR, OPTION_HELP},
     .description = "Reads a memory snapshot of PyTorch or xseg, plain or compressed with "
                    "Zstandard, and writes an interactive HTML page: allocated memory by call site "
-                   "and reserved memory over time, the state of all pages over time, a map of the "
-                   "memory at any event, and the call stack of each block. The page is one file "
-                   "and loads nothing from the network. Of two files, the page shows both side by "
-                   "side. FILE may be `-`, standard input.",
+                   "and reserved memory over time, the state of the memory pages over time, a map "
+                   "of the memory at any event, and the call stack of each block. The HTML page is "
+                   "one file and loads nothing from the network. Of two snapshots, it shows both "
+                   "side by side. FILE may be `-`, standard input.",
     .examples =
         {
             {"xseg view job.pickle -o job.html", "a page of one snapshot"},

@@ -5,7 +5,7 @@ const Details = (() => {
 
   function when(model, moment) {
     if (moment === 0) return "before the first event";
-    if (moment > model.n) return "still allocated at the end";
+    if (moment > model.n) return "not before the end of the recording";
     const time = model.hasTime ? `, ${Text.duration(model.time[moment] - model.time[0])} after the first event` : "";
     return `event ${Text.count(moment)}${time}`;
   }
@@ -45,7 +45,7 @@ const Details = (() => {
     return `${state.moment === 0 ? "before the first event" : `after ${when(model, state.moment)}`}: reserved ${Text.bytes(state.reserved)}, ` +
       `allocated ${Text.bytes(state.allocated)} in ${Text.count(state.allocatedBlocks)} blocks, pending ${Text.bytes(state.pending)}, ` +
       `cached ${Text.bytes(state.cached)} (fragmented ${Text.bytes(state.fragmented)}, idle ${Text.bytes(state.cached - state.fragmented)})` +
-      (model.summed ? `; includes as cached up to ${Text.bytes(model.summed[Math.min(state.moment, model.n)])} of blocks that are omitted from the page` : "") +
+      (model.summed ? `; of the cached bytes, up to ${Text.bytes(model.summed[Math.min(state.moment, model.n)])} are blocks that are omitted from this page` : "") +
       Array.from(state.reasons, ([reason, bytes]) => `; not released: ${Text.bytes(bytes)} (${reason})`).join("") +
       (state.registeredBytes > 0 ? `; registered ${Text.bytes(state.registeredBytes)}` : "") +
       (oom ? `; out of memory: ${Text.bytes(oom.bytes)} requested, ${Text.bytes(oom.left)} free on the device` : "");
@@ -57,7 +57,7 @@ const Details = (() => {
     if (facts.config) lines.push(facts.config);
     if (facts.summed > 0)
       lines.push(`aggregated: of ${Text.count(facts.recorded)} events, the page has those of the ${Text.count(facts.lives)} blocks with the largest ` +
-        `product of size and lifetime; the first picture shows the sum of the ${Text.count(facts.summed)} others`);
+        `product of size and lifetime; memory over time shows the sum of the ${Text.count(facts.summed)} others`);
     if (n === 0) lines.push("no events were recorded: the page shows the state at the end");
     if (facts.lost + facts.omitted > 0) lines.push(`${Text.count(facts.lost + facts.omitted)} older events were overwritten or omitted`);
     if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} inconsistent events are omitted`);

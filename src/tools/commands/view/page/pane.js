@@ -99,7 +99,7 @@ const Pane = (() => {
       this.addItem(this.stateLegend, text, "end of a segment", [5, 0, 1, 12]);
       if (pages.some((page) => page.reason === "pinned")) this.addItem(this.stateLegend, text, "pinned pages, at the end of the recording", [3, 0, 1, 12]);
       if (pages.some((page) => page.registered > 0)) this.addItem(this.stateLegend, text, "registered pages, at the end of the recording", [0, 10, 12, 2]);
-      make(this.stateLegend, "li", { textContent: "frame: the selected block; colors: as above" });
+      make(this.stateLegend, "li", { textContent: "outline: the selected block; colors as above" });
     }
 
     bandNames() {
