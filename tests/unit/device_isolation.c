@@ -18,6 +18,11 @@ struct CUctx_st;
 int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuDevicePrimaryCtxReset_v2(int device);
+struct location { /* CUmemLocation */
+    int type, id;
+};
+int cuMemGetAccess(unsigned long long *flags, const struct location *location,
+                   unsigned long long address);
 int cuCtxSetCurrent(struct CUctx_st *context);
 int cuStreamCreate(xseg_stream *stream, unsigned flags);
 int cuStreamDestroy_v2(xseg_stream stream);
