@@ -147,6 +147,8 @@ TEST_ON(memory_that_decays, env_open_with_clock(NULL, "expandable_segments:True,
     expect((unsigned[]){0, 0, 0, 0, 0, 0});
 }
 
+TEST_GROUP_FIXTURE(load_tool, NULL)
+
 #else
 
 int main(void)
@@ -157,5 +159,3 @@ int main(void)
 }
 
 #endif
-
-TEST_GROUP_FIXTURE(load_tool, NULL)
