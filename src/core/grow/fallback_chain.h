@@ -15,7 +15,10 @@
  *     oversize          classic segments: release segments of max_split_size_mb or more of the same arena
  *     pending blocks    wait for blocks that other streams use
  *     pool              single pages: release the idle memory of the pool on the stream
+ *     remap, waiting    again, with the memory that the step `pending blocks` has freed
  *     release all       release all idle memory of the device
+ *     remap             again, with the released memory
+ *     search            if memory of the arena was freed since the last search
  *     -------------------------------------------------
  *     out of memory, with an error message that reports where the memory is
  *
