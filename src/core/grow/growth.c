@@ -72,6 +72,14 @@ static struct xseg_block *usable_block(struct xseg_block *block)
                : NULL;
 }
 
+/* The first block of a candidate range whose first unmapped block is given: the block before it, if that is cached. */
+static struct xseg_block *find_first_block(struct xseg_block *unmapped)
+{
+    struct xseg_block *const prev = unmapped->prev;
+
+    return prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
+}
+
 struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_block *empty = NULL; /* the first extent without memory that is long enough */
@@ -80,9 +88,7 @@ struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, ui
     for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
          unmapped != NULL;
          unmapped = xseg_tree_next(arena->records, arena->unmapped_blocks, unmapped)) {
-        struct xseg_block *const prev = unmapped->prev;
-        struct xseg_block *const first =
-            prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
+        struct xseg_block *const first = find_first_block(unmapped);
         uint64_t sum = 0;
 
         if (xseg_block_is_whole(unmapped)) {
@@ -136,9 +142,7 @@ struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, 
     for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
          unmapped != NULL;
          unmapped = xseg_tree_next(arena->records, arena->unmapped_blocks, unmapped)) {
-        struct xseg_block *const prev = unmapped->prev;
-        struct xseg_block *first =
-            prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
+        struct xseg_block *const first = find_first_block(unmapped);
         const uint64_t missing = count_missing_from(first, bytes);
 
         if (missing < min) {
@@ -198,7 +202,7 @@ xseg_status xseg_candidate_map(struct xseg_candidate *candidate)
     struct xseg_segment *segment = &extent->segment;
     const uint64_t granule = segment->granule_bytes;
     const struct xseg_page_source source = {.use_small = candidate->small,
-                                            .max_page_bytes = candidate->longest};
+                                            .max_page_bytes = candidate->max_page_bytes};
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && candidate->failed == NULL);
     for (struct xseg_block *block = candidate->first;; block = block->next) {
@@ -273,7 +277,7 @@ uint64_t xseg_candidate_covered(const struct xseg_candidate *candidate,
     const struct xseg_segment *segment = &candidate->first->extent->segment;
     const uint64_t granule = segment->granule_bytes;
     const struct xseg_page_source source = {.use_small = candidate->small,
-                                            .max_page_bytes = candidate->longest};
+                                            .max_page_bytes = candidate->max_page_bytes};
     uint64_t small = xseg_page_cache_usable_bytes(segment->page_cache, granule, filter),
              covered = 0;
     uint64_t full =
@@ -387,7 +391,7 @@ static void choose_page_sizes(struct xseg_device *device, const struct xseg_allo
     if (taken > limit - limit / 16 && candidate->missing < 16 * segment->page_bytes)
         candidate->small = true;
     if (taken <= limit - limit / 4)
-        candidate->longest = xseg_min(candidate->missing / 16, 512 * XSEG_MIB);
+        candidate->max_page_bytes = xseg_min(candidate->missing / 16, 512 * XSEG_MIB);
 }
 
 static xseg_status grow_expandable_segment(struct xseg_arena *arena,

@@ -62,7 +62,7 @@ struct xseg_candidate {
     struct xseg_block *first, *last; /* claimed, and so are all blocks in between */
     uint64_t missing;                /* bytes of its unmapped blocks */
     bool small;                      /* to be mapped with small pages */
-    uint64_t longest;                /* not small: bytes of the longest page; 0: full pages */
+    uint64_t max_page_bytes;         /* not small: of the longest page; 0: full pages */
     struct xseg_block *failed;       /* the first block that could not be mapped, or NULL */
 };
 
@@ -77,7 +77,7 @@ struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, ui
 struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
                                                 uint64_t *missing);
 
-/* Claim the candidate range that starts with a block.  The arena is locked, and XSEG_ARENA_RECORDS records are in stock,
+/* Claim the candidate range that starts with a block.  The arena is locked, and XSEG_ARENA_RECORDS records are reserved,
  * because the last unmapped block can be split. */
 void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, uint64_t bytes,
                           bool small, struct xseg_candidate *candidate);
@@ -101,8 +101,10 @@ uint64_t xseg_candidate_full_pages(const struct xseg_candidate *candidate);
 uint64_t xseg_candidate_covered(const struct xseg_candidate *candidate,
                                 const struct xseg_page_filter *filter);
 
-/* Notify registered callbacks (notify.h) of the blocks of a candidate range that were mapped. */
+/* Notify observers (mapping.h) of the blocks of a candidate range that were mapped. */
 void xseg_candidate_notify(const struct xseg_candidate *candidate);
+
+/* --- Growth. --- */
 
 /* The budget of addresses of a device: a quarter of the 47 bits that every GPU has.  That leaves addresses to other users,
  * and suffices for 350 segments as long as PyTorch's on a device of 80 GiB. */
@@ -230,7 +232,7 @@ xseg_status xseg_remap_pages(struct xseg_device *device, const struct xseg_remap
  * reserved and unused for a while, in quarantine, so that a late access faults and a double free is recognized.
  *
  * These segments are in arenas of a private pool of the device.  The free lists and the unmapped blocks of such an arena serve
- * no request, since a segment serves one block.  growth.c creates the segments.  If the pages cannot be released (a stream is
+ * no request, since a segment serves one block.  segments.c creates the segments.  If the pages cannot be released (a stream is
  * being captured, or a driver call fails), they stay cached, and the next trim releases them.
  *
  * Locking: the device memory lock guards quarantines.
