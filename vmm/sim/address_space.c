@@ -243,7 +243,7 @@ static struct sim_range *range_allocate(uint64_t granules)
 }
 
 struct sim_range *sim_range_create(struct sim_address_space *addresses, uint64_t bytes,
-                                   uint64_t alignment, int is_reservation)
+                                   uint64_t alignment, bool is_reservation)
 {
     const uint64_t granules = granule_count(bytes), whole = granules * SIM_GRANULE;
     const uint64_t base =

@@ -611,8 +611,6 @@ uint64_t xseg_budget_above_share(const struct xseg_device *device)
 
 /* --- Waiting for other processes. --- */
 
-#define MILLISECOND UINT64_C(1000000)
-
 /* Whether memory of other processes can remove the cause of the failure. */
 static bool can_others_help(const struct xseg_device *device)
 {

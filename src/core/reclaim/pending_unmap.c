@@ -18,7 +18,7 @@ struct xseg_unmap_batch {
     struct xseg_list queue_link; /* in one queue, see enqueue_batch() and queue_retained_batch() */
     struct xseg_extent *extent;
     struct xseg_known_stream *stream;
-    /* The stream's number at creation.  If the entry has another number, the stream was retired and
+    /* The stream's ID at creation.  If the entry has another ID, the stream was retired and
      * has completed. */
     uint64_t stream_id;
     xseg_event event;      /* NULL: not recorded yet, or is_complete */
@@ -28,7 +28,7 @@ struct xseg_unmap_batch {
     bool is_complete;      /* the stream has completed the work before the decommit */
     bool is_unmapping;     /* a thread unmaps granules; it may release the device memory lock */
     bool is_retained;      /* `queue_link` is in the list of the extent */
-    uint64_t poll;         /* number of the last poll that visited the batch */
+    uint64_t poll;         /* `polls` at the last poll that visited the batch */
     uint64_t releases; /* count_releases() when the batch was last unmapped; UINT64_MAX: retry */
 };
 
@@ -298,10 +298,10 @@ xseg_status xseg_pending_unmap_reassign(struct xseg_extent *extent, uint32_t fir
 static struct xseg_unmap_batch *find_batch(const struct xseg_extent *extent, uint32_t granule)
 {
     const struct xseg_pending_unmap *unmaps = xseg_device_of(extent)->pending_unmaps;
-    const uint32_t number = extent->elastic->batch[granule];
+    const uint32_t id = extent->elastic->batch[granule];
 
-    XSEG_ASSERT(number != 0 && number < unmaps->capacity && unmaps->table[number] != NULL);
-    return unmaps->table[number];
+    XSEG_ASSERT(id != 0 && id < unmaps->capacity && unmaps->table[id] != NULL);
+    return unmaps->table[id];
 }
 
 bool xseg_pending_unmap_is_ordered(const struct xseg_extent *extent, uint32_t granule,
