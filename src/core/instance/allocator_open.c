@@ -143,7 +143,7 @@ void xseg_background_stop(struct xseg_allocator *allocator)
     background->is_running = false;
 }
 
-/* --- Open and close. --- */
+/* --- Allocation of the state. --- */
 
 /* An allocator and the state that modules above `device` keep of it. */
 struct allocator_state {
