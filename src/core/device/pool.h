@@ -107,9 +107,6 @@ void xseg_pools_fini(struct xseg_device *device);
 xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool_options *options,
                               bool is_guarded, struct xseg_pool **out);
 
-/* Set the label of a pool: its name in quotes, or the next ID. */
-void xseg_pool_set_label(struct xseg_pool *pool, const char *name);
-
 /* The arena of a stream, or NULL. */
 struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,
                                         const struct xseg_known_stream *stream, bool is_small);

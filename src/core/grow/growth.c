@@ -80,7 +80,10 @@ static struct xseg_block *find_first_block(struct xseg_block *unmapped)
     return prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
 }
 
-struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes)
+/* Find the lowest candidate range of `bytes` that has an unmapped block.  A range in an extent without mapped memory is chosen
+ * only if no other extent has a range: PyTorch has destroyed that segment.  Returns the first block of the range, or NULL if
+ * there is none. */
+static struct xseg_block *find_lowest_candidate(const struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_block *empty = NULL; /* the first extent without memory that is long enough */
 
@@ -154,8 +157,10 @@ struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, 
     return cheapest;
 }
 
-void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, uint64_t bytes,
-                          bool small, struct xseg_candidate *candidate)
+/* Claim the candidate range that starts with a block.  XSEG_ARENA_RECORDS records are reserved, because the last unmapped block
+ * can be split. */
+static void claim_candidate(struct xseg_arena *arena, struct xseg_block *first, uint64_t bytes,
+                            bool small, struct xseg_candidate *candidate)
 {
     struct xseg_block *next = first;
     uint64_t sum = 0;
@@ -330,9 +335,9 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_
 
         if (has_records)
             first = small ? xseg_candidate_find_cheapest(arena, params->span, &missing)
-                          : xseg_candidate_find_lowest(arena, params->span);
+                          : find_lowest_candidate(arena, params->span);
         if (first != NULL)
-            xseg_candidate_claim(arena, first, params->span, small, candidate);
+            claim_candidate(arena, first, params->span, small, candidate);
         xseg_biased_lock_unlock(&arena->lock);
         if (!has_records)
             return xseg_arena_fail_host_memory();

@@ -66,21 +66,11 @@ struct xseg_candidate {
     struct xseg_block *failed;       /* the first block that could not be mapped, or NULL */
 };
 
-/* Find the lowest candidate range of `bytes` that has an unmapped block.  A range in an extent without mapped memory is chosen
- * only if no other extent has a range: PyTorch has destroyed that segment.  Returns the first block of the range, or NULL if
- * there is none.  The arena is locked. */
-struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes);
-
 /* Find the candidate range of `bytes` that needs the fewest bytes, the lowest of equal ones.  Returns the first block of the
  * range, or NULL if there is none.  The arena is locked.
  * missing: set to the bytes to be mapped in small pages; UINT64_MAX if there is no range */
 struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, uint64_t bytes,
                                                 uint64_t *missing);
-
-/* Claim the candidate range that starts with a block.  The arena is locked, and XSEG_ARENA_RECORDS records are reserved,
- * because the last unmapped block can be split. */
-void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, uint64_t bytes,
-                          bool small, struct xseg_candidate *candidate);
 
 /*
  * Map the unmapped blocks of a candidate range, lowest first, up to the first failure.  No arena is locked.

@@ -685,8 +685,9 @@ static bool find_free_in_ring(const struct xseg_history_ring *ring, uint64_t add
     return false;
 }
 
-bool xseg_history_find_free(struct xseg_history *history, uint64_t address,
-                            struct xseg_history_event *out)
+/* Find the last recorded free of a block that contains an address. */
+static bool find_free(struct xseg_history *history, uint64_t address,
+                      struct xseg_history_event *out)
 {
     bool found = false;
 
@@ -718,7 +719,7 @@ bool xseg_history_print_free(struct xseg_history *history, uint64_t address, con
     const struct xseg_history_moment now = xseg_history_store_moment(history->store);
     struct xseg_history_event event;
 
-    if (!xseg_history_find_free(history, address, &event))
+    if (!find_free(history, address, &event))
         return false;
     const uint64_t freed_ns = xseg_history_store_ns(history->store, &now, event.time);
     /* The difference is 0 if another thread freed the block after the clock was read. */

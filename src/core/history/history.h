@@ -483,10 +483,6 @@ bool xseg_history_append_to_device(struct xseg_history *history, uint64_t capaci
 /* Resident host bytes of all rings.  Acquires the history lock. */
 uint64_t xseg_history_host_bytes(const struct xseg_history *history);
 
-/* Find the last recorded free of a block that contains an address.  Acquires the history lock. */
-bool xseg_history_find_free(struct xseg_history *history, uint64_t address,
-                            struct xseg_history_event *out);
-
 /*
  * Print when, in which thread and from which call stack the block at an address was last freed, for
  * messages about double frees and writes after a free.  The caller holds no lock, because the
