@@ -8,7 +8,7 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
-#include "vmm/alias.h"
+#include "vmm/segment_internal.h"
 
 /* Alignment of every block, and so of every segment. */
 #define ALIGNMENT 512u
