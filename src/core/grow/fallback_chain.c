@@ -11,6 +11,7 @@
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
+#include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"

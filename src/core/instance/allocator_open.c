@@ -20,7 +20,6 @@
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
-#include "src/core/grow/growth.h"
 #include "src/core/history/history.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pool/share.h"

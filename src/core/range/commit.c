@@ -29,6 +29,7 @@
 #include "src/core/device/device.h"
 #include "src/core/grow/fallback_chain.h"
 #include "src/core/grow/growth.h"
+#include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/mapping.h"

@@ -9,6 +9,7 @@
 #include "src/base/host_memory.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
+#include "src/core/grow/segments.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"
