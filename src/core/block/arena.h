@@ -184,7 +184,6 @@ struct xseg_alloc_result {
     struct xseg_arena *arena;
     uint64_t base, bytes;
     uint64_t requested;
-    bool fallback; /* the block has XSEG_BLOCK_FALLBACK */
 };
 
 static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)
