@@ -13,7 +13,7 @@
  *     |- allocate_under_shared_lock   several threads use the arena, or the configuration has
  *     |                               more rules
  *     `- allocate_without_cache_entry the stream is not in the lookup cache: tries
- *                                     xseg_hit_stream_alloc(), then the slow path, which may call
+ *                                     xseg_hit_alloc_on_stream(), then the slow path, which may call
  *                                     the driver
  *
  * A hit that finds no block continues on the slow path.
@@ -75,8 +75,8 @@ xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr);
  * the arena is searched with the rules of the configuration; otherwise the slow path
  * serves the request. The slow path has the same result, but executes some 500 instructions more.
  *
- * xseg_hit_stream_alloc() adds the stream to the lookup cache (streams.h), so that the next request
- * takes xseg_hit_alloc().
+ * xseg_hit_alloc_on_stream() adds the stream to the lookup cache (streams.h), so that the next
+ * request takes xseg_hit_alloc().
  *
  * Locking: the functions lock the arena that they search, unless stated otherwise.
  */
@@ -88,20 +88,20 @@ xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr);
  * searched:   set to the arena that was searched
  * has_polled: set if pending blocks were polled before the search
  */
-bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
-                           xseg_stream stream, void **out, struct xseg_arena **searched,
-                           bool *has_polled);
+bool xseg_hit_alloc_on_stream(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
+                              xseg_stream stream, void **out, struct xseg_arena **searched,
+                              bool *has_polled);
 
 /* Allocate from the stream's arena of a pool, which must not be destroyed during the call. Returns
  * false, without an allocation, if the slow path must serve the request. */
-bool xseg_hit_stream_alloc_from_pool(struct xseg_allocator *allocator, struct xseg_pool *pool,
-                                     uint64_t bytes, xseg_stream stream, void **out,
-                                     struct xseg_arena **searched);
+bool xseg_hit_alloc_from_pool(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                              uint64_t bytes, xseg_stream stream, void **out,
+                              struct xseg_arena **searched);
 
-/* xseg_alloc_with(): tries xseg_hit_stream_alloc_from_pool() if the request names only a pool, then
+/* xseg_alloc_with(): tries xseg_hit_alloc_from_pool() if the request names only a pool, then
  * takes the slow path. */
-xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
-                                    const struct xseg_request *request, void **out);
+xseg_status xseg_hit_alloc_request(struct xseg_allocator *allocator,
+                                   const struct xseg_request *request, void **out);
 
 /* --- Slow path. --- */
 
