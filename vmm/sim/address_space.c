@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/sim/contents.h"
 #include "vmm/sim/context.h"
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
-#include "vmm/sim/memory.h"
 
 #define FIRST ((uint64_t)0x200000000) /* small integers are not addresses */
 #define END   ((uint64_t)1 << 47)
