@@ -98,7 +98,7 @@ xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_para
  * Notify observers of low memory or of a failed request.  No lock is held.
  *
  * attempt: how often the observers were called for this request before
- * Returns: whether an observer answered that the request should be retried
+ * Returns: whether an observer requests a retry
  * Cost:    one memory query if there is such an observer, else none
  */
 bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *params,

@@ -12,7 +12,7 @@
  * events under the device memory lock, with a sequence number.  The merge sorts by these numbers
  * first and by time second.
  *
- * What an event carries comes from three places.  The caller provides the block and the action.
+ * The members of an event have three sources.  The caller provides the block and the action.
  * The context of the calling thread provides the call stack, the frames of the user's
  * hook, the label and the thread ID; they are gathered at the start of a call, before any lock is
  * held.  The store, which all devices of an allocator share, provides the settings, the

@@ -380,14 +380,14 @@ static bool poll_stream_batches(struct xseg_device *device, struct xseg_driver_p
     while (!xseg_list_is_empty(&stream->batches)) {
         struct xseg_unmap_batch *batch =
             XSEG_LIST_FIRST(&stream->batches, struct xseg_unmap_batch, queue_link);
-        const enum xseg_driver_poll_result answer =
+        const enum xseg_driver_poll_result result =
             xseg_driver_poll_event(queries, batch->event, false);
 
-        if (answer == XSEG_DRIVER_POLL_NOT_QUERIED)
+        if (result == XSEG_DRIVER_POLL_NOT_QUERIED)
             return false;
-        if (answer == XSEG_DRIVER_POLL_PENDING)
+        if (result == XSEG_DRIVER_POLL_PENDING)
             break;
-        batch->is_complete = answer == XSEG_DRIVER_POLL_COMPLETED;
+        batch->is_complete = result == XSEG_DRIVER_POLL_COMPLETED;
         xseg_fences_return(&device->pending->fences, batch->event);
         batch->event = NULL;
         enqueue_batch(device->pending_unmaps, batch);
