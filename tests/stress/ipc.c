@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "src/adapters/ipc/ipc.h"
+#include "xseg/ipc.h"
 #include "tests/support/child.h"
 #include "tests/support/env.h"
 #include "tests/support/runtime.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/adapters/ipc/ipc.h"
+#include "xseg/ipc.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -99,6 +99,27 @@ static void import_share(struct worker *worker, struct share *mine,
     mark_block(block, FEATURE(IMPORT));
 }
 
+/* Export the segment of a block, and import it for a moment.  The export ends with the block's pool. */
+static void share_segment(struct worker *worker, const struct block *block)
+{
+    struct xseg_allocator *allocator = worker->world->allocator;
+    const uint64_t epoch = fault_epoch();
+    struct xseg_export_token token;
+    void *base = NULL;
+    xseg_status status = CALL(xseg_export_segment, allocator, block->ptr, &token);
+
+    failure_note(worker->number, "export the segment of %p: %d", (void *)block->ptr, status);
+    /* UNSUPPORTED: the pool has been released. */
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) || status == XSEG_ERR_PAUSED ||
+          status == XSEG_ERR_UNSUPPORTED);
+    if (status == XSEG_OK)
+        status = CALL(xseg_import, allocator, block->device, &token, &base);
+    if (status == XSEG_OK)
+        status = CALL(xseg_import_close, allocator, base);
+    CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_PAUSED ||
+          !fault_was_none(epoch) || (status == XSEG_ERR_UNSUPPORTED && fault_count() != 0));
+}
+
 void step_share(struct worker *worker)
 {
     struct world *world = worker->world;
@@ -131,6 +152,8 @@ void step_share(struct worker *worker)
           (block->tag != NULL && block->tag->features & FEATURE(EXPORTABLE)));
     world->had_shares = true;
     mark_block(block, FEATURE(EXPORT));
+    if (block->tag != NULL && chance(worker, 4))
+        share_segment(worker, block);
     *mine = (struct share){.exported = block->ptr, .device = block->device};
     import_share(worker, mine, &exported, by_token ? &token : NULL, block);
 }
