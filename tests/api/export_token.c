@@ -26,7 +26,7 @@
 #define NEW_NET 0x40000000 /* CLONE_NEWNET */
 
 /* Offsets in a token. */
-enum { VERSION_AT = 4, EXPORTER_AT = 8, SIZE_AT = 40, RESERVED_AT = 60 };
+enum { VERSION_AT = 4, EXPORTER_AT = 8, SIZE_AT = 40, KIND_AT = 60 };
 
 static struct xseg_sim_settings sim_settings(void)
 {
@@ -634,7 +634,7 @@ TEST_WITH(modified_token_is_rejected, open_exporter, close_exporter)
                     "version of the export token is not supported, 2 instead of 1");
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         expect_rejected(token, SIZE_AT, sizes[i], "malformed");
-    expect_rejected(token, RESERVED_AT, 1, "malformed");
+    expect_rejected(token, KIND_AT, 2, "malformed");
     env_expect_error(xseg_import(allocator, 0, NULL, &base), XSEG_ERR_ARGUMENT, "token is NULL");
     env_expect_error(xseg_import(allocator, 0, &token, NULL), XSEG_ERR_ARGUMENT, "base is NULL");
     /* Any bit. */

@@ -176,6 +176,35 @@ static void by_token(struct fault_env *env)
     fault_trim(env, true);
 }
 
+/* A segment with a gap between its pages. */
+static void whole_segment(struct fault_env *env)
+{
+    struct xseg_pool *pool = make_pool(env);
+    void *first = fault_alloc_in(env, pool, 60 * MIB, NULL);
+    void *gap = fault_alloc_in(env, pool, 60 * MIB, NULL);
+    void *last = fault_alloc_in(env, pool, 60 * MIB, NULL), *base = NULL;
+    struct xseg_export_token token;
+    xseg_status status;
+
+    fault_free(env, gap);
+    (void)env_trim_pool(env->allocator, pool);
+    faults_begin();
+    FAULT_RETRY(env, xseg_export_segment(env->allocator, first, &token));
+    do {
+        status = xseg_import(env->allocator, 0, &token, &base);
+        if (status != XSEG_OK) {
+            assert_null(base);
+            assert_int_equal(imported(env), 0);
+        }
+    } while (fault_retry(env, status));
+    assert_int_equal(imported(env), 120 * MIB);
+    close_import(env, base);
+    fault_free(env, first);
+    fault_free(env, last);
+    assert_ok(xseg_pool_release(pool));
+    fault_trim(env, true);
+}
+
 /* The exporter closes first, so the close sees the memory that the importer releases. */
 static void closed(struct fault_env *env)
 {
@@ -198,6 +227,7 @@ static const struct fault_suite_scenario scenarios[] = {
     {"the first pool", first_pool, 4, 6},
     {"closed", closed, 4, 6},
     {"by token", by_token, 4, 4},
+    {"whole segment", whole_segment, 4, 4},
     {"by fabric", by_fabric, 4, 4},
 };
 

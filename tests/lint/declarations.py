@@ -198,7 +198,7 @@ def printed(root):
 
 def check(root, write=None):
     found = [f"include/xseg/{path.name}: HEADERS of tests/lint/declarations.py does not name it"
-             for path in sorted((root / "include/xseg").glob("*.h")) if path.stem not in (*HEADERS, "sim", "xseg")]
+             for path in sorted((root / "include/xseg").glob("*.h")) if path.stem not in (*HEADERS, "ipc", "sim", "xseg")]
     for name, text in printed(root).items():
         path = root / name
         if str(write) == "--write":

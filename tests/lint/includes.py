@@ -20,6 +20,7 @@ ALLOWED = {
     "vmm": LIBRARY[:2],
     "vmm/sim": LIBRARY[:1],
     "src": LIBRARY + [f"src/core/{module}" for module in CORE],
+    "src/adapters/ipc": LIBRARY[:1],
     "src/adapters/preload": LIBRARY[:1],
     "src/adapters/python": [],
     "src/adapters/torch": LIBRARY[:1],
