@@ -46,8 +46,8 @@ static void expect_described(struct worker *worker, struct block *block, const s
 {
     struct xseg_block_info info = {sizeof(info)};
 
-    CHECK(CALL(xseg_block_query, worker->world->allocator, block->ptr + below(worker, block->bytes),
-               &info) == XSEG_OK);
+    CHECK_OK(CALL(xseg_block_query, worker->world->allocator,
+                  block->ptr + below(worker, block->bytes), &info));
     CHECK(info.base == block->ptr);
     CHECK(info.state == XSEG_BLOCK_ALLOCATED);
     CHECK(info.requested == block->bytes);
@@ -179,7 +179,7 @@ void free_block_of(struct worker *worker, struct block *block)
     } else {
         struct xseg_block_info info = {sizeof(info)};
 
-        CHECK(CALL(xseg_block_query, world->allocator, ptr, &info) == XSEG_OK);
+        CHECK_OK(CALL(xseg_block_query, world->allocator, ptr, &info));
         CHECK(info.base == ptr && info.state == XSEG_BLOCK_ALLOCATED);
     }
 }
@@ -291,7 +291,7 @@ void step_refused(struct worker *worker)
     CHECK(CALL(xseg_alloc_with, allocator, &request, &ptr) == XSEG_ERR_ARGUMENT);
     CHECK(CALL(xseg_alloc, allocator, 99, 1, NULL, &ptr) == XSEG_ERR_ARGUMENT);
     CHECK(CALL(xseg_alloc, allocator, 0, 0, NULL, &ptr) == XSEG_OK && ptr == NULL);
-    CHECK(CALL(xseg_free, allocator, NULL) == XSEG_OK);
+    CHECK_OK(CALL(xseg_free, allocator, NULL));
     if (block == NULL || block->bytes <= 512)
         return;
     CHECK(CALL(xseg_free, allocator, block->ptr + 512) == XSEG_ERR_NOT_ALLOCATED);

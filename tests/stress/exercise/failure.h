@@ -17,6 +17,7 @@ _Noreturn void failure(const char *form, ...) __attribute__((format(printf, 1, 2
             failure("%s:%d: %s (last error: %s)", __FILE__, __LINE__, #condition, text_); \
         }                                                                                 \
     } while (0)
+#define CHECK_OK(call) CHECK((call) == XSEG_OK)
 
 /* Print the program and its operations when the process ends abnormally. */
 void failure_install(void);
