@@ -22,7 +22,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def run(*command):
-    """What a command prints; complains with it if the command fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, command))}: {done.stdout}{done.stderr}")
@@ -108,7 +107,6 @@ def absent(library):
 
 
 def main(root, library, option=None):
-    """Print TAP; returns the exit status."""
     root, record = pathlib.Path(root), HERE / "libxseg.abi"
     why = absent(library)
     if why:

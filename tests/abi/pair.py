@@ -55,7 +55,6 @@ def build(folder, compiler):
 
 
 def main(root, library, *compiler):
-    """Print TAP; returns the exit status."""
     root, library = pathlib.Path(root), pathlib.Path(library)
     program = pathlib.Path(__file__).with_name("pair.c")
     failed = 0

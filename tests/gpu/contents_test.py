@@ -42,7 +42,6 @@ class Contents(unittest.TestCase):
         return found
 
     def assert_right(self, lines):
-        """Everything was tried, nothing is wrong, all memory came back."""
         self.assertEqual({line[3] for line in lines}, {"ok", "note"}, lines)
         self.assertEqual(lines[-1][1:4], ["end", "0", "ok"])
         counts = self.counts(lines)

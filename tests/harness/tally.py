@@ -95,7 +95,6 @@ def tally(logs):
 
 
 def slowest(logs, count):
-    """The tests that took longest: a line for each."""
     log = logs / "testlog.json"
     tests = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     tests.sort(key=lambda test: test["duration"], reverse=True)

@@ -49,7 +49,6 @@ def folder_of(path):
 
 
 def complaint(source, quote, name):
-    """What is wrong with an include, or None."""
     folder = folder_of(source)
     if name == "cuda.h":
         return None if CUDA.fullmatch(source) else "cuda.h is included outside of the driver and the simulator"

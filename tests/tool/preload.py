@@ -24,7 +24,6 @@ def start(*command, **variables):
 
 
 def sanitizers():
-    """The sanitizer's libraries, which have to be loaded before the preloaded one; none if the program contains them."""
     done = subprocess.run(["ldd", PROGRAM], check=True, capture_output=True, text=True)
     return re.findall(r"=> (\S*/lib[atu]\w*san\.so\S*)", done.stdout)
 

@@ -33,7 +33,6 @@ def run(*options, **environment):
 
 class ProbeTest(ToolCase):
     def probe(self, *options, status=0, **environment):
-        """Both outputs of a probe that ends with this exit status."""
         return self.tool("probe", *options, status=status, environment=environment, stderr=subprocess.STDOUT).stdout
 
     def report(self, *options, **environment):

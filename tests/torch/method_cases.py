@@ -603,7 +603,6 @@ def case_requested_sizes_after_a_restore():
 
 
 def case_raw_pointers():
-    """Raw allocations, on any stream; what is not live is refused."""
     side = torch.cuda.Stream()
     take, give = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
     first, second = take(1000), take(30 * MIB, stream=side)
@@ -640,7 +639,6 @@ def case_out_of_memory_observer():
 
 
 def case_memory_info():
-    """What a device has, and what of that is free."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     said = []
     kept = byte_tensor(100)
@@ -653,7 +651,6 @@ def case_memory_info():
 
 
 def case_simple_pointer():
-    """A block is freed by its address alone."""
     is_simple = ctypes.c_bool()
     said = []
     for size in (0, 1000, 30 * MIB):

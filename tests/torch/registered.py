@@ -100,7 +100,6 @@ def case_contents():
 
 
 def case_two_devices():
-    """A name has a pool on each device, of the same kind."""
     held = []
     for device in (0, 1):
         with xseg.torch.registered("cache", device):

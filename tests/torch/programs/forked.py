@@ -13,7 +13,6 @@ from figures import Figures
 
 
 def in_child(work):
-    """What a forked child makes of it, and how it ended."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -31,7 +30,6 @@ def in_child(work):
 
 
 def fresh():
-    """CUDA from the beginning."""
     figures = Figures()
     tensors = [torch.zeros(1 << 20, device="cuda") for _ in range(5)]
     figures.step("fresh", *tensors)
@@ -39,7 +37,6 @@ def fresh():
 
 
 def refused():
-    """What a child may not do, and what it must survive."""
     try:
         torch.zeros(10, device="cuda")
         said = "nothing"

@@ -32,7 +32,6 @@ figures = Figures()
 
 
 def policy():
-    """A model of words."""
     return nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(),
                          nn.Linear(4 * WIDTH, WIDTH), nn.Linear(WIDTH, WORDS)).cuda()
 
