@@ -5,8 +5,6 @@
  */
 #include "tests/fuzz/replayable.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     read_any(data, size);

@@ -114,7 +114,6 @@ static void alloc_slot(struct worker *worker, struct slot *slot)
         queue_work(worker, slot, slot->stream);
 }
 
-/* Whether a block's memory is evicted. */
 static bool is_evicted(const struct worker *worker, const struct slot *slot)
 {
     for (unsigned i = 0; i < POOLS; i++)

@@ -300,7 +300,6 @@ static void count_notice(void *context, const struct xseg_mapping *mapping)
     atomic_fetch_add((atomic_uint *)context, 1);
 }
 
-/* Two threads create streams, one frees, one queries. */
 static void run_threads(struct shared *shared)
 {
     struct creator creator[2] = {{shared, 7}, {shared, 8}};

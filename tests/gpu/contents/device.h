@@ -110,12 +110,10 @@ void device_leave(void);
 void device_check(CUresult result, const char *call);
 #define CU(name, ...) device_check(cu.name(__VA_ARGS__), "cu" #name)
 
-/* The name of an error, such as CUDA_ERROR_ILLEGAL_ADDRESS. */
 const char *device_error(CUresult result);
 
 int device_attribute(CUdevice_attribute which);
 
-/* Free memory according to cuMemGetInfo, in bytes. */
 size_t device_free_memory(void);
 
 CUstream device_stream(void);
@@ -124,7 +122,6 @@ CUevent device_event(void);
 /* Later work on `waits` waits for the current work of `other`. */
 void device_order(CUstream waits, CUstream other, CUevent event);
 
-/* Whether a stream has uncompleted work. */
 bool device_is_busy(CUstream stream);
 
 #endif

@@ -40,7 +40,6 @@ void kernel_write(CUstream stream, const struct piece *piece);
 /* Copy a piece, each word XOR a mask. */
 void kernel_copy(CUstream stream, CUdeviceptr to, const struct piece *from, uint64_t mask);
 
-/* A kernel of some duration. */
 void kernel_spin(CUstream stream, unsigned microseconds);
 
 struct checks;
@@ -50,7 +49,6 @@ void checks_close(struct checks *checks);
 
 void kernel_check(struct checks *checks, CUstream stream, const struct piece *piece);
 
-/* Wait for all checks, and report differences. */
 void checks_wait(struct checks *checks);
 
 /* Check, wait and return the result without reporting it. */

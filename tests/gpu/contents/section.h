@@ -54,7 +54,6 @@ void play_peer(struct stage *stage);
 uint64_t stage_length(const struct stage *stage);
 const char *stage_unit(const struct stage *stage);
 
-/* Whether there is time left, or an operation to make. */
 bool stage_goes_on(const struct stage *stage);
 
 /* Wait until the device is idle, and report the differences that checks found. */
@@ -70,7 +69,6 @@ struct piece stage_block(struct stage *stage, struct xseg_allocator *allocator,
                          struct xseg_pool *pool, unsigned stream, size_t bytes);
 void stage_free(struct xseg_allocator *allocator, const struct piece *piece);
 
-/* The next random number of a sequence, below a bound. */
 uint64_t draw(uint64_t *state, uint64_t below);
 
 #endif

@@ -157,7 +157,6 @@ void unmap_and_free(CUdeviceptr base, size_t bytes);
 #define PUT(base, ...)  unmap_all_and_free((base), (const size_t[]){__VA_ARGS__, 0})
 void back_all(CUdeviceptr base, const size_t *granules);
 void unmap_all_and_free(CUdeviceptr base, const size_t *granules);
-/* Destroy a stream and an event. */
 void destroy(CUstream stream, CUevent event);
 CUmemAccess_flags rights_of(CUdeviceptr address, int device);
 bool is_mapped(CUdeviceptr address);
@@ -169,10 +168,8 @@ CUevent new_event(void);
 unsigned long long id_of(CUstream stream);
 /* The largest power of two that divides the address. */
 size_t alignment_of(CUdeviceptr address);
-/* Skip the check if less than this is free. */
 void need_memory(size_t bytes);
 
-/* A clock of the host, for durations of calls. */
 double microseconds(void);
 
 #endif

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps that allocate, use and free blocks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -234,7 +233,6 @@ void step_free_after(struct worker *worker)
         block->ptr = NULL;
 }
 
-/* A part of the blocks is freed in one burst. */
 void step_burst(struct worker *worker)
 {
     const unsigned first = (unsigned)below(worker, WORLD_BLOCKS);

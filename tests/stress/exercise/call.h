@@ -28,10 +28,8 @@ enum call_function {
 xseg_status call_answered(enum call_function function, xseg_status status);
 void call_made(enum call_function function);
 
-/* The number of calls of all functions so far. */
 uint64_t call_total(void);
 
-/* Print one line per function with its results and their counts. */
 void call_print(void);
 
 /* The first function that was never called, or never with success; NULL: none. */

@@ -23,7 +23,6 @@ struct sums {
     uint64_t live, live_bytes, active, active_bytes, requested, reserved;
 };
 
-/* The state of one device. */
 struct view {
     struct world *world;
     int device;

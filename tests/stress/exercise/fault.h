@@ -14,7 +14,6 @@
 /* Set a fault that is determined by `draw`; `text` receives its name. */
 void fault_set(uint64_t draw, unsigned devices, char *text, unsigned bytes);
 
-/* Lift all faults. */
 void fault_lift(void);
 
 /* A counter that rises whenever a fault is set or lifted; odd while a fault is set. */
@@ -23,7 +22,6 @@ uint64_t fault_epoch(void);
 /* Whether no fault can have occurred since then. */
 bool fault_was_none(uint64_t epoch);
 
-/* The number of faults so far. */
 uint64_t fault_count(void);
 
 #endif

@@ -44,7 +44,6 @@ enum feature {
 /* All features of a set have met; `served`: in a call that succeeded. */
 void feature_meet(uint64_t set, bool served);
 
-/* Print the pairs and their counts. */
 void feature_print(void);
 
 /* The number of pairs that can meet; `reached`: that have met. */

@@ -33,7 +33,6 @@ struct kernel {
 void kernel_launch(const struct kernel *kernel, int device, xseg_stream stream,
                    uint64_t nanoseconds);
 
-/* The number of kernels that have compared contents so far. */
 uint64_t kernel_count(void);
 
 #endif

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about private pools. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

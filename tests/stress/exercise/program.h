@@ -10,7 +10,6 @@
 
 #include "tests/stress/exercise/world.h"
 
-/* Run a program with a number of operations on each of its threads. */
 void program_play(const struct world_options *options, unsigned count);
 
 /* Find a shorter list that fails as well, trying each in a child process, and run it; for programs of one thread. */

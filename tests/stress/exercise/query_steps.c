@@ -132,7 +132,6 @@ static void read_keys(const char *config)
     CHECK(CALL(xseg_config_keys, "no_such_key:1", NULL, NULL, NULL) == XSEG_ERR_CONFIG);
 }
 
-/* Functions that return text. */
 void step_texts(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;

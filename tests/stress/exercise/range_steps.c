@@ -7,7 +7,6 @@
 
 #define GRANULES 12u
 
-/* A range, and the granules that this step holds. */
 struct ranged {
     struct xseg_range *range;
     struct stream *stream;

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps of pins, exports, imports and peers. */
 #include "tests/stress/exercise/kernel.h"
 #include "tests/stress/exercise/world.h"
 #include "tests/support/driver.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about streams and captures. */
 #include "tests/stress/exercise/world.h"
 #include "tests/support/driver.h"
 #include "xseg/sim.h"

@@ -130,7 +130,6 @@ struct worker {
     uint64_t blocks_made;
 };
 
-/* The options of a program. */
 struct world_options {
     uint64_t seed;
     unsigned threads, devices;
@@ -165,7 +164,6 @@ struct world {
 /* The worker of the calling thread; NULL: not a worker. */
 extern _Thread_local struct worker *world_worker;
 
-/* Random numbers of the active operation. */
 uint64_t below(struct worker *worker, uint64_t bound);
 bool chance(struct worker *worker, unsigned of);
 
@@ -235,7 +233,6 @@ step step_history, step_stats, step_explain, step_metrics, step_block, step_text
     step_close, step_fork;
 step step_fault, step_lift, step_quiet;
 
-/* Parts of the shutdown of a worker. */
 void end_capture(struct worker *worker);
 void end_registered(struct worker *worker, struct registered *mine);
 void end_share(struct worker *worker, struct share *share);
@@ -246,7 +243,6 @@ void end_left_routes(struct worker *worker);
 /* A string for xseg_open(), and the features that it enables. */
 uint64_t world_configuration(struct world *world, uint64_t seed, char *text, size_t bytes);
 
-/* Observe from the beginning. */
 void world_trace(struct world *world);
 
 /* Check all invariants, while no other operation is active. */
