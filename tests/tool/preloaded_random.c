@@ -14,20 +14,10 @@
  *   - Free memory and allocated blocks are together at most the total.
  *   - What a function of the runtime returns is what cudaGetLastError returns next.  A failed free leaves the block as it was.
  */
-#include <dlfcn.h>
-#include <inttypes.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/support/rng.h"
-#include "tests/support/runtime.h"
-#include "tests/support/symbol.h"
-#include "xseg/sim.h"
+#include "tests/tool/preloaded.h"
 
-#define MIB     ((uint64_t)1 << 20)
-#define FOREVER UINT64_MAX
 #define BLOCKS  48u
 #define STREAMS 6u /* of the program; the per-thread default stream of each device follows */
 #define DEVICES 2u
@@ -39,17 +29,6 @@
 #define THREAD  1
 
 #define PER_THREAD ((struct CUstream_st *)(uintptr_t)2)
-
-int cuMemAlloc_v2(uint64_t *out, size_t bytes);
-int cuMemFree_v2(uint64_t address);
-int cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
-int cuPointerGetAttribute(void *out, int attribute, uint64_t address);
-int cuCtxGetCurrent(void **out);
-int cuDevicePrimaryCtxReset_v2(int device);
-int cuStreamBeginCapture_v2(struct CUstream_st *stream, int mode);
-int cuStreamEndCapture(struct CUstream_st *stream, void **graph);
-int cuGraphDestroy(void *graph);
-int cuStreamDestroy_v2(struct CUstream_st *stream);
 
 struct block {
     char *ptr; /* NULL: none */
