@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * A programme that gives and reads every public structure that has struct_size.  pair.py compiles it against headers of one
- * version and runs it on a library of another, whose structures are longer or shorter.  What lies behind a structure
- * must not be read or written.
- */
+/* A program that passes and reads every public structure with struct_size.  pair.py compiles it against headers of one version and
+ * runs it on a library of another one, which must not access memory past the end of a structure. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

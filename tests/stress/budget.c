@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit,
- * decommit, trim, pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between
- * two such phases all members are idle:
- *
- *   - the audits of each member hold
- *   - the device's used memory is that of the members: dead processes hold none
- *   - the budget file agrees with the members, and has no slot of a dead process
- *   - a member that requests its share gets it, while others release idle memory above their shares
- *
- * Every member obeys within a time that only a hang exceeds.
+ * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit, decommit, trim,
+ * pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such phases all
+ * members are idle, and audits, the used memory of the device, the budget file and the served shares must agree.
  *
  *     test-stress-budget [SECONDS [SEED [CASE]]]
  *

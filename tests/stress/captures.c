@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Two threads, each with its own streams and pool. Both allocate, use and free, sometimes each other's blocks; work
- * names the blocks that it touches. Occasionally a thread captures a graph into its pool, with its second stream
- * joined, while the other continues; or a stream is retired and replaced. The strict simulator ends the process if
- * memory is unmapped under queued work. Each block contains its own address and size until it is freed, so no block
- * of another thread may overlap it. At the end the counts are those of the remaining blocks, and then zero. */
+/* Two threads, each with its own streams and pool, allocate, use and free each other's blocks, capture graphs into their pools
+ * and replace streams.  The strict simulator ends the process if memory is unmapped under queued work. */
 #include "tests/stress/stress.h"
 #include "tests/support/driver.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Two threads with a stream each compete for the last pages of a device. A thread writes into every block that it
- * gets, and compares its words when it frees the block. So memory that two threads hold, or that is unmapped while
- * it is held, is detected, and ThreadSanitizer detects the race. */
+/* Two threads compete for the last pages of a device, write into every block, and compare their words before each free, so memory
+ * that two threads hold, or that is unmapped while it is held, is detected. */
 #include "tests/stress/stress.h"
 
 #define THREADS 2u

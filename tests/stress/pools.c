@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Pools are destroyed while other threads use them. Two threads create pools, use them, route to them, and release
- * them, sometimes before their blocks are freed. Another thread allocates where it is routed to, and from pools that
- * it retains, so it may be the last holder. Another one reads statistics of pools, walks and trims them, also after
- * their last release, until their callback runs. Each block contains its own address and size until it is freed, so
- * no other block may overlap it. At the end every pool has been destroyed once, and no memory is reserved. */
+/* Pools are destroyed while other threads use, route to, retain, query and trim them.  At the end every pool has been destroyed
+ * once, and no memory is reserved. */
 #include "tests/stress/stress.h"
 
 #define MAKERS 2u

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads on elastic ranges of one device, each with a stream: they commit, decommit, hold and alias, pause and
- * resume their own pools, under memory pressure, while others trim, advance time, prewarm and reserve pages, and an
- * observer tracks the mappings. Committed memory contains the words that its thread wrote; pages of a shared range
- * are released while others hold them. Meant for ThreadSanitizer. */
+/* Threads commit, decommit, hold, alias and pause elastic ranges of one device under memory pressure, while others trim, advance
+ * time, prewarm and reserve pages.  Committed memory contains the words that its thread wrote.  Meant for ThreadSanitizer. */
 #include <sched.h>
 
 #include "tests/stress/stress.h"

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random calls of a program that knows nothing of xseg, compared with what CUDA promises: with libxseg-preload.so, and
- * without, where the original runtime has to keep the same promises.
+ * Random calls of a program that does not know xseg, compared with CUDA's guarantees, with libxseg-preload.so and without:
+ * preloaded-random SEED STEPS, on a simulated machine with XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1.
  *
- * preloaded-random SEED STEPS; ends with 0, or with the step and the promise that was broken.  Takes a simulated machine
- * of two devices that keeps contents (XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1).
- *
- * The promises:
  *   - An allocated block overlaps no other block, and no memory that unfinished work uses, unless the block is allocated on
  *     the stream of that work.  Its contents stay until it is freed.
  *   - cudaFree and cuMemFree wait for the device that has the block, whichever is current, and change no current device.
  *   - A block can be freed by each function, once; after the reset of its device, not at all.
  *   - Free memory and allocated blocks are together at most the total.
- *   - What a function of the runtime returns is what cudaGetLastError returns next.  A failed free leaves the block as it was.
+ *   - cudaGetLastError returns the last result of the runtime.  A failed free does not change the block.
  */
 
 #include "tests/support/rng.h"

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The device that contents are checked on: the driver that XSEG_DRIVER names, its entry points, and
- * device 0 with its primary context current.
- *
- * A driver call that fails ends the section: device_check() says which call it was, and what was done last.
- * Most errors of a real driver are sticky, so nothing that would follow could be believed.
- *
- * A simulated driver runs no kernels and no graphs.  There `device.is_simulated`, `sim` has its own functions,
- * and the entry points for modules, launches and running graphs are NULL.
- */
+/* Device 0 of the driver that XSEG_DRIVER names, with its primary context current.  A failed driver call ends the section,
+ * because most errors of a real driver are sticky.  On the simulator, `sim` has its functions, and the entry points for modules,
+ * launches and running graphs are NULL. */
 #ifndef XSEG_TESTS_GPU_CONTENTS_DEVICE_H
 #define XSEG_TESTS_GPU_CONTENTS_DEVICE_H
 

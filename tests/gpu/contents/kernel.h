@@ -1,19 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Kernels: work on a stream that writes, checks or copies the pattern, or that takes time.
- *
- * On a GPU they are those of tests/gpu/kernels.ptx, compiled by the driver.  The simulator runs none: there a
- * kernel is work that touches the memory and takes some virtual time, and behind it a function of the host,
- * queued on the stream, that does the same to the bytes that the simulator keeps.
- *
- * Nothing here waits for the device but what says so: a block is freed, or its memory trimmed, while its
- * kernels still run.
- *
- * A check leaves a report, which is read when it has come: at the latest when its place in the ring is needed
- * again, or in checks_wait().  What differs is told through the journal.
- *
- * Threads: any, and each thread has `struct checks` of its own.
- */
+/* Kernels that write, check or copy the pattern, or take time; none of the functions waits for the device unless its comment
+ * says so.  The simulator runs no kernel: work that touches the memory takes virtual time there, and a host function, queued on
+ * the stream, changes the bytes.  Reports of checks are read when their place in the ring is reused, or in checks_wait().  Each
+ * thread has its own `struct checks`. */
 #ifndef XSEG_TESTS_GPU_CONTENTS_KERNEL_H
 #define XSEG_TESTS_GPU_CONTENTS_KERNEL_H
 

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Pause and resume: the memory of a pool is released, other pools use it, and it is mapped again at the same addresses,
- * with its contents if they were kept.
- *
- * While the pool is paused, another pool allocates and overwrites as much memory, so that contents that were not kept
- * could be there only by an error.
- */
+/* Pause and resume: the memory of a pool is released, another pool allocates and overwrites as much, and the pool is mapped
+ * again at the same addresses, with its contents if they were kept. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Sections of gpu-contents, and their common stage.
- *
- * The stage is set up before free memory is measured first and destroyed after it is measured last: the context, the
- * compiled kernels, streams that have run one, events, reports. So memory that is missing at the end was leaked by the
- * section or the allocator.
- */
+/* Sections of gpu-contents, and their common stage, which exists before free memory is measured first and until it was measured
+ * last: memory that is missing at the end was leaked by the section or the allocator. */
 #ifndef XSEG_TESTS_GPU_CONTENTS_SECTION_H
 #define XSEG_TESTS_GPU_CONTENTS_SECTION_H
 

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * This program once more, in a process of its own: for what a fact must not do in the process that asks.
- *
- * Such a process is ended with the process that started it, and ends itself after CHILD_SECONDS.
- */
+/* This program in a separate process, for operations that must not run in the process that asks.  The process ends with its
+ * parent, or after CHILD_SECONDS. */
 #ifndef XSEG_TESTS_GPU_FACTS_CHILD_H
 #define XSEG_TESTS_GPU_FACTS_CHILD_H
 

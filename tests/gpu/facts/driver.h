@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What the checks of driver facts stand on: a driver that is opened by name, its entry points, and
- * short ways to make things with them.
- *
- * The driver is whatever XSEG_DRIVER names, else libcuda.so.1; the program links none.  Where it is
- * the simulator, work without an end and the count of what is left come from its own functions.
- *
- * A driver may be too old to have an entry point.  A call of it is then refused and noted, and the fact
- * that needed it counts as not asked.  So whatever the driver has is asked for.
- */
+/* The driver that XSEG_DRIVER names, else libcuda.so.1, its entry points, and helpers of checks.  A call of a missing entry point
+ * fails and is recorded, and the fact that needs it is skipped. */
 #ifndef XSEG_TESTS_GPU_FACTS_DRIVER_H
 #define XSEG_TESTS_GPU_FACTS_DRIVER_H
 

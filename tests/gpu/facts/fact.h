@@ -1,21 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * A fact: something that xseg takes for granted about a driver, and a check that asks a driver for it.
- *
- * Terms
- *   verdict  what came of asking: the fact holds, the driver differs, or it was not asked
- *   answer   the verdict in words: the call that differed with the error it gave and the expected one,
- *            why a fact was not asked, or what the check has measured
- *   needs    what a machine must have before the check is begun
- *
- * A check asserts with the macros below.  The first assertion that fails ends the check, by longjmp, and
- * leaves behind whatever the check had made.  So the process asks nothing more then (ask.h).
- *
- * Why no cmocka: what a driver answers has to come out as data, and a fact that cannot be asked on some
- * machine is neither passed nor failed.
- *
- * Locking: only the thread that runs the check may assert.
- */
+/* A fact: an assumption of xseg about a driver, and a check of it.  The first assertion that fails ends the check by longjmp,
+ * so its resources leak and the process asks no more facts (ask.h).  No cmocka, because answers are data, and a fact that cannot
+ * be asked on a machine neither passes nor fails. */
 #ifndef XSEG_TESTS_GPU_FACTS_FACT_H
 #define XSEG_TESTS_GPU_FACTS_FACT_H
 
