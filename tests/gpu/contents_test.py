@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""gpu-contents on the simulated driver: contents are right in every section, and what is wrong is found and told.
-
-contents_test.py PROGRAM
-"""
+"""gpu-contents on the simulated driver finds no error in any section, and reports planted errors: contents_test.py PROGRAM."""
 import os
 import pathlib
 import re

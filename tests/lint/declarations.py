@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What follows from the public headers is printed from them: _structs.py, _functions.py and _statistics.py of the
-Python package, src/xseg.map.
-
-declarations.py ROOT [--write]; --write prints the files anew, as is due after any change of a public header.
-"""
+"""Files that are generated from the public headers are current: declarations.py ROOT [--write]; --write updates them."""
 import re
 import textwrap
 

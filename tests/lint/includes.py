@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Includes between layers: a file includes files of its folder and of the folders below.
-
-Includes in quotes are relative to the root of the tree, those of public headers to include/.
-"""
+"""Includes between layers: a file includes files of its folder and of lower folders."""
 import re
 
 import tree

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The libraries export what their headers declare, and need no CUDA library.
-
-symbols.py ROOT LIBXSEG LIBXSEG_SIM
-"""
+"""The libraries export what their headers declare, and need no CUDA library: symbols.py ROOT LIBXSEG LIBXSEG_SIM."""
 import re
 import subprocess
 

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""xseg.cupy and xseg.rmm against small models of what they call.
-
-The wheels of CuPy and RMM have a static CUDA runtime, which no simulated driver serves; so a model stands for each, with the
-signatures that their documentation gives.  Nothing here shows that a version of theirs works.
-"""
+"""xseg.cupy and xseg.rmm against models with the documented signatures, because the wheels of CuPy and RMM have a static CUDA runtime,
+which no simulated driver serves."""
 import gc
 import sys
 import types

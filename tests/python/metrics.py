@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Metrics, read by the parser of the Python package prometheus-client.
-
-Is skipped without the package (Debian: python3-prometheus-client).
-"""
+"""Metrics, read by the parser of prometheus-client (Debian: python3-prometheus-client); skipped without it."""
 import math
 import os
 import pathlib

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Numba's arrays from xseg, on the simulated driver: numba-cuda, which is skipped where it is not installed.
-
-.ci/setup --numba fetches it into .deps/numba; a package that Python finds by itself serves as well.
-"""
+"""Arrays of numba-cuda from xseg on the simulated driver; skipped without the package, which .ci/setup --numba installs."""
 import gc
 import importlib.util
 import os

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Instructions of a hit, counted by callgrind, against benchmarks/budget.txt.
-
-budget.py BENCH_PAIRS SOURCE_ROOT BUILDTYPE COMPILER SANITIZER.  A program is run with two
-numbers of pairs; what the runs differ by is what those pairs took, to the instruction, on any machine and
-however busy it is.  Is skipped in builds whose instructions are not the ones that ship, and without
-valgrind.
+"""Instructions of a hit, counted by callgrind, against benchmarks/budget.txt: budget.py BENCH_PAIRS SOURCE_ROOT BUILDTYPE COMPILER
+SANITIZER.  The difference of two runs is exactly that of their pairs.  Skipped in builds that are not shipped, and without valgrind.
 """
 import pathlib
 import re

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg replay` on the driver that it finds as libcuda.so.1, and on a terminal.
-
-driver.py TOOL SOURCE_ROOT; that driver is the simulator, which XSEG_DRIVER names.
-"""
+"""`xseg replay` on a driver found as libcuda.so.1, which is the simulator, and on a terminal: driver.py TOOL SOURCE_ROOT."""
 import os
 import pathlib
 import sys

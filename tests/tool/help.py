@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tool says about itself, in which colours, and what becomes of output that is refused.
-
-help.py TOOL SOURCE_ROOT
-"""
+"""Help, version, colors, and output that cannot be written: help.py TOOL SOURCE_ROOT."""
 import os
 import re
 import shlex

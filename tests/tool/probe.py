@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg probe` as a user meets it.
-
-probe.py TOOL SOURCE_ROOT; XSEG_DRIVER names the simulator.
-"""
+"""`xseg probe` as a user meets it: probe.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pathlib

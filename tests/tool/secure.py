@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A set-user-ID program takes nothing from its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER INJECTION.
-
-PROGRAM is secure_program.c, and TOOL the tool with the library in it; INJECTION is injection.c, or "" in a build without NVTX.  Needs root, which gives it to another user.
-"""
+"""A set-user-ID program reads nothing from its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER INJECTION.  TOOL is linked with
+the library, INJECTION is injection.c, or "" without NVTX.  Skipped unless the user is root."""
 import os
 import shutil
 import subprocess

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg top` as a user meets it: top.py TOOL PUBLISHER.
-
-PUBLISHER is a process that publishes (publisher.c); the live screen is looked at through a pseudo-terminal.
-"""
+"""`xseg top` as a user meets it, with PUBLISHER (publisher.c) and a pseudo-terminal: top.py TOOL PUBLISHER."""
 import fcntl
 import json
 import os

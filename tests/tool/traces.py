@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Recorded programs and tapes against PyTorch's own allocator: traces.py TOOL SOURCE_ROOT.
-
-Each of the nine programs runs to its end in both modes, also on the smallest device on which it does with PyTorch;
-programs of one stream reserve at most as much as there, and none calls the driver more often.  A tape of a program that
-completes has the same number after every step; where memory is short, no request fails that PyTorch served.
-"""
+"""Recorded programs and tapes against PyTorch's own allocator: traces.py TOOL SOURCE_ROOT.  The programs complete in both modes, also on
+the smallest device that PyTorch needs; those of one stream reserve at most as much, and none makes more driver calls.  A tape has
+the same statistics after every step, and under memory pressure no request fails that PyTorch served."""
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Files that commands write are complete or absent: written.py TOOL SOURCE_ROOT.
-
-Each command that writes a file is interrupted, runs out of space, or loses the reader of a pipe.
+"""Files that commands write are complete or absent after an interrupt, a full disk or a closed pipe: written.py TOOL SOURCE_ROOT.
 """
 import fcntl
 import os

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programs on xseg: what PyTorch's users do with memory goes on working.
-
-adapter.py DRIVER; each test runs one function of this file in a process of its own.
-"""
+"""Programs of PyTorch's users on xseg: adapter.py DRIVER; each test runs one function of this file in a separate process."""
 import functools
 import os
 import pickle

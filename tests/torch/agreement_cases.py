@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Programs that print what PyTorch's settings, limits, errors and profiler do: agreement_cases.py NAME.
-
-agreement.py runs each on both allocators and compares what is printed.
-"""
+"""Programs that print what settings, limits, errors and the profiler do, for agreement.py: agreement_cases.py NAME."""
 import os
 import re
 import sys

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programs that print what they see of pools, history and children: alike_cases.py NAME...
-
-They print the same on each allocator, which alike.py looks at.
-"""
+"""Programs that print what they observe of pools, history and children, for alike.py: alike_cases.py NAME..."""
 import gc
 import os
 import sys

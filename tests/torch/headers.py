@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The adapter compiles against the headers of the oldest PyTorch it supports, of one between, and of the newest.
-
-headers.py DRIVER [ROOT]
-
-What it covers is compared with the interface of each version, and only the compiler's warnings about PyTorch's own headers are left out.
-Nothing is fetched from within a test: without the headers it says how to get them and is skipped.
-"""
+"""The adapter compiles against the headers of the oldest supported PyTorch, of one between, and of the newest: headers.py DRIVER [ROOT].
+Only the compiler's warnings about PyTorch's own headers are ignored.  Skipped without the headers; a test downloads nothing."""
 import contextlib
 import importlib.util
 import os

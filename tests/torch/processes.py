@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Processes of PyTorch that share a card by a ledger, as docs/processes.md shows it.
-
-processes.py DRIVER; each test starts processes that run functions of this file, and meet by files in a folder.
+"""Processes of PyTorch that share a GPU by a budget file, as in docs/processes.md: processes.py DRIVER; they run functions of this file.
 """
 import os
 import pathlib

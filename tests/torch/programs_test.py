@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A program of tests/torch/programs on PyTorch's own allocator and on xseg: both count the same.
-
-programs_test.py DRIVER NAME [MODE...]; libxseg.so lies beside the driver.  Prints TAP: one line for each mode.
-Is skipped where PyTorch is not installed, see tests/support/torch_environment.py.
-
-Kernels compute nothing there, so what is compared is what programs/figures.py prints: counts and shapes.
-"""
+"""A program of tests/torch/programs counts the same on both allocators: programs_test.py DRIVER NAME [MODE...].  Prints TAP, a line for
+each mode.  Kernels compute nothing, so the counts and shapes of programs/figures.py are compared."""
 import json
 import os
 import pathlib

@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Plays random steps on the allocator that PyTorch runs on, and prints what memory_stats() says after each.
-
-    random_steps.py SEED STEPS KINDS EVERY
-
-KINDS is letters: s several streams and record_stream, p pools, g graphs, r resets, e empty_cache, n notes for the history.  After
-EVERY so many steps, a picture of the memory is printed, with the events since the last one.  The steps hang on the seed
-alone, so two processes with different allocators play the same.  With XSEG_TORCH=1 in the environment it is xseg.
-"""
+"""Random steps on the allocator that the environment selects: random_steps.py SEED STEPS KINDS EVERY.  Prints memory_stats() after each
+step, and a snapshot after each EVERY steps.  KINDS are letters: s streams, p pools, g graphs, r resets, e empty_cache, n notes.  The
+steps depend on the seed only."""
 import json
 import os
 import random

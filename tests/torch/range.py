@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""xseg.torch.range(): tensors over addresses beneath which memory comes and goes, under the limits that PyTorch's has.
-
-range.py DRIVER; each test runs one function of this file in a process of its own.
+"""xseg.torch.range(), under the limits of PyTorch's memory: range.py DRIVER; each test runs one function of this file in a process.
 """
 import ctypes
 import gc

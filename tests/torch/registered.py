@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""xseg.torch.registered(): each tensor is one piece of memory that network cards may reach, by the driver's word.
-
-registered.py DRIVER; each test runs one function of this file in a process of its own.
-"""
+"""xseg.torch.registered(): each tensor is one registrable piece of memory, according to the driver: registered.py DRIVER; each test runs
+one function of this file in a process."""
 import ctypes
 import threading
 import time

@@ -1,13 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The kernels of tests/gpu/kernels.ptx: that they do what contents/pattern.h says, and that they can be assembled.
-
-ptx_test.py SOURCE_ROOT Kernels | Assembled
-
-The first is found out by an interpreter, instruction by instruction: an independent reading of NVIDIA's "Parallel
-Thread Execution ISA", as far as these kernels go.  Threads run one after the other, each to its end, which kernels
-without barriers allow.  What the kernels ought to do is written here once more, in Python.  The second is found out by
-NVIDIA's assembler in .deps/ptxas, where .ci/setup --ptxas could fetch it.
-"""
+"""The kernels of tests/gpu/kernels.ptx: ptx_test.py SOURCE_ROOT Kernels | Assembled.  Kernels: they compute the pattern of pattern.h, by
+an interpreter of NVIDIA's "Parallel Thread Execution ISA" that runs one thread after the other, as kernels without barriers allow.
+Assembled: NVIDIA's assembler in .deps/ptxas (.ci/setup --ptxas) accepts them."""
 import itertools
 import pathlib
 import random

@@ -3,12 +3,8 @@
 
     both.py --driver cuda|FILE --library FILE --out FOLDER --seconds N [--classic] [--quick]
 
---driver is this machine's driver, or the file of a simulated one, on which PyTorch runs under the runtime of
-tests/support/cudart; there kernels compute nothing, so that only counts are compared.  Leaves report.md, differs.md and
-torch.tsv in FOLDER, and begins no program once N seconds are over; with --quick none but the training run.
-
-Exits with 1 when a program failed, and with 77 and a sentence where there is no PyTorch.
-"""
+FILE is a simulated driver, on which kernels compute nothing, so only counts are compared.  Leaves report.md, differs.md and torch.tsv.
+Exits with 1 when a program failed, with 77 without PyTorch."""
 import argparse
 import json
 import os

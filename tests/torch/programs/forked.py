@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Forks while CUDA is in use: the child is refused, lets go of its tensors, ends; the parent goes on.
-
-And forks before CUDA is in use: the child is as good as any process.
-"""
+"""Forks while CUDA is in use, after which the child fails and the parent continues; and forks before CUDA is in use."""
 import gc
 import json
 import os
