@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Any bytes as a snapshot that is read into arrays; the first opcode is given.
- * Every number of what is accepted stands for something, and blocks tile their segments.
- */
+/* Any bytes as a snapshot that is read into arrays; the first opcode is given.  Indexes are in range, and blocks tile their segments. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

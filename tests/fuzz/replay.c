@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Runs the files of a folder through a fuzz target, as an ordinary test: replay FOLDER.
- *
- * The target aborts at what it finds, so a line for each file says which one it was.
- */
+/* Runs the files of a folder through a fuzz target, which aborts at a failure, as a TAP test: replay FOLDER. */
 #include <dirent.h>
 #include <stdbool.h>
 #include <string.h>

@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A driver that passes every call on to another one, and notes how often each was made and how long it took:
- * libgpu-timed.so, for any program that takes a driver's library by name.
+ * libgpu-timed.so: a driver that passes every call to another one, and records how often each was made and how long it took.
  *
- *     GPU_TIMED_DRIVER=FILE    the driver that answers; otherwise libcuda.so.1
- *     GPU_TIMED_OUT=FILE       where the figures go when the process ends; otherwise nowhere
- *     GPU_TIMED_AT_ONCE=1      what is queued on a stream has finished when the call that queued it returns
+ *     GPU_TIMED_DRIVER=FILE    the other driver; the default is libcuda.so.1
+ *     GPU_TIMED_OUT=FILE       where the results are written at exit; the default is nowhere
+ *     GPU_TIMED_AT_ONCE=1      work has completed when the call that queued it returns, so that drivers of different speed answer
+ *                              queries equally; these waits are not recorded
  *
- * The file is a table with tabs between its columns: call, bytes, calls, total_ns, median_ns, p99_ns, max_ns,
- * modelled_ns.  A row with `all` instead of bytes is of every size; calls that have a size have a row for each
- * as well, up to SIZES_MOST of them.  All times are measured by the machine's clock but the last column, which is
- * what the driver charged to its virtual clock: "-" unless it is the simulator.  Median and p99 are those of
- * a histogram, right to within a sixty-fourth.
- *
- * With `at once`, two drivers of which one is faster give the same answers to whoever asks whether work has
- * finished.  The waits for it are in no figure.
- *
- * Locking: a mutex around the figures, not around the call.  Nothing is allocated.  With several threads a
- * modelled charge may be noted for a call that another thread made at the same time.
+ * The file has tab-separated columns: call, bytes, calls, total_ns, median_ns, p99_ns, max_ns, modelled_ns.  Rows with `all` bytes are of
+ * every size; up to SIZES_MOST sizes of a call have rows of their own.  modelled_ns is the simulator's virtual time, else "-".  Median
+ * and p99 are from a histogram, accurate to a sixty-fourth.  A mutex guards the results, not the calls, so with several threads
+ * a virtual time may be recorded for another call.
  */
 #include <inttypes.h>
 #include <pthread.h>

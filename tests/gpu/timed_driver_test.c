@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What libgpu-timed.so says about calls, beside what the simulator says about the same calls.
- *
- *     gpu-timed-test TIMED SIMULATOR
- */
+/* Results of libgpu-timed.so equal the simulator's own counts: gpu-timed-test TIMED SIMULATOR. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdbool.h>

@@ -229,8 +229,7 @@ static uint64_t find_share(unsigned seat, bool *is_above)
     return share;
 }
 
-/* A member that requests its share gets it: members above their shares release all idle memory, the others keep
- * theirs. */
+/* A member that requests its share gets it, from the idle memory of members above their shares. */
 static void expect_served(unsigned seat)
 {
     bool is_above[SEATS] = {false};
@@ -258,8 +257,7 @@ static void expect_served(unsigned seat)
     await(seat);
 }
 
-/* Configure a member for the idle phase, with a long timeout and a share or none; returns the share in the units of
- * the budget file. */
+/* Configure a member for the idle phase; returns its share in the units of the budget file. */
 static uint64_t configure(unsigned seat)
 {
     static const unsigned percent[] = {0, 0, 0, 10, 20, 40};

@@ -231,8 +231,7 @@ static void expect_even(const struct shared *shared)
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, shared->allocated);
     assert_int_equal(stats.num_ooms, shared->refused);
-    /* A thread that is preempted in a capture keeps the other one short of memory: the number of served requests is
-     * arbitrary. */
+    /* The number of served requests is arbitrary: a thread that is preempted in a capture keeps memory from the other. */
     assert_true(shared->allocated > 0 && shared->captures > 0);
     assert_int_equal(shared->invalidated, 0);
 }
@@ -264,8 +263,7 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     free(shared);
 }
 
-/* Addresses are not reused, and ThreadSanitizer leaves at most 512 GiB of them: so a segment should reserve the
- * minimum, 1 GiB, and there must not be too many. */
+/* ThreadSanitizer leaves 512 GiB of addresses, which are not reused: segments reserve the minimum, 1 GiB. */
 #define ROOM   (512 * MIB)
 #define ROUNDS 3000u
 

@@ -62,8 +62,7 @@ static void *count_up(void *self)
     return NULL;
 }
 
-/* Expect that the events of one stream follow each other: an allocation, its free, the next one. Returns their
- * number. */
+/* Expect that the events of one stream are pairs of an allocation and its free; returns their number. */
 static uint64_t follow(const struct history_list *recorded, xseg_stream stream, bool has_words)
 {
     const struct xseg_history_entry *before = NULL;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Metrics with concurrent threads: pools and blocks are created and destroyed, and a permanent pool is reported
- * equally in every page. */
+/* Metrics while threads create and destroy pools and blocks: every page reports a permanent pool equally. */
 #include "tests/stress/stress.h"
 
 #define MAKERS  2u

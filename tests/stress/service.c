@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Random operations of a service on the strict simulator, on streams that are busy most of the time: memory that is
- * unmapped during work ends the process with a report. After every thousand operations of a thread all audits run.
- *
- * test-stress-service [OPERATIONS [SEED [CASE]]]
- *
- * OPERATIONS is the number in each case; the default is small. CASE is a name with wildcards (*).
- */
+/* Random operations of a service on busy streams of the strict simulator, which ends the process if memory is unmapped during work;
+ * after every thousand operations of a thread all audits run.  test-stress-service [OPERATIONS [SEED [CASE]]] */
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "tests/stress/stress.h"
@@ -304,8 +298,7 @@ static const struct slot *find_exportable(struct worker *worker)
     return NULL;
 }
 
-/* Export a block and import it in this process: either side releases it first, and the block may be freed long
- * before. */
+/* Export a block and import it in this process; either side is closed first. */
 static void share_or_end(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Snapshots with concurrent threads: the state is consistent across arenas, and the trace ends at that state.
- *
- * Each worker has at most one block, on two streams in turn. Between their arenas is the arena of a third stream, whose
- * many blocks take time to copy.
- */
+/* Snapshots with concurrent threads are consistent across arenas, and their trace ends at that state.  Each worker has at most one
+ * block, on two streams in turn; between their arenas is one with many blocks, which take time to copy. */
 #include <unistd.h>
 
 #include "src/tools/reading/pickle.h"

@@ -62,8 +62,7 @@ static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
     env_stream_destroy(stream);
 }
 
-/* The stream is retired, and the next one gets its memory, starting with `first`. No call is a free, so that it does
- * not acquire the lock that the parked thread acquires next. */
+/* The next stream gets the memory of a retired one.  No call is a free, which would acquire the parked thread's next lock. */
 static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream, const void *live,
                            void **first)
 {

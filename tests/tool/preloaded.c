@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * A program that knows nothing of xseg: what preload.py starts with and without libxseg-preload.so.
- *
- * preloaded CASE; prints what the case saw.  Fails where CUDA itself would not do the same.
- */
+/* A program that does not know xseg, which preload.py starts with and without libxseg-preload.so: preloaded CASE. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -315,8 +315,7 @@ static bool may_free(const struct block *block, int stream)
            !has_work(block->device, block->stream);
 }
 
-/* Free at an address by one of the functions.  waits: set to whether it waits for the device.  stream: NONE: not an
- * asynchronous one */
+/* Free at an address by a function that is drawn; stream: NONE for a synchronous one; *waits: whether it waits for the device. */
 static int free_by(uint64_t address, int stream, bool *waits)
 {
     int (*found)(uint64_t) = NULL, (*async)(uint64_t, struct CUstream_st *) = NULL;

@@ -88,8 +88,7 @@ struct device {
 
 extern struct device device;
 
-/* Open the driver and device 0, and make its context current in the calling thread. Returns NULL, or a message why
- * that failed. */
+/* Open the driver and device 0, and make its context current; returns NULL, or an error message. */
 const char *device_open(void);
 
 /* Release the context. Streams, events and memory must have been destroyed. */

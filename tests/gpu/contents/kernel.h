@@ -47,8 +47,7 @@ struct pattern_report kernel_check_now(struct checks *checks, CUstream stream,
 /* Report a difference, or words that were not compared. */
 void kernel_tell(const struct piece *piece, const struct pattern_report *report);
 
-/* Graphs: captured kernels that run repeatedly. The simulator captures kernels, but cannot run a graph: a launch
- * queues the kernels of the capture again. */
+/* Graphs of captured kernels.  The simulator cannot run a graph: a launch queues its kernels again. */
 struct graph;
 
 struct graph *graph_begin(CUstream stream);

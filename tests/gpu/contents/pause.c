@@ -114,8 +114,7 @@ static uint64_t reserved_by(const struct pause *pause)
     return stats.reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-/* The memory that the pool had reserved must be free. On a real GPU other processes may allocate it, so the bound is
- * loose. */
+/* The pool's memory must be free; the bound is loose on a GPU, where other processes may allocate it. */
 static void check_taken(size_t before, uint64_t reserved)
 {
     const size_t after = device_free_memory();

@@ -94,8 +94,7 @@ struct outcome {
     bool is_clean; /* nothing was left: the process may ask the next fact */
 };
 
-/* Ask for a fact. After a fact that holds, the context is synchronized: an error of its work belongs to this fact,
- * not to the next one. */
+/* Ask for a fact; one that holds ends with a synchronized context, so an error of its work belongs to it. */
 void fact_ask(const struct fact *fact, struct outcome *outcome);
 
 #endif

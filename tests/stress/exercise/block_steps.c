@@ -26,8 +26,7 @@ static bool may_refuse(struct worker *worker, const struct tag *tag, xseg_status
     }
 }
 
-/* Expect that the block overlaps no other live block of this worker; world_check() compares the blocks of all
- * workers. */
+/* Expect that the block overlaps no other block of this worker; world_check() compares those of all workers. */
 static void expect_apart(const struct worker *worker, const struct block *made)
 {
     for (unsigned i = 0; i < WORLD_BLOCKS; i++) {

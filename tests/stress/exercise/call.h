@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Calls: every function of src/xseg.map is called by CALL or CALL_PLAIN, which count its results and compare them with
- * the statuses that its header documents.
- *
- * Locking: none; the counts are atomic.
- */
+/* Calls: every function of src/xseg.map is called by CALL or CALL_PLAIN, which count its results atomically and compare them with the
+ * documented statuses. */
 #ifndef XSEG_TESTS_EXERCISE_CALL_H
 #define XSEG_TESTS_EXERCISE_CALL_H
 

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Faults that are set and lifted. The n-th call fails, of any name or of one, or every n-th call; or all calls of one
- * or two names fail until the fault is lifted. Or another process uses the memory of a device, or addresses.
- *
- * Thread safety: any thread.
- */
+/* Faults that are set and lifted by any thread: the n-th call fails, of any name or of one, or every n-th call, or all calls of one or
+ * two names; or another process uses the memory of a device, or addresses. */
 #ifndef XSEG_TESTS_EXERCISE_FAULT_H
 #define XSEG_TESTS_EXERCISE_FAULT_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Features, and how often each pair met: both were in effect, or used, on one pool, block, stream or device during
- * an operation. */
+/* How often each two features met: both were in effect, or used, on one pool, block, stream or device. */
 #ifndef XSEG_TESTS_EXERCISE_FEATURE_H
 #define XSEG_TESTS_EXERCISE_FEATURE_H
 

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Programs: lists of operations, and their execution.
- *
- * Each operation is a kind and a number that determines all its choices, so a list can be run without some of its
- * operations. With one thread a program is deterministic.
- */
+/* Programs: lists of operations, each a kind and a number that determines all its choices, so a list can be run without some of them.
+ * With one thread a program is deterministic. */
 #ifndef XSEG_TESTS_EXERCISE_PROGRAM_H
 #define XSEG_TESTS_EXERCISE_PROGRAM_H
 

@@ -161,8 +161,7 @@ static bool see_share(void *context, const struct xseg_budget_entry *entry)
     return true;
 }
 
-/* Let the second allocator share its devices with no other process, by its own shared budget file; the caller
- * removes the file. */
+/* Give the second allocator a budget file of its own; the caller removes the file. */
 static void name_ledger(const struct worker *worker, char *config, size_t bytes, char *name,
                         size_t name_bytes)
 {

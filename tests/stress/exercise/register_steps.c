@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about registrations: each run is registered with the simulator, which ends the process if its memory is
- * unmapped. */
+/* Registrations with the simulator, which ends the process if their memory is unmapped. */
 #include <unistd.h>
 
 #include "tests/stress/exercise/world.h"

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A world: one allocator on a fresh simulated machine, and the state of a program.
+ * A world: one allocator on a fresh simulated machine, with workers (threads with their own blocks, streams and pools), whose operations
+ * are determined by a seed, and tags (private pools from which other workers allocate, too).
  *
- *   program  operations of one or more workers on one world, from its opening to its end, determined by its seed
- *   worker   a thread with its own blocks, streams and pools
- *   tag      a private pool, as its worker sees it; other workers allocate from it, too
- *   away     the memory of a paused pool
- *
- * Locking: operations hold `lock` for reading.  An operation that must run alone (xseg_pool_restore, a check of
- * everything) holds it for writing, and may then access the state of other workers.  A tag's `contents` is held for
- * reading while work on its blocks is queued, and for writing during a pause or resume; it is acquired after `lock`.
+ * Operations hold `lock` for reading, and for writing if they must run alone and access other workers' state.  A tag's `contents` is
+ * acquired after it: for reading while work on the tag's blocks is queued, and for writing during a pause or resume.
  */
 #ifndef XSEG_TESTS_EXERCISE_WORLD_H
 #define XSEG_TESTS_EXERCISE_WORLD_H
