@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Bytes of arguments, file names, traces, snapshots and the environment are printed as printable ASCII or \xNN: printable.py TOOL.
+"""Bytes of arguments, file names, traces, snapshots and the environment are printed as printable ASCII or \\xNN: printable.py TOOL.
 """
 import json
 import os
