@@ -141,10 +141,8 @@ def case_base_allocation():
 
 
 def case_expandable_segment_sizes():
-    """Each expandable segment: its stream, which kind of pool, and what is mapped of it.
-
-    PyTorch leaves out those of the default stream.
-    """
+    """Each expandable segment: its stream, which kind of pool, and what is mapped of it.  PyTorch leaves out those of the
+    default stream."""
     count, found = ctypes.c_size_t(), (Heard * MOST)()
     side = torch.cuda.Stream()
     streams = Numbers(0, side.cuda_stream)
@@ -292,10 +290,8 @@ def case_annotate_memory():
 
 
 def case_use_on_oom():
-    """When memory is short, a pool that offers itself serves others from its cache, and no other pool does.
-
-    PyTorch's serves from classic segments only.
-    """
+    """When memory is short, a pool that offers itself serves others from its cache, and no other pool does.  PyTorch's serves
+    from classic segments only."""
     total = torch.cuda.get_device_properties(0).total_memory
     said = []
     for is_offered, is_withdrawn in ((False, False), (True, False), (True, True)):
@@ -345,10 +341,8 @@ def case_no_split():
 
 
 def tracked(program):
-    """What a trace tracker hears of a program: action, device, block, bytes, stream, pool.
-
-    Which of several segments goes first is nobody's business.
-    """
+    """What a trace tracker hears of a program: action, device, block, bytes, stream, pool.  Which of several segments goes
+    first is nobody's business."""
     METHODS.library.methods_listen(True)
     kept = program()
     METHODS.library.methods_listen(False)
@@ -492,10 +486,8 @@ def random_program(seed):
 
 
 def case_tracker_account():
-    """A tracker that keeps account of memory and blocks is right at the end, and never hears a contradiction.
-
-    Memory that goes at once, and came in parts, is told of once by PyTorch, and by its parts on xseg.
-    """
+    """A tracker that keeps account of memory and blocks is right at the end, and never hears a contradiction.  Memory that
+    goes at once, and came in parts, is told of once by PyTorch, and by its parts on xseg."""
     METHODS.track()
     METHODS.library.methods_listen(True)
     live, pools = random_program(7)
@@ -839,10 +831,8 @@ def case_allocate_with_address():
 
 
 def case_rejection():
-    """A growth beyond the device is refused at once; observers are told, trackers are not.
-
-    PyTorch tells observers in threads of its own.
-    """
+    """A growth beyond the device is refused at once; observers are told, trackers are not.  PyTorch tells observers in
+    threads of its own."""
     METHODS.track()
     METHODS.call("observe_rejections")
     torch.cuda.memory._record_memory_history(context=None, clear_history=True)

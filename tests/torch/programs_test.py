@@ -103,11 +103,8 @@ def figures_of(name, mode, python, variables, seen):
 
 
 def compare(name, mode, python, variables):
-    """What is wrong in one mode, as lines.
-
-    Threads of PyTorch's own may end a little sooner or later.  A figure that differs is asked for twice more, and is
-    wrong if no run on one allocator shows what a run on the other does.
-    """
+    """What is wrong in one mode, as lines.  Threads of PyTorch's own may end a little sooner or later. A figure that differs
+    is asked for twice more, and is wrong if no run on one allocator shows what a run on the other does."""
     seen = {backend: {} for backend in backends.BACKENDS}
     own, other = [seen[backend] for backend in (list(seen)[0], list(seen)[-1])]
     for _ in range(3):

@@ -47,10 +47,8 @@ def expect_plain(tensor):
 
 
 def expect_left(number):
-    """No thread is in the tag whose pool has this id: a route to it is refused while one is.
-
-    A thread leaves the last one when it ends, which is a moment after Python's join().
-    """
+    """No thread is in the tag whose pool has this id: a route to it is refused while one is.  A thread leaves the last one
+    when it ends, which is a moment after Python's join()."""
     for _ in range(1000):
         try:
             torch._C._cuda_beginAllocateCurrentThreadToPool(0, number)
