@@ -518,11 +518,5 @@ TEST(service_runs_on_classic_segments)
 
 int main(int count, char **arguments)
 {
-    if (count > 1)
-        operations = strtoull(arguments[1], NULL, 10);
-    if (count > 2)
-        seed = strtoull(arguments[2], NULL, 10);
-    if (count > 3)
-        cmocka_set_test_filter(arguments[3]);
-    return test_run();
+    return stress_main(count, arguments, &operations, &seed);
 }

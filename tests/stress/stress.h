@@ -121,6 +121,18 @@ static inline void mappings_expect_none(const struct mappings *mappings)
         assert_int_equal(atomic_load(&mappings->mapped[i]), 0);
 }
 
+/* The main function of a program with the arguments [LENGTH [SEED [CASE]]]. */
+static inline int stress_main(int count, char **arguments, uint64_t *length, uint64_t *seed)
+{
+    if (count > 1)
+        *length = strtoull(arguments[1], NULL, 10);
+    if (count > 2)
+        *seed = strtoull(arguments[2], NULL, 10);
+    if (count > 3)
+        cmocka_set_test_filter(arguments[3]);
+    return test_run();
+}
+
 /* --- The end. --- */
 
 /* Trim everything, and expect that no block and no memory is left. */
