@@ -3,7 +3,6 @@
 them with secure_getenv(): environment.py ROOT [--write]; --write updates the page."""
 import pathlib
 import re
-import sys
 
 import tree
 
