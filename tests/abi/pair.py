@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A program runs on a library whose structures are longer than those of its headers, and on one whose are shorter.
-
-pair.py ROOT LIBRARY CC...   prints TAP
-
-A copy of the tree is made in which every public structure with struct_size has one more member at its end, and
-libxseg.so is compiled of it.  pair.c is compiled against the headers of both.
-"""
+"""A program runs on a library whose structures are longer or shorter than those of its headers: pair.py ROOT LIBRARY CC...  The
+other version is a copy of the tree in which every public structure with struct_size has one more member."""
 import concurrent.futures
 import os
 import pathlib
@@ -55,7 +50,6 @@ def build(folder, compiler):
 
 
 def main(root, library, *compiler):
-    """Print TAP; returns the exit status."""
     root, library = pathlib.Path(root), pathlib.Path(library)
     program = pathlib.Path(__file__).with_name("pair.c")
     failed = 0

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Any bytes as a file of costs.  What is accepted is within its bounds and reads the same once printed;
- * what is refused changes nothing and says why, in printable text that fits.
- */
+/* Any bytes as a file of costs: accepted costs are within bounds and parse to themselves once printed; a rejected file changes
+ * nothing, and the error is printable. */
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,8 +11,6 @@
 #include "vmm/sim/cost.h"
 
 #define WHY_BYTES 256
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static int print_one(char *out, size_t room, const char *key, uint64_t number)
 {

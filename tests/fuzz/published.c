@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Any bytes as a file that a process publishes.  What is taken is within bounds, and can be shown as a table and as JSON.
- *
- * The input is laid over a file of xseg's own, from its beginning on: so that short inputs get far.
- */
+/* Any bytes as a published file, laid over a valid file from an offset in the first two bytes: an accepted sample is within bounds,
+ * and can be shown as a table and as JSON. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/tools/commands/top/top_table.h"
 #include "tests/fuzz/holds.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_text(const char *text, size_t room)
 {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Any bytes as a snapshot that is read into arrays; the first opcode is given.
- * Every number of what is accepted stands for something, and blocks tile their segments.
- */
+/* Any bytes as a snapshot that is read into arrays; the first opcode is given.  Indexes are in range, and blocks tile their segments. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +7,6 @@
 #include "src/tools/reading/pickle.h"
 #include "src/tools/reading/recording.h"
 #include "tests/fuzz/holds.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_names(const struct recording *recording)
 {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What holds of every trace that was accepted: it can be replayed.  Every slot, stream, pool and label
- * is in range, and a slot holds one block at a time.
- */
+/* Every accepted trace can be replayed: slots, streams, pools and labels are in range, and a slot has one block at a time. */
 #ifndef TESTS_FUZZ_REPLAYABLE_H
 #define TESTS_FUZZ_REPLAYABLE_H
 

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Any bytes as a pickle of a memory snapshot; the first opcode is given, so that none is a trace.
- * Every value of a pickle that is accepted is in range, what it is as a trace can be replayed, what
- * its sites strand adds up, and its profile differs from itself by nothing.  It can be written as a trace,
- * and as a page.
- */
+/* Any bytes as a pickle of a memory snapshot; the first opcode is given, so none is a trace.  Values of an accepted pickle are in
+ * range, attribution adds up, a profile does not differ from itself, and a trace and a page can be written. */
 #include "src/tools/commands/blame/blame.h"
 #include "src/tools/commands/export/export_trace.h"
 #include "src/tools/commands/view/view_model.h"
@@ -12,8 +8,6 @@
 #include "src/tools/reading/pickle.h"
 #include "src/tools/reading/recording.h"
 #include "tests/fuzz/replayable.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_value(const struct pickle *pickle, const struct pickle_value *value)
 {

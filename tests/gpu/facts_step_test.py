@@ -25,17 +25,14 @@ class Facts(gpu_pack.Packed):
             cls.waiting[bad] = process
 
     def waited_for(self, bad):
-        """Verdict and answer by fact, of a program that has had time to wait."""
         rows = [line.split("\t") for line in self.waiting[bad].communicate()[0].splitlines()]
         return {row[0]: (row[1], row[2]) for row in rows}
 
     def ask(self, *options, status, **environment):
-        """Verdict and answer of the driver by fact; the simulator's are checked to hold."""
         self.run_sim("--only", "facts", *gpu_pack.QUICK, *options, status=status, **environment)
         return self.answers()
 
     def ask_bad(self, bad, status=1):
-        """The same of the driver with one bad entry point."""
         self.run_all("--only", "facts", *gpu_pack.QUICK, "--driver", gpu_pack.PLACES.bad_driver, "--out", str(self.out),
                      status=status, BAD_DRIVER=bad)
         return self.answers()

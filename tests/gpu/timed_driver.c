@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A driver that passes every call on to another one, and notes how often each was made and how long it took:
- * libgpu-timed.so, for any program that takes a driver's library by name.
+ * libgpu-timed.so: a driver that passes every call to another one, and records how often each was made and how long it took.
  *
- *     GPU_TIMED_DRIVER=FILE    the driver that answers; otherwise libcuda.so.1
- *     GPU_TIMED_OUT=FILE       where the figures go when the process ends; otherwise nowhere
- *     GPU_TIMED_AT_ONCE=1      what is queued on a stream has finished when the call that queued it returns
+ *     GPU_TIMED_DRIVER=FILE    the other driver; the default is libcuda.so.1
+ *     GPU_TIMED_OUT=FILE       where the results are written at exit; the default is nowhere
+ *     GPU_TIMED_AT_ONCE=1      work has completed when the call that queued it returns, so that drivers of different speed answer
+ *                              queries equally; these waits are not recorded
  *
- * The file is a table with tabs between its columns: call, bytes, calls, total_ns, median_ns, p99_ns, max_ns,
- * modelled_ns.  A row with `all` instead of bytes is of every size; calls that have a size have a row for each
- * as well, up to SIZES_MOST of them.  All times are measured by the machine's clock but the last column, which is
- * what the driver charged to its virtual clock: "-" unless it is the simulator.  Median and p99 are those of
- * a histogram, right to within a sixty-fourth.
- *
- * With `at once`, two drivers of which one is faster give the same answers to whoever asks whether work has
- * finished.  The waits for it are in no figure.
- *
- * Locking: a mutex around the figures, not around the call.  Nothing is allocated.  With several threads a
- * modelled charge may be noted for a call that another thread made at the same time.
+ * The file has tab-separated columns: call, bytes, calls, total_ns, median_ns, p99_ns, max_ns, modelled_ns.  Rows with `all` bytes are of
+ * every size; up to SIZES_MOST sizes of a call have rows of their own.  modelled_ns is the simulator's virtual time, else "-".  Median
+ * and p99 are from a histogram, accurate to a sixty-fourth.  A mutex guards the results, not the calls, so with several threads
+ * a virtual time may be recorded for another call.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -29,6 +22,8 @@
 #include <time.h>
 
 #include <dlfcn.h>
+
+#include "tests/support/symbol.h"
 
 #define EXPORT       __attribute__((visibility("default")))
 #define STUB_LIBRARY 34    /* CUDA_ERROR_STUB_LIBRARY: there is no driver behind this one */
@@ -311,14 +306,6 @@ __attribute__((destructor)) static void write_figures(void)
 
 /* --- The driver behind. --- */
 
-/* ISO C does not convert object pointers to function pointers, so the address is copied bytewise. */
-static void find(void *library, const char *symbol, void *function)
-{
-    void *found = dlsym(library, symbol);
-
-    memcpy(function, &found, sizeof(found));
-}
-
 /* The library stays open: its functions are called until the process exits. */
 __attribute__((constructor)) static void open_driver(void)
 {
@@ -333,11 +320,11 @@ __attribute__((constructor)) static void open_driver(void)
             dlerror());
         return;
     }
-    find(library, "cuGetProcAddress_v2", &real.get_proc_address);
-    find(library, "xseg_sim_driver_time", &real.modelled);
+    (void)symbol_find(library, "cuGetProcAddress_v2", &real.get_proc_address);
+    (void)symbol_find(library, "xseg_sim_driver_time", &real.modelled);
     real.at_once = at_once != NULL && strcmp(at_once, "1") == 0;
 #define X(name, symbol, version, parameters, arguments, bytes, after) \
-    find(library, #symbol, &real.name);
+    (void)symbol_find(library, #symbol, &real.name);
     TIMED_CALLS(X)
 #undef X
 }

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What libgpu-timed.so says about calls, beside what the simulator says about the same calls.
- *
- *     gpu-timed-test TIMED SIMULATOR
- */
+/* Results of libgpu-timed.so equal the simulator's own counts: gpu-timed-test TIMED SIMULATOR. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -22,7 +18,6 @@
 
 #define ROWS   256
 #define BLOCKS 40u
-#define MIB    ((size_t)1 << 20)
 
 struct row {
     char call[64], bytes[32];

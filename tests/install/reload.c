@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * A plug-in's life: the library is loaded, used and closed again with dlclose(), again and again.  It is
- * closed also under a thread that has met an error in it and outlives that, and under one that is inside
- * a call.  The library stays mapped, and nothing else is left in the driver.  In the process are only
- * the files, threads, memory of the heap and mappings that the first round left.
- *
- * reload LIBRARY, which is given to dlopen().  Linked with the simulator alone.  Started with
- * GLIBC_TUNABLES=glibc.malloc.tcache_count=0: what threads keep in caches counts as used.
- */
+/* A plug-in loads, uses and closes the library repeatedly, also under a thread that has met an error in it, and under a thread inside a
+ * call: reload LIBRARY.  The library stays mapped; files, threads, heap and mappings are those of the first round.  It is started with
+ * GLIBC_TUNABLES=glibc.malloc.tcache_count=0, because memory in thread caches counts as used. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <malloc.h>

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The wheels: what pip builds from the tree can be installed in a virtual environment and used.
-
-wheel.py ROOT BUILD INSTRUMENTED COMPILER...; packs what is in the build folder.  Prints TAP.  Needs pip; the tag of a wheel
-that can be passed on needs auditwheel as well, from the network or a folder that pip knows.
-"""
+"""The wheels that pip builds from the tree are installed in a virtual environment and used: wheel.py ROOT BUILD INSTRUMENTED COMPILER...
+Prints TAP; needs pip, and auditwheel for the tag of a wheel that can be passed on."""
 import email
 import json
 import os

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Variables that the tree reads or sets are in the table of src/base/environment.h, each of the table
-is read by something, and docs/environment.md has the table.  What is installed reads variables by
-secure_getenv() alone, which has none of them in a set-user-ID process.
-
-environment.py ROOT [--write]; --write puts the table into the document.
-"""
+"""Variables that the tree reads or sets are in the table of src/base/environment.h, and that in docs/environment.md; installed code reads
+them with secure_getenv(): environment.py ROOT [--write]; --write updates the page."""
 import pathlib
 import re
-import sys
 
 import tree
 

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""All error messages and log lines of the library and the simulator, in one form: what failed, value; what to do.
-
-messages.py ROOT   prints each message once, with its place, then the complaints; the exit status is 1 if there are any
-
-The operation before an error message of the library is the public function (src/base/error.h).
-"""
+"""Error messages and log lines of the library and the simulator have one form (src/base/error.h): what failed, value; what to do.
+messages.py ROOT prints each message once, with its place, then the complaints."""
 import pathlib
 import re
 import sys
@@ -45,7 +41,6 @@ def joined(body):
 
 
 def messages(root):
-    """Place and literal of each message."""
     for pattern in FOLDERS:
         for path in sorted(root.glob(pattern)):
             text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), path.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -57,7 +52,6 @@ def messages(root):
 
 
 def complaints(message):
-    """What is wrong with a message."""
     if message.rstrip("\\n").endswith((".", ":")):
         yield "it ends with a period or a colon"
     if re.match(r"(?!False\b|True)[A-Z][a-z]", message):

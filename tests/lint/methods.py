@@ -13,7 +13,6 @@ COVERED = re.compile(r'COVERED = frozenset\("""(.*?)"""', re.DOTALL)
 
 
 def complaints_about(root, cell):
-    """What is wrong with the last cell of a row."""
     if named_tests.is_list(cell):
         yield from named_tests.complaints_about(root, cell)
     else:

@@ -24,7 +24,6 @@ def source(root, test):
 
 
 def complaints_about(root, cell):
-    """What is wrong with the tests that a cell names."""
     tests = TEST.findall(cell)
     if not tests:
         yield "names no test"

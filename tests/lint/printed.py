@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tables that documents print from the source are those of the source.
-
-printed.py ROOT DOCUMENT [--write] COMMAND...
-
-COMMAND prints the table; it stands in the document between two comments, where --write puts it.
-"""
+"""A table of a document is what a command prints: printed.py ROOT DOCUMENT [--write] COMMAND...; --write updates the document."""
 import pathlib
 import subprocess
 import sys

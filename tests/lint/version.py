@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One version everywhere: meson.build, the headers, the Python package, the changelog.
-
-version.py ROOT             each says the same, and the changelog has it
-version.py ROOT --release   the changelog has a date for the version, and the recorded binary interface has the soname of
-                            the version: src/package/release runs this check
-"""
+"""meson.build, the headers, the Python package and the changelog have one version: version.py ROOT [--release].  With --release, the
+changelog has its date, and the recorded binary interface its soname."""
 import re
 import sys
 

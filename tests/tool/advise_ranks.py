@@ -46,7 +46,6 @@ def rank_of_job(grows=0, kept=0, settings=""):
 
 class Ranks(AdviseTest):
     def job(self, count=8, **odd):
-        """Ranks of which the sixth, or the last, is another."""
         for rank in range(count):
             self.file(rank_of_job(**odd) if rank == min(5, count - 1) else rank_of_job(), f"oom-rank{rank}-pid{rank}-1.pickle")
         return self.folder

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The benchmark programs run, and their rows are what the table is made of.
-
-bench.py FOLDER SOURCE_ROOT, where FOLDER has the programs.  No figure that was timed is looked at.
-"""
+"""The benchmark programs run and print the rows of their tables, without regard to times: bench.py FOLDER SOURCE_ROOT."""
 import os
 import pathlib
 import re

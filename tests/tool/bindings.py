@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A program that knows nothing of xseg runs on the simulator: NVIDIA's Python package cuda.bindings.
-
-bindings.py TOOL SOURCE_ROOT; the simulator, which XSEG_DRIVER names, is found as libcuda.so.1.  Is
-skipped where .deps/bindings has no package for this Python.
-"""
+"""NVIDIA's Python package cuda.bindings runs on the simulator, found as libcuda.so.1: bindings.py TOOL SOURCE_ROOT.  Skipped without
+the package in .deps/bindings."""
 import ctypes
 import os
 import pathlib

@@ -553,7 +553,6 @@ def place_block(program, draw, start, mapped):
 
 class Recorded(BlameTest):
     def test_snapshots_that_pytorch_has_written(self):
-        """tests/data/snapshots: what was reserved at the peak is what PyTorch counted."""
         peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
         for name in ("classic", "expandable", "ring", "train", "generate"):
             found = self.blamed(SNAPSHOTS / f"{name}.pickle.zst")

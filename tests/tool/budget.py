@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Instructions of a hit, counted by callgrind, against benchmarks/budget.txt.
-
-budget.py BENCH_PAIRS SOURCE_ROOT BUILDTYPE COMPILER SANITIZER.  A program is run with two
-numbers of pairs; what the runs differ by is what those pairs took, to the instruction, on any machine and
-however busy it is.  Is skipped in builds whose instructions are not the ones that ship, and without
-valgrind.
+"""Instructions of a hit, counted by callgrind, against benchmarks/budget.txt: budget.py BENCH_PAIRS SOURCE_ROOT BUILDTYPE COMPILER
+SANITIZER.  The difference of two runs is exactly that of their pairs.  Skipped in builds that are not shipped, and without valgrind.
 """
 import pathlib
 import re
@@ -22,11 +18,8 @@ def budget(text):
 
 
 def count(program, case, pairs):
-    """Instructions of a whole run.
-
-    All numbers of pairs have as many digits: starting takes some instructions more or less with arguments
-    of another length.
-    """
+    """Instructions of a whole run.  All numbers of pairs have as many digits: starting takes some instructions more or less
+    with arguments of another length."""
     done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program,
                            case, f"{pairs:05}"], check=False, text=True, stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE,

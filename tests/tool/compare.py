@@ -58,7 +58,6 @@ def job(plant="", base=BASE, pace=1000, line=0, steps=10):
 
 
 def one_site(line, blocks=1):
-    """Blocks of a line, 8 MiB together, and no history."""
     program = Program()
     program.map(BASE, SIZE)
     for block in range(blocks):
@@ -215,7 +214,6 @@ rows that do not differ: 3
             self.assertTrue(all(byte == "\n" or " " <= byte <= "~" for byte in text), text)
 
     def test_snapshots_that_pytorch_has_written(self):
-        """tests/data/snapshots: one random program on classic and on expandable segments."""
         peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
         classic, expandable = (SNAPSHOTS / f"{name}.pickle.zst" for name in ("classic", "expandable"))
         for path in (classic, expandable, SNAPSHOTS / "ring.pickle.zst"):

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Instructions of making one more of something, when there are 10, 10^3 and 10^4 of it already; or, where it
-comes and goes, when there have been 10^4, which leave no host bytes behind.  A pool leaves its handle.
-
-complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER [--case CASE | --full | --drawn-by NUMBER].  With --full the last count is
-10^5, and 10^6 of streams that come and go; so it is with --drawn-by, of one case alone.  `tests/campaign complexity` asks
-for that.  callgrind counts each of the 64 things that are made from a count
-on; their mean at the last count may be no more than twice that at the one before.  The largest of them is
-printed beside it: it is where a table doubles or a page of records is made.  Is skipped
-without valgrind or its header, and in builds that are not release ones: self-checks compare many with many.
-"""
+"""Instructions of one more of something when 10, 10^3 and 10^4 exist, or existed, which then leave no host bytes but a pool's handle:
+complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER [--case CASE | --full | --drawn-by NUMBER].  The last count is 10^5 with
+--full (10^6 for streams that end), and for one case with --drawn-by, which `tests/campaign complexity` uses.  The mean of the 64
+things after the last count is at most twice the mean before.  Skipped without valgrind or its header, and in builds that are no
+release builds, because self-checks are not O(1)."""
 import os
 import pathlib
 import re
@@ -33,7 +28,6 @@ CASES = ("passing_stream", "passing_stream_classic", "living_stream", "living_st
 
 
 def measure(case, counts):
-    """Of each count, the instructions of each thing that is made from there on; and the library's host bytes."""
     with tempfile.TemporaryDirectory() as folder:
         dump = pathlib.Path(folder) / "dump"
         done = subprocess.run(["valgrind", "--tool=callgrind", "--instr-atstart=no", "--combine-dumps=yes",

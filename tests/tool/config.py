@@ -14,7 +14,6 @@ VARIABLES = ("XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def run(*arguments, **variables):
-    """The tool's `config`, with these variables and none of the others."""
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     return subprocess.run([TOOL, "config", *arguments], capture_output=True,
                           check=False, text=True, stdin=subprocess.DEVNULL, errors="surrogateescape",
@@ -28,7 +27,6 @@ class ConfigTest(unittest.TestCase):
         return done.stdout
 
     def rows(self, *arguments, **variables):
-        """Name: the other columns, of each key that is listed."""
         lines = self.said(*arguments, **variables).splitlines()
         return {line.split()[0]: re.split(r" {1,}", line.strip(), maxsplit=3)[1:]
                 for line in lines if line.startswith("  ") and not line.startswith("  key")}

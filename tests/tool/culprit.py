@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`xseg blame` finds the call site that fragments memory: culprit.py TOOL SOURCE_ROOT LIBRARY.
-
-Twenty programs run on the library and the simulated driver, in steps with a pause behind each, as a service has between
-requests.  Each has sites that allocate much and fragment little, and one that keeps small blocks among large temporary ones.
-Half of them are told apart by label, half by call stack.
+"""`xseg blame` finds the call site that fragments memory: culprit.py TOOL SOURCE_ROOT LIBRARY.  Each of twenty programs has sites that
+allocate much and fragment little, and one that keeps small blocks among large temporary ones; half of them are told apart by label.
 """
 import ctypes
 import json

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`xseg export --perfetto` as a user meets it: export.py TOOL SOURCE_ROOT.
-
-What is in a trace is read by Perfetto's own Python package, which .ci/setup --perfetto fetches into .deps/perfetto.
-Without it those cases are left out, and the test counts as skipped.
-"""
+"""`xseg export --perfetto` as a user meets it: export.py TOOL SOURCE_ROOT.  Traces are read by Perfetto's Python package, which
+.ci/setup --perfetto installs; without it those cases are skipped."""
 import collections
 import json
 import os

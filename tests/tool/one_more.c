@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What one more of something takes when there are many of it already.
- *
- *     one_more CASE COUNT...      counts that rise
- *
- * Things of the case are made one after the other.  From each count on, the next 64 are measured one by
- * one: under callgrind each leaves the instructions that it took in a dump named CASE:COUNT, which
- * complexity.py reads.  Everything else runs without being counted, so at a tenth of the time.
- *
- * At each count the line "CASE COUNT HOST_BYTES" is printed, with what the library says that it takes.
- */
+/* Cost of one more of something when many exist: one_more CASE COUNT..., with rising counts.  From each count on, the next 64 are
+ * measured one by one: callgrind dumps the instructions of each under the name CASE:COUNT, which complexity.py reads.  At each
+ * count the line "CASE COUNT HOST_BYTES" is printed. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,8 +229,7 @@ static void prepared_range(unsigned at)
     use_a_granule();
 }
 
-/* Release all these ranges.  glibc sorts freed chunks in the next allocations, 10,000 in each: allocations that are not
- * counted trigger that. */
+/* Release all these ranges.  glibc sorts freed chunks, 10,000 in each call: uncounted allocations trigger that. */
 static void release_prepared(unsigned count)
 {
     static unsigned first;

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A program with a CUDA runtime that is a shared library has its memory from xseg, by LD_PRELOAD, and nothing else changes.
-
-preload.py PROGRAM RANDOM LIBRARY SANITIZER [SEED SEEDS STEPS]; PROGRAM is preloaded.c and RANDOM preloaded_random.c, whose
-runtime is tests/support/runtime.c.  With SEED, only RANDOM runs, for SEEDS seeds; tests/campaign does that.
-"""
+"""A program with a shared CUDA runtime has its memory from xseg by LD_PRELOAD, and observes no other change: preload.py PROGRAM RANDOM
+LIBRARY SANITIZER [SEED SEEDS STEPS].  With SEED, only RANDOM (preloaded_random.c) runs, for SEEDS seeds, as in tests/campaign."""
 import os
 import pathlib
 import re
@@ -24,7 +21,6 @@ def start(*command, **variables):
 
 
 def sanitizers():
-    """The sanitizer's libraries, which have to be loaded before the preloaded one; none if the program contains them."""
     done = subprocess.run(["ldd", PROGRAM], check=True, capture_output=True, text=True)
     return re.findall(r"=> (\S*/lib[atu]\w*san\.so\S*)", done.stdout)
 

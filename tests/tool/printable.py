@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Bytes from outside that are no printable ASCII are shown as \\xNN: printable.py TOOL.
-
-They come in by arguments, file names, contents of traces and snapshots, and the environment.
+"""Bytes of arguments, file names, traces, snapshots and the environment are printed as printable ASCII or \\xNN: printable.py TOOL.
 """
 import json
 import os

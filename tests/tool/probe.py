@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg probe` as a user meets it.
-
-probe.py TOOL SOURCE_ROOT; XSEG_DRIVER names the simulator.
-"""
+"""`xseg probe` as a user meets it: probe.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pathlib
@@ -33,7 +30,6 @@ def run(*options, **environment):
 
 class ProbeTest(ToolCase):
     def probe(self, *options, status=0, **environment):
-        """Both outputs of a probe that ends with this exit status."""
         return self.tool("probe", *options, status=status, environment=environment, stderr=subprocess.STDOUT).stdout
 
     def report(self, *options, **environment):

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Snapshots that the library writes when memory runs out, as the tool reads them: ranks.py TOOL SOURCE_ROOT LIBRARY.
-
-Processes of a job name their own snapshots, and `xseg compare` finds the outlier; `xseg advise` names a configuration
-with which the request would have been served.
-"""
+"""Snapshots that the library writes when memory runs out: `xseg compare` finds the outlier of a job's processes, and `xseg advise` names
+a configuration that serves the request: ranks.py TOOL SOURCE_ROOT LIBRARY."""
 import json
 import os
 import pathlib

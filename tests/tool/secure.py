@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A set-user-ID program takes nothing from its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER INJECTION.
-
-PROGRAM is secure_program.c, and TOOL the tool with the library in it; INJECTION is injection.c, or "" in a build without NVTX.  Needs root, which gives it to another user.
-"""
+"""A set-user-ID program reads nothing from its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER INJECTION.  TOOL is linked with
+the library, INJECTION is injection.c, or "" without NVTX.  Skipped unless the user is root."""
 import os
 import shutil
 import subprocess
@@ -59,7 +57,6 @@ class Secure(FolderCase):
         self.assertEqual(complaint, "")
 
     def injected(self, mode):
-        """Whether a tool that the environment names for NVTX is loaded."""
         os.chown(self.program, OTHER, OTHER)
         self.program.chmod(mode)
         said, complaint = start(self.program, self.simulator, NVTX_INJECTION64_PATH=str(self.injection), XSEG_TEST_INJECTED="1",

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The week of a service, as benchmarks/service replays it: service.py TOOL SOURCE_ROOT.
-
-What is compared is counted and modelled, so the same each time.
-"""
+"""The week of a service, as benchmarks/service replays it, with counted and modeled results: service.py TOOL SOURCE_ROOT."""
 import importlib.util
 import pathlib
 import subprocess

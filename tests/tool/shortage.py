@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The figures of docs/internals/shortage.md come out of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
-
-All that is printed is counted or modelled, so it is the same in every build.
-"""
+"""benchmarks/shortage.py prints the figures of docs/internals/shortage.md, counted or modeled: shortage.py TOOL SOURCE_ROOT."""
 import importlib
 import json
 import subprocess

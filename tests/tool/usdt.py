@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Probes for tracers: which ones are noted in the library, and what docs/metrics.md says of them.
-
-usdt.py LIBRARY SOURCE_ROOT BUILT_WITH.  A probe is an entry of the section .note.stapsdt, as readelf prints it.  Is skipped where
-sys/sdt.h was not there when the library was built (Debian: systemtap-sdt-dev).
-"""
+"""USDT probes in the library (readelf, section .note.stapsdt) are those of docs/metrics.md: usdt.py LIBRARY SOURCE_ROOT BUILT_WITH.
+Skipped in a build without sys/sdt.h (Debian: systemtap-sdt-dev)."""
 import pathlib
 import re
 import subprocess

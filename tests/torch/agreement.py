@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Settings, limits, texts of errors and the profiler's events on xseg are what they are on PyTorch's own allocator.
-
-agreement.py DRIVER; each test runs a program of agreement_cases.py in processes of its own, and compares what they tell.
-"""
+"""Settings, limits, error messages and the profiler's events on xseg equal those of PyTorch's own allocator: agreement.py DRIVER; the
+programs are those of agreement_cases.py."""
 import pathlib
 import sys
 import unittest

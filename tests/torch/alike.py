@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Programs that print what they see print the same on PyTorch's own allocator and on xseg, in both modes.
-
-alike.py DRIVER ["NAME..."...]
+"""The programs of alike_cases.py print the same on PyTorch's own allocator and on xseg, in both modes: alike.py DRIVER ["NAME..."...].
 """
 import sys
 import unittest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The examples of PyTorch's post "Debugging PyTorch memory use with snapshots", on both allocators: memory_snapshots.py DRIVER.
-
-The programs are the post's, with a model of this file's for torchvision's.
-"""
+"""The examples of PyTorch's post "Debugging PyTorch memory use with snapshots", with a model in place of torchvision's, on both
+allocators: memory_snapshots.py DRIVER."""
 import contextlib
 import io
 import json

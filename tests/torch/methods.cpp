@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Methods of PyTorch's allocator that Python has no way to call, as functions of C for ctypes.  They call whatever
- * allocator PyTorch runs on.  Functions return 0, or -1 with a sentence in methods_error().
- *
- * Threads: one at a time; what is heard may come from any.
- */
+/* Methods of PyTorch's allocator that Python cannot call, for ctypes, on the allocator that PyTorch runs on.  Functions return 0, or -1
+ * with a message in methods_error().  One thread at a time calls them; callbacks may run in any thread. */
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 

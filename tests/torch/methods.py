@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Each method of PyTorch's allocator interface that no other test calls, on PyTorch's own allocator and on xseg.
-
-methods.py DRIVER [CASE...]; the cases are those of method_cases.py, which see.
-
-methods.cpp calls what Python cannot; it is compiled once and kept beside the driver.
-"""
+"""Each method of PyTorch's allocator interface that no other test calls, on both allocators: methods.py DRIVER [CASE...].  Calls that
+Python cannot make are in methods.cpp, which is compiled once."""
 import hashlib
 import json
 import os

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The adapter as it is built for a PyTorch that does not tell captures from routes, before 2.15, on the one that is installed;
-and as Clang builds it, which makes no unique symbols: settings of PyTorch's are in its library and not in the adapter.
-
-older.py DRIVER
-"""
+"""The adapter as it is built for a PyTorch before 2.15, which does not distinguish captures from routes, and as Clang builds it, without
+unique symbols, so that PyTorch's settings are in its library only: older.py DRIVER."""
 import pathlib
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Runs a program of PyTorch's on the allocator that the environment asks for, and says which that is.
-
-on_backend.py PROGRAM [ARGS...]; with XSEG_TORCH=1 it is xseg.  The first line is "backend NAME".
-"""
+"""Runs a program on the allocator that the environment selects, xseg with XSEG_TORCH=1, after a line "backend NAME":
+on_backend.py PROGRAM [ARGS...]."""
 import os
 import runpy
 import sys

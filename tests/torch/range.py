@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""xseg.torch.range(): tensors over addresses beneath which memory comes and goes, under the limits that PyTorch's has.
-
-range.py DRIVER; each test runs one function of this file in a process of its own.
+"""xseg.torch.range(), under the limits of PyTorch's memory: range.py DRIVER; each test runs one function of this file in a process.
 """
 import ctypes
 import gc
@@ -20,7 +18,6 @@ PAGE = 2 << 20
 
 
 def case_tensor():
-    """A tensor has its shape and place from the start; what may be touched grows and shrinks."""
     cache = xseg.torch.range(64 * PAGE, name="cache")
     before, tensor = used_bytes(), cache.tensor((60, 1024, 1024), torch.float16, 4 * PAGE)
     expect(used_bytes() == before, "nothing is committed")
@@ -53,7 +50,6 @@ def case_tensor():
 
 
 def case_streams():
-    """A stream that is not named is the current one."""
     cache, side = xseg.torch.range(4 * PAGE), torch.cuda.Stream()
     with torch.cuda.stream(side):
         cache.commit(0, 2 * PAGE)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where xseg cannot serve PyTorch, a sentence says why and what to do, and PyTorch goes on with its own allocator.
-
-refusals.py DRIVER
+"""Where xseg cannot serve PyTorch, an error message says why and what to do, and PyTorch continues on its own allocator: refusals.py DRIVER.
 """
 import concurrent.futures
 import os
@@ -66,7 +64,6 @@ def wait_for(is_so):
 
 
 def has_ended(process):
-    """Also where nobody has asked how."""
     try:
         return " Z " in pathlib.Path(f"/proc/{process}/stat").read_text(encoding="ascii")
     except OSError:

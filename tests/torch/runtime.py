@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programs on every allocator, in both modes: what PyTorch does with a device works on the runtime for tests.
-
-runtime.py DRIVER
-"""
+"""The programs of cases.py on every allocator, in both modes, on the CUDA runtime for tests: runtime.py DRIVER."""
 import sys
 
 import backends

@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""memory_stats() on xseg says what it says on PyTorch's own allocator, field by field, after each of many random steps.
-
-So do the snapshot and the history, after so many steps each (see pictures.py).
-
-steps.py DRIVER; the environment's XSEG_TEST_STEPS says how many steps, XSEG_TEST_SEED which program, XSEG_TEST_EVERY how many
-steps lie between two pictures.
-"""
+"""memory_stats(), snapshot and history on xseg equal those of PyTorch's own allocator after each of many random steps: steps.py DRIVER.
+XSEG_TEST_STEPS is the number of steps, XSEG_TEST_SEED the seed, XSEG_TEST_EVERY the number of steps between two snapshots."""
 import itertools
 import json
 import os

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The seed's tables on the memory of CUDA graphs, each on every allocator, to the last printed digit.
-
-tables.py DRIVER
-"""
+"""Recorded tables on the memory of CUDA graphs are reproduced on every allocator, to the last printed digit: tables.py DRIVER."""
 import pathlib
 import sys
 

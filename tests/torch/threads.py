@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Threads that meet in the adapter: they open it at once, and destructors that it runs may wait for other threads.
-
-threads.py DRIVER; it runs itself with PyTorch as threads.py DRIVER FOLDER.
-"""
+"""Threads open the adapter at the same time, and destructors that it runs wait for other threads: threads.py DRIVER [FOLDER]."""
 import ctypes
 import pathlib
 import subprocess

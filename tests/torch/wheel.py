@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The wheel, installed in a virtual environment beside PyTorch, as a user has it: wheel.py DRIVER.
-
-README's first screen: XSEG_TORCH=1 in the environment, and the import.  Then with an adapter that is compiled already, as the
-wheels of a release have one for each version of PyTorch, where there is no compiler and nothing can be written.
-"""
+"""The wheel in a virtual environment with PyTorch, by XSEG_TORCH=1 and by import, also with a compiled adapter in a read-only
+environment without a compiler: wheel.py DRIVER."""
 import json
 import os
 import pathlib

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Captures: kernels whose memory is allocated and freed while they are captured, and that are replayed while
- * other memory comes and goes, and after their pool was paused.
+ * Captures: kernels whose memory is allocated and freed during the capture, replayed while other memory is allocated and
+ * freed, and after a pause of their pool.
  *
- *     in --> a --> b --> c --> d --> out     on the stream of the capture; each step is a copy XOR a mask, and
- *                  |                         c may lie where a was, but d not where b was:
- *                  `--> aside                a second stream, which joins the capture, still uses that
+ *     in --> a --> b --> c --> d --> out     on the capturing stream; each step is a copy XOR a mask
+ *                  `--> aside                on a second stream, which joins the capture: c may reuse a, but d not b
  *
- * `in` is written anew before each replay, so that what `out` and `aside` contain shows which replay it was.
+ * `in` is written before each replay, so the contents of `out` and `aside` identify the replay.
  */
 #include <inttypes.h>
 
@@ -92,8 +91,7 @@ static void replay(struct capture *capture)
     kernel_check(capture->stage->checks[0], stream, &capture->aside);
 }
 
-/* Other requests allocate, write and free, and idle memory is released, during replays: the graph's memory must not
- * be. */
+/* Other requests use and release memory during replays, but not that of the graph. */
 static void work_besides(struct capture *capture)
 {
     const CUstream other = capture->stage->stream[OTHER];

@@ -1,27 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whether memory contains what was written to it: kernels write and check patterns in the blocks of an
- * allocator while it grows, trims, steals, pauses, captures and shares.
+ * Whether memory contains what was written to it, while an allocator grows, trims, remaps, pauses, captures and shares.
  *
  *     gpu-contents --list             the sections
  *     gpu-contents SECTION            one of them
- *         --seconds N                 for so long (10)
- *         --operations N              until some N operations are done instead, however long that takes
- *         --seed N                    begin the random numbers there; otherwise where the clock stands
- *         --memory-mb N               of the device's memory (half of what is free, 8 GiB at the most)
+ *         --seconds N                 duration (10)
+ *         --operations N              number of operations instead, regardless of time
+ *         --seed N                    of the random numbers; the default is the time
+ *         --memory-mb N               of the device's memory (half of the free memory, at most 8 GiB)
  *         --folder FOLDER             for the contents of paused pools (.)
  *         --classic                   expandable_segments:False
- *         --corrupt                   overwrite a byte of one block behind the allocator's back, which the
- *                                     checks have to find
+ *         --corrupt                   overwrite a byte of one block, which the checks must find
  *
- * Prints results as journal.h says.  Exits with 0 if nothing is wrong, 1 if something is, 2 if it was called
- * wrongly, 77 if it cannot run here.
- *
- * At the end of each section: the allocator closes, the device has no error that stays, and as much memory is
- * free as before.  On a GPU 32 MiB may be missing: the driver keeps what its own pools grew by for events,
- * graphs and launches, in pieces of 2 MiB, until the context ends.  On the simulator nothing may.
- *
- * XSEG_DRIVER names the driver's library; otherwise it is libcuda.so.1.
+ * Exits with 0 if nothing is wrong, 1 if something is, 2 for wrong options, 77 if it cannot run here.  At the end of each section the
+ * allocator closes, the device has no sticky error, and as much memory is free as before; on a GPU up to 32 MiB may be missing, which
+ * the driver keeps for events, graphs and launches.
  */
 #include <inttypes.h>
 #include <stdio.h>

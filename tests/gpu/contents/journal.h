@@ -1,18 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The journal of a section: its results as lines, what it counted, and what it did last.
- *
- * A result is a line of section, what, count, status and detail, with tabs between, and is written out at
- * once, so that nothing of it is lost when the process ends for whatever reason.  status is
- *     ok        as it should be
- *     note      a figure that nothing is demanded of
- *     wrong     what should not be: the step lists it
- *     skipped   why something could not be tried
- *
- * Operations are kept in a ring of the last twenty, of all threads; what is wrong is told with them.
- *
- * Threads: any.
- */
+/* Results of a section as lines of section, what, count, status and detail, separated by tabs and flushed immediately.  The
+ * status is ok, note (a value without an expectation), wrong (an error, printed with the last twenty operations) or skipped.
+ * Any thread may call the functions. */
 #ifndef XSEG_TESTS_GPU_CONTENTS_JOURNAL_H
 #define XSEG_TESTS_GPU_CONTENTS_JOURNAL_H
 
@@ -60,7 +49,6 @@ int journal_close(void);
 /* 0 if no error was found so far, else 1. */
 int journal_exit(void);
 
-/* Record an operation as the latest one. */
 __attribute__((format(printf, 1, 2))) void journal_operation(const char *format, ...);
 
 /* A result that is no error. */

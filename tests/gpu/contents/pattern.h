@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The pattern that blocks contain: what kernels write, what they check, and what the host compares with.
- *
- * Word i of 64 bits is output number i of the generator splitmix64, begun at a seed, XOR a mask.  The formula
- * and its constants are those of Steele, Lea and Flood, "Fast splittable pseudorandom number generators"
- * (OOPSLA 2014), figure 16, with the finalizer that is known as Mix13.  Its outputs differ from word to word
- * and from seed to seed, so that what belongs to another block, or to another place of this one, is found.
- *
- * As bytes: each word with its lowest byte first.  Of a last word that is cut short, its lowest bytes.
- *
- * tests/gpu/kernels.ptx has the same formula for the GPU.
- */
+/* The pattern of a block: word i is output i of splitmix64 (Steele, Lea, Flood, OOPSLA 2014, figure 16, with the finalizer
+ * Mix13) from a seed, XOR a mask, in little-endian order; a last incomplete word has its lowest bytes.  So words of another
+ * block or another place differ.  tests/gpu/kernels.ptx has the same formula. */
 #ifndef XSEG_TESTS_GPU_CONTENTS_PATTERN_H
 #define XSEG_TESTS_GPU_CONTENTS_PATTERN_H
 

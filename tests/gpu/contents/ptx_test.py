@@ -1,13 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The kernels of tests/gpu/kernels.ptx: that they do what contents/pattern.h says, and that they can be assembled.
-
-ptx_test.py SOURCE_ROOT Kernels | Assembled
-
-The first is found out by an interpreter, instruction by instruction: an independent reading of NVIDIA's "Parallel
-Thread Execution ISA", as far as these kernels go.  Threads run one after the other, each to its end, which kernels
-without barriers allow.  What the kernels ought to do is written here once more, in Python.  The second is found out by
-NVIDIA's assembler in .deps/ptxas, where .ci/setup --ptxas could fetch it.
-"""
+"""The kernels of tests/gpu/kernels.ptx: ptx_test.py SOURCE_ROOT Kernels | Assembled.  Kernels: they compute the pattern of pattern.h, by
+an interpreter of NVIDIA's "Parallel Thread Execution ISA" that runs one thread after the other, as kernels without barriers allow.
+Assembled: NVIDIA's assembler in .deps/ptxas (.ci/setup --ptxas) accepts them."""
 import itertools
 import pathlib
 import random
@@ -163,7 +157,6 @@ def launch(kernel, memory, arguments, blocks, threads, order=lambda numbers: num
 
 
 def splitmix64(seed, count):
-    """The first outputs of the generator."""
     for _ in range(count):
         seed = (seed + 0x9E3779B97F4A7C15) % 2**64
         word = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9 % 2**64

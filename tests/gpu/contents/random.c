@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Random programs: two threads allocate, write, check, hand over and free blocks on four streams, while
- * memory is trimmed, decays, and is taken from other streams and pools because of a hard limit.
- *
- * A block is written as soon as it is allocated and checked before it is freed, always by kernels that are
- * only queued: the stream that owns the block orders them, and another stream uses it behind an event and
- * after xseg_record_stream(), or until xseg_free_after().  Many kernels have one before them that takes time, so that
- * frees, trims and growths happen while there is work under way.
- *
- * One game is one allocator with one configuration.  The threads draw from seeds of their own, but how their
- * calls interleave is the system's: a seed repeats what each does, not the interleaving.
- */
+/* Random programs: two threads allocate, write, check, hand over and free blocks on four streams, while memory is trimmed,
+ * decays, and is remapped because of a hard limit.  Kernels are only queued, many after a kernel that takes time, so blocks are
+ * freed while work is unfinished.  A seed repeats the calls of each thread, not their interleaving. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>

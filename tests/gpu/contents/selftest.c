@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What the other sections rest on: kernels and host have the same pattern, and a check finds exactly what is
- * wrong, down to a single byte.
- *
- * The pattern is compared with known outputs of splitmix64; what kernels wrote, with the pattern, by the host;
- * what the host wrote, by a kernel.  Then single bytes are overwritten behind the allocator's back.
- */
+/* Preconditions of the other sections: kernels and host have the same pattern, which has known outputs of splitmix64, and a
+ * check finds exactly the bytes that were overwritten. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,11 +4,9 @@
  *
  *     share                                              peer, the same program
  *     write, wait, export, send tokens ----------->      import, check, write anew, wait
- *     check, free, take the export back  <--------       tell
- *     trim, tell                       ----------->      check again: an importer keeps the memory
- *                                      <-----------      close the import, tell
- *
- * No stream of one process waits for one of the other: each waits for its own work before it tells the other.
+ *     check, free, close the exports     <--------       answer
+ *     trim, answer                     ----------->      check again: an importer keeps the memory
+ *                                      <-----------      close the imports, answer
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -89,7 +87,6 @@ static void *pointer_of(const struct piece *piece)
 
 /* --- The process that exports. --- */
 
-/* Returns this side's end of a socket. */
 static int start_peer(const struct stage *stage)
 {
     int ends[2];

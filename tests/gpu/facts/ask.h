@@ -1,17 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * One process that asks one fact after the other, and the process that starts it.
- *
- * Whatever a driver does to the process that asks, the answers so far are there, and the facts behind are
- * asked by another process:
- *
- *   ASK-1  each answer is written at once, and so is the id of the fact that is asked next;
- *   ASK-2  an alarm ends a check that hangs, and whoever waits does not wait for ever if even that fails;
- *   ASK-3  after a fact that does not hold, the process ends: what the check had made stays behind, and the
- *          context may have an error that does not go away.
- *
- * The process that starts the others never opens the driver.
- */
+/* One process that asks facts in sequence, and the process that starts it and never opens the driver.  Each answer is written
+ * immediately, an alarm ends a check that hangs, and the process ends after a fact that does not hold, because the context may
+ * have a sticky error; another process asks the remaining facts. */
 #ifndef XSEG_TESTS_GPU_FACTS_ASK_H
 #define XSEG_TESTS_GPU_FACTS_ASK_H
 
@@ -38,8 +28,7 @@ struct asked {
 /* Ask from `first` on, in as many processes as necessary. */
 void ask_all(const struct asking *asking, struct asked *asked);
 
-/* The process that asks: facts from `first` on, until one does not hold. Answers are written to standard output;
- * `report` and `seconds` are ignored. */
+/* The process that asks: prints answers from `first` on, until a fact does not hold; ignores `report` and `seconds`. */
 int ask_here(const struct asking *asking);
 
 #endif

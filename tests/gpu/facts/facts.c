@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What xseg takes for granted about a CUDA driver, asked of one.
+ * What xseg assumes about a CUDA driver (docs/internals/driver-facts.md), asked of the simulator and, where there is one, of a GPU's driver.
  *
  *   gpu-facts [--skip-without-gpu]      as a test: TAP
- *   gpu-facts --table [--seconds N]     lines of id, verdict, answer, milliseconds and place; within N
- *                                       seconds, of which three quarters are for asking
- *   gpu-facts --limit N                 a fact may take N seconds, and opening the driver 30; otherwise both
- *                                       have a part of the seconds for all; beside the others
- *   gpu-facts --from ID                 begin with this fact; beside the others
+ *   gpu-facts --table [--seconds N]     lines of id, verdict, answer, milliseconds and place; three quarters of N seconds are for asking
+ *   gpu-facts --limit N                 N seconds for a fact, and 30 to open the driver; the default is a part of --seconds
+ *   gpu-facts --from ID                 begin with this fact
  *   gpu-facts --describe                what the simulator has settings for
  *   gpu-facts --list                    ids and names
- *
- * Every run of the tests asks the simulator, which has to answer as drivers do; where there is a GPU, its
- * driver is asked the same.  docs/internals/driver-facts.md has a row for each number: what the header
- * says, and which code relies on it.  ask.h says how one answer is kept from spoiling another.
  *
  * Exits with 0 if each fact holds that could be asked, else with 1; with 2 for a wrong option.
  */
@@ -26,8 +20,7 @@
 #include "tests/gpu/facts/describe.h"
 #include "tests/gpu/facts/driver.h"
 
-/* Seconds for a fact, and for opening the driver, which is slow on a machine with many devices and without a
- * persistent driver; and their parts of the seconds for all. */
+/* Seconds for a fact and for opening the driver, which is slow with many devices; and their parts of all seconds. */
 #define FACT_MAX  20u
 #define FACT_PART 5u
 #define OPEN_MAX  30u

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A training run that computes the same numbers each time: its losses, its weights, and how long its steps take.
-
-The last line is an object of JSON.  Weights and data come from the host with a fixed seed, algorithms are
-deterministic ones.
-"""
+"""A training run with a fixed seed and deterministic algorithms; prints losses, weights and step times as a JSON object."""
 import hashlib
 import json
 import os
