@@ -364,10 +364,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepted = ANY_BOOL,
             .description =
                 "If True, network adapters can access the memory of xseg (GPUDirect RDMA). The key "
-                "applies to default pools of devices that are opened later, and to pools that are "
-                "created later without memory functions. If the driver does not support this, a "
-                "log line "
-                "reports the reason, and the memory has ordinary pages.",
+                "applies to the same pools as exportable. If the driver does not support this, a "
+                "log line reports the reason, and the memory has ordinary pages.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT] =
         {
