@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The examples of docs/pytorch.md, of the recipes for ranges and of README.md run as documented.
+"""The examples of docs/pytorch.md, of the recipes of docs/ranges.md and of README.md run as documented.
 
 documented.py DRIVER; each test is a function of this file in a process of its own, which takes the lines from the page.
 """
@@ -18,7 +18,7 @@ if backends.IS_CASE:
     from tensors import MIB, OPEN, byte_tensor, expect, expect_error, fill, holds, simulator, used_bytes
 
 PAGE = backends.ROOT / "docs/pytorch.md"
-RECIPES = PAGE.with_name("ranges-python.md")
+RECIPES = PAGE.with_name("ranges.md")
 
 
 def shown(words, page=PAGE):
