@@ -50,7 +50,6 @@ NOTES = """
   spread    difference between the quartiles of the rounds' medians, in percent of the median
   target    of the project; * marks a missed target"""
 RATIO_NOTES = """  ratio     PyTorch's time / xseg's time within a round: the median of all rounds; range: lowest, highest
-
 """
 
 
