@@ -12,7 +12,7 @@
  *   gpu-facts --list                    ids and names
  *
  * Every run of the tests asks the simulator, which has to answer as drivers do; where there is a GPU, its
- * driver is asked the same.  docs/internals/driver-facts.md has a row for each number: what the header
+ * driver is asked the same.  docs/driver-facts.md has a row for each number: what the header
  * says, and which code relies on it.  ask.h says how one answer is kept from spoiling another.
  *
  * Exits with 0 if each fact holds that could be asked, else with 1; with 2 for a wrong option.
