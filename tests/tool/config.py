@@ -67,7 +67,7 @@ class InForce(ConfigTest):
                          ["0.8", "off", "argument"])
 
     def test_the_example_of_the_page(self):
-        page = (ROOT / "docs/options.md").read_text(encoding="utf-8")
+        page = (ROOT / "docs/top.md").read_text(encoding="utf-8")
         shown = self.said(PYTORCH_ALLOC_CONF="large_segment_size_mb:40") + "$ xseg config expandable_segment:True\n"
         shown = re.sub(r"the other \d+ keys", "the other N keys", shown)  # a new key does not change the page
         shown = re.sub("\nstacks    .*\n", "\nstacks    call stacks are captured by libunwind\n", shown)
