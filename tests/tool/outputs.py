@@ -19,8 +19,9 @@ import unittest
 import advise_ranks
 import compare
 from compare import json_keys
-from folder_case import CHECKED, ROOT, SNAPSHOTS, TOOL
+from folder_case import CHECKED, ROOT, SNAPSHOTS
 
+TOOL = os.path.abspath(sys.argv[1])
 # An output whose first line is a command: `$ xseg ...`; and a block of commands without outputs.
 OUTPUT = re.compile(r"^```\n\$ xseg (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 COMMANDS = re.compile(r"^```\n((?:xseg .*\n)+)```$", re.MULTILINE)
