@@ -21,6 +21,8 @@ from folder_case import MIB, ROOT, FolderCase
 sys.path.insert(0, str(ROOT / "tests/support"))
 import json_keys  # pylint: disable=wrong-import-position
 
+PAGE = ROOT / "docs/top.md"
+
 # The layout of src/base/published.h.
 HEAD = struct.Struct("=8sIiQQQ")
 FRAME = struct.Struct("=QII")
@@ -45,8 +47,8 @@ def look(pid):
 
 
 class Publisher:
-    def __init__(self, *steps, config="publish:True", devices=1, within=()):
-        self.process = subprocess.Popen([*within, PUBLISHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    def __init__(self, *steps, config="publish:True", devices=1, within=(), program=None):
+        self.process = subprocess.Popen([*within, program or PUBLISHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         stderr=subprocess.DEVNULL, env={**os.environ, "XSEG_SIM_DEVICES": str(devices)})
         self.pid = self.process.pid
         for step in (f"open {config}", *steps):
@@ -217,6 +219,15 @@ class Budget(Case):
         self.assertRegex(lines[-1], rf"^ *{two.pid}  .* rest +0 bytes$")
         self.assertEqual({len(line) for line in lines[-3:]}, {len(lines[-1])})
 
+    def test_the_page_has_the_columns(self):
+        shown = re.search(r"^\$ xseg top --once --budget rack7\n\.\.\.\n(.*?)^```$", PAGE.read_text(encoding="utf-8"),
+                          re.MULTILINE | re.DOTALL)[1].splitlines()
+        ledger = self.ledger()
+        self.publisher(config=f"budget_file:{ledger}").do("alloc 0 40")
+        printed = top("--once", "--budget", ledger).stdout.splitlines()[-2:]
+        self.assertEqual(shown[0], printed[0])
+        self.assertEqual({len(line) for line in shown}, {len(line) for line in printed})
+
     def test_a_process_without_a_device(self):
         ledger = self.ledger()
         one = self.publisher(config=f"budget_file:{ledger}")
@@ -297,7 +308,7 @@ class Hostile(Case):
         ledger = self.ledger()
         self.publisher(config=f"budget_file:{ledger}").do("alloc 0 40")
         outputs.append(json.loads(top("--once", "--json", "--budget", ledger).stdout))
-        self.assertEqual(json_keys.paths(outputs), json_keys.documented(ROOT / "docs/top.md", "JSON"))
+        self.assertEqual(json_keys.paths(outputs), json_keys.documented(PAGE, "JSON of top"))
 
     def test_any_bytes_do_no_harm(self):
         good = self.content()
@@ -563,6 +574,17 @@ class Live(Case):
         self.until(lambda lines: lines[0] == "xseg top - 0 processes, 0 devices" and "no process publishes" in lines[3])
         self.quit()
         self.assertFalse(self.screen.is_open)
+
+    def test_the_page_shows_the_screen(self):
+        shown = re.search(r"^```\n\$ xseg top\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[1]
+        service = self.folder / "service"
+        service.symlink_to(pathlib.Path(PUBLISHER).resolve())
+        one = self.publisher("alloc 0 3000", "pool kv_cache 1200", "refuse 0", "alloc 1 700", devices=2, program=service)
+        wanted = shown.replace("   15164", f"{one.pid:8}").splitlines()
+        self.begin("--pid", one.pid, columns=80)
+        self.until(lambda lines: lines[:len(wanted)] == wanted)
+        self.type(b"q")
+        self.expect_end(0)
 
     def test_members_of_a_budget_file_are_listed_below(self):
         ledger = self.ledger()

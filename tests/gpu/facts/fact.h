@@ -23,7 +23,7 @@ enum need {
 };
 
 struct fact {
-    const char *id;   /* FACT-..., of docs/internals/driver-facts.md; never reused */
+    const char *id;   /* FACT-..., of docs/driver-facts.md; never reused */
     const char *name; /* the fact as a sentence */
     void (*check)(void);
     unsigned needs; /* enum need; all but NOTHING imply DEVICE */
