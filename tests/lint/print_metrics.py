@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prints the list of metrics in docs/metrics.md: the rows of src/core/report/metrics.c.
-
-print_metrics.py ROOT
-"""
+"""Prints the table of docs/metrics.md from src/core/report/metrics.c: print_metrics.py ROOT."""
 import pathlib
 import re
 import sys

@@ -3,7 +3,7 @@
 
 An address says where the driver put a segment.  So a block is named by its offset in the segment, and by the tensor that lies in
 it; an event, by the number of the event that allocated its memory.  What differs on purpose is taken out here, and each of these
-is listed in docs/differences.md.
+has its row in docs/differences.md.
 """
 import itertools
 
