@@ -53,11 +53,11 @@ TEST(missing_driver_error_names_the_remedy)
         (void)snprintf(kept, sizeof(kept), "%s", set);
     assert_int_equal(unsetenv("XSEG_DRIVER"), 0);
     for (unsigned i = 0; i < COUNT_OF(word); i++)
-        env_expect_error(xseg_open(NULL, NULL, &allocator), XSEG_ERR_NO_DRIVER, word[i]);
+        assert_error(xseg_open(NULL, NULL, &allocator), NO_DRIVER, word[i]);
     /* XSEG_DRIVER names an invalid driver. */
     assert_int_equal(setenv("XSEG_DRIVER", "libno-such-driver.so", 1), 0);
-    env_expect_error(xseg_open(NULL, NULL, &allocator), XSEG_ERR_NO_DRIVER,
-                     "driver library of XSEG_DRIVER cannot be loaded, \"libno-such-driver.so\"");
+    assert_error(xseg_open(NULL, NULL, &allocator), NO_DRIVER,
+                 "driver library of XSEG_DRIVER cannot be loaded, \"libno-such-driver.so\"");
     if (set != NULL)
         assert_int_equal(setenv("XSEG_DRIVER", kept, 1), 0);
     else
@@ -69,10 +69,9 @@ TEST(unusable_driver_is_named)
     struct xseg_options options = {sizeof(options), .driver = "libno-such-driver.so.1"};
     struct xseg_allocator *allocator = NULL;
 
-    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER,
-                     "libno-such-driver.so.1");
+    assert_error(xseg_open(NULL, &options, &allocator), NO_DRIVER, "libno-such-driver.so.1");
     options.driver = "libm.so.6"; /* a library that exists and is no driver */
-    env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER, "cuGetProcAddress");
+    assert_error(xseg_open(NULL, &options, &allocator), NO_DRIVER, "cuGetProcAddress");
     assert_null(allocator);
 }
 
@@ -89,7 +88,7 @@ TEST(old_drivers_are_rejected_by_version)
     assert_non_null(options.driver);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         assert_int_equal(setenv("XSEG_OLD_DRIVER", cases[i][0], 1), 0);
-        env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_NO_DRIVER, cases[i][1]);
+        assert_error(xseg_open(NULL, &options, &allocator), NO_DRIVER, cases[i][1]);
     }
     assert_null(allocator);
 }
@@ -124,10 +123,10 @@ TEST(unknown_size_of_options_is_rejected)
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         const struct xseg_options options = {.struct_size = sizes[i]};
 
-        env_expect_error(xseg_open(NULL, &options, &allocator), XSEG_ERR_ARGUMENT,
-                         "options->struct_size is unknown");
+        assert_error(xseg_open(NULL, &options, &allocator), ARGUMENT,
+                     "options->struct_size is unknown");
     }
-    env_expect_error(xseg_open(NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "out is NULL");
+    assert_error(xseg_open(NULL, NULL, NULL), ARGUMENT, "out is NULL");
 }
 
 TEST(options_of_a_newer_header_are_accepted_if_new_members_are_zero)
@@ -141,8 +140,8 @@ TEST(options_of_a_newer_header_are_accepted_if_new_members_are_zero)
     assert_ok(xseg_open(NULL, &options.known, &allocator));
     assert_ok(xseg_close(allocator));
     options.more = 1;
-    env_expect_error(xseg_open(NULL, &options.known, &allocator), XSEG_ERR_ARGUMENT,
-                     "options->struct_size is unknown");
+    assert_error(xseg_open(NULL, &options.known, &allocator), ARGUMENT,
+                 "options->struct_size is unknown");
 }
 
 TEST(options_of_an_older_header_are_accepted)
@@ -326,14 +325,13 @@ TEST(rejected_string_changes_nothing)
     size_t needed = 0;
 
     assert_ok(xseg_sim_reset(NULL));
-    env_expect_error(env_try_open("max_split_size_mb:19", &allocator), XSEG_ERR_CONFIG,
-                     "max_split_size_mb");
+    assert_error(env_try_open("max_split_size_mb:19", &allocator), CONFIG, "max_split_size_mb");
     allocator = env_open("expandable_segments:True,max_split_size_mb:40");
     assert_ok(xseg_config_get(allocator, before, sizeof(before), &needed));
     assert_int_equal(needed, strlen(before) + 1);
-    env_expect_error(xseg_config_set(allocator, "max_split_size_mb:50,no_such_key:1"),
-                     XSEG_ERR_CONFIG, "no_such_key");
-    env_expect_error(xseg_config_set(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_config_set(allocator, "max_split_size_mb:50,no_such_key:1"), CONFIG,
+                 "no_such_key");
+    assert_error(xseg_config_set(allocator, NULL), ARGUMENT, "NULL");
     assert_ok(xseg_config_get(allocator, after, sizeof(after), NULL));
     assert_string_equal(before, after);
     /* Only named keys change. */
@@ -364,8 +362,8 @@ TEST(extreme_sizes_are_served_or_rejected)
     assert_null(ptr);
     assert_ok(xseg_free(allocator, NULL));
     for (size_t i = 0; i < COUNT_OF(failing); i++)
-        env_expect_error(xseg_alloc(allocator, 0, failing[i].bytes, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                         failing[i].words);
+        assert_error(xseg_alloc(allocator, 0, failing[i].bytes, NULL, &ptr), NO_MEMORY,
+                     failing[i].words);
     assert_int_equal(env_stats(allocator).num_ooms, COUNT_OF(failing));
     assert_null(ptr);
     for (size_t bytes = 1; bytes <= 4 * MIB; bytes = bytes * 3 + 1) {
@@ -404,17 +402,16 @@ TEST(addresses_have_the_requested_alignment)
         assert_int_equal(stats.inactive_split[XSEG_STAT_ALL].current, 0);
         assert_int_equal(stats.inactive_split_bytes[XSEG_STAT_ALL].current, 0);
         request.alignment = 3;
-        env_expect_error(xseg_alloc_with(allocator, &request, &odd), XSEG_ERR_ARGUMENT,
-                         "alignment is not a power of two up to 1 GiB, 3");
+        assert_error(xseg_alloc_with(allocator, &request, &odd), ARGUMENT,
+                     "alignment is not a power of two up to 1 GiB, 3");
         request.alignment = 2 * GIB;
-        env_expect_error(xseg_alloc_with(allocator, &request, &odd), XSEG_ERR_ARGUMENT, "1 GiB");
+        assert_error(xseg_alloc_with(allocator, &request, &odd), ARGUMENT, "1 GiB");
         env_close(allocator);
     }
 }
 
-TEST(invalid_frees_report_the_state_of_the_address)
+TEST_ON(invalid_frees_report_the_state_of_the_address, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     char *ptr = env_alloc(allocator, 8 * MIB, NULL);
     const struct {
         void *address;
@@ -429,56 +426,48 @@ TEST(invalid_frees_report_the_state_of_the_address)
     const struct xseg_statistics before = env_stats(allocator);
 
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        env_expect_error(xseg_free(allocator, cases[i].address), XSEG_ERR_NOT_ALLOCATED,
-                         cases[i].words);
-    env_expect_error(xseg_record_stream(allocator, ptr + 1, NULL), XSEG_ERR_NOT_ALLOCATED,
-                     "not the start of a block");
+        assert_error(xseg_free(allocator, cases[i].address), NOT_ALLOCATED, cases[i].words);
+    assert_error(xseg_record_stream(allocator, ptr + 1, NULL), NOT_ALLOCATED,
+                 "not the start of a block");
     const struct xseg_statistics after = env_stats(allocator);
     assert_memory_equal(&before, &after, sizeof(before));
     env_free(allocator, ptr);
-    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
-    env_close(allocator);
+    assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, "cached");
 }
 
-TEST(arguments_are_checked)
+TEST_ON(arguments_are_checked, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_request request = {sizeof(request)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     void *ptr = NULL;
 
-    env_expect_error(xseg_alloc(NULL, 0, 1, NULL, &ptr), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_alloc(allocator, 0, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "out");
-    env_expect_error(xseg_alloc(allocator, 1, 1, NULL, &ptr), XSEG_ERR_ARGUMENT,
-                     "device 1 does not exist");
-    env_expect_error(xseg_alloc(allocator, -1, 1, NULL, &ptr), XSEG_ERR_ARGUMENT,
-                     "device -1 does not exist");
-    env_expect_error(xseg_alloc(allocator, 0, 1, (xseg_stream)(uintptr_t)0x1234500, &ptr),
-                     XSEG_ERR_DRIVER, "cuStreamGetCtx");
+    assert_error(xseg_alloc(NULL, 0, 1, NULL, &ptr), ARGUMENT, "NULL");
+    assert_error(xseg_alloc(allocator, 0, 1, NULL, NULL), ARGUMENT, "out");
+    assert_error(xseg_alloc(allocator, 1, 1, NULL, &ptr), ARGUMENT, "device 1 does not exist");
+    assert_error(xseg_alloc(allocator, -1, 1, NULL, &ptr), ARGUMENT, "device -1 does not exist");
+    assert_error(xseg_alloc(allocator, 0, 1, (xseg_stream)(uintptr_t)0x1234500, &ptr), DRIVER,
+                 "cuStreamGetCtx");
     request.struct_size = 3;
-    env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT,
-                     "request->struct_size is unknown");
-    env_expect_error(xseg_alloc_with(allocator, NULL, &ptr), XSEG_ERR_ARGUMENT, "request is NULL");
-    env_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT, "device -1");
+    assert_error(xseg_alloc_with(allocator, &request, &ptr), ARGUMENT,
+                 "request->struct_size is unknown");
+    assert_error(xseg_alloc_with(allocator, NULL, &ptr), ARGUMENT, "request is NULL");
+    assert_error(xseg_stats_get(allocator, &where, &stats), ARGUMENT, "device -1");
     where.device = 0;
     where.one_stream = true;
-    env_expect_error(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED, "stream");
-    env_expect_error(xseg_stats_reset(allocator, &where, 4), XSEG_ERR_ARGUMENT, "XSEG_RESET");
-    env_expect_error(xseg_trim(NULL, NULL, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_stats_get(allocator, &where, &stats), UNSUPPORTED, "stream");
+    assert_error(xseg_stats_reset(allocator, &where, 4), ARGUMENT, "XSEG_RESET");
+    assert_error(xseg_trim(NULL, NULL, NULL, NULL), ARGUMENT, "NULL");
     assert_ok(xseg_close(NULL));
     assert_null(ptr);
-    env_close(allocator);
 }
 
-TEST(close_lists_allocated_blocks)
+TEST_ON(close_lists_allocated_blocks, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = env_alloc(allocator, 12345, NULL);
 
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "12345 bytes");
+    assert_error(xseg_close(allocator), BUSY, "12345 bytes");
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Several devices, allocators and processes. --- */
@@ -555,13 +544,13 @@ TEST(rejected_close_changes_nothing)
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     struct xseg_pool *pool = env_pool(allocator);
     assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated, 1 on device 1; ");
+    assert_error(xseg_close(allocator), BUSY, "blocks are allocated, 1 on device 1; ");
     assert_ok(xseg_pool_retain(pool));
     env_free(allocator, env_alloc_in(allocator, pool, 512, NULL), ptr);
 
     /* The release of a later device's context fails, after that of the first. */
     assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
-    env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
+    assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
     assert_ok(xseg_pool_retain(pool));
     env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
     env_close(allocator);
@@ -587,9 +576,8 @@ TEST(close_that_cannot_be_rolled_back_loses_the_device)
     fault.call = "cuDevicePrimaryCtxRetain";
     fault.nth = 1;
     assert_ok(xseg_sim_fault_set(1, &fault));
-    env_expect_error(xseg_close(allocator), XSEG_ERR_DRIVER, "cuDevicePrimaryCtxRelease");
-    env_expect_error(xseg_alloc(allocator, 0, 512, NULL, &ptr), XSEG_ERR_DEVICE_LOST,
-                     "device 0 is lost");
+    assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
+    assert_error(xseg_alloc(allocator, 0, 512, NULL, &ptr), DEVICE_LOST, "device 0 is lost");
     assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
     env_free(allocator, ptr);
     env_close(allocator);
@@ -603,29 +591,24 @@ TEST(streams_of_other_devices_are_rejected)
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     xseg_stream stream = env_stream();
     assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
-    env_expect_error(xseg_record_stream(allocator, ptr, stream), XSEG_ERR_ARGUMENT,
-                     "another device");
-    env_expect_error(xseg_alloc(allocator, 1, 512, stream, &other), XSEG_ERR_ARGUMENT,
-                     "another device");
+    assert_error(xseg_record_stream(allocator, ptr, stream), ARGUMENT, "another device");
+    assert_error(xseg_alloc(allocator, 1, 512, stream, &other), ARGUMENT, "another device");
     env_free(allocator, ptr);
     env_close(allocator, stream);
 }
 
 /* The device is larger than the largest segment of small blocks, 512 GiB. */
-TEST(very_large_devices_work)
+TEST_ON(very_large_devices_work, env_open_mib(4096 * KIB, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_mib(4096 * KIB, "expandable_segments:True");
     void *small = env_alloc(allocator, 512, NULL);
     void *large = env_alloc(allocator, 700 * GIB, NULL);
     assert_int_equal(env_block(allocator, small).segment_bytes, 512 * GIB);
     assert_ptr_equal(env_block(allocator, (char *)large + 699 * GIB).base, large);
     env_free(allocator, small, large);
-    env_close(allocator);
 }
 
-TEST(calls_of_a_forked_child_fail)
+TEST_ON(calls_of_a_forked_child_fail, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = env_alloc(allocator, 512, NULL);
     int status = -1;
 
@@ -636,7 +619,6 @@ TEST(calls_of_a_forked_child_fail)
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 TEST(statuses_have_names_and_messages)
@@ -779,13 +761,12 @@ TEST_WITH(invalid_configuration_is_rejected_before_any_visit, without_variables,
     struct visited_key key = {.name = "idle_ms"};
     const char *from = "untouched";
 
-    env_expect_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, visit_key, &key),
-                     XSEG_ERR_CONFIG, "did you mean idle_ms? (source: argument)");
+    assert_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, visit_key, &key), CONFIG,
+                 "did you mean idle_ms? (source: argument)");
     assert_int_equal(key.visits, 0);
     assert_string_equal(from, "untouched");
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "idle_ms=5", 1), 0);
-    env_expect_error(xseg_config_keys(NULL, NULL, NULL, NULL), XSEG_ERR_CONFIG,
-                     "(source: XSEG_ALLOC_CONF)");
+    assert_error(xseg_config_keys(NULL, NULL, NULL, NULL), CONFIG, "(source: XSEG_ALLOC_CONF)");
     assert_ok(xseg_config_keys("", NULL, NULL, NULL));
 }
 

@@ -241,16 +241,11 @@ TEST_WITH(large_numbers_are_bounded, members_begin, members_end)
     assert_int_equal(member_call(one, ' ', 0, 0).taken, 800 * MIB);
 }
 
-TEST(invalid_budget_keys_are_rejected)
+TEST_ON(invalid_budget_keys_are_rejected, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-
-    env_expect_error(xseg_config_set(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
-                     "budget_share");
-    env_expect_error(xseg_config_set(allocator, "budget_wait_ms:0"), XSEG_ERR_CONFIG,
-                     "budget_wait_ms");
+    assert_error(xseg_config_set(allocator, "budget_share:1.5"), CONFIG, "budget_share");
+    assert_error(xseg_config_set(allocator, "budget_wait_ms:0"), CONFIG, "budget_wait_ms");
     assert_ok(xseg_config_set(allocator, "budget_file:none"));
-    env_close(allocator);
 }
 
 /* --- Observability: reasons for idle memory, events, statistics, and the budget file. --- */
@@ -674,12 +669,10 @@ TEST_WITH(invalid_budget_file_names_are_rejected, members_begin, members_end)
 {
     struct seen seen = {.max = 1};
 
-    env_expect_error(xseg_budget_members(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
-    env_expect_error(xseg_budget_members("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
-    env_expect_error(xseg_budget_members("a b", see, &seen), XSEG_ERR_ARGUMENT,
-                     "is invalid, \"a b\"; ");
-    env_expect_error(xseg_budget_members(members.budget_file, see, &seen), XSEG_ERR_FILE,
-                     members.budget_file);
+    assert_error(xseg_budget_members(NULL, see, &seen), ARGUMENT, "name is NULL");
+    assert_error(xseg_budget_members("x", NULL, NULL), ARGUMENT, "visit is NULL");
+    assert_error(xseg_budget_members("a b", see, &seen), ARGUMENT, "is invalid, \"a b\"; ");
+    assert_error(xseg_budget_members(members.budget_file, see, &seen), FILE, members.budget_file);
     assert_int_equal(access(members.budget_file, F_OK), -1);
     assert_int_equal(seen.count, 0);
 }

@@ -363,7 +363,7 @@ TEST_WITH(unannounced_capture_does_not_block_reuse, open_default, close_capture)
     env_launch_at(side, ptr, 20 * MIB);
     env_driver_capture_begin(side);
     env_free(allocator, ptr);
-    env_expect_error(xseg_stream_retire(allocator, 0, side), XSEG_ERR_BUSY, "being captured");
+    assert_error(xseg_stream_retire(allocator, 0, side), BUSY, "being captured");
     assert_true(env_driver_capture_end(side));
     env_free(allocator, next);
 
@@ -439,8 +439,7 @@ TEST_WITH(marked_device_makes_no_unsafe_calls, open_default, close_capture)
     assert_int_equal(env_unsafe_calls(), calls);
     assert_true(env_driver_capture_end(stream));
     assert_ok(xseg_capture_unmark(allocator, 0));
-    env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
-                     "no capture is marked on device");
+    assert_error(xseg_capture_unmark(allocator, 0), ARGUMENT, "no capture is marked on device");
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
 }
@@ -500,20 +499,18 @@ TEST(invalid_marks_are_rejected)
     allocator = env_open_on(&settings, NULL);
     assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
-    env_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT, "device 2 does not exist");
-    env_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
-    env_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
-                     "no capture is marked on device");
+    assert_error(xseg_capture_mark(allocator, 2), ARGUMENT, "device 2 does not exist");
+    assert_error(xseg_capture_unmark(allocator, -1), ARGUMENT, "device -1");
+    assert_error(xseg_capture_unmark(allocator, 1), ARGUMENT, "no capture is marked on device");
     /* The begin of a capture is not a mark. */
     pool = env_pool(allocator);
     stream = env_stream();
     side = env_stream();
     assert_ok(xseg_capture_begin(pool, stream));
-    env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
-                     "no capture is marked on device");
+    assert_error(xseg_capture_unmark(allocator, 0), ARGUMENT, "no capture is marked on device");
     assert_ok(xseg_capture_end(pool));
     assert_ok(xseg_capture_mark(allocator, 1));
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "capture is active on device 1");
+    assert_error(xseg_close(allocator), BUSY, "capture is active on device 1");
     assert_ok(xseg_capture_unmark(allocator, 1));
     (void)close_capture(NULL);
 }

@@ -121,10 +121,9 @@ TEST(a_write_after_the_free_is_reported)
 }
 
 /* A block is checked in pieces: its first byte, its last, and the borders of the pieces. */
-TEST(every_byte_of_a_block_is_checked)
+TEST_ON(every_byte_of_a_block_is_checked, open_logged("debug_fill:True"))
 {
     static const size_t offset[] = {0, 256 * KIB - 1, 256 * KIB, 2 * MIB + 511};
-    struct xseg_allocator *allocator = open_logged("debug_fill:True");
     unsigned char *ptr = env_alloc(allocator, 2 * MIB + 512, NULL);
 
     for (unsigned i = 0; i < COUNT_OF(offset); i++) {
@@ -136,7 +135,6 @@ TEST(every_byte_of_a_block_is_checked)
         expect_logged("1 of 2097664 bytes");
     }
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* Splits, coalescing, growth, trims and pending blocks cause no report. */
@@ -186,9 +184,8 @@ TEST(new_memory_has_the_debug_pattern)
     }
 }
 
-TEST(pending_block_is_filled_when_it_completes)
+TEST_ON(pending_block_is_filled_when_it_completes, open_logged("debug_fill:True"))
 {
-    struct xseg_allocator *allocator = open_logged("debug_fill:True");
     const xseg_stream side = env_stream();
     unsigned char *ptr = env_alloc(allocator, 4 * KIB, NULL);
 
@@ -207,13 +204,11 @@ TEST(pending_block_is_filled_when_it_completes)
     assert_ptr_equal(env_alloc(allocator, 4 * KIB, NULL), ptr);
     assert_int_equal(env_stats(allocator).overwrites, 1);
     env_free(allocator, ptr);
-    env_close(allocator, side);
 }
 
 /* A block whose fill failed is not checked, nor is one whose contents cannot be read. */
-TEST(failed_fill_disables_the_check_of_the_block)
+TEST_ON(failed_fill_disables_the_check_of_the_block, open_logged("debug_fill:True"))
 {
-    struct xseg_allocator *allocator = open_logged("debug_fill:True");
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
     memset(ptr, 7, 2 * MIB);
@@ -237,7 +232,6 @@ TEST(failed_fill_disables_the_check_of_the_block)
     assert_int_equal(logged.errors, 0);
     assert_int_equal(env_stats(allocator).overwrites, 0);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* After the first check fails, no memory is read any more. */
@@ -259,9 +253,8 @@ TEST(pattern_is_not_read_if_the_driver_keeps_no_contents)
 }
 
 /* Only memory that has been filled is checked. */
-TEST(debug_fill_can_be_changed_at_any_time)
+TEST_ON(debug_fill_can_be_changed_at_any_time, open_logged("debug_fill:False"))
 {
-    struct xseg_allocator *allocator = open_logged("debug_fill:False");
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
     memset(ptr, 7, 2 * MIB);
@@ -289,14 +282,12 @@ TEST(debug_fill_can_be_changed_at_any_time)
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     assert_int_equal(logged.errors, 0);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* A graph may write to cached memory of its pool. */
-TEST(debugging_keys_do_not_apply_to_private_pools)
+TEST_ON(debugging_keys_do_not_apply_to_private_pools,
+        open_logged("debug_fill:True,unmap_on_free:True,guard_page:True"))
 {
-    struct xseg_allocator *allocator =
-        open_logged("debug_fill:True,unmap_on_free:True,guard_page:True");
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
 
@@ -308,7 +299,6 @@ TEST(debugging_keys_do_not_apply_to_private_pools)
     assert_ptr_equal(env_alloc_in(allocator, pool, 3 * MIB, NULL), ptr);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* --- Captures. --- */
@@ -440,29 +430,25 @@ TEST(guarded_blocks_have_separate_pages)
 }
 
 /* Addresses are reused after 4096 later frees at most. */
-TEST(freed_addresses_are_quarantined)
+TEST_ON(freed_addresses_are_quarantined, env_open("unmap_on_free:True,history:all"))
 {
-    struct xseg_allocator *allocator = env_open("unmap_on_free:True,history:all");
     char *first = env_alloc(allocator, 5000, NULL), *last = NULL;
 
     env_free(allocator, first);
     const xseg_status status = xseg_free(allocator, first);
-    env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "has been freed and unmapped");
-    env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "; last freed ");
+    assert_error(status, NOT_ALLOCATED, "has been freed and unmapped");
+    assert_error(status, NOT_ALLOCATED, "; last freed ");
     assert_int_equal(env_block(allocator, first).state, XSEG_BLOCK_UNMAPPED);
     env_empty_cache(allocator);
-    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
-                     "has been freed and unmapped");
+    assert_error(xseg_free(allocator, first), NOT_ALLOCATED, "has been freed and unmapped");
     for (unsigned i = 0; i < 4200; i++) {
         last = env_alloc(allocator, 5000, NULL);
         env_free(allocator, last);
     }
-    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "not in memory of this");
-    env_expect_error(xseg_free(allocator, last), XSEG_ERR_NOT_ALLOCATED,
-                     "has been freed and unmapped");
+    assert_error(xseg_free(allocator, first), NOT_ALLOCATED, "not in memory of this");
+    assert_error(xseg_free(allocator, last), NOT_ALLOCATED, "has been freed and unmapped");
     assert_true(env_stats(allocator).address_bytes <= 4097ul * 4 * MIB);
     assert_true(env_stats(allocator).address_bytes >= 2048ul * 4 * MIB);
-    env_close(allocator);
 }
 
 /* The addresses of 300 blocks of 8 MiB exceed 1 GiB. */
@@ -479,9 +465,8 @@ TEST(quarantine_ends_before_a_request_fails)
 }
 
 /* The stream of the block, and each stream that uses the block. */
-TEST(free_of_a_guarded_block_waits_for_every_stream)
+TEST_ON(free_of_a_guarded_block_waits_for_every_stream, env_open("unmap_on_free:True"))
 {
-    struct xseg_allocator *allocator = env_open("unmap_on_free:True");
     const xseg_stream own = env_stream(), side = env_stream();
     void *ptr = env_alloc(allocator, 5000, own);
 
@@ -493,7 +478,6 @@ TEST(free_of_a_guarded_block_waits_for_every_stream)
     env_context_pop(0);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
-    env_close(allocator, own, side);
 }
 
 TEST(guarded_blocks_without_expandable_segments_are_logged)
@@ -522,9 +506,9 @@ TEST(guarded_blocks_without_expandable_segments_are_logged)
 
 /* --- Double frees. --- */
 
-TEST(double_free_reports_the_first_free)
+TEST_ON(double_free_reports_the_first_free,
+        env_open("history:all,history_stacks:all,history_events:16"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all,history_events:16");
     void *ptr = env_alloc(allocator, 8 * MIB, NULL), *other[3];
     char thread[64];
 
@@ -535,27 +519,24 @@ TEST(double_free_reports_the_first_free)
     const char *const words[] = {" in cached memory; ", "; last freed ", thread,
                                  "with the block of 8388608 bytes at ", "test-api-debug+0x"};
     for (size_t i = 0; i < COUNT_OF(words); i++)
-        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, words[i]);
+        assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, words[i]);
     /* An address inside the block. */
-    env_expect_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL),
-                     XSEG_ERR_NOT_ALLOCATED, "with the block of 8388608 bytes at ");
+    assert_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL), NOT_ALLOCATED,
+                 "with the block of 8388608 bytes at ");
     /* 16 later events overwrite that of the free. */
     for (unsigned i = 0; i < 16; i++)
         env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
-    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
-                     "; check for a double free");
+    assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, "; check for a double free");
     assert_int_equal(
         xseg_error_message(NULL, 0),
         strlen(
             "xseg_free: block is not allocated, 0x000000000 in cached memory; check for a double "
             "free or an invalid pointer"));
     env_free(allocator, other[2]);
-    env_close(allocator);
 }
 
-TEST(failed_free_is_not_recorded)
+TEST_ON(failed_free_is_not_recorded, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     const xseg_stream side = env_stream();
     void *ptr = env_alloc(allocator, 5000, NULL);
     char text[1024];
@@ -571,7 +552,6 @@ TEST(failed_free_is_not_recorded)
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
     (void)xseg_error_message(text, sizeof(text));
     assert_null(strstr(text, "ms ago"));
-    env_close(allocator, side);
 }
 
 /* --- Zeroed requests. --- */
@@ -600,8 +580,7 @@ TEST(zeroed_memory_is_zero)
         /* If the fill fails, the block is freed. */
         assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
         again = NULL;
-        env_expect_error(xseg_alloc_with(allocator, &request, &again), XSEG_ERR_DRIVER,
-                         "cuMemsetD32Async");
+        assert_error(xseg_alloc_with(allocator, &request, &again), DRIVER, "cuMemsetD32Async");
         assert_null(again);
         assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
         assert_int_equal(env_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
@@ -609,9 +588,8 @@ TEST(zeroed_memory_is_zero)
     }
 }
 
-TEST(zeroing_runs_after_the_queued_work_of_the_stream)
+TEST_ON(zeroing_runs_after_the_queued_work_of_the_stream, open_logged("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_logged("expandable_segments:True");
     const xseg_stream stream = env_stream();
     const struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
                                          .zeroed = true};
@@ -628,12 +606,10 @@ TEST(zeroing_runs_after_the_queued_work_of_the_stream)
     assert_int_equal(ptr[0], 0);
     assert_int_equal(ptr[2999], 0);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
-TEST(zeroing_in_a_capture_is_a_node_of_the_graph)
+TEST_ON(zeroing_in_a_capture_is_a_node_of_the_graph, open_logged("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_logged("expandable_segments:True");
     const xseg_stream stream = env_stream();
     struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
                                    .zeroed = true};
@@ -645,13 +621,11 @@ TEST(zeroing_in_a_capture_is_a_node_of_the_graph)
     assert_int_equal(end_capture(stream), 1);
     env_context_pop(0);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
 /* The structure of the caller ends before `zeroed`, whose bytes are not read. */
-TEST(requests_of_an_older_header_are_accepted)
+TEST_ON(requests_of_an_older_header_are_accepted, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_request request = {sizeof(request), .bytes = 3000, .zeroed = true};
     void *ptr = NULL;
 
@@ -661,12 +635,10 @@ TEST(requests_of_an_older_header_are_accepted)
     env_free(allocator, ptr);
     request.struct_size = offsetof(struct xseg_request, alignment);
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT);
-    env_close(allocator);
 }
 
-TEST(requests_of_a_newer_header_are_accepted_if_new_members_are_zero)
+TEST_ON(requests_of_a_newer_header_are_accepted_if_new_members_are_zero, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct {
         struct xseg_request known;
         uint64_t more;
@@ -678,5 +650,4 @@ TEST(requests_of_a_newer_header_are_accepted_if_new_members_are_zero)
     newer.more = 0;
     assert_ok(xseg_alloc_with(allocator, &newer.known, &ptr));
     env_free(allocator, ptr);
-    env_close(allocator);
 }

@@ -554,7 +554,7 @@ TEST_WITH(invalid_decay_keys_are_rejected, NULL, close_allocator)
     open_device("keep_mb:100,soft_limit_mb:200");
 
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        env_expect_error(xseg_config_set(allocator, cases[i][0]), XSEG_ERR_CONFIG, cases[i][1]);
+        assert_error(xseg_config_set(allocator, cases[i][0]), CONFIG, cases[i][1]);
     assert_ok(xseg_config_set(allocator, "soft_limit_mb:300,keep_mb:300"));
-    env_expect_error(trim_due(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(trim_due(NULL, 1), ARGUMENT, "NULL");
 }

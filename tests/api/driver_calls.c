@@ -47,10 +47,8 @@ static void expect(const struct calls *before, struct calls wanted)
 }
 
 /* 8 GiB / 20 MiB = 410 pages, one of which is mapped already; as in PyTorch.  Mapped memory needs no call. */
-TEST(growth_of_8_gib_sets_access_once)
+TEST_ON(growth_of_8_gib_sets_access_once, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
     struct calls before = count();
     void *block = env_alloc(allocator, 8 * GIB, NULL);
@@ -62,7 +60,6 @@ TEST(growth_of_8_gib_sets_access_once)
     /* 8 GiB in 410 pages leave 8 MiB free; 92 MiB more are 5 pages. */
     env_free(allocator, env_alloc(allocator, 8 * GIB + 100 * MIB, NULL));
     expect(&before, (struct calls){.create = 5, .map = 5, .access = 1});
-    env_close(allocator);
 }
 
 /* Modelled nanoseconds of a growth by 8 GiB, and its pages. */
@@ -99,7 +96,7 @@ TEST(automatic_pages_cost_a_third)
 }
 
 /* Long pages for large growths, full pages for others, small pages near the end of the device memory of 80 GiB. */
-TEST(automatic_pages_shrink_towards_the_end)
+TEST_ON(automatic_pages_shrink_towards_the_end, env_open("page_size:auto"))
 {
     static const struct {
         size_t bytes;
@@ -115,7 +112,6 @@ TEST(automatic_pages_shrink_towards_the_end)
         {GIB, 51},
         {100 * MIB, 50},
     };
-    struct xseg_allocator *allocator = env_open("page_size:auto");
     void *blocks[COUNT_OF(growths)];
 
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
@@ -129,7 +125,6 @@ TEST(automatic_pages_shrink_towards_the_end)
     env_free_all(allocator, blocks, sizeof(blocks));
     /* All of it can be allocated again as one block. */
     env_free(allocator, env_alloc(allocator, 79 * GIB, NULL));
-    env_close(allocator);
 }
 
 /* Idle blocks of one page each; every n-th block stays allocated. */
@@ -144,9 +139,8 @@ static void fill(struct xseg_allocator *allocator, void **blocks, unsigned live_
         }
 }
 
-TEST(empty_cache_unmaps_each_run_once)
+TEST_ON(empty_cache_unmaps_each_run_once, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[PAGES];
 
     fill(allocator, blocks, 0);
@@ -158,7 +152,6 @@ TEST(empty_cache_unmaps_each_run_once)
     env_empty_cache(allocator);
     expect(&before, (struct calls){.unmap = 28, .release = PAGES - 28});
     env_free_all(allocator, blocks, sizeof(blocks));
-    env_close(allocator);
 }
 
 /* The driver rejects calls on several mappings, which are not retried for each run. */
@@ -207,9 +200,8 @@ static uint64_t mapped_pages(struct xseg_allocator *allocator)
 }
 
 /* Without a trim and without memory pressure no page is released. */
-TEST(page_is_created_once)
+TEST_ON(page_is_created_once, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
     uint32_t seed = 1;
 
@@ -232,13 +224,11 @@ TEST(page_is_created_once)
     assert_int_equal(made.create - made.release, mapped_pages(allocator));
     assert_int_equal(made.unmap, env_stats(allocator).num_device_free - shrinks);
     env_free_all(allocator, blocks, sizeof(blocks));
-    env_close(allocator);
 }
 
 /* The second iteration of a workload finds all its memory cached. */
-TEST(hit_makes_no_driver_call)
+TEST_ON(hit_makes_no_driver_call, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
     uint32_t first = 7, again = 7;
 
@@ -249,7 +239,6 @@ TEST(hit_makes_no_driver_call)
     churn(allocator, blocks, COUNT_OF(blocks), 5000, &again);
     env_free_all(allocator, blocks, sizeof(blocks));
     assert_int_equal(since(&before).all, 0);
-    env_close(allocator);
 }
 
 /* Allocate and free, and expect one query for each stream with pending blocks. */

@@ -486,25 +486,22 @@ TEST_WITH(invalid_arguments_have_error_messages, open_expandable, close_all)
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct seen seen = {0};
 
-    env_expect_error(xseg_for_each_block(NULL, NULL, see_block, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_for_each_block(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "visit is NULL");
-    env_expect_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_for_each_block(NULL, NULL, see_block, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_for_each_block(allocator, NULL, NULL, NULL), ARGUMENT, "visit is NULL");
+    assert_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), ARGUMENT, "NULL");
     sums.struct_size = 7;
-    env_expect_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT,
-                     "out->struct_size is unknown, 7");
+    assert_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), ARGUMENT,
+                 "out->struct_size is unknown, 7");
     where.struct_size = 1;
-    env_expect_error(xseg_for_each_block(allocator, &where, see_block, &seen), XSEG_ERR_ARGUMENT,
-                     "scope->struct_size is unknown, 1");
+    assert_error(xseg_for_each_block(allocator, &where, see_block, &seen), ARGUMENT,
+                 "scope->struct_size is unknown, 1");
     where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.device = 7;
-    env_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "device 7");
+    assert_error(xseg_explain(allocator, &where, NULL, NULL, NULL), ARGUMENT, "device 7");
     assert_ok(env_try_open(NULL, &other));
     where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.pool = env_pool(other);
-    env_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "another allocator");
+    assert_error(xseg_explain(allocator, &where, NULL, NULL, NULL), ARGUMENT, "another allocator");
     assert_ok(xseg_pool_release(where.pool));
     assert_ok(xseg_close(other));
     assert_string_equal(xseg_reason_message((enum xseg_reason_kind)99), "unknown");
@@ -702,9 +699,9 @@ TEST_WITH(unknown_addresses_are_rejected, open_expandable, close_all)
     struct xseg_block_info info = {sizeof(info)};
 
     for (unsigned i = 0; i < 2; i++)
-        env_expect_error(xseg_block_query(allocator, i == 0 ? &info : NULL, &info),
-                         XSEG_ERR_NOT_ALLOCATED, "not in memory");
-    env_expect_error(xseg_block_query(allocator, ptr, NULL), XSEG_ERR_ARGUMENT, "NULL");
+        assert_error(xseg_block_query(allocator, i == 0 ? &info : NULL, &info), NOT_ALLOCATED,
+                     "not in memory");
+    assert_error(xseg_block_query(allocator, ptr, NULL), ARGUMENT, "NULL");
     /* For a caller of an older header only its members are written. */
     info.struct_size = offsetof(struct xseg_block_info, state);
     info.device = 1234;

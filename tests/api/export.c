@@ -399,16 +399,16 @@ TEST_WITH(exporter_can_import_its_own_export, open_pool_with_contents, close_poo
     assert_true(holds(block, 50 * MIB, 5));
     assert_true(holds(twice, 50 * MIB, 5));
     assert_ok(xseg_import_close(allocator, first));
-    env_expect_error(xseg_import_close(allocator, first), XSEG_ERR_NOT_ALLOCATED, "imported");
+    assert_error(xseg_import_close(allocator, first), NOT_ALLOCATED, "imported");
     assert_true(holds(twice, 50 * MIB, 5));
     /* An import is not a block. */
-    env_expect_error(xseg_free(allocator, second), XSEG_ERR_NOT_ALLOCATED, "");
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
+    assert_error(xseg_free(allocator, second), NOT_ALLOCATED, "");
+    assert_error(xseg_close(allocator), BUSY, "blocks are allocated");
     env_free(allocator, before, block);
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_export_close");
+    assert_error(xseg_close(allocator), BUSY, "xseg_export_close");
     assert_ok(xseg_export_close(allocator, block));
-    env_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_import_close");
+    assert_error(xseg_export_close(allocator, block), NOT_ALLOCATED, "exported");
+    assert_error(xseg_close(allocator), BUSY, "xseg_import_close");
     assert_ok(xseg_import_close(allocator, second));
     assert_int_equal(env_stats(allocator).imported_bytes, 0);
 }
@@ -455,14 +455,13 @@ TEST_WITH(exported_pool_is_not_paused, open_pool_with_contents, close_pool)
     hold(block);
     hold(block);
     for (unsigned exports = 2; exports > 0; exports--) {
-        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                         "memory is exported");
+        assert_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), BUSY, "memory is exported");
         assert_true(holds(block, 30 * MIB, 3));
         assert_ok(xseg_export_close(allocator, block));
     }
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
-    env_expect_error(query(block), XSEG_ERR_PAUSED, "");
+    assert_error(query(block), PAUSED, "");
     assert_ok(xseg_pool_resume(pool));
     assert_true(holds(block, 30 * MIB, 3));
     /* The pages created by the resume can be exported as well. */
@@ -530,7 +529,7 @@ TEST_WITH(trim_keeps_exported_pages, open_pool, close_pool)
     assert_int_equal(done.kept_pinned, 20 * MIB);
     assert_int_equal(done.kept_exported, 20 * MIB);
     assert_ok(xseg_unpin(allocator, block, 1));
-    env_expect_error(xseg_unpin(allocator, block, 1), XSEG_ERR_ARGUMENT, "pinned");
+    assert_error(xseg_unpin(allocator, block, 1), ARGUMENT, "pinned");
     assert_int_equal(env_trim_pool(allocator, pool).kept_exported, 40 * MIB);
     assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
@@ -568,8 +567,8 @@ TEST_WITH(fallback_chain_keeps_exported_pages, NULL, close_allocator)
     hold(block);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY,
-                     "120.00 MiB cached and exported");
+    assert_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &big), NO_MEMORY,
+                 "120.00 MiB cached and exported");
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, env_alloc(allocator, 150 * MIB, NULL));
@@ -614,7 +613,7 @@ TEST_WITH(exported_pages_are_not_reused_by_other_pools, NULL, close_pool)
     close_and_free(block);
     assert_ok(xseg_pool_release(first));
     /* Pages of the first pool are released, but the importer retains their memory. */
-    env_expect_error(env_try_alloc_in(allocator, pool, 100 * MIB, &other), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc_in(allocator, pool, 100 * MIB, &other), NO_MEMORY, "");
     assert_true(env_reserved(allocator) < 120 * MIB);
     other = env_alloc_in(allocator, pool, 60 * MIB, NULL);
     fill(other, 60 * MIB, 200);
@@ -682,10 +681,10 @@ TEST(missing_handle_support_is_probed_once)
         allocator = env_open(NULL);
         env_free(allocator, env_alloc(allocator, 1000, NULL));
         env_fail_every(failures[i].call, failures[i].error);
-        env_expect_error(try_pool(&none), XSEG_ERR_UNSUPPORTED, failures[i].call);
+        assert_error(try_pool(&none), UNSUPPORTED, failures[i].call);
         assert_ok(xseg_sim_fault_set(0, NULL));
         const uint64_t calls = xseg_sim_calls(NULL);
-        env_expect_error(try_pool(&none), XSEG_ERR_UNSUPPORTED, failures[i].call);
+        assert_error(try_pool(&none), UNSUPPORTED, failures[i].call);
         assert_int_equal(xseg_sim_calls(NULL), calls);
         assert_null(none);
         /* Other pools can be created. */
@@ -704,11 +703,11 @@ TEST_WITH(failed_probe_runs_again_for_the_next_pool, NULL, close_pool)
     allocator = env_open_on(&settings, NULL);
     void *all = env_alloc(allocator, 200 * MIB, NULL);
     pool = make_pool();
-    env_expect_error(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc_in(allocator, pool, 1000, &block), NO_MEMORY, "");
     env_free(allocator, all);
     env_empty_cache(allocator);
     assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 999));
-    env_expect_error(try_pool(&other), XSEG_ERR_DRIVER, "cuMemExport");
+    assert_error(try_pool(&other), DRIVER, "cuMemExport");
     assert_ok(xseg_pool_release(make_pool()));
     const uint64_t calls = xseg_sim_calls(NULL);
     assert_ok(xseg_pool_release(make_pool()));
@@ -744,15 +743,15 @@ TEST_WITH(invalid_options_are_rejected, NULL, close_allocator)
                                             .exportable = true};
 
     allocator = env_open(NULL);
-    env_expect_error(xseg_pool_create(allocator, 0, &own, &pool), XSEG_ERR_ARGUMENT, "exportable");
+    assert_error(xseg_pool_create(allocator, 0, &own, &pool), ARGUMENT, "exportable");
     pool = env_pool_with(allocator, &older);
     void *block = env_alloc_in(allocator, pool, 1000, NULL);
-    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "exportable pool");
+    assert_error(query(block), UNSUPPORTED, "exportable pool");
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     env_close(allocator);
     allocator = env_open_on(&settings, NULL);
-    env_expect_error(try_pool(&pool), XSEG_ERR_UNSUPPORTED, "virtual memory");
+    assert_error(try_pool(&pool), UNSUPPORTED, "virtual memory");
 }
 
 TEST_WITH(only_allocated_exportable_blocks_are_exported, open_pool, close_pool)
@@ -764,35 +763,34 @@ TEST_WITH(only_allocated_exportable_blocks_are_exported, open_pool, close_pool)
     const unsigned files = env_open_fds();
     size_t count = 0;
 
-    env_expect_error(xseg_export(NULL, block, &token, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_export(allocator, NULL, &token, NULL), XSEG_ERR_ARGUMENT, "ptr");
-    env_expect_error(xseg_export(allocator, block, NULL, NULL), XSEG_ERR_ARGUMENT, "token");
-    env_expect_error(xseg_export_handles(allocator, NULL, XSEG_HANDLE_FD, handle, 2, &count, NULL),
-                     XSEG_ERR_ARGUMENT, "ptr");
-    env_expect_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 2, NULL, NULL),
-                     XSEG_ERR_ARGUMENT, "count");
-    env_expect_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, NULL, 2, &count, NULL),
-                     XSEG_ERR_ARGUMENT, "handles is NULL");
-    env_expect_error(
+    assert_error(xseg_export(NULL, block, &token, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_export(allocator, NULL, &token, NULL), ARGUMENT, "ptr");
+    assert_error(xseg_export(allocator, block, NULL, NULL), ARGUMENT, "token");
+    assert_error(xseg_export_handles(allocator, NULL, XSEG_HANDLE_FD, handle, 2, &count, NULL),
+                 ARGUMENT, "ptr");
+    assert_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 2, NULL, NULL),
+                 ARGUMENT, "count");
+    assert_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, NULL, 2, &count, NULL),
+                 ARGUMENT, "handles is NULL");
+    assert_error(
         xseg_export_handles(allocator, block, (enum xseg_handle_type)7, handle, 2, &count, NULL),
-        XSEG_ERR_ARGUMENT, "xseg_handle_type, 7");
-    env_expect_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 1, &count, NULL),
-                     XSEG_ERR_ARGUMENT, "1 handles; the block has 2 pages");
+        ARGUMENT, "xseg_handle_type, 7");
+    assert_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 1, &count, NULL),
+                 ARGUMENT, "1 handles; the block has 2 pages");
     assert_int_equal(count, 2);
-    env_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
-    env_expect_error(query(&token), XSEG_ERR_NOT_ALLOCATED, "not in memory of this allocator");
-    env_expect_error(query(block + 512), XSEG_ERR_NOT_ALLOCATED,
-                     "not the start of an allocated block");
-    env_expect_error(xseg_export(allocator, block + 512, &token, NULL), XSEG_ERR_NOT_ALLOCATED,
-                     "not the start of an allocated block");
-    env_expect_error(query(plain), XSEG_ERR_UNSUPPORTED, "exportable pool");
+    assert_error(xseg_export_close(allocator, block), NOT_ALLOCATED, "exported");
+    assert_error(query(&token), NOT_ALLOCATED, "not in memory of this allocator");
+    assert_error(query(block + 512), NOT_ALLOCATED, "not the start of an allocated block");
+    assert_error(xseg_export(allocator, block + 512, &token, NULL), NOT_ALLOCATED,
+                 "not the start of an allocated block");
+    assert_error(query(plain), UNSUPPORTED, "exportable pool");
     env_free(allocator, block);
-    env_expect_error(query(block), XSEG_ERR_NOT_ALLOCATED, "not the start of an allocated block");
-    env_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
-    env_expect_error(xseg_export_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(query(block), NOT_ALLOCATED, "not the start of an allocated block");
+    assert_error(xseg_export_close(allocator, block), NOT_ALLOCATED, "exported");
+    assert_error(xseg_export_close(allocator, NULL), ARGUMENT, "NULL");
     assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
     block = env_alloc_in(allocator, pool, 90 * MIB, NULL);
-    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "classic");
+    assert_error(query(block), UNSUPPORTED, "classic");
     env_free(allocator, block, plain);
     assert_int_equal(env_open_fds(), files);
 }
@@ -840,22 +838,22 @@ TEST_WITH(invalid_handles_are_rejected, open_pool, close_pool)
     /* A size above that of the memory; and a descriptor of a pipe. */
     REFUSED(2, size, 22 * MIB, XSEG_ERR_DRIVER, "cuMemMap");
     REFUSED(2, fd, pipes[0], XSEG_ERR_DRIVER, "cuMemImportFromShareableHandle");
-    env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 0, &base),
-                     XSEG_ERR_ARGUMENT, "number of pages is out of range, 0");
-    env_expect_error(
+    assert_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 0, &base),
+                 ARGUMENT, "number of pages is out of range, 0");
+    assert_error(
         xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, SIZE_MAX, &base),
-        XSEG_ERR_ARGUMENT, "number of pages");
-    env_expect_error(
+        ARGUMENT, "number of pages");
+    assert_error(
         xseg_import_handles(allocator, 0, (enum xseg_handle_type)3, exported.handle, 3, &base),
-        XSEG_ERR_ARGUMENT, "xseg_handle_type, 3");
-    env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, NULL, 3, &base),
-                     XSEG_ERR_ARGUMENT, "handles is NULL");
-    env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, NULL),
-                     XSEG_ERR_ARGUMENT, "base is NULL");
-    env_expect_error(xseg_import_handles(allocator, 2, XSEG_HANDLE_FD, exported.handle, 3, &base),
-                     XSEG_ERR_ARGUMENT, "device");
-    env_expect_error(xseg_import_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_import_close(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "imported");
+        ARGUMENT, "xseg_handle_type, 3");
+    assert_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, NULL, 3, &base), ARGUMENT,
+                 "handles is NULL");
+    assert_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, NULL),
+                 ARGUMENT, "base is NULL");
+    assert_error(xseg_import_handles(allocator, 2, XSEG_HANDLE_FD, exported.handle, 3, &base),
+                 ARGUMENT, "device");
+    assert_error(xseg_import_close(allocator, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_import_close(allocator, ptr), NOT_ALLOCATED, "imported");
     assert_null(base);
     (void)close(pipes[0]);
     (void)close(pipes[1]);
@@ -877,8 +875,7 @@ TEST_WITH(import_without_virtual_memory_management_is_rejected, open_pool, close
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_close(allocator));
     allocator = env_open_on(&settings, NULL);
-    env_expect_error(import_handles(allocator, &exported, NULL, &base), XSEG_ERR_UNSUPPORTED,
-                     "virtual memory");
+    assert_error(import_handles(allocator, &exported, NULL, &base), UNSUPPORTED, "virtual memory");
     export_handles_close(&exported);
 }
 
@@ -891,8 +888,8 @@ TEST_WITH(failed_export_is_rolled_back, open_pool, close_pool)
 
     for (uint64_t n = 1; n <= 10; n++) {
         assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", n, 304));
-        env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &exported),
-                         XSEG_ERR_DRIVER, "ulimit -n");
+        assert_error(export_handles(allocator, block, XSEG_HANDLE_FD, &exported), DRIVER,
+                     "ulimit -n");
         assert_int_equal(env_open_fds(), files);
         assert_int_equal(explained(), 0);
     }
@@ -913,7 +910,7 @@ TEST_WITH(capture_unmaps_nothing, open_pool, close_pool)
     export_handles_close(&exported);
     assert_ok(xseg_export(allocator, block, &token, NULL));
     assert_ok(xseg_import(allocator, 0, &token, &base[1]));
-    env_expect_error(xseg_import_close(allocator, base[0]), XSEG_ERR_BUSY, "capture");
+    assert_error(xseg_import_close(allocator, base[0]), BUSY, "capture");
     assert_ok(xseg_export_close(allocator, block));
     assert_ok(xseg_export_close(allocator, block));
     env_capture_end(graph, stream);
@@ -936,11 +933,10 @@ TEST_WITH(lost_device_releases_its_exports, open_pool, NULL)
     assert_ok(import_handles(allocator, &exported, NULL, &more));
     assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 700));
     for (unsigned i = 0; i < 2; i++)
-        env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &other),
-                         XSEG_ERR_DEVICE_LOST, i == 0 ? "cuMemExport" : "lost");
-    env_expect_error(import_handles(allocator, &exported, NULL, &base), XSEG_ERR_DEVICE_LOST,
-                     "lost");
-    env_expect_error(xseg_import(allocator, 0, &token, &base), XSEG_ERR_DRIVER, "exporter failed");
+        assert_error(export_handles(allocator, block, XSEG_HANDLE_FD, &other), DEVICE_LOST,
+                     i == 0 ? "cuMemExport" : "lost");
+    assert_error(import_handles(allocator, &exported, NULL, &base), DEVICE_LOST, "lost");
+    assert_error(xseg_import(allocator, 0, &token, &base), DRIVER, "exporter failed");
     export_handles_close(&exported);
     assert_ok(xseg_import_close(allocator, base));
     env_free(allocator, block);
@@ -966,7 +962,7 @@ TEST_WITH(exportable_memory_is_not_limited_by_descriptors, NULL, close_pool)
     for (unsigned times = 0; times < 2; times++) {
         const unsigned before = env_open_fds();
 
-        env_expect_error(export_and_close_handles(allocator, block), XSEG_ERR_DRIVER, "ulimit -n");
+        assert_error(export_and_close_handles(allocator, block), DRIVER, "ulimit -n");
         assert_int_equal(env_open_fds(), before);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -1028,7 +1024,7 @@ TEST_WITH(configuration_makes_memory_exportable, NULL, close_pool)
     assert_ok(xseg_config_set(allocator, "exportable:False"));
     struct xseg_pool *later = env_pool(allocator);
     void *block = env_alloc_in(allocator, later, 3 * MIB, NULL);
-    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "exportable:True");
+    assert_error(query(block), UNSUPPORTED, "exportable:True");
     export_once(blocks[0], XSEG_HANDLE_FD);
     env_free_all(allocator, blocks, sizeof(blocks));
     env_free(allocator, block);
@@ -1049,7 +1045,7 @@ TEST_WITH(missing_export_support_is_logged_once, NULL, close_allocator)
     const unsigned lines = warnings.lines;
     /* Pools are created and are not exportable, unless their options require it. */
     pool = env_pool(allocator);
-    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
+    assert_error(query(block), UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
     assert_ok(xseg_pool_release(pool));
     assert_int_equal(try_pool(&pool), XSEG_ERR_UNSUPPORTED);
     assert_int_equal(warnings.lines, lines);
@@ -1065,8 +1061,8 @@ TEST_WITH(failed_probe_runs_again_for_the_next_call, NULL, close_allocator)
 
     allocator = env_open("exportable:True");
     assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 999));
-    env_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &block), XSEG_ERR_DRIVER,
-                     "cuMemExportToShareableHandle");
+    assert_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &block), DRIVER,
+                 "cuMemExportToShareableHandle");
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     block = env_alloc(allocator, 30 * MIB, NULL);
     export_once(block, XSEG_HANDLE_FD);
@@ -1102,8 +1098,8 @@ TEST_WITH(fabric_handles_are_bytes, NULL, close_pool)
     exported.handle[0].fabric[0] ^= 1;
     assert_int_equal(import_handles(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
     exported.handle[0].fabric[0] ^= 1;
-    env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, &again),
-                     XSEG_ERR_ARGUMENT, "not open, -1");
+    assert_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, &again),
+                 ARGUMENT, "not open, -1");
     /* A fabric handle does not retain the memory. */
     close_and_free(block);
     assert_int_equal(env_trim_pool(allocator, pool).released, 60 * MIB);
@@ -1118,8 +1114,8 @@ TEST_WITH(missing_fabric_support_is_explained, open_pool, close_pool)
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     struct exported_handles exported;
 
-    env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FABRIC, &exported),
-                     XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
+    assert_error(export_handles(allocator, block, XSEG_HANDLE_FABRIC, &exported), UNSUPPORTED,
+                 "CUDA_ERROR_NOT_SUPPORTED");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     hold(block);
     close_and_free(block);
@@ -1160,8 +1156,7 @@ static void expect_export_error(void *block, enum xseg_handle_type type, const c
 {
     struct exported_handles exported;
 
-    env_expect_error(export_handles(allocator, block, type, &exported), XSEG_ERR_UNSUPPORTED,
-                     words);
+    assert_error(export_handles(allocator, block, type, &exported), UNSUPPORTED, words);
 }
 
 /* The default pool is exportable from its first memory on. */

@@ -408,7 +408,7 @@ TEST(exporter_can_import_its_own_export)
     assert_ok(xseg_export_close(allocator, block));
     assert_ok(xseg_import_close(allocator, base));
     expect_valid(&token);
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
+    assert_error(xseg_close(allocator), BUSY, "blocks are allocated");
     assert_ok(xseg_export_close(allocator, block));
     assert_true(import_fails(&token, XSEG_ERR_NOT_ALLOCATED, "closed"));
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
@@ -588,7 +588,7 @@ TEST_WITH(export_without_a_socket_is_rolled_back, open_exporter, close_exporter)
         const xseg_status status = xseg_export(allocator, block, &token, NULL);
 
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-        env_expect_error(status, XSEG_ERR_FILE, "socket for importers failed");
+        assert_error(status, FILE, "socket for importers failed");
     }
     env_free(allocator, block);
     env_empty_cache(allocator);
@@ -607,10 +607,9 @@ TEST_WITH(import_from_another_device_is_rejected, NULL, close_exporter)
     allocator = env_open_on(&settings, "exportable:True");
     void *block = env_alloc(allocator, 3 * MIB, NULL);
     const struct xseg_export_token token = export_block(block, NULL);
-    env_expect_error(xseg_import(allocator, 1, &token, &base), XSEG_ERR_ARGUMENT,
-                     "memory is on another device, UUID");
-    env_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT,
-                     "device 2 does not exist");
+    assert_error(xseg_import(allocator, 1, &token, &base), ARGUMENT,
+                 "memory is on another device, UUID");
+    assert_error(xseg_import(allocator, 2, &token, &base), ARGUMENT, "device 2 does not exist");
     close_and_free(block);
 }
 
@@ -635,8 +634,8 @@ TEST_WITH(modified_token_is_rejected, open_exporter, close_exporter)
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         expect_rejected(token, SIZE_AT, sizes[i], "malformed");
     expect_rejected(token, RESERVED_AT, 1, "malformed");
-    env_expect_error(xseg_import(allocator, 0, NULL, &base), XSEG_ERR_ARGUMENT, "token is NULL");
-    env_expect_error(xseg_import(allocator, 0, &token, NULL), XSEG_ERR_ARGUMENT, "base is NULL");
+    assert_error(xseg_import(allocator, 0, NULL, &base), ARGUMENT, "token is NULL");
+    assert_error(xseg_import(allocator, 0, &token, NULL), ARGUMENT, "base is NULL");
     /* Any bit. */
     for (size_t bit = 0; bit < 8 * sizeof(token); bit++) {
         struct xseg_export_token wrong = token;

@@ -106,8 +106,8 @@ TEST(restore_over_a_fallback_block_is_rejected)
 
         assert_ok(xseg_pool_checkpoint(env.pool, &checkpoint));
         void *fallback = alloc_fallback(&env);
-        env_expect_error(xseg_pool_restore(env.pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                         "contains a block of the default pool");
+        assert_error(xseg_pool_restore(env.pool, checkpoint, NULL, NULL), BUSY,
+                     "contains a block of the default pool");
         assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
         assert_int_equal(env_block(env.allocator, env.kept).state, XSEG_BLOCK_ALLOCATED);
         env_free(env.allocator, fallback);
@@ -134,8 +134,8 @@ TEST(pending_fallback_block_is_kept)
         env_free(env.allocator, fallback);
         assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_PENDING_FREE);
         assert_ok(xseg_pool_restore(env.pool, after, NULL, NULL));
-        env_expect_error(xseg_pool_restore(env.pool, before, NULL, NULL), XSEG_ERR_BUSY,
-                         "contains a block of the default pool");
+        assert_error(xseg_pool_restore(env.pool, before, NULL, NULL), BUSY,
+                     "contains a block of the default pool");
         assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_PENDING_FREE);
         assert_ok(xseg_sim_finish(stream));
         assert_ok(xseg_pool_restore(env.pool, before, NULL, NULL));
@@ -185,9 +185,9 @@ TEST(pool_with_a_fallback_block_is_not_paused)
         for (unsigned k = 0; k < COUNT_OF(keeps); k++) {
             const char *file = keeps[k] == XSEG_KEEP_FILE ? "/nowhere/at/all" : NULL;
 
-            env_expect_error(xseg_pool_pause(env.pool, keeps[k], file), XSEG_ERR_BUSY, address);
-            env_expect_error(xseg_pool_pause(env.pool, keeps[k], file), XSEG_ERR_BUSY,
-                             "contains a block of the default pool");
+            assert_error(xseg_pool_pause(env.pool, keeps[k], file), BUSY, address);
+            assert_error(xseg_pool_pause(env.pool, keeps[k], file), BUSY,
+                         "contains a block of the default pool");
         }
         env_free(env.allocator, fallback);
         assert_ok(xseg_pool_pause(env.pool, XSEG_KEEP_NOTHING, NULL));
@@ -436,8 +436,8 @@ TEST(captured_pool_is_no_fallback)
         env_capture_end(env.pool, stream);
         assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
         env_free(env.allocator, fallback);
-        env_expect_error(xseg_alloc(env.allocator, 0, env.bytes, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                         "out of memory on device 0");
+        assert_error(xseg_alloc(env.allocator, 0, env.bytes, NULL, &ptr), NO_MEMORY,
+                     "out of memory on device 0");
         env_free(env.allocator, env.kept);
         env_stream_destroy(stream);
     }
@@ -479,7 +479,7 @@ TEST(debug_features_cover_fallback_blocks)
 
         assert_int_not_equal(env_block(env.allocator, fallback).age_ms, UINT64_MAX);
         env_free(env.allocator, fallback);
-        env_expect_error(xseg_free(env.allocator, fallback), XSEG_ERR_NOT_ALLOCATED, "freed");
+        assert_error(xseg_free(env.allocator, fallback), NOT_ALLOCATED, "freed");
         assert_ok(xseg_alloc_with(env.allocator, &request, &fallback));
         assert_ptr_equal(env_block(env.allocator, fallback).fallback_pool, env.pool);
         assert_int_equal(env_stats(env.allocator).overwrites, 0);
@@ -512,8 +512,8 @@ TEST(fallback_block_is_not_exported)
     env_free(allocator, inside);
     void *fallback = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_equal(fallback, inside);
-    env_expect_error(export_and_close_handles(allocator, fallback), XSEG_ERR_UNSUPPORTED,
-                     "memory is not exportable");
+    assert_error(export_and_close_handles(allocator, fallback), UNSUPPORTED,
+                 "memory is not exportable");
     env_free(allocator, fallback);
     inside = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     assert_ok(export_and_close_handles(allocator, inside));
@@ -538,7 +538,7 @@ TEST(released_pool_is_no_fallback)
             assert_null(env_block(env.allocator, ptr).fallback_pool);
             env_free(env.allocator, ptr);
         } else {
-            env_expect_error(status, XSEG_ERR_NO_MEMORY, "out of memory on device 0");
+            assert_error(status, NO_MEMORY, "out of memory on device 0");
         }
         env_free(env.allocator, env.kept);
         env.pool = NULL; /* released */

@@ -112,25 +112,23 @@ static bool end_iteration(void *context, const struct xseg_history_frame *frame)
     return false;
 }
 
-TEST(visitor_ends_the_iteration_over_a_stack)
+TEST_ON(visitor_ends_the_iteration_over_a_stack, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     unsigned count = 0;
 
-    env_expect_error(xseg_history_stack(allocator, 1, end_iteration, &count), XSEG_ERR_ARGUMENT,
-                     "unknown stack number, 1");
+    assert_error(xseg_history_stack(allocator, 1, end_iteration, &count), ARGUMENT,
+                 "unknown stack number, 1");
     assert_ok(xseg_config_set(allocator, "history_stacks:all"));
     free_here(allocator, alloc_here(allocator, 1000));
     struct history_list recorded = history_read(allocator, 0);
     assert_ok(xseg_history_stack(allocator, recorded.entry[1].stack, end_iteration, &count));
     assert_int_equal(count, 1);
-    env_expect_error(xseg_history_stack(allocator, 0, end_iteration, &count), XSEG_ERR_ARGUMENT,
-                     "unknown stack number, 0");
-    env_expect_error(xseg_history_stack(allocator, UINT32_MAX, end_iteration, &count),
-                     XSEG_ERR_ARGUMENT, "unknown stack number, 4294967295");
+    assert_error(xseg_history_stack(allocator, 0, end_iteration, &count), ARGUMENT,
+                 "unknown stack number, 0");
+    assert_error(xseg_history_stack(allocator, UINT32_MAX, end_iteration, &count), ARGUMENT,
+                 "unknown stack number, 4294967295");
     assert_int_equal(count, 1);
     free(recorded.entry);
-    env_close(allocator);
 }
 
 /* Frames with sources, of this file, and of alloc_here(). */
@@ -153,9 +151,8 @@ static bool count_source(void *context, const struct xseg_history_frame *frame)
 }
 
 /* Functions, files and lines are known after a snapshot. */
-TEST(snapshot_finds_sources)
+TEST_ON(snapshot_finds_sources, env_open("history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     struct sources before = {0}, after = {0};
 
     free_here(allocator, alloc_here(allocator, 1000));
@@ -171,7 +168,6 @@ TEST(snapshot_finds_sources)
         assert_in_range(after.of_here, 1, 4);
         assert_int_equal(after.functions, 1);
     }
-    env_close(allocator);
 }
 
 struct observer_state {
@@ -191,9 +187,9 @@ static bool free_one(void *context, const struct xseg_oom_info *oom)
     return true;
 }
 
-TEST(observer_does_not_replace_the_stack_of_the_request)
+TEST_ON(observer_does_not_replace_the_stack_of_the_request,
+        env_open_mib(100, "history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = env_open_mib(100, "history:all,history_stacks:all");
     struct observer_state observed = {.allocator = allocator};
     const struct xseg_observer observer = {sizeof(observer), .context = &observed,
                                            .on_low_memory = free_one};
@@ -211,7 +207,6 @@ TEST(observer_does_not_replace_the_stack_of_the_request)
                          recorded.entry[i].action == XSEG_HISTORY_FREE_COMPLETED);
     free(recorded.entry);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Recorded events. --- */
@@ -244,10 +239,8 @@ TEST(history_follows_configuration_changes)
     }
 }
 
-TEST(keys_change_while_running)
+TEST_ON(keys_change_while_running, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-
     void *ptr = env_alloc(allocator, 1000, NULL);
     history_expect(allocator, "");
     assert_ok(xseg_config_set(allocator, "history:all"));
@@ -269,7 +262,6 @@ TEST(keys_change_while_running)
     expect_stack(allocator, recorded.entry[0].stack, true, false);
     assert_int_equal(recorded.entry[1].stack, 0);
     free(recorded.entry);
-    env_close(allocator);
 }
 
 /* Allocated blocks keep their stacks after recording has ended. */
@@ -306,10 +298,8 @@ TEST(block_does_not_inherit_the_stack_of_an_earlier_block)
 }
 
 /* A ring keeps the newest events and counts the others. */
-TEST(overwritten_events_are_counted)
+TEST_ON(overwritten_events_are_counted, env_open("history:all,history_events:16"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_events:16");
-
     for (unsigned i = 0; i < 100; i++)
         touch(allocator);
     struct history_list recorded = history_read(allocator, 0);
@@ -333,13 +323,11 @@ TEST(overwritten_events_are_counted)
     free(recorded.entry);
     assert_ok(xseg_history_clear(allocator, 0));
     history_expect(allocator, "");
-    env_close(allocator);
 }
 
 /* The number of stacks depends on the call sites. */
-TEST(stacks_do_not_grow_with_events)
+TEST_ON(stacks_do_not_grow_with_events, env_open("history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     const unsigned pairs = 1000000 / (XSEG_CHECKS >= 3 ? 20 : 1);
     uint64_t stacks[2], bytes[2];
 
@@ -356,7 +344,6 @@ TEST(stacks_do_not_grow_with_events)
     assert_in_range(stacks[1], stacks[0], stacks[0] + 2);
     /* The ring has filled up: 65536 events of 64 bytes. */
     assert_in_range(bytes[1], bytes[0], bytes[0] + 5 * MIB);
-    env_close(allocator);
 }
 
 /* --- Double frees. --- */
@@ -402,9 +389,9 @@ TEST(double_free_reports_the_first_free)
         (void)snprintf(word, sizeof(word),
                        " ms ago by thread %d with the block of 8388608 bytes at %p%s", other.tid,
                        other.ptr, rows[i].has_frames ? ", from " : "");
-        env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, word);
+        assert_error(status, NOT_ALLOCATED, word);
         if (rows[i].has_frames)
-            env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "test-api-history");
+            assert_error(status, NOT_ALLOCATED, "test-api-history");
         env_free(other.allocator, fence);
         env_close(other.allocator);
     }
@@ -493,10 +480,8 @@ TEST(events_of_devices_are_separate)
     env_close(allocator);
 }
 
-TEST(event_times_are_those_of_the_users_clock)
+TEST_ON(event_times_are_those_of_the_users_clock, env_open_with_clock(NULL, "history:all"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:all");
-
     for (unsigned i = 0; i < 20; i++) {
         xseg_sim_advance(UINT64_C(1234567));
         const uint64_t now = xseg_sim_clock();
@@ -509,7 +494,6 @@ TEST(event_times_are_those_of_the_users_clock)
         env_free(allocator, ptr);
         assert_ok(xseg_history_clear(allocator, 0));
     }
-    env_close(allocator);
 }
 
 /* --- The hook. --- */
@@ -572,9 +556,8 @@ static void set_hook(struct xseg_allocator *allocator, struct hooked *hooked,
     assert_ok(xseg_history_set_hook(allocator, &hook));
 }
 
-TEST(stacks_begin_with_user_frames)
+TEST_ON(stacks_begin_with_user_frames, env_open("history:all,history_stacks:alloc"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:alloc");
     struct hooked hooked = {.number = 0};
 
     set_hook(allocator, &hooked, gather_unlocked);
@@ -600,7 +583,6 @@ TEST(stacks_begin_with_user_frames)
         assert_int_equal(recorded.entry[k].frames, 0);
     assert_int_not_equal(recorded.entry[0].stack, 0);
     free(recorded.entry);
-    env_close(allocator);
 }
 
 /* A thread calls with the hook's lock held, and another thread waits for it in the hook: a library lock held during
@@ -677,10 +659,10 @@ TEST(double_free_report_has_user_frames)
         assert_ok(xseg_history_set_hook(allocator, &hook));
         void *ptr = env_alloc(allocator, 30 * MIB, NULL);
         env_free(allocator, ptr);
-        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, rows[i].word);
+        assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, rows[i].word);
         /* Without the hook the frames of the event have no name. */
         assert_ok(xseg_history_set_hook(allocator, NULL));
-        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, ", from ");
+        assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, ", from ");
         env_close(allocator);
     }
 }
@@ -862,9 +844,8 @@ TEST(unused_numbers_are_discarded_while_threads_run)
 
 /* --- Annotations and labels. --- */
 
-TEST(annotations_are_ordered_between_events)
+TEST_ON(annotations_are_ordered_between_events, env_open("history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     char text[300];
 
     assert_ok(xseg_history_annotate(allocator, 0, "begin"));
@@ -902,7 +883,6 @@ TEST(annotations_are_ordered_between_events)
     assert_ok(xseg_config_set(allocator, "history:nothing"));
     assert_ok(xseg_history_annotate(allocator, 0, "off"));
     history_expect(allocator, "");
-    env_close(allocator);
 }
 
 /* Expect the labels of all ALLOC events in their order, and clear the history. */
@@ -937,9 +917,8 @@ static void *work_with_a_label(void *context)
     return NULL;
 }
 
-TEST(labels_apply_to_a_scope_and_a_thread)
+TEST_ON(labels_apply_to_a_scope_and_a_thread, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     const char *outer = "not set", *inner = NULL;
     pthread_t thread;
 
@@ -960,7 +939,6 @@ TEST(labels_apply_to_a_scope_and_a_thread)
     expect_labels(
         allocator,
         (const char *const[]){NULL, "outer", "inner", NULL, "thread", "inner", "outer", NULL}, 8);
-    env_close(allocator);
 }
 
 TEST(labels_of_two_allocators_do_not_mix)
@@ -1028,40 +1006,35 @@ TEST(invalid_input_is_rejected)
     struct xseg_history_summary summary = {.struct_size = 3};
     struct xseg_history_hook hook = {sizeof(hook)};
     struct xseg_allocator *allocator = env_open_on(&settings, "history:all");
-    env_expect_error(xseg_for_each_event(NULL, 0, never, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "visit");
-    env_expect_error(xseg_for_each_event(allocator, 0, never, NULL, &summary), XSEG_ERR_ARGUMENT,
-                     "summary->struct_size is unknown, 3");
-    env_expect_error(xseg_for_each_event(allocator, 2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "device 2 does not exist");
-    env_expect_error(xseg_for_each_event(allocator, -2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "device -2 does not exist");
-    env_expect_error(xseg_history_clear(NULL, 0), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_history_clear(allocator, 2), XSEG_ERR_ARGUMENT,
-                     "device 2 does not exist");
-    env_expect_error(xseg_history_stack(NULL, 1, never_frame, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_history_stack(allocator, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "visit");
-    env_expect_error(xseg_history_stack(allocator, 1, never_frame, NULL), XSEG_ERR_ARGUMENT,
-                     "unknown stack number, 1");
-    env_expect_error(xseg_history_set_hook(NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT, "gather");
+    assert_error(xseg_for_each_event(NULL, 0, never, NULL, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), ARGUMENT, "visit");
+    assert_error(xseg_for_each_event(allocator, 0, never, NULL, &summary), ARGUMENT,
+                 "summary->struct_size is unknown, 3");
+    assert_error(xseg_for_each_event(allocator, 2, never, NULL, NULL), ARGUMENT,
+                 "device 2 does not exist");
+    assert_error(xseg_for_each_event(allocator, -2, never, NULL, NULL), ARGUMENT,
+                 "device -2 does not exist");
+    assert_error(xseg_history_clear(NULL, 0), ARGUMENT, "NULL");
+    assert_error(xseg_history_clear(allocator, 2), ARGUMENT, "device 2 does not exist");
+    assert_error(xseg_history_stack(NULL, 1, never_frame, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_history_stack(allocator, 1, NULL, NULL), ARGUMENT, "visit");
+    assert_error(xseg_history_stack(allocator, 1, never_frame, NULL), ARGUMENT,
+                 "unknown stack number, 1");
+    assert_error(xseg_history_set_hook(NULL, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_history_set_hook(allocator, &hook), ARGUMENT, "gather");
     hook.gather = gather_unlocked;
     hook.struct_size--;
-    env_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT,
-                     "hook->struct_size is unknown");
-    env_expect_error(xseg_history_annotate(NULL, 0, "text"), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_history_annotate(allocator, 0, NULL), XSEG_ERR_ARGUMENT, "text");
-    env_expect_error(xseg_history_annotate(allocator, -1, "text"), XSEG_ERR_ARGUMENT, "-1");
-    env_expect_error(xseg_history_annotate(allocator, 2, "text"), XSEG_ERR_ARGUMENT, "2");
-    env_expect_error(xseg_history_label(NULL, "text", NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_history_set_hook(allocator, &hook), ARGUMENT, "hook->struct_size is unknown");
+    assert_error(xseg_history_annotate(NULL, 0, "text"), ARGUMENT, "NULL");
+    assert_error(xseg_history_annotate(allocator, 0, NULL), ARGUMENT, "text");
+    assert_error(xseg_history_annotate(allocator, -1, "text"), ARGUMENT, "-1");
+    assert_error(xseg_history_annotate(allocator, 2, "text"), ARGUMENT, "2");
+    assert_error(xseg_history_label(NULL, "text", NULL), ARGUMENT, "NULL");
     assert_ok(xseg_history_label(allocator, NULL, NULL));
-    env_expect_error(xseg_config_set(allocator, "history_events:15"), XSEG_ERR_CONFIG, "16");
-    env_expect_error(xseg_config_set(allocator, "history_events:16777217"), XSEG_ERR_CONFIG,
-                     "16777216");
-    env_expect_error(xseg_config_set(allocator, "history:some"), XSEG_ERR_CONFIG, "some");
-    env_expect_error(xseg_config_set(allocator, "history_skip:[alloc,nonsense]"), XSEG_ERR_CONFIG,
-                     "nonsense");
+    assert_error(xseg_config_set(allocator, "history_events:15"), CONFIG, "16");
+    assert_error(xseg_config_set(allocator, "history_events:16777217"), CONFIG, "16777216");
+    assert_error(xseg_config_set(allocator, "history:some"), CONFIG, "some");
+    assert_error(xseg_config_set(allocator, "history_skip:[alloc,nonsense]"), CONFIG, "nonsense");
     history_expect(allocator, "");
     env_close(allocator);
 }
@@ -1083,9 +1056,8 @@ static int child(struct xseg_allocator *allocator)
     return 0;
 }
 
-TEST(calls_of_a_forked_child_fail)
+TEST_ON(calls_of_a_forked_child_fail, env_open("history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     int status = -1;
 
     touch(allocator);
@@ -1096,5 +1068,4 @@ TEST(calls_of_a_forked_child_fail)
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
     history_expect(allocator, "map alloc free done");
-    env_close(allocator);
 }

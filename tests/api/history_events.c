@@ -80,10 +80,8 @@ TEST(events_describe_the_block)
     }
 }
 
-TEST(segment_events_are_recorded)
+TEST_ON(segment_events_are_recorded, env_open("history:all,expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,expandable_segments:True");
-
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     const struct xseg_history_entry map = history_single(allocator, XSEG_HISTORY_SEGMENT_MAP);
     assert_ptr_equal(map.base, ptr);
@@ -105,12 +103,10 @@ TEST(segment_events_are_recorded)
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     env_empty_cache(allocator);
     history_expect(allocator, "segment alloc free done trim end");
-    env_close(allocator);
 }
 
-TEST(free_of_a_pending_block_is_completed_later)
+TEST_ON(free_of_a_pending_block_is_completed_later, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     const xseg_stream side = env_stream();
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
@@ -121,14 +117,12 @@ TEST(free_of_a_pending_block_is_completed_later)
     assert_ok(xseg_sim_finish(side));
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     history_expect(allocator, "done alloc free done");
-    env_close(allocator, side);
 }
 
 /* --- Memory pressure. --- */
 
-TEST(remap_is_followed_by_its_unmaps)
+TEST_ON(remap_is_followed_by_its_unmaps, open_on(100, "history:all,expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_on(100, "history:all,expandable_segments:True");
     const xseg_stream side = env_stream();
 
     env_free(allocator, env_alloc(allocator, 80 * MIB, NULL));
@@ -143,12 +137,10 @@ TEST(remap_is_followed_by_its_unmaps)
     assert_int_equal(unmap.bytes, 20 * MIB); /* 40 of 100 MiB, 20 of which are free */
     history_expect(allocator, "remap unmap map alloc");
     env_free(allocator, ptr);
-    env_close(allocator, side);
 }
 
-TEST(oom_event_has_the_requested_size)
+TEST_ON(oom_event_has_the_requested_size, open_on(100, "history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = open_on(100, "history:all,history_stacks:all");
     const xseg_stream side = env_stream();
     void *ptr = NULL;
 
@@ -160,12 +152,10 @@ TEST(oom_event_has_the_requested_size)
     assert_ptr_equal(oom.stream, side);
     assert_int_not_equal(oom.stack, 0);
     history_expect(allocator, "oom");
-    env_close(allocator, side);
 }
 
-TEST(fallback_block_is_recorded_with_its_pool)
+TEST_ON(fallback_block_is_recorded_with_its_pool, open_on(40, "history:all"))
 {
-    struct xseg_allocator *allocator = open_on(40, "history:all");
     const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
 
     (void)env_pool(allocator); /* with the ID 1 */
@@ -184,15 +174,12 @@ TEST(fallback_block_is_recorded_with_its_pool)
         free(recorded.entry);
         history_expect(allocator, is_fallback ? "alloc free done" : "map alloc free done");
     }
-    env_close(allocator);
 }
 
 /* --- Decay and pools. --- */
 
-TEST(decay_is_followed_by_its_unmaps)
+TEST_ON(decay_is_followed_by_its_unmaps, open_on(1000, "history:all,idle_ms:100"))
 {
-    struct xseg_allocator *allocator = open_on(1000, "history:all,idle_ms:100");
-
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     history_expect(allocator, "map alloc free done");
     for (unsigned i = 0; i < 30; i++) {
@@ -200,7 +187,6 @@ TEST(decay_is_followed_by_its_unmaps)
         assert_ok(trim_due(allocator, UINT64_MAX));
     }
     history_expect(allocator, "decay unmap");
-    env_close(allocator);
 }
 
 TEST(pause_and_resume_are_recorded)
@@ -277,25 +263,20 @@ TEST(restore_records_frees_and_allocations)
     }
 }
 
-TEST(guarded_block_has_a_separate_segment)
+TEST_ON(guarded_block_has_a_separate_segment, env_open("history:all,guard_page:True"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,guard_page:True");
-
     env_free(allocator, env_alloc(allocator, 1000, NULL));
     history_expect(allocator, "map alloc free done unmap");
-    env_close(allocator);
 }
 
-TEST(prewarm_records_a_map_event)
+TEST_ON(prewarm_records_a_map_event, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     const struct xseg_scope scope = {sizeof(scope)};
 
     assert_ok(xseg_prewarm(allocator, &scope, 30 * MIB));
     history_expect(allocator, "map");
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     history_expect(allocator, "alloc free done");
-    env_close(allocator);
 }
 
 /* --- The user value of a request: with block_user the block and its events report it. --- */
@@ -404,11 +385,10 @@ TEST(user_value_is_reported_with_block_and_events)
     }
 }
 
-TEST(memory_without_a_request_has_no_user_value)
+TEST_ON(memory_without_a_request_has_no_user_value, env_open("history:all,block_user:True"))
 {
     static const enum xseg_history_action actions[] = {XSEG_HISTORY_SEGMENT_MAP, XSEG_HISTORY_TRIM,
                                                        XSEG_HISTORY_SEGMENT_UNMAP};
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
     struct xseg_pool *pool = env_pool(allocator);
     int value;
     void *first = take(allocator, NULL, 1000, &value),
@@ -429,12 +409,10 @@ TEST(memory_without_a_request_has_no_user_value)
     env_empty_cache(allocator);
     for (size_t i = 0; i < COUNT_OF(actions); i++)
         assert_int_equal(expect_events(allocator, actions[i], first, NULL), 1);
-    env_close(allocator);
 }
 
-TEST(pending_block_keeps_its_user_value)
+TEST_ON(pending_block_keeps_its_user_value, env_open("history:all,block_user:True"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
     const xseg_stream side = env_stream();
     int value, other;
 
@@ -454,12 +432,11 @@ TEST(pending_block_keeps_its_user_value)
         expect_life(allocator, ptr, &value);
         env_free(allocator, beside);
     }
-    env_close(allocator, side);
 }
 
-TEST(failed_request_reports_its_user_value)
+TEST_ON(failed_request_reports_its_user_value,
+        env_open("history:all,block_user:True,hard_limit_mb:40"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True,hard_limit_mb:40");
     int value;
     void *ptr = take(allocator, NULL, 1000, &value);
 
@@ -469,7 +446,6 @@ TEST(failed_request_reports_its_user_value)
     assert_int_equal(xseg_alloc(allocator, 0, GIB, NULL, &ptr), XSEG_ERR_LIMIT);
     assert_int_equal(expect_events(allocator, XSEG_HISTORY_OOM, NULL, NULL), 1);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Nested calls. --- */
@@ -493,9 +469,9 @@ static bool free_one(void *context, const struct xseg_oom_info *shortage)
     return true;
 }
 
-TEST(nested_requests_have_separate_user_values)
+TEST_ON(nested_requests_have_separate_user_values,
+        env_open("history:all,block_user:True,hard_limit_mb:100"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True,hard_limit_mb:100");
     struct observer_state observed = {.allocator = allocator};
     const struct xseg_observer observer = {sizeof(observer), .context = &observed,
                                            .on_low_memory = free_one};
@@ -513,7 +489,6 @@ TEST(nested_requests_have_separate_user_values)
     assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, ptr, &value), 1);
     assert_ok(xseg_observer_remove(allocator, id));
     env_free(allocator, first, ptr, observed.nested);
-    env_close(allocator);
 }
 
 /* --- Pools. --- */
@@ -550,9 +525,9 @@ TEST(restored_block_has_its_user_value)
     }
 }
 
-TEST(event_capacity_is_configurable_with_user_values)
+TEST_ON(event_capacity_is_configurable_with_user_values,
+        env_open("history:all,block_user:True,history_events:16"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True,history_events:16");
     int value;
 
     for (unsigned grown = 0; grown < 2; grown++) {
@@ -563,13 +538,11 @@ TEST(event_capacity_is_configurable_with_user_values)
         assert_int_equal(recorded.count, grown ? 64 : 16);
         free(recorded.entry);
     }
-    env_close(allocator);
 }
 
 /* User values recorded after the checkpoint, or only before it. */
-TEST(checkpoint_restores_its_own_user_values)
+TEST_ON(checkpoint_restores_its_own_user_values, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_checkpoint *checkpoint = NULL;
     int value, other;
@@ -586,7 +559,6 @@ TEST(checkpoint_restores_its_own_user_values)
         xseg_checkpoint_destroy(checkpoint);
         env_free(allocator, ptr);
     }
-    env_close(allocator);
 }
 
 TEST(fallback_block_has_its_user_value)
@@ -617,9 +589,8 @@ TEST(fallback_block_has_its_user_value)
 
 /* --- The key. --- */
 
-TEST(user_value_is_ignored_without_the_key)
+TEST_ON(user_value_is_ignored_without_the_key, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     int value;
     uint64_t host[2];
 
@@ -635,12 +606,10 @@ TEST(user_value_is_ignored_without_the_key)
     }
     /* The events of both rounds fit on the same pages of the ring. */
     assert_in_range(host[1], host[0], host[0] + 32 * KIB);
-    env_close(allocator);
 }
 
-TEST(user_value_needs_the_key_at_the_request)
+TEST_ON(user_value_needs_the_key_at_the_request, env_open("history:all,history_events:16"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_events:16");
     int value;
 
     for (size_t bytes = 1000; bytes <= 30 * MIB; bytes *= 30 * MIB / 1000) {
@@ -669,15 +638,13 @@ TEST(user_value_needs_the_key_at_the_request)
         assert_ok(xseg_config_set(allocator, "block_user:False"));
         assert_ok(xseg_history_clear(allocator, -1));
     }
-    env_close(allocator);
 }
 
-TEST(other_keys_do_not_change_user_values)
+TEST_ON(other_keys_do_not_change_user_values, env_open("block_user:True"))
 {
     static const char *const configs[] = {"history:state",       "history:nothing",
                                           "history_stacks:none", "expandable_segments:False",
                                           "block_user:True",     "history:all"};
-    struct xseg_allocator *allocator = env_open("block_user:True");
     int value;
     void *ptr = take(allocator, NULL, 1000, &value);
 
@@ -691,14 +658,12 @@ TEST(other_keys_do_not_change_user_values)
     assert_true(env_block(allocator, young).age_ms == UINT64_MAX);
     assert_ptr_equal(user_of(allocator, young), &value);
     env_free(allocator, young, ptr);
-    env_close(allocator);
 }
 
 /* --- Callers of older headers. --- */
 
-TEST(older_callers_receive_known_members_only)
+TEST_ON(older_callers_receive_known_members_only, env_open("history:all,block_user:True"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
     struct xseg_request request = {sizeof(request), .bytes = 1000, .zeroed = true};
     struct xseg_block_info info = {sizeof(info)};
     void *ptr = NULL;
@@ -710,7 +675,7 @@ TEST(older_callers_receive_known_members_only)
     assert_null(user_of(allocator, ptr));
     env_free(allocator, ptr);
     request.struct_size = offsetof(struct xseg_request, user) + 1;
-    env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "is unknown");
+    assert_error(xseg_alloc_with(allocator, &request, &ptr), ARGUMENT, "is unknown");
     ptr = take(allocator, NULL, 1000, &value);
     info.struct_size = offsetof(struct xseg_block_info, user);
     info.user = &info;
@@ -723,7 +688,6 @@ TEST(older_callers_receive_known_members_only)
     assert_ptr_equal(info.base, ptr);
     assert_int_equal(info.age_ms, 77);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Ages: with history:state each allocated block has an age. --- */
@@ -771,10 +735,8 @@ TEST(blocks_have_ages)
 }
 
 /* Also on the fast path. */
-TEST(reused_address_has_a_new_age)
+TEST_ON(reused_address_has_a_new_age, env_open_with_clock(NULL, "history:state"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
-
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         void *old = env_alloc(allocator, sizes[i], NULL);
 
@@ -788,13 +750,11 @@ TEST(reused_address_has_a_new_age)
         env_free(allocator, old);
         expect_no_age(allocator, old);
     }
-    env_close(allocator);
 }
 
 /* The age continues during a pause, and begins again at a restore. */
-TEST(blocks_of_pools_have_ages)
+TEST_ON(blocks_of_pools_have_ages, env_open_with_clock(NULL, "history:state"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_checkpoint *checkpoint = NULL;
     void *block[2];
@@ -820,13 +780,11 @@ TEST(blocks_of_pools_have_ages)
         env_free(allocator, block[i]);
     }
     xseg_checkpoint_destroy(checkpoint);
-    env_close(allocator);
 }
 
 /* A block allocated before the key was set has no age. */
-TEST(ages_follow_configuration_changes)
+TEST_ON(ages_follow_configuration_changes, env_open_with_clock(NULL, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
     void *before[COUNT_OF(sizes)], *since[COUNT_OF(sizes)];
 
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
@@ -851,7 +809,6 @@ TEST(ages_follow_configuration_changes)
         expect_no_age(allocator, since[i]);
         env_free(allocator, since[i], before[i]);
     }
-    env_close(allocator);
 }
 
 /* By the system clock; the events of history:all use another clock. */
@@ -874,9 +831,8 @@ TEST(ages_are_ordered_by_allocation)
 
 /* --- Reports of ages. --- */
 
-TEST(pending_block_has_its_age)
+TEST_ON(pending_block_has_its_age, env_open_with_clock(NULL, "history:state"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
     const xseg_stream stream = env_stream();
     void *block = env_alloc(allocator, 5 * MIB, NULL);
 
@@ -887,7 +843,6 @@ TEST(pending_block_has_its_age)
     assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_PENDING_FREE);
     expect_age(allocator, block, 2000);
     xseg_sim_finish_all();
-    env_close(allocator, stream);
 }
 
 struct sum {
@@ -994,17 +949,15 @@ static size_t resident_bytes(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-TEST(million_labels_use_bounded_memory)
+TEST_ON(million_labels_use_bounded_memory, env_open("history:all,history_events:1000"))
 {
     const unsigned count = ENV_IS_SANITIZED ? 300000 : 1000000;
-    struct xseg_allocator *allocator = env_open("history:all,history_events:1000");
 
     serve(allocator, 0, MANY);
     const size_t before = resident_bytes();
     serve(allocator, MANY, count - MANY);
     const size_t after = resident_bytes();
     assert_true(ENV_IS_SANITIZED || after < before + 16 * MIB);
-    env_close(allocator);
 }
 
 static const char *label_of(struct xseg_allocator *allocator, void *ptr)
@@ -1076,10 +1029,9 @@ TEST(labels_in_use_are_kept)
 
 /* Nearly 16 MiB of labels of allocated blocks, and unused ones in addition; then more than that.  New labels fit as
  * soon as the blocks are freed. */
-TEST(label_is_other_only_while_all_are_in_use)
+TEST_ON(label_is_other_only_while_all_are_in_use, env_open("history:state"))
 {
     enum { FIT = (16 << 20) / 120 };
-    struct xseg_allocator *allocator = env_open("history:state");
     void **ptr = calloc(FIT + 1, sizeof(*ptr));
     unsigned count = 0;
 
@@ -1108,7 +1060,6 @@ TEST(label_is_other_only_while_all_are_in_use)
         env_free(allocator, ptr[0]);
     }
     free(ptr);
-    env_close(allocator);
 }
 
 /* Also while the visitor creates labels. */
@@ -1136,16 +1087,14 @@ static bool visit_one(void *context, const struct xseg_history_entry *entry)
     return visit->seen < 100;
 }
 
-TEST(iteration_keeps_the_labels_of_its_events)
+TEST_ON(iteration_keeps_the_labels_of_its_events, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     struct visit visit = {.allocator = allocator};
 
     serve(allocator, 0, 200);
     assert_ok(xseg_for_each_event(allocator, -1, visit_one, &visit, NULL));
     assert_int_equal(visit.seen, 100);
     serve(allocator, 5 * MANY, MANY);
-    env_close(allocator);
 }
 
 /* A thread that exits within 100 scopes. */
@@ -1179,10 +1128,8 @@ static void *label_until_exit(void *context)
     return label_and_exit(context);
 }
 
-TEST(labels_of_exited_threads_are_collected)
+TEST_ON(labels_of_exited_threads_are_collected, env_open("history:all,history_events:100"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_events:100");
-
     assert_int_equal(pthread_key_create(&key, label_at_exit), 0);
     for (unsigned i = 0; i < 50; i++) {
         pthread_t thread;
@@ -1194,5 +1141,4 @@ TEST(labels_of_exited_threads_are_collected)
     }
     serve(allocator, 0, MANY);
     assert_int_equal(pthread_key_delete(key), 0);
-    env_close(allocator);
 }

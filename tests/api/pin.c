@@ -154,9 +154,8 @@ TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
 }
 
 /* Reclaim under memory pressure takes all idle memory except pinned pages. */
-TEST(pinned_pages_are_not_stolen)
+TEST_ON(pinned_pages_are_not_stolen, env_open_mib(200, NULL))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, NULL);
     const xseg_stream other = env_stream();
     char *pinned = env_alloc(allocator, 160 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned + 70 * MIB, MIB));
@@ -170,7 +169,6 @@ TEST(pinned_pages_are_not_stolen)
     env_limit(allocator, NULL, 2 * MIB);
     assert_int_equal(env_reserved(allocator), 20 * MIB);
     assert_ok(xseg_unpin(allocator, pinned + 70 * MIB, MIB));
-    env_close(allocator, other);
 }
 
 TEST_ON(decay_keeps_pinned_pages, env_open("expandable_segments:True,idle_ms:0"))

@@ -424,12 +424,11 @@ TEST_ON(partly_released_memory_is_not_restored, env_open("expandable_segments:Tr
 }
 
 /* A service makes and releases pools for months. */
-TEST(destroyed_pools_leave_no_memory)
+TEST_ON(destroyed_pools_leave_no_memory, env_open_mib(1024, "expandable_segments:True"))
 {
     uint64_t host = 0;
 
     /* The simulator does not reuse addresses. */
-    struct xseg_allocator *allocator = env_open_mib(1024, "expandable_segments:True");
     for (unsigned i = 0; i < 3000; i++) {
         struct xseg_pool *pool = env_pool(allocator);
         void *small = env_alloc_in(allocator, pool, 1000, NULL);
@@ -449,7 +448,6 @@ TEST(destroyed_pools_leave_no_memory)
     }
     assert_true(env_stats(allocator).host_bytes < host + 4096);
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 3000 * 2);
-    env_close(allocator);
 }
 
 /* --- Pools that come and go, by what is counted: host bytes and driver calls, not time. --- */

@@ -312,10 +312,9 @@ TEST_ON(short_array_is_filled_up_to_its_length, open_on(4096, NULL))
 }
 
 /* A program that was built when the entries were shorter, and one that was built when they are longer. */
-TEST(entries_of_other_versions_are_filled_up_to_both_sizes)
+TEST_ON(entries_of_other_versions_are_filled_up_to_both_sizes, open_on(4096, NULL))
 {
     enum { SHORT = offsetof(struct xseg_device_stats, total_bytes) };
-    struct xseg_allocator *allocator = open_on(4096, NULL);
     struct {
         struct xseg_device_stats known;
         uint64_t more;
@@ -337,7 +336,6 @@ TEST(entries_of_other_versions_are_filled_up_to_both_sizes)
         assert_int_equal(longer[i].known.is_open, i == 2);
         assert_int_equal(longer[i].more, UINT64_C(0xa5a5a5a5a5a5a5a5));
     }
-    env_close(allocator);
 }
 
 /* --- What they say. --- */
@@ -397,9 +395,9 @@ TEST(devices_have_separate_statistics)
 }
 
 /* External memory is that of the last driver query; own memory is current. */
-TEST(free_is_as_last_learned)
+TEST_ON(free_is_as_last_learned, open_on(100, "expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = open_on(100, "expandable_segments:False"), *other = NULL;
+    struct xseg_allocator *other = NULL;
 
     assert_ok(env_try_open("expandable_segments:False", &other));
     void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = env_alloc_on(allocator, 0, 20 * MIB);
@@ -422,13 +420,12 @@ TEST(free_is_as_last_learned)
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     assert_int_equal(look_at(allocator, 0).free_age_ms, 0);
     env_free(allocator, ours, more, most);
-    env_close(allocator);
 }
 
 /* With device_free_min_mb each decay pass queries the driver. */
-TEST(decay_learns_what_is_free)
+TEST_ON(decay_learns_what_is_free, open_on(1024, "device_free_min_mb:1"))
 {
-    struct xseg_allocator *allocator = open_on(1024, "device_free_min_mb:1"), *other = NULL;
+    struct xseg_allocator *other = NULL;
 
     env_free(allocator, env_alloc_on(allocator, 1, 100 * MIB));
     assert_ok(env_try_open(NULL, &other));
@@ -442,7 +439,6 @@ TEST(decay_learns_what_is_free)
     expect_statistics(allocator, &device);
     env_free(other, theirs);
     assert_ok(xseg_close(other));
-    env_close(allocator);
 }
 
 TEST_ON(the_lowest_limit_counts, open_on(1024, NULL))
