@@ -358,7 +358,7 @@ TEST(extreme_sizes_are_served_or_rejected)
     struct xseg_allocator *allocator = env_open(NULL);
     void *ptr = &ptr;
 
-    assert_ok(xseg_alloc(allocator, 0, 0, NULL, &ptr));
+    ptr = env_alloc(allocator, 0, NULL);
     assert_null(ptr);
     assert_ok(xseg_free(allocator, NULL));
     for (size_t i = 0; i < COUNT_OF(failing); i++)
@@ -376,38 +376,32 @@ TEST(extreme_sizes_are_served_or_rejected)
 }
 
 /* Small, large and guarded blocks; the memory before an aligned block remains usable. */
-TEST(addresses_have_the_requested_alignment)
+TEST_EACH(addresses_have_the_requested_alignment, env_open(config), "expandable_segments:True",
+          "expandable_segments:False", "guard_page:True")
 {
-    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False",
-                                         "guard_page:True"};
+    struct xseg_request request = {sizeof(request)};
+    void *ptr[96] = {NULL}, *odd = env_alloc(allocator, 1, NULL);
+    unsigned count = 0;
 
-    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct xseg_allocator *allocator = env_open(config[mode]);
-        struct xseg_request request = {sizeof(request)};
-        void *ptr[96] = {NULL}, *odd = env_alloc(allocator, 1, NULL);
-        unsigned count = 0;
-
-        for (request.alignment = 1; request.alignment <= 64 * MIB; request.alignment *= 2)
-            for (request.bytes = 700; request.bytes < 8 * MIB; request.bytes *= 40) {
-                assert_ok(xseg_alloc_with(allocator, &request, &ptr[count]));
-                assert_int_equal((uintptr_t)ptr[count] % request.alignment, 0);
-                assert_true(env_block(allocator, ptr[count++]).bytes >= request.bytes);
-            }
-        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, count + 1);
-        env_free_all(allocator, ptr, sizeof(ptr));
-        env_free(allocator, odd);
-        env_empty_cache(allocator);
-        const struct xseg_statistics stats = env_stats(allocator);
-        assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(stats.inactive_split[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(stats.inactive_split_bytes[XSEG_STAT_ALL].current, 0);
-        request.alignment = 3;
-        assert_error(xseg_alloc_with(allocator, &request, &odd), ARGUMENT,
-                     "alignment is not a power of two up to 1 GiB, 3");
-        request.alignment = 2 * GIB;
-        assert_error(xseg_alloc_with(allocator, &request, &odd), ARGUMENT, "1 GiB");
-        env_close(allocator);
-    }
+    for (request.alignment = 1; request.alignment <= 64 * MIB; request.alignment *= 2)
+        for (request.bytes = 700; request.bytes < 8 * MIB; request.bytes *= 40) {
+            assert_ok(xseg_alloc_with(allocator, &request, &ptr[count]));
+            assert_int_equal((uintptr_t)ptr[count] % request.alignment, 0);
+            assert_true(env_block(allocator, ptr[count++]).bytes >= request.bytes);
+        }
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, count + 1);
+    env_free_all(allocator, ptr, sizeof(ptr));
+    env_free(allocator, odd);
+    env_empty_cache(allocator);
+    const struct xseg_statistics stats = env_stats(allocator);
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.inactive_split[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(stats.inactive_split_bytes[XSEG_STAT_ALL].current, 0);
+    request.alignment = 3;
+    assert_error(xseg_alloc_with(allocator, &request, &odd), ARGUMENT,
+                 "alignment is not a power of two up to 1 GiB, 3");
+    request.alignment = 2 * GIB;
+    assert_error(xseg_alloc_with(allocator, &request, &odd), ARGUMENT, "1 GiB");
 }
 
 TEST_ON(invalid_frees_report_the_state_of_the_address, env_open(NULL))
@@ -472,25 +466,20 @@ TEST_ON(close_lists_allocated_blocks, env_open(NULL))
 
 /* --- Several devices, allocators and processes. --- */
 
-TEST(devices_are_separate)
+TEST_ON(devices_are_separate, env_open_sim(NULL, .devices = 3))
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 3};
-    const struct xseg_scope scope = {sizeof(scope), .device = 2};
-    struct xseg_statistics stats = {sizeof(stats)};
     void *ptr[3] = {NULL};
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (int i = 0; i < 3; i += 2)
-        assert_ok(xseg_alloc(allocator, i, (size_t)(i + 1) * MIB, NULL, &ptr[i]));
+        ptr[i] = env_alloc_on(allocator, i, (size_t)(i + 1) * MIB);
     /* An unused device has no context. */
     assert_int_equal(xseg_sim_calls("cuDevicePrimaryCtxRetain"), 2);
     assert_int_equal(xseg_sim_used(1), 0);
     assert_int_equal(env_block(allocator, ptr[2]).device, 2);
-    assert_ok(xseg_stats_get(allocator, &scope, &stats));
+    const struct xseg_statistics stats = env_stats_on(allocator, 2);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 3 * MIB);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, xseg_sim_used(2));
     env_free(allocator, ptr[0], ptr[2]);
-    env_close(allocator);
 }
 
 TEST(allocators_are_separate)
@@ -536,14 +525,10 @@ static int child(struct xseg_allocator *allocator, void *ptr)
 }
 
 /* A close that fails leaves all devices and pools usable. */
-TEST(rejected_close_changes_nothing)
+TEST_ON(rejected_close_changes_nothing, env_open_sim(NULL, .devices = 2))
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    void *ptr = NULL;
-
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     struct xseg_pool *pool = env_pool(allocator);
-    assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
+    void *ptr = env_alloc_on(allocator, 1, 512);
     assert_error(xseg_close(allocator), BUSY, "blocks are allocated, 1 on device 1; ");
     assert_ok(xseg_pool_retain(pool));
     env_free(allocator, env_alloc_in(allocator, pool, 512, NULL), ptr);
@@ -553,44 +538,35 @@ TEST(rejected_close_changes_nothing)
     assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
     assert_ok(xseg_pool_retain(pool));
     env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
-    env_close(allocator);
 }
 
 /* The first device's context cannot be retained again: the device is lost, and the others are not. */
 TEST(close_that_cannot_be_rolled_back_loses_the_device)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     void *ptr = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .devices = 2);
     for (int device = 0; device < 2; device++) {
-        assert_ok(xseg_alloc(allocator, device, 512, NULL, &ptr));
+        ptr = env_alloc_on(allocator, device, 512);
         env_free(allocator, ptr);
     }
     ptr = NULL;
-    fault.call = "cuDevicePrimaryCtxRelease";
-    fault.error = UNKNOWN;
-    fault.nth = 2;
-    assert_ok(xseg_sim_fault_set(0, &fault));
-    fault.call = "cuDevicePrimaryCtxRetain";
-    fault.nth = 1;
-    assert_ok(xseg_sim_fault_set(1, &fault));
+    env_fault(0, .call = "cuDevicePrimaryCtxRelease", .nth = 2, .error = UNKNOWN);
+    env_fault(1, .call = "cuDevicePrimaryCtxRetain", .error = UNKNOWN);
     assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
     assert_error(xseg_alloc(allocator, 0, 512, NULL, &ptr), DEVICE_LOST, "device 0 is lost");
-    assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
+    ptr = env_alloc_on(allocator, 1, 512);
     env_free(allocator, ptr);
     env_close(allocator);
 }
 
 TEST(streams_of_other_devices_are_rejected)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     void *ptr = NULL, *other = NULL;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .devices = 2);
     xseg_stream stream = env_stream();
-    assert_ok(xseg_alloc(allocator, 1, 512, NULL, &ptr));
+    ptr = env_alloc_on(allocator, 1, 512);
     assert_error(xseg_record_stream(allocator, ptr, stream), ARGUMENT, "another device");
     assert_error(xseg_alloc(allocator, 1, 512, stream, &other), ARGUMENT, "another device");
     env_free(allocator, ptr);

@@ -62,11 +62,9 @@ TEST_ON(page_cache_serves_a_growth_at_the_limit,
 {
     const xseg_stream stream = env_stream();
     unsigned calls = 0;
-    const struct xseg_observer observer = {sizeof(observer), .context = &calls,
-                                           .on_low_memory = count_low_memory};
-    uint64_t id = 0;
 
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id =
+        env_observe(allocator, .context = &calls, .on_low_memory = count_low_memory);
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     for (unsigned i = 0; i < 30; i++) {
         xseg_sim_advance(UINT64_C(10000000));
@@ -222,8 +220,7 @@ TEST_ON(e9_use_by_another_stream_delays_the_free, env_open("expandable_segments:
     const xseg_stream side = env_stream();
     char *first = env_alloc(allocator, 5 * MIB, NULL);
 
-    assert_ok(xseg_record_stream(allocator, first, side));
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    env_use(allocator, first, side);
     expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
     env_free(allocator, first);
     expect(allocator, "0 5242880 0 20971520 5242880 0 1 0 0");

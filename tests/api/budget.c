@@ -446,7 +446,7 @@ TEST_WITH(waiting_request_is_recorded, members_begin, members_end)
     const xseg_stream stream = env_stream();
     member_make_idle(other, 900 * MIB);
     void *block = env_alloc(allocator, 400 * MIB, stream);
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     const struct xseg_history_entry ask = history_only(&recorded, XSEG_HISTORY_BUDGET_REQUEST);
     const struct xseg_history_entry alloc = history_only(&recorded, XSEG_HISTORY_ALLOC);
     assert_null(ask.base);
@@ -459,7 +459,6 @@ TEST_WITH(waiting_request_is_recorded, members_begin, members_end)
     assert_int_not_equal(ask.stack, 0);
     assert_true(ask.time_ns <= alloc.time_ns);
     assert_int_equal(recorded.entry[0].action, XSEG_HISTORY_BUDGET_REQUEST);
-    free(recorded.entry);
     env_free(allocator, block);
     env_close(allocator, stream);
     member_end(other);
@@ -472,11 +471,10 @@ TEST_WITH(single_member_sends_no_request, members_begin, members_end)
 
     void *block = env_alloc(allocator, 700 * MIB, NULL);
     assert_int_equal(xseg_alloc(allocator, 0, 600 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++)
         assert_int_not_equal(recorded.entry[i].action, XSEG_HISTORY_BUDGET_REQUEST);
     (void)history_only(&recorded, XSEG_HISTORY_OOM);
-    free(recorded.entry);
     env_free(allocator, block);
     leave(allocator);
 }
@@ -484,7 +482,7 @@ TEST_WITH(single_member_sends_no_request, members_begin, members_end)
 /* Bytes of the release events; each event is followed by its unmap. */
 static uint64_t recorded_releases(struct xseg_allocator *allocator)
 {
-    const struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     uint64_t released = 0, unmapped = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
@@ -501,7 +499,6 @@ static uint64_t recorded_releases(struct xseg_allocator *allocator)
         assert_int_equal(entry[1].bytes, entry->bytes);
     }
     assert_int_equal(released, unmapped);
-    free(recorded.entry);
     return released;
 }
 

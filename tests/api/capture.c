@@ -288,9 +288,7 @@ TEST(empty_cache_waits_for_the_end_of_a_capture)
 /* In PyTorch, queries, waits and frees on one device invalidated a capture on another. */
 static void expect_valid_capture(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-
-    allocator = env_open_on(&settings, config);
+    allocator = env_open_sim(config, .devices = 2);
     const xseg_stream retired = env_stream();
     side = env_stream();
     stream = env_stream_on(1);
@@ -324,16 +322,15 @@ TEST(capture_on_another_device_stays_valid)
 /* A graph with work on two devices, each of which has a pool for it. */
 TEST(capture_of_two_devices_is_begun_on_both)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_pool *second = NULL;
     void *used = NULL, *ptr = NULL;
 
-    allocator = env_open_on(&settings, NULL);
+    allocator = env_open_sim(NULL, .devices = 2);
     const xseg_stream joined = env_stream_on(1);
     stream = env_stream();
     pool = env_pool(allocator);
     assert_ok(xseg_pool_create(allocator, 1, NULL, &second));
-    assert_ok(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used));
+    used = env_alloc_on(allocator, 1, 20 * MIB);
     assert_ok(xseg_capture_begin(second, joined));
     env_capture_begin(pool, stream);
     env_stream_wait(joined, stream);
@@ -494,9 +491,7 @@ TEST_WITH(end_of_a_route_records_the_events_of_its_blocks, open_reuse, close_cap
 
 TEST(invalid_marks_are_rejected)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-
-    allocator = env_open_on(&settings, NULL);
+    allocator = env_open_sim(NULL, .devices = 2);
     assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_error(xseg_capture_mark(allocator, 2), ARGUMENT, "device 2 does not exist");
@@ -530,9 +525,7 @@ static void *context[2];
 
 static void open_two(const char *config)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-
-    allocator = env_open_on(&settings, config);
+    allocator = env_open_sim(config, .devices = 2);
     for (int i = 0; i < 2; i++)
         assert_int_equal(cuDevicePrimaryCtxRetain(&context[i], i), 0);
 }
@@ -547,11 +540,10 @@ static void close_two(void)
 
 static uint64_t trim(int device, bool wait)
 {
-    const struct xseg_scope scope = {sizeof(scope), .device = device};
     const struct xseg_trim_options options = {sizeof(options), .wait = wait};
     struct xseg_trim_result result = {sizeof(result)};
 
-    assert_ok(xseg_trim(allocator, &scope, &options, &result));
+    assert_ok(xseg_trim(allocator, env_scope(.device = device), &options, &result));
     return result.released;
 }
 
@@ -606,8 +598,8 @@ TEST(trim_keeps_the_capture_of_another_device_valid)
         const xseg_stream captured = env_stream();
         void *ptr = NULL, *cached = NULL;
 
-        assert_ok(xseg_alloc(allocator, 1, 3 * MIB, NULL, &ptr));
-        assert_ok(xseg_alloc(allocator, 1, 90 * MIB, NULL, &cached));
+        ptr = env_alloc_on(allocator, 1, 3 * MIB);
+        cached = env_alloc_on(allocator, 1, 90 * MIB);
         env_free(allocator, cached);
         free_and_capture(ptr, captured);
         assert_true(trim(1, i % 2 == 0) > 0);

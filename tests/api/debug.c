@@ -85,39 +85,34 @@ static const char *const fill_configs[] = {
     "debug_fill:True,expandable_segments:False",
 };
 
-TEST(a_write_after_the_free_is_reported)
+TEST_EACH(a_write_after_the_free_is_reported, open_logged(config),
+          "debug_fill:True,history:all,history_stacks:all",
+          "debug_fill:True,expandable_segments:False")
 {
-    static const char *const config[] = {"debug_fill:True,history:all,history_stacks:all",
-                                         "debug_fill:True,expandable_segments:False"};
     static const char late[] = {'l', 'a', 't', 'e'};
+    unsigned char *ptr = env_alloc(allocator, 3 * MIB, NULL);
+    char want[128];
 
-    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct xseg_allocator *allocator = open_logged(config[mode]);
-        unsigned char *ptr = env_alloc(allocator, 3 * MIB, NULL);
-        char want[128];
+    memset(ptr, 7, 3 * MIB);
+    env_free(allocator, ptr);
+    finish_work();
+    assert_true(is_pattern(ptr, 3 * MIB));
+    memcpy(ptr + 2 * MIB + 104, late, sizeof(late));
+    assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
+    assert_int_equal(logged.errors, 1);
+    expect_logged("freed memory was overwritten, 4 of 3145728 bytes");
+    (void)snprintf(want, sizeof(want), "first at %p, offset %zu, found 6c 61 74 65 fd",
+                   (void *)(ptr + 2 * MIB + 104), 2 * MIB + 104);
+    expect_logged(want);
+    if (i == 0)
+        expect_logged(" ms ago by thread ");
+    assert_int_equal(env_stats(allocator).overwrites, 1);
 
-        memset(ptr, 7, 3 * MIB);
-        env_free(allocator, ptr);
-        finish_work();
-        assert_true(is_pattern(ptr, 3 * MIB));
-        memcpy(ptr + 2 * MIB + 104, late, sizeof(late));
-        assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
-        assert_int_equal(logged.errors, 1);
-        expect_logged("freed memory was overwritten, 4 of 3145728 bytes");
-        (void)snprintf(want, sizeof(want), "first at %p, offset %zu, found 6c 61 74 65 fd",
-                       (void *)(ptr + 2 * MIB + 104), 2 * MIB + 104);
-        expect_logged(want);
-        if (mode == 0)
-            expect_logged(" ms ago by thread ");
-        assert_int_equal(env_stats(allocator).overwrites, 1);
-
-        /* The next free fills the block again, so it is reported once. */
-        env_free(allocator, ptr);
-        assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
-        assert_int_equal(logged.errors, 1);
-        env_free(allocator, ptr);
-        env_close(allocator);
-    }
+    /* The next free fills the block again, so it is reported once. */
+    env_free(allocator, ptr);
+    assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
+    assert_int_equal(logged.errors, 1);
+    env_free(allocator, ptr);
 }
 
 /* A block is checked in pieces: its first byte, its last, and the borders of the pieces. */
@@ -138,50 +133,43 @@ TEST_ON(every_byte_of_a_block_is_checked, open_logged("debug_fill:True"))
 }
 
 /* Splits, coalescing, growth, trims and pending blocks cause no report. */
-TEST(freed_memory_without_writes_is_not_reported)
+TEST_TIMES(freed_memory_without_writes_is_not_reported, COUNT_OF(fill_configs),
+           open_logged(fill_configs[i]))
 {
     static const size_t bytes[] = {700, 5000, 300 * KIB, 2 * MIB, 5 * MIB, 1};
+    const xseg_stream side = env_stream();
+    void *held[7] = {NULL};
 
-    for (unsigned mode = 0; mode < COUNT_OF(fill_configs); mode++) {
-        struct xseg_allocator *allocator = open_logged(fill_configs[mode]);
-        const xseg_stream side = env_stream();
-        void *held[7] = {NULL};
+    for (unsigned k = 0; k < 200; k++) {
+        const size_t size = bytes[k % COUNT_OF(bytes)];
+        void **slot = &held[(size_t)k * 5 % COUNT_OF(held)];
 
-        for (unsigned i = 0; i < 200; i++) {
-            const size_t size = bytes[i % COUNT_OF(bytes)];
-            void **slot = &held[(size_t)i * 5 % COUNT_OF(held)];
-
-            env_free(allocator, *slot);
-            *slot = env_alloc(allocator, size, i % 3 == 0 ? side : NULL);
-            memset(*slot, (int)i, size);
-            if (i % 4 == 0) {
-                assert_ok(xseg_sim_launch(side, 100));
-                assert_ok(xseg_record_stream(allocator, *slot, side));
-            }
-            if (i % 40 == 39)
-                env_empty_cache(allocator);
+        env_free(allocator, *slot);
+        *slot = env_alloc(allocator, size, k % 3 == 0 ? side : NULL);
+        memset(*slot, (int)k, size);
+        if (k % 4 == 0) {
+            assert_ok(xseg_sim_launch(side, 100));
+            assert_ok(xseg_record_stream(allocator, *slot, side));
         }
-        env_free_all(allocator, held, sizeof(held));
-        assert_int_equal(env_stats(allocator).overwrites, 0);
-        assert_int_equal(logged.errors, 0);
-        assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
-        env_close(allocator, side);
+        if (k % 40 == 39)
+            env_empty_cache(allocator);
     }
+    env_free_all(allocator, held, sizeof(held));
+    assert_int_equal(env_stats(allocator).overwrites, 0);
+    assert_int_equal(logged.errors, 0);
+    assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
 }
 
-TEST(new_memory_has_the_debug_pattern)
+TEST_EACH(new_memory_has_the_debug_pattern, open_logged(config), "debug_fill:True",
+          "debug_fill:True,expandable_segments:False")
 {
-    for (unsigned mode = 0; mode < COUNT_OF(fill_configs); mode++) {
-        struct xseg_allocator *allocator = open_logged(fill_configs[mode]);
-        unsigned char *small = env_alloc(allocator, 1000, NULL);
-        unsigned char *large = env_alloc(allocator, 25 * MIB, NULL);
+    unsigned char *small = env_alloc(allocator, 1000, NULL);
+    unsigned char *large = env_alloc(allocator, 25 * MIB, NULL);
 
-        finish_work();
-        assert_true(is_pattern(small, 1000));
-        assert_true(is_pattern(large, 25 * MIB));
-        env_free(allocator, small, large);
-        env_close(allocator);
-    }
+    finish_work();
+    assert_true(is_pattern(small, 1000));
+    assert_true(is_pattern(large, 25 * MIB));
+    env_free(allocator, small, large);
 }
 
 TEST_ON(pending_block_is_filled_when_it_completes, open_logged("debug_fill:True"))
@@ -190,9 +178,7 @@ TEST_ON(pending_block_is_filled_when_it_completes, open_logged("debug_fill:True"
     unsigned char *ptr = env_alloc(allocator, 4 * KIB, NULL);
 
     memset(ptr, 7, 4 * KIB);
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, ptr, side));
-    env_free(allocator, ptr);
+    env_free_in_use(allocator, ptr, side);
     xseg_sim_advance(1);
     assert_int_equal(ptr[0], 7);
     assert_int_equal(ptr[4 * KIB - 1], 7);
@@ -316,33 +302,27 @@ static size_t end_capture(xseg_stream stream)
 }
 
 /* The debugging keys queue no work on a captured stream, and make no call that invalidates a capture. */
-TEST(debugging_keys_do_not_affect_a_capture)
+TEST_EACH(debugging_keys_do_not_affect_a_capture, open_logged(config), "debug_fill:True",
+          "unmap_on_free:True", "guard_page:True,debug_fill:True")
 {
-    static const char *const config[] = {"debug_fill:True", "unmap_on_free:True",
-                                         "guard_page:True,debug_fill:True"};
+    const xseg_stream captured = env_stream(), other = env_stream();
+    void *before = env_alloc(allocator, 5000, captured);
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = open_logged(config[i]);
-        const xseg_stream captured = env_stream(), other = env_stream();
-        void *before = env_alloc(allocator, 5000, captured);
+    /* Mode 0 is global: an unsafe call on any stream invalidates the capture. */
+    env_context_push(0);
+    assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
+    void *during = env_alloc(allocator, 3 * MIB, captured);
+    env_free(allocator, before, during);
+    during = env_alloc(allocator, 3 * MIB, captured);
+    for (unsigned round = 0; round < 2; round++)
+        env_free(allocator, env_alloc(allocator, 2 * MIB, other));
+    env_free(allocator, during);
+    assert_int_equal(end_capture(captured), 0);
+    env_context_pop(0);
+    assert_int_equal(logged.errors, 0);
 
-        /* Mode 0 is global: an unsafe call on any stream invalidates the capture. */
-        env_context_push(0);
-        assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
-        void *during = env_alloc(allocator, 3 * MIB, captured);
-        env_free(allocator, before, during);
-        during = env_alloc(allocator, 3 * MIB, captured);
-        for (unsigned round = 0; round < 2; round++)
-            env_free(allocator, env_alloc(allocator, 2 * MIB, other));
-        env_free(allocator, during);
-        assert_int_equal(end_capture(captured), 0);
-        env_context_pop(0);
-        assert_int_equal(logged.errors, 0);
-
-        env_empty_cache(allocator);
-        assert_int_equal(env_reserved(allocator), 0);
-        env_close(allocator, captured, other);
-    }
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
 }
 
 /* --- unmap_on_free and guard_page. --- */
@@ -452,16 +432,12 @@ TEST_ON(freed_addresses_are_quarantined, env_open("unmap_on_free:True,history:al
 }
 
 /* The addresses of 300 blocks of 8 MiB exceed 1 GiB. */
-TEST(quarantine_ends_before_a_request_fails)
+TEST_ON(quarantine_ends_before_a_request_fails,
+        env_open_sim("unmap_on_free:True", .memory_bytes = GIB, .address_bytes = GIB))
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
-                                               .address_bytes = GIB};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, "unmap_on_free:True");
     for (unsigned i = 0; i < 300; i++)
         env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
     assert_int_equal(env_stats(allocator).num_ooms, 0);
-    env_close(allocator);
 }
 
 /* The stream of the block, and each stream that uses the block. */
@@ -541,8 +517,7 @@ TEST_ON(failed_free_is_not_recorded, env_open("history:all"))
     void *ptr = env_alloc(allocator, 5000, NULL);
     char text[1024];
 
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_use(allocator, ptr, side);
     assert_ok(xseg_sim_fail("cuEventRecord", 1, 999));
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_DRIVER);
     env_free(allocator, env_alloc(allocator, 3000, NULL));
@@ -556,50 +531,41 @@ TEST_ON(failed_free_is_not_recorded, env_open("history:all"))
 
 /* --- Zeroed requests. --- */
 
-TEST(zeroed_memory_is_zero)
+TEST_EACH(zeroed_memory_is_zero, open_logged(config), "expandable_segments:True", "debug_fill:True",
+          "guard_page:True")
 {
-    static const char *const config[] = {"expandable_segments:True", "debug_fill:True",
-                                         "guard_page:True"};
     static const unsigned char zeros[3000];
+    const struct xseg_request request = {sizeof(request), .bytes = 2999, .zeroed = true};
+    unsigned char *ptr = env_alloc(allocator, 3000, NULL);
+    void *again = NULL;
 
-    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct xseg_allocator *allocator = open_logged(config[mode]);
-        const struct xseg_request request = {sizeof(request), .bytes = 2999, .zeroed = true};
-        unsigned char *ptr = env_alloc(allocator, 3000, NULL);
-        void *again = NULL;
+    memset(ptr, 7, 3000);
+    env_free(allocator, ptr);
+    assert_ok(xseg_alloc_with(allocator, &request, &again));
+    if (i < 2)
+        assert_ptr_equal(again, ptr);
+    finish_work();
+    assert_memory_equal(again, zeros, 2999);
+    env_free(allocator, again);
 
-        memset(ptr, 7, 3000);
-        env_free(allocator, ptr);
-        assert_ok(xseg_alloc_with(allocator, &request, &again));
-        if (mode < 2)
-            assert_ptr_equal(again, ptr);
-        finish_work();
-        assert_memory_equal(again, zeros, 2999);
-        env_free(allocator, again);
-
-        /* If the fill fails, the block is freed. */
-        assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
-        again = NULL;
-        assert_error(xseg_alloc_with(allocator, &request, &again), DRIVER, "cuMemsetD32Async");
-        assert_null(again);
-        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(env_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
-        env_close(allocator);
-    }
+    /* If the fill fails, the block is freed. */
+    assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
+    again = NULL;
+    assert_error(xseg_alloc_with(allocator, &request, &again), DRIVER, "cuMemsetD32Async");
+    assert_null(again);
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
 }
 
 TEST_ON(zeroing_runs_after_the_queued_work_of_the_stream, open_logged("expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
-    const struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
-                                         .zeroed = true};
     unsigned char *ptr = env_alloc(allocator, 3000, stream);
-    void *again = NULL;
 
     memset(ptr, 7, 3000);
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(allocator, ptr);
-    assert_ok(xseg_alloc_with(allocator, &request, &again));
+    void *again = env_alloc_with(allocator, .bytes = 3000, .stream = stream, .zeroed = true);
     assert_ptr_equal(again, ptr);
     assert_int_equal(ptr[0], 7);
     finish_work();
@@ -611,13 +577,10 @@ TEST_ON(zeroing_runs_after_the_queued_work_of_the_stream, open_logged("expandabl
 TEST_ON(zeroing_in_a_capture_is_a_node_of_the_graph, open_logged("expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
-    struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
-                                   .zeroed = true};
-    void *ptr = NULL;
 
     env_context_push(0);
     assert_int_equal(cuStreamBeginCapture_v2(stream, 0), 0);
-    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
+    void *ptr = env_alloc_with(allocator, .bytes = 3000, .stream = stream, .zeroed = true);
     assert_int_equal(end_capture(stream), 1);
     env_context_pop(0);
     env_free(allocator, ptr);

@@ -386,12 +386,11 @@ TEST(memory_of_a_released_pool_waits_for_its_own_work)
     const xseg_stream stream = env_stream();
     struct xseg_pool *before = env_pool(allocator), *pool = env_pool(allocator);
     const struct xseg_trim_options options = {sizeof(options), .idle_ms = 100000};
-    const struct xseg_scope scope = {sizeof(scope), .pool = pool};
 
     xseg_sim_advance(1000 * MS);
     /* The pool's arena learns the time from a trim that names the pool, and keeps that time. */
     env_free(allocator, env_alloc_in(allocator, pool, 8 * MIB, stream));
-    assert_ok(xseg_trim(allocator, &scope, &options, NULL));
+    assert_ok(xseg_trim(allocator, env_scope(.pool = pool), &options, NULL));
     /* The memory of another released pool: an event is recorded on the busy stream, and completes. */
     env_free(allocator, env_alloc_in(allocator, before, 8 * MIB, stream));
     assert_ok(xseg_pool_release(before));
@@ -427,18 +426,6 @@ TEST_WITH(failed_unmap_is_retried, NULL, close_allocator)
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-static unsigned threads(void)
-{
-    DIR *tasks = opendir("/proc/self/task");
-    unsigned count = 0;
-
-    assert_non_null(tasks);
-    while (readdir(tasks) != NULL)
-        count++;
-    assert_int_equal(closedir(tasks), 0);
-    return count;
-}
-
 static void sleep_2_ms(void)
 {
     assert_int_equal(nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL), 0);
@@ -447,19 +434,19 @@ static void sleep_2_ms(void)
 /* The kernel lists a joined thread for a moment. */
 static void expect_threads(unsigned count)
 {
-    for (unsigned naps = 0; threads() != count && naps < 10000; naps++)
+    for (unsigned naps = 0; env_threads() != count && naps < 10000; naps++)
         sleep_2_ms();
-    assert_int_equal(threads(), count);
+    assert_int_equal(env_threads(), count);
 }
 
 /* With the system clock, and without calls. */
 TEST(background_thread_releases_idle_memory)
 {
-    const unsigned before = threads();
+    const unsigned before = env_threads();
     allocator = env_open("idle_ms:20,background_thread:True");
     unsigned naps = 0;
 
-    assert_int_equal(threads(), before + 1);
+    assert_int_equal(env_threads(), before + 1);
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     while (env_reserved(allocator) != 0 && naps++ < 10000)
         sleep_2_ms();
@@ -469,11 +456,11 @@ TEST(background_thread_releases_idle_memory)
     expect_threads(before);
     assert_ok(xseg_config_set(allocator, "background_thread:True"));
     assert_ok(xseg_config_set(allocator, "background_thread:True,idle_ms:30"));
-    assert_int_equal(threads(), before + 1);
+    assert_int_equal(env_threads(), before + 1);
     /* The thread survives a close that fails. */
     void *ptr = env_alloc(allocator, 1, NULL);
     assert_int_equal(xseg_close(allocator), XSEG_ERR_BUSY);
-    assert_int_equal(threads(), before + 1);
+    assert_int_equal(env_threads(), before + 1);
     env_free(allocator, ptr);
     env_close(allocator);
     expect_threads(before);
@@ -481,11 +468,8 @@ TEST(background_thread_releases_idle_memory)
 
 static struct xseg_trim_result trim(uint64_t target, uint64_t idle_ms)
 {
-    const struct xseg_trim_options options = {sizeof(options), .target_bytes = target,
-                                              .idle_ms = idle_ms};
-    struct xseg_trim_result result = {sizeof(result)};
-
-    assert_ok(xseg_trim(allocator, NULL, &options, &result));
+    const struct xseg_trim_result result =
+        env_trim_with(allocator, NULL, .target_bytes = target, .idle_ms = idle_ms);
     return result;
 }
 

@@ -155,12 +155,11 @@ TEST_ON(empty_cache_unmaps_each_run_once, env_open("expandable_segments:True"))
 }
 
 /* The driver rejects calls on several mappings, which are not retried for each run. */
-TEST(empty_cache_unmaps_page_by_page_if_required)
+TEST_ON(empty_cache_unmaps_page_by_page_if_required,
+        env_open_sim("expandable_segments:True", .single_mapping_calls = true))
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
     void *blocks[PAGES];
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
     struct calls before = count();
     fill(allocator, blocks, 0);
@@ -168,7 +167,6 @@ TEST(empty_cache_unmaps_page_by_page_if_required)
     before = count();
     env_empty_cache(allocator);
     expect(&before, (struct calls){.unmap = PAGES, .release = PAGES});
-    env_close(allocator);
 }
 
 /* A small generator, the same each time. */
@@ -251,27 +249,19 @@ static void expect_queries(struct xseg_allocator *allocator, size_t bytes, uint6
 }
 
 /* As in PyTorch, on hits and misses; the capture mode of the thread is changed once for all queries. */
-TEST(poll_queries_each_stream_once)
+TEST_EACH(poll_queries_each_stream_once, env_open(config), ENV_KINDS)
 {
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+    const xseg_stream user[2] = {env_stream(), env_stream()};
 
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        const xseg_stream user[2] = {env_stream(), env_stream()};
-
-        for (size_t n = 0; n < COUNT_OF(user); n++) {
-            void *pending = env_alloc(allocator, 2 * MIB, NULL);
-            assert_ok(xseg_record_stream(allocator, pending, user[n]));
-            assert_ok(xseg_sim_launch(user[n], UINT64_MAX));
-            env_free(allocator, pending);
-            expect_queries(allocator, 3000, n + 1);
-            expect_queries(allocator, (n + 1) * 100 * MIB, n + 1);
-            const uint64_t modes = xseg_sim_calls("cuThreadExchangeStreamCaptureMode");
-            expect_queries(allocator, 3000, n + 1);
-            expect_queries(allocator, 100 * MIB, n + 1);
-            assert_int_equal(xseg_sim_calls("cuThreadExchangeStreamCaptureMode") - modes, 4);
-        }
-        xseg_sim_finish_all();
-        env_close(allocator, user[0], user[1]);
+    for (size_t n = 0; n < COUNT_OF(user); n++) {
+        void *pending = env_alloc(allocator, 2 * MIB, NULL);
+        env_free_in_use(allocator, pending, user[n]);
+        expect_queries(allocator, 3000, n + 1);
+        expect_queries(allocator, (n + 1) * 100 * MIB, n + 1);
+        const uint64_t modes = xseg_sim_calls("cuThreadExchangeStreamCaptureMode");
+        expect_queries(allocator, 3000, n + 1);
+        expect_queries(allocator, 100 * MIB, n + 1);
+        assert_int_equal(xseg_sim_calls("cuThreadExchangeStreamCaptureMode") - modes, 4);
     }
+    xseg_sim_finish_all();
 }

@@ -133,9 +133,7 @@ TEST_WITH(pending_block_is_explained_with_its_stream, open_expandable, close_all
 {
     void *block = env_alloc(allocator, 20 * MIB, NULL);
 
-    env_launch(allocator, stream, block);
-    assert_ok(xseg_record_stream(allocator, block, stream));
-    env_free(allocator, block);
+    env_free_in_use(allocator, block, stream);
     const struct explained *result = explain(NULL);
     const struct xseg_reason *reason = &result->reason[0];
     assert_int_equal(result->count, 1);
@@ -324,13 +322,12 @@ TEST_WITH(pin_keeps_idle_memory, open_expandable, close_all)
 TEST_WITH(paused_pool_has_no_reasons, open_expandable, close_all)
 {
     struct xseg_pool *pool = env_pool(allocator);
-    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     (void)env_alloc(allocator, 20 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(explain(NULL)->sums.allocated, 20 * MIB);
-    assert_int_equal(explain(&where)->sums.reserved, 0);
+    assert_int_equal(explain(env_scope(.device = -1, .pool = pool))->sums.reserved, 0);
     assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_ALLOCATED);
     assert_ok(xseg_pool_resume(pool));
     assert_int_equal(explain(NULL)->sums.allocated, 60 * MIB);

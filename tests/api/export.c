@@ -207,9 +207,8 @@ static bool receive_and_import(struct importer *importer, int socket)
 static bool is_counted(const struct importer *importer)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    return xseg_stats_get(importer->allocator, &where, &stats) == XSEG_OK &&
+    return xseg_stats_get(importer->allocator, env_scope(.device = 0), &stats) == XSEG_OK &&
            stats.imported_bytes >= importer->bytes &&
            stats.imported_bytes < importer->bytes + 40 * MIB &&
            stats.reserved_bytes[XSEG_STAT_ALL].current == 0 && stats.physical_bytes == 0 &&
@@ -503,7 +502,6 @@ static bool find_mapping(void *context, const struct xseg_mapping *mapping)
 TEST_WITH(trim_keeps_exported_pages, open_pool, close_pool)
 {
     const struct xseg_trim_options by_age = {sizeof(by_age), .idle_ms = 1};
-    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
     void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     uint64_t mapped = 0;
 
@@ -519,7 +517,7 @@ TEST_WITH(trim_keeps_exported_pages, open_pool, close_pool)
     assert_ok(xseg_for_each_mapping(allocator, NULL, find_mapping, &mapped));
     assert_int_equal(mapped, 40 * MIB);
     done = (struct xseg_trim_result){sizeof(done)};
-    assert_ok(xseg_trim(allocator, &scope, &by_age, &done));
+    assert_ok(xseg_trim(allocator, env_scope(.device = -1, .pool = pool), &by_age, &done));
     assert_int_equal(done.kept_exported, 40 * MIB);
     /* A user's pin is reported first. */
     assert_ptr_equal(env_alloc_in(allocator, pool, 40 * MIB, NULL), block);
@@ -628,12 +626,11 @@ TEST_WITH(exported_pages_are_not_reused_by_other_pools, NULL, close_pool)
 static struct xseg_statistics play(bool exportable)
 {
     const struct xseg_sim_settings settings = sim_settings(false, 400 * MIB);
-    const struct xseg_pool_options options = {sizeof(options), .exportable = exportable};
     void *ptr[40] = {NULL};
     uint64_t random = 12345;
 
     allocator = env_open_with_clock(&settings, "page_cache_mb:100");
-    pool = env_pool_with(allocator, &options);
+    pool = env_pool_of(allocator, .exportable = exportable);
 
     for (unsigned i = 0; i < 2000; i++) {
         random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
@@ -718,26 +715,9 @@ TEST_WITH(failed_probe_runs_again_for_the_next_pool, NULL, close_pool)
     assert_true(xseg_sim_failed());
 }
 
-static void *own_memory(void *context, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context;
-    (void)bytes;
-    (void)device;
-    (void)stream;
-    return NULL;
-}
-
-static void no_memory(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
-{
-    (void)own_memory(context, bytes, device, stream);
-    (void)ptr;
-}
-
 TEST_WITH(invalid_options_are_rejected, NULL, close_allocator)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
-    const struct xseg_pool_options own = {
-        sizeof(own), .memory = {.alloc = own_memory, .free = no_memory}, .exportable = true};
+    const struct xseg_pool_options own = {sizeof(own), .memory = env_no_memory, .exportable = true};
     /* A caller whose header ends before the member. */
     const struct xseg_pool_options older = {offsetof(struct xseg_pool_options, exportable),
                                             .exportable = true};
@@ -750,7 +730,7 @@ TEST_WITH(invalid_options_are_rejected, NULL, close_allocator)
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     env_close(allocator);
-    allocator = env_open_on(&settings, NULL);
+    allocator = env_open_sim(NULL, .without_vmm = true);
     assert_error(try_pool(&pool), UNSUPPORTED, "virtual memory");
 }
 
@@ -867,14 +847,13 @@ TEST_WITH(invalid_handles_are_rejected, open_pool, close_pool)
 
 TEST_WITH(import_without_virtual_memory_management_is_rejected, open_pool, close_allocator)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     struct exported_handles exported = export_of(block);
 
     close_and_free(block);
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_close(allocator));
-    allocator = env_open_on(&settings, NULL);
+    allocator = env_open_sim(NULL, .without_vmm = true);
     assert_error(import_handles(allocator, &exported, NULL, &base), UNSUPPORTED, "virtual memory");
     export_handles_close(&exported);
 }
@@ -977,26 +956,11 @@ TEST_WITH(calls_of_a_forked_child_fail, open_pool, close_pool)
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL), *base = NULL;
     struct exported_handles exported = export_of(block);
     struct xseg_export_token token = {{0}};
-    int result = 0;
 
-    const pid_t child = fork();
-    if (child == 0) {
-        const xseg_status got[] = {
-            xseg_export(allocator, block, &token, NULL),
-            query(block),
-            xseg_export_close(allocator, block),
-            xseg_import(allocator, 0, &token, &base),
-            xseg_import_close(allocator, block),
-            import_handles(allocator, &exported, NULL, &base),
-        };
-
-        for (unsigned i = 0; i < COUNT_OF(got); i++)
-            if (got[i] != XSEG_ERR_FORKED)
-                _exit(1);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    env_expect_forked(true, xseg_export(allocator, block, &token, NULL), query(block),
+                      xseg_export_close(allocator, block), xseg_import(allocator, 0, &token, &base),
+                      xseg_import_close(allocator, block),
+                      import_handles(allocator, &exported, NULL, &base));
     export_handles_close(&exported);
     close_and_free(block);
 }
@@ -1005,9 +969,6 @@ TEST_WITH(calls_of_a_forked_child_fail, open_pool, close_pool)
 
 TEST_WITH(configuration_makes_memory_exportable, NULL, close_pool)
 {
-    const struct xseg_pool_options own = {sizeof(own),
-                                          .memory = {.alloc = own_memory, .free = no_memory}};
-
     allocator = env_open("exportable:True");
     pool = env_pool(allocator);
     void *blocks[] = {
@@ -1019,7 +980,7 @@ TEST_WITH(configuration_makes_memory_exportable, NULL, close_pool)
         export_once(blocks[i], XSEG_HANDLE_FD);
     }
     /* The key does not apply to a pool with separate functions. */
-    struct xseg_pool *other = env_pool_with(allocator, &own);
+    struct xseg_pool *other = env_pool_of(allocator, .memory = env_no_memory);
     /* A change applies to later pools only. */
     assert_ok(xseg_config_set(allocator, "exportable:False"));
     struct xseg_pool *later = env_pool(allocator);
@@ -1180,18 +1141,12 @@ TEST_WITH(probe_runs_when_memory_is_free, NULL, close_full)
 /* If the deferred probe fails, the default pool still gets memory that is not exportable. */
 TEST_WITH(failed_probe_leaves_the_default_pool_not_exportable, NULL, close_full)
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
     open_full("exportable:True");
     pool = env_pool(allocator);
     free_device_memory();
     /* Both pages of the probe: with fabric handles, and without. */
-    fault.call = "cuMemCreate";
-    fault.error = NOT_SUPPORTED;
-    for (unsigned i = 0; i < 2; i++) {
-        fault.nth = i + 1;
-        assert_ok(xseg_sim_fault_set(i, &fault));
-    }
+    for (unsigned i = 0; i < 2; i++)
+        env_fault(i, .call = "cuMemCreate", .nth = i + 1, .error = NOT_SUPPORTED);
     void *block = env_alloc(allocator, 1000, NULL);
     assert_int_equal(xseg_sim_fault_count(1), 1);
     env_expect_warnings(&warnings, warnings.lines, "exportable has no effect, ");

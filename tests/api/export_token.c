@@ -124,21 +124,6 @@ static bool import_fails(const struct xseg_export_token *token, xseg_status stat
     return false;
 }
 
-/* Threads of this process. */
-static unsigned threads(void)
-{
-    char line[256];
-    unsigned count = 0;
-    FILE *file = fopen("/proc/self/status", "re");
-
-    assert_non_null(file);
-    while (fgets(line, sizeof(line), file) != NULL)
-        if (sscanf(line, "Threads: %u", &count) == 1)
-            break;
-    (void)fclose(file);
-    return count;
-}
-
 /* Limit the process to this many additional descriptors. */
 static struct rlimit allow_files(unsigned count)
 {
@@ -382,7 +367,7 @@ TEST(import_from_an_exited_exporter_fails)
 
 TEST(exporter_can_import_its_own_export)
 {
-    const unsigned before = threads();
+    const unsigned before = env_threads();
 
     open_with("exportable:True");
     unsigned char *block = env_alloc(allocator, BLOCK, NULL);
@@ -392,15 +377,15 @@ TEST(exporter_can_import_its_own_export)
     /* Raw handles start no thread. */
     assert_ok(export_and_close_handles(allocator, block));
     assert_ok(xseg_export_close(allocator, block));
-    assert_int_equal(threads(), before);
+    assert_int_equal(env_threads(), before);
     /* One thread serves all exports of a device.  No descriptor of a page stays open. */
     const unsigned files = env_open_fds();
     const struct xseg_export_token token = export_block(block, &offset);
-    assert_int_equal(threads(), before + 1);
+    assert_int_equal(env_threads(), before + 1);
     assert_int_equal(env_open_fds(), files + 2);
     assert_true(is_equal(token, export_block(block, NULL)));
     assert_int_equal(env_open_fds(), files + 2);
-    assert_int_equal(threads(), before + 1);
+    assert_int_equal(env_threads(), before + 1);
     assert_ok(xseg_import(allocator, 0, &token, &base));
     fill((char *)base + offset, 5);
     assert_true(holds(block, 5));
@@ -414,7 +399,7 @@ TEST(exporter_can_import_its_own_export)
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     env_free(allocator, block);
     env_close(allocator);
-    assert_int_equal(threads(), before);
+    assert_int_equal(env_threads(), before);
 }
 
 /* A cache of an importer can use the token as its key. */

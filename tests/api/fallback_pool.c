@@ -19,11 +19,10 @@ static const char *const configs[] = {"expandable_segments:True", "expandable_se
 
 static struct env open_env(size_t bytes, const char *config)
 {
-    const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct env env = {.bytes = bytes};
 
     env.allocator = env_open_mib(bytes > MIB ? 2 * bytes / MIB : 2, config);
-    env.pool = env_pool_with(env.allocator, &options);
+    env.pool = env_pool_of(env.allocator, .use_on_oom = true);
     env.kept = env_alloc_in(env.allocator, env.pool, bytes, NULL);
     env.inside = env_alloc_in(env.allocator, env.pool, bytes, NULL);
     return env;
@@ -41,9 +40,7 @@ static void *alloc_fallback(struct env *env)
 /* Free a block that `stream` uses. */
 static void free_pending(const struct env *env, void *block, xseg_stream stream)
 {
-    assert_ok(xseg_record_stream(env->allocator, block, stream));
-    env_launch(env->allocator, stream, block);
-    env_free(env->allocator, block);
+    env_free_in_use(env->allocator, block, stream);
 }
 
 static void close_env(const struct env *env)
@@ -79,11 +76,10 @@ TEST(restore_keeps_a_fallback_block)
 {
     FOR_ALL_SIZES(env)
     {
-        struct xseg_checkpoint *checkpoint = NULL;
         bool exactly = false;
 
         env_free(env.allocator, env.inside);
-        assert_ok(xseg_pool_checkpoint(env.pool, &checkpoint));
+        struct xseg_checkpoint *checkpoint = env_checkpoint(env.pool);
         void *fallback = env_alloc(env.allocator, env.bytes, NULL);
         struct moves moves = {.fallback = fallback};
         env_free(env.allocator, env.kept);
@@ -102,9 +98,8 @@ TEST(restore_over_a_fallback_block_is_rejected)
 {
     FOR_ALL_SIZES(env)
     {
-        struct xseg_checkpoint *checkpoint = NULL;
 
-        assert_ok(xseg_pool_checkpoint(env.pool, &checkpoint));
+        struct xseg_checkpoint *checkpoint = env_checkpoint(env.pool);
         void *fallback = alloc_fallback(&env);
         assert_error(xseg_pool_restore(env.pool, checkpoint, NULL, NULL), BUSY,
                      "contains a block of the default pool");
@@ -151,7 +146,6 @@ TEST(fallback_block_does_not_belong_to_the_pool)
 {
     FOR_ALL_SIZES(env)
     {
-        struct xseg_checkpoint *checkpoint = NULL;
         bool exactly = true;
         void *fallback = alloc_fallback(&env);
         void *both[] = {env.kept, fallback};
@@ -161,7 +155,7 @@ TEST(fallback_block_does_not_belong_to_the_pool)
         assert_ok(xseg_pool_check_live(env.pool, both, 1, &exactly));
         assert_true(exactly);
         /* A checkpoint without the fallback block can be restored after its memory has been reused. */
-        assert_ok(xseg_pool_checkpoint(env.pool, &checkpoint));
+        struct xseg_checkpoint *checkpoint = env_checkpoint(env.pool);
         env_free(env.allocator, fallback);
         assert_ok(xseg_pool_restore(env.pool, checkpoint, NULL, NULL));
         assert_int_not_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
@@ -201,10 +195,7 @@ TEST(pool_with_a_fallback_block_is_not_paused)
 
 static struct xseg_statistics pool_stats(const struct env *env)
 {
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env->pool};
-    struct xseg_statistics stats = {sizeof(stats)};
-
-    assert_ok(xseg_stats_get(env->allocator, &where, &stats));
+    const struct xseg_statistics stats = env_pool_stats(env->allocator, env->pool);
     return stats;
 }
 
@@ -364,12 +355,9 @@ TEST(history_records_the_pool_of_a_fallback_block)
     {
         const xseg_stream stream = env_stream();
         unsigned count[3][2] = {{0}};
-        const struct xseg_observer observer = {sizeof(observer), .context = count,
-                                               .on_trace = count_by_pool};
         const unsigned wanted[3][2] = {{2, 0}, {2, 2}, {2, 2}};
-        uint64_t id = 0;
 
-        assert_ok(xseg_observer_add(env.allocator, &observer, &id));
+        const uint64_t id = env_observe(env.allocator, .context = count, .on_trace = count_by_pool);
         void *fallback = alloc_fallback(&env);
         env_free(env.allocator, fallback);
         fallback = env_alloc(env.allocator, env.bytes, NULL);
@@ -474,13 +462,12 @@ TEST(debug_features_cover_fallback_blocks)
 {
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         struct env env = open_env(sizes[i], "history:all,debug_fill:True");
-        const struct xseg_request request = {sizeof(request), .bytes = env.bytes, .zeroed = true};
         void *fallback = alloc_fallback(&env);
 
         assert_int_not_equal(env_block(env.allocator, fallback).age_ms, UINT64_MAX);
         env_free(env.allocator, fallback);
         assert_error(xseg_free(env.allocator, fallback), NOT_ALLOCATED, "freed");
-        assert_ok(xseg_alloc_with(env.allocator, &request, &fallback));
+        fallback = env_alloc_with(env.allocator, .bytes = env.bytes, .zeroed = true);
         assert_ptr_equal(env_block(env.allocator, fallback).fallback_pool, env.pool);
         assert_int_equal(env_stats(env.allocator).overwrites, 0);
         env_free(env.allocator, fallback, env.kept);
@@ -501,12 +488,9 @@ TEST(fallback_block_can_be_pinned)
     close_env(&env);
 }
 
-TEST(fallback_block_is_not_exported)
+TEST_ON(fallback_block_is_not_exported, env_open_mib(40, NULL))
 {
-    const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true,
-                                              .exportable = true};
-    struct xseg_allocator *allocator = env_open_mib(40, NULL);
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true, .exportable = true);
     void *inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
     env_free(allocator, inside);
@@ -520,7 +504,6 @@ TEST(fallback_block_is_not_exported)
     assert_ok(xseg_export_close(allocator, inside));
     env_free(allocator, inside);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* The cached memory of the pool is released, unless other blocks use its page or segment. */

@@ -99,8 +99,7 @@ static void *compute(const void *input, size_t bytes, xseg_stream stream)
 /* record_stream(), and a kernel that is the reason for it. */
 static void use(void *ptr, xseg_stream stream)
 {
-    assert_ok(xseg_record_stream(table.allocator, ptr, stream));
-    env_launch(table.allocator, stream, ptr);
+    env_use(table.allocator, ptr, stream);
 }
 
 /* Enter torch.cuda.graph(): empty_cache, then a capture into a new pool, or another graph's. */

@@ -87,7 +87,7 @@ TEST(stacks_are_recorded_for_the_configured_events)
             free_here(allocator, alloc_here(allocator, 1000));
             free_here(allocator, alloc_here(allocator, 30 * MIB));
         }
-        struct history_list recorded = history_read(allocator, 0);
+        HISTORY_LIST recorded = history_read(allocator, 0);
         assert_int_equal(recorded.count, 2 + 4 * 3); /* maps; allocation, free, completion */
         for (size_t k = 0; k < recorded.count; k++) {
             const struct xseg_history_entry *entry = &recorded.entry[k];
@@ -100,7 +100,6 @@ TEST(stacks_are_recorded_for_the_configured_events)
         }
         assert_in_range(recorded.summary.stacks, rows[i].other ? 4 : rows[i].alloc ? 2 : 0, 12);
         assert_int_equal(recorded.summary.stacks_lost, 0);
-        free(recorded.entry);
         env_close(allocator);
     }
 }
@@ -120,7 +119,7 @@ TEST_ON(visitor_ends_the_iteration_over_a_stack, env_open("history:all"))
                  "unknown stack number, 1");
     assert_ok(xseg_config_set(allocator, "history_stacks:all"));
     free_here(allocator, alloc_here(allocator, 1000));
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     assert_ok(xseg_history_stack(allocator, recorded.entry[1].stack, end_iteration, &count));
     assert_int_equal(count, 1);
     assert_error(xseg_history_stack(allocator, 0, end_iteration, &count), ARGUMENT,
@@ -128,7 +127,6 @@ TEST_ON(visitor_ends_the_iteration_over_a_stack, env_open("history:all"))
     assert_error(xseg_history_stack(allocator, UINT32_MAX, end_iteration, &count), ARGUMENT,
                  "unknown stack number, 4294967295");
     assert_int_equal(count, 1);
-    free(recorded.entry);
 }
 
 /* Frames with sources, of this file, and of alloc_here(). */
@@ -156,9 +154,8 @@ TEST_ON(snapshot_finds_sources, env_open("history:all,history_stacks:all"))
     struct sources before = {0}, after = {0};
 
     free_here(allocator, alloc_here(allocator, 1000));
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     const uint32_t stack = recorded.entry[0].stack;
-    free(recorded.entry);
     assert_ok(xseg_history_stack(allocator, stack, count_source, &before));
     assert_int_equal(before.count + before.functions, 0);
     assert_ok(xseg_snapshot(allocator, "/dev/null", NULL));
@@ -191,21 +188,17 @@ TEST_ON(observer_does_not_replace_the_stack_of_the_request,
         env_open_mib(100, "history:all,history_stacks:all"))
 {
     struct observer_state observed = {.allocator = allocator};
-    const struct xseg_observer observer = {sizeof(observer), .context = &observed,
-                                           .on_low_memory = free_one};
-    uint64_t id = 0;
 
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    (void)env_observe(allocator, .context = &observed, .on_low_memory = free_one);
     observed.freed = alloc_here(allocator, 80 * MIB);
     assert_ok(xseg_history_clear(allocator, -1));
     void *ptr = alloc_here(allocator, 60 * MIB);
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     assert_true(recorded.count >= 3);
     for (size_t i = 0; i < recorded.count; i++)
         expect_stack(allocator, recorded.entry[i].stack, true,
                      recorded.entry[i].action == XSEG_HISTORY_FREE_REQUESTED ||
                          recorded.entry[i].action == XSEG_HISTORY_FREE_COMPLETED);
-    free(recorded.entry);
     env_free(allocator, ptr);
 }
 
@@ -257,44 +250,39 @@ TEST_ON(keys_change_while_running, env_open(NULL))
     ptr = alloc_here(allocator, 1000);
     assert_ok(xseg_config_set(allocator, "history_stacks:none"));
     env_free(allocator, ptr);
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 2);
     expect_stack(allocator, recorded.entry[0].stack, true, false);
     assert_int_equal(recorded.entry[1].stack, 0);
-    free(recorded.entry);
 }
 
 /* Allocated blocks keep their stacks after recording has ended. */
-TEST(block_does_not_inherit_the_stack_of_an_earlier_block)
+TEST_TIMES(block_does_not_inherit_the_stack_of_an_earlier_block, 8,
+           env_open(i & 1 ? "expandable_segments:True" : "expandable_segments:False"))
 {
     /* Expandable or classic, small or large, of the default pool or of another. */
-    for (unsigned i = 0; i < 8; i++) {
-        struct xseg_allocator *allocator =
-            env_open(i & 1 ? "expandable_segments:True" : "expandable_segments:False");
-        const size_t bytes = i & 2 ? 1000 : 3 * MIB;
-        struct xseg_pool *pool = i & 4 ? env_pool(allocator) : NULL;
+    const size_t bytes = i & 2 ? 1000 : 3 * MIB;
+    struct xseg_pool *pool = i & 4 ? env_pool(allocator) : NULL;
 
-        assert_ok(xseg_config_set(allocator, "history:all,history_stacks:all"));
-        void *freed = env_alloc_in(allocator, pool, bytes, NULL);
-        void *block = env_alloc_in(allocator, pool, bytes, NULL);
-        void *kept = env_alloc_in(allocator, pool, bytes, NULL);
-        const uint32_t stack = env_block(allocator, kept).stack;
-        assert_int_not_equal(stack, 0);
-        env_free(allocator, freed);
-        assert_ok(xseg_config_set(allocator, "history:nothing"));
-        assert_ptr_equal(env_alloc_in(allocator, pool, bytes, NULL), freed);
-        assert_int_equal(env_block(allocator, freed).stack, 0);
-        assert_int_not_equal(env_block(allocator, block).stack, 0);
-        env_free(allocator, block);
-        assert_ptr_equal(env_alloc_in(allocator, pool, bytes, NULL), block);
-        assert_int_equal(env_block(allocator, block).stack, 0);
-        assert_ok(xseg_config_set(allocator, "history:all"));
-        assert_int_equal(env_block(allocator, block).stack, 0);
-        assert_int_equal(env_block(allocator, kept).stack, stack);
-        assert_ok(xseg_config_set(allocator, "history:nothing"));
-        env_free(allocator, kept, block, freed);
-        env_close(allocator);
-    }
+    assert_ok(xseg_config_set(allocator, "history:all,history_stacks:all"));
+    void *freed = env_alloc_in(allocator, pool, bytes, NULL);
+    void *block = env_alloc_in(allocator, pool, bytes, NULL);
+    void *kept = env_alloc_in(allocator, pool, bytes, NULL);
+    const uint32_t stack = env_block(allocator, kept).stack;
+    assert_int_not_equal(stack, 0);
+    env_free(allocator, freed);
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
+    assert_ptr_equal(env_alloc_in(allocator, pool, bytes, NULL), freed);
+    assert_int_equal(env_block(allocator, freed).stack, 0);
+    assert_int_not_equal(env_block(allocator, block).stack, 0);
+    env_free(allocator, block);
+    assert_ptr_equal(env_alloc_in(allocator, pool, bytes, NULL), block);
+    assert_int_equal(env_block(allocator, block).stack, 0);
+    assert_ok(xseg_config_set(allocator, "history:all"));
+    assert_int_equal(env_block(allocator, block).stack, 0);
+    assert_int_equal(env_block(allocator, kept).stack, stack);
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
+    env_free(allocator, kept, block, freed);
 }
 
 /* A ring keeps the newest events and counts the others. */
@@ -334,10 +322,9 @@ TEST_ON(stacks_do_not_grow_with_events, env_open("history:all,history_stacks:all
     for (unsigned phase = 0; phase < 2; phase++) {
         for (unsigned i = 0; i < (phase == 0 ? 1000 : pairs); i++)
             free_here(allocator, alloc_here(allocator, 1000));
-        struct history_list recorded = history_read(allocator, 0);
+        HISTORY_LIST recorded = history_read(allocator, 0);
         stacks[phase] = recorded.summary.stacks;
         assert_int_equal(recorded.summary.stacks_lost, 0);
-        free(recorded.entry);
         bytes[phase] = env_stats(allocator).host_bytes;
     }
     assert_in_range(stacks[0], 2, 8);
@@ -377,12 +364,10 @@ TEST(double_free_reports_the_first_free)
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct other_thread other = {.allocator = env_open(rows[i].config)};
-        pthread_t thread;
 
         other.ptr = env_alloc(other.allocator, 8 * MIB, NULL);
         void *fence = env_alloc(other.allocator, 8 * MIB, NULL);
-        assert_int_equal(pthread_create(&thread, NULL, free_elsewhere, &other), 0);
-        assert_int_equal(pthread_join(thread, NULL), 0);
+        (void)env_run_thread(free_elsewhere, &other);
         for (unsigned k = 0; k < 19; k++)
             env_free(other.allocator, env_alloc(other.allocator, 30 * MIB, NULL));
         const xseg_status status = xseg_free(other.allocator, (char *)other.ptr + MIB);
@@ -436,10 +421,8 @@ TEST(iteration_visits_the_events_before_it)
     env_close(walker.allocator);
 }
 
-TEST(events_of_devices_are_separate)
+TEST_ON(events_of_devices_are_separate, env_open_sim_with_clock("history:all", .devices = 3))
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 3};
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, "history:all");
     void *ptr = NULL;
 
     /* The events of device 1 precede those of device 0. */
@@ -477,7 +460,6 @@ TEST(events_of_devices_are_separate)
     assert_int_equal(second.count, 30);
     assert_int_equal(second.entry[0].device, 0);
     free(second.entry);
-    env_close(allocator);
 }
 
 TEST_ON(event_times_are_those_of_the_users_clock, env_open_with_clock(NULL, "history:all"))
@@ -486,10 +468,9 @@ TEST_ON(event_times_are_those_of_the_users_clock, env_open_with_clock(NULL, "his
         xseg_sim_advance(UINT64_C(1234567));
         const uint64_t now = xseg_sim_clock();
         void *ptr = env_alloc(allocator, 1000, NULL);
-        struct history_list recorded = history_read(allocator, 0);
+        HISTORY_LIST recorded = history_read(allocator, 0);
         for (size_t k = 0; k < recorded.count; k++)
             assert_in_range(recorded.entry[k].time_ns, now, xseg_sim_clock());
-        free(recorded.entry);
         assert_ok(xseg_history_clear(allocator, 0));
         env_free(allocator, ptr);
         assert_ok(xseg_history_clear(allocator, 0));
@@ -746,11 +727,10 @@ static bool look_at_block(void *context, const struct xseg_block_info *block)
 /* Expect that the numbers of all events and blocks are not dropped. */
 static void expect_known(struct xseg_allocator *allocator, struct counting *counting)
 {
-    struct history_list recorded = history_read(allocator, -1);
+    HISTORY_LIST recorded = history_read(allocator, -1);
 
     for (size_t i = 0; i < recorded.count; i++)
         assert_true(is_known(counting, recorded.entry[i].frames));
-    free(recorded.entry);
     assert_ok(xseg_for_each_block(allocator, NULL, look_at_block, counting));
 }
 
@@ -888,7 +868,7 @@ TEST_ON(annotations_are_ordered_between_events, env_open("history:all,history_st
 /* Expect the labels of all ALLOC events in their order, and clear the history. */
 static void expect_labels(struct xseg_allocator *allocator, const char *const *labels, size_t count)
 {
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     size_t found = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
@@ -902,7 +882,6 @@ static void expect_labels(struct xseg_allocator *allocator, const char *const *l
         found++;
     }
     assert_int_equal(found, count);
-    free(recorded.entry);
     assert_ok(xseg_history_clear(allocator, -1));
 }
 
@@ -920,7 +899,6 @@ static void *work_with_a_label(void *context)
 TEST_ON(labels_apply_to_a_scope_and_a_thread, env_open("history:all"))
 {
     const char *outer = "not set", *inner = NULL;
-    pthread_t thread;
 
     touch(allocator);
     assert_ok(xseg_history_label(allocator, "outer", &outer));
@@ -929,8 +907,7 @@ TEST_ON(labels_apply_to_a_scope_and_a_thread, env_open("history:all"))
     assert_ok(xseg_history_label(allocator, "inner", &inner));
     assert_string_equal(inner, "outer");
     touch(allocator);
-    assert_int_equal(pthread_create(&thread, NULL, work_with_a_label, allocator), 0);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    (void)env_run_thread(work_with_a_label, allocator);
     touch(allocator);
     assert_ok(xseg_history_label(allocator, inner, NULL));
     touch(allocator);
@@ -964,22 +941,16 @@ TEST(labels_of_two_allocators_do_not_mix)
 }
 
 /* A thread has no label in the next allocator, which may be at the same address. */
-TEST(labels_end_with_the_allocator)
+TEST_TIMES(labels_end_with_the_allocator, 10, env_open("history:all,history_stacks:alloc"))
 {
-    for (unsigned i = 0; i < 10; i++) {
-        struct xseg_allocator *allocator = env_open("history:all,history_stacks:alloc");
-        const char *before = "not set";
-        pthread_t thread;
+    const char *before = "not set";
 
-        /* The label of the other thread has the same index. */
-        assert_int_equal(pthread_create(&thread, NULL, work_with_a_label, allocator), 0);
-        assert_int_equal(pthread_join(thread, NULL), 0);
-        touch(allocator);
-        expect_labels(allocator, (const char *const[]){NULL, "thread", NULL}, 3);
-        assert_ok(xseg_history_label(allocator, "mine", &before));
-        assert_null(before);
-        env_close(allocator);
-    }
+    /* The label of the other thread has the same index. */
+    (void)env_run_thread(work_with_a_label, allocator);
+    touch(allocator);
+    expect_labels(allocator, (const char *const[]){NULL, "thread", NULL}, 3);
+    assert_ok(xseg_history_label(allocator, "mine", &before));
+    assert_null(before);
 }
 
 /* --- Invalid input. --- */
@@ -1000,12 +971,10 @@ static bool never_frame(void *context, const struct xseg_history_frame *frame)
     return false;
 }
 
-TEST(invalid_input_is_rejected)
+TEST_ON(invalid_input_is_rejected, env_open_sim("history:all", .devices = 2))
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_history_summary summary = {.struct_size = 3};
     struct xseg_history_hook hook = {sizeof(hook)};
-    struct xseg_allocator *allocator = env_open_on(&settings, "history:all");
     assert_error(xseg_for_each_event(NULL, 0, never, NULL, NULL), ARGUMENT, "NULL");
     assert_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), ARGUMENT, "visit");
     assert_error(xseg_for_each_event(allocator, 0, never, NULL, &summary), ARGUMENT,
@@ -1036,36 +1005,15 @@ TEST(invalid_input_is_rejected)
     assert_error(xseg_config_set(allocator, "history:some"), CONFIG, "some");
     assert_error(xseg_config_set(allocator, "history_skip:[alloc,nonsense]"), CONFIG, "nonsense");
     history_expect(allocator, "");
-    env_close(allocator);
-}
-
-static int child(struct xseg_allocator *allocator)
-{
-    const xseg_status got[] = {
-        xseg_for_each_event(allocator, 0, never, NULL, NULL),
-        xseg_history_clear(allocator, 0),
-        xseg_history_stack(allocator, 1, never_frame, NULL),
-        xseg_history_set_hook(allocator, NULL),
-        xseg_history_annotate(allocator, 0, "child"),
-        xseg_history_label(allocator, "child", NULL),
-    };
-
-    for (int i = 0; i < (int)COUNT_OF(got); i++)
-        if (got[i] != XSEG_ERR_FORKED)
-            return 1 + i;
-    return 0;
 }
 
 TEST_ON(calls_of_a_forked_child_fail, env_open("history:all,history_stacks:all"))
 {
-    int status = -1;
-
     touch(allocator);
-    const pid_t pid = fork();
-    if (pid == 0)
-        _exit(child(allocator));
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    env_expect_forked(
+        true, xseg_for_each_event(allocator, 0, never, NULL, NULL),
+        xseg_history_clear(allocator, 0), xseg_history_stack(allocator, 1, never_frame, NULL),
+        xseg_history_set_hook(allocator, NULL), xseg_history_annotate(allocator, 0, "child"),
+        xseg_history_label(allocator, "child", NULL));
     history_expect(allocator, "map alloc free done");
 }

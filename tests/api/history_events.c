@@ -16,9 +16,7 @@ static const char *const kinds[] = {
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
-
-    return env_open_with_clock(&settings, config);
+    return env_open_sim_with_clock(config, .memory_bytes = mib * MIB);
 }
 
 static uint64_t monotonic_ns(void)
@@ -52,31 +50,26 @@ static void expect_block(const struct xseg_history_entry *entry,
 /* Small blocks, and large ones, some of which are longer than the request. */
 static const size_t block_sizes[] = {1, 1000, MIB, MIB + 1, 30 * MIB, 31 * MIB - 100};
 
-TEST(events_describe_the_block)
+TEST_TIMES(events_describe_the_block, COUNT_OF(block_sizes) * COUNT_OF(kinds),
+           env_open(kinds[i / COUNT_OF(block_sizes)]))
 {
+    const xseg_stream stream = env_stream();
+    /* The second allocation is a hit. */
+    for (unsigned round = 0; round < 2; round++) {
+        const uint64_t began = monotonic_ns() - 20 * MS;
+        void *ptr = env_alloc(allocator, block_sizes[i % COUNT_OF(block_sizes)], stream);
+        const struct xseg_block_info block = env_block(allocator, ptr);
+        env_free(allocator, ptr);
+        const uint64_t ended = monotonic_ns() + 20 * MS;
+        HISTORY_LIST recorded = history_read(allocator, 0);
+        assert_int_equal(recorded.count, round == 0 ? 4 : 3);
+        for (enum xseg_history_action action = XSEG_HISTORY_ALLOC;
+             action <= XSEG_HISTORY_FREE_COMPLETED; action++) {
+            const struct xseg_history_entry entry = history_only(&recorded, action);
 
-    for (size_t i = 0; i < COUNT_OF(block_sizes) * COUNT_OF(kinds); i++) {
-        struct xseg_allocator *allocator = env_open(kinds[i / COUNT_OF(block_sizes)]);
-        const xseg_stream stream = env_stream();
-        /* The second allocation is a hit. */
-        for (unsigned round = 0; round < 2; round++) {
-            const uint64_t began = monotonic_ns() - 20 * MS;
-            void *ptr = env_alloc(allocator, block_sizes[i % COUNT_OF(block_sizes)], stream);
-            const struct xseg_block_info block = env_block(allocator, ptr);
-            env_free(allocator, ptr);
-            const uint64_t ended = monotonic_ns() + 20 * MS;
-            struct history_list recorded = history_read(allocator, 0);
-            assert_int_equal(recorded.count, round == 0 ? 4 : 3);
-            for (enum xseg_history_action action = XSEG_HISTORY_ALLOC;
-                 action <= XSEG_HISTORY_FREE_COMPLETED; action++) {
-                const struct xseg_history_entry entry = history_only(&recorded, action);
-
-                expect_block(&entry, &block, began, ended);
-            }
-            free(recorded.entry);
-            assert_ok(xseg_history_clear(allocator, 0));
+            expect_block(&entry, &block, began, ended);
         }
-        env_close(allocator, stream);
+        assert_ok(xseg_history_clear(allocator, 0));
     }
 }
 
@@ -110,9 +103,7 @@ TEST_ON(free_of_a_pending_block_is_completed_later, env_open("history:all"))
     const xseg_stream side = env_stream();
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
-    assert_ok(xseg_record_stream(allocator, ptr, side));
-    env_launch(allocator, side, ptr);
-    env_free(allocator, ptr);
+    env_free_in_use(allocator, ptr, side);
     history_expect(allocator, "map alloc free");
     assert_ok(xseg_sim_finish(side));
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
@@ -156,22 +147,19 @@ TEST_ON(oom_event_has_the_requested_size, open_on(100, "history:all,history_stac
 
 TEST_ON(fallback_block_is_recorded_with_its_pool, open_on(40, "history:all"))
 {
-    const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-
     (void)env_pool(allocator); /* with the ID 1 */
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
     for (unsigned is_fallback = 0; is_fallback < 2; is_fallback++) {
         void *block = is_fallback ? env_alloc(allocator, 20 * MIB, NULL)
                                   : env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
         env_free(allocator, block);
-        struct history_list recorded = history_read(allocator, 0);
+        HISTORY_LIST recorded = history_read(allocator, 0);
         for (size_t i = 0; i < recorded.count; i++) {
             assert_int_equal(recorded.entry[i].pool, 2);
             assert_int_equal(recorded.entry[i].is_fallback, is_fallback);
             assert_ptr_equal(recorded.entry[i].base, block);
         }
-        free(recorded.entry);
         history_expect(allocator, is_fallback ? "alloc free done" : "map alloc free done");
     }
 }
@@ -189,54 +177,45 @@ TEST_ON(decay_is_followed_by_its_unmaps, open_on(1000, "history:all,idle_ms:100"
     history_expect(allocator, "decay unmap");
 }
 
-TEST(pause_and_resume_are_recorded)
+TEST_EACH(pause_and_resume_are_recorded, env_open(config), "history:all,expandable_segments:True",
+          "history:all,expandable_segments:False")
 {
-    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        struct xseg_allocator *allocator = env_open(kinds[i]);
-        struct xseg_pool *pool = env_pool(allocator);
-        void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-        const xseg_status status = xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    const xseg_status status = xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL);
 
-        history_expect(allocator, i == 0 ? "map alloc pause" : "segment alloc");
-        assert_int_equal(status, i == 0 ? XSEG_OK : XSEG_ERR_UNSUPPORTED);
-        if (status == XSEG_OK) {
-            assert_ok(xseg_pool_resume(pool));
-            const struct xseg_history_entry resume = history_single(allocator, XSEG_HISTORY_RESUME);
-            assert_ptr_equal(resume.base, ptr);
-            assert_int_equal(resume.bytes, 40 * MIB);
-            assert_int_equal(resume.pool, 1);
-            history_expect(allocator, "resume");
-        }
-        env_free(allocator, ptr);
-        env_close(allocator);
+    history_expect(allocator, i == 0 ? "map alloc pause" : "segment alloc");
+    assert_int_equal(status, i == 0 ? XSEG_OK : XSEG_ERR_UNSUPPORTED);
+    if (status == XSEG_OK) {
+        assert_ok(xseg_pool_resume(pool));
+        const struct xseg_history_entry resume = history_single(allocator, XSEG_HISTORY_RESUME);
+        assert_ptr_equal(resume.base, ptr);
+        assert_int_equal(resume.bytes, 40 * MIB);
+        assert_int_equal(resume.pool, 1);
+        history_expect(allocator, "resume");
     }
+    env_free(allocator, ptr);
 }
 
 /* The unmap events of a destroyed pool have its ID. */
-TEST(pool_keeps_its_id)
+TEST_EACH(pool_keeps_its_id, env_open(config), "history:all,expandable_segments:True",
+          "history:all,expandable_segments:False")
 {
-    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        struct xseg_allocator *allocator = env_open(kinds[i]);
-
-        (void)env_pool(allocator); /* with the ID 1 */
-        struct xseg_pool *second = env_pool(allocator);
-        env_free(allocator, env_alloc_in(allocator, second, 40 * MIB, NULL));
-        env_free(allocator, env_alloc_in(allocator, second, 1000, NULL));
-        assert_ok(xseg_pool_release(second));
-        /* Later pools get other IDs. */
-        for (unsigned k = 0; k < 10; k++)
-            assert_ok(xseg_pool_release(env_pool(allocator)));
-        env_empty_cache(allocator);
-        struct history_list recorded = history_read(allocator, 0);
-        for (size_t k = 0; k < recorded.count; k++)
-            assert_int_equal(recorded.entry[k].pool, 2);
-        free(recorded.entry);
-        history_expect(allocator,
-                       i == 0
-                           ? "map alloc free done map alloc free done trim unmap trim unmap"
-                           : "segment alloc free done segment alloc free done trim end trim end");
-        env_close(allocator);
-    }
+    (void)env_pool(allocator); /* with the ID 1 */
+    struct xseg_pool *second = env_pool(allocator);
+    env_free(allocator, env_alloc_in(allocator, second, 40 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, second, 1000, NULL));
+    assert_ok(xseg_pool_release(second));
+    /* Later pools get other IDs. */
+    for (unsigned k = 0; k < 10; k++)
+        assert_ok(xseg_pool_release(env_pool(allocator)));
+    env_empty_cache(allocator);
+    HISTORY_LIST recorded = history_read(allocator, 0);
+    for (size_t k = 0; k < recorded.count; k++)
+        assert_int_equal(recorded.entry[k].pool, 2);
+    history_expect(allocator,
+                   i == 0 ? "map alloc free done map alloc free done trim unmap trim unmap"
+                          : "segment alloc free done segment alloc free done trim end trim end");
 }
 
 TEST(restore_records_frees_and_allocations)
@@ -246,10 +225,9 @@ TEST(restore_records_frees_and_allocations)
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         struct xseg_allocator *allocator = env_open("history:all");
         struct xseg_pool *pool = env_pool(allocator);
-        struct xseg_checkpoint *checkpoint = NULL;
         void *kept = env_alloc_in(allocator, pool, sizes[i], NULL);
 
-        assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+        struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
         history_expect(allocator, "map alloc");
         assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
         const struct xseg_history_entry again = history_single(allocator, XSEG_HISTORY_ALLOC);
@@ -308,7 +286,7 @@ static void *user_of(struct xseg_allocator *allocator, const void *address)
 static unsigned expect_events(struct xseg_allocator *allocator, enum xseg_history_action action,
                               const void *base, const void *user)
 {
-    struct history_list recorded = history_read(allocator, -1);
+    HISTORY_LIST recorded = history_read(allocator, -1);
     unsigned count = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
@@ -317,7 +295,6 @@ static unsigned expect_events(struct xseg_allocator *allocator, enum xseg_histor
         assert_ptr_equal(recorded.entry[i].user, user);
         count++;
     }
-    free(recorded.entry);
     return count;
 }
 
@@ -360,28 +337,17 @@ static void expect_user_value(struct xseg_allocator *allocator, struct xseg_pool
     }
 }
 
-TEST(user_value_is_reported_with_block_and_events)
+TEST_EACH(user_value_is_reported_with_block_and_events, env_open(config),
+          "expandable_segments:True", "expandable_segments:False", "guard_page:True",
+          "unmap_on_free:True", "debug_fill:True", "roundup_power2_divisions:4",
+          "idle_ms:100000,history_stacks:all")
 {
-    static const char *const configs[] = {
-        "expandable_segments:True",
-        "expandable_segments:False",
-        "guard_page:True",
-        "unmap_on_free:True",
-        "debug_fill:True",
-        "roundup_power2_divisions:4",
-        "idle_ms:100000,history_stacks:all",
-    };
+    struct xseg_pool *pool = env_pool(allocator);
 
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_pool *pool = env_pool(allocator);
-
-        assert_ok(xseg_config_set(allocator, "history:all,block_user:True"));
-        for (size_t k = 0; k < COUNT_OF(block_sizes); k++) {
-            expect_user_value(allocator, NULL, block_sizes[k]);
-            expect_user_value(allocator, pool, block_sizes[k]);
-        }
-        env_close(allocator);
+    assert_ok(xseg_config_set(allocator, "history:all,block_user:True"));
+    for (size_t k = 0; k < COUNT_OF(block_sizes); k++) {
+        expect_user_value(allocator, NULL, block_sizes[k]);
+        expect_user_value(allocator, pool, block_sizes[k]);
     }
 }
 
@@ -419,9 +385,7 @@ TEST_ON(pending_block_keeps_its_user_value, env_open("history:all,block_user:Tru
     for (size_t bytes = 1000; bytes <= 30 * MIB; bytes *= 30 * MIB / 1000) {
         void *ptr = take(allocator, NULL, bytes, &value);
 
-        assert_ok(xseg_sim_launch(side, UINT64_MAX));
-        assert_ok(xseg_record_stream(allocator, ptr, side));
-        env_free(allocator, ptr);
+        env_free_in_use(allocator, ptr, side);
         void *beside = take(allocator, NULL, bytes, &other);
         assert_ptr_not_equal(beside, ptr);
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
@@ -473,12 +437,9 @@ TEST_ON(nested_requests_have_separate_user_values,
         env_open("history:all,block_user:True,hard_limit_mb:100"))
 {
     struct observer_state observed = {.allocator = allocator};
-    const struct xseg_observer observer = {sizeof(observer), .context = &observed,
-                                           .on_low_memory = free_one};
-    uint64_t id = 0;
     int value;
 
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id = env_observe(allocator, .context = &observed, .on_low_memory = free_one);
     void *first = take(allocator, NULL, 1000, NULL);
     observed.freed = env_alloc(allocator, 60 * MIB, NULL);
     assert_ok(xseg_history_clear(allocator, -1));
@@ -502,12 +463,11 @@ TEST(restored_block_has_its_user_value)
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         struct xseg_allocator *allocator = env_open("history:all,block_user:True");
         struct xseg_pool *pool = env_pool(allocator);
-        struct xseg_checkpoint *checkpoint = NULL;
         void *stays = take(allocator, pool, sizes[i], &value[0]),
              *goes = take(allocator, pool, sizes[i], &value[1]),
              *plain = take(allocator, pool, sizes[i], NULL);
 
-        assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+        struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
         env_free(allocator, goes, plain);
         assert_ptr_equal(take(allocator, pool, sizes[i], &value[2]), goes);
         assert_ptr_equal(take(allocator, pool, sizes[i], &value[2]), plain);
@@ -534,9 +494,8 @@ TEST_ON(event_capacity_is_configurable_with_user_values,
         assert_ok(xseg_config_set(allocator, grown ? "history_events:64" : "history_events:16"));
         for (unsigned i = 0; i < 30; i++)
             env_free(allocator, take(allocator, NULL, 1000, &value));
-        struct history_list recorded = history_read(allocator, -1);
+        HISTORY_LIST recorded = history_read(allocator, -1);
         assert_int_equal(recorded.count, grown ? 64 : 16);
-        free(recorded.entry);
     }
 }
 
@@ -544,13 +503,12 @@ TEST_ON(event_capacity_is_configurable_with_user_values,
 TEST_ON(checkpoint_restores_its_own_user_values, env_open("history:all"))
 {
     struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_checkpoint *checkpoint = NULL;
     int value, other;
 
     for (unsigned i = 0; i < 2; i++) {
         assert_ok(xseg_config_set(allocator, i == 0 ? "block_user:False" : "block_user:True"));
         void *ptr = take(allocator, pool, 1000, &value);
-        assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+        struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
         env_free(allocator, ptr);
         assert_ok(xseg_config_set(allocator, i == 0 ? "block_user:True" : "block_user:False"));
         assert_ptr_equal(take(allocator, pool, 1000, &other), ptr);
@@ -566,12 +524,11 @@ TEST(fallback_block_has_its_user_value)
     static const size_t sizes[] = {20 * MIB, 512 * KIB};
 
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
         int value, other;
         struct xseg_allocator *allocator =
             env_open_mib(sizes[i] > MIB ? 2 * sizes[i] / MIB : 2,
                          "expandable_segments:True,history:all,block_user:True");
-        struct xseg_pool *pool = env_pool_with(allocator, &options);
+        struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
         void *kept = take(allocator, pool, sizes[i], &other);
         void *inside = take(allocator, pool, sizes[i], &other);
 
@@ -709,29 +666,19 @@ static void expect_no_age(struct xseg_allocator *allocator, const void *block)
 static const size_t sizes[] = {1, 512, 3000, 200 * KIB, MIB, MIB + 1, 9 * MIB, 50 * MIB};
 
 /* Every size, in every kind of segment. */
-TEST(blocks_have_ages)
+TEST_EACH(blocks_have_ages, env_open_with_clock(NULL, config), "history:state",
+          "history:state,expandable_segments:False", "history:state,guard_page:True",
+          "history:state,idle_ms:100000", "history:state,roundup_power2_divisions:4")
 {
-    static const char *const config[] = {
-        "history:state",
-        "history:state,expandable_segments:False",
-        "history:state,guard_page:True",
-        "history:state,idle_ms:100000",
-        "history:state,roundup_power2_divisions:4",
-    };
+    void *block[2 * COUNT_OF(sizes)];
 
-    for (size_t i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
-        void *block[2 * COUNT_OF(sizes)];
-
-        for (size_t at = 0; at < COUNT_OF(block); at++) {
-            block[at] = env_alloc(allocator, sizes[at % COUNT_OF(sizes)], NULL);
-            xseg_sim_advance(SECOND);
-        }
-        for (size_t at = 0; at < COUNT_OF(block); at++)
-            expect_age(allocator, block[at], (COUNT_OF(block) - at) * 1000);
-        env_free_all(allocator, block, sizeof(block));
-        env_close(allocator);
+    for (size_t at = 0; at < COUNT_OF(block); at++) {
+        block[at] = env_alloc(allocator, sizes[at % COUNT_OF(sizes)], NULL);
+        xseg_sim_advance(SECOND);
     }
+    for (size_t at = 0; at < COUNT_OF(block); at++)
+        expect_age(allocator, block[at], (COUNT_OF(block) - at) * 1000);
+    env_free_all(allocator, block, sizeof(block));
 }
 
 /* Also on the fast path. */
@@ -756,7 +703,6 @@ TEST_ON(reused_address_has_a_new_age, env_open_with_clock(NULL, "history:state")
 TEST_ON(blocks_of_pools_have_ages, env_open_with_clock(NULL, "history:state"))
 {
     struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_checkpoint *checkpoint = NULL;
     void *block[2];
 
     for (size_t i = 0; i < 2; i++) {
@@ -770,7 +716,7 @@ TEST_ON(blocks_of_pools_have_ages, env_open_with_clock(NULL, "history:state"))
     assert_ok(xseg_pool_resume(pool));
     expect_age(allocator, block[1], 3000);
 
-    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     env_free(allocator, block[0], block[1]);
     xseg_sim_advance(3 * SECOND);
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
@@ -812,21 +758,17 @@ TEST_ON(ages_follow_configuration_changes, env_open_with_clock(NULL, "expandable
 }
 
 /* By the system clock; the events of history:all use another clock. */
-TEST(ages_are_ordered_by_allocation)
+TEST_TIMES(ages_are_ordered_by_allocation, 2, env_open(i == 0 ? "history:all" : "history:state"))
 {
-    for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = env_open(i == 0 ? "history:all" : "history:state");
-        void *old = env_alloc(allocator, 1000, NULL);
+    void *old = env_alloc(allocator, 1000, NULL);
 
-        assert_true(env_block(allocator, old).age_ms < 60000);
-        while (env_block(allocator, old).age_ms < 60)
-            continue;
-        void *young = env_alloc(allocator, 1000, NULL);
-        const uint64_t age = env_block(allocator, young).age_ms;
-        assert_true(age + 30 <= env_block(allocator, old).age_ms);
-        env_free(allocator, young, old);
-        env_close(allocator);
-    }
+    assert_true(env_block(allocator, old).age_ms < 60000);
+    while (env_block(allocator, old).age_ms < 60)
+        continue;
+    void *young = env_alloc(allocator, 1000, NULL);
+    const uint64_t age = env_block(allocator, young).age_ms;
+    assert_true(age + 30 <= env_block(allocator, old).age_ms);
+    env_free(allocator, young, old);
 }
 
 /* --- Reports of ages. --- */
@@ -837,9 +779,7 @@ TEST_ON(pending_block_has_its_age, env_open_with_clock(NULL, "history:state"))
     void *block = env_alloc(allocator, 5 * MIB, NULL);
 
     xseg_sim_advance(2 * SECOND);
-    env_launch(allocator, stream, block);
-    assert_ok(xseg_record_stream(allocator, block, stream));
-    env_free(allocator, block);
+    env_free_in_use(allocator, block, stream);
     assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_PENDING_FREE);
     expect_age(allocator, block, 2000);
     xseg_sim_finish_all();
@@ -938,26 +878,14 @@ static void serve(struct xseg_allocator *allocator, unsigned first, unsigned cou
     }
 }
 
-static size_t resident_bytes(void)
-{
-    FILE *file = fopen("/proc/self/statm", "r");
-    unsigned long pages = 0;
-
-    assert_non_null(file);
-    assert_int_equal(fscanf(file, "%*u %lu", &pages), 1);
-    (void)fclose(file);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
-}
-
 TEST_ON(million_labels_use_bounded_memory, env_open("history:all,history_events:1000"))
 {
     const unsigned count = ENV_IS_SANITIZED ? 300000 : 1000000;
 
     serve(allocator, 0, MANY);
-    const size_t before = resident_bytes();
+    const uint64_t before = env_resident_bytes();
     serve(allocator, MANY, count - MANY);
-    const size_t after = resident_bytes();
-    assert_true(ENV_IS_SANITIZED || after < before + 16 * MIB);
+    assert_true(ENV_IS_SANITIZED || env_resident_bytes() < before + 16 * MIB);
 }
 
 static const char *label_of(struct xseg_allocator *allocator, void *ptr)
@@ -1005,7 +933,7 @@ static void keep_labels(const char *config)
         assert_string_equal(before[i], text);
         label(allocator, before[i]);
     }
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     unsigned found = 0, texts = 0;
     for (size_t i = 0; i < recorded.count; i++) {
         if (recorded.entry[i].requested == 600)
@@ -1013,7 +941,6 @@ static void keep_labels(const char *config)
         texts += recorded.entry[i].action == XSEG_HISTORY_ANNOTATION &&
                  strcmp(recorded.entry[i].label, "an annotation") == 0;
     }
-    free(recorded.entry);
     assert_int_equal(found, BLOCKS);
     assert_int_equal(texts, 1);
     env_free_all(allocator, small, sizeof(small));

@@ -8,19 +8,15 @@
 
 static struct xseg_allocator *open_on(unsigned devices, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * GIB,
-                                         .devices = devices};
-
-    return env_open_with_clock(&settings, config);
+    return env_open_sim_with_clock(config, .memory_bytes = 4 * GIB, .devices = devices);
 }
 
 /* The limits of a device, as they are. */
 static struct xseg_limits limits_of(struct xseg_allocator *allocator, int device)
 {
-    struct xseg_scope where = {sizeof(where), .device = device};
     struct xseg_limits limits = {sizeof(limits), 1, 1, 1, 0, false, 0, false};
 
-    assert_ok(xseg_limits_get(allocator, &where, &limits));
+    assert_ok(xseg_limits_get(allocator, env_scope(.device = device), &limits));
     return limits;
 }
 
@@ -38,9 +34,8 @@ static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint
                               uint64_t soft, uint64_t keep)
 {
     const struct xseg_limits set = {sizeof(set), hard, soft, keep, 1, false, 1, false};
-    struct xseg_scope where = {sizeof(where), .device = device};
 
-    return xseg_limits_set(allocator, &where, &set);
+    return xseg_limits_set(allocator, env_scope(.device = device), &set);
 }
 
 static void pass(struct xseg_allocator *allocator)
@@ -53,28 +48,22 @@ static void pass(struct xseg_allocator *allocator)
 
 /* --- The hard limit. --- */
 
-TEST(a_hard_limit_counts_pages)
+TEST_EACH(a_hard_limit_counts_pages, open_on(1, config), "hard_limit_mb:120",
+          "hard_limit_mb:120,expandable_segments:False")
 {
-    static const char *const config[] = {"hard_limit_mb:120",
-                                         "hard_limit_mb:120,expandable_segments:False"};
+    void *a = env_alloc(allocator, 100 * MIB, NULL);
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = open_on(1, config[i]);
-        void *a = env_alloc(allocator, 100 * MIB, NULL);
-
-        assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
-        assert_error(env_try_alloc(allocator, 30 * MIB, NULL), LIMIT, "hard_limit_mb");
-        assert_int_equal(env_stats(allocator).num_ooms, 1);
-        void *b = env_alloc(allocator, 20 * MIB, NULL);
-        assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
-        assert_int_equal(xseg_sim_used(0), 120 * MIB);
-        /* The limit changes while memory is allocated. */
-        assert_ok(xseg_config_set(allocator, "hard_limit_mb:122"));
-        void *c = env_alloc(allocator, 1, NULL);
-        assert_int_equal(xseg_sim_used(0), 122 * MIB);
-        env_free(allocator, a, b, c);
-        env_close(allocator);
-    }
+    assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
+    assert_error(env_try_alloc(allocator, 30 * MIB, NULL), LIMIT, "hard_limit_mb");
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
+    void *b = env_alloc(allocator, 20 * MIB, NULL);
+    assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
+    assert_int_equal(xseg_sim_used(0), 120 * MIB);
+    /* The limit changes while memory is allocated. */
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:122"));
+    void *c = env_alloc(allocator, 1, NULL);
+    assert_int_equal(xseg_sim_used(0), 122 * MIB);
+    env_free(allocator, a, b, c);
 }
 
 /* Idle pages of another stream are remapped first, without a flush. */
@@ -177,10 +166,9 @@ static xseg_status set_fraction(struct xseg_allocator *allocator, int device, do
 {
     struct xseg_limits set = limits_of(allocator, device);
 
-    struct xseg_scope where = {sizeof(where), .device = device};
     set.fraction = fraction;
     set.has_fraction = true;
-    return xseg_limits_set(allocator, &where, &set);
+    return xseg_limits_set(allocator, env_scope(.device = device), &set);
 }
 
 /* The fraction of one device may fall and rise, whatever the configuration says; keys that are named count again. */
@@ -438,10 +426,9 @@ static bool pass_second(struct xseg_allocator *allocator)
 static bool limit_to_share(struct neighbor *neighbor)
 {
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = {sizeof(where), .device = 0};
 
     limits.soft_bytes = SHARE;
-    return xseg_limits_set(neighbor->allocator, &where, &limits) == XSEG_OK &&
+    return xseg_limits_set(neighbor->allocator, env_scope(.device = 0), &limits) == XSEG_OK &&
            pass_second(neighbor->allocator);
 }
 

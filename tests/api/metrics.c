@@ -176,36 +176,26 @@ static void expect_sums(struct xseg_allocator *allocator)
     free(page);
 }
 
-TEST(pools_add_up_to_the_statistics)
+TEST_EACH(pools_add_up_to_the_statistics, env_open(config),
+          "expandable_segments:True,page_cache_mb:64", "expandable_segments:False",
+          "expandable_segments:True,unmap_on_free:True")
 {
-    static const char *const config[] = {
-        "expandable_segments:True,page_cache_mb:64",
-        "expandable_segments:False",
-        "expandable_segments:True,unmap_on_free:True",
-    };
+    struct xseg_pool *pool = env_pool(allocator), *over = env_pool(allocator);
+    xseg_stream stream = env_stream();
+    void *kept[] = {env_alloc(allocator, 100, NULL), env_alloc(allocator, 30 * MIB, NULL),
+                    env_alloc_in(allocator, pool, 3 * MIB, NULL)};
+    void *waits = env_alloc(allocator, 9 * MIB, NULL);
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open(config[i]);
-        struct xseg_pool *pool = env_pool(allocator), *over = env_pool(allocator);
-        xseg_stream stream = env_stream();
-        void *kept[] = {env_alloc(allocator, 100, NULL), env_alloc(allocator, 30 * MIB, NULL),
-                        env_alloc_in(allocator, pool, 3 * MIB, NULL)};
-        void *waits = env_alloc(allocator, 9 * MIB, NULL);
-
-        expect_sums(allocator);
-        env_launch(allocator, stream, waits);
-        assert_ok(xseg_record_stream(allocator, waits, stream));
-        env_free(allocator, waits);
-        env_free(allocator, env_alloc_in(allocator, over, 50 * MIB, NULL));
-        assert_ok(xseg_pool_release(over));
-        expect_sums(allocator);
-        env_empty_cache(allocator);
-        expect_sums(allocator);
-        env_free_all(allocator, kept, sizeof(kept));
-        expect_sums(allocator);
-        assert_ok(xseg_pool_release(pool));
-        env_close(allocator, stream);
-    }
+    expect_sums(allocator);
+    env_free_in_use(allocator, waits, stream);
+    env_free(allocator, env_alloc_in(allocator, over, 50 * MIB, NULL));
+    assert_ok(xseg_pool_release(over));
+    expect_sums(allocator);
+    env_empty_cache(allocator);
+    expect_sums(allocator);
+    env_free_all(allocator, kept, sizeof(kept));
+    expect_sums(allocator);
+    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(pools_have_numbers_names_and_limits, env_open(NULL))
@@ -384,10 +374,9 @@ TEST_ON(stranded_memory_is_that_of_the_last_scan,
 
 TEST(external_memory_is_that_of_the_last_driver_query)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     struct xseg_allocator *other = NULL;
 
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim_with_clock(NULL, .memory_bytes = 100 * MIB);
     assert_ok(env_try_open("expandable_segments:False", &other));
     void *theirs = env_alloc(other, 40 * MIB, NULL);
     void *ours = env_alloc(allocator, 20 * MIB, NULL);
@@ -563,14 +552,8 @@ TEST(standard_output_is_written_in_place)
 
 TEST_ON(calls_of_a_forked_child_fail, env_open(NULL))
 {
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(xseg_metrics(allocator, NULL, 0, NULL) == XSEG_ERR_FORKED &&
-                      xseg_metrics_write(allocator, "/dev/null") == XSEG_ERR_FORKED
-                  ? 0
-                  : 1);
-    assert_int_equal(env_wait(child), 0);
+    env_expect_forked(true, xseg_metrics(allocator, NULL, 0, NULL),
+                      xseg_metrics_write(allocator, "/dev/null"));
 }
 
 TEST_GROUP_FIXTURE(make_folder, remove_folder)

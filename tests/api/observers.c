@@ -322,9 +322,7 @@ TEST_ON(a_pending_free_is_completed_later, env_open("expandable_segments:True"))
     void *ptr = env_alloc(allocator, 1000, NULL);
 
     (void)observe(&recorder, true);
-    assert_ok(xseg_record_stream(allocator, ptr, stream));
-    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(allocator, ptr);
+    env_free_in_use(allocator, ptr, stream);
     expect_entries(&recorder, 0, "f");
     assert_ok(xseg_sim_finish(stream));
     void *other = env_alloc(allocator, 2000, NULL);
@@ -361,17 +359,12 @@ TEST_ON(restored_blocks_are_notified_before_their_memory, env_open("expandable_s
 
     const uint64_t id = env_observe(allocator, .on_trace = trace, .on_map = come, .on_unmap = leave,
                                     .context = &recorder);
-    assert_ok(xseg_record_stream(allocator, first, stream));
-    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(allocator, first);
+    env_free_in_use(allocator, first, stream);
     assert_ok(xseg_sim_finish(stream));
     void *second = env_alloc(allocator, 40 * MIB, NULL);
     expect_entries(&recorder, 0, "fcmSa");
-    assert_ok(xseg_record_stream(allocator, second, stream));
-    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(allocator, second);
-    struct xseg_trim_options options = {sizeof(options), .wait = true};
-    assert_ok(xseg_trim(allocator, NULL, &options, NULL));
+    env_free_in_use(allocator, second, stream);
+    (void)env_trim_with(allocator, NULL, .wait = true);
     expect_entries(&recorder, 5, "fcuuFF");
     assert_ok(xseg_observer_remove(allocator, id));
 }
@@ -581,14 +574,10 @@ TEST_ON(observers_may_call_the_library, env_open(NULL))
 TEST_ON(failed_unmap_is_notified_as_mapped, env_open(NULL))
 {
     struct mirror *mirror = observe_mappings(allocator);
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     const uint64_t generation = mirror->last.generation;
-    fault.call = "cuMemUnmap";
-    fault.every = 1;
-    fault.error = 999;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_fail_every("cuMemUnmap", 999);
     env_empty_cache(allocator);
     assert_ok(xseg_sim_fault_set(0, NULL));
     assert_int_equal(mirror->left, 1);
@@ -611,15 +600,10 @@ static void grow_when_told_next(struct mirror *mirror)
 TEST_ON(growth_in_a_notification_is_counted, env_open(NULL))
 {
     struct mirror *mirror = observe_mappings(allocator);
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     /* The call for all pages fails, and so does the one for the third page. */
-    fault.call = "cuMemUnmap";
-    fault.nth = 1;
-    fault.every = 3;
-    fault.error = 999;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_fault(0, .call = "cuMemUnmap", .every = 3, .error = 999);
     mirror->act = grow_when_told_next;
     env_empty_cache(allocator);
     assert_ok(xseg_sim_fault_set(0, NULL));
@@ -720,52 +704,45 @@ static uint64_t next(uint64_t *seed)
 }
 
 /* Random operations, also under memory pressure. */
-TEST(the_mirror_is_always_true)
+TEST_EACH(the_mirror_is_always_true, env_open_sim(config, .memory_bytes = 600 * MIB),
+          "expandable_segments:True", "expandable_segments:True,idle_ms:0",
+          "expandable_segments:False", "expandable_segments:True,page_cache_mb:64",
+          ("expandable_segments:True,per_process_memory_fraction:0.8,"
+           "garbage_collection_threshold:0.6"))
 {
-    static const char *const config[] = {
-        "expandable_segments:True", "expandable_segments:True,idle_ms:0",
-        "expandable_segments:False", "expandable_segments:True,page_cache_mb:64",
-        ("expandable_segments:True,per_process_memory_fraction:0.8,"
-         "garbage_collection_threshold:0.6")};
+    void *block[24] = {NULL};
+    uint64_t seed = 7 + i;
 
-    for (unsigned c = 0; c < COUNT_OF(config); c++) {
-        void *block[24] = {NULL};
-        uint64_t seed = 7 + c;
+    struct mirror *mirror = observe_mappings(allocator);
+    const xseg_stream stream[2] = {NULL, env_stream()};
+    mirror->pool = env_pool(allocator);
+    for (unsigned step = 0; step < 600; step++) {
+        const uint64_t what = next(&seed) % 20;
+        void **at = &block[next(&seed) % COUNT_OF(block)];
+        struct xseg_request request = {sizeof(request)};
 
-        struct xseg_allocator *allocator = env_open_sim(config[c], .memory_bytes = 600 * MIB);
-        struct mirror *mirror = observe_mappings(allocator);
-        const xseg_stream stream[2] = {NULL, env_stream()};
-        mirror->pool = env_pool(allocator);
-        for (unsigned step = 0; step < 600; step++) {
-            const uint64_t what = next(&seed) % 20;
-            void **at = &block[next(&seed) % COUNT_OF(block)];
-            struct xseg_request request = {sizeof(request)};
-
-            request.bytes =
-                next(&seed) % 4 == 0 ? next(&seed) % MIB + 1 : next(&seed) % (80 * MIB) + 1;
-            request.stream = stream[next(&seed) % 2];
-            request.pool = next(&seed) % 4 == 0 ? mirror->pool : NULL;
-            if (what == 0)
-                env_empty_cache(allocator);
-            else if (what == 1)
-                assert_ok(trim_due(allocator, 1000));
-            else if (what == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
-                expect_true(mirror);
-            else if (what == 3)
-                (void)!xseg_pool_resume(mirror->pool);
-            else if (*at == NULL)
-                (void)!xseg_alloc_with(allocator, &request, at);
-            else {
-                env_free(allocator, *at);
-                *at = NULL;
-            }
-            if (step % 10 == 0)
-                expect_true(mirror);
+        request.bytes = next(&seed) % 4 == 0 ? next(&seed) % MIB + 1 : next(&seed) % (80 * MIB) + 1;
+        request.stream = stream[next(&seed) % 2];
+        request.pool = next(&seed) % 4 == 0 ? mirror->pool : NULL;
+        if (what == 0)
+            env_empty_cache(allocator);
+        else if (what == 1)
+            assert_ok(trim_due(allocator, 1000));
+        else if (what == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
+            expect_true(mirror);
+        else if (what == 3)
+            (void)!xseg_pool_resume(mirror->pool);
+        else if (*at == NULL)
+            (void)!xseg_alloc_with(allocator, &request, at);
+        else {
+            env_free(allocator, *at);
+            *at = NULL;
         }
-        expect_true(mirror);
-        assert_true(mirror->left > 10);
-        (void)!xseg_pool_resume(mirror->pool);
-        env_free_all(allocator, block, sizeof(block));
-        env_close(allocator, stream[1]);
+        if (step % 10 == 0)
+            expect_true(mirror);
     }
+    expect_true(mirror);
+    assert_true(mirror->left > 10);
+    (void)!xseg_pool_resume(mirror->pool);
+    env_free_all(allocator, block, sizeof(block));
 }

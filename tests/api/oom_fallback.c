@@ -88,8 +88,7 @@ TEST_ON(growth_after_a_flush_uses_the_cheapest_range, env_open_mib(60, "expandab
     env_free(allocator, hole);
     /* The page stays with the driver until the flush, which then gets half of it. */
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
-    const struct xseg_trim_result done = env_trim(allocator);
-    assert_int_equal(done.kept_failed, 20 * MIB);
+    assert_int_equal(env_trim(allocator).kept_failed, 20 * MIB);
     assert_ok(xseg_sim_set_external_memory(0, 10 * MIB));
     /* Behind the second block 5 MiB are cached. */
     void *ptr = env_alloc(allocator, 12 * MIB, NULL);
@@ -107,16 +106,10 @@ TEST_ON(blocks_completed_by_a_flush_are_searched, env_open_mib(20, "expandable_s
     void *pending = env_alloc(allocator, 15 * MIB, NULL),
          *live = env_alloc(allocator, 5 * MIB, NULL);
 
-    assert_ok(xseg_record_stream(allocator, pending, side));
-    env_launch(allocator, side, pending);
-    env_free(allocator, pending);
+    env_free_in_use(allocator, pending, side);
     /* An event that cannot be waited for is recorded again once. */
-    for (unsigned i = 0; i < 2; i++) {
-        const struct xseg_sim_fault fault = {sizeof(fault), .call = "cuEventSynchronize",
-                                             .nth = i + 1, .error = 999};
-
-        assert_ok(xseg_sim_fault_set(i, &fault));
-    }
+    for (unsigned i = 0; i < 2; i++)
+        env_fault(i, .call = "cuEventSynchronize", .nth = i + 1, .error = 999);
     assert_ptr_equal(env_alloc(allocator, 14 * MIB, NULL), pending);
     assert_int_equal(xseg_sim_fault_count(1), 1);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
@@ -264,25 +257,19 @@ TEST_ON(many_segments_share_the_address_space, env_open(NULL))
 }
 
 /* Ranges are as long as asked for, and longer for a request that would not fit; others follow. */
-TEST(reserved_ranges_follow_the_key)
+TEST_EACH(reserved_ranges_follow_the_key, env_open(config), "expandable_segments_reserve:2G",
+          "expandable_segments_reserve:0.025")
 {
-    static const char *const config[] = {"expandable_segments_reserve:2G",
-                                         "expandable_segments_reserve:0.025"};
+    void *ptr[3];
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open(config[i]);
-        void *ptr[3];
-
-        ptr[0] = env_alloc(allocator, 1500 * MIB, NULL);
-        assert_int_equal(env_block(allocator, ptr[0]).segment_bytes / MIB, 2060);
-        ptr[1] = env_alloc(allocator, 1500 * MIB, NULL);
-        assert_ptr_not_equal(env_block(allocator, ptr[1]).segment_base,
-                             env_block(allocator, ptr[0]).segment_base);
-        ptr[2] = env_alloc(allocator, 5 * GIB, NULL);
-        assert_int_equal(env_block(allocator, ptr[2]).segment_bytes / MIB, 5120);
-        env_free_all(allocator, ptr, sizeof(ptr));
-        env_close(allocator);
-    }
+    ptr[0] = env_alloc(allocator, 1500 * MIB, NULL);
+    assert_int_equal(env_block(allocator, ptr[0]).segment_bytes / MIB, 2060);
+    ptr[1] = env_alloc(allocator, 1500 * MIB, NULL);
+    assert_ptr_not_equal(env_block(allocator, ptr[1]).segment_base,
+                         env_block(allocator, ptr[0]).segment_base);
+    ptr[2] = env_alloc(allocator, 5 * GIB, NULL);
+    assert_int_equal(env_block(allocator, ptr[2]).segment_bytes / MIB, 5120);
+    env_free_all(allocator, ptr, sizeof(ptr));
 }
 
 /* A driver that has few addresses gets by with short ranges. */
@@ -302,9 +289,7 @@ TEST_ON(events_are_queried_only_if_it_helps, env_open_mib(200, "expandable_segme
     void *pending = env_alloc(allocator, 30 * MIB, side);
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, own));
-    assert_ok(xseg_record_stream(allocator, pending, own));
-    assert_ok(xseg_sim_launch(own, UINT64_MAX));
-    env_free(allocator, pending);
+    env_free_in_use(allocator, pending, own);
     uint64_t asked = xseg_sim_calls("cuEventQuery");
     env_free(allocator, env_alloc(allocator, 5 * MIB, own));
     assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, 1);
@@ -478,25 +463,20 @@ TEST_ON(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_segment
 }
 
 /* Two pages of 20 MiB, each with 11 MiB cached beside a live block: on small pages 20 of the 22 can move. */
-TEST(oom_error_recommends_small_pages)
+TEST_EACH(oom_error_recommends_small_pages, env_open_mib(40, config), "page_size:fixed",
+          "page_size:small")
 {
-    static const char *const config[] = {"page_size:fixed", "page_size:small"};
+    void *block[4], *ptr = NULL;
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open_mib(40, config[i]);
-        void *block[4], *ptr = NULL;
-
-        for (unsigned j = 0; j < COUNT_OF(block); j++)
-            block[j] = env_alloc(allocator, (j % 2 == 0 ? 11 : 9) * MIB, NULL);
-        env_free(allocator, block[0], block[2]);
-        const xseg_status status = xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr);
-        if (i == 0)
-            assert_error(status, NO_MEMORY, "page_size:small");
-        else
-            assert_ok(status);
-        env_free(allocator, ptr, block[1], block[3]);
-        env_close(allocator);
-    }
+    for (unsigned j = 0; j < COUNT_OF(block); j++)
+        block[j] = env_alloc(allocator, (j % 2 == 0 ? 11 : 9) * MIB, NULL);
+    env_free(allocator, block[0], block[2]);
+    const xseg_status status = xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr);
+    if (i == 0)
+        assert_error(status, NO_MEMORY, "page_size:small");
+    else
+        assert_ok(status);
+    env_free(allocator, ptr, block[1], block[3]);
 }
 
 /* --- The steps of the chain: a request that exactly this step serves; later steps have not run. --- */
@@ -552,14 +532,13 @@ TEST_ON(step_polls_completed_events, env_open_mib(200, "expandable_segments:True
     assert_ok(xseg_sim_set_external_memory(0, 40 * MIB));
     env_free(allocator, ptr);
     const struct traces before = look(allocator);
-    void *again = env_alloc(allocator, 100 * MIB, NULL);
-    assert_ptr_equal(again, ptr);
+    assert_ptr_equal(env_alloc(allocator, 100 * MIB, NULL), ptr);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
-    /* Three pages were released again, and one creation failed: no other step ran. */
+    /* Three pages were released ptr, and one creation failed: no other step ran. */
     assert_int_equal(xseg_sim_calls("cuMemCreate") - before.creates, 4);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
-    env_free(allocator, again);
+    env_free(allocator, ptr);
     assert_ok(xseg_sim_set_external_memory(0, 0));
 }
 
@@ -703,11 +682,10 @@ TEST_ON(step_allocates_from_a_fallback_pool, env_open_mib(100, "expandable_segme
     void *inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
     const struct traces before = look(allocator);
-    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
-    assert_ptr_equal(ptr, inside);
+    assert_ptr_equal(env_alloc(allocator, 60 * MIB, NULL), inside);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
-    env_free(allocator, ptr);
+    env_free(allocator, inside);
     assert_ok(xseg_pool_release(pool));
 }
 
@@ -717,16 +695,13 @@ TEST_ON(pending_frees_are_waited_for, env_open_mib(200, "expandable_segments:Tru
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, NULL);
 
-    assert_ok(xseg_record_stream(allocator, ptr, stream));
-    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)ptr, 200 * MIB));
-    env_free(allocator, ptr);
+    env_free_in_use(allocator, ptr, stream);
     const struct traces before = look(allocator);
-    void *again = env_alloc(allocator, 60 * MIB, NULL);
-    assert_ptr_equal(again, ptr);
+    assert_ptr_equal(env_alloc(allocator, 60 * MIB, NULL), ptr);
     expect_no_flush(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuEventSynchronize") - before.event_waits, 1);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
-    env_free(allocator, again);
+    env_free(allocator, ptr);
 }
 
 /* Oversize segments: one classic segment of max_split_size_mb or more is released; the other stays. */

@@ -129,8 +129,7 @@ TEST_ON(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
     xseg_sim_set_external_memory(0, 60 * MIB);
     env_free(allocator, env_alloc_in(allocator, pool, 70 * MIB, NULL));
     void *pending = env_alloc(allocator, 30 * MIB, NULL);
-    env_launch(allocator, other, pending);
-    assert_ok(xseg_record_stream(allocator, pending, other));
+    env_use(allocator, pending, other);
     void *pinned = env_alloc(allocator, 40 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned, 40 * MIB));
     env_free(allocator, pinned, pending);
@@ -156,51 +155,29 @@ TEST_ON(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
 }
 
 /* The driver fails although it reports enough free memory. */
-TEST(error_has_the_driver_result)
+TEST_EACH(error_has_the_driver_result, env_open_mib(1000, config), ENV_KINDS)
 {
-    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
     static const char *const call[] = {"cuMemCreate", "cuMemAlloc"};
+    char words[64];
+    void *ptr = env_alloc(allocator, 100, NULL);
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open_mib(1000, config[i]);
-        struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-        char words[64];
-        void *ptr = env_alloc(allocator, 100, NULL);
-
-        /* If only page creation fails, segments become classic (api/vmm_fallback). */
-        fault.every = 1;
-        for (unsigned k = 0; k < COUNT_OF(call); k++) {
-            fault.call = call[k];
-            assert_ok(xseg_sim_fault_set(k, &fault));
-        }
-        const char *text =
-            error_message(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-        (void)snprintf(words, sizeof(words), "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call[i]);
-        if (strstr(text, words) == NULL)
-            fail_msg("\"%s\" does not name %s", text, call[i]);
-        expect_start(text,
-                     "out of memory on device 0, 100.00 MiB requested; 100.00 MiB needed from the "
-                     "driver, 998.00");
-        expect_no_advice(text);
-        for (unsigned k = 0; k < COUNT_OF(call); k++)
-            assert_ok(xseg_sim_fault_set(k, NULL));
-        env_free(allocator, ptr);
-        env_close(allocator);
-    }
+    /* If only page creation fails, segments become classic (api/vmm_fallback). */
+    for (unsigned k = 0; k < COUNT_OF(call); k++)
+        env_fault(k, .call = call[k], .every = 1);
+    const char *text = error_message(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_NO_MEMORY);
+    (void)snprintf(words, sizeof(words), "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call[i]);
+    if (strstr(text, words) == NULL)
+        fail_msg("\"%s\" does not name %s", text, call[i]);
+    expect_start(text,
+                 "out of memory on device 0, 100.00 MiB requested; 100.00 MiB needed from the "
+                 "driver, 998.00");
+    expect_no_advice(text);
+    for (unsigned k = 0; k < COUNT_OF(call); k++)
+        assert_ok(xseg_sim_fault_set(k, NULL));
+    env_free(allocator, ptr);
 }
 
 /* --- What is exhausted. --- */
-
-static void *alloc_nothing(void *context, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)bytes, (void)device, (void)stream;
-    return NULL;
-}
-
-static void free_memory(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
-}
 
 TEST(error_begins_with_the_limit_or_device)
 {
@@ -242,7 +219,7 @@ TEST(error_begins_with_the_limit_or_device)
             env_limit(allocator, NULL, row[i].limit_mib * MIB);
         struct xseg_pool_options options = {sizeof(options), .limit_bytes = row[i].pool_mib * MIB};
         if (row[i].own)
-            options.memory = (struct xseg_pool_memory){alloc_nothing, free_memory, NULL};
+            options.memory = env_no_memory;
         if (row[i].pool_mib != 0 || row[i].own)
             pool = env_pool_with(allocator, &options);
         if (i == 0)

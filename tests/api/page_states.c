@@ -717,8 +717,7 @@ static xseg_status act_free(struct env *env)
 {
     env_free(env->allocator, env->block);
     env->block = NULL;
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env->pool};
-    return xseg_trim(env->allocator, &where, NULL, NULL);
+    return xseg_trim(env->allocator, env_scope(.device = -1, .pool = env->pool), NULL, NULL);
 }
 
 static xseg_status act_alloc(struct env *env)
@@ -784,10 +783,10 @@ static const struct state states[] = {
 
 static void open_world(struct env *env)
 {
-    struct xseg_sim_settings settings = {
-        sizeof(settings), .memory_bytes = (has(env->state, SHORT) ? SHORT_PAGES : GRANULES) * PAGE,
-        .real_bytes = true};
-    env->allocator = env_open_with_clock(&settings, "expandable_segments:True");
+    env->allocator = env_open_sim_with_clock(
+        "expandable_segments:True",
+        .memory_bytes = (has(env->state, SHORT) ? SHORT_PAGES : GRANULES) * PAGE,
+        .real_bytes = true);
     env->pool = env_pool_of(env->allocator, .exportable = true, .rdma = true);
     struct xseg_range_options options = {sizeof(options), .pool = env->pool};
     assert_ok(xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &env->range));

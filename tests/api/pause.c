@@ -222,10 +222,9 @@ TEST_ON(a_paused_pool_works_on_the_host_side, open_with_bytes(GIB, NULL))
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(keep, 30 * MIB, 4));
     /* Memory freed during the pause is reused. */
-    void *again = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-    assert_ptr_equal(again, gone);
+    assert_ptr_equal(env_alloc_in(allocator, pool, 40 * MIB, NULL), gone);
     xseg_checkpoint_destroy(checkpoint);
-    env_free(allocator, again, keep, small[0]);
+    env_free(allocator, gone, keep, small[0]);
 }
 
 TEST_ON(work_that_is_queued_stands_in_the_way, env_open(NULL))
@@ -260,21 +259,9 @@ TEST_ON(work_that_is_queued_stands_in_the_way, env_open(NULL))
     env_free(allocator, ptr);
 }
 
-static void *alloc_nothing(void *context, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)bytes, (void)device, (void)stream;
-    return NULL;
-}
-
-static void take_nothing(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
-}
-
 TEST_ON(bad_input_changes_nothing, env_open(NULL))
 {
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = env_pool(allocator), *own = NULL;
+    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     char *name = new_name();
 
@@ -297,10 +284,7 @@ TEST_ON(bad_input_changes_nothing, env_open(NULL))
     assert_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), PAUSED, "is paused");
     assert_ok(xseg_pool_resume(pool));
     assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
-    options.memory.alloc = alloc_nothing;
-    options.memory.free = take_nothing;
-    own = env_pool_with(allocator, &options);
-    assert_ok(xseg_pool_release(own));
+    assert_ok(xseg_pool_release(env_pool_of(allocator, .memory = env_no_memory)));
     free(name);
     env_free(allocator, ptr);
 }
@@ -406,17 +390,13 @@ TEST_ON(exportable_pool_stays_paused_if_the_driver_fails,
 TEST_ON(failed_resume_retains_no_memory, open_with_bytes(GIB, NULL))
 {
     static const char *const call[] = {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync"};
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
 
-    fault.every = 1;
-    fault.error = 999;
     write_pattern(ptr, 50 * MIB, 6);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     for (unsigned i = 0; i < COUNT_OF(call); i++) {
-        fault.call = call[i];
-        assert_ok(xseg_sim_fault_set(0, &fault));
+        env_fail_every(call[i], 999);
         assert_error(xseg_pool_resume(pool), DRIVER, "still paused");
         assert_ok(xseg_sim_fault_set(0, NULL));
         assert_int_equal(xseg_sim_used(0), 0);
@@ -445,15 +425,12 @@ TEST_ON(an_empty_pool_can_be_paused, env_open(NULL))
 /* The half that is not paused: no driver call touches its pages while `watched`. */
 static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
-    fault.address = base;
-    fault.bytes = bytes;
-    fault.every = 1;
-    fault.error = 999;
-    if (!watched)
+    if (watched) {
+        env_fault(0, .address = base, .bytes = bytes, .every = 1, .error = 999);
+    } else {
         assert_int_equal(xseg_sim_fault_count(0), 0);
-    assert_ok(xseg_sim_fault_set(0, watched ? &fault : NULL));
+        assert_ok(xseg_sim_fault_set(0, NULL));
+    }
 }
 
 /* 10 GiB in total, with work queued all the time. */

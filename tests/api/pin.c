@@ -31,9 +31,8 @@ static bool keep(void *context, const struct xseg_mapping *mapping)
 static struct list mappings(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct list list = {.most = MAPPINGS_MAX};
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
-    assert_ok(xseg_for_each_mapping(allocator, &where, keep, &list));
+    assert_ok(xseg_for_each_mapping(allocator, env_scope(.device = -1, .pool = pool), keep, &list));
     return list;
 }
 
@@ -265,30 +264,25 @@ static void expect_error(struct xseg_allocator *allocator, const void *address, 
 
 /* --- One descriptor. --- */
 
-TEST(a_range_of_many_pages_has_one_descriptor)
+TEST_EACH(a_range_of_many_pages_has_one_descriptor, env_open(config), EXPANDABLE,
+          "expandable_segments:False")
 {
-    static const char *const configs[] = {EXPANDABLE, "expandable_segments:False"};
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *block = env_alloc(allocator, 214 * MIB, NULL);
+    uint64_t offset = 7;
+    int fd = -1;
 
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        char *block = env_alloc(allocator, 214 * MIB, NULL);
-        uint64_t offset = 7;
-        int fd = -1;
-
-        assert_ok(xseg_dmabuf_open(allocator, block, 214 * MIB, 0, &fd, &offset));
-        assert_int_equal(offset, 0);
-        assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
-        expect_registered(fd, 0, 214 * MIB);
-        assert_int_equal(close(fd), 0);
-        /* In the middle of a page of the host. */
-        assert_ok(xseg_dmabuf_open(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset));
-        assert_int_equal(offset, 512);
-        expect_registered(fd, offset, 50 * MIB);
-        assert_int_equal(close(fd), 0);
-        env_free(allocator, block);
-        env_close(allocator);
-    }
+    assert_ok(xseg_dmabuf_open(allocator, block, 214 * MIB, 0, &fd, &offset));
+    assert_int_equal(offset, 0);
+    assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
+    expect_registered(fd, 0, 214 * MIB);
+    assert_int_equal(close(fd), 0);
+    /* In the middle of a page of the host. */
+    assert_ok(xseg_dmabuf_open(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset));
+    assert_int_equal(offset, 512);
+    expect_registered(fd, offset, 50 * MIB);
+    assert_int_equal(close(fd), 0);
+    env_free(allocator, block);
 }
 
 /* --- Pins. --- */

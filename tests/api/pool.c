@@ -46,20 +46,15 @@ TEST_ON(the_latest_route_that_accepts_serves, env_open(NULL))
 }
 
 /* A released pool is not found any more, so memory that it got would serve no request. */
-TEST(a_released_pool_is_not_prewarmed)
+TEST_EACH(a_released_pool_is_not_prewarmed, env_open(config), ENV_KINDS)
 {
-    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_scope where = {sizeof(where), .device = -1,
-                                   .pool = env_observed_pool(allocator)};
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env_observed_pool(allocator)};
 
-        assert_ok(xseg_prewarm(allocator, &where, MIB));
-        assert_ok(xseg_pool_release(where.pool));
-        assert_error(xseg_prewarm(allocator, &where, MIB), ARGUMENT, "pool has been released");
-        env_empty_cache(allocator);
-        assert_int_equal(env_reserved(allocator), 0);
-        env_close(allocator);
-    }
+    assert_ok(xseg_prewarm(allocator, &where, MIB));
+    assert_ok(xseg_pool_release(where.pool));
+    assert_error(xseg_prewarm(allocator, &where, MIB), ARGUMENT, "pool has been released");
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
 }
 
 TEST_ON(a_pool_has_a_limit_of_its_own, env_open(NULL))
@@ -149,10 +144,9 @@ TEST_ON(messages_name_the_pool, env_open(NULL))
     assert_error(env_try_alloc_in(allocator, named, 1, &ptr), PAUSED,
                  "pool is paused, \"kv cache\"; ");
     assert_ok(xseg_pool_resume(named));
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = third};
     limits.soft_bytes = limits.hard_bytes = MIB;
-    assert_error(xseg_limits_set(allocator, &where, &limits), UNSUPPORTED,
-                 "pool 3 has no soft_bytes");
+    assert_error(xseg_limits_set(allocator, env_scope(.device = -1, .pool = third), &limits),
+                 UNSUPPORTED, "pool 3 has no soft_bytes");
 }
 
 TEST_ON(a_name_has_an_end, env_open(NULL))
@@ -383,8 +377,7 @@ TEST_ON(failed_restore_changes_nothing, env_open(NULL))
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     assert_error(xseg_pool_restore(other, checkpoint, NULL, NULL), ARGUMENT, "another pool");
     assert_error(xseg_pool_restore(pool, NULL, NULL, NULL), ARGUMENT, "NULL");
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, a, side));
+    env_use(allocator, a, side);
     assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY, "used by");
     env_free(allocator, a);
     assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY, "pending free");
@@ -407,13 +400,11 @@ TEST_ON(partly_released_memory_is_not_restored, env_open("expandable_segments:Tr
 
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     env_free(allocator, block);
-    void *first = env_alloc_in(allocator, pool, 10 * MIB, NULL);
-    assert_ptr_equal(first, block);
-    const struct xseg_trim_result done = env_trim_pool(allocator, pool);
-    assert_int_equal(done.released, 40 * MIB);
+    assert_ptr_equal(env_alloc_in(allocator, pool, 10 * MIB, NULL), block);
+    assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
     assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY,
                  "memory of the checkpoint has been released");
-    assert_int_equal(env_block(allocator, first).bytes, 10 * MIB);
+    assert_int_equal(env_block(allocator, block).bytes, 10 * MIB);
     /* With memory in the same place it can be restored. */
     env_free(allocator, env_alloc_in(allocator, pool, 50 * MIB, NULL));
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
@@ -458,17 +449,6 @@ TEST_ON(destroyed_pools_leave_no_memory, env_open_mib(1024, "expandable_segments
 static uint64_t host_bytes(struct xseg_allocator *allocator)
 {
     return env_stats(allocator).host_bytes;
-}
-
-static uint64_t resident_bytes(void)
-{
-    unsigned long all = 0, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-
-    assert_non_null(file);
-    assert_int_equal(fscanf(file, "%lu %lu", &all, &resident), 2);
-    assert_int_equal(fclose(file), 0);
-    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static struct xseg_allocator *open_small(const char *config, uint64_t memory)
@@ -556,14 +536,14 @@ TEST(pools_with_cached_memory_stay)
     for (unsigned i = 0; i < 100; i++)
         (void)pass(allocator, 1000);
     const uint64_t before = host_bytes(allocator);
-    const uint64_t resident = resident_bytes();
+    const uint64_t resident = env_resident_bytes();
     for (unsigned i = 0; i < 3000; i++)
         (void)pass(allocator, 1000);
     assert_int_equal(env_reserved(allocator), 3100 * 2 * MIB);
     assert_in_range(host_bytes(allocator), 0, before + 3000 * POOL_BYTES);
     /* The simulator's records are in there as well, but little of its tables on a device that large. */
     if (!ENV_IS_SANITIZED)
-        assert_in_range(resident_bytes(), 0, resident + 3000 * POOL_BYTES);
+        assert_in_range(env_resident_bytes(), 0, resident + 3000 * POOL_BYTES);
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(env_stats(allocator).address_bytes, 0);
@@ -772,65 +752,59 @@ TEST(block_is_allocated_at_its_address)
     }
 }
 
-TEST(address_without_a_cached_block_is_rejected)
+TEST_EACH(address_without_a_cached_block_is_rejected, env_open(config), ENV_KINDS)
 {
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        const xseg_stream side = env_stream();
-        struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
-        void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
-        void *pending = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-        void *live = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-        _Alignas(512) char nowhere[512];
+    const xseg_stream side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
+    void *pending = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *live = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    _Alignas(512) char nowhere[512];
 
-        env_free(allocator, base);
-        assert_ok(xseg_record_stream(allocator, pending, side));
-        assert_ok(xseg_sim_launch(side, UINT64_MAX));
-        env_free(allocator, pending);
-        const struct {
-            struct xseg_pool *pool;
-            size_t bytes;
-            xseg_stream stream;
-            void *address;
-            xseg_status status;
-            const char *words;
-        } row[] = {
-            {pool, 4 * MIB, NULL, live, XSEG_ERR_BUSY, "in an allocated block"},
-            {pool, 4 * MIB, NULL, pending, XSEG_ERR_BUSY, "another stream still uses"},
-            {pool, 41 * MIB, NULL, base, XSEG_ERR_BUSY, "cached block is too short"},
-            {pool, 4 * MIB, NULL, at(base, 38 * MIB), XSEG_ERR_BUSY, "cached block is too short"},
-            {other, 4 * MIB, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
-            {pool, 4 * MIB, side, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
-            {pool, 512, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
-            {pool, 4 * MIB, NULL, nowhere, XSEG_ERR_BUSY, "no segment"},
-            {pool, 4 * MIB, NULL, at(base, 8), XSEG_ERR_ARGUMENT, "multiple of 512"},
-            {pool, 4 * MIB, NULL, NULL, XSEG_ERR_ARGUMENT, "multiple of 512"},
-            {NULL, 4 * MIB, NULL, base, XSEG_ERR_ARGUMENT, "NULL"},
-        };
+    env_free(allocator, base);
+    env_free_in_use(allocator, pending, side);
+    const struct {
+        struct xseg_pool *pool;
+        size_t bytes;
+        xseg_stream stream;
+        void *address;
+        xseg_status status;
+        const char *words;
+    } row[] = {
+        {pool, 4 * MIB, NULL, live, XSEG_ERR_BUSY, "in an allocated block"},
+        {pool, 4 * MIB, NULL, pending, XSEG_ERR_BUSY, "another stream still uses"},
+        {pool, 41 * MIB, NULL, base, XSEG_ERR_BUSY, "cached block is too short"},
+        {pool, 4 * MIB, NULL, at(base, 38 * MIB), XSEG_ERR_BUSY, "cached block is too short"},
+        {other, 4 * MIB, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+        {pool, 4 * MIB, side, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+        {pool, 512, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+        {pool, 4 * MIB, NULL, nowhere, XSEG_ERR_BUSY, "no segment"},
+        {pool, 4 * MIB, NULL, at(base, 8), XSEG_ERR_ARGUMENT, "multiple of 512"},
+        {pool, 4 * MIB, NULL, NULL, XSEG_ERR_ARGUMENT, "multiple of 512"},
+        {NULL, 4 * MIB, NULL, base, XSEG_ERR_ARGUMENT, "NULL"},
+    };
 
-        for (size_t k = 0; k < COUNT_OF(row); k++)
-            env_expect_error(
-                xseg_alloc_at(row[k].pool, row[k].bytes, row[k].stream, row[k].address, &ptr),
-                row[k].status, row[k].words);
-        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), ARGUMENT, "NULL");
-        assert_null(ptr);
-        ptr = base;
-        assert_ok(xseg_alloc_at(pool, 0, NULL, base, &ptr));
-        assert_null(ptr);
-        /* A pending block has come back once its stream has passed. */
-        assert_ok(xseg_sim_finish(side));
-        assert_ok(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr));
-        env_free(allocator, ptr, live);
-        assert_ok(xseg_pool_release(other));
-        other = env_observed_pool(allocator);
-        live = env_alloc_in(allocator, other, 4 * MIB, NULL);
-        assert_ok(xseg_pool_release(other));
-        assert_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), ARGUMENT,
-                     "pool has been released");
-        env_free(allocator, live);
-        env_empty_cache(allocator);
-        env_close(allocator, side);
-    }
+    for (size_t k = 0; k < COUNT_OF(row); k++)
+        env_expect_error(
+            xseg_alloc_at(row[k].pool, row[k].bytes, row[k].stream, row[k].address, &ptr),
+            row[k].status, row[k].words);
+    assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), ARGUMENT, "NULL");
+    assert_null(ptr);
+    ptr = base;
+    assert_ok(xseg_alloc_at(pool, 0, NULL, base, &ptr));
+    assert_null(ptr);
+    /* A pending block has come back once its stream has passed. */
+    assert_ok(xseg_sim_finish(side));
+    assert_ok(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr));
+    env_free(allocator, ptr, live);
+    assert_ok(xseg_pool_release(other));
+    other = env_observed_pool(allocator);
+    live = env_alloc_in(allocator, other, 4 * MIB, NULL);
+    assert_ok(xseg_pool_release(other));
+    assert_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), ARGUMENT,
+                 "pool has been released");
+    env_free(allocator, live);
+    env_empty_cache(allocator);
 }
 
 TEST_ON(paused_pool_rejects_addresses, env_open("expandable_segments:True"))

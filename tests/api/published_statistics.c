@@ -188,9 +188,7 @@ TEST_ON(figures_are_those_of_the_statistics, env_open("publish:True,page_cache_m
     assert_int_equal(of->kind, XSEG_PUBLISHED_PRIVATE);
     assert_int_equal(of->number, 1);
     /* A block that waits for another stream is pending. */
-    env_launch(allocator, stream, used);
-    assert_ok(xseg_record_stream(allocator, used, stream));
-    env_free(allocator, used);
+    env_free_in_use(allocator, used, stream);
     await_frame(allocator);
     expect_as_statistics(allocator);
     assert_int_equal(read_frame()->devices[0].pending, 5 * MIB);
@@ -429,11 +427,7 @@ TEST_ON(a_forked_child_changes_nothing, env_open("publish:True"))
 {
     void *const ptr = env_alloc(allocator, 30 * MIB, NULL);
     const uint64_t sequence = (read_frame(), seen.sequence);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(trim_due(allocator, 1) == XSEG_ERR_FORKED ? 0 : 1);
-    assert_int_equal(env_wait(child), 0);
+    env_expect_forked(true, trim_due(allocator, 1));
     (void)read_frame();
     assert_int_equal(seen.sequence, sequence);
     env_free(allocator, ptr);

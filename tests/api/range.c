@@ -428,11 +428,9 @@ TEST_ON(queries_report_ranges, env_open(NULL))
 }
 
 /* Prepared pages are reserved for their range, and released after the idle time. */
-TEST(prepared_pages_wait_for_their_range)
+TEST_ON(prepared_pages_wait_for_their_range,
+        env_open_sim_with_clock("idle_ms:1000", .memory_bytes = 64 * PAGE))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
-
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, "idle_ms:1000");
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     assert_ok(xseg_range_prepare(range, 8 * PAGE - 1));
     assert_int_equal(info(range).prepared_bytes, 8 * PAGE);
@@ -450,7 +448,6 @@ TEST(prepared_pages_wait_for_their_range)
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     env_free(allocator, block);
     discard(range, NULL, {0, 3});
-    env_close(allocator);
 }
 
 /* A quota is kept from everything else, and cannot be promised twice. */
@@ -478,15 +475,9 @@ TEST_ON(a_quota_is_kept, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * P
 /* Commit granule 0, and fail to alias its page at granule 4: the driver denies access, and from then on every unmap. */
 static void fail_alias(struct xseg_range *range)
 {
-    struct xseg_sim_fault access = XSEG_SIM_FAULT_INIT, unmap = XSEG_SIM_FAULT_INIT;
-
     commit(range, 0, 1, NULL);
-    access.call = "cuMemSetAccess";
-    unmap.call = "cuMemUnmap";
-    access.error = unmap.error = 999;
-    unmap.every = 1;
-    assert_ok(xseg_sim_fault_set(0, &access));
-    assert_ok(xseg_sim_fault_set(1, &unmap));
+    env_fault(0, .call = "cuMemSetAccess", .error = 999);
+    env_fault(1, .call = "cuMemUnmap", .every = 1, .error = 999);
     assert_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), DRIVER, "999");
 }
 
@@ -670,46 +661,30 @@ static void want_more(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Commits in a notification stay within the limits, since the new memory counts already. */
-TEST(limits_hold_during_notifications)
+TEST_EACH(limits_hold_during_notifications, env_open(config), "hard_limit_mb:1024",
+          "hard_limit_mb:8")
 {
-    static const char *const config[] = {"hard_limit_mb:1024", "hard_limit_mb:8"};
     static const uint64_t limit[] = {4 * PAGE, 0};
+    struct greedy greedy = {0};
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open(config[i]);
-        struct greedy greedy = {0};
-
-        struct xseg_range_options options = {sizeof(options), .limit_bytes = limit[i]};
-        assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range));
-        const uint64_t id = env_observe(allocator, .context = &greedy, .on_map = want_more);
-        commit(greedy.range, 0, 3, NULL);
-        assert_int_equal(greedy.committed, 3 * PAGE);
-        assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
-        assert_ok(greedy.status[1]);
-        assert_int_equal(xseg_sim_used(0), 4 * PAGE);
-        assert_ok(xseg_observer_remove(allocator, id));
-        decommit(greedy.range, 0, 3, NULL);
-        decommit(greedy.range, 8, 1, NULL);
-        release(greedy.range);
-        env_close(allocator);
-    }
-}
-
-static void *alloc_none(void *context, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)bytes, (void)device, (void)stream;
-    return NULL;
-}
-
-static void free_none(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
+    struct xseg_range_options options = {sizeof(options), .limit_bytes = limit[i]};
+    assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range));
+    const uint64_t id = env_observe(allocator, .context = &greedy, .on_map = want_more);
+    commit(greedy.range, 0, 3, NULL);
+    assert_int_equal(greedy.committed, 3 * PAGE);
+    assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
+    assert_ok(greedy.status[1]);
+    assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+    assert_ok(xseg_observer_remove(allocator, id));
+    decommit(greedy.range, 0, 3, NULL);
+    decommit(greedy.range, 8, 1, NULL);
+    release(greedy.range);
 }
 
 /* A range needs a pool of its device without memory functions, and the options of the pool apply to the range. */
 TEST_ON(unsuitable_pools_are_rejected, env_open_sim(NULL, .devices = 2))
 {
-    const struct xseg_pool_options own = {sizeof(own), .memory = {alloc_none, free_none, NULL}};
+    const struct xseg_pool_options own = {sizeof(own), .memory = env_no_memory};
     struct xseg_pool *pool = NULL, *custom = NULL;
     struct xseg_range *range = NULL;
 
@@ -759,12 +734,10 @@ static void *release_range(void *context)
 static void release_when_short(void *context, enum xseg_log_level level, const char *line)
 {
     struct xseg_range **range = context;
-    pthread_t thread;
 
     if (level == XSEG_LOG_INFO || strstr(line, "snapshot") == NULL || *range == NULL)
         return;
-    assert_int_equal(pthread_create(&thread, NULL, release_range, range), 0);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    (void)env_run_thread(release_range, range);
 }
 
 static void count_refusal(void *context, const struct xseg_oom_info *oom)
@@ -900,25 +873,6 @@ TEST_ON(work_on_any_stream_blocks_a_pause, open_devices(NULL))
     release(range);
 }
 
-/* Let calls about a granule fail. */
-static void refuse(unsigned slot, const char *call, struct xseg_range *range, unsigned at)
-{
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
-    fault.call = call;
-    fault.address = (uintptr_t)word(range, at);
-    fault.bytes = PAGE;
-    fault.every = 1;
-    fault.error = 999;
-    assert_ok(xseg_sim_fault_set(slot, &fault));
-}
-
-static void refuse_nothing(void)
-{
-    assert_ok(xseg_sim_fault_set(0, NULL));
-    assert_ok(xseg_sim_fault_set(1, NULL));
-}
-
 /* After a resume that failed and could not be undone, the next one maps one page at all granules. */
 TEST_ON(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
 {
@@ -928,10 +882,13 @@ TEST_ON(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
     alias(range, 8, range, 0);
     *word(range, 0) = 7;
     pause_pool(range);
-    refuse(0, "cuMemSetAccess", range, 8);
-    refuse(1, "cuMemUnmap", range, 8);
+    static const char *const calls[] = {"cuMemSetAccess", "cuMemUnmap"};
+    for (unsigned i = 0; i < COUNT_OF(calls); i++)
+        env_fault(i, .call = calls[i], .address = (uintptr_t)word(range, 8), .bytes = PAGE,
+                  .every = 1, .error = 999);
     assert_error(xseg_pool_resume(info(range).pool), DRIVER, "999");
-    refuse_nothing();
+    for (unsigned i = 0; i < COUNT_OF(calls); i++)
+        assert_ok(xseg_sim_fault_set(i, NULL));
     resume_pool(range);
     assert_int_equal(*word(range, 8), 7);
     *word(range, 0) = 8;

@@ -39,17 +39,13 @@ static bool makes_reachable(struct xseg_allocator *allocator, struct xseg_pool *
 
 /* --- Who has such pages. --- */
 
-TEST(key_applies_to_all_pools)
+TEST_TIMES(key_applies_to_all_pools, 2, env_open(i != 0 ? "rdma:True" : NULL))
 {
-    for (unsigned on = 0; on < 2; on++) {
-        struct xseg_allocator *allocator = env_open(on != 0 ? "rdma:True" : NULL);
-        struct xseg_pool *pool = make_pool(allocator, false);
+    struct xseg_pool *pool = make_pool(allocator, false);
 
-        assert_int_equal(makes_reachable(allocator, NULL, 1000), on);
-        assert_int_equal(makes_reachable(allocator, NULL, 30 * MIB), on);
-        assert_int_equal(makes_reachable(allocator, pool, 30 * MIB), on);
-        env_close(allocator);
-    }
+    assert_int_equal(makes_reachable(allocator, NULL, 1000), i);
+    assert_int_equal(makes_reachable(allocator, NULL, 30 * MIB), i);
+    assert_int_equal(makes_reachable(allocator, pool, 30 * MIB), i);
 }
 
 TEST_ON(option_applies_to_one_pool, env_open(NULL))
@@ -86,41 +82,33 @@ TEST_ON(resumed_pool_has_rdma_pages, env_open(NULL))
 /* --- What is never mixed up. --- */
 
 /* Fill a pool, give its pages to the page cache, and let another pool grow: its pages are new unless they are alike. */
-TEST(idle_pages_serve_their_kind_only)
+TEST_TIMES(idle_pages_serve_their_kind_only, 4, env_open("page_cache_mb:1000,idle_ms:0"))
 {
-    for (unsigned i = 0; i < 4; i++) {
-        struct xseg_allocator *allocator = env_open("page_cache_mb:1000,idle_ms:0");
-        struct xseg_pool *from = make_pool(allocator, i % 2 != 0);
-        struct xseg_pool *to = make_pool(allocator, i / 2 != 0);
+    struct xseg_pool *from = make_pool(allocator, i % 2 != 0);
+    struct xseg_pool *to = make_pool(allocator, i / 2 != 0);
 
-        env_free(allocator, env_alloc_in(allocator, from, 40 * MIB, NULL));
-        assert_ok(xseg_pool_release(from));
-        assert_ok(trim_due(allocator, UINT64_MAX));
-        assert_int_equal(env_stats(allocator).idle_page_bytes, 40 * MIB);
-        const uint64_t created = xseg_sim_calls("cuMemCreate");
-        void *block = env_alloc_in(allocator, to, 40 * MIB, NULL);
-        assert_int_equal(is_reachable(block), i / 2);
-        assert_int_equal(xseg_sim_calls("cuMemCreate") - created, i % 2 == i / 2 ? 0 : 2);
-        env_free(allocator, block);
-        env_close(allocator);
-    }
+    env_free(allocator, env_alloc_in(allocator, from, 40 * MIB, NULL));
+    assert_ok(xseg_pool_release(from));
+    assert_ok(trim_due(allocator, UINT64_MAX));
+    assert_int_equal(env_stats(allocator).idle_page_bytes, 40 * MIB);
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+    void *block = env_alloc_in(allocator, to, 40 * MIB, NULL);
+    assert_int_equal(is_reachable(block), i / 2);
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - created, i % 2 == i / 2 ? 0 : 2);
+    env_free(allocator, block);
 }
 
 /* Under memory pressure pages of the other kind are released to the driver, and new ones are created. */
-TEST(pages_of_the_other_kind_are_replaced)
+TEST_TIMES(pages_of_the_other_kind_are_replaced, 2, env_open_sim(NULL, .memory_bytes = 200 * MIB))
 {
-    for (unsigned rdma = 0; rdma < 2; rdma++) {
-        struct xseg_allocator *allocator = env_open_sim(NULL, .memory_bytes = 200 * MIB);
-        struct xseg_pool *from = make_pool(allocator, rdma == 0);
-        struct xseg_pool *to = make_pool(allocator, rdma != 0);
-        env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
-        assert_ok(xseg_pool_release(from));
-        char *block = env_alloc_in(allocator, to, 160 * MIB, NULL);
-        for (size_t at = 0; at < 160 * MIB; at += 2 * MIB)
-            assert_int_equal(is_reachable(block + at), rdma);
-        env_free(allocator, block);
-        env_close(allocator);
-    }
+    struct xseg_pool *from = make_pool(allocator, i == 0);
+    struct xseg_pool *to = make_pool(allocator, i != 0);
+    env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
+    assert_ok(xseg_pool_release(from));
+    char *block = env_alloc_in(allocator, to, 160 * MIB, NULL);
+    for (size_t at = 0; at < 160 * MIB; at += 2 * MIB)
+        assert_int_equal(is_reachable(block + at), i);
+    env_free(allocator, block);
 }
 
 /* --- Drivers that refuse. --- */
@@ -203,13 +191,9 @@ TEST(memory_is_tried_when_there_is_some)
 
 TEST_ON(custom_memory_is_rejected, env_open("rdma:True"))
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .memory = env_no_memory, .rdma = true};
     struct xseg_pool *pool = NULL;
 
-    /* Never called. */
-    options.memory.alloc = (void *(*)(void *, size_t, int, xseg_stream))(uintptr_t)16;
-    options.memory.free = (void (*)(void *, void *, size_t, int, xseg_stream))(uintptr_t)16;
-    options.rdma = true;
     assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT,
                  "rdma with memory functions");
     options.rdma = false;

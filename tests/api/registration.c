@@ -218,8 +218,7 @@ TEST(kept_classic_segment_is_registered_again)
 
     (void)env_observe(allocator, .context = &capturing, .on_unmap = capture_once);
     env_free(allocator, block);
-    const struct xseg_trim_result done = env_trim(allocator);
-    assert_int_equal(done.kept_capture, 40 * MIB);
+    assert_int_equal(env_trim(allocator).kept_capture, 40 * MIB);
     assert_int_equal(seen.left, 1);
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_sim_registered(), 40 * MIB);
@@ -358,8 +357,7 @@ TEST_ON(memory_stays_during_a_new_registration, open_seen(EXPANDABLE))
 
     env_free(allocator, block);
     seen.within = trim_all;
-    struct xseg_trim_options some = {sizeof(some), .target_bytes = 80 * MIB};
-    assert_ok(xseg_trim(allocator, NULL, &some, NULL));
+    (void)env_trim_with(allocator, NULL, .target_bytes = 80 * MIB);
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_sim_registered(), 80 * MIB);
     seen.within = NULL;
@@ -392,14 +390,9 @@ TEST_ON(calls_of_a_forked_child_fail, open_seen(EXPANDABLE))
     const struct xseg_registrar registrar = registrar_of(&seen, false);
     uint64_t other = 0;
 
-    const pid_t child = fork();
-    if (child == 0)
-        _exit(xseg_register(allocator, block, MIB, &registrar, &other) == XSEG_ERR_FORKED &&
-                      xseg_unregister(allocator, id) == XSEG_ERR_FORKED && seen.entered == 1 &&
-                      seen.left == 0
-                  ? 0
-                  : 1);
-    assert_int_equal(env_wait(child), 0);
+    env_expect_forked(seen.entered == 1 && seen.left == 0,
+                      xseg_register(allocator, block, MIB, &registrar, &other),
+                      xseg_unregister(allocator, id));
     env_free(allocator, block);
     env_empty_cache(allocator);
     assert_int_equal(seen.in, 1);
@@ -470,24 +463,20 @@ static void *make(struct xseg_allocator *allocator, enum layout layout)
     return env_alloc_in(allocator, pool, TENSOR, NULL);
 }
 
-TEST(registrars_accept_supported_memory)
+TEST_TIMES(registrars_accept_supported_memory, COUNT_OF(rows),
+           env_open_sim("expandable_segments:True",
+                        .without_address_range = rows[i].no_address_range))
 {
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = env_open_sim(
-            "expandable_segments:True", .without_address_range = rows[i].no_address_range);
-        for (unsigned layout = 0; layout < LAYOUTS; layout++) {
-            void *tensor = make(allocator, (enum layout)layout);
-            uint64_t id = 0;
-            const xseg_status status =
-                xseg_sim_register((uintptr_t)tensor, TENSOR, rows[i].kind, &id);
+    for (unsigned layout = 0; layout < LAYOUTS; layout++) {
+        void *tensor = make(allocator, (enum layout)layout);
+        uint64_t id = 0;
+        const xseg_status status = xseg_sim_register((uintptr_t)tensor, TENSOR, rows[i].kind, &id);
 
-            if ((status == XSEG_OK) != rows[i].takes[layout])
-                fail_msg("%s, layout %u: %d", rows[i].thread, layout, status);
-            if (status == XSEG_OK)
-                assert_ok(xseg_sim_unregister(id));
-            env_free(allocator, tensor);
-        }
-        env_close(allocator);
+        if ((status == XSEG_OK) != rows[i].takes[layout])
+            fail_msg("%s, layout %u: %d", rows[i].thread, layout, status);
+        if (status == XSEG_OK)
+            assert_ok(xseg_sim_unregister(id));
+        env_free(allocator, tensor);
     }
 }
 

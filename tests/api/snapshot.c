@@ -196,11 +196,7 @@ TEST(calls_of_a_forked_child_fail)
     char path[128];
 
     path_of(path, sizeof(path), "file");
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(xseg_snapshot(allocator, path, NULL) == XSEG_ERR_FORKED ? 0 : 1);
-    assert_int_equal(env_wait(child), 0);
+    env_expect_forked(true, xseg_snapshot(allocator, path, NULL));
     assert_int_equal(take_files(NULL), 0);
     close_with_events(allocator);
 }

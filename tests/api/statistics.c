@@ -10,21 +10,6 @@
 #include "tests/support/env.h"
 #include "tests/support/trim_due.h"
 
-/* Resident bytes of the process, exact; statm is delayed. */
-static uint64_t resident_bytes(void)
-{
-    FILE *file = fopen("/proc/self/smaps_rollup", "r");
-    unsigned long kib = 0;
-    char line[256];
-
-    assert_non_null(file);
-    while (fgets(line, sizeof(line), file) != NULL)
-        if (sscanf(line, "Rss: %lu", &kib) == 1)
-            break;
-    (void)fclose(file);
-    return (uint64_t)kib * KIB;
-}
-
 /* The first test, before others leave memory in the heap.  Tables for a huge device are mostly address space: only
  * touched pages count. */
 TEST(host_bytes_do_not_exceed_resident_memory)
@@ -32,14 +17,14 @@ TEST(host_bytes_do_not_exceed_resident_memory)
     static void *block[20000];
     xseg_stream stream[10];
 
-    const uint64_t without = resident_bytes();
+    const uint64_t without = env_resident_bytes();
     struct xseg_allocator *allocator = env_open_mib(4096 * KIB, "expandable_segments:True");
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
         stream[i] = env_stream();
     for (unsigned i = 0; i < COUNT_OF(block); i++)
         block[i] = env_alloc(allocator, i % 100 == 0 ? 4 * MIB : 4096, stream[i % 10]);
     const uint64_t host = env_stats(allocator).host_bytes;
-    const uint64_t got = resident_bytes() - without;
+    const uint64_t got = env_resident_bytes() - without;
     print_message("# host_bytes %zu, the process got %zu\n", (size_t)host, (size_t)got);
     assert_true(host >= MIB);
     /* Self-checks read all of the tables, which maps uncounted pages. */
@@ -183,10 +168,7 @@ TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = DEVICES,
-                                         .memory_bytes = mib * MIB};
-
-    return env_open_with_clock(&settings, config);
+    return env_open_sim_with_clock(config, .devices = DEVICES, .memory_bytes = mib * MIB);
 }
 
 static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
@@ -365,9 +347,7 @@ TEST(devices_have_separate_statistics)
     void *none = NULL;
 
     env_free(allocator, env_alloc_on(allocator, 0, 40 * MIB));
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, pending, side));
-    env_free(allocator, pending);
+    env_free_in_use(allocator, pending, side);
     assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
     assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &none), XSEG_ERR_DEVICE_LOST);
     assert_int_equal(xseg_alloc(allocator, 2, 40 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
@@ -554,13 +534,12 @@ static void *grow(void *self)
 TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
 {
     struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
-    struct xseg_pool_options options = {
-        sizeof(options), .memory = (struct xseg_pool_memory){come_late, free_memory, &gate}};
     struct growth growth = {allocator, NULL};
     void *block = NULL;
     pthread_t thread;
 
-    growth.pool = env_pool_with(allocator, &options);
+    growth.pool =
+        env_pool_of(allocator, .memory = (struct xseg_pool_memory){come_late, free_memory, &gate});
     assert_int_equal(pthread_create(&thread, NULL, grow, &growth), 0);
     (void)pthread_mutex_lock(&gate.lock);
     while (!gate.is_waiting)
@@ -581,14 +560,7 @@ TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
 
 TEST_ON(calls_of_a_forked_child_fail, open_on(1024, NULL))
 {
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        struct xseg_device_stats device;
+    struct xseg_device_stats device;
 
-        _exit(xseg_device_stats_get(allocator, &device, sizeof(device), 1, NULL) == XSEG_ERR_FORKED
-                  ? 0
-                  : 1);
-    }
-    assert_int_equal(env_wait(child), 0);
+    env_expect_forked(true, xseg_device_stats_get(allocator, &device, sizeof(device), 1, NULL));
 }

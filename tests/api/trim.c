@@ -7,10 +7,7 @@
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 {
-    struct xseg_trim_options how = {sizeof(how), .wait = wait};
-
-    struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    const struct xseg_trim_result done = env_trim_with(allocator, NULL, .wait = wait);
     return done;
 }
 
@@ -64,9 +61,9 @@ TEST_ON(trim_of_one_stream_keeps_other_streams, env_open(NULL))
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
-    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true, .stream = stream};
     struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    assert_ok(xseg_trim(allocator, env_scope(.device = 0, .one_stream = true, .stream = stream),
+                        NULL, &done));
     assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
 }
@@ -203,7 +200,6 @@ TEST_ON(a_wait_that_fails_keeps_one_stream_only, env_open("expandable_segments:T
 {
     const struct xseg_trim_options options = {.struct_size = sizeof(options), .wait = true};
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     const xseg_stream side = env_stream();
     void *used = env_alloc(allocator, 30 * MIB, NULL);
 
@@ -211,10 +207,7 @@ TEST_ON(a_wait_that_fails_keeps_one_stream_only, env_open("expandable_segments:T
     assert_ok(xseg_sim_launch(side, 1000000));
     assert_ok(xseg_record_stream(allocator, used, side));
     env_free(allocator, used);
-    fault.call = "cuEventSynchronize";
-    fault.every = 1;
-    fault.error = 999;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_fail_every("cuEventSynchronize", 999);
     assert_int_equal(xseg_trim(allocator, NULL, &options, &done), XSEG_ERR_DRIVER);
     assert_ok(xseg_sim_fault_set(0, NULL));
     assert_int_equal(env_reserved(allocator), 40 * MIB);
@@ -227,9 +220,7 @@ TEST_ON(a_wait_that_fails_keeps_one_stream_only, env_open("expandable_segments:T
 
 static struct xseg_allocator *open_mib(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
-
-    return env_open_with_clock(&settings, config);
+    return env_open_sim_with_clock(config, .memory_bytes = mib * MIB);
 }
 
 static void expect(struct xseg_allocator *allocator, uint64_t reserved_mib, uint64_t idle_mib)
@@ -298,16 +289,15 @@ TEST_ON(emptying_the_cache_empties_it, open_mib(4096, "idle_ms:100,page_cache_mb
 
     let_go(allocator, 100 * MIB, NULL);
     /* A trim of one stream leaves the page cache alone. */
-    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true, .stream = stream};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    assert_ok(xseg_trim(allocator, env_scope(.device = 0, .one_stream = true, .stream = stream),
+                        NULL, &done));
     expect(allocator, 0, 100);
     /* "Shrink to N" takes from it first. */
     env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
     let_go(allocator, 10 * MIB, NULL);
     expect(allocator, 0, 100);
     env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
-    struct xseg_trim_options how = {sizeof(how), .target_bytes = 80 * MIB};
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    done = env_trim_with(allocator, NULL, .target_bytes = 80 * MIB);
     assert_int_equal(done.released, 20 * MIB);
     assert_int_equal(done.kept_by_options, 80 * MIB);
     assert_int_equal(done.remaining, 80 * MIB);
@@ -326,9 +316,7 @@ TEST_ON(trim_by_age_releases_old_cached_pages, open_mib(4096, "idle_ms:0,page_ca
         pass(allocator, 1000);
     }
     expect(allocator, 0, 160);
-    struct xseg_trim_options how = {sizeof(how), .idle_ms = 1500};
-    struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    const struct xseg_trim_result done = env_trim_with(allocator, NULL, .idle_ms = 1500);
     assert_int_equal(done.released, 100 * MIB);
     assert_int_equal(done.kept_by_options, 60 * MIB);
     expect(allocator, 0, 60);
@@ -357,28 +345,22 @@ TEST_ON(limits_count_what_is_kept, open_mib(4096, "idle_ms:100,page_cache_mb:200
 }
 
 /* Cached pages of an unused size are released for another size. */
-TEST(kept_pages_are_in_nobodys_way)
+TEST_EACH(kept_pages_are_in_nobodys_way, open_mib(i == 0 ? 4096 : 200, config),
+          "idle_ms:100,page_cache_mb:200,hard_limit_mb:200", "idle_ms:100,page_cache_mb:200")
 {
-    static const char *const config[] = {"idle_ms:100,page_cache_mb:200,hard_limit_mb:200",
-                                         "idle_ms:100,page_cache_mb:200"};
+    void *small[180];
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = open_mib(i == 0 ? 4096 : 200, config[i]);
-        void *small[180];
-
-        let_go(allocator, 200 * MIB, NULL);
-        expect(allocator, 0, 200);
-        for (unsigned at = 0; at < COUNT_OF(small); at++)
-            small[at] = env_alloc(allocator, MIB, NULL);
-        assert_int_equal(env_reserved(allocator), 180 * MIB);
-        assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
-        assert_true(xseg_sim_peak(0) <= 200 * MIB);
-        for (unsigned at = 0; at < COUNT_OF(small); at++)
-            env_free(allocator, small[at]);
-        assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
-        env_free(allocator, env_alloc(allocator, 150 * MIB, NULL));
-        env_close(allocator);
-    }
+    let_go(allocator, 200 * MIB, NULL);
+    expect(allocator, 0, 200);
+    for (unsigned at = 0; at < COUNT_OF(small); at++)
+        small[at] = env_alloc(allocator, MIB, NULL);
+    assert_int_equal(env_reserved(allocator), 180 * MIB);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    assert_true(xseg_sim_peak(0) <= 200 * MIB);
+    for (unsigned at = 0; at < COUNT_OF(small); at++)
+        env_free(allocator, small[at]);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
+    env_free(allocator, env_alloc(allocator, 150 * MIB, NULL));
 }
 
 TEST_ON(unmapped_blocks_are_recycled, open_mib(4096, "unmap_on_free:True,page_cache_mb:10"))
@@ -397,10 +379,7 @@ TEST_ON(unmapped_blocks_are_recycled, open_mib(4096, "unmap_on_free:True,page_ca
 
 static struct xseg_allocator *open_real(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB,
-                                         .real_bytes = true};
-
-    return env_open_with_clock(&settings, config);
+    return env_open_sim_with_clock(config, .memory_bytes = 256 * MIB, .real_bytes = true);
 }
 
 /* Write a secret into a block and let its pages go. */

@@ -65,21 +65,15 @@ static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, e
 }
 
 /* A capture that failed kept its pool's memory until the process ended. */
-TEST(pytorch_190308_an_abandoned_capture)
+TEST_EACH(pytorch_190308_an_abandoned_capture, env_open(config), ENV_KINDS)
 {
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+    const xseg_stream stream = env_stream();
 
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        const xseg_stream stream = env_stream();
-
-        for (unsigned failure = 0; failure < FAILURES; failure++) {
-            fail_capture(allocator, stream, (enum failure)failure);
-            env_empty_cache(allocator);
-            assert_int_equal(env_reserved(allocator), 0);
-            assert_int_equal(xseg_sim_used(0), 0);
-        }
-        env_close(allocator, stream);
+    for (unsigned failure = 0; failure < FAILURES; failure++) {
+        fail_capture(allocator, stream, (enum failure)failure);
+        env_empty_cache(allocator);
+        assert_int_equal(env_reserved(allocator), 0);
+        assert_int_equal(xseg_sim_used(0), 0);
     }
 }
 

@@ -27,13 +27,7 @@ static struct xseg_allocator *open_fresh(unsigned devices, uint64_t memory, cons
 /* From the nth call on, this one and each later one fails. */
 static void break_from(const char *call, uint64_t nth, int error)
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
-    fault.call = call;
-    fault.nth = nth;
-    fault.every = 1;
-    fault.error = error;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_fault(0, .call = call, .nth = nth, .every = 1, .error = error);
 }
 
 static void repair(void)
@@ -113,12 +107,8 @@ TEST_ON(a_full_device_at_open_is_a_shortage, open_fresh(1, 400 * MIB, EXPANDABLE
 /* The driver says that plenty is free, and no call has memory: neither way works, so nothing is decided. */
 TEST_ON(a_device_without_memory_for_anybody_is_short, open_fresh(1, 0, EXPANDABLE))
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
     break_from("cuMemCreate", 1, NO_MEMORY);
-    fault.call = "cuMemAlloc";
-    fault.every = 1;
-    assert_ok(xseg_sim_fault_set(1, &fault));
+    env_fault(1, .call = "cuMemAlloc", .every = 1);
     assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
     repair();
     assert_ok(xseg_sim_fault_set(1, NULL));
@@ -131,23 +121,19 @@ TEST_ON(a_device_without_memory_for_anybody_is_short, open_fresh(1, 0, EXPANDABL
 /* --- A board that says yes, and fails later. --- */
 
 /* The trial makes two pages. */
-TEST(a_board_that_fails_at_the_first_growth_is_classic)
+TEST_TIMES(a_board_that_fails_at_the_first_growth_is_classic, COUNT_OF(errors),
+           open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-        struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-
-        break_from("cuMemCreate", 3, errors[k]);
-        void *ptr = env_alloc(allocator, MIB, NULL), *other = env_alloc(allocator, MIB, NULL);
-        assert_false(env_block(allocator, ptr).is_expandable);
-        assert_int_equal(env_reserved(allocator), 2 * MIB);
-        assert_int_equal(env_stats(allocator).num_ooms, 0);
-        assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
-        expect_line("device 0", "cuMemCreate");
-        env_free(allocator, ptr, other);
-        env_empty_cache(allocator);
-        assert_int_equal(env_reserved(allocator), 0);
-        env_close(allocator);
-    }
+    break_from("cuMemCreate", 3, errors[i]);
+    void *ptr = env_alloc(allocator, MIB, NULL), *other = env_alloc(allocator, MIB, NULL);
+    assert_false(env_block(allocator, ptr).is_expandable);
+    assert_int_equal(env_reserved(allocator), 2 * MIB);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    expect_line("device 0", "cuMemCreate");
+    env_free(allocator, ptr, other);
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
 }
 
 /* Mapped pages stay in use; new segments are classic. */
@@ -165,9 +151,8 @@ TEST(a_board_that_fails_later_keeps_its_pages)
             assert_int_equal(env_reserved(allocator), 90 * MIB);
             expect_line("device 0", calls[i]);
             env_free(allocator, early);
-            void *again = env_alloc(allocator, 30 * MIB, NULL);
-            assert_ptr_equal(again, early);
-            env_free(allocator, again, late);
+            assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), early);
+            env_free(allocator, early, late);
             env_empty_cache(allocator);
             assert_int_equal(env_reserved(allocator), 0);
             env_close(allocator);
@@ -240,48 +225,40 @@ TEST_ON(a_device_of_several, open_fresh(2, 0, EXPANDABLE))
 }
 
 /* In a capture a classic segment comes as it does with expandable_segments:False, and the capture lives. */
-TEST(capture_uses_a_classic_segment_after_a_failure)
+TEST_TIMES(capture_uses_a_classic_segment_after_a_failure, COUNT_OF(errors),
+           open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-        struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-        const xseg_stream stream = env_stream();
-        struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
 
-        env_free(allocator, env_alloc(allocator, MIB, NULL));
-        break_from("cuMemCreate", 1, errors[k]);
-        env_capture_begin(pool, stream);
-        void *ptr = env_alloc(allocator, 30 * MIB, stream);
-        assert_false(env_block(allocator, ptr).is_expandable);
-        struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
-        expect_line("device 0", "cuMemCreate");
-        env_free(allocator, ptr);
-        env_graph_destroy(graph);
-        assert_ok(xseg_pool_release(pool));
-        env_close(allocator, stream);
-    }
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
+    break_from("cuMemCreate", 1, errors[i]);
+    env_capture_begin(pool, stream);
+    void *ptr = env_alloc(allocator, 30 * MIB, stream);
+    assert_false(env_block(allocator, ptr).is_expandable);
+    struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
+    expect_line("device 0", "cuMemCreate");
+    env_free(allocator, ptr);
+    env_graph_destroy(graph);
+    assert_ok(xseg_pool_release(pool));
 }
 
 /* --- Pools and limits. --- */
 
 /* A private pool, and one of single pages, whose cached page stays whole. */
-TEST(private_pools_use_classic_segments)
+TEST_TIMES(private_pools_use_classic_segments, 2, open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned single = 0; single < 2; single++) {
-        struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-
-        struct xseg_pool *pool = env_pool_of(allocator, .single_page = single != 0);
-        void *early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-        break_from("cuMemCreate", 1, UNKNOWN);
-        void *late = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-        assert_false(env_block(allocator, late).is_expandable);
-        expect_line("device 0", "cuMemCreate");
-        env_free(allocator, early, late);
-        early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-        assert_int_equal(env_reserved(allocator), single != 0 ? 60 * MIB : 70 * MIB);
-        env_free(allocator, early);
-        assert_ok(xseg_pool_release(pool));
-        env_close(allocator);
-    }
+    struct xseg_pool *pool = env_pool_of(allocator, .single_page = i != 0);
+    void *early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    break_from("cuMemCreate", 1, UNKNOWN);
+    void *late = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    assert_false(env_block(allocator, late).is_expandable);
+    expect_line("device 0", "cuMemCreate");
+    env_free(allocator, early, late);
+    early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    assert_int_equal(env_reserved(allocator), i != 0 ? 60 * MIB : 70 * MIB);
+    env_free(allocator, early);
+    assert_ok(xseg_pool_release(pool));
 }
 
 /* Memory for other processes is pages.  On such a board a pool of it cannot be had, and what a former one gets now
@@ -324,20 +301,15 @@ TEST_ON(limits_apply_to_classic_segments,
 }
 
 /* Blocks with a segment of their own need pages, so they become as others. */
-TEST(guarded_blocks_become_plain)
+TEST_TIMES(guarded_blocks_become_plain, COUNT_OF(errors),
+           open_fresh(1, 0, "expandable_segments:True,unmap_on_free:True"))
 {
-    for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-        struct xseg_allocator *allocator =
-            open_fresh(1, 0, "expandable_segments:True,unmap_on_free:True");
-
-        env_free(allocator, env_alloc(allocator, MIB, NULL));
-        break_from("cuMemCreate", 1, errors[k]);
-        void *ptr = env_alloc(allocator, 3 * MIB, NULL);
-        assert_false(env_block(allocator, ptr).is_expandable);
-        expect_line("device 0", "unmap_on_free");
-        env_free(allocator, ptr);
-        env_close(allocator);
-    }
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
+    break_from("cuMemCreate", 1, errors[i]);
+    void *ptr = env_alloc(allocator, 3 * MIB, NULL);
+    assert_false(env_block(allocator, ptr).is_expandable);
+    expect_line("device 0", "unmap_on_free");
+    env_free(allocator, ptr);
 }
 
 /* Memory that is made ready ahead comes, too. */
@@ -345,8 +317,7 @@ TEST_ON(prewarming_works, open_fresh(1, 0, EXPANDABLE))
 {
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     break_from("cuMemSetAccess", 1, UNKNOWN);
-    struct xseg_scope where = {sizeof(where), .device = 0};
-    assert_ok(xseg_prewarm(allocator, &where, 30 * MIB));
+    assert_ok(xseg_prewarm(allocator, env_scope(.device = 0), 30 * MIB));
     expect_line("device 0", "cuMemSetAccess");
     assert_int_equal(env_reserved(allocator), 32 * MIB);
     const uint64_t allocs = xseg_sim_calls("cuMemAlloc");
