@@ -9,7 +9,6 @@
 
 #include "tests/support/env.h"
 
-/* Reset the simulator, and open an allocator. */
 static struct xseg_allocator *open_logged(const char *config, struct env_log *log)
 {
     assert_ok(xseg_sim_reset(NULL));
@@ -33,8 +32,6 @@ TEST(self_checks_are_logged_once)
 }
 
 #define UNKNOWN 999 /* of CUresult */
-
-/* --- Opening. --- */
 
 TEST(missing_driver_error_names_the_remedy)
 {
@@ -260,8 +257,6 @@ TEST(repeated_opens_succeed)
     }
 }
 
-/* --- Configuration. --- */
-
 /* Runs before all other tests that set the variable, since a process logs the line once. */
 TEST(string_that_hides_the_variable_is_logged_once)
 {
@@ -288,7 +283,6 @@ TEST(string_that_hides_the_variable_is_logged_once)
     assert_int_equal(unsetenv("XSEG_ALLOC_CONF"), 0);
 }
 
-/* Open, and expect the source of the configuration and the kind of segments. */
 static void expect_source(const char *config, const char *source, bool is_expandable)
 {
     struct xseg_allocator *allocator = env_open(config);
@@ -302,7 +296,6 @@ static void expect_source(const char *config, const char *source, bool is_expand
     env_close(allocator);
 }
 
-/* The sources are not combined. */
 TEST(first_source_is_used_alone)
 {
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "large_segment_size_mb:24", 1), 0);
@@ -341,8 +334,6 @@ TEST(rejected_string_changes_nothing)
     assert_int_equal(strlen(after), 9);
     env_close(allocator);
 }
-
-/* --- Allocating and freeing. --- */
 
 TEST(extreme_sizes_are_served_or_rejected)
 {
@@ -464,8 +455,6 @@ TEST_ON(close_lists_allocated_blocks, env_open(NULL))
     env_free(allocator, ptr);
 }
 
-/* --- Several devices, allocators and processes. --- */
-
 TEST_ON(devices_are_separate, env_open_sim(NULL, .devices = 3))
 {
     void *ptr[3] = {NULL};
@@ -524,10 +513,8 @@ static int child(struct xseg_allocator *allocator, void *ptr)
     return strstr(text, "fork") != NULL && strstr(text, "exec") != NULL ? 0 : 8;
 }
 
-/* A close that fails leaves all devices and pools usable. */
-TEST_ON(rejected_close_changes_nothing, env_open_sim(NULL, .devices = 2))
+TEST_IN_POOL(rejected_close_changes_nothing, env_open_sim(NULL, .devices = 2))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_on(allocator, 1, 512);
     assert_error(xseg_close(allocator), BUSY, "blocks are allocated, 1 on device 1; ");
     assert_ok(xseg_pool_retain(pool));
@@ -716,7 +703,6 @@ TEST_WITH(visited_key_reports_whether_it_has_an_effect, without_variables, NULL)
                          cases[i].has_effect);
 }
 
-/* The order of sources is that of xseg_open(). */
 TEST_WITH(environment_is_read_as_by_open, without_variables, NULL)
 {
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:30", 1), 0);

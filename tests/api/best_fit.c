@@ -33,7 +33,6 @@ TEST_ON(block_of_the_largest_split_size_is_not_split,
     env_free(allocator, ptr, large);
 }
 
-/* With small pages, growth selects the range that needs the fewest pages, not the lowest unmapped range. */
 TEST_ON(growth_with_small_pages_needs_the_fewest_pages, env_open("page_size:small"))
 {
     void *low = env_alloc(allocator, 8 * MIB, NULL);

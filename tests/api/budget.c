@@ -74,7 +74,6 @@ TEST_WITH(ranges_and_classic_segments_take_part, members_begin, members_end)
     EXPECT_OK(member_call(one, 'a', 0, 400 * MIB));
 }
 
-/* The resumed pool requests memory while another member is idle. */
 TEST_WITH(resumed_pool_requests_memory, members_begin, members_end)
 {
     const unsigned one = member_start(""), other = member_start("");
@@ -131,7 +130,6 @@ TEST_WITH(killed_and_stopped_members_block_no_others, members_begin, members_end
     EXPECT_OK(member_call(other, 'a', 1, 200 * MIB));
 }
 
-/* A member below its share is served with released memory before a member above its share. */
 TEST_WITH(members_below_their_share_are_served_first, members_begin, members_end)
 {
     const unsigned one = member_start(""), greedy = member_start(""), poor = member_start("");
@@ -169,8 +167,6 @@ TEST_WITH(members_above_their_share_do_not_deadlock, members_begin, members_end)
         }
     }
 }
-
-/* --- Invalid budget files. --- */
 
 static void write_file(const char *text, mode_t mode)
 {
@@ -274,7 +270,6 @@ static struct xseg_allocator *join(const char *config)
     return allocator;
 }
 
-/* Close, and detach from the shared device. */
 static void leave(struct xseg_allocator *allocator)
 {
     const struct xseg_sim_settings alone = {sizeof(alone)};
@@ -282,8 +277,6 @@ static void leave(struct xseg_allocator *allocator)
     env_close(allocator);
     assert_ok(xseg_sim_reset(&alone));
 }
-
-/* --- Reasons for idle memory. --- */
 
 /* Of the memory above the share, and of other memory: an address and an age. */
 struct explained {
@@ -436,8 +429,6 @@ TEST_WITH(page_cache_is_released_first, members_begin, members_end)
     leave(allocator);
 }
 
-/* --- Events. --- */
-
 TEST_WITH(waiting_request_is_recorded, members_begin, members_end)
 {
     const unsigned other = member_start(PATIENT);
@@ -521,8 +512,6 @@ TEST_WITH(budget_releases_are_recorded, members_begin, members_end)
     leave(allocator);
 }
 
-/* --- Metrics. --- */
-
 /* The value of a metric of device 0; -1 if there is none. */
 static double metric(struct xseg_allocator *allocator, const char *name)
 {
@@ -563,8 +552,6 @@ TEST_WITH(metrics_include_the_budget, members_begin, members_end)
     assert_true(metric(allocator, "xseg_budget_requests_total") < 0);
     leave(allocator);
 }
-
-/* --- The budget file. --- */
 
 struct seen {
     struct xseg_budget_entry entry[8];
@@ -632,7 +619,6 @@ TEST_WITH(budget_members_are_listed, members_begin, members_end)
     assert_int_equal(read_members().count, 0);
 }
 
-/* A member with an invalid record is listed without further statistics. */
 TEST_WITH(unreadable_member_is_listed, members_begin, members_end)
 {
     static const unsigned char nonsense[] = {1, 2, 3};

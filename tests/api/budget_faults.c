@@ -23,7 +23,6 @@ static int end(void **state)
     return members_end(state);
 }
 
-/* Memory moves from one member to the other. */
 static void expect_transfer(unsigned one, unsigned other)
 {
     EXPECT_OK(member_call(one, 'a', 60, 900 * MIB));
@@ -54,8 +53,6 @@ static void put(off_t at, const void *bytes, size_t count)
     assert_int_equal(pwrite(file, bytes, count, at), count);
     (void)close(file);
 }
-
-/* --- Files that this process cannot use. --- */
 
 /* Root can open all files: change the user. */
 static void become_nobody(void)
@@ -111,8 +108,6 @@ TEST_WITH(file_of_a_newer_version_is_not_used, members_begin, end)
     expect_alone(member_start(""), "does not match, 99 in ");
 }
 
-/* --- Changes while the file is in use. --- */
-
 TEST_WITH(truncated_budget_file_is_recreated, members_begin, end)
 {
     const unsigned one = member_start(""), other = member_start("");
@@ -132,7 +127,6 @@ TEST_WITH(truncated_budget_file_is_recreated, members_begin, end)
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 1);
 }
 
-/* Whether the file is still the foreign one. */
 static bool is_foreign(size_t bytes)
 {
     static char read_bytes[20000];
@@ -186,8 +180,6 @@ TEST_WITH(invalid_bytes_in_a_slot_are_overwritten, members_begin, end)
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
     assert_int_equal(member_call(other, ' ', 0, 0).lines, 0);
 }
-
-/* --- Statistics of other members. --- */
 
 /* Join the budget file.  Returns statistics to publish, with the device of the other members. */
 static struct xseg_shared_budget_device join_members(void)
@@ -267,7 +259,6 @@ TEST_WITH(member_that_joins_later_is_requested, members_begin, end)
     EXPECT_OK(member_call(one, 'a', 0, 400 * MIB));
 }
 
-/* Large values of other members neither deny a free page nor cause a wait. */
 TEST_WITH(large_values_of_others_have_no_effect, members_begin, end)
 {
     const unsigned one = member_start("");
@@ -298,8 +289,6 @@ TEST_WITH(large_values_are_clamped, members_begin, end)
     EXPECT_OK(member_call(one, 'f', 0, 0));
     expect_transfer(one, other);
 }
-
-/* --- The process. --- */
 
 TEST_WITH(fork_in_a_member_has_no_effect, members_begin, end)
 {
@@ -467,8 +456,6 @@ TEST_WITH(member_with_another_clock_shares_memory, members_begin, end)
         expect_silent_transfer(other, ahead);
     }
 }
-
-/* --- Users of a group. --- */
 
 #define GROUP 60000u
 

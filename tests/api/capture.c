@@ -319,7 +319,6 @@ TEST(capture_on_another_device_stays_valid)
     expect_valid_capture("expandable_segments:False");
 }
 
-/* A graph with work on two devices, each of which has a pool for it. */
 TEST(capture_of_two_devices_is_begun_on_both)
 {
     struct xseg_pool *second = NULL;

@@ -46,7 +46,6 @@ static struct xseg_allocator *open_logged_on(const struct xseg_sim_settings *set
     return allocator;
 }
 
-/* On a device of 256 MiB with real contents. */
 static struct xseg_allocator *open_logged(const char *config)
 {
     const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB,
@@ -71,14 +70,11 @@ static bool is_pattern(const unsigned char *bytes, size_t count)
     return true;
 }
 
-/* Complete all queued work. */
 static void finish_work(void)
 {
     xseg_sim_finish_all();
     xseg_sim_advance(1);
 }
-
-/* --- debug_fill. --- */
 
 static const char *const fill_configs[] = {
     "debug_fill:True",
@@ -271,10 +267,9 @@ TEST_ON(debug_fill_can_be_changed_at_any_time, open_logged("debug_fill:False"))
 }
 
 /* A graph may write to cached memory of its pool. */
-TEST_ON(debugging_keys_do_not_apply_to_private_pools,
-        open_logged("debug_fill:True,unmap_on_free:True,guard_page:True"))
+TEST_IN_POOL(debugging_keys_do_not_apply_to_private_pools,
+             open_logged("debug_fill:True,unmap_on_free:True,guard_page:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
 
     memset(ptr, 7, 3 * MIB);
@@ -284,10 +279,7 @@ TEST_ON(debugging_keys_do_not_apply_to_private_pools,
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
     assert_ptr_equal(env_alloc_in(allocator, pool, 3 * MIB, NULL), ptr);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
 }
-
-/* --- Captures. --- */
 
 /* End a capture, which must be valid; returns the number of its nodes. */
 static size_t end_capture(xseg_stream stream)
@@ -324,8 +316,6 @@ TEST_EACH(debugging_keys_do_not_affect_a_capture, open_logged(config), "debug_fi
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 0);
 }
-
-/* --- unmap_on_free and guard_page. --- */
 
 /* Expect that a function aborts its process with a report that contains a word. */
 static void expect_report(void (*part)(void), const char *word)
@@ -480,8 +470,6 @@ TEST(guarded_blocks_without_expandable_segments_are_logged)
     }
 }
 
-/* --- Double frees. --- */
-
 TEST_ON(double_free_reports_the_first_free,
         env_open("history:all,history_stacks:all,history_events:16"))
 {
@@ -528,8 +516,6 @@ TEST_ON(failed_free_is_not_recorded, env_open("history:all"))
     (void)xseg_error_message(text, sizeof(text));
     assert_null(strstr(text, "ms ago"));
 }
-
-/* --- Zeroed requests. --- */
 
 TEST_EACH(zeroed_memory_is_zero, open_logged(config), "expandable_segments:True", "debug_fill:True",
           "guard_page:True")

@@ -20,7 +20,6 @@ static uint64_t virtual_clock(void *context)
 
 static struct xseg_allocator *allocator;
 
-/* A device of 4 GiB, and an allocator with the virtual clock. */
 static void open_device(const char *config)
 {
     const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * GIB};

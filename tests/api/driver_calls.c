@@ -25,7 +25,6 @@ static struct calls count(void)
     };
 }
 
-/* Calls since a snapshot of the counts. */
 static struct calls since(const struct calls *before)
 {
     const struct calls now = count();
@@ -176,7 +175,6 @@ static uint32_t draw(uint32_t *seed)
     return *seed >> 8;
 }
 
-/* Free and allocate at random. */
 static void churn(struct xseg_allocator *allocator, void **blocks, size_t slots, unsigned steps,
                   uint32_t *seed)
 {
@@ -197,7 +195,6 @@ static uint64_t mapped_pages(struct xseg_allocator *allocator)
            stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE;
 }
 
-/* Without a trim and without memory pressure no page is released. */
 TEST_ON(page_is_created_once, env_open("expandable_segments:True"))
 {
     void *blocks[200] = {NULL};
@@ -224,7 +221,6 @@ TEST_ON(page_is_created_once, env_open("expandable_segments:True"))
     env_free_all(allocator, blocks, sizeof(blocks));
 }
 
-/* The second iteration of a workload finds all its memory cached. */
 TEST_ON(hit_makes_no_driver_call, env_open("expandable_segments:True"))
 {
     void *blocks[200] = {NULL};

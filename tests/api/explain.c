@@ -90,8 +90,6 @@ static void pass_second(void)
     assert_ok(trim_due(allocator, UINT64_MAX));
 }
 
-/* --- Reasons. --- */
-
 TEST_WITH(allocated_block_is_explained, open_expandable, close_all)
 {
     void *large = env_alloc(allocator, 50 * MIB, NULL);
@@ -369,8 +367,6 @@ TEST_WITH(visitor_may_call_the_library_and_end_the_iteration, open_expandable, c
     assert_ok(xseg_explain(allocator, NULL, free_block, allocator, NULL));
     assert_int_equal(explain(NULL)->sums.policy, 40 * MIB);
 }
-
-/* --- Iteration over blocks. --- */
 
 struct seen {
     struct xseg_allocator *allocator;

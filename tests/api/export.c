@@ -444,8 +444,6 @@ TEST_WITH(exports_and_imports_have_the_documented_cost, open_pool, close_pool)
     env_free(allocator, block);
 }
 
-/* --- Memory that an export retains. --- */
-
 TEST_WITH(exported_pool_is_not_paused, open_pool_with_contents, close_pool)
 {
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -621,8 +619,6 @@ TEST_WITH(exported_pages_are_not_reused_by_other_pools, NULL, close_pool)
     env_free(allocator, env_alloc_in(allocator, pool, 150 * MIB, NULL));
 }
 
-/* --- Comparison with other pools. --- */
-
 static struct xseg_statistics play(bool exportable)
 {
     const struct xseg_sim_settings settings = sim_settings(false, 400 * MIB);
@@ -659,8 +655,6 @@ TEST(exportable_pool_has_the_statistics_of_any_pool)
     assert_memory_equal(&plain, &exportable, sizeof(plain));
     assert_true(plain.num_device_alloc > 10 && plain.num_device_free > 10);
 }
-
-/* --- Rejected calls. --- */
 
 TEST(missing_handle_support_is_probed_once)
 {
@@ -965,8 +959,6 @@ TEST_WITH(calls_of_a_forked_child_fail, open_pool, close_pool)
     close_and_free(block);
 }
 
-/* --- The key of the configuration. --- */
-
 TEST_WITH(configuration_makes_memory_exportable, NULL, close_pool)
 {
     allocator = env_open("exportable:True");
@@ -1029,8 +1021,6 @@ TEST_WITH(failed_probe_runs_again_for_the_next_call, NULL, close_allocator)
     export_once(block, XSEG_HANDLE_FD);
     env_free(allocator, block);
 }
-
-/* --- Fabric handles. --- */
 
 TEST_WITH(fabric_handles_are_bytes, NULL, close_pool)
 {

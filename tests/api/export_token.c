@@ -308,8 +308,6 @@ TEST(importer_without_descriptors_gets_an_error)
     expect_failure_after(0, 'l');
 }
 
-/* --- Exporters that have exited. --- */
-
 /* A child that keeps its copies of the descriptors until it is killed, or for a minute if the test fails. */
 static void wait_to_be_killed(void)
 {
@@ -598,8 +596,6 @@ TEST_WITH(import_from_another_device_is_rejected, NULL, close_exporter)
     close_and_free(block);
 }
 
-/* --- Invalid tokens. --- */
-
 static void expect_rejected(struct xseg_export_token token, size_t at, uint64_t value,
                             const char *word)
 {
@@ -635,8 +631,6 @@ TEST_WITH(modified_token_is_rejected, open_exporter, close_exporter)
     assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, block);
 }
-
-/* --- The socket. --- */
 
 static int connect_by(const struct xseg_export_token *token)
 {

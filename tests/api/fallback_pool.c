@@ -56,8 +56,6 @@ static void close_env(const struct env *env)
                  open_env(sizes[i_ / COUNT_OF(configs)], configs[i_ % COUNT_OF(configs)]); \
              (env).allocator != NULL; close_env(&(env)), (env).allocator = NULL)
 
-/* --- Checkpoint and restore. --- */
-
 struct moves {
     const void *fallback;
     unsigned freed, revived;
@@ -164,8 +162,6 @@ TEST(fallback_block_does_not_belong_to_the_pool)
     }
 }
 
-/* --- Pause. --- */
-
 TEST(pool_with_a_fallback_block_is_not_paused)
 {
     static const enum xseg_keep keeps[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
@@ -190,8 +186,6 @@ TEST(pool_with_a_fallback_block_is_not_paused)
         close_env(&env);
     }
 }
-
-/* --- Statistics and reports. --- */
 
 static struct xseg_statistics pool_stats(const struct env *env)
 {
@@ -370,8 +364,6 @@ TEST(history_records_the_pool_of_a_fallback_block)
         env_stream_destroy(stream);
     }
 }
-
-/* --- Lifetime. --- */
 
 TEST(fallback_block_outlives_its_pool)
 {

@@ -33,8 +33,6 @@ static void touch(struct xseg_allocator *allocator)
     env_free(allocator, env_alloc(allocator, 1000, NULL));
 }
 
-/* --- Stacks. --- */
-
 struct frames {
     unsigned count, of_library, of_alloc, of_free, of_test;
 };
@@ -202,8 +200,6 @@ TEST_ON(observer_does_not_replace_the_stack_of_the_request,
     env_free(allocator, ptr);
 }
 
-/* --- Recorded events. --- */
-
 TEST(history_follows_configuration_changes)
 {
     static const struct {
@@ -333,8 +329,6 @@ TEST_ON(stacks_do_not_grow_with_events, env_open("history:all,history_stacks:all
     assert_in_range(bytes[1], bytes[0], bytes[0] + 5 * MIB);
 }
 
-/* --- Double frees. --- */
-
 struct other_thread {
     struct xseg_allocator *allocator;
     void *ptr;
@@ -381,8 +375,6 @@ TEST(double_free_reports_the_first_free)
         env_close(other.allocator);
     }
 }
-
-/* --- Iteration and clear. --- */
 
 struct walker {
     struct xseg_allocator *allocator;
@@ -476,8 +468,6 @@ TEST_ON(event_times_are_those_of_the_users_clock, env_open_with_clock(NULL, "his
         assert_ok(xseg_history_clear(allocator, 0));
     }
 }
-
-/* --- The hook. --- */
 
 struct hooked {
     pthread_mutex_t mutex; /* recursive, as an interpreter's lock is */
@@ -822,8 +812,6 @@ TEST(unused_numbers_are_discarded_while_threads_run)
     close_counting(allocator, counting);
 }
 
-/* --- Annotations and labels. --- */
-
 TEST_ON(annotations_are_ordered_between_events, env_open("history:all,history_stacks:all"))
 {
     char text[300];
@@ -952,8 +940,6 @@ TEST_TIMES(labels_end_with_the_allocator, 10, env_open("history:all,history_stac
     assert_ok(xseg_history_label(allocator, "mine", &before));
     assert_null(before);
 }
-
-/* --- Invalid input. --- */
 
 static bool never(void *context, const struct xseg_history_entry *entry)
 {

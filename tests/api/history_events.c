@@ -27,8 +27,6 @@ static uint64_t monotonic_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* --- A block. --- */
-
 static void expect_block(const struct xseg_history_entry *entry,
                          const struct xseg_block_info *block, uint64_t began, uint64_t ended)
 {
@@ -110,8 +108,6 @@ TEST_ON(free_of_a_pending_block_is_completed_later, env_open("history:all"))
     history_expect(allocator, "done alloc free done");
 }
 
-/* --- Memory pressure. --- */
-
 TEST_ON(remap_is_followed_by_its_unmaps, open_on(100, "history:all,expandable_segments:True"))
 {
     const xseg_stream side = env_stream();
@@ -163,8 +159,6 @@ TEST_ON(fallback_block_is_recorded_with_its_pool, open_on(40, "history:all"))
         history_expect(allocator, is_fallback ? "alloc free done" : "map alloc free done");
     }
 }
-
-/* --- Decay and pools. --- */
 
 TEST_ON(decay_is_followed_by_its_unmaps, open_on(1000, "history:all,idle_ms:100"))
 {
@@ -306,8 +300,6 @@ static void expect_life(struct xseg_allocator *allocator, const void *base, cons
     assert_ok(xseg_history_clear(allocator, -1));
 }
 
-/* --- Blocks with a value. --- */
-
 static bool count_values(void *context, const struct xseg_block_info *block)
 {
     unsigned *found = context;
@@ -351,11 +343,10 @@ TEST_EACH(user_value_is_reported_with_block_and_events, env_open(config),
     }
 }
 
-TEST_ON(memory_without_a_request_has_no_user_value, env_open("history:all,block_user:True"))
+TEST_IN_POOL(memory_without_a_request_has_no_user_value, env_open("history:all,block_user:True"))
 {
     static const enum xseg_history_action actions[] = {XSEG_HISTORY_SEGMENT_MAP, XSEG_HISTORY_TRIM,
                                                        XSEG_HISTORY_SEGMENT_UNMAP};
-    struct xseg_pool *pool = env_pool(allocator);
     int value;
     void *first = take(allocator, NULL, 1000, &value),
          *second = take(allocator, pool, 1000, &value);
@@ -412,8 +403,6 @@ TEST_ON(failed_request_reports_its_user_value,
     env_free(allocator, ptr);
 }
 
-/* --- Nested calls. --- */
-
 struct observer_state {
     struct xseg_allocator *allocator;
     void *freed, *nested;
@@ -451,8 +440,6 @@ TEST_ON(nested_requests_have_separate_user_values,
     assert_ok(xseg_observer_remove(allocator, id));
     env_free(allocator, first, ptr, observed.nested);
 }
-
-/* --- Pools. --- */
 
 /* Another block with another value is allocated in its place until the restore. */
 TEST(restored_block_has_its_user_value)
@@ -500,9 +487,8 @@ TEST_ON(event_capacity_is_configurable_with_user_values,
 }
 
 /* User values recorded after the checkpoint, or only before it. */
-TEST_ON(checkpoint_restores_its_own_user_values, env_open("history:all"))
+TEST_IN_POOL(checkpoint_restores_its_own_user_values, env_open("history:all"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     int value, other;
 
     for (unsigned i = 0; i < 2; i++) {
@@ -543,8 +529,6 @@ TEST(fallback_block_has_its_user_value)
         env_close(allocator);
     }
 }
-
-/* --- The key. --- */
 
 TEST_ON(user_value_is_ignored_without_the_key, env_open("history:all"))
 {
@@ -616,8 +600,6 @@ TEST_ON(other_keys_do_not_change_user_values, env_open("block_user:True"))
     assert_ptr_equal(user_of(allocator, young), &value);
     env_free(allocator, young, ptr);
 }
-
-/* --- Callers of older headers. --- */
 
 TEST_ON(older_callers_receive_known_members_only, env_open("history:all,block_user:True"))
 {
@@ -700,9 +682,8 @@ TEST_ON(reused_address_has_a_new_age, env_open_with_clock(NULL, "history:state")
 }
 
 /* The age continues during a pause, and begins again at a restore. */
-TEST_ON(blocks_of_pools_have_ages, env_open_with_clock(NULL, "history:state"))
+TEST_IN_POOL(blocks_of_pools_have_ages, env_open_with_clock(NULL, "history:state"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *block[2];
 
     for (size_t i = 0; i < 2; i++) {
@@ -770,8 +751,6 @@ TEST_TIMES(ages_are_ordered_by_allocation, 2, env_open(i == 0 ? "history:all" : 
     assert_true(age + 30 <= env_block(allocator, old).age_ms);
     env_free(allocator, young, old);
 }
-
-/* --- Reports of ages. --- */
 
 TEST_ON(pending_block_has_its_age, env_open_with_clock(NULL, "history:state"))
 {

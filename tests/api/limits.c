@@ -46,8 +46,6 @@ static void pass(struct xseg_allocator *allocator)
     }
 }
 
-/* --- The hard limit. --- */
-
 TEST_EACH(a_hard_limit_counts_pages, open_on(1, config), "hard_limit_mb:120",
           "hard_limit_mb:120,expandable_segments:False")
 {
@@ -107,9 +105,8 @@ TEST_ON(lowered_hard_limit_releases_idle_memory, open_on(1, NULL))
 }
 
 /* A capture releases nothing, and the limit still holds. */
-TEST_ON(hard_limit_releases_nothing_during_a_capture, open_on(1, NULL))
+TEST_IN_POOL(hard_limit_releases_nothing_during_a_capture, open_on(1, NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
@@ -120,7 +117,6 @@ TEST_ON(hard_limit_releases_nothing_during_a_capture, open_on(1, NULL))
     env_capture_end(pool, stream);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:60"));
     assert_int_equal(env_reserved(allocator), 60 * MIB);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(fraction_and_hard_limit_combine,
@@ -131,8 +127,6 @@ TEST_ON(fraction_and_hard_limit_combine,
     assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.125"));
     assert_int_equal(env_stats(allocator).limit_bytes, GIB / 2);
 }
-
-/* --- xseg_limits_set(). --- */
 
 TEST_ON(a_device_has_limits_of_its_own, open_on(2, "hard_limit_mb:1000,keep_mb:10"))
 {
@@ -283,8 +277,6 @@ TEST_ON(a_pool_has_a_hard_limit, open_on(1, NULL))
     assert_ok(xseg_pool_release(pool));
 }
 
-/* --- Trim to a target. --- */
-
 TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
 {
     void *live = env_alloc(allocator, 95 * MIB, NULL);
@@ -308,8 +300,6 @@ TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
     assert_int_equal(done.remaining, 100 * MIB);
     env_free(allocator, live);
 }
-
-/* --- Bad input. --- */
 
 /* Expect that a configuration is rejected and changes nothing. */
 static void expect_rejected(struct xseg_allocator *allocator, const char *config, const char *word)

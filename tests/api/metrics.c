@@ -90,8 +90,6 @@ static void expect_metric(struct xseg_allocator *allocator, const char *what, ui
     assert_true(got == (double)value);
 }
 
-/* --- Arguments, and room. --- */
-
 TEST_ON(arguments_are_checked, env_open(NULL))
 {
     assert_error(xseg_metrics(NULL, NULL, 0, NULL), ARGUMENT, "allocator");
@@ -101,10 +99,9 @@ TEST_ON(arguments_are_checked, env_open(NULL))
     assert_error(xseg_metrics_write(NULL, "file"), ARGUMENT, "allocator");
 }
 
-TEST_ON(registered_bytes_are_reported_by_pool, env_open("expandable_segments:True"))
+TEST_IN_POOL(registered_bytes_are_reported_by_pool, env_open("expandable_segments:True"))
 {
     const struct xseg_registrar registrar = null_registrar(false);
-    struct xseg_pool *pool = env_pool(allocator);
     uint64_t id = 0;
 
     char *const own = env_alloc_in(allocator, pool, 50 * MIB, NULL);
@@ -117,7 +114,6 @@ TEST_ON(registered_bytes_are_reported_by_pool, env_open("expandable_segments:Tru
     free(page);
     assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, own);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(a_page_is_whole_or_not_there, env_open(NULL))
@@ -152,8 +148,6 @@ TEST_ON(metrics_exist_before_the_first_block, env_open(NULL))
     assert_int_equal(xseg_sim_calls(NULL), calls);
     free(page);
 }
-
-/* --- What they say. --- */
 
 static void expect_sums(struct xseg_allocator *allocator)
 {
@@ -268,9 +262,8 @@ TEST_ON(the_number_of_labels_is_bounded, env_open(NULL))
     expect_sums(allocator);
 }
 
-TEST_ON(paused_memory_is_reported_separately, env_open(NULL))
+TEST_IN_POOL(paused_memory_is_reported_separately, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -281,7 +274,6 @@ TEST_ON(paused_memory_is_reported_separately, env_open(NULL))
     assert_ok(xseg_pool_resume(pool));
     expect_metric(allocator, "xseg_paused_bytes{device=\"0\"}", 0);
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
@@ -326,8 +318,6 @@ TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
     env_free(allocator, kept);
 }
 
-/* --- What is learned now and then. --- */
-
 /* Seconds have nine decimal places, also where the first ones are 0. */
 static void expect_nanoseconds(struct xseg_allocator *allocator, const char *what)
 {
@@ -341,11 +331,10 @@ static void expect_nanoseconds(struct xseg_allocator *allocator, const char *wha
 }
 
 /* Half of a page is stranded beside a live block; a page that is idle is not. */
-TEST_ON(stranded_memory_is_that_of_the_last_scan,
-        env_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000"))
+TEST_IN_POOL(stranded_memory_is_that_of_the_last_scan,
+             env_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000"))
 {
     struct xseg_explain_result sums = {sizeof(sums)};
-    struct xseg_pool *pool = env_pool(allocator);
     void *whole = env_alloc(allocator, 40 * MIB, NULL);
     void *live = env_alloc(allocator, 15 * MIB, NULL);
     void *held = env_alloc_in(allocator, pool, 5 * MIB, NULL);
@@ -369,7 +358,6 @@ TEST_ON(stranded_memory_is_that_of_the_last_scan,
     assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     assert_true(by_tick == now(allocator, "xseg_fragmented_bytes{device=\"0\"}"));
     env_free(allocator, live, held);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST(external_memory_is_that_of_the_last_driver_query)
@@ -392,11 +380,10 @@ TEST(external_memory_is_that_of_the_last_driver_query)
     env_close(allocator);
 }
 
-TEST_ON(a_peak_lasts_until_it_is_reset, env_open(NULL))
+TEST_IN_POOL(a_peak_lasts_until_it_is_reset, env_open(NULL))
 {
     static const char peak[] = "xseg_device_reserved_peak_bytes{device=\"0\"}";
     static const char of_pool[] = "xseg_reserved_peak_bytes{device=\"0\",pool=\"1\",name=\"\"}";
-    struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
@@ -416,10 +403,7 @@ TEST_ON(a_peak_lasts_until_it_is_reset, env_open(NULL))
     where.device = 0;
     assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
     expect_metric(allocator, peak, 0);
-    assert_ok(xseg_pool_release(pool));
 }
-
-/* --- The file. --- */
 
 static void path_of(char *path, size_t bytes, const char *name)
 {

@@ -134,8 +134,6 @@ TEST(an_error_names_the_function_that_was_called)
 #undef NAMED
 }
 
-/* --- Streams. --- */
-
 TEST_WITH(record_stream_needs_a_block_and_a_stream, set_up, tear_down)
 {
     const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
@@ -200,8 +198,6 @@ TEST_WITH(default_streams_cannot_be_retired, set_up, tear_down)
     env_capture_end(env.pool, env.stream);
 }
 
-/* --- Captures. --- */
-
 TEST_WITH(captures_need_a_pool_and_a_stream, set_up, tear_down)
 {
     const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
@@ -246,8 +242,6 @@ TEST_WITH(captures_begin_and_end_once, set_up, tear_down)
     REJECTED(xseg_pool_release(env.pool), ARGUMENT, "pool has been released");
     xseg_checkpoint_destroy(checkpoint);
 }
-
-/* --- Pools. --- */
 
 TEST_WITH(unknown_pool_options_are_rejected, set_up, tear_down)
 {
@@ -360,8 +354,6 @@ TEST_WITH(checkpoint_of_another_pool_is_rejected, set_up, tear_down)
     xseg_checkpoint_destroy(checkpoint);
     env_free(env.allocator, live);
 }
-
-/* --- A forked child. --- */
 
 /* A child that was forked in a capture is refused everything, and its exit takes nothing away. */
 TEST_WITH(calls_of_a_child_forked_in_a_capture_fail, set_up, tear_down)

@@ -99,8 +99,6 @@ static uint64_t observe(struct recorder *recorder, bool traces)
     return id;
 }
 
-/* --- Memory is short. --- */
-
 /* No retry, no flush, no out-of-memory error. */
 TEST_ON(memory_freed_by_an_observer_serves_the_request,
         env_open_mib(200, "expandable_segments:True"))
@@ -206,10 +204,9 @@ TEST_ON(a_rejection_is_no_entry, env_open_mib(100, "throw_on_cudamalloc_oom:True
 }
 
 /* During a capture it is asked, too, and told so; the capture is not spoilt. */
-TEST_ON(observer_is_notified_during_a_capture, env_open_mib(100, NULL))
+TEST_IN_POOL(observer_is_notified_during_a_capture, env_open_mib(100, NULL))
 {
     struct recorder recorder = {.allocator = allocator};
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
     (void)observe(&recorder, false);
@@ -220,10 +217,7 @@ TEST_ON(observer_is_notified_during_a_capture, env_open_mib(100, NULL))
     assert_ptr_equal(recorder.last.pool, pool);
     assert_ptr_equal(recorder.last.stream, stream);
     env_capture_end(pool, stream);
-    assert_ok(xseg_pool_release(pool));
 }
-
-/* --- Coming and going. --- */
 
 TEST(removed_observer_is_not_called)
 {
@@ -273,8 +267,6 @@ TEST_ON(invalid_observers_are_rejected, env_open(NULL))
     assert_int_equal(xseg_observer_remove(allocator, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(id, 0);
 }
-
-/* --- Tracing. --- */
 
 /* Entries `from` on are these actions about this block. */
 static void expect_entries(const struct recorder *recorder, unsigned from, const char *actions)
@@ -508,7 +500,6 @@ static bool compare(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-/* The notifications match the mapped memory. */
 static void expect_true(struct mirror *mirror)
 {
     assert_ok(xseg_for_each_mapping(mirror->allocator, NULL, compare, mirror));
@@ -703,7 +694,6 @@ static uint64_t next(uint64_t *seed)
     return *seed >> 33;
 }
 
-/* Random operations, also under memory pressure. */
 TEST_EACH(the_mirror_is_always_true, env_open_sim(config, .memory_bytes = 600 * MIB),
           "expandable_segments:True", "expandable_segments:True,idle_ms:0",
           "expandable_segments:False", "expandable_segments:True,page_cache_mb:64",

@@ -448,13 +448,12 @@ TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
     }
 }
 
-TEST_ON(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_segments:True"))
+TEST_IN_POOL(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_segments:True"))
 {
     void *live = env_alloc(allocator, 50 * MIB, NULL);
     const char *const word[] = {"100.00 MiB requested", "50.00 MiB allocated",
                                 "120.00 MiB cached by private pools", "10.00 MiB fragmented",
                                 "release unused private pools"};
-    struct xseg_pool *pool = env_pool(allocator);
 
     env_free(allocator, env_alloc_in(allocator, pool, 120 * MIB, NULL));
     for (unsigned i = 0; i < COUNT_OF(word); i++)
@@ -621,7 +620,6 @@ TEST_ON(pages_of_another_stream_move, env_open_mib(200, "expandable_segments:Tru
     env_free(allocator, ptr);
 }
 
-/* Remapping on three streams in turn. */
 TEST_ON(a_full_device_creates_nothing, env_open_mib(200, "expandable_segments:True"))
 {
     const xseg_stream stream[] = {NULL, env_stream(), env_stream()};
@@ -678,7 +676,6 @@ TEST_ON(a_busy_stream_is_waited_for, env_open_mib(200, "expandable_segments:True
 TEST_ON(step_allocates_from_a_fallback_pool, env_open_mib(100, "expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
-
     void *inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
     const struct traces before = look(allocator);
@@ -739,9 +736,8 @@ TEST_ON(step_releases_all_idle_memory, env_open_mib(200, "expandable_segments:Fa
 }
 
 /* During a capture: small pages where no full one fits, and nothing is taken or waited for. */
-TEST_ON(capture_allocates_without_reclaim, env_open_mib(70, "expandable_segments:True"))
+TEST_IN_POOL(capture_allocates_without_reclaim, env_open_mib(70, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     void *idle = env_alloc(allocator, 40 * MIB, NULL);
 
@@ -755,14 +751,12 @@ TEST_ON(capture_allocates_without_reclaim, env_open_mib(70, "expandable_segments
     assert_int_equal(env_block(allocator, idle).state, XSEG_BLOCK_CACHED);
     env_capture_end(pool, stream);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
 }
 
 /* After memory pressure idle memory is released before a capture begins, since the capture cannot reclaim it. */
-TEST_ON(capture_begins_after_a_trim_under_memory_pressure,
-        env_open_mib(100, "expandable_segments:True"))
+TEST_IN_POOL(capture_begins_after_a_trim_under_memory_pressure,
+             env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
 
@@ -781,13 +775,12 @@ TEST_ON(capture_begins_after_a_trim_under_memory_pressure,
     void *ptr = env_alloc(allocator, 90 * MIB, stream);
     env_capture_end(pool, stream);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
 }
 
 /* Before a capture, cached memory of busy streams and pending blocks are awaited, since the capture cannot wait. */
-TEST_ON(capture_begins_after_pending_frees_complete, env_open_mib(100, "expandable_segments:True"))
+TEST_IN_POOL(capture_begins_after_pending_frees_complete,
+             env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream busy = env_stream(), stream = env_stream();
     void *cached = env_alloc(allocator, 40 * MIB, busy);
     void *pending = env_alloc(allocator, 40 * MIB, NULL);
@@ -802,7 +795,6 @@ TEST_ON(capture_begins_after_pending_frees_complete, env_open_mib(100, "expandab
     void *ptr = env_alloc(allocator, 90 * MIB, stream);
     env_capture_end(pool, stream);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
 }
 
 /* The example E11: the increment in pages is what a limit counts. */

@@ -33,8 +33,6 @@ static void expect_no_advice(const char *text)
             fail_msg("\"%s\" advises what does not help", text);
 }
 
-/* --- Figures. --- */
-
 /* The figure before a term, in MiB; 0 if the term does not occur. */
 static double figure(const char *text, const char *term)
 {
@@ -119,9 +117,8 @@ TEST_ON(error_has_the_requested_and_the_mapped_size, env_open_mib(20, NULL))
 }
 
 /* Memory in every state that the message names. */
-TEST_ON(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
+TEST_IN_POOL(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream other = env_stream();
     void *live = env_alloc(allocator, 50 * MIB, NULL);
     void *small = env_alloc(allocator, 1000, NULL);
@@ -177,8 +174,6 @@ TEST_EACH(error_has_the_driver_result, env_open_mib(1000, config), ENV_KINDS)
     env_free(allocator, ptr);
 }
 
-/* --- What is exhausted. --- */
-
 TEST(error_begins_with_the_limit_or_device)
 {
     static const struct {
@@ -233,9 +228,8 @@ TEST(error_begins_with_the_limit_or_device)
     }
 }
 
-TEST_ON(resume_error_begins_with_the_limit_or_device, env_open_mib(200, NULL))
+TEST_IN_POOL(resume_error_begins_with_the_limit_or_device, env_open_mib(200, NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *inside = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -255,8 +249,6 @@ TEST_ON(resume_error_begins_with_the_limit_or_device, env_open_mib(200, NULL))
     env_free(allocator, ptr, inside);
     assert_ok(xseg_pool_resume(pool));
 }
-
-/* --- Advice. --- */
 
 /* A workload with one failing request; `advised` is the change that the message recommends. */
 struct play {

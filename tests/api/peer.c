@@ -81,8 +81,6 @@ static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
     env_free(allocator, block);
 }
 
-/* --- Work of device 1 on memory of device 0. --- */
-
 static void copy_between(bool is_allowed)
 {
     struct xseg_allocator *allocator = open_three(NULL);
@@ -128,11 +126,8 @@ TEST(work_of_a_peer_needs_the_right)
     copy_between(true);
 }
 
-/* --- Scope of the access. --- */
-
-TEST_ON(peer_access_covers_present_and_future_mappings, open_three(NULL))
+TEST_IN_POOL(peer_access_covers_present_and_future_mappings, open_three(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *first = env_alloc_on(allocator, 0, 50 * MIB), *small = env_alloc_on(allocator, 0, 1000);
     void *own = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
@@ -164,7 +159,6 @@ TEST_ON(peer_access_covers_present_and_future_mappings, open_three(NULL))
     void *there = env_alloc_on(allocator, 1, 3 * MIB);
     assert_false(reaches(0, there));
     env_free(allocator, there, first, small, later, own);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST(peer_access_has_the_documented_cost)
@@ -233,9 +227,9 @@ TEST_ON(peer_access_follows_remapped_pages, open_three(NULL))
 
 TEST_ON(peer_access_covers_imports, open_three(NULL))
 {
+    struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
     struct exported_handles exported;
     void *before = NULL, *after = NULL, *base[2] = {NULL};
-    struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
 
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_ok(export_handles(allocator, block, XSEG_HANDLE_FD, &exported));
@@ -293,8 +287,6 @@ TEST_ON(peer_access_covers_devices_without_vmm,
 {
     use_memory_of_0_on_1(allocator);
 }
-
-/* --- Invalid calls. --- */
 
 TEST_ON(invalid_peers_are_rejected, open_devices(NULL, .devices = 3, .without_peers = true))
 {
@@ -381,9 +373,8 @@ static void meddle(void *context, const struct xseg_mapping *mapping)
         meddling->answers[meddling->count++] = xseg_peer_allow(meddling->allocator, 0, 1);
 }
 
-TEST_ON(a_pool_that_moves_is_in_the_way, open_three(NULL))
+TEST_IN_POOL(a_pool_that_moves_is_in_the_way, open_three(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     struct meddling meddling = {allocator, {0}, 0};
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
@@ -396,7 +387,6 @@ TEST_ON(a_pool_that_moves_is_in_the_way, open_three(NULL))
     assert_ok(xseg_pool_resume(pool));
     assert_true(reaches_all(1, block, 30 * MIB));
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
 }
 
 static void refuse_in_a_child(const void *argument)

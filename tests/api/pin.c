@@ -9,8 +9,6 @@
 #include "tests/support/process.h"
 #include "tests/support/trim_due.h"
 
-/* --- Enumeration. --- */
-
 #define MAPPINGS_MAX 64u
 
 struct list {
@@ -45,9 +43,8 @@ static const struct xseg_mapping *find(const struct list *list, const void *ptr)
     return NULL;
 }
 
-TEST_ON(every_mapped_byte_is_named_once, env_open(NULL))
+TEST_IN_POOL(every_mapped_byte_is_named_once, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr[4] = {env_alloc(allocator, 50 * MIB, NULL), env_alloc(allocator, 1000, NULL),
                     env_alloc_in(allocator, pool, 30 * MIB, NULL),
                     env_alloc(allocator, 30 * MIB, NULL)};
@@ -80,9 +77,8 @@ TEST_ON(every_mapped_byte_is_named_once, env_open(NULL))
 }
 
 /* A generation is another one exactly where other memory came. */
-TEST_ON(a_generation_rises_with_other_memory, env_open(NULL))
+TEST_IN_POOL(a_generation_rises_with_other_memory, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *low = env_alloc(allocator, 40 * MIB, NULL), *high = env_alloc(allocator, 40 * MIB, NULL);
     void *tag = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
@@ -114,8 +110,6 @@ TEST_ON(a_generation_rises_with_other_memory, env_open(NULL))
     assert_false(env_block(allocator, tag).is_paused);
     env_free(allocator, tag, low, high);
 }
-
-/* --- Pins. --- */
 
 TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
 {
@@ -199,9 +193,8 @@ TEST_ON(a_classic_segment_is_pinned_as_a_whole, env_open("expandable_segments:Fa
     assert_int_equal(env_trim(allocator).released, 30 * MIB);
 }
 
-TEST_ON(a_pinned_pool_is_not_paused, env_open(NULL))
+TEST_IN_POOL(a_pinned_pool_is_not_paused, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     assert_ok(xseg_pin(allocator, ptr, 1));
@@ -262,8 +255,6 @@ static void expect_error(struct xseg_allocator *allocator, const void *address, 
     assert_int_equal(offset, 77);
 }
 
-/* --- One descriptor. --- */
-
 TEST_EACH(a_range_of_many_pages_has_one_descriptor, env_open(config), EXPANDABLE,
           "expandable_segments:False")
 {
@@ -284,8 +275,6 @@ TEST_EACH(a_range_of_many_pages_has_one_descriptor, env_open(config), EXPANDABLE
     assert_int_equal(close(fd), 0);
     env_free(allocator, block);
 }
-
-/* --- Pins. --- */
 
 TEST_ON(a_pin_keeps_the_pages_until_the_close, env_open(EXPANDABLE))
 {
@@ -308,8 +297,6 @@ TEST_ON(a_pin_keeps_the_pages_until_the_close, env_open(EXPANDABLE))
     reserved = env_reserved(allocator);
     assert_int_equal(reserved, 0);
 }
-
-/* --- Invalid calls. --- */
 
 TEST_ON(invalid_input_is_rejected_with_its_page, env_open(EXPANDABLE))
 {

@@ -115,8 +115,6 @@ TEST_ON(fallback_pool_serves_under_memory_pressure, env_open_mib(64, NULL))
     env_free(allocator, ptr);
 }
 
-/* --- Names. --- */
-
 /* A name is copied, and every message about the pool contains it, or the ID of a pool without a name. */
 TEST_ON(messages_name_the_pool, env_open(NULL))
 {
@@ -168,8 +166,6 @@ TEST_ON(a_name_has_an_end, env_open(NULL))
     pool = env_pool_with(allocator, &options);
     assert_error(xseg_pool_resume(pool), ARGUMENT, "pool 2 is not paused");
 }
-
-/* --- Custom memory functions. --- */
 
 struct own {
     unsigned char *memory;
@@ -241,8 +237,6 @@ TEST(custom_functions_supply_the_memory_of_a_pool)
     free(own.memory);
 }
 
-/* --- A pool that has run out while the device has not. --- */
-
 /* After a refusal in such a pool: pages stay full, and nothing goes before a capture. */
 static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status status)
 {
@@ -274,8 +268,6 @@ TEST(a_full_pool_is_no_shortage)
     expect_no_shortage(&limited, XSEG_ERR_LIMIT);
     expect_no_shortage(&owned, XSEG_ERR_NO_MEMORY);
 }
-
-/* --- Checkpoint and restore. --- */
 
 struct notified {
     unsigned freed, live;
@@ -366,10 +358,10 @@ TEST(pool_is_restored_to_a_checkpoint)
     restore_and_compare("expandable_segments:False");
 }
 
-TEST_ON(failed_restore_changes_nothing, env_open(NULL))
+TEST_IN_POOL(failed_restore_changes_nothing, env_open(NULL))
 {
     const xseg_stream side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    struct xseg_pool *other = env_pool(allocator);
     void *a = env_alloc_in(allocator, pool, 5 * MIB, NULL),
          *b = env_alloc_in(allocator, pool, 5 * MIB, NULL);
     bool exactly = false;
@@ -393,9 +385,8 @@ TEST_ON(failed_restore_changes_nothing, env_open(NULL))
 }
 
 /* A block of a checkpoint of which only the first page is left. */
-TEST_ON(partly_released_memory_is_not_restored, env_open("expandable_segments:True"))
+TEST_IN_POOL(partly_released_memory_is_not_restored, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
 
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
@@ -411,7 +402,6 @@ TEST_ON(partly_released_memory_is_not_restored, env_open("expandable_segments:Tr
     assert_int_equal(env_block(allocator, block).bytes, 60 * MIB);
     xseg_checkpoint_destroy(checkpoint);
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
 }
 
 /* A service makes and releases pools for months. */
@@ -576,8 +566,6 @@ TEST_ON(pools_that_are_released_first_end_as_well, open_small(NULL, 1024 * MIB))
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-/* --- What is left of them. --- */
-
 struct found {
     const struct xseg_pool *pool;
     uint64_t bytes, mapped;
@@ -646,8 +634,6 @@ TEST_ON(a_released_pool_serves_no_requests, open_small(NULL, 1024 * MIB))
     assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
 }
 
-/* --- Memory of users' functions. --- */
-
 struct owner {
     char *next;
     uint64_t given, taken;
@@ -693,8 +679,6 @@ TEST_ON(owners_get_their_memory_back, open_small(NULL, 1024 * MIB))
         assert_int_equal(owner[i].taken, owner[i].given);
 }
 
-/* --- Under shortage. --- */
-
 /* The device is filled with memory of destroyed pools, and then with one block. */
 TEST_ON(memory_of_destroyed_pools_is_reused, open_small(NULL, 512 * MIB))
 {
@@ -705,8 +689,6 @@ TEST_ON(memory_of_destroyed_pools_is_reused, open_small(NULL, 512 * MIB))
     env_free(allocator, env_alloc(allocator, 510 * MIB, NULL));
     assert_in_range(env_stats(allocator).address_bytes, 0, (uint64_t)2 << 30);
 }
-
-/* --- Blocks of a pool at a given address. --- */
 
 static void *at(void *base, size_t offset)
 {
@@ -807,9 +789,8 @@ TEST_EACH(address_without_a_cached_block_is_rejected, env_open(config), ENV_KIND
     env_empty_cache(allocator);
 }
 
-TEST_ON(paused_pool_rejects_addresses, env_open("expandable_segments:True"))
+TEST_IN_POOL(paused_pool_rejects_addresses, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
 
     env_free(allocator, base);

@@ -9,8 +9,6 @@
 int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
 int cuMemFree_v2(unsigned long long ptr);
 
-/* --- Settings. --- */
-
 static const struct {
     size_t cached, wanted;
     const char *config;
@@ -40,10 +38,8 @@ TEST_TIMES(no_split_can_be_changed, COUNT_OF(cases), env_open(cases[i].config))
     }
 }
 
-TEST_ON(use_on_oom_can_be_turned_on_and_off, env_open_mib(256, "expandable_segments:True"))
+TEST_IN_POOL(use_on_oom_can_be_turned_on_and_off, env_open_mib(256, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
-
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     for (unsigned turn = 0; turn < 2; turn++) {
         assert_error(env_try_alloc(allocator, 180 * MIB, NULL), NO_MEMORY, "180");
@@ -70,8 +66,6 @@ TEST_ON(invalid_settings_are_rejected, env_open(NULL))
     assert_error(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, true), ARGUMENT, "pool has been released");
     env_free(allocator, ptr);
 }
-
-/* --- User names. --- */
 
 /* Also events of a destroyed pool. */
 TEST_ON(history_reports_the_user_name_of_a_pool, env_open("history:all"))
@@ -113,8 +107,6 @@ TEST_ON(older_callers_have_no_pool_name, env_open(NULL))
     options.struct_size += 1;
     assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "struct_size");
 }
-
-/* --- The end. --- */
 
 /* What the destroy callback received. */
 struct notified {
@@ -318,8 +310,6 @@ TEST(destruction_is_notified_once)
     }
 }
 
-/* --- Statistics. --- */
-
 static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned what)
 {
     assert_ok(xseg_stats_reset(allocator, env_scope(.device = -1, .pool = pool), what));
@@ -373,10 +363,8 @@ TEST_EACH(a_pool_counts_what_it_reserved, env_open(config), ENV_KINDS)
     expect_reserved(&notified.last, XSEG_STAT_SMALL, 0, small, 0, small);
 }
 
-TEST_ON(a_peak_falls_to_what_is_reserved, env_open(NULL))
+TEST_IN_POOL(a_peak_falls_to_what_is_reserved, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
-
     void *kept = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     (void)env_trim_pool(allocator, pool);
@@ -457,8 +445,6 @@ static void expect_single(const char *block, uint64_t bytes)
     assert_int_equal(cuMemRelease(last), 0);
 }
 
-/* --- One page each. --- */
-
 static bool add_rest(void *context, const struct xseg_reason *reason)
 {
     uint64_t *rest = context;
@@ -519,10 +505,8 @@ TEST_ON(a_large_block_is_one_piece_of_memory, env_open("expandable_segments:True
     }
 }
 
-TEST_ON(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandable_segments:True"))
+TEST_IN_POOL(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
-
     assert_ok(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true));
     char *const block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(block, 30 * MIB);
@@ -532,7 +516,6 @@ TEST_ON(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandable_seg
     char *const next = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(next, 30 * MIB);
     env_free(allocator, next);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(small_blocks_share_pages_as_ever, env_open("expandable_segments:True"))
@@ -557,8 +540,6 @@ TEST_ON(alignment_is_that_of_the_page, env_open("expandable_segments:True"))
     expect_single(block, 30 * MIB);
     env_free(allocator, block);
 }
-
-/* --- Reuse. --- */
 
 TEST_ON(a_cached_page_serves_nearly_its_size_whole, env_open("expandable_segments:True"))
 {
@@ -633,8 +614,6 @@ TEST_ON(resumed_pool_has_single_pages, env_open("expandable_segments:True"))
     expect_single(block, 140 * MIB);
     env_free(allocator, block);
 }
-
-/* --- Memory that is short. --- */
 
 TEST_TIMES(idle_pages_of_other_sizes_make_room, 3, env_open_mib(256, "expandable_segments:True"))
 {

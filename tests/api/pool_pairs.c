@@ -110,8 +110,6 @@ static void export_once(void *ptr)
     assert_ok(export_and_close_handles(allocator, ptr));
 }
 
-/* --- Fallback pools. --- */
-
 PAIR(fallback, no_split, yes, 40, .pool.use_on_oom = true, .pool.no_split = true)
 {
     void *fallback = alloc_fallback(20 * MIB);
@@ -206,8 +204,6 @@ PAIR(fallback, release, no, 40, .pool.use_on_oom = true)
     assert_null(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).fallback_pool);
 }
 
-/* --- no_split. --- */
-
 PAIR(no_split, limit, yes, 100, .pool.no_split = true, .pool.limit_bytes = 20 * MIB)
 {
     cache_one();
@@ -275,8 +271,6 @@ PAIR(no_split, release, yes, 100, .pool.no_split = true)
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-/* --- Limits. --- */
-
 PAIR(limit, own_memory, yes, 100, .pool.limit_bytes = 2 * MIB, .pool.memory = own_memory)
 {
     (void)env_alloc_in(allocator, pool, MIB, NULL);
@@ -341,8 +335,6 @@ PAIR(limit, release, yes, 20, .pool.limit_bytes = 20 * MIB)
     (void)env_alloc(allocator, 20 * MIB, NULL);
 }
 
-/* --- Custom memory functions. --- */
-
 PAIR(own_memory, exportable, no, 100, .pool.memory = own_memory)
 {
     const struct xseg_pool_options options = {sizeof(options), .memory = own_memory,
@@ -393,8 +385,6 @@ PAIR(own_memory, release, yes, 100, .pool.memory = own_memory)
     env_empty_cache(allocator);
     assert_int_equal(own.taken, 1);
 }
-
-/* --- Exportable pools. --- */
 
 PAIR(exportable, pause, later, 100, .pool.exportable = true)
 {
@@ -455,8 +445,6 @@ PAIR(exportable, release, yes, 100, .pool.exportable = true)
     env_empty_cache(allocator);
     assert_int_equal(env_reserved(allocator), 0);
 }
-
-/* --- A pool of single pages. --- */
 
 /* A block of 21 MiB is a page of 22 MiB, as no other pool has one. */
 static void expect_single(const void *ptr)
@@ -548,8 +536,6 @@ PAIR(single_page, release, yes, 100, .pool.single_page = true)
     (void)env_alloc_in(allocator, other, 80 * MIB, NULL);
 }
 
-/* --- Paused pools. --- */
-
 PAIR(pause, checkpoint, later, 100)
 {
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
@@ -596,8 +582,6 @@ PAIR(pause, release, yes, 100)
     assert_ok(xseg_pool_resume(observed));
     assert_int_equal(env_reserved(allocator), 20 * MIB);
 }
-
-/* --- Checkpoints, captures, routes and releases. --- */
 
 PAIR(checkpoint, capture, later, 100)
 {

@@ -83,8 +83,6 @@ static const struct xseg_published_pool *find_pool(const struct xseg_published_s
     return NULL;
 }
 
-/* --- What is in it. --- */
-
 TEST_ON(no_file_is_published_without_the_key, env_open("publish:False"))
 {
     int file = -1;
@@ -164,9 +162,8 @@ TEST_ON(registered_bytes_are_reported_by_pool, env_open("publish:True,expandable
     env_free(allocator, block);
 }
 
-TEST_ON(figures_are_those_of_the_statistics, env_open("publish:True,page_cache_mb:100"))
+TEST_IN_POOL(figures_are_those_of_the_statistics, env_open("publish:True,page_cache_mb:100"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
 
     void *const large = env_alloc(allocator, 30 * MIB, NULL);
@@ -199,7 +196,6 @@ TEST_ON(figures_are_those_of_the_statistics, env_open("publish:True,page_cache_m
     env_free(allocator, large, own);
     env_empty_cache(allocator);
     expect_as_statistics(allocator);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(a_rejection_is_published_at_once, env_open("publish:True,throw_on_cudamalloc_oom:True"))
@@ -292,8 +288,6 @@ TEST(each_open_device_has_rows)
     env_close(allocator);
 }
 
-/* --- When it changes. --- */
-
 TEST_ON(hits_uses_and_scrapes_change_nothing_and_a_tick_does, env_open("publish:True"))
 {
     env_free(allocator, env_alloc(allocator, 4096, NULL));
@@ -314,9 +308,8 @@ TEST_ON(hits_uses_and_scrapes_change_nothing_and_a_tick_does, env_open("publish:
 }
 
 /* Each check sees the result of the previous call. */
-TEST_ON(calls_that_map_memory_publish, env_open("publish:True"))
+TEST_IN_POOL(calls_that_map_memory_publish, env_open("publish:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
 
     void *const own = env_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -339,7 +332,6 @@ TEST_ON(calls_that_map_memory_publish, env_open("publish:True"))
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     assert_ok(xseg_capture_end(pool));
     env_free(allocator, own);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(the_background_thread_publishes, env_open("publish:True,background_thread:True,idle_ms:10"))
@@ -369,8 +361,6 @@ TEST_ON(the_key_can_be_changed, env_open(NULL))
     }
     env_free(allocator, ptr);
 }
-
-/* --- Threads. --- */
 
 static atomic_bool ends;
 
@@ -420,8 +410,6 @@ TEST_ON(file_is_published_while_threads_run, env_open("publish:True"))
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
 }
-
-/* --- No side effects. --- */
 
 TEST_ON(a_forked_child_changes_nothing, env_open("publish:True"))
 {

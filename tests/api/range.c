@@ -450,7 +450,6 @@ TEST_ON(prepared_pages_wait_for_their_range,
     discard(range, NULL, {0, 3});
 }
 
-/* A quota is kept from everything else, and cannot be promised twice. */
 TEST_ON(a_quota_is_kept, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * PAGE))
 {
     struct xseg_range *one = reserve(allocator, PAGES * PAGE),
@@ -496,7 +495,6 @@ TEST_ON(a_stuck_alias_is_no_page_of_a_commit, env_open(NULL))
     discard(range, NULL, {0, 1}, {3, 3});
 }
 
-/* Other granules of the range can be used. */
 TEST_ON(a_stuck_alias_blocks_no_other_granule, env_open(NULL))
 {
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
@@ -513,10 +511,9 @@ TEST_ON(a_stuck_alias_blocks_no_other_granule, env_open(NULL))
 }
 
 /* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
-TEST_ON(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
+TEST_IN_POOL(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
 {
     struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 4, stream);
@@ -538,7 +535,6 @@ TEST_ON(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     env_graph_destroy(graph);
     discard(range, stream, {0, 1}, {2, 2});
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(close_releases_ranges_without_memory, env_open("page_cache_mb:100"))

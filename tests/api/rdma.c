@@ -37,8 +37,6 @@ static bool makes_reachable(struct xseg_allocator *allocator, struct xseg_pool *
     return answer;
 }
 
-/* --- Who has such pages. --- */
-
 TEST_TIMES(key_applies_to_all_pools, 2, env_open(i != 0 ? "rdma:True" : NULL))
 {
     struct xseg_pool *pool = make_pool(allocator, false);
@@ -79,8 +77,6 @@ TEST_ON(resumed_pool_has_rdma_pages, env_open(NULL))
     env_free(allocator, block);
 }
 
-/* --- What is never mixed up. --- */
-
 /* Fill a pool, give its pages to the page cache, and let another pool grow: its pages are new unless they are alike. */
 TEST_TIMES(idle_pages_serve_their_kind_only, 4, env_open("page_cache_mb:1000,idle_ms:0"))
 {
@@ -110,8 +106,6 @@ TEST_TIMES(pages_of_the_other_kind_are_replaced, 2, env_open_sim(NULL, .memory_b
         assert_int_equal(is_reachable(block + at), i);
     env_free(allocator, block);
 }
-
-/* --- Drivers that refuse. --- */
 
 /* The trial is the first creation behind those of the device's opening. */
 static void refuse_the_trial(struct xseg_allocator *allocator, int error)

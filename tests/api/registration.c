@@ -99,8 +99,6 @@ static struct xseg_allocator *open_seen(const char *config)
 
 #define EXPANDABLE "expandable_segments:True,rdma:True"
 
-/* --- Memory that is there. --- */
-
 TEST_ON(existing_memory_is_registered_in_one_run, open_seen(EXPANDABLE))
 {
     /* Three growths, so pages of several generations, and small ones at the end. */
@@ -162,10 +160,8 @@ TEST_ON(remaining_parts_of_a_run_are_registered_again, open_seen(EXPANDABLE))
     env_free(allocator, block[0], block[2]);
 }
 
-TEST_ON(pause_and_resume_are_notified, open_seen(EXPANDABLE))
+TEST_IN_POOL(pause_and_resume_are_notified, open_seen(EXPANDABLE))
 {
-    struct xseg_pool *pool = env_pool(allocator);
-
     char *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     const uint64_t id = add(&seen, block, 100 * MIB, false);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -233,8 +229,6 @@ TEST(kept_classic_segment_is_registered_again)
     env_close(allocator, capturing.stream);
 }
 
-/* --- Pins. --- */
-
 static bool find_registered(void *context, const struct xseg_reason *reason)
 {
     uint64_t *bytes = context;
@@ -269,8 +263,6 @@ TEST_ON(pinning_registration_keeps_memory, open_seen(EXPANDABLE))
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-/* --- Several registrations. --- */
-
 TEST_ON(registrations_may_overlap, open_seen(EXPANDABLE))
 {
     char *block = env_alloc(allocator, 40 * MIB, NULL);
@@ -291,8 +283,6 @@ TEST_ON(registrations_may_overlap, open_seen(EXPANDABLE))
     assert_ok(xseg_unregister(allocator, again));
     assert_ok(xseg_unregister(allocator, part));
 }
-
-/* --- Functions that refuse, and that call the library. --- */
 
 TEST_ON(failed_registration_is_rolled_back, open_seen(EXPANDABLE))
 {
@@ -379,8 +369,6 @@ TEST_ON(registration_retains_its_addresses, open_seen(EXPANDABLE))
     assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, other, block);
 }
-
-/* --- Bad input, and the end. --- */
 
 /* The functions are the parent's: nothing of the child's is registered. */
 TEST_ON(calls_of_a_forked_child_fail, open_seen(EXPANDABLE))

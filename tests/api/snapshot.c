@@ -114,8 +114,6 @@ static const char *keys_with_folder(const char *keys)
     return text;
 }
 
-/* --- Invalid calls. --- */
-
 TEST_ON(arguments_are_checked, env_open(NULL))
 {
     struct xseg_snapshot_options options = {sizeof(options)};
@@ -222,8 +220,6 @@ TEST(a_pipe_is_written_into)
     assert_int_equal(take_files(NULL), 1);
     close_with_events(allocator);
 }
-
-/* --- Refused requests. --- */
 
 static uint64_t count_calls(struct xseg_allocator *allocator)
 {
@@ -407,8 +403,6 @@ TEST(concurrent_failure_writes_no_second_file)
     assert_int_equal(take_files(NULL), 1);
 }
 
-/* --- Threads. --- */
-
 static atomic_bool ends;
 
 static void *work(void *self)
@@ -444,8 +438,6 @@ TEST(concurrent_failures_return_together)
     close_with_events(allocator);
     assert_in_range(take_files(NULL), 2, 4);
 }
-
-/* --- Host memory. --- */
 
 /* Bytes of host memory that the process has, by a key of its status. */
 static uint64_t host_bytes(const char *key)

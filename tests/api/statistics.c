@@ -251,8 +251,6 @@ static void expect_closed(const struct xseg_device_stats *device, int ordinal)
     assert_memory_equal(device, &closed, sizeof(closed));
 }
 
-/* --- Arguments, and room. --- */
-
 TEST_ON(arguments_are_checked, open_on(4096, NULL))
 {
     struct xseg_device_stats devices[DEVICES];
@@ -319,8 +317,6 @@ TEST_ON(entries_of_other_versions_are_filled_up_to_both_sizes, open_on(4096, NUL
         assert_int_equal(longer[i].more, UINT64_C(0xa5a5a5a5a5a5a5a5));
     }
 }
-
-/* --- What they say. --- */
 
 TEST_ON(looking_opens_no_device, open_on(4096, NULL))
 {
@@ -453,9 +449,8 @@ TEST_ON(pages_kept_for_reuse_are_idle, open_on(1024, "idle_ms:100,page_cache_mb:
     env_free(allocator, live);
 }
 
-TEST_ON(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_segments:True"))
+TEST_IN_POOL(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     env_free(allocator, env_alloc_on(allocator, 0, 60 * MIB));
@@ -466,7 +461,6 @@ TEST_ON(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_segmen
     assert_int_equal(device.idle_bytes, 60 * MIB);
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
 }
 
 /* Of all pools: one that is held, one that has ended. */
@@ -483,8 +477,6 @@ TEST_ON(cached_memory_of_every_pool_is_idle, open_on(1024, "expandable_segments:
     assert_int_equal(device.idle_bytes, 140 * MIB);
     assert_ok(xseg_pool_release(held));
 }
-
-/* --- While something happens. --- */
 
 /* Memory of a pool's own that comes when the test says so. */
 struct gate {

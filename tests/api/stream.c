@@ -19,7 +19,6 @@ TEST_ON(streams_have_memory_of_their_own, env_open(NULL))
     env_free(allocator, b, a);
 }
 
-/* A hit asks the driver nothing. */
 TEST_ON(hits_make_no_driver_call, env_open(NULL))
 {
     const xseg_stream stream = env_stream();
@@ -165,7 +164,6 @@ TEST_ON(pools_are_walls, env_open(NULL))
     env_free(allocator, outside);
 }
 
-/* A pool's live blocks outlive its last holder. */
 TEST_ON(blocks_outlive_their_pool, env_open(NULL))
 {
     struct xseg_pool *pool = env_pool(allocator);
@@ -179,7 +177,6 @@ TEST_ON(blocks_outlive_their_pool, env_open(NULL))
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-/* Memory and addresses of destroyed pools are released. */
 TEST_ON(retired_pools_leave_nothing_reserved, env_open_sim(NULL, .address_bytes = 1024 * GIB))
 {
     for (unsigned round = 0; round < 100; round++) {

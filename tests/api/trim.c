@@ -158,7 +158,6 @@ TEST_ON(the_limit_counts_pages,
     env_free(allocator, a, b);
 }
 
-/* Memory that the driver fails to release stays counted, until the next trim. */
 TEST_ON(failed_releases_are_retried, env_open("expandable_segments:True"))
 {
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
@@ -174,7 +173,6 @@ TEST_ON(failed_releases_are_retried, env_open("expandable_segments:True"))
     assert_int_equal(env_stats(allocator).physical_bytes, 0);
 }
 
-/* A page that two blocks lay on has been idle since the second of them went. */
 TEST_ON(a_page_is_idle_since_its_last_block_went,
         env_open_with_clock(NULL, "expandable_segments:True"))
 {
@@ -247,8 +245,6 @@ static void let_go(struct xseg_allocator *allocator, size_t bytes, xseg_stream s
     env_free(allocator, env_alloc(allocator, bytes, stream));
     pass(allocator, 300);
 }
-
-/* --- The cache. --- */
 
 TEST_ON(page_cache_is_off_by_default, open_mib(4096, "idle_ms:100"))
 {
@@ -375,8 +371,6 @@ TEST_ON(unmapped_blocks_are_recycled, open_mib(4096, "unmap_on_free:True,page_ca
     expect(allocator, 0, 10);
 }
 
-/* --- Contents of pages. --- */
-
 static struct xseg_allocator *open_real(const char *config)
 {
     return env_open_sim_with_clock(config, .memory_bytes = 256 * MIB, .real_bytes = true);
@@ -403,9 +397,9 @@ static size_t count_secrets(const void *ptr, size_t bytes)
     return count;
 }
 
-TEST_ON(resumed_pool_has_no_contents_of_other_pools, open_real("idle_ms:100,page_cache_mb:100"))
+TEST_IN_POOL(resumed_pool_has_no_contents_of_other_pools,
+             open_real("idle_ms:100,page_cache_mb:100"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -415,5 +409,4 @@ TEST_ON(resumed_pool_has_no_contents_of_other_pools, open_real("idle_ms:100,page
     assert_int_equal(count_secrets(ptr, 40 * MIB), 0);
     expect(allocator, 40, 40);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
 }

@@ -134,8 +134,6 @@ static void a_descriptor_whose_number_comes_again(void)
     discard(next, NULL, {0, COUNT});
 }
 
-/* --- Registrations. --- */
-
 static int runs;
 
 static bool enter(void *context, struct xseg_registered *run)

@@ -102,11 +102,10 @@ TEST_ON(vllm_45615_a_kernel_in_flight, env_open("expandable_segments:True"))
 }
 
 /* A map that failed half-way left pages that were no pages; here during a capture. */
-TEST_ON(pytorch_188008_a_map_fails_in_a_capture, env_open("expandable_segments:True"))
+TEST_IN_POOL(pytorch_188008_a_map_fails_in_a_capture, env_open("expandable_segments:True"))
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
     const xseg_stream stream = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *held[COUNT_OF(calls)][4] = {{NULL}};
 
     env_capture_begin(pool, stream);
@@ -172,10 +171,9 @@ TEST(pytorch_159594_a_full_device_in_a_capture)
 }
 
 /* Routes were treated as captures: freed memory was never reused. */
-TEST_ON(pytorch_175015_a_route_is_no_capture, env_open(NULL))
+TEST_IN_POOL(pytorch_175015_a_route_is_no_capture, env_open(NULL))
 {
     const xseg_stream side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
     assert_ok(xseg_route_begin(pool, NULL, NULL));

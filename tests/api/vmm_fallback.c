@@ -53,8 +53,6 @@ static void expect_line(const char *device, const char *word)
 static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
 static const int errors[] = {NO_MEMORY, NOT_SUPPORTED, UNKNOWN};
 
-/* --- A device whose page creation always fails. --- */
-
 TEST(device_without_page_creation_uses_classic_segments)
 {
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
@@ -117,8 +115,6 @@ TEST_ON(a_device_without_memory_for_anybody_is_short, open_fresh(1, 0, EXPANDABL
     assert_int_equal(logged.lines, 0);
     env_free(allocator, ptr);
 }
-
-/* --- A board that says yes, and fails later. --- */
 
 /* The trial makes two pages. */
 TEST_TIMES(a_board_that_fails_at_the_first_growth_is_classic, COUNT_OF(errors),
@@ -205,7 +201,6 @@ TEST_ON(a_board_may_fail_in_a_shortage, open_fresh(1, 200 * MIB, EXPANDABLE))
     env_free(allocator, ptr);
 }
 
-/* Each device is judged by itself. */
 TEST_ON(a_device_of_several, open_fresh(2, 0, EXPANDABLE))
 {
     void *first = env_alloc(allocator, MIB, NULL);
@@ -243,8 +238,6 @@ TEST_TIMES(capture_uses_a_classic_segment_after_a_failure, COUNT_OF(errors),
     assert_ok(xseg_pool_release(pool));
 }
 
-/* --- Pools and limits. --- */
-
 /* A private pool, and one of single pages, whose cached page stays whole. */
 TEST_TIMES(private_pools_use_classic_segments, 2, open_fresh(1, 0, EXPANDABLE))
 {
@@ -279,7 +272,6 @@ TEST_ON(exportable_pools_are_rejected, open_fresh(1, 0, EXPANDABLE))
     assert_ok(xseg_pool_release(pool));
 }
 
-/* A limit refuses a classic segment as it does pages. */
 TEST_ON(limits_apply_to_classic_segments,
         open_fresh(1, 0, "expandable_segments:True,hard_limit_mb:120"))
 {
@@ -312,7 +304,6 @@ TEST_TIMES(guarded_blocks_become_plain, COUNT_OF(errors),
     env_free(allocator, ptr);
 }
 
-/* Memory that is made ready ahead comes, too. */
 TEST_ON(prewarming_works, open_fresh(1, 0, EXPANDABLE))
 {
     env_free(allocator, env_alloc(allocator, MIB, NULL));

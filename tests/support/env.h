@@ -125,6 +125,18 @@ void env_close_all(const void *const *handles, size_t bytes);
     }                                                        \
     static void name##_on(__attribute__((unused)) struct xseg_allocator *allocator)
 
+/* As TEST_ON(), with a private pool that is released at the end. */
+#define TEST_IN_POOL(name, open)                                                     \
+    static void name##_in(struct xseg_allocator *allocator, struct xseg_pool *pool); \
+    TEST_ON(name, open)                                                              \
+    {                                                                                \
+        struct xseg_pool *pool = env_pool(allocator);                                \
+        name##_in(allocator, pool);                                                  \
+        assert_ok(xseg_pool_release(pool));                                          \
+    }                                                                                \
+    static void name##_in(__attribute__((unused)) struct xseg_allocator *allocator,  \
+                          __attribute__((unused)) struct xseg_pool *pool)
+
 /* As TEST_ON(), `count` times; `open` and the test may use the number of the run, `i`. */
 #define TEST_TIMES(name, count, open)                                               \
     static void name##_on(struct xseg_allocator *allocator, unsigned i);            \
