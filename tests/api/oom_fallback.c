@@ -5,25 +5,6 @@
 
 #include "tests/support/env.h"
 
-/* The example E10: all that is free belongs to another stream.  Its pages move; nothing is flushed. */
-TEST_ON(idle_pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
-{
-    const xseg_stream stream = env_stream();
-    void *ptr = env_alloc(allocator, 200 * MIB, stream);
-
-    env_free(allocator, ptr);
-    const uint64_t created = xseg_sim_calls("cuMemCreate"),
-                   released = xseg_sim_calls("cuMemRelease");
-    ptr = env_alloc(allocator, 60 * MIB, NULL);
-    assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
-    assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
-    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
-    assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
-    /* Three full pages moved, the other seven are where they were. */
-    assert_int_equal(env_reserved(allocator), 200 * MIB);
-    env_free(allocator, ptr);
-}
-
 /* A busy stream is awaited only if the memory of idle streams is insufficient. */
 TEST_ON(idle_streams_are_reclaimed_first, env_open_mib(200, "expandable_segments:True"))
 {
@@ -604,19 +585,21 @@ TEST_ON(own_idle_pages_are_remapped_first, env_open_mib(240, "expandable_segment
     env_free(allocator, ptr, live);
 }
 
-/* Idle pages of another stream: moved, not released and made anew; no more than is needed. */
-TEST_ON(pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
+/* The example E10: all that is free belongs to another stream.  Three full pages move, and the other seven remain. */
+TEST_ON(idle_pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
-    void *ptr = env_alloc(allocator, 200 * MIB, stream);
 
-    env_free(allocator, ptr);
+    env_free(allocator, env_alloc(allocator, 200 * MIB, stream));
     const struct traces before = look(allocator);
-    ptr = env_alloc(allocator, 60 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), before.creates);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
     assert_int_equal(env_block(allocator, ptr).segment_mapped, 60 * MIB);
+    assert_int_equal(env_reserved(allocator), 200 * MIB);
     env_free(allocator, ptr);
 }
 
@@ -801,13 +784,14 @@ TEST_IN_POOL(capture_begins_after_pending_frees_complete,
 TEST_ON(a_limit_counts_the_pages,
         env_open_mib(1000, "expandable_segments:True,per_process_memory_fraction:0.12"))
 {
+    assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
     void *first = env_alloc(allocator, 85 * MIB, NULL);
-
     /* 100 MiB are mapped, of which 15 are the free tail; PyTorch refuses 100 + 30 > 120. */
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     void *second = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    assert_error(env_try_alloc(allocator, 6 * MIB, NULL), LIMIT, "per_process_memory_fraction");
     env_free(allocator, second, first);
     env_empty_cache(allocator);
     /* 130 MiB allowed, 100 mapped, no tail: PyTorch grants 30 and maps 40.  Two pages are refused

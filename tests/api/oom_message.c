@@ -488,30 +488,6 @@ static xseg_status half_free_segments(struct play *play, size_t device_mib, cons
     return ask(play, NULL, wanted);
 }
 
-TEST(advice_on_expandable_segments_helps)
-{
-    static const size_t wanted[] = {80 * MIB, 100 * MIB, 185 * MIB, 250 * MIB};
-
-    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
-        struct play classic = {0}, expandable = {0};
-        const char *text =
-            error_message(half_free_segments(&classic, 280, "expandable_segments:False", wanted[i]),
-                          XSEG_ERR_NO_MEMORY);
-        const bool helps = strstr(text, "expandable_segments:True") != NULL;
-
-        expect_figures_agree(text, 280);
-        assert_int_equal(helps, i < 2);
-        if (!helps)
-            expect_no_advice(text);
-        end_play(&classic);
-        const xseg_status status =
-            half_free_segments(&expandable, 280, "expandable_segments:True", wanted[i]);
-        if (helps)
-            assert_ok(status);
-        end_play(&expandable);
-    }
-}
-
 /* A limit is in the way, and so is the kind of segments: each change is named, and is enough. */
 TEST(a_limit_does_not_hide_expandable_segments)
 {
@@ -568,29 +544,6 @@ static xseg_status small_pieces(struct play *play, const char *config, size_t wa
     return ask(play, NULL, wanted);
 }
 
-TEST(advice_on_expandable_segments_with_small_pages_helps)
-{
-    static const size_t wanted[] = {100 * MIB, 170 * MIB, 190 * MIB};
-
-    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
-        struct play classic = {0}, small = {0};
-        const char *text = error_message(
-            small_pieces(&classic, "expandable_segments:False", wanted[i]), XSEG_ERR_NO_MEMORY);
-        const bool helps =
-            strstr(text, "; set expandable_segments:True,page_size:small to avoid") != NULL;
-
-        assert_int_equal(helps, i < 2);
-        if (!helps)
-            expect_no_advice(text);
-        end_play(&classic);
-        const xseg_status status =
-            small_pieces(&small, "expandable_segments:True,page_size:small", wanted[i]);
-        if (helps)
-            assert_ok(status);
-        end_play(&small);
-    }
-}
-
 /* Pages of 20 MiB, each with 11 cached beside 9 live: on small pages 10 of the 11 can move. */
 static xseg_status shared_pages(struct play *play, const char *config, size_t wanted)
 {
@@ -605,24 +558,6 @@ static xseg_status shared_pages(struct play *play, const char *config, size_t wa
     return ask(play, NULL, wanted);
 }
 
-TEST(advice_on_small_pages_helps)
-{
-    static const size_t wanted[] = {20 * MIB, 21 * MIB};
-
-    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
-        struct play fixed = {0}, small = {0};
-        const char *text =
-            error_message(shared_pages(&fixed, "page_size:fixed", wanted[i]), XSEG_ERR_NO_MEMORY);
-
-        expect_figures_agree(text, 40);
-        assert_int_equal(strstr(text, "page_size:small") != NULL, i == 0);
-        end_play(&fixed);
-        assert_int_equal(shared_pages(&small, "page_size:small", wanted[i]),
-                         i == 0 ? XSEG_OK : XSEG_ERR_NO_MEMORY);
-        end_play(&small);
-    }
-}
-
 /* 60 of 100 MiB are idle, in pieces that have to be given back to make one. */
 static xseg_status idle_elsewhere(struct play *play, const char *config, size_t wanted)
 {
@@ -632,21 +567,53 @@ static xseg_status idle_elsewhere(struct play *play, const char *config, size_t 
     return ask(play, NULL, wanted);
 }
 
-TEST(advice_on_rejection_helps)
+static xseg_status half_free_on_280(struct play *play, const char *config, size_t wanted)
 {
-    static const size_t wanted[] = {80 * MIB, 120 * MIB};
+    return half_free_segments(play, 280, config, wanted);
+}
 
-    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
-        struct play rejected = {0}, served = {0};
+/* The request is served with the configuration that the message advises.  Without the advice it may be served as well. */
+TEST(advice_on_the_configuration_helps)
+{
+    static const struct {
+        xseg_status (*run)(struct play *play, const char *config, size_t wanted);
+        const char *config, *advice, *advised;
+        size_t device_mib, wanted_mib;
+        bool is_advised, is_served;
+    } rows[] = {
+#define SEGMENTS "expandable_segments:False", "expandable_segments:True", "expandable_segments:True"
+        {half_free_on_280, SEGMENTS, 280, 80, true, true},
+        {half_free_on_280, SEGMENTS, 280, 100, true, true},
+        {half_free_on_280, SEGMENTS, 280, 185, false, false},
+        {half_free_on_280, SEGMENTS, 280, 250, false, false},
+#define BOTH                                                                                \
+    "expandable_segments:False", "; set expandable_segments:True,page_size:small to avoid", \
+        "expandable_segments:True,page_size:small"
+        {small_pieces, BOTH, 240, 100, true, true},
+        {small_pieces, BOTH, 240, 170, true, true},
+        {small_pieces, BOTH, 240, 190, false, true},
+#define PAGES "page_size:fixed", "page_size:small", "page_size:small"
+        {shared_pages, PAGES, 40, 20, true, true},
+        {shared_pages, PAGES, 40, 21, false, false},
+#define REJECTION \
+    "throw_on_cudamalloc_oom:True", "throw_on_cudamalloc_oom:False", "throw_on_cudamalloc_oom:False"
+        {idle_elsewhere, REJECTION, 100, 80, true, true},
+        {idle_elsewhere, REJECTION, 100, 120, false, false},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const size_t wanted = rows[i].wanted_mib * MIB;
+        struct play play = {0}, again = {0};
         const char *text =
-            error_message(idle_elsewhere(&rejected, "throw_on_cudamalloc_oom:True", wanted[i]),
-                          XSEG_ERR_NO_MEMORY);
+            error_message(rows[i].run(&play, rows[i].config, wanted), XSEG_ERR_NO_MEMORY);
 
-        expect_figures_agree(text, 100);
-        assert_int_equal(strstr(text, "throw_on_cudamalloc_oom:False") != NULL, i == 0);
-        end_play(&rejected);
-        assert_int_equal(idle_elsewhere(&served, "throw_on_cudamalloc_oom:False", wanted[i]),
-                         i == 0 ? XSEG_OK : XSEG_ERR_NO_MEMORY);
-        end_play(&served);
+        expect_figures_agree(text, (double)rows[i].device_mib);
+        assert_int_equal(strstr(text, rows[i].advice) != NULL, rows[i].is_advised);
+        if (!rows[i].is_advised)
+            expect_no_advice(text);
+        end_play(&play);
+        assert_int_equal(rows[i].run(&again, rows[i].advised, wanted),
+                         rows[i].is_served ? XSEG_OK : XSEG_ERR_NO_MEMORY);
+        end_play(&again);
     }
 }

@@ -223,10 +223,8 @@ TEST_ON(full_range_waits_for_its_pending_unmaps, env_open("hard_limit_mb:10"))
     assert_int_equal(info(range).physical_bytes, 4 * PAGE);
     assert_int_equal(xseg_sim_used(0), 5 * PAGE);
     assert_ok(xseg_range_unhold(other, 0, PAGE, stream));
-    decommit(range, 1, 3, stream);
-    decommit(range, 8, 1, stream);
     release(other);
-    release(range);
+    discard(range, stream, {1, 3}, {8, 1});
 }
 
 /* Pages that a refused commit has made are not kept beyond page_cache_mb. */
@@ -465,10 +463,8 @@ TEST_ON(a_quota_is_kept, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * P
     assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
     assert_ok(xseg_range_set_quota(one, 0));
     env_free(allocator, env_alloc(allocator, MIB, NULL));
-    decommit(one, 10, 10, NULL);
-    decommit(two, 0, 12, NULL);
-    release(one);
-    release(two);
+    discard(one, NULL, {10, 10});
+    discard(two, NULL, {0, 12});
 }
 
 /* Commit granule 0, and fail to alias its page at granule 4: the driver denies access, and from then on every unmap. */
@@ -597,9 +593,8 @@ TEST_ON(idle_pages_serve_other_ranges, env_open("page_cache_mb:1024"))
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     commit(other, 8, 4, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
-    decommit(other, 8, 4, NULL);
     release(range);
-    release(other);
+    discard(other, NULL, {8, 4});
 }
 
 static bool count_shortage(void *context, const struct xseg_oom_info *oom)
@@ -629,10 +624,8 @@ TEST_ON(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_mb:32"
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(shortages, 0);
     assert_ok(xseg_observer_remove(allocator, id));
-    decommit(range, 0, 8, NULL);
-    decommit(other, 0, 8, NULL);
-    release(range);
-    release(other);
+    discard(range, NULL, {0, 8});
+    discard(other, NULL, {0, 8});
 }
 
 /* The memory that an observer commits in a map notification. */
@@ -996,12 +989,8 @@ TEST_ON(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
     decommit(range, 10, 1, stream);
     assert_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), BUSY, "held");
     assert_ok(xseg_range_unhold(range, 10 * PAGE, PAGE, stream));
-    decommit(range, 8, 1, stream);
-    decommit(range, 0, 1, stream);
-    decommit(range, 2, 1, stream);
-    decommit(reader, 0, 1, stream);
-    release(range);
-    release(reader);
+    discard(range, stream, {8, 1}, {0, 1}, {2, 1});
+    discard(reader, stream, {0, 1});
 }
 
 /* Commit of several granules whose pages are aliased and pending unmap on different streams. */

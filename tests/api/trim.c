@@ -144,20 +144,6 @@ TEST_ON(full_device_releases_its_page_cache, env_open_mib(200, "expandable_segme
     env_free(allocator, ptr);
 }
 
-/* The limit counts the pages that would really be mapped, not the request. */
-TEST_ON(the_limit_counts_pages,
-        env_open_mib(1200, "expandable_segments:True,per_process_memory_fraction:0.1"))
-{
-    assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
-    void *a = env_alloc(allocator, 85 * MIB, NULL);
-    assert_int_equal(env_reserved(allocator), 100 * MIB);
-    /* 100 mapped, 15 of them free at the end: 30 more need one page more, which just fits. */
-    void *b = env_alloc(allocator, 30 * MIB, NULL);
-    assert_int_equal(env_reserved(allocator), 120 * MIB);
-    assert_error(env_try_alloc(allocator, 6 * MIB, NULL), LIMIT, "per_process_memory_fraction");
-    env_free(allocator, a, b);
-}
-
 TEST_ON(failed_releases_are_retried, env_open("expandable_segments:True"))
 {
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));

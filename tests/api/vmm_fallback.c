@@ -35,11 +35,6 @@ static void repair(void)
     assert_ok(xseg_sim_fault_set(0, NULL));
 }
 
-static uint64_t segments(struct xseg_allocator *allocator)
-{
-    return env_stats(allocator).segment[XSEG_STAT_ALL].current;
-}
-
 /* One line, which names the device, a word of the reason, what comes of it and what makes the line go. */
 static void expect_line(const char *device, const char *word)
 {
@@ -50,27 +45,39 @@ static void expect_line(const char *device, const char *word)
     assert_non_null(strstr(logged.line, "expandable_segments:False"));
 }
 
+static void *alloc_classic(struct xseg_allocator *allocator, size_t bytes)
+{
+    void *ptr = env_alloc(allocator, bytes, NULL);
+
+    assert_false(env_block(allocator, ptr).is_expandable);
+    return ptr;
+}
+
+/* Expect that a block is in an expandable segment, and that nothing has been logged. */
+static void expect_expandable(struct xseg_allocator *allocator, size_t bytes)
+{
+    void *ptr = env_alloc(allocator, bytes, NULL);
+
+    assert_true(env_block(allocator, ptr).is_expandable);
+    assert_int_equal(logged.lines, 0);
+    env_free(allocator, ptr);
+}
+
 static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
 static const int errors[] = {NO_MEMORY, NOT_SUPPORTED, UNKNOWN};
 
-TEST(device_without_page_creation_uses_classic_segments)
+TEST_TIMES(device_without_page_creation_uses_classic_segments, COUNT_OF(calls) * COUNT_OF(errors),
+           open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned i = 0; i < COUNT_OF(calls); i++)
-        for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-            struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-
-            break_from(calls[i], 1, errors[k]);
-            void *ptr = env_alloc(allocator, MIB, NULL);
-            assert_false(env_block(allocator, ptr).is_expandable);
-            assert_int_equal(segments(allocator), 1);
-            expect_line("device 0", calls[i]);
-            const uint64_t creates = xseg_sim_calls("cuMemCreate");
-            env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
-            assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
-            assert_int_equal(logged.lines, 1);
-            env_free(allocator, ptr);
-            env_close(allocator);
-        }
+    break_from(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]);
+    void *ptr = alloc_classic(allocator, MIB);
+    assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
+    expect_line("device 0", calls[i / COUNT_OF(errors)]);
+    const uint64_t creates = xseg_sim_calls("cuMemCreate");
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
+    assert_int_equal(logged.lines, 1);
+    env_free(allocator, ptr);
 }
 
 /* The memory that is free is in the line where the driver's word is that there is none. */
@@ -96,10 +103,7 @@ TEST_ON(a_full_device_at_open_is_a_shortage, open_fresh(1, 400 * MIB, EXPANDABLE
     assert_ok(xseg_sim_set_external_memory(0, 400 * MIB));
     assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    void *ptr = env_alloc(allocator, MIB, NULL);
-    assert_true(env_block(allocator, ptr).is_expandable);
-    assert_int_equal(logged.lines, 0);
-    env_free(allocator, ptr);
+    expect_expandable(allocator, MIB);
 }
 
 /* The driver says that plenty is free, and no call has memory: neither way works, so nothing is decided. */
@@ -110,10 +114,7 @@ TEST_ON(a_device_without_memory_for_anybody_is_short, open_fresh(1, 0, EXPANDABL
     assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
     repair();
     assert_ok(xseg_sim_fault_set(1, NULL));
-    void *ptr = env_alloc(allocator, MIB, NULL);
-    assert_true(env_block(allocator, ptr).is_expandable);
-    assert_int_equal(logged.lines, 0);
-    env_free(allocator, ptr);
+    expect_expandable(allocator, MIB);
 }
 
 /* The trial makes two pages. */
@@ -133,44 +134,31 @@ TEST_TIMES(a_board_that_fails_at_the_first_growth_is_classic, COUNT_OF(errors),
 }
 
 /* Mapped pages stay in use; new segments are classic. */
-TEST(a_board_that_fails_later_keeps_its_pages)
+TEST_TIMES(a_board_that_fails_later_keeps_its_pages, COUNT_OF(calls) * COUNT_OF(errors),
+           open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned i = 0; i < COUNT_OF(calls); i++)
-        for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-            struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-            void *early = env_alloc(allocator, 30 * MIB, NULL);
+    void *early = env_alloc(allocator, 30 * MIB, NULL);
 
-            assert_true(env_block(allocator, early).is_expandable);
-            break_from(calls[i], 1, errors[k]);
-            void *late = env_alloc(allocator, 50 * MIB, NULL);
-            assert_false(env_block(allocator, late).is_expandable);
-            assert_int_equal(env_reserved(allocator), 90 * MIB);
-            expect_line("device 0", calls[i]);
-            env_free(allocator, early);
-            assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), early);
-            env_free(allocator, early, late);
-            env_empty_cache(allocator);
-            assert_int_equal(env_reserved(allocator), 0);
-            env_close(allocator);
-        }
+    assert_true(env_block(allocator, early).is_expandable);
+    break_from(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]);
+    void *late = alloc_classic(allocator, 50 * MIB);
+    assert_int_equal(env_reserved(allocator), 90 * MIB);
+    expect_line("device 0", calls[i / COUNT_OF(errors)]);
+    env_free(allocator, early);
+    assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), early);
+    env_free(allocator, early, late);
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
 }
 
 /* One refusal is no evidence: the growth is tried again. */
-TEST(single_failure_keeps_expandable_segments)
+TEST_TIMES(single_failure_keeps_expandable_segments, COUNT_OF(calls) * COUNT_OF(errors),
+           open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned i = 0; i < COUNT_OF(calls); i++)
-        for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-            struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-
-            env_free(allocator, env_alloc(allocator, MIB, NULL));
-            assert_ok(xseg_sim_fail(calls[i], 1, errors[k]));
-            void *ptr = env_alloc(allocator, 30 * MIB, NULL);
-            assert_true(xseg_sim_failed());
-            assert_true(env_block(allocator, ptr).is_expandable);
-            assert_int_equal(logged.lines, 0);
-            env_free(allocator, ptr);
-            env_close(allocator);
-        }
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
+    assert_ok(xseg_sim_fail(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]));
+    expect_expandable(allocator, 30 * MIB);
+    assert_true(xseg_sim_failed());
 }
 
 /* A device that is full, by this process or by others, is short: nothing changes. */
@@ -182,10 +170,8 @@ TEST_ON(a_shortage_decides_nothing, open_fresh(1, 400 * MIB, EXPANDABLE))
     assert_error(env_try_alloc(allocator, 60 * MIB, NULL), NO_MEMORY, "");
     assert_ok(xseg_sim_set_external_memory(0, 0));
     assert_error(env_try_alloc(allocator, 350 * MIB, NULL), NO_MEMORY, "");
-    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
-    assert_true(env_block(allocator, ptr).is_expandable);
-    assert_int_equal(logged.lines, 0);
-    env_free(allocator, ptr, kept);
+    expect_expandable(allocator, 60 * MIB);
+    env_free(allocator, kept);
 }
 
 /* A board that fails while its memory is short goes on as with expandable_segments:False. */
@@ -195,8 +181,7 @@ TEST_ON(a_board_may_fail_in_a_shortage, open_fresh(1, 200 * MIB, EXPANDABLE))
 
     env_free(allocator, env_alloc(allocator, 160 * MIB, side));
     break_from("cuMemMap", 1, UNKNOWN);
-    void *ptr = env_alloc(allocator, 100 * MIB, NULL);
-    assert_false(env_block(allocator, ptr).is_expandable);
+    void *ptr = alloc_classic(allocator, 100 * MIB);
     expect_line("device 0", "cuMemMap");
     env_free(allocator, ptr);
 }
@@ -259,9 +244,8 @@ TEST_TIMES(private_pools_use_classic_segments, 2, open_fresh(1, 0, EXPANDABLE))
 TEST_ON(exportable_pools_are_rejected, open_fresh(1, 0, EXPANDABLE))
 {
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct xseg_pool *pool = NULL, *none = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options), *none = NULL;
 
-    pool = env_pool_with(allocator, &options);
     break_from("cuMemCreate", 1, UNKNOWN);
     void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     expect_line("device 0", "cuMemCreate");
@@ -280,8 +264,7 @@ TEST_ON(limits_apply_to_classic_segments,
 
     break_from("cuMemCreate", 1, NOT_SUPPORTED);
     assert_error(env_try_alloc(allocator, 60 * MIB, NULL), LIMIT, "hard_limit_mb");
-    void *ptr = env_alloc(allocator, 40 * MIB, NULL);
-    assert_false(env_block(allocator, ptr).is_expandable);
+    void *ptr = alloc_classic(allocator, 40 * MIB);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     expect_line("device 0", "cuMemCreate");
     /* Pages that are cached for one stream give way to a classic segment of another. */
@@ -298,8 +281,7 @@ TEST_TIMES(guarded_blocks_become_plain, COUNT_OF(errors),
 {
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     break_from("cuMemCreate", 1, errors[i]);
-    void *ptr = env_alloc(allocator, 3 * MIB, NULL);
-    assert_false(env_block(allocator, ptr).is_expandable);
+    void *ptr = alloc_classic(allocator, 3 * MIB);
     expect_line("device 0", "unmap_on_free");
     env_free(allocator, ptr);
 }
