@@ -9,26 +9,23 @@
 
 #include "tests/support/env.h"
 
-static struct xseg_allocator *open_logged(const char *config, struct env_log *log)
+/* Of the allocator that open_logged() opened last. */
+static struct env_log logged;
+
+static struct xseg_allocator *open_logged(const char *config)
 {
     assert_ok(xseg_sim_reset(NULL));
-    return env_open_logged(config, log);
+    return env_open_logged(config, &logged);
 }
 
 /* The first test of the program, since the warning is logged once per process. */
-TEST(self_checks_are_logged_once)
+TEST_TIMES(self_checks_are_logged_once, 3, open_logged(NULL))
 {
-    for (unsigned i = 0; i < 3; i++) {
-        struct env_log log;
-        struct xseg_allocator *allocator = open_logged(NULL, &log);
-
-        if (XSEG_CHECKS > 0 && i == 0) {
-            env_expect_warnings(&log, 1, "self-checks: ");
-            env_expect_warnings(&log, 1, "--buildtype=release");
-        } else
-            assert_int_equal(log.lines, 0);
-        env_close(allocator);
-    }
+    if (XSEG_CHECKS > 0 && i == 0) {
+        env_expect_warnings(&logged, 1, "self-checks: ");
+        env_expect_warnings(&logged, 1, "--buildtype=release");
+    } else
+        assert_int_equal(logged.lines, 0);
 }
 
 #define UNKNOWN 999 /* of CUresult */
@@ -151,93 +148,77 @@ TEST(options_of_an_older_header_are_accepted)
     assert_ok(xseg_close(allocator));
 }
 
-TEST(keys_without_effect_are_logged_once)
-{
-    struct env_log log;
-    struct xseg_allocator *allocator =
+TEST_ON(keys_without_effect_are_logged_once,
         open_logged("backend:native,pinned_use_background_threads:True,"
-                    "graph_capture_record_stream_reuse:True",
-                    &log);
-
-    env_expect_warnings(&log, 1, "pinned_use_background_threads");
-    env_expect_warnings(&log, 1, "backend");
-    assert_null(strstr(log.line, "reuse")); /* this key has an effect */
+                    "graph_capture_record_stream_reuse:True"))
+{
+    env_expect_warnings(&logged, 1, "pinned_use_background_threads");
+    env_expect_warnings(&logged, 1, "backend");
+    assert_null(strstr(logged.line, "reuse")); /* this key has an effect */
     env_free(allocator, env_alloc(allocator, 100, NULL));
-    assert_int_equal(log.lines, 1);
-    env_close(allocator);
+    assert_int_equal(logged.lines, 1);
 }
 
-TEST(threshold_without_a_fraction_is_logged_once)
+static const struct {
+    const char *config;
+    unsigned lines;
+} thresholds[] = {
+    {"garbage_collection_threshold:0.8", 1},
+    {"garbage_collection_threshold:0.8,per_process_memory_fraction:1", 1},
+    {"garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", 0},
+    {"garbage_collection_threshold:off", 0},
+    {"per_process_memory_fraction:0.5", 0},
+};
+
+TEST_TIMES(threshold_without_a_fraction_is_logged_once, COUNT_OF(thresholds),
+           open_logged(thresholds[i].config))
 {
-    static const struct {
-        const char *config;
-        unsigned lines;
-    } cases[] = {
-        {"garbage_collection_threshold:0.8", 1},
-        {"garbage_collection_threshold:0.8,per_process_memory_fraction:1", 1},
-        {"garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", 0},
-        {"garbage_collection_threshold:off", 0},
-        {"per_process_memory_fraction:0.5", 0},
-    };
     const struct xseg_limits limits = {sizeof(limits), .hard_bytes = UINT64_MAX,
                                        .soft_bytes = UINT64_MAX, .fraction = 0.5,
                                        .has_fraction = true};
-    const struct xseg_scope scope = {sizeof(scope)};
 
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct env_log log;
-        struct xseg_allocator *allocator = open_logged(cases[i].config, &log);
-
-        env_free(allocator, env_alloc(allocator, 100, NULL));
-        assert_ok(xseg_config_set(allocator, "idle_ms:5"));
-        assert_int_equal(log.lines, cases[i].lines);
-        if (log.lines > 0)
-            env_expect_warnings(&log, 1, "garbage_collection_threshold has no effect");
-        /* A fraction set by xseg_limits_set() is a limit as well. */
-        assert_ok(xseg_limits_set(allocator, &scope, &limits));
-        assert_ok(xseg_config_set(allocator, "garbage_collection_threshold:0.5"));
-        assert_int_equal(log.lines, cases[i].lines);
-        env_close(allocator);
-    }
+    env_free(allocator, env_alloc(allocator, 100, NULL));
+    assert_ok(xseg_config_set(allocator, "idle_ms:5"));
+    assert_int_equal(logged.lines, thresholds[i].lines);
+    if (logged.lines > 0)
+        env_expect_warnings(&logged, 1, "garbage_collection_threshold has no effect");
+    /* A fraction set by xseg_limits_set() is a limit as well. */
+    assert_ok(xseg_limits_set(allocator, env_scope(.device = 0), &limits));
+    assert_ok(xseg_config_set(allocator, "garbage_collection_threshold:0.5"));
+    assert_int_equal(logged.lines, thresholds[i].lines);
 }
 
-TEST(segments_are_classic_without_virtual_memory_management)
+static struct xseg_allocator *open_without_vmm(bool without)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
-    struct env_log log;
+    assert_ok(xseg_sim_reset(
+        &(struct xseg_sim_settings){sizeof(struct xseg_sim_settings), .without_vmm = without}));
+    return env_open_logged("expandable_segments:True", &logged);
+}
 
-    /* A driver without virtual memory management, and one that rejects its calls. */
-    for (unsigned fails = 0; fails < 2; fails++) {
-        assert_ok(xseg_sim_reset(fails == 0 ? &settings : NULL));
-        struct xseg_allocator *allocator = env_open_logged("expandable_segments:True", &log);
-        if (fails != 0)
-            assert_ok(xseg_sim_fail("cuMemMap", 1, 801)); /* CUDA_ERROR_NOT_SUPPORTED */
-        void *ptr = env_alloc(allocator, 30 * MIB, NULL);
-        assert_false(env_block(allocator, ptr).is_expandable);
-        if (fails == 0)
-            assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
-        env_expect_warnings(&log, 1, fails == 0 ? "classic" : "cuMemMap");
-        env_free(allocator, ptr);
-        env_close(allocator);
-    }
+/* A driver without virtual memory management, and one that rejects its calls. */
+TEST_TIMES(segments_are_classic_without_virtual_memory_management, 2, open_without_vmm(i == 0))
+{
+    if (i != 0)
+        assert_ok(xseg_sim_fail("cuMemMap", 1, 801)); /* CUDA_ERROR_NOT_SUPPORTED */
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    assert_false(env_block(allocator, ptr).is_expandable);
+    if (i == 0)
+        assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
+    env_expect_warnings(&logged, 1, i == 0 ? "classic" : "cuMemMap");
+    env_free(allocator, ptr);
 }
 
 /* The failure is temporary, so only the segment of this request is classic. */
-TEST(probe_without_addresses_is_logged)
+TEST_ON(probe_without_addresses_is_logged, open_logged("expandable_segments:True"))
 {
-    struct env_log log;
-
-    assert_ok(xseg_sim_reset(NULL));
     xseg_sim_set_external_addresses(((uint64_t)1 << 47) - 2 * MIB);
-    struct xseg_allocator *allocator = env_open_logged("expandable_segments:True", &log);
     void *small = env_alloc(allocator, 1000, NULL);
     assert_false(env_block(allocator, small).is_expandable);
-    env_expect_warnings(&log, 1, "out of virtual addresses for expandable segments");
+    env_expect_warnings(&logged, 1, "out of virtual addresses for expandable segments");
     xseg_sim_set_external_addresses(0);
     void *large = env_alloc(allocator, 5 * MIB, NULL);
     assert_true(env_block(allocator, large).is_expandable);
     env_free(allocator, small, large);
-    env_close(allocator);
 }
 
 /* 2000 allocators, one after the other, reserve more than all addresses of the simulated driver. */
@@ -260,24 +241,19 @@ TEST(repeated_opens_succeed)
 /* Runs before all other tests that set the variable, since a process logs the line once. */
 TEST(string_that_hides_the_variable_is_logged_once)
 {
-    static const struct {
-        const char *config;
-        unsigned lines;
-    } cases[] = {{NULL, 0},
-                 {"expandable_segments:False", 0},
-                 {"expandable_segments:True", 1},
-                 {"expandable_segments:True", 0}};
+    static const char *const configs[] = {NULL, "expandable_segments:False",
+                                          "expandable_segments:True", "expandable_segments:True"};
 
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "expandable_segments:False", 1), 0);
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct env_log log;
-        struct xseg_allocator *allocator = open_logged(cases[i].config, &log);
+    for (size_t i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = open_logged(configs[i]);
 
-        assert_int_equal(log.lines, cases[i].lines);
-        if (log.lines > 0)
-            assert_string_equal(log.line, "configuration: XSEG_ALLOC_CONF is ignored, because the "
-                                          "program passes a string to xseg_open(); pass NULL to "
-                                          "use the variable");
+        assert_int_equal(logged.lines, i == 2); /* the first one that differs from the variable */
+        if (logged.lines > 0)
+            assert_string_equal(logged.line,
+                                "configuration: XSEG_ALLOC_CONF is ignored, because the "
+                                "program passes a string to xseg_open(); pass NULL to "
+                                "use the variable");
         env_close(allocator);
     }
     assert_int_equal(unsetenv("XSEG_ALLOC_CONF"), 0);

@@ -362,41 +362,37 @@ TEST(accesses_after_a_free_and_past_the_end_fault)
 }
 
 /* A guarded block begins at its first page, or ends at the end of its last. */
-TEST(guarded_blocks_have_separate_pages)
+static const char *const guard_configs[] = {"unmap_on_free:True", "guard_page:True",
+                                            "unmap_on_free:True,guard_page:True"};
+
+TEST_TIMES(guarded_blocks_have_separate_pages, COUNT_OF(guard_configs), env_open(guard_configs[i]))
 {
     static const size_t bytes[] = {1, 512, 5000, MIB, 2 * MIB, 5 * MIB + 1};
-    static const char *const config[] = {"unmap_on_free:True", "guard_page:True",
-                                         "unmap_on_free:True,guard_page:True"};
+    void *ptr[COUNT_OF(bytes)];
 
-    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct xseg_allocator *allocator = env_open(config[mode]);
-        void *ptr[COUNT_OF(bytes)];
+    for (unsigned k = 0; k < COUNT_OF(bytes); k++) {
+        const size_t size = (bytes[k] + 511) / 512 * 512;
+        const size_t pages = (size + 2 * MIB - 1) / (2 * MIB) * 2 * MIB;
 
-        for (unsigned i = 0; i < COUNT_OF(bytes); i++) {
-            const size_t size = (bytes[i] + 511) / 512 * 512;
-            const size_t pages = (size + 2 * MIB - 1) / (2 * MIB) * 2 * MIB;
-
-            ptr[i] = env_alloc(allocator, bytes[i], NULL);
-            const struct xseg_block_info info = env_block(allocator, ptr[i]);
-            assert_int_equal(info.bytes, size);
-            assert_int_equal(info.requested, bytes[i]);
-            assert_int_equal(info.segment_bytes, pages);
-            assert_int_equal(info.segment_mapped, pages);
-            assert_int_equal(address_of(info.segment_base) % (2 * MIB), 0);
-            assert_null(info.pool);
-            assert_int_equal(info.free_before, mode == 0 ? 0 : pages - size);
-            assert_int_equal(info.free_after, mode == 0 ? pages - size : 0);
-            assert_int_equal(xseg_free(allocator, (char *)info.segment_base + pages),
-                             XSEG_ERR_NOT_ALLOCATED);
-        }
-        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
-        assert_int_equal(env_reserved(allocator), xseg_sim_used(0));
-        env_free_all(allocator, ptr, sizeof(ptr));
-        assert_int_equal(xseg_sim_used(0), 0);
-        assert_int_equal(env_reserved(allocator), 0);
-        assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
-        env_close(allocator);
+        ptr[k] = env_alloc(allocator, bytes[k], NULL);
+        const struct xseg_block_info info = env_block(allocator, ptr[k]);
+        assert_int_equal(info.bytes, size);
+        assert_int_equal(info.requested, bytes[k]);
+        assert_int_equal(info.segment_bytes, pages);
+        assert_int_equal(info.segment_mapped, pages);
+        assert_int_equal(address_of(info.segment_base) % (2 * MIB), 0);
+        assert_null(info.pool);
+        assert_int_equal(info.free_before, i == 0 ? 0 : pages - size);
+        assert_int_equal(info.free_after, i == 0 ? pages - size : 0);
+        assert_int_equal(xseg_free(allocator, (char *)info.segment_base + pages),
+                         XSEG_ERR_NOT_ALLOCATED);
     }
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
+    assert_int_equal(env_reserved(allocator), xseg_sim_used(0));
+    env_free_all(allocator, ptr, sizeof(ptr));
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
 }
 
 /* Addresses are reused after 4096 later frees at most. */

@@ -187,17 +187,11 @@ TEST(pool_with_a_fallback_block_is_not_paused)
     }
 }
 
-static struct xseg_statistics pool_stats(const struct env *env)
-{
-    const struct xseg_statistics stats = env_pool_stats(env->allocator, env->pool);
-    return stats;
-}
-
 /* The pool has this many blocks; a fallback block is not one of them. */
 static void expect_stats(const struct env *env, unsigned count)
 {
     const unsigned group = env->bytes > MIB ? XSEG_STAT_LARGE : XSEG_STAT_SMALL;
-    const struct xseg_statistics stats = pool_stats(env);
+    const struct xseg_statistics stats = env_pool_stats(env->allocator, env->pool);
 
     assert_int_equal(stats.allocation[group].current, count);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, count * env->bytes);
@@ -244,12 +238,12 @@ TEST(oversize_counts_belong_to_the_default_pool)
 {
     struct env env = open_env(sizes[0], "expandable_segments:False,max_split_size_mb:20");
 
-    assert_int_equal(pool_stats(&env).oversize_allocations.current, 2);
+    assert_int_equal(env_pool_stats(env.allocator, env.pool).oversize_allocations.current, 2);
     void *fallback = alloc_fallback(&env);
-    assert_int_equal(pool_stats(&env).oversize_allocations.current, 1);
+    assert_int_equal(env_pool_stats(env.allocator, env.pool).oversize_allocations.current, 1);
     assert_int_equal(env_stats(env.allocator).oversize_allocations.current, 2);
     env_free(env.allocator, fallback);
-    assert_int_equal(pool_stats(&env).oversize_allocations.current, 1);
+    assert_int_equal(env_pool_stats(env.allocator, env.pool).oversize_allocations.current, 1);
     assert_int_equal(env_stats(env.allocator).oversize_allocations.current, 1);
     env_free(env.allocator, env.kept);
     close_env(&env);
@@ -330,7 +324,8 @@ TEST(explain_includes_fallback_blocks)
         assert_int_equal(visits.blocks, 1);
         assert_ok(xseg_explain(env.allocator, &where, see_reason, &visits, &sums));
         assert_int_equal(visits.reasons, 1);
-        assert_int_equal(sums.reserved, pool_stats(&env).reserved_bytes[0].current);
+        assert_int_equal(sums.reserved,
+                         env_pool_stats(env.allocator, env.pool).reserved_bytes[0].current);
         env_free(env.allocator, fallback, env.kept);
     }
 }

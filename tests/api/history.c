@@ -65,41 +65,41 @@ static void expect_stack(struct xseg_allocator *allocator, uint32_t stack, bool 
     assert_int_equal(frames.of_free, of_free);
 }
 
-TEST(stacks_are_recorded_for_the_configured_events)
+static const struct {
+    const char *config;
+    bool alloc, other; /* whether such events have stacks */
+} stack_rows[] = {
+    {"history:all,history_stacks:none", false, false},
+    {"history:all,history_stacks:state", false, false},
+    {"history:all,history_stacks:alloc", true, false},
+    {"history:all,history_stacks:all", true, true},
+};
+
+TEST_TIMES(stacks_are_recorded_for_the_configured_events, COUNT_OF(stack_rows),
+           env_open(stack_rows[i].config))
 {
-    static const struct {
-        const char *config;
-        bool alloc, other; /* whether such events have stacks */
-    } rows[] = {
-        {"history:all,history_stacks:none", false, false},
-        {"history:all,history_stacks:state", false, false},
-        {"history:all,history_stacks:alloc", true, false},
-        {"history:all,history_stacks:all", true, true},
-    };
-
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = env_open(rows[i].config);
-
-        /* A miss, a hit, a large block, and a block of an arena without a fast path. */
-        for (unsigned round = 0; round < 2; round++) {
-            free_here(allocator, alloc_here(allocator, 1000));
-            free_here(allocator, alloc_here(allocator, 30 * MIB));
-        }
-        HISTORY_LIST recorded = history_read(allocator, 0);
-        assert_int_equal(recorded.count, 2 + 4 * 3); /* maps; allocation, free, completion */
-        for (size_t k = 0; k < recorded.count; k++) {
-            const struct xseg_history_entry *entry = &recorded.entry[k];
-            const bool is_alloc =
-                entry->action == XSEG_HISTORY_ALLOC || entry->action == XSEG_HISTORY_SEGMENT_MAP;
-
-            assert_int_equal(entry->stack != 0, is_alloc ? rows[i].alloc : rows[i].other);
-            if (entry->stack != 0)
-                expect_stack(allocator, entry->stack, is_alloc, !is_alloc);
-        }
-        assert_in_range(recorded.summary.stacks, rows[i].other ? 4 : rows[i].alloc ? 2 : 0, 12);
-        assert_int_equal(recorded.summary.stacks_lost, 0);
-        env_close(allocator);
+    /* A miss, a hit, a large block, and a block of an arena without a fast path. */
+    for (unsigned round = 0; round < 2; round++) {
+        free_here(allocator, alloc_here(allocator, 1000));
+        free_here(allocator, alloc_here(allocator, 30 * MIB));
     }
+    HISTORY_LIST recorded = history_read(allocator, 0);
+    assert_int_equal(recorded.count, 2 + 4 * 3); /* maps; allocation, free, completion */
+    for (size_t k = 0; k < recorded.count; k++) {
+        const struct xseg_history_entry *entry = &recorded.entry[k];
+        const bool is_alloc =
+            entry->action == XSEG_HISTORY_ALLOC || entry->action == XSEG_HISTORY_SEGMENT_MAP;
+
+        assert_int_equal(entry->stack != 0, is_alloc ? stack_rows[i].alloc : stack_rows[i].other);
+        if (entry->stack != 0)
+            expect_stack(allocator, entry->stack, is_alloc, !is_alloc);
+    }
+    assert_in_range(recorded.summary.stacks,
+                    stack_rows[i].other   ? 4
+                    : stack_rows[i].alloc ? 2
+                                          : 0,
+                    12);
+    assert_int_equal(recorded.summary.stacks_lost, 0);
 }
 
 static bool end_iteration(void *context, const struct xseg_history_frame *frame)
@@ -200,32 +200,28 @@ TEST_ON(observer_does_not_replace_the_stack_of_the_request,
     env_free(allocator, ptr);
 }
 
-TEST(history_follows_configuration_changes)
+static const struct {
+    const char *config, *words;
+} recorded_rows[] = {
+    {NULL, ""},
+    {"history:nothing,history_stacks:all", ""},
+    {"history:state,history_stacks:all", ""},
+    {"history:all", "map alloc free done trim unmap"},
+    {"history:all,history_skip:[]", "map alloc free done trim unmap"},
+    {"history:all,history_skip:[alloc]", "map free done trim unmap"},
+    {"history:all,history_skip:[free_completed,segment_map,trim]", "alloc free unmap"},
+    {"history:all,history_skip:[alloc,free_requested,free_completed]", "map trim unmap"},
+    {"history:all,history_skip:[alloc,free_requested,free_completed,segment_map,segment_unmap,"
+     "trim]",
+     ""},
+};
+
+TEST_TIMES(history_follows_configuration_changes, COUNT_OF(recorded_rows),
+           env_open(recorded_rows[i].config))
 {
-    static const struct {
-        const char *config, *words;
-    } rows[] = {
-        {NULL, ""},
-        {"history:nothing,history_stacks:all", ""},
-        {"history:state,history_stacks:all", ""},
-        {"history:all", "map alloc free done trim unmap"},
-        {"history:all,history_skip:[]", "map alloc free done trim unmap"},
-        {"history:all,history_skip:[alloc]", "map free done trim unmap"},
-        {"history:all,history_skip:[free_completed,segment_map,trim]", "alloc free unmap"},
-        {"history:all,history_skip:[alloc,free_requested,free_completed]", "map trim unmap"},
-        {"history:all,history_skip:[alloc,free_requested,free_completed,segment_map,segment_unmap,"
-         "trim]",
-         ""},
-    };
-
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = env_open(rows[i].config);
-
-        env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-        env_empty_cache(allocator);
-        history_expect(allocator, rows[i].words);
-        env_close(allocator);
-    }
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+    env_empty_cache(allocator);
+    history_expect(allocator, recorded_rows[i].words);
 }
 
 TEST_ON(keys_change_while_running, env_open(NULL))
@@ -608,34 +604,31 @@ static bool name_without_text(void *context, uint32_t frames, char *text, size_t
 }
 
 /* The error of a double free names the frames of the hook. */
-TEST(double_free_report_has_user_frames)
+static const struct {
+    bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
+    const char *word;
+} frame_rows[] = {
+    {name_line, ", in line 33 of train.py"},
+    {name_at_length, ", in xxxxxx"},
+    {name_nothing, ", from "},
+    {name_without_text, ", from "},
+    {NULL, ", from "},
+};
+
+TEST_TIMES(double_free_report_has_user_frames, COUNT_OF(frame_rows),
+           env_open("history:all,history_stacks:all"))
 {
-    static const struct {
-        bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
-        const char *word;
-    } rows[] = {
-        {name_line, ", in line 33 of train.py"},
-        {name_at_length, ", in xxxxxx"},
-        {name_nothing, ", from "},
-        {name_without_text, ", from "},
-        {NULL, ", from "},
-    };
+    struct hooked hooked = {.number = 33};
+    const struct xseg_history_hook hook = {sizeof(hook), .context = &hooked,
+                                           .gather = gather_unlocked, .name = frame_rows[i].name};
 
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
-        struct hooked hooked = {.number = 33};
-        const struct xseg_history_hook hook = {sizeof(hook), .context = &hooked,
-                                               .gather = gather_unlocked, .name = rows[i].name};
-
-        assert_ok(xseg_history_set_hook(allocator, &hook));
-        void *ptr = env_alloc(allocator, 30 * MIB, NULL);
-        env_free(allocator, ptr);
-        assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, rows[i].word);
-        /* Without the hook the frames of the event have no name. */
-        assert_ok(xseg_history_set_hook(allocator, NULL));
-        assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, ", from ");
-        env_close(allocator);
-    }
+    assert_ok(xseg_history_set_hook(allocator, &hook));
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    env_free(allocator, ptr);
+    assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, frame_rows[i].word);
+    /* Without the hook the frames of the event have no name. */
+    assert_ok(xseg_history_set_hook(allocator, NULL));
+    assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, ", from ");
 }
 
 /* --- Discarded numbers of the hook. --- */

@@ -212,27 +212,23 @@ TEST_EACH(pool_keeps_its_id, env_open(config), "history:all,expandable_segments:
                           : "segment alloc free done segment alloc free done trim end trim end");
 }
 
-TEST(restore_records_frees_and_allocations)
+static const size_t both_sizes[] = {1000, 30 * MIB};
+
+TEST_TIMES(restore_records_frees_and_allocations, COUNT_OF(both_sizes), env_open("history:all"))
 {
-    static const size_t sizes[] = {1000, 30 * MIB};
+    struct xseg_pool *pool = env_pool(allocator);
+    void *kept = env_alloc_in(allocator, pool, both_sizes[i], NULL);
 
-    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        struct xseg_allocator *allocator = env_open("history:all");
-        struct xseg_pool *pool = env_pool(allocator);
-        void *kept = env_alloc_in(allocator, pool, sizes[i], NULL);
-
-        struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-        history_expect(allocator, "map alloc");
-        assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
-        const struct xseg_history_entry again = history_single(allocator, XSEG_HISTORY_ALLOC);
-        assert_ptr_equal(again.base, kept);
-        assert_int_equal(again.requested, sizes[i]);
-        assert_int_equal(again.bytes, env_block(allocator, kept).bytes);
-        history_expect(allocator, "free done alloc");
-        xseg_checkpoint_destroy(checkpoint);
-        env_free(allocator, kept);
-        env_close(allocator);
-    }
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
+    history_expect(allocator, "map alloc");
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
+    const struct xseg_history_entry again = history_single(allocator, XSEG_HISTORY_ALLOC);
+    assert_ptr_equal(again.base, kept);
+    assert_int_equal(again.requested, both_sizes[i]);
+    assert_int_equal(again.bytes, env_block(allocator, kept).bytes);
+    history_expect(allocator, "free done alloc");
+    xseg_checkpoint_destroy(checkpoint);
+    env_free(allocator, kept);
 }
 
 TEST_ON(guarded_block_has_a_separate_segment, env_open("history:all,guard_page:True"))
@@ -442,34 +438,29 @@ TEST_ON(nested_requests_have_separate_user_values,
 }
 
 /* Another block with another value is allocated in its place until the restore. */
-TEST(restored_block_has_its_user_value)
+TEST_TIMES(restored_block_has_its_user_value, COUNT_OF(both_sizes),
+           env_open("history:all,block_user:True"))
 {
-    static const size_t sizes[] = {1000, 30 * MIB};
+    struct xseg_pool *pool = env_pool(allocator);
     char value[3];
+    void *stays = take(allocator, pool, both_sizes[i], &value[0]),
+         *goes = take(allocator, pool, both_sizes[i], &value[1]),
+         *plain = take(allocator, pool, both_sizes[i], NULL);
 
-    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        struct xseg_allocator *allocator = env_open("history:all,block_user:True");
-        struct xseg_pool *pool = env_pool(allocator);
-        void *stays = take(allocator, pool, sizes[i], &value[0]),
-             *goes = take(allocator, pool, sizes[i], &value[1]),
-             *plain = take(allocator, pool, sizes[i], NULL);
-
-        struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-        env_free(allocator, goes, plain);
-        assert_ptr_equal(take(allocator, pool, sizes[i], &value[2]), goes);
-        assert_ptr_equal(take(allocator, pool, sizes[i], &value[2]), plain);
-        assert_ok(xseg_history_clear(allocator, -1));
-        assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
-        assert_ptr_equal(user_of(allocator, stays), &value[0]);
-        assert_ptr_equal(user_of(allocator, goes), &value[1]);
-        assert_null(user_of(allocator, plain));
-        assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, goes, &value[2]), 1);
-        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &value[1]), 1);
-        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, plain, NULL), 1);
-        xseg_checkpoint_destroy(checkpoint);
-        env_free(allocator, stays, goes, plain);
-        env_close(allocator);
-    }
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
+    env_free(allocator, goes, plain);
+    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), goes);
+    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), plain);
+    assert_ok(xseg_history_clear(allocator, -1));
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
+    assert_ptr_equal(user_of(allocator, stays), &value[0]);
+    assert_ptr_equal(user_of(allocator, goes), &value[1]);
+    assert_null(user_of(allocator, plain));
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, goes, &value[2]), 1);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &value[1]), 1);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, plain, NULL), 1);
+    xseg_checkpoint_destroy(checkpoint);
+    env_free(allocator, stays, goes, plain);
 }
 
 TEST_ON(event_capacity_is_configurable_with_user_values,
@@ -505,29 +496,24 @@ TEST_IN_POOL(checkpoint_restores_its_own_user_values, env_open("history:all"))
     }
 }
 
-TEST(fallback_block_has_its_user_value)
+/* A large block, and a small one, on a device with memory for two of them. */
+TEST_TIMES(fallback_block_has_its_user_value, 2,
+           env_open_mib(i == 0 ? 40 : 2, "expandable_segments:True,history:all,block_user:True"))
 {
-    static const size_t sizes[] = {20 * MIB, 512 * KIB};
+    const size_t bytes = i == 0 ? 20 * MIB : 512 * KIB;
+    struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
+    int value, other;
+    void *kept = take(allocator, pool, bytes, &other);
+    void *inside = take(allocator, pool, bytes, &other);
 
-    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        int value, other;
-        struct xseg_allocator *allocator =
-            env_open_mib(sizes[i] > MIB ? 2 * sizes[i] / MIB : 2,
-                         "expandable_segments:True,history:all,block_user:True");
-        struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
-        void *kept = take(allocator, pool, sizes[i], &other);
-        void *inside = take(allocator, pool, sizes[i], &other);
-
-        env_free(allocator, inside);
-        assert_ok(xseg_history_clear(allocator, -1));
-        assert_ptr_equal(take(allocator, NULL, sizes[i], &value), inside);
-        assert_ptr_equal(env_block(allocator, inside).fallback_pool, pool);
-        assert_ptr_equal(user_of(allocator, inside), &value);
-        env_free(allocator, inside);
-        expect_life(allocator, inside, &value);
-        env_free(allocator, kept);
-        env_close(allocator);
-    }
+    env_free(allocator, inside);
+    assert_ok(xseg_history_clear(allocator, -1));
+    assert_ptr_equal(take(allocator, NULL, bytes, &value), inside);
+    assert_ptr_equal(env_block(allocator, inside).fallback_pool, pool);
+    assert_ptr_equal(user_of(allocator, inside), &value);
+    env_free(allocator, inside);
+    expect_life(allocator, inside, &value);
+    env_free(allocator, kept);
 }
 
 TEST_ON(user_value_is_ignored_without_the_key, env_open("history:all"))
@@ -794,32 +780,28 @@ static bool add_reason(void *context, const struct xseg_reason *reason)
 }
 
 /* One old block among many new ones determines the age of its page. */
-TEST(iteration_and_explain_report_ages)
+static const char *const age_configs[] = {"history:state", "expandable_segments:True"};
+
+TEST_TIMES(iteration_and_explain_report_ages, 2, env_open_with_clock(NULL, age_configs[i]))
 {
-    static const char *const config[] = {"history:state", "expandable_segments:True"};
+    void *old = env_alloc(allocator, 3000, NULL), *young[100];
+    struct sum blocks = {0}, reasons = {0};
 
-    for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
-        void *old = env_alloc(allocator, 3000, NULL), *young[100];
-        struct sum blocks = {0}, reasons = {0};
-
-        xseg_sim_advance(60 * SECOND);
-        for (unsigned at = 0; at < COUNT_OF(young); at++)
-            young[at] = env_alloc(allocator, 2000, NULL);
-        xseg_sim_advance(SECOND);
-        assert_ok(xseg_for_each_block(allocator, NULL, add_block, &blocks));
-        assert_int_equal(blocks.known, i == 0 ? 101 : 0);
-        assert_int_equal(blocks.unknown, i == 0 ? 0 : 101);
-        /* 61 s, and 100 times 1 s; each up to 20 ms off. */
-        assert_in_range(blocks.ms, i == 0 ? 161000 - 101 * 20 : 0, i == 0 ? 161000 + 101 * 20 : 0);
-        assert_ok(xseg_explain(allocator, NULL, add_reason, &reasons, NULL));
-        assert_int_equal(reasons.known, i == 0);
-        assert_int_equal(reasons.unknown, i != 0);
-        assert_in_range(reasons.ms, i == 0 ? 60980 : 0, i == 0 ? 61020 : 0);
-        env_free_all(allocator, young, sizeof(young));
-        env_free(allocator, old);
-        env_close(allocator);
-    }
+    xseg_sim_advance(60 * SECOND);
+    for (unsigned at = 0; at < COUNT_OF(young); at++)
+        young[at] = env_alloc(allocator, 2000, NULL);
+    xseg_sim_advance(SECOND);
+    assert_ok(xseg_for_each_block(allocator, NULL, add_block, &blocks));
+    assert_int_equal(blocks.known, i == 0 ? 101 : 0);
+    assert_int_equal(blocks.unknown, i == 0 ? 0 : 101);
+    /* 61 s, and 100 times 1 s; each up to 20 ms off. */
+    assert_in_range(blocks.ms, i == 0 ? 161000 - 101 * 20 : 0, i == 0 ? 161000 + 101 * 20 : 0);
+    assert_ok(xseg_explain(allocator, NULL, add_reason, &reasons, NULL));
+    assert_int_equal(reasons.known, i == 0);
+    assert_int_equal(reasons.unknown, i != 0);
+    assert_in_range(reasons.ms, i == 0 ? 60980 : 0, i == 0 ? 61020 : 0);
+    env_free_all(allocator, young, sizeof(young));
+    env_free(allocator, old);
 }
 
 /* --- Collection of labels: unused labels are collected, labels in use keep their text. --- */

@@ -4,6 +4,7 @@
  * tests/python/metrics.py reads them with the parsers of others.
  */
 #include "tests/support/env.h"
+#include "tests/support/folder.h"
 #include "tests/support/null_registrar.h"
 #include "tests/support/trim_due.h"
 
@@ -18,30 +19,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char folder[] = P_tmpdir "/xseg-metrics-XXXXXX";
-
-static int make_folder(void **state)
+/* The page, which is valid until the next call. */
+static const char *read_page(struct xseg_allocator *allocator)
 {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder);
-}
-
-/* The page, for the caller to free. */
-static char *read_page(struct xseg_allocator *allocator)
-{
+    static char text[MIB];
     size_t needed = 0;
 
     assert_ok(xseg_metrics(allocator, NULL, 0, &needed));
-    needed += 4096;
-    char *text = malloc(needed);
-    assert_non_null(text);
-    assert_ok(xseg_metrics(allocator, text, needed, NULL));
+    assert_true(needed + 4096 <= sizeof(text));
+    assert_ok(xseg_metrics(allocator, text, sizeof(text), NULL));
     assert_true(text[0] == '#');
     return text;
 }
@@ -62,11 +48,7 @@ static double value_of(const char *page, const char *what)
 /* The value of a line of a fresh page. */
 static double now(struct xseg_allocator *allocator, const char *what)
 {
-    char *page = read_page(allocator);
-    const double value = value_of(page, what);
-
-    free(page);
-    return value;
+    return value_of(read_page(allocator), what);
 }
 
 /* The sum of a family over all its lines. */
@@ -106,12 +88,11 @@ TEST_IN_POOL(registered_bytes_are_reported_by_pool, env_open("expandable_segment
 
     char *const own = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_ok(xseg_register(allocator, own, 30 * MIB, &registrar, &id));
-    char *const page = read_page(allocator);
+    const char *const page = read_page(allocator);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"default\",name=\"\"}") ==
                 0.0);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"1\",name=\"\"}") ==
                 (double)(30 * MIB));
-    free(page);
     assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, own);
 }
@@ -141,17 +122,16 @@ TEST_ON(a_page_is_whole_or_not_there, env_open(NULL))
 TEST_ON(metrics_exist_before_the_first_block, env_open(NULL))
 {
     const uint64_t calls = xseg_sim_calls(NULL);
-    char *page = read_page(allocator);
+    const char *page = read_page(allocator);
 
     assert_null(strstr(page, "xseg_allocated_bytes"));
     assert_true(value_of(page, "xseg_driver_calls_total{call=\"cuInit\"}") == 1);
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    free(page);
 }
 
 static void expect_sums(struct xseg_allocator *allocator)
 {
-    char *page = read_page(allocator);
+    const char *page = read_page(allocator);
     const struct xseg_statistics stats = env_stats(allocator);
 
     assert_int_equal(sum_of(page, "xseg_allocated_bytes"),
@@ -167,7 +147,6 @@ static void expect_sums(struct xseg_allocator *allocator)
     assert_int_equal(sum_of(page, "xseg_page_cache_bytes"), stats.idle_page_bytes);
     assert_int_equal(sum_of(page, "xseg_unreleased_bytes"), stats.unreleased_bytes);
     assert_int_equal(sum_of(page, "xseg_device_bytes"), stats.device_bytes);
-    free(page);
 }
 
 TEST_EACH(pools_add_up_to_the_statistics, env_open(config),
@@ -246,10 +225,9 @@ TEST_ON(the_number_of_labels_is_bounded, env_open(NULL))
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"other\",name=\"\"}",
                   22 * 512);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 150);
-    char *page = read_page(allocator);
+    const char *page = read_page(allocator);
     assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"),
                      1 + 128 + 1); /* default, named, other */
-    free(page);
     expect_sums(allocator);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         env_free(allocator, block[i]);
@@ -258,7 +236,6 @@ TEST_ON(the_number_of_labels_is_bounded, env_open(NULL))
     page = read_page(allocator);
     assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"), 2);
     assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"ended\",name=\"\"}") > 0);
-    free(page);
     expect_sums(allocator);
 }
 
@@ -294,7 +271,7 @@ TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
     assert_ok(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count));
     assert_in_range(count, 40, COUNT_OF(calls));
     unsigned timed = 0, failed = 0;
-    char *page = read_page(allocator);
+    const char *page = read_page(allocator);
     for (size_t i = 0; i < count; i++) {
         char line[128];
 
@@ -314,20 +291,18 @@ TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
     assert_in_range(timed, 5, count);
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuMemCreate\"}") > 0);
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuEventQuery\"}") < 0);
-    free(page);
     env_free(allocator, kept);
 }
 
 /* Seconds have nine decimal places, also where the first ones are 0. */
 static void expect_nanoseconds(struct xseg_allocator *allocator, const char *what)
 {
-    char *page = read_page(allocator);
+    const char *page = read_page(allocator);
     const char *at = strstr(page, what);
 
     assert_non_null(at);
     assert_int_equal(strspn(at + strlen(what), "0123456789"), 9);
     assert_int_equal(at[strlen(what)], '0');
-    free(page);
 }
 
 /* Half of a page is stranded beside a live block; a page that is idle is not. */
@@ -405,21 +380,16 @@ TEST_IN_POOL(a_peak_lasts_until_it_is_reset, env_open(NULL))
     expect_metric(allocator, peak, 0);
 }
 
-static void path_of(char *path, size_t bytes, const char *name)
-{
-    (void)snprintf(path, bytes, "%s/%s", folder, name);
-}
-
 /* The file has the page that was there, whole, and nothing lies beside it. */
 TEST_ON(the_file_has_the_page, env_open(NULL))
 {
     const unsigned files = env_open_fds();
-    char path[128], text[16 << 10] = "";
+    const char *path = folder_path("xseg.prom");
+    char text[16 << 10] = "";
 
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-    path_of(path, sizeof(path), "xseg.prom");
     for (unsigned i = 0; i < 2; i++) {
-        char *page = read_page(allocator);
+        const char *page = read_page(allocator);
 
         assert_ok(xseg_metrics_write(allocator, path));
         const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -429,7 +399,6 @@ TEST_ON(the_file_has_the_page, env_open(NULL))
         text[length] = '\0';
         assert_string_equal(text, page);
         assert_int_equal(close(file), 0);
-        free(page);
     }
     assert_int_equal(unlink(path), 0);
     assert_int_equal(env_open_fds(), files);
@@ -443,10 +412,9 @@ static void expect_refusal(struct xseg_allocator *allocator, const char *path, i
 
 TEST_ON(a_place_that_cannot_be_written, env_open(NULL))
 {
-    char path[128], longest[9000];
+    char longest[9000];
 
-    path_of(path, sizeof(path), "none/xseg.prom");
-    expect_refusal(allocator, path, ENOENT);
+    expect_refusal(allocator, folder_path("none/xseg.prom"), ENOENT);
     expect_refusal(allocator, folder, EISDIR);
     expect_refusal(allocator, "/dev/full", ENOSPC);
     memset(longest, 'x', sizeof(longest) - 1);
@@ -455,40 +423,28 @@ TEST_ON(a_place_that_cannot_be_written, env_open(NULL))
     assert_ok(xseg_metrics_write(allocator, "/dev/null"));
 }
 
-/* The child can write at most 512 bytes to a file (RLIMIT_FSIZE). */
+static xseg_status write_metrics(const char *path)
+{
+    static struct xseg_allocator *allocator;
+
+    if (allocator == NULL)
+        allocator = env_open(NULL);
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+    return xseg_metrics_write(allocator, path);
+}
+
 TEST(metrics_file_is_replaced_atomically)
 {
-    const struct rlimit low = {512, 512};
-    struct stat before, after;
-    char path[128];
-
-    path_of(path, sizeof(path), "xseg.prom");
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        struct xseg_allocator *allocator = env_open(NULL);
-
-        (void)signal(SIGXFSZ, SIG_IGN);
-        env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-        bool fine = xseg_metrics_write(allocator, path) == XSEG_OK && stat(path, &before) == 0 &&
-                    before.st_size > 512 && setrlimit(RLIMIT_FSIZE, &low) == 0;
-        fine = fine && xseg_metrics_write(allocator, path) == XSEG_ERR_FILE;
-        fine = fine && stat(path, &after) == 0 && after.st_ino == before.st_ino &&
-               after.st_size == before.st_size;
-        _exit(fine ? 0 : 1);
-    }
-    assert_int_equal(env_wait(child), 0);
-    assert_int_equal(unlink(path), 0);
+    folder_expect_atomic_write(folder_path("xseg.prom"), 512, write_metrics);
+    assert_int_equal(unlink(folder_path("xseg.prom")), 0);
 }
 
 /* A link stays, and the file that it leads to is replaced, with its mode. */
 TEST_ON(a_link_leads_to_the_file, env_open(NULL))
 {
-    char path[128], target[128];
+    const char *path = folder_path("link.prom"), *target = folder_path("target.prom");
     struct stat status;
 
-    path_of(path, sizeof(path), "link.prom");
-    path_of(target, sizeof(target), "target.prom");
     const int file = open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     assert_true(file >= 0);
     assert_int_equal(fchmod(file, 0640), 0);
@@ -506,11 +462,9 @@ TEST_ON(a_link_leads_to_the_file, env_open(NULL))
 /* In a child, whose standard output is a file: a path to it, as /dev/stdout is one, adds to the file. */
 TEST(standard_output_is_written_in_place)
 {
+    const char *path = folder_path("link.prom"), *target = folder_path("output");
     struct stat before, after;
-    char path[128], target[128];
 
-    path_of(path, sizeof(path), "link.prom");
-    path_of(target, sizeof(target), "output");
     assert_int_equal(symlink("/proc/self/fd/1", path), 0);
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -540,4 +494,4 @@ TEST_ON(calls_of_a_forked_child_fail, env_open(NULL))
                       xseg_metrics_write(allocator, "/dev/null"));
 }
 
-TEST_GROUP_FIXTURE(make_folder, remove_folder)
+TEST_GROUP_FIXTURE(folder_create, folder_remove)

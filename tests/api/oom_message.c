@@ -174,58 +174,55 @@ TEST_EACH(error_has_the_driver_result, env_open_mib(1000, config), ENV_KINDS)
     env_free(allocator, ptr);
 }
 
-TEST(error_begins_with_the_limit_or_device)
+static const struct {
+    const char *config;
+    size_t pool_mib, limit_mib; /* 0: none */
+    bool own;
+    xseg_status status;
+    const char *start;
+} limit_rows[] = {
+    {NULL, 0, 0, false, XSEG_ERR_NO_MEMORY, "out of memory on device 0, 100.00 MiB requested; "},
+    {"hard_limit_mb:90", 0, 0, false, XSEG_ERR_LIMIT,
+     "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 90.00 MiB; "},
+    {NULL, 0, 80, false, XSEG_ERR_LIMIT,
+     "hard_bytes of xseg_limits_set() rejects the request on device 0, 100.00 MiB requested, "
+     "limit "
+     "80.00 MiB; "},
+    {"per_process_memory_fraction:0.25", 0, 0, false, XSEG_ERR_LIMIT,
+     "per_process_memory_fraction rejects the request on device 0, 100.00 MiB requested, limit "
+     "50.00 MiB (0.25 of the device); "},
+    {"per_process_memory_fraction:0.25,hard_limit_mb:40", 0, 0, false, XSEG_ERR_LIMIT,
+     "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 40.00 MiB; "},
+    {NULL, 64, 0, false, XSEG_ERR_LIMIT,
+     "limit_bytes of pool 1 rejects the request on device 0, 100.00 MiB requested, limit 64.00 "
+     "MiB; "},
+    {NULL, 0, 0, true, XSEG_ERR_NO_MEMORY,
+     "memory functions of pool 1 returned no memory on device 0, 100.00 MiB requested; 100.00 "
+     "MiB needed from the memory functions, "},
+};
+
+TEST_TIMES(error_begins_with_the_limit_or_device, COUNT_OF(limit_rows),
+           env_open_mib(200, limit_rows[i].config))
 {
-    static const struct {
-        const char *config;
-        size_t pool_mib, limit_mib; /* 0: none */
-        bool own;
-        xseg_status status;
-        const char *start;
-    } row[] = {
-        {NULL, 0, 0, false, XSEG_ERR_NO_MEMORY,
-         "out of memory on device 0, 100.00 MiB requested; "},
-        {"hard_limit_mb:90", 0, 0, false, XSEG_ERR_LIMIT,
-         "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 90.00 MiB; "},
-        {NULL, 0, 80, false, XSEG_ERR_LIMIT,
-         "hard_bytes of xseg_limits_set() rejects the request on device 0, 100.00 MiB requested, "
-         "limit "
-         "80.00 MiB; "},
-        {"per_process_memory_fraction:0.25", 0, 0, false, XSEG_ERR_LIMIT,
-         "per_process_memory_fraction rejects the request on device 0, 100.00 MiB requested, limit "
-         "50.00 MiB (0.25 of the device); "},
-        {"per_process_memory_fraction:0.25,hard_limit_mb:40", 0, 0, false, XSEG_ERR_LIMIT,
-         "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 40.00 MiB; "},
-        {NULL, 64, 0, false, XSEG_ERR_LIMIT,
-         "limit_bytes of pool 1 rejects the request on device 0, 100.00 MiB requested, limit 64.00 "
-         "MiB; "},
-        {NULL, 0, 0, true, XSEG_ERR_NO_MEMORY,
-         "memory functions of pool 1 returned no memory on device 0, 100.00 MiB requested; 100.00 "
-         "MiB needed from the memory functions, "},
-    };
+    /* Only the first case is short of device memory. */
+    struct xseg_pool *pool = NULL;
+    void *ptr = NULL;
 
-    for (unsigned i = 0; i < COUNT_OF(row); i++) {
-        /* Only the first case is short of device memory. */
-        struct xseg_allocator *allocator = env_open_mib(200, row[i].config);
-        struct xseg_pool *pool = NULL;
-        void *ptr = NULL;
-
-        if (row[i].limit_mib != 0)
-            env_limit(allocator, NULL, row[i].limit_mib * MIB);
-        struct xseg_pool_options options = {sizeof(options), .limit_bytes = row[i].pool_mib * MIB};
-        if (row[i].own)
-            options.memory = env_no_memory;
-        if (row[i].pool_mib != 0 || row[i].own)
-            pool = env_pool_with(allocator, &options);
-        if (i == 0)
-            xseg_sim_set_external_memory(0, 150 * MIB);
-        const char *text =
-            error_message(env_try_alloc_in(allocator, pool, 100 * MIB, &ptr), row[i].status);
-        expect_start(text, row[i].start);
-        if (row[i].own || i == 0)
-            expect_no_advice(text);
-        env_close(allocator);
-    }
+    if (limit_rows[i].limit_mib != 0)
+        env_limit(allocator, NULL, limit_rows[i].limit_mib * MIB);
+    struct xseg_pool_options options = {sizeof(options),
+                                        .limit_bytes = limit_rows[i].pool_mib * MIB};
+    if (limit_rows[i].own)
+        options.memory = env_no_memory;
+    if (limit_rows[i].pool_mib != 0 || limit_rows[i].own)
+        pool = env_pool_with(allocator, &options);
+    if (i == 0)
+        xseg_sim_set_external_memory(0, 150 * MIB);
+    const char *text =
+        error_message(env_try_alloc_in(allocator, pool, 100 * MIB, &ptr), limit_rows[i].status);
+    expect_start(text, limit_rows[i].start);
+    if (limit_rows[i].own || i == 0)
+        expect_no_advice(text);
 }
 
 TEST_IN_POOL(resume_error_begins_with_the_limit_or_device, env_open_mib(200, NULL))

@@ -36,18 +36,9 @@ TEST(host_bytes_do_not_exceed_resident_memory)
         env_stream_destroy(stream[i]);
 }
 
-static struct xseg_scope device_scope(int ordinal)
-{
-    struct xseg_scope where = {sizeof(where), .device = ordinal};
-
-    return where;
-}
-
 static void reset(struct xseg_allocator *allocator, unsigned what)
 {
-    const struct xseg_scope where = device_scope(0);
-
-    assert_ok(xseg_stats_reset(allocator, &where, what));
+    assert_ok(xseg_stats_reset(allocator, env_scope(.device = 0), what));
 }
 
 TEST_ON(peak_reset_keeps_other_statistics, env_open("expandable_segments:True"))
@@ -86,7 +77,7 @@ TEST_ON(accumulated_reset_keeps_other_statistics, env_open("expandable_segments:
 TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = device_scope(0);
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
     assert_error(xseg_stats_reset(allocator, &where, 0), ARGUMENT, "XSEG_RESET_");
     assert_error(xseg_stats_reset(allocator, &where, 1u << 20), ARGUMENT, "0x100000");
@@ -94,9 +85,8 @@ TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
     where.one_stream = true;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
     assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
-    where = device_scope(99);
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
-    where = device_scope(0);
+    assert_int_equal(xseg_stats_get(allocator, env_scope(.device = 99), &stats), XSEG_ERR_ARGUMENT);
+    where.one_stream = false;
     stats.struct_size = sizeof(stats) + 1;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
 }
@@ -104,7 +94,7 @@ TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
 /* A program that was built when the structure was shorter gets what it knows, and no more. */
 TEST_ON(older_structure_is_filled_up_to_its_size, env_open("expandable_segments:True"))
 {
-    const struct xseg_scope where = device_scope(0);
+    const struct xseg_scope where = {sizeof(where), .device = 0};
     struct xseg_statistics stats;
     void *block = env_alloc(allocator, 512, NULL);
 
@@ -174,12 +164,11 @@ static struct xseg_allocator *open_on(size_t mib, const char *config)
 static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
 {
     struct xseg_limits set = XSEG_LIMITS_INIT;
-    const struct xseg_scope where = device_scope(device);
 
     set.hard_bytes = hard;
     set.fraction = fraction;
     set.has_fraction = true;
-    assert_ok(xseg_limits_set(allocator, &where, &set));
+    assert_ok(xseg_limits_set(allocator, env_scope(.device = device), &set));
 }
 
 /* The counts of all driver calls, which the caller frees. */
@@ -227,10 +216,7 @@ static struct xseg_device_stats look_at(struct xseg_allocator *allocator, int de
 static void expect_statistics(struct xseg_allocator *allocator,
                               const struct xseg_device_stats *device)
 {
-    const struct xseg_scope where = device_scope(device->device);
-
-    struct xseg_statistics stats = {sizeof(stats)};
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    const struct xseg_statistics stats = env_stats_on(allocator, device->device);
     const uint64_t reserved = stats.reserved_bytes[XSEG_STAT_ALL].current;
     const uint64_t live = stats.allocated_bytes[XSEG_STAT_ALL].current;
     const uint64_t active = stats.active_bytes[XSEG_STAT_ALL].current;
