@@ -4,7 +4,6 @@
  * range see the same memory.
  */
 #include <pthread.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/support/child.h"

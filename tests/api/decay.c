@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Decay: idle memory is released along a curve, above a floor, below limits, and without waits. */
-#include <stdio.h>
 #include <time.h>
 
 #include "tests/support/env.h"

@@ -3,17 +3,12 @@
  * Exports by raw handles: two processes on one simulated device, with real contents; what an export retains; and calls
  * that fail, which leak nothing.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 #include "tests/support/process.h"
 #include "tests/support/trim_due.h"

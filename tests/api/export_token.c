@@ -3,7 +3,6 @@
  * Export tokens: two processes that exchange only the bytes of the token; invalid tokens; exporters that have exited
  * or cannot be reached; and clients that violate the protocol.
  */
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,11 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "tests/support/exported_handles.h"
 #include "tests/support/process.h"

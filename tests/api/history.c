@@ -4,7 +4,6 @@
 #include "tests/support/history_list.h"
 
 #include <pthread.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* A function in a separate section with known bounds, so that its frames can be recognized. */

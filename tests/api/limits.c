@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Limits of a device: the hard limit, and xseg_limits_get() and xseg_limits_set(). */
-#include "tests/support/env.h"
 #include "tests/support/process.h"
 #include "tests/support/trim_due.h"
 

@@ -3,21 +3,12 @@
  * Metrics: what they say is what the other reports say, a page is whole or not there, and reading changes nothing.
  * tests/python/metrics.py reads them with the parsers of others.
  */
-#include "tests/support/env.h"
 #include "tests/support/folder.h"
 #include "tests/support/null_registrar.h"
 #include "tests/support/trim_due.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* The page, which is valid until the next call. */
 static const char *read_page(struct xseg_allocator *allocator)

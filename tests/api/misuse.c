@@ -4,8 +4,6 @@
  * nor the allocated blocks.  Lost devices.
  */
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/env.h"
 

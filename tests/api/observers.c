@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Observers: when they are notified, and that no lock is held during a callback. */
 #include <malloc.h>
-#include <string.h>
 
-#include "tests/support/env.h"
 #include "tests/support/history_list.h"
 #include "tests/support/trim_due.h"
 

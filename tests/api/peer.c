@@ -3,7 +3,6 @@
  * Peer access: work of one device on memory of another, which the simulator reports if the access right is missing;
  * rights on existing and future mappings, over pauses, remaps and imports; and invalid calls.
  */
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

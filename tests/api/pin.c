@@ -2,10 +2,7 @@
 /* Mapped addresses, pins, and dma-buf descriptors. */
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "tests/support/env.h"
 #include "tests/support/process.h"
 #include "tests/support/trim_due.h"
 

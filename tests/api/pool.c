@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Private pools without a capture: routes, options, statistics, checkpoint and restore. */
 #include <malloc.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tests/support/env.h"
 

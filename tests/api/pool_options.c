@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Options of pools: changes, lifetime after the pool, and the destroy callback. */
-#include <string.h>
 
-#include "tests/support/env.h"
 #include "tests/support/history_list.h"
 
 /* The driver's own functions, as a program declares them. */

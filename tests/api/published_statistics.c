@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The key publish: what is in the file that other processes read, when it changes, and whose it is. */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,7 +9,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Elastic ranges: what commits and decommits do, what they cost, and what is refused. */
-#include <pthread.h>
 #include <string.h>
 
 #include "tests/support/exported_handles.h"

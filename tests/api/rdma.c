@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Pages that network cards may reach: the key and the option, what is never mixed up, and drivers that refuse them. */
-#include <stdio.h>
 #include <string.h>
 
 #include "tests/support/env.h"

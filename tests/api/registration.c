@@ -3,11 +3,7 @@
  * Registrations: callbacks for runs of memory that are mapped and unmapped.  The callbacks register with the simulator,
  * which ends the process if registered memory is unmapped.
  */
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/env.h"
 #include "tests/support/rng.h"

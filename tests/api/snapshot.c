@@ -4,21 +4,11 @@
  * the contents.
  */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/emulator.h"
-#include "tests/support/env.h"
 #include "tests/support/folder.h"
 
 /* Number of files in the folder, and size of the largest.  They are removed. */

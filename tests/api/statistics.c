@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Statistics as users read and reset them, and the counters of driver calls. */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/env.h"
 #include "tests/support/trim_due.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Streams: own memory each, blocks that wait for other streams, private pools. */
-#include <pthread.h>
 
 #include "tests/support/env.h"
 

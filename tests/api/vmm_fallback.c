@@ -3,7 +3,6 @@
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define NO_MEMORY     2
