@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "tests/support/env.h"
-#include "tests/support/trim_due.h"
 
 /* Of two blocks of the same effective size, the smaller one is used, although the other cannot grow. */
 TEST_ON(smaller_of_two_blocks_with_equal_growth_is_used, env_open(NULL))
@@ -65,10 +64,7 @@ TEST_ON(page_cache_serves_a_growth_at_the_limit,
     const uint64_t id =
         env_observe(allocator, .context = &calls, .on_low_memory = count_low_memory);
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
-    for (unsigned i = 0; i < 30; i++) {
-        xseg_sim_advance(UINT64_C(10000000));
-        assert_ok(trim_due(allocator, UINT64_MAX));
-    }
+    env_pass_time(allocator, 30, 10);
     assert_int_equal(env_stats(allocator).idle_page_bytes, 100 * MIB);
     void *ptr = env_alloc(allocator, 100 * MIB, stream);
     assert_int_equal(calls, 0);
@@ -77,12 +73,8 @@ TEST_ON(page_cache_serves_a_growth_at_the_limit,
     assert_ok(xseg_observer_remove(allocator, id));
 }
 
-/*
- * --- Examples E1 to E12: growth, splitting, trim, a use on another stream, a capture. The expected values are those of
- * PyTorch 2.15's allocator, in the nine columns of a tape (docs/replay.md).  E1, E3, E4 and E7 also verify what NVIDIA's
- * "Memory Issues" of CUDA graphs state about expandable segments: addresses without memory, growth in place, pages that
- * are unmapped individually. ---
- */
+/* Examples E1 to E12, with the values of PyTorch 2.15 in the nine columns of a tape (docs/replay.md).  E1, E3, E4 and E7
+ * also verify NVIDIA's statements on expandable segments: addresses without memory, growth in place, unmaps by page. */
 
 static void expect(struct xseg_allocator *allocator, const char *numbers)
 {
@@ -156,10 +148,7 @@ TEST_ON(e3_e4_a_cached_tail_grows, env_open("expandable_segments:True"))
     env_free(allocator, first, second);
 }
 
-/*
- * E5: the tail of 10 MiB is the best fit for 8, but could grow, so the enclosed block of 30 is used.  E6: all idle
- * pages are released in one call.  PyTorch frees the addresses as well; here the segment keeps them.
- */
+/* E5: the tail of 10 MiB fits best, but can grow, so the block of 30 is used.  E6: one call releases all idle pages. */
 TEST_ON(e5_e6_growable_tail_is_not_used, env_open("expandable_segments:True"))
 {
     char *first = env_alloc(allocator, 30 * MIB, NULL);
@@ -184,10 +173,7 @@ TEST_ON(e5_e6_growable_tail_is_not_used, env_open("expandable_segments:True"))
     env_free(allocator, first);
 }
 
-/*
- * E7: 2 MiB are allocated in the second of three pages; the first and the third are released.  E8: 45 MiB do not fit
- * into the unmapped first page and the free memory after it, so the segment grows after the allocated block.
- */
+/* E7: the first and the third of three pages are released.  E8: 45 MiB do not fit before the allocated block. */
 TEST_ON(e7_e8_trim_releases_idle_pages_only, env_open("expandable_segments:True"))
 {
     char *before = env_alloc(allocator, 25 * MIB, NULL);
@@ -240,8 +226,7 @@ TEST_ON(e9_use_by_another_stream_delays_the_free, env_open("expandable_segments:
     env_free(allocator, third, first + 4 * MIB);
 }
 
-/* E12: a capture's pool has separate segments, which stay reserved after the graph is destroyed, until the cache is
- * emptied. */
+/* E12: the segments of a capture's pool stay reserved after the graph is destroyed, until the cache is emptied. */
 TEST_ON(e12_graph_pool_has_separate_segments, env_open("expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Budget files under faults: foreign files, full file systems, other versions, truncation, invalid contents, clocks,
- * forks, and changes while in use.  The allocator continues, logs the fault once, and waits no longer than otherwise.
- */
+/* Budget files under faults: the allocator continues, logs the fault once, and waits no longer than otherwise. */
 #include <grp.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -330,10 +327,7 @@ TEST_WITH(budget_file_can_be_changed_at_any_time, members_begin, end)
     assert_int_equal(unlink(path), 0);
 }
 
-/*
- * --- Members in user, PID and time namespaces, as in containers, and members of several users with one budget file.
- * ---
- */
+/* --- Members in user, PID and time namespaces, and members of several users with one budget file. --- */
 
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80

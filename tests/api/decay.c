@@ -39,10 +39,7 @@ static void tick(void)
 /* Advance the clock in steps, each with a due trim. */
 static void pass(unsigned milliseconds)
 {
-    for (unsigned i = 0; i < milliseconds; i += 10) {
-        xseg_sim_advance(10 * MS);
-        tick();
-    }
+    env_pass_time(opened, milliseconds / 10, 10);
 }
 
 /* Allocate and free, with the time of the free known. */
@@ -345,10 +342,7 @@ TEST_ON(retained_pools_and_captures_keep_idle_memory, open_device("idle_ms:100")
     assert_true(env_reserved(allocator) <= 40 * MIB);
 }
 
-/*
- * The memory of a released pool moves to an arena whose stream has completed an event.  The event is newer than the
- * recorded time of the free, but the work on the memory is newer than the event.
- */
+/* The memory moves to an arena whose stream has completed an event; the work on the memory is newer than that event. */
 TEST_ON(memory_of_a_released_pool_waits_for_its_own_work,
         open_device("expandable_segments:True,idle_ms:50"))
 {

@@ -3,9 +3,6 @@
 #include <string.h>
 
 #include "tests/support/env.h"
-#include "tests/support/trim_due.h"
-
-#define SECOND UINT64_C(1000000000)
 
 /* The allocator of a test, and a stream. */
 static struct xseg_allocator *allocator;
@@ -86,8 +83,7 @@ static int close_all(void **state)
 /* Advance one second, with a decay pass that releases nothing. */
 static void pass_second(void)
 {
-    xseg_sim_advance(SECOND);
-    assert_ok(trim_due(allocator, UINT64_MAX));
+    env_pass_time(allocator, 1, 1000);
 }
 
 TEST_WITH(allocated_block_is_explained, open_expandable, close_all)
@@ -501,11 +497,8 @@ TEST_WITH(invalid_arguments_have_error_messages, open_expandable, close_all)
     assert_non_null(strstr(xseg_reason_message(XSEG_REASON_ALLOCATED), "allocated block"));
 }
 
-/*
- * --- Queries of a block by an address.  An article on PyTorch's memory management asks for two functions that PyTorch
- * does not offer: from a tensor to its block, and from the block to the free space adjacent to it.  With them a program
- * can release the block that makes the largest free range. ---
- */
+/* --- Queries of a block by an address: from a tensor to its block, and from the block to the adjacent free space, so that a
+ * program can release the block that makes the largest range.  An article on PyTorch's memory management asks for them. --- */
 
 /* The article's drawing: free, used, free; 800 MiB do not fit although 1000 MiB are free. */
 TEST_WITH(block_query_reports_the_adjacent_free_bytes, NULL, close_all)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Exports by raw handles: two processes on one simulated device, with real contents; what an export retains; and calls
- * that fail, which leak nothing.
- */
+/* Exports by raw handles: two processes on one device with real contents, retained memory, and failing calls. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +8,6 @@
 
 #include "tests/support/exported_handles.h"
 #include "tests/support/process.h"
-#include "tests/support/trim_due.h"
 
 #define STRIDE        (64 * KIB)
 #define NOT_SUPPORTED 801 /* CUDA_ERROR_NOT_SUPPORTED */
@@ -526,15 +522,6 @@ TEST_WITH(trim_keeps_exported_pages, open_pool, close_pool)
     assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
 }
 
-/* Decay passes during two seconds. */
-static void decay(void)
-{
-    for (unsigned i = 0; i < 20; i++) {
-        xseg_sim_advance(UINT64_C(100000000));
-        assert_ok(trim_due(allocator, 1000000));
-    }
-}
-
 TEST_WITH(decay_keeps_exported_pages, NULL, close_allocator)
 {
     open_pool_on(false, 1 * GIB, "idle_ms:100");
@@ -543,10 +530,10 @@ TEST_WITH(decay_keeps_exported_pages, NULL, close_allocator)
     hold(block);
     env_free(allocator, block, env_alloc_in(allocator, pool, 20 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
-    decay();
+    env_pass_time(allocator, 20, 100);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
     assert_ok(xseg_export_close(allocator, block));
-    decay();
+    env_pass_time(allocator, 20, 100);
     assert_int_equal(env_reserved(allocator), 0);
 }
 
@@ -1067,10 +1054,7 @@ TEST_WITH(missing_fabric_support_is_explained, open_pool, close_pool)
     close_and_free(block);
 }
 
-/*
- * --- While the device has too little free memory for the probe of exports, the probe is deferred to the next growth.
- * No pool counts as exportable before the probe. ---
- */
+/* --- Without memory for the probe of exports, the next growth runs it.  No pool counts as exportable before it. --- */
 
 /* A second allocator, which has allocated all memory of the device. */
 static struct xseg_allocator *holder;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Export tokens: two processes that exchange only the bytes of the token; invalid tokens; exporters that have exited
- * or cannot be reached; and clients that violate the protocol.
- */
+/* Export tokens: two processes that exchange only the token, invalid tokens, exited exporters, and invalid clients. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -251,8 +248,7 @@ TEST(token_is_sufficient_for_an_import)
     assert_true(notify(&process, 'c', 0));
     /* A block can be imported again until its export is closed. */
     assert_true(send_order(&process, &order));
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    close_and_free(block);
     env_empty_cache(allocator);
     assert_true(notify(&process, 'r', 12));
     assert_true(notify(&process, 'c', 0));
@@ -282,8 +278,7 @@ static void expect_failure_after(char prepare, char check)
         print_message("# this system has no network namespaces for the test: nothing was tried\n");
     /* The exporter serves other importers. */
     expect_valid(&order.token);
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    close_and_free(block);
     end_process(&process);
 }
 
@@ -571,11 +566,9 @@ TEST_WITH(export_without_a_socket_is_rolled_back, open_exporter, close_exporter)
         assert_error(status, FILE, "socket for importers failed");
     }
     env_free(allocator, block);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 40 * MIB);
+    assert_int_equal(env_reserved_without_cache(allocator), 40 * MIB);
     assert_ok(xseg_export_close(allocator, block));
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
 TEST_WITH(import_from_another_device_is_rejected, NULL, close_exporter)
@@ -625,8 +618,7 @@ TEST_WITH(modified_token_is_rejected, open_exporter, close_exporter)
         assert_null(base);
     }
     expect_valid(&token);
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    close_and_free(block);
 }
 
 static int connect_by(const struct xseg_export_token *token)
@@ -672,8 +664,7 @@ TEST(other_clients_get_no_answer)
     expect_valid(&token);
     assert_int_equal(recv(silent, reply, sizeof(reply), 0), 0);
     const int last = connect_by(&token);
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    close_and_free(block);
     const time_t before = time(NULL);
     env_close(allocator);
     assert_true(time(NULL) - before <= 30);
@@ -683,8 +674,7 @@ TEST(other_clients_get_no_answer)
     (void)close(last);
 }
 
-/* A forked child has the exporter's socket.  After the close a connection is refused immediately, and the child
- * retains no memory. */
+/* After the close, connections are refused although a forked child has the socket, and the child retains no memory. */
 TEST_WITH(child_does_not_retain_the_socket, open_exporter, close_exporter)
 {
     void *block = env_alloc(allocator, 3 * MIB, NULL);
@@ -700,8 +690,7 @@ TEST_WITH(child_does_not_retain_the_socket, open_exporter, close_exporter)
         wait_to_be_killed();
     /* The server has not accepted the second connection at the close. */
     const int silent = connect_by(&token), late = connect_by(&token);
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    close_and_free(block);
     assert_ok(xseg_close(allocator));
     assert_int_equal(recv(silent, &byte, 1, 0), 0);
     assert_int_equal(recv(late, &byte, 1, 0), 0);

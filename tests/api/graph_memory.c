@@ -168,10 +168,7 @@ TEST(caching_allocator_statistics)
     close_table();
 }
 
-/*
- * "Intermediate Tensors Can't Be Reused Across Memory Pools": two graphs with separate pools; with the remedy, the
- * second graph uses the pool of the first.
- */
+/* "Intermediate Tensors Can't Be Reused Across Memory Pools", and the remedy: the graphs share a pool. */
 static void run_two_graphs(const char *name, bool shared)
 {
     open_table(name, "expandable_segments:False", shared ? 1 : 0);
@@ -267,8 +264,7 @@ TEST(fragmentation_across_pools)
                       "max_split_size_mb:128,expandable_segments:False", 2);
 }
 
-/* "Memory Fragmentation Across Pools": "Expandable segments cannot reclaim memory during CUDA graph
- * capture" */
+/* "Expandable segments cannot reclaim memory during CUDA graph capture" */
 TEST(expandable_segments_during_a_capture)
 {
     open_table("expandable in a capture", "expandable_segments:True", 0);

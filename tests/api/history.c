@@ -551,8 +551,7 @@ TEST_ON(stacks_begin_with_user_frames, env_open("history:all,history_stacks:allo
     free(recorded.entry);
 }
 
-/* A thread calls with the hook's lock held, and another thread waits for it in the hook: a library lock held during
- * the hook would deadlock both. */
+/* One thread calls with the hook's lock held, another waits for it in the hook: a library lock would deadlock both. */
 TEST(no_lock_is_held_around_the_hook)
 {
     struct hooked hooked = {.number = 5, .allocator = env_open("history:all,history_stacks:all")};

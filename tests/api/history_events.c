@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "tests/support/history_list.h"
-#include "tests/support/trim_due.h"
 
 #define MS UINT64_C(1000000)
 
@@ -164,10 +163,7 @@ TEST_ON(decay_is_followed_by_its_unmaps, open_on(1000, "history:all,idle_ms:100"
 {
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     history_expect(allocator, "map alloc free done");
-    for (unsigned i = 0; i < 30; i++) {
-        xseg_sim_advance(10 * MS);
-        assert_ok(trim_due(allocator, UINT64_MAX));
-    }
+    env_pass_time(allocator, 30, 10);
     history_expect(allocator, "decay unmap");
 }
 
@@ -915,8 +911,7 @@ TEST(labels_in_use_are_kept)
     keep_labels("history:all,history_events:20000,expandable_segments:False");
 }
 
-/* Nearly 16 MiB of labels of allocated blocks, and unused ones in addition; then more than that.  New labels fit as
- * soon as the blocks are freed. */
+/* Labels of allocated blocks fill nearly 16 MiB, and then more.  New labels fit as soon as the blocks are freed. */
 TEST_ON(label_is_other_only_while_all_are_in_use, env_open("history:state"))
 {
     enum { FIT = (16 << 20) / 120 };

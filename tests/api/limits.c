@@ -37,14 +37,6 @@ static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint
     return xseg_limits_set(allocator, env_scope(.device = device), &set);
 }
 
-static void pass(struct xseg_allocator *allocator)
-{
-    for (unsigned i = 0; i < 3; i++) {
-        xseg_sim_advance(200 * MS);
-        assert_ok(trim_due(allocator, UINT64_MAX));
-    }
-}
-
 TEST_EACH(a_hard_limit_counts_pages, open_on(1, config), "hard_limit_mb:120",
           "hard_limit_mb:120,expandable_segments:False")
 {
@@ -224,10 +216,10 @@ TEST_ON(garbage_counts_by_the_fraction_of_the_device,
 TEST_ON(a_device_has_a_soft_limit_of_its_own, open_on(1, NULL))
 {
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
-    pass(allocator);
+    env_pass_time(allocator, 3, 200);
     assert_int_equal(env_reserved(allocator), 500 * MIB);
     assert_ok(set_limits(allocator, 0, UINT64_MAX, 200 * MIB, 0));
-    pass(allocator);
+    env_pass_time(allocator, 3, 200);
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     /* Calls of the user are enough. */
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
@@ -239,7 +231,7 @@ TEST_ON(a_device_has_a_soft_limit_of_its_own, open_on(1, NULL))
     assert_int_equal(env_reserved(allocator), 182 * MIB);
     assert_ok(set_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0));
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
-    pass(allocator);
+    env_pass_time(allocator, 3, 200);
     assert_int_equal(env_reserved(allocator), 502 * MIB);
 }
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Metrics: what they say is what the other reports say, a page is whole or not there, and reading changes nothing.
- * tests/python/metrics.py reads them with the parsers of others.
- */
+/* Metrics agree with other reports, and reading changes nothing.  tests/python/metrics.py reads them with parsers. */
 #include "tests/support/folder.h"
 #include "tests/support/null_registrar.h"
 #include "tests/support/trim_due.h"

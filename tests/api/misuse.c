@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Invalid calls on streams, captures and pools: each returns a status with a message and changes neither the statistics
- * nor the allocated blocks.  Lost devices.
- */
+/* Invalid calls on streams, captures and pools change neither statistics nor blocks.  Lost devices. */
 #include <string.h>
 
 #include "tests/support/env.h"
@@ -382,9 +379,7 @@ TEST_WITH(calls_of_a_child_forked_in_a_capture_fail, set_up, tear_down)
     xseg_checkpoint_destroy(checkpoint);
 }
 
-/* --- Devices that are lost: after an error such as an illegal address, after a reset of the context
- * underneath, and after the driver's shutdown at exit.  Allocations say so, without asking the
- * driver again; frees, statistics and close work on the host side. --- */
+/* --- Lost devices: allocations fail without a driver call; frees, statistics and close work on the host side. --- */
 
 /* Of CUresult. */
 #define DEINITIALIZED   4
@@ -505,8 +500,7 @@ static void free_memory(void *context, void *memory, size_t bytes, int ordinal, 
     assert_ptr_equal(memory, context);
 }
 
-/* A close that another device rejects has dropped the pending blocks of a lost device: their addresses may be reused,
- * and their streams may complete. */
+/* A rejected close has dropped the pending blocks of a lost device, so their addresses may be reused. */
 static void pending_goes_with_the_device(size_t bytes)
 {
     struct xseg_pool_options options = {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * NVTX ranges, counted by an injection library (support/injection.c): around growth, the fallback chain, trims, decay,
- * pause and resume, each begun and ended, and none around a hit.
- */
+/* NVTX ranges, counted by an injection library (support/injection.c): each one begins and ends, and a hit has none. */
 #include <stdio.h>
 
 #if XSEG_HAVE_NVTX

@@ -339,8 +339,7 @@ static void leave(void *context, const struct xseg_mapping *mapping)
     recorder->base[recorder->entries++] = mapping->base;
 }
 
-/* `on_trace` reports the events of a block before `on_unmap` reports the memory under it, and before `on_map`
- * reports memory that is mapped later. */
+/* `on_trace` reports the events of a block before `on_unmap` and `on_map` report memory. */
 TEST_ON(restored_blocks_are_notified_before_their_memory, env_open("expandable_segments:False"))
 {
     struct recorder recorder = {.allocator = allocator};
@@ -380,8 +379,7 @@ static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
     (void)entry;
 }
 
-/* Configurations with and without recording alternate, also in other threads: there is one function table for each
- * distinct combination. */
+/* There is one function table for each distinct combination of configurations with and without recording. */
 TEST_ON(removed_observers_leave_no_memory, env_open_mib(64, NULL))
 {
     struct xseg_observer observer = {sizeof(observer), .on_trace = trace_nothing};

@@ -58,8 +58,7 @@ static double advised_value(const char *text, const char *words)
     return at != NULL ? strtod(at + strlen(words), NULL) : 0;
 }
 
-/* All figures are in MiB: the parts add up to the memory of this allocator, and with free and other memory to the
- * device. */
+/* The parts add up to the memory of this allocator, and with free and other memory to the device, in MiB. */
 static void expect_figures_agree(const char *text, double total)
 {
     static const char *const part[] = {

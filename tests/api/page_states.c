@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every call on ranges, pins, descriptors, exports and registrations, in every state of a page, from a callback and
- * from a second thread.
- *
- * A case is STATE/CALL/WHERE.  It brings two granules of a range, or a page of a block, into the state, makes the call
- * while another call runs a callback, and checks
- * - the status: xseg/range.h promises XSEG_ERR_BUSY for granules that another call works on.  A second thread may also
- *   wait, and is served when the other call has ended;
+ * A case is STATE/CALL/WHERE: it brings two granules of a range, or a page of a block, into a state, and makes a call
+ * while another call runs a callback, from that callback or a second thread.  It checks
+ * - the status: XSEG_ERR_BUSY for granules that another call works on (xseg/range.h); a second thread may wait;
  * - that observers and registrars are notified once for each page, and only while it is mapped;
- * - that the call was effective or had no effect: held and pinned memory stays mapped, contents are kept, memory is
- *   unmapped only when the streams that use it are idle (the simulator ends the process otherwise), and afterwards the
- *   granules can be committed or decommitted as before.
+ * - that the call was effective or had no effect: held and pinned memory stays mapped, contents are kept, memory in use
+ *   is not unmapped (the simulator ends the process otherwise), and granules can be committed or decommitted later.
  */
 #include <pthread.h>
 #include <sys/syscall.h>

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Peer access: work of one device on memory of another, which the simulator reports if the access right is missing;
- * rights on existing and future mappings, over pauses, remaps and imports; and invalid calls.
- */
+/* Peer access to present and future mappings, over pauses, remaps, imports.  The simulator reports missing rights. */
 #include <string.h>
 #include <unistd.h>
 

@@ -324,8 +324,7 @@ static void expect_reserved(const struct xseg_statistics *stats, enum xseg_stat_
     assert_int_equal(stat->freed, freed);
 }
 
-/* The figures are what PyTorch gives as reserved_bytes_by_private_pools after the same calls: 30 MiB and 512 bytes,
- * the former freed, the pool deleted, the latter freed. */
+/* The values are those of PyTorch's reserved_bytes_by_private_pools after the same calls. */
 TEST_EACH(a_pool_counts_what_it_reserved, env_open(config), ENV_KINDS)
 {
     const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
@@ -402,8 +401,7 @@ TEST_EACH(memory_of_a_released_pool_can_be_read, env_open(config), ENV_KINDS)
     assert_int_equal(env_reserved(allocator), 20 * MIB);
 }
 
-/* --- Pools whose blocks are one page each (single_page): what the driver says of them, reuse, and memory that is
- * short. --- */
+/* --- Pools whose blocks are one page each (single_page). --- */
 
 /* The driver's own functions, as a program declares them. */
 int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long ptr);

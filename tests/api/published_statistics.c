@@ -58,8 +58,7 @@ static void pass_time(void)
     (void)nanosleep(&moment, NULL);
 }
 
-/* Let a tick publish.  It does not before publishing has taken no more than a hundredth of the time, and where the
- * last one was interrupted that is long. */
+/* Advance until a due trim publishes: publishing takes at most a hundredth of the time. */
 static void await_frame(struct xseg_allocator *allocator)
 {
     const uint64_t sequence = (read_frame(), seen.sequence);

@@ -4,7 +4,6 @@
 
 #include "tests/support/exported_handles.h"
 #include "tests/support/ranges.h"
-#include "tests/support/trim_due.h"
 #include "xseg/observer.h"
 #include "xseg/range.h"
 #include "xseg/share.h"
@@ -437,10 +436,7 @@ TEST_ON(prepared_pages_wait_for_their_range,
     commit(range, 0, 3, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     assert_int_equal(info(range).prepared_bytes, 5 * PAGE);
-    for (unsigned i = 0; i < 5; i++) {
-        xseg_sim_advance(UINT64_C(1000000000));
-        assert_ok(trim_due(allocator, 1000000));
-    }
+    env_pass_time(allocator, 5, 1000);
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     env_free(allocator, block);
@@ -558,8 +554,7 @@ TEST(a_lost_device_keeps_its_host_side)
     assert_ok(xseg_close(allocator));
 }
 
-/* --- Where ranges get their pages: from what was made ahead or is idle, within what was promised; all or nothing;
- * and which pools can have ranges. --- */
+/* --- Page sources of ranges, quotas, failed commits, and pools that can have ranges. --- */
 
 #define GRANULES 16u
 
@@ -754,8 +749,7 @@ TEST(range_is_released_in_an_out_of_memory_callback)
     env_close(allocator);
 }
 
-/* --- Aliases of pages of ranges: charges, pauses, and commits of granules that are pending unmap with an aliased
- * page. --- */
+/* --- Aliases of pages: charges, pauses, and commits of granules that are pending unmap with an aliased page. --- */
 
 /* A range of the same pool. */
 static struct xseg_range *reserve_beside(struct xseg_allocator *allocator, struct xseg_range *range)
@@ -905,8 +899,7 @@ TEST_ON(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
     release(range);
 }
 
-/* The pool is charged until the last mapping is removed, whichever range committed the page; ranges of other pools
- * have no part in it. */
+/* Whichever range committed the page; ranges of other pools have no part in it. */
 TEST_ON(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
 {
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
@@ -931,8 +924,7 @@ TEST_ON(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
     release(third);
 }
 
-/* The range that committed a page is charged for it as long as it maps the page, at whichever granule; ranges with
- * aliases are not. */
+/* At whichever granule; ranges with aliases are not charged. */
 TEST_ON(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
 {
     struct xseg_range *range = reserve(allocator, GRANULES * PAGE),

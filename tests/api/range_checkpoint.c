@@ -189,8 +189,7 @@ TEST_WITH(granules_pending_unmap_are_not_reused, open_real, close_env)
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-/* Memory that leaves with the default stream is taken back while that works; with another stream, once that has passed,
- * though no other call has found out. */
+/* Memory pending unmap is restored while the default stream works, but only after another stream has completed. */
 TEST_WITH(restore_needs_a_completed_stream, open_real, close_env)
 {
     struct xseg_range *range = env.range;

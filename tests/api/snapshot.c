@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Snapshot files: invalid calls, remaining files, and snapshots of failed requests.  tests/python/snapshot.py reads
- * the contents.
- */
+/* Snapshot files, also of failed requests.  tests/python/snapshot.py reads the contents. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -8,8 +8,7 @@
 #include "tests/support/env.h"
 #include "tests/support/trim_due.h"
 
-/* The first test, before others leave memory in the heap.  Tables for a huge device are mostly address space: only
- * touched pages count. */
+/* The first test, before others leave memory in the heap.  Only touched pages of the tables of a huge device count. */
 TEST(host_bytes_do_not_exceed_resident_memory)
 {
     static void *block[20000];
@@ -123,8 +122,7 @@ TEST_ON(driver_calls_are_counted_by_name, env_open("expandable_segments:True"))
     env_free(allocator, block);
 }
 
-/* A million live blocks of 4 KiB on average. Of the 2.25 % of the mapped memory, 0.78 % is a start
- * for each 512 bytes, and most of the rest a record of 64 bytes for each block. */
+/* A million blocks of 4 KiB.  Of the 2.25 %, 0.78 % is a start for each 512 bytes, most of the rest 64 bytes a block. */
 TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 {
     enum { BLOCKS = 1000000 };
@@ -421,10 +419,7 @@ TEST_ON(pages_kept_for_reuse_are_idle, open_on(1024, "idle_ms:100,page_cache_mb:
 
     env_free(allocator, env_alloc_on(allocator, 0, 200 * MIB));
     assert_int_equal(look_at(allocator, 0).idle_bytes, 200 * MIB);
-    for (unsigned i = 0; i < 30; i++) {
-        xseg_sim_advance(10 * MS);
-        assert_ok(trim_due(allocator, UINT64_MAX));
-    }
+    env_pass_time(allocator, 30, 10);
     const struct xseg_device_stats device = look_at(allocator, 0);
     expect_statistics(allocator, &device);
     assert_int_equal(device.reserved_bytes, 40 * MIB);

@@ -72,8 +72,7 @@ static void *use_on_own_default_stream(void *self)
     return NULL;
 }
 
-/* The default stream of another thread has no handle in this thread: the legacy stream, which waits for it, stands
- * in. */
+/* The default stream of another thread has no handle here; the legacy stream, which waits for it, stands in. */
 TEST(another_threads_default_stream_is_waited_for)
 {
     struct worker worker = {.allocator = env_open(NULL)};
@@ -91,11 +90,8 @@ TEST(another_threads_default_stream_is_waited_for)
     env_close(worker.allocator);
 }
 
-/*
- * Two blocks at the start of a segment are reclaimed in one poll, each from another stream: the maximum number of
- * inactive split blocks.  The second block coalesces with the rest of the segment; the first one is separate if it is
- * reclaimed before.
- */
+/* The maximum of inactive split blocks while one poll reclaims two blocks at the start of a segment, each from another
+ * stream.  The second block coalesces with the rest of the segment; the first one is separate if reclaimed first. */
 static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_stream own,
                                       xseg_stream of_first, xseg_stream of_second)
 {
@@ -122,10 +118,7 @@ TEST_ON(streams_are_polled_in_a_fixed_order, env_open("expandable_segments:False
     assert_int_equal(pieces_at_the_highest(allocator, own, early, late), 1);
 }
 
-/*
- * A full device waits for pending blocks before the error, and searches the cache again.  Nothing can be released to
- * the driver, but the reclaimed block fits.
- */
+/* Nothing can be released to the driver, but the reclaimed block fits, so the cache is searched before the error. */
 TEST_ON(a_full_device_waits_for_pending_blocks, env_open_mib(64, "expandable_segments:False"))
 {
     xseg_stream side = env_stream();
@@ -158,8 +151,7 @@ TEST_ON(pools_are_walls, env_open(NULL))
     assert_ok(xseg_pool_release(pool));
     assert_error(xseg_pool_release(pool), ARGUMENT, "pool has been released");
     assert_error(xseg_pool_retain(pool), ARGUMENT, "pool has been released");
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 20 * MIB);
+    assert_int_equal(env_reserved_without_cache(allocator), 20 * MIB);
     env_free(allocator, outside);
 }
 
@@ -172,8 +164,7 @@ TEST_ON(blocks_outlive_their_pool, env_open(NULL))
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, ptr);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
 TEST_ON(retired_pools_leave_nothing_reserved, env_open_sim(NULL, .address_bytes = 1024 * GIB))
@@ -409,8 +400,7 @@ TEST_ON(uses_on_a_retired_stream_wait_for_its_last_event, env_open(NULL))
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
 }
 
-/* The last event of the stream is polled while a block waits for it whose own query failed: the block keeps the
- * event, and it is not recorded again. */
+/* A block whose query failed waits for the last event of the stream, which is not recorded again. */
 TEST_ON(an_event_that_a_block_waits_for_is_kept, env_open(NULL))
 {
     const xseg_stream side = env_stream(), next = env_stream();

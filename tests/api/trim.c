@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "tests/support/env.h"
-#include "tests/support/trim_due.h"
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 {
@@ -200,8 +199,6 @@ TEST_ON(a_wait_that_fails_keeps_one_stream_only, env_open("expandable_segments:T
 
 /* --- Idle pages that are kept for the next growth, and what of their contents the next one sees. --- */
 
-#define MS UINT64_C(1000000)
-
 static struct xseg_allocator *open_mib(size_t mib, const char *config)
 {
     return env_open_sim_with_clock(config, .memory_bytes = mib * MIB);
@@ -217,19 +214,11 @@ static void expect(struct xseg_allocator *allocator, uint64_t reserved_mib, uint
     assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
 }
 
-static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
-{
-    for (unsigned i = 0; i < milliseconds; i += 10) {
-        xseg_sim_advance(10 * MS);
-        assert_ok(trim_due(allocator, UINT64_MAX));
-    }
-}
-
 /* Make memory idle, and let it decay. */
 static void let_go(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
 {
     env_free(allocator, env_alloc(allocator, bytes, stream));
-    pass(allocator, 300);
+    env_pass_time(allocator, 30, 10);
 }
 
 TEST_ON(page_cache_is_off_by_default, open_mib(4096, "idle_ms:100"))
@@ -255,11 +244,11 @@ TEST_ON(pages_are_kept_up_to_a_bound_and_used_first,
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
     env_free(allocator, of_stream, ptr);
-    pass(allocator, 300);
+    env_pass_time(allocator, 30, 10);
     /* The pool is held, so what it has stays there. */
     expect(allocator, 40, 60);
     assert_ok(xseg_pool_release(pool));
-    pass(allocator, 300);
+    env_pass_time(allocator, 30, 10);
     expect(allocator, 0, 100);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
 }
@@ -295,7 +284,7 @@ TEST_ON(trim_by_age_releases_old_cached_pages, open_mib(4096, "idle_ms:0,page_ca
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
         env_free(allocator, ptr[i]);
-        pass(allocator, 1000);
+        env_pass_time(allocator, 100, 10);
     }
     expect(allocator, 0, 160);
     const struct xseg_trim_result done = env_trim_with(allocator, NULL, .idle_ms = 1500);
@@ -313,14 +302,14 @@ TEST_ON(limits_count_what_is_kept, open_mib(4096, "idle_ms:100,page_cache_mb:200
     let_go(allocator, 200 * MIB, NULL);
     expect(allocator, 100, 200);
     assert_ok(xseg_config_set(allocator, "soft_limit_mb:180"));
-    pass(allocator, 10);
+    env_pass_time(allocator, 1, 10);
     expect(allocator, 100, 80);
     /* A growth out of the cache takes nothing more of the device. */
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:180"));
     more = env_alloc(allocator, 80 * MIB, NULL);
     expect(allocator, 180, 0);
     env_free(allocator, more, ptr);
-    pass(allocator, 300);
+    env_pass_time(allocator, 30, 10);
     expect(allocator, 0, 180);
     assert_ok(xseg_config_set(allocator, "page_cache_mb:40"));
     expect(allocator, 0, 40);
@@ -370,7 +359,7 @@ static void leave_secrets(struct xseg_allocator *allocator, struct xseg_pool *po
     memset(ptr, 0x5e, bytes);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    pass(allocator, 300);
+    env_pass_time(allocator, 30, 10);
 }
 
 static size_t count_secrets(const void *ptr, size_t bytes)

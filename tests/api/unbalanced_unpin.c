@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * One xseg_unpin() too many, and what ends afterwards: a pinned descriptor or a registration that pins.
- *
- * Every call returns a status in every build, and no pin of other memory is lost.  An implementation may count the
- * pins of descriptors and registrations by themselves; then xseg_unpin() itself is refused.
- */
+/* One xseg_unpin() too many, then the end of a pinned descriptor or registration: every call returns a status, no pin of
+ * other memory is lost.  If pins of descriptors and registrations are counted separately, xseg_unpin() is rejected. */
 #include <unistd.h>
 
 #include "tests/support/child.h"

@@ -128,8 +128,7 @@ TEST_TIMES(a_board_that_fails_at_the_first_growth_is_classic, COUNT_OF(errors),
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     expect_line("device 0", "cuMemCreate");
     env_free(allocator, ptr, other);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
 /* Mapped pages stay in use; new segments are classic. */
@@ -146,8 +145,7 @@ TEST_TIMES(a_board_that_fails_later_keeps_its_pages, COUNT_OF(calls) * COUNT_OF(
     env_free(allocator, early);
     assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), early);
     env_free(allocator, early, late);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
 /* One refusal is no evidence: the growth is tried again. */
@@ -238,8 +236,7 @@ TEST_TIMES(private_pools_use_classic_segments, 2, open_fresh(1, 0, EXPANDABLE))
     assert_ok(xseg_pool_release(pool));
 }
 
-/* Memory for other processes is pages.  On such a board a pool of it cannot be had, and what a former one gets now
- * cannot be exported; both are refused with a sentence. */
+/* Exports need pages: an exportable pool is rejected, and memory of an earlier one cannot be exported. */
 TEST_ON(exportable_pools_are_rejected, open_fresh(1, 0, EXPANDABLE))
 {
     struct xseg_pool_options options = {sizeof(options), .exportable = true};

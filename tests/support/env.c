@@ -335,6 +335,20 @@ uint64_t env_reserved(struct xseg_allocator *allocator)
     return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
+void env_pass_time(struct xseg_allocator *allocator, unsigned steps, uint64_t step_ms)
+{
+    for (unsigned i = 0; i < steps; i++) {
+        xseg_sim_advance(step_ms * 1000000);
+        (void)env_trim_with(allocator, NULL, .due_only = true, .max_us = UINT64_MAX);
+    }
+}
+
+uint64_t env_reserved_without_cache(struct xseg_allocator *allocator)
+{
+    env_empty_cache(allocator);
+    return env_reserved(allocator);
+}
+
 struct xseg_block_info env_block(struct xseg_allocator *allocator, const void *address)
 {
     struct xseg_block_info info = {sizeof(info)};

@@ -206,6 +206,9 @@ struct xseg_trim_result env_trim(struct xseg_allocator *allocator);
 struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool);
 void env_empty_cache(struct xseg_allocator *allocator);
 
+/* Empty the cache; returns the bytes of device 0 that remain reserved. */
+uint64_t env_reserved_without_cache(struct xseg_allocator *allocator);
+
 /* env_trim_with(allocator, pool, .wait = true, ...): trim with these members of struct xseg_trim_options; all memory if
  * the pool is NULL. */
 #define env_trim_with(allocator, pool, ...) \
@@ -217,6 +220,9 @@ struct xseg_trim_result env_trim_by(struct xseg_allocator *allocator, struct xse
 
 /* env_scope(.device = 1, ...): the address of a scope with these members. */
 #define env_scope(...) (&(const struct xseg_scope){sizeof(struct xseg_scope), __VA_ARGS__})
+
+/* Advance the simulated clock in steps, each with a trim that is due. */
+void env_pass_time(struct xseg_allocator *allocator, unsigned steps, uint64_t step_ms);
 
 /* Bytes of device 0 that are reserved. */
 uint64_t env_reserved(struct xseg_allocator *allocator);
