@@ -8,6 +8,7 @@
 /* What an observer has recorded, and its actions. */
 struct recorder {
     struct xseg_allocator *allocator;
+    uint64_t id;       /* of the observer */
     void *free_one[4]; /* freed one by one when memory is short */
     unsigned asked, notified, rejected;
     bool always;       /* answers "try again" even without anything to free */
@@ -25,10 +26,8 @@ struct recorder {
 /* Whatever the library locks can be taken here. */
 static void use_the_library(struct recorder *recorder)
 {
-    struct xseg_trim_result done = {sizeof(done)};
-
     assert_true(env_stats(recorder->allocator).device_bytes > 0);
-    assert_ok(xseg_trim(recorder->allocator, NULL, NULL, &done));
+    (void)env_trim(recorder->allocator);
 }
 
 static void note(struct recorder *recorder, const struct xseg_oom_info *oom)
@@ -87,105 +86,104 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
     assert_true(env_stats(recorder->allocator).device_bytes > 0);
 }
 
-static uint64_t observe(struct recorder *recorder, bool traces)
+static void add_observer(struct recorder *recorder, bool traces)
 {
-    const uint64_t id = env_observe(
+    recorder->id = env_observe(
         recorder->allocator, .context = recorder, .on_low_memory = traces ? NULL : free_one,
         .on_out_of_memory = traces ? NULL : notify, .on_rejected = traces ? NULL : reject,
         .on_trace = traces ? trace : NULL);
-    assert_true(id != 0);
-    return id;
+    assert_true(recorder->id != 0);
+}
+
+/* The recorder of a test, and its observer. */
+static struct recorder observed;
+
+static void observe(struct xseg_allocator *allocator, bool traces)
+{
+    observed = (struct recorder){.allocator = allocator};
+    add_observer(&observed, traces);
 }
 
 /* No retry, no flush, no out-of-memory error. */
 TEST_ON(memory_freed_by_an_observer_serves_the_request,
         env_open_mib(200, "expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = allocator};
-
-    (void)observe(&recorder, false);
+    observe(allocator, false);
     for (unsigned i = 0; i < 4; i++)
-        recorder.free_one[i] = env_alloc(allocator, 40 * MIB, NULL);
-    assert_int_equal(recorder.asked, 0);
+        observed.free_one[i] = env_alloc(allocator, 40 * MIB, NULL);
+    assert_int_equal(observed.asked, 0);
     void *ptr = env_alloc(allocator, 70 * MIB, NULL);
     /* 40 MiB are free; one spared block makes 80. */
-    assert_int_equal(recorder.asked, 1);
-    assert_int_equal(recorder.notified, 0);
-    assert_int_equal(recorder.last.bytes, 70 * MIB);
-    assert_int_equal(recorder.last.block_bytes, 70 * MIB);
-    assert_int_equal(recorder.last.segment_bytes, 70 * MIB);
-    assert_int_equal(recorder.last.status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(recorder.last.allowed_bytes, 200 * MIB);
-    assert_int_equal(recorder.last.free_bytes, 40 * MIB);
-    assert_false(recorder.last.is_capturing);
+    assert_int_equal(observed.asked, 1);
+    assert_int_equal(observed.notified, 0);
+    assert_int_equal(observed.last.bytes, 70 * MIB);
+    assert_int_equal(observed.last.block_bytes, 70 * MIB);
+    assert_int_equal(observed.last.segment_bytes, 70 * MIB);
+    assert_int_equal(observed.last.status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(observed.last.allowed_bytes, 200 * MIB);
+    assert_int_equal(observed.last.free_bytes, 40 * MIB);
+    assert_false(observed.last.is_capturing);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, ptr);
     for (unsigned i = 1; i < 4; i++)
-        env_free(allocator, recorder.free_one[i]);
+        env_free(allocator, observed.free_one[i]);
 }
 
 TEST_ON(observer_is_notified_until_the_request_fits, env_open_mib(200, "expandable_segments:False"))
 {
-    struct recorder recorder = {.allocator = allocator};
-
-    (void)observe(&recorder, false);
+    observe(allocator, false);
     for (unsigned i = 0; i < 4; i++)
-        recorder.free_one[i] = env_alloc(allocator, 50 * MIB, NULL);
+        observed.free_one[i] = env_alloc(allocator, 50 * MIB, NULL);
     void *ptr = env_alloc(allocator, 99 * MIB, NULL);
-    assert_int_equal(recorder.asked, 2);
-    env_free(allocator, ptr, recorder.free_one[2], recorder.free_one[3]);
+    assert_int_equal(observed.asked, 2);
+    env_free(allocator, ptr, observed.free_one[2], observed.free_one[3]);
 }
 
 /* "Try again" without an end does not go on for ever. */
 TEST_ON(asking_is_bounded, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = allocator, .always = true};
-
-    (void)observe(&recorder, false);
+    observe(allocator, false);
+    observed.always = true;
     assert_error(env_try_alloc(allocator, 120 * MIB, NULL), NO_MEMORY,
                  "out of memory on device 0, 120.00 MiB requested");
-    assert_int_equal(recorder.asked, XSEG_LOW_MEMORY_CALLS_MAX);
-    assert_int_equal(recorder.notified, 1);
+    assert_int_equal(observed.asked, XSEG_LOW_MEMORY_CALLS_MAX);
+    assert_int_equal(observed.notified, 1);
     assert_int_equal(env_stats(allocator).num_ooms, 1);
 }
 
 /* The message of the error, whatever the observer did. */
 TEST_ON(out_of_memory_is_notified_with_its_message, env_open_mib(200, NULL))
 {
-    struct recorder recorder = {.allocator = allocator};
     char text[1024];
     void *live = env_alloc(allocator, 150 * MIB, NULL);
 
-    (void)observe(&recorder, false);
+    observe(allocator, false);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_true(xseg_error_message(text, sizeof(text)) > 0);
-    assert_int_equal(recorder.asked, 1);
-    assert_int_equal(recorder.notified, 1);
-    assert_string_equal(recorder.text, text);
+    assert_int_equal(observed.asked, 1);
+    assert_int_equal(observed.notified, 1);
+    assert_string_equal(observed.text, text);
     assert_non_null(strstr(text, "150.00 MiB allocated"));
     env_free(allocator, live);
 }
 
 TEST_ON(nested_request_notifies_no_observer, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = allocator, .nested = 300 * MIB};
-
-    (void)observe(&recorder, false);
+    observe(allocator, false);
+    observed.nested = 300 * MIB;
     assert_int_equal(env_try_alloc(allocator, 200 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(recorder.asked, 1);
-    assert_int_equal(recorder.notified, 1);
-    assert_int_equal(recorder.last.bytes, 200 * MIB);
+    assert_int_equal(observed.asked, 1);
+    assert_int_equal(observed.notified, 1);
+    assert_int_equal(observed.last.bytes, 200 * MIB);
     assert_int_equal(env_stats(allocator).num_ooms, 2);
 }
 
 TEST_ON(rejection_is_notified_separately, env_open_mib(100, "throw_on_cudamalloc_oom:True"))
 {
-    struct recorder recorder = {.allocator = allocator};
-
-    (void)observe(&recorder, false);
+    observe(allocator, false);
     assert_int_equal(env_try_alloc(allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(recorder.rejected, 1);
-    assert_int_equal(recorder.asked + recorder.notified, 0);
+    assert_int_equal(observed.rejected, 1);
+    assert_int_equal(observed.asked + observed.notified, 0);
     assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
 }
@@ -193,41 +191,39 @@ TEST_ON(rejection_is_notified_separately, env_open_mib(100, "throw_on_cudamalloc
 /* As PyTorch does, traces and the history have an out-of-memory only for what num_ooms counts. */
 TEST_ON(a_rejection_is_no_entry, env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all"))
 {
-    struct recorder recorder = {.allocator = allocator};
-
-    (void)observe(&recorder, true);
+    observe(allocator, true);
     assert_int_equal(env_try_alloc(allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(recorder.entries, 0);
+    assert_int_equal(observed.entries, 0);
     history_expect(allocator, "");
 }
 
 /* During a capture it is asked, too, and told so; the capture is not spoilt. */
 TEST_IN_POOL(observer_is_notified_during_a_capture, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = allocator};
     const xseg_stream stream = env_stream();
 
-    (void)observe(&recorder, false);
+    observe(allocator, false);
     env_capture_begin(pool, stream);
     assert_int_equal(env_try_alloc(allocator, 120 * MIB, stream), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(recorder.asked, 1);
-    assert_true(recorder.last.is_capturing);
-    assert_ptr_equal(recorder.last.pool, pool);
-    assert_ptr_equal(recorder.last.stream, stream);
+    assert_int_equal(observed.asked, 1);
+    assert_true(observed.last.is_capturing);
+    assert_ptr_equal(observed.last.pool, pool);
+    assert_ptr_equal(observed.last.stream, stream);
     env_capture_end(pool, stream);
 }
 
 TEST(removed_observer_is_not_called)
 {
     struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
-    const uint64_t ended = observe(&first, false);
 
-    (void)observe(&second, false);
-    assert_ok(xseg_observer_remove(first.allocator, ended));
+    add_observer(&first, false);
+    add_observer(&second, false);
+    assert_ok(xseg_observer_remove(first.allocator, first.id));
     assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.asked + first.notified, 0);
     assert_int_equal(second.notified, 1);
-    assert_error(xseg_observer_remove(first.allocator, ended), ARGUMENT, "observer does not exist");
+    assert_error(xseg_observer_remove(first.allocator, first.id), ARGUMENT,
+                 "observer does not exist");
     env_close(first.allocator);
 }
 
@@ -236,11 +232,13 @@ TEST(observer_cannot_remove_itself)
 {
     struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
 
-    first.ends = observe(&first, false);
+    add_observer(&first, false);
+    first.ends = first.id;
     assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.ended, XSEG_ERR_BUSY);
     first.asked = 0;
-    first.ends = observe(&second, false);
+    add_observer(&second, false);
+    first.ends = second.id;
     assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_ok(first.ended);
     assert_int_equal(second.asked, 0);
@@ -278,47 +276,44 @@ static void expect_entries(const struct recorder *recorder, unsigned from, const
 
 TEST_ON(everything_is_traced_in_order, env_open_mib(100, "expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = allocator};
-
-    const uint64_t id = observe(&recorder, true);
+    observe(allocator, true);
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
-    expect_entries(&recorder, 0, "ma");
-    assert_int_equal(recorder.bytes[0], 20 * MIB);
-    assert_ptr_equal(recorder.base[1], ptr);
-    assert_int_equal(recorder.bytes[1], 5 * MIB);
+    expect_entries(&observed, 0, "ma");
+    assert_int_equal(observed.bytes[0], 20 * MIB);
+    assert_ptr_equal(observed.base[1], ptr);
+    assert_int_equal(observed.bytes[1], 5 * MIB);
     env_free(allocator, ptr);
-    expect_entries(&recorder, 2, "fc");
-    assert_ptr_equal(recorder.base[3], ptr);
+    expect_entries(&observed, 2, "fc");
+    assert_ptr_equal(observed.base[3], ptr);
     env_empty_cache(allocator);
-    expect_entries(&recorder, 4, "u");
-    assert_int_equal(recorder.bytes[4], 20 * MIB);
+    expect_entries(&observed, 4, "u");
+    assert_int_equal(observed.bytes[4], 20 * MIB);
     assert_int_equal(env_try_alloc(allocator, GIB, NULL), XSEG_ERR_NO_MEMORY);
-    expect_entries(&recorder, 5, "o");
+    expect_entries(&observed, 5, "o");
     assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
     ptr = env_alloc(allocator, 5 * MIB, NULL);
     env_free(allocator, ptr);
     env_empty_cache(allocator);
-    expect_entries(&recorder, 6, "SafcF");
-    assert_ok(xseg_observer_remove(allocator, id));
+    expect_entries(&observed, 6, "SafcF");
+    assert_ok(xseg_observer_remove(allocator, observed.id));
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-    assert_int_equal(recorder.entries, 11);
+    assert_int_equal(observed.entries, 11);
 }
 
 /* A free that waits for another stream is completed later. */
 TEST_ON(a_pending_free_is_completed_later, env_open("expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = allocator};
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 1000, NULL);
 
-    (void)observe(&recorder, true);
+    observe(allocator, true);
     env_free_in_use(allocator, ptr, stream);
-    expect_entries(&recorder, 0, "f");
+    expect_entries(&observed, 0, "f");
     assert_ok(xseg_sim_finish(stream));
     void *other = env_alloc(allocator, 2000, NULL);
-    expect_entries(&recorder, 1, "ca");
-    assert_ptr_equal(recorder.base[1], ptr);
-    assert_int_equal(recorder.bytes[1], 1000);
+    expect_entries(&observed, 1, "ca");
+    assert_ptr_equal(observed.base[1], ptr);
+    assert_int_equal(observed.bytes[1], 1000);
     env_free(allocator, other);
 }
 
@@ -359,18 +354,12 @@ TEST_ON(restored_blocks_are_notified_before_their_memory, env_open("expandable_s
 }
 
 /* With the keys that take frees another way, too. */
-TEST(frees_are_traced_whatever_the_keys)
+TEST_EACH(frees_are_traced_whatever_the_keys, env_open(config), "debug_fill:True", "history:all",
+          "unmap_on_free:True")
 {
-    static const char *const config[] = {"debug_fill:True", "history:all", "unmap_on_free:True"};
-
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct recorder recorder = {.allocator = env_open(config[i])};
-
-        (void)observe(&recorder, true);
-        env_free(recorder.allocator, env_alloc(recorder.allocator, 3 * MIB, NULL));
-        expect_entries(&recorder, 0, i == 2 ? "mafcu" : "mafc");
-        env_close(recorder.allocator);
-    }
+    observe(allocator, true);
+    env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
+    expect_entries(&observed, 0, i == 2 ? "mafcu" : "mafc");
 }
 
 static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
