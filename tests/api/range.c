@@ -10,13 +10,34 @@
 
 #define PAGES 64u
 
-static struct xseg_range *reserve(struct xseg_allocator *allocator, uint64_t bytes)
+/* reserve_with(allocator, .limit_bytes = 4 * PAGE, ...): a range of PAGES granules with these members of its options. */
+#define reserve_with(allocator, ...)   \
+    reserve_by(allocator, PAGES *PAGE, \
+               &(struct xseg_range_options){sizeof(struct xseg_range_options), __VA_ARGS__})
+
+static struct xseg_range *reserve_by(struct xseg_allocator *allocator, uint64_t bytes,
+                                     const struct xseg_range_options *options)
 {
     struct xseg_range *range = NULL;
 
-    assert_ok(xseg_range_reserve(allocator, 0, bytes, NULL, &range));
+    assert_ok(xseg_range_reserve(allocator, 0, bytes, options, &range));
     return range;
 }
+
+static struct xseg_range *reserve(struct xseg_allocator *allocator)
+{
+    return reserve_by(allocator, PAGES * PAGE, NULL);
+}
+
+/* A test with an allocator and a range. */
+#define TEST_OF_RANGE(name, open)                                                      \
+    static void name##_of(struct xseg_allocator *allocator, struct xseg_range *range); \
+    TEST_ON(name, open)                                                                \
+    {                                                                                  \
+        name##_of(allocator, reserve(allocator));                                      \
+    }                                                                                  \
+    static void name##_of(__attribute__((unused)) struct xseg_allocator *allocator,    \
+                          __attribute__((unused)) struct xseg_range *range)
 
 /* Work on granules that runs until a call waits for it or the test ends it. */
 static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
@@ -26,10 +47,8 @@ static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_
     env_launch_at(stream, (char *)at.base + first * PAGE, count * PAGE);
 }
 
-TEST_ON(commits_map_and_decommits_unmap, env_open(NULL))
+TEST_OF_RANGE(commits_map_and_decommits_unmap, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-
     assert_int_equal(xseg_sim_used(0), 0);
     commit(range, 3, 5, NULL);
     commit(range, 10, 1, NULL);
@@ -54,9 +73,8 @@ TEST_ON(commits_map_and_decommits_unmap, env_open(NULL))
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-TEST_ON(recommit_makes_no_driver_call, env_open(NULL))
+TEST_OF_RANGE(recommit_makes_no_driver_call, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream other = env_stream();
 
     commit(range, 0, 8, NULL);
@@ -78,10 +96,8 @@ TEST_ON(recommit_makes_no_driver_call, env_open(NULL))
     discard(range, other, {2, 6});
 }
 
-TEST_ON(runs_are_mapped_and_unmapped_in_one_call, env_open("page_cache_mb:1024"))
+TEST_OF_RANGE(runs_are_mapped_and_unmapped_in_one_call, env_open("page_cache_mb:1024"))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-
     uint64_t access = xseg_sim_calls("cuMemSetAccess");
     commit(range, 0, 16, NULL);
     assert_true(xseg_sim_calls("cuMemCreate") >= 16);
@@ -115,11 +131,11 @@ TEST_ON(bad_input_changes_nothing, env_open(NULL))
                  NO_ADDRESSES, "reserve at most 35184372088832 bytes (32 TiB)");
     assert_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range), NO_ADDRESSES,
                  "size exceeds the virtual addresses of a device, 35184374185984 bytes");
-    range = reserve(allocator, 20 * TIB);
+    range = reserve_by(allocator, 20 * TIB, NULL);
     assert_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none), NO_ADDRESSES,
                  "out of virtual addresses on device 0, 21990232555520 bytes requested");
     assert_ok(xseg_range_release(range));
-    range = reserve(allocator, PAGES * PAGE);
+    range = reserve(allocator);
     commit(range, 4, 4, NULL);
     const uint64_t before = xseg_sim_calls(NULL);
     assert_error(xseg_range_commit(range, 6 * PAGE, 4 * PAGE, NULL), ARGUMENT,
@@ -153,10 +169,8 @@ TEST_ON(bad_input_changes_nothing, env_open(NULL))
 TEST_ON(committed_memory_counts_towards_limits,
         env_open_sim("hard_limit_mb:80", .memory_bytes = 64 * PAGE))
 {
-    struct xseg_range_options options = {sizeof(options), .limit_bytes = 36 * PAGE};
-    struct xseg_range *range = NULL;
+    struct xseg_range *range = reserve_with(allocator, .limit_bytes = 36 * PAGE);
 
-    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     assert_int_equal(info(range).limit_bytes, 36 * PAGE);
     assert_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), LIMIT, "of the range");
     commit(range, 0, 10, NULL);
@@ -175,9 +189,8 @@ TEST_ON(committed_memory_counts_towards_limits,
 }
 
 /* Three mappings of a page are decommitted in one call, and a fourth one later: the page is charged until then. */
-TEST_ON(page_is_charged_until_its_last_mapping, env_open("page_cache_mb:1024"))
+TEST_OF_RANGE(page_is_charged_until_its_last_mapping, env_open("page_cache_mb:1024"))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
     commit(range, 2, 1, stream);
@@ -202,12 +215,11 @@ TEST_ON(page_is_charged_until_its_last_mapping, env_open("page_cache_mb:1024"))
 /* A range at its own limit waits for its pending unmaps.  If the device is full as well, idle memory is reclaimed. */
 TEST_ON(full_range_waits_for_its_pending_unmaps, env_open("hard_limit_mb:10"))
 {
-    struct xseg_range *range = NULL, *other = reserve(allocator, PAGES * PAGE);
+    struct xseg_range *other = reserve(allocator);
+    struct xseg_range *range =
+        reserve_with(allocator, .limit_bytes = 4 * PAGE, .pool = info(other).pool);
     xseg_stream stream = env_stream();
 
-    struct xseg_range_options options = {sizeof(options), .limit_bytes = 4 * PAGE,
-                                         .pool = info(other).pool};
-    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     commit(range, 0, 4, stream);
     /* The page of the granule that leaves is held elsewhere, so it is of no use here. */
     assert_ok(xseg_range_alias(other, 0, PAGE, range, 0));
@@ -226,9 +238,8 @@ TEST_ON(full_range_waits_for_its_pending_unmaps, env_open("hard_limit_mb:10"))
 }
 
 /* Pages that a refused commit has made are not kept beyond page_cache_mb. */
-TEST_ON(failed_commit_in_a_capture_keeps_no_pages, env_open(NULL))
+TEST_OF_RANGE(failed_commit_in_a_capture_keeps_no_pages, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
     commit(range, 1, 1, stream);
@@ -247,9 +258,8 @@ static struct xseg_allocator *open_with_bytes(const char *config)
 }
 
 /* A range is paused and resumed with its pool, contents and all; holds are no obstacle. */
-TEST_ON(a_pool_pauses_its_ranges, open_with_bytes(NULL))
+TEST_OF_RANGE(a_pool_pauses_its_ranges, open_with_bytes(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_pool *pool = info(range).pool;
     uint32_t *word = info(range).base;
 
@@ -291,9 +301,8 @@ static void leave(void *context, const struct xseg_registered *run)
 TEST(a_held_granule_keeps_the_allocator_open)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_range *range = NULL;
+    struct xseg_range *range = reserve(allocator);
 
-    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, NULL, &range));
     commit(range, 0, 3, NULL);
     assert_ok(xseg_range_hold(range, PAGE, 4 * PAGE));
     decommit(range, 0, 3, NULL);
@@ -308,13 +317,11 @@ TEST(a_held_granule_keeps_the_allocator_open)
 /* Pinned and exported granules keep their page over a decommit until the release. */
 TEST_ON(held_granules_stay_committed, env_open(NULL))
 {
-    struct xseg_range_options options = {sizeof(options), .exportable = true};
+    struct xseg_range *range = reserve_with(allocator, .exportable = true);
     struct exported_handles exported;
-    struct xseg_range *range = NULL;
     uint64_t id = 0;
     unsigned runs = 0;
 
-    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     char *base = info(range).base;
     commit(range, 0, 4, NULL);
     assert_ok(xseg_pin(allocator, base + PAGE, 2 * PAGE));
@@ -344,9 +351,8 @@ TEST_ON(held_granules_stay_committed, env_open(NULL))
 }
 
 /* Unmapping waits for the streams of the decommit and of the unhold. */
-TEST_ON(decommit_waits_for_both_streams, env_open(NULL))
+TEST_OF_RANGE(decommit_waits_for_both_streams, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
     commit(range, 0, 1, stream);
@@ -393,9 +399,8 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-TEST_ON(queries_report_ranges, env_open(NULL))
+TEST_OF_RANGE(queries_report_ranges, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_explain_result explained = {sizeof(explained)};
     xseg_stream stream = env_stream();
     struct seen seen = {0, 0, 0, NULL};
@@ -424,10 +429,9 @@ TEST_ON(queries_report_ranges, env_open(NULL))
 }
 
 /* Prepared pages are reserved for their range, and released after the idle time. */
-TEST_ON(prepared_pages_wait_for_their_range,
-        env_open_sim_with_clock("idle_ms:1000", .memory_bytes = 64 * PAGE))
+TEST_OF_RANGE(prepared_pages_wait_for_their_range,
+              env_open_sim_with_clock("idle_ms:1000", .memory_bytes = 64 * PAGE))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     assert_ok(xseg_range_prepare(range, 8 * PAGE - 1));
     assert_int_equal(info(range).prepared_bytes, 8 * PAGE);
     void *block = env_alloc(allocator, MIB, NULL);
@@ -445,8 +449,7 @@ TEST_ON(prepared_pages_wait_for_their_range,
 
 TEST_ON(a_quota_is_kept, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * PAGE))
 {
-    struct xseg_range *one = reserve(allocator, PAGES * PAGE),
-                      *two = reserve(allocator, PAGES * PAGE);
+    struct xseg_range *one = reserve(allocator), *two = reserve(allocator);
     assert_ok(xseg_range_set_quota(one, 20 * PAGE));
     assert_error(xseg_range_set_quota(two, 13 * PAGE), LIMIT, "41943040 bytes reserved by quotas");
     assert_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), LIMIT, "");
@@ -472,10 +475,8 @@ static void fail_alias(struct xseg_range *range)
 }
 
 /* A commit does not use the page of an alias that the driver did not unmap. */
-TEST_ON(a_stuck_alias_is_no_page_of_a_commit, env_open(NULL))
+TEST_OF_RANGE(a_stuck_alias_is_no_page_of_a_commit, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-
     fail_alias(range);
     assert_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
@@ -486,10 +487,8 @@ TEST_ON(a_stuck_alias_is_no_page_of_a_commit, env_open(NULL))
     discard(range, NULL, {0, 1}, {3, 3});
 }
 
-TEST_ON(a_stuck_alias_blocks_no_other_granule, env_open(NULL))
+TEST_OF_RANGE(a_stuck_alias_blocks_no_other_granule, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-
     fail_alias(range);
     const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
     assert_ok(xseg_range_alias(range, 5 * PAGE, PAGE, range, 0));
@@ -504,7 +503,7 @@ TEST_ON(a_stuck_alias_blocks_no_other_granule, env_open(NULL))
 /* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
 TEST_IN_POOL(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
+    struct xseg_range *range = reserve(allocator);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 4, stream);
@@ -528,10 +527,8 @@ TEST_IN_POOL(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
     discard(range, stream, {0, 1}, {2, 2});
 }
 
-TEST_ON(close_releases_ranges_without_memory, env_open("page_cache_mb:100"))
+TEST_OF_RANGE(close_releases_ranges_without_memory, env_open("page_cache_mb:100"))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-
     commit(range, 0, 4, NULL);
     work(range, 0, 4, NULL);
     decommit(range, 0, 4, NULL);
@@ -541,7 +538,7 @@ TEST_ON(close_releases_ranges_without_memory, env_open("page_cache_mb:100"))
 TEST(a_lost_device_keeps_its_host_side)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE), *other = reserve(allocator, PAGE);
+    struct xseg_range *range = reserve(allocator), *other = reserve_by(allocator, PAGE, NULL);
 
     commit(range, 0, 4, NULL);
     decommit(range, 0, 1, NULL);
@@ -556,12 +553,8 @@ TEST(a_lost_device_keeps_its_host_side)
 
 /* --- Page sources of ranges, quotas, failed commits, and pools that can have ranges. --- */
 
-#define GRANULES 16u
-
-TEST_ON(failed_commit_changes_nothing, env_open(NULL))
+TEST_OF_RANGE(failed_commit_changes_nothing, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
-
     commit(range, 1, 1, NULL);
     env_launch_at(NULL, (char *)info(range).base + PAGE, PAGE);
     decommit(range, 1, 1, NULL);
@@ -576,10 +569,9 @@ TEST_ON(failed_commit_changes_nothing, env_open(NULL))
 }
 
 /* Idle pages of one pool serve a range of another. */
-TEST_ON(idle_pages_serve_other_ranges, env_open("page_cache_mb:1024"))
+TEST_OF_RANGE(idle_pages_serve_other_ranges, env_open("page_cache_mb:1024"))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *other = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *other = reserve(allocator);
 
     commit(range, 0, 4, NULL);
     decommit(range, 0, 4, NULL);
@@ -599,10 +591,9 @@ static bool count_shortage(void *context, const struct xseg_oom_info *oom)
 }
 
 /* At a limit, prepared pages serve the range and count towards its quota, without requests to others. */
-TEST_ON(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_mb:32"))
+TEST_OF_RANGE(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_mb:32"))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *other = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *other = reserve(allocator);
     unsigned shortages = 0;
 
     const uint64_t id =
@@ -648,10 +639,8 @@ TEST_EACH(limits_hold_during_notifications, env_open(config), "hard_limit_mb:102
           "hard_limit_mb:8")
 {
     static const uint64_t limit[] = {4 * PAGE, 0};
-    struct greedy greedy = {0};
+    struct greedy greedy = {.range = reserve_with(allocator, .limit_bytes = limit[i])};
 
-    struct xseg_range_options options = {sizeof(options), .limit_bytes = limit[i]};
-    assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range));
     const uint64_t id = env_observe(allocator, .context = &greedy, .on_map = want_more);
     commit(greedy.range, 0, 3, NULL);
     assert_int_equal(greedy.committed, 3 * PAGE);
@@ -742,8 +731,8 @@ TEST(range_is_released_in_an_out_of_memory_callback)
                                    .log = release_when_short, .log_context = &to_release};
     assert_ok(xseg_open("oom_snapshot:/dev/null", &options, &allocator));
     (void)env_observe(allocator, .context = &count, .on_out_of_memory = count_refusal);
-    range = to_release = reserve(allocator, GRANULES * PAGE);
-    assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
+    range = to_release = reserve(allocator);
+    assert_int_equal(xseg_range_commit(range, 0, PAGES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
     assert_null(to_release);
     assert_int_equal(count, 1);
     env_close(allocator);
@@ -754,11 +743,7 @@ TEST(range_is_released_in_an_out_of_memory_callback)
 /* A range of the same pool. */
 static struct xseg_range *reserve_beside(struct xseg_allocator *allocator, struct xseg_range *range)
 {
-    struct xseg_range *other = NULL;
-    struct xseg_range_options options = {sizeof(options), .pool = info(range).pool};
-
-    assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &other));
-    return other;
+    return reserve_with(allocator, .pool = info(range).pool);
 }
 
 static uint32_t *word(struct xseg_range *range, unsigned at)
@@ -779,10 +764,8 @@ static void resume_pool(struct xseg_range *range)
 }
 
 /* A pause releases an aliased page once; a resume maps one page at all granules, with its contents. */
-TEST_ON(a_pause_unmaps_all_aliases, open_devices(NULL))
+TEST_OF_RANGE(a_pause_unmaps_all_aliases, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
-
     commit(range, 0, 3, NULL);
     alias(range, 8, range, 1);
     alias(range, 10, range, 1);
@@ -806,9 +789,8 @@ TEST_ON(a_pause_unmaps_all_aliases, open_devices(NULL))
     discard(range, NULL, {8, 1}, {10, 1});
 }
 
-TEST_ON(pending_work_blocks_a_pause, open_devices(NULL))
+TEST_OF_RANGE(pending_work_blocks_a_pause, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 1, stream);
@@ -820,10 +802,24 @@ TEST_ON(pending_work_blocks_a_pause, open_devices(NULL))
     discard(range, stream, {0, 1});
 }
 
-/* Each stream with committed granules blocks the pause, whatever their number. */
-TEST_ON(work_on_any_stream_blocks_a_pause, open_devices(NULL))
+/* Expect that a pause fails until the work on a granule has ended. */
+static void expect_blocked(struct xseg_range *range, unsigned at, xseg_stream stream)
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
+    env_launch_at(stream, word(range, at), PAGE);
+    assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
+                 "has pending work");
+    assert_ok(xseg_sim_finish(stream));
+}
+
+static void destroy_stream(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+}
+
+/* Each stream with committed granules blocks the pause, whatever their number. */
+TEST_OF_RANGE(work_on_any_stream_blocks_a_pause, open_devices(NULL))
+{
     xseg_stream stream[9];
 
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
@@ -831,35 +827,25 @@ TEST_ON(work_on_any_stream_blocks_a_pause, open_devices(NULL))
         commit(range, i, 1, stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-        env_launch_at(stream[i], word(range, i), PAGE);
-        assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
-                     "has pending work");
-        assert_ok(xseg_sim_finish(stream[i]));
+        expect_blocked(range, i, stream[i]);
         decommit(range, i, 1, stream[i]);
-        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
-        env_stream_destroy(stream[i]);
+        destroy_stream(allocator, stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         stream[i] = env_stream();
         commit(range, i, 1, stream[i]);
-        env_launch_at(stream[i], word(range, i), PAGE);
-        assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
-                     "has pending work");
-        assert_ok(xseg_sim_finish(stream[i]));
+        expect_blocked(range, i, stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         decommit(range, i, 1, stream[i]);
-        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
-        env_stream_destroy(stream[i]);
+        destroy_stream(allocator, stream[i]);
     }
     release(range);
 }
 
 /* After a resume that failed and could not be undone, the next one maps one page at all granules. */
-TEST_ON(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
+TEST_OF_RANGE(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
-
     commit(range, 0, 1, NULL);
     alias(range, 8, range, 0);
     *word(range, 0) = 7;
@@ -879,9 +865,8 @@ TEST_ON(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
     discard(range, NULL, {0, 1}, {8, 1});
 }
 
-TEST_ON(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
+TEST_OF_RANGE(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 2, stream);
@@ -900,11 +885,10 @@ TEST_ON(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
 }
 
 /* Whichever range committed the page; ranges of other pools have no part in it. */
-TEST_ON(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
+TEST_OF_RANGE(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *other = reserve_beside(allocator, range);
-    struct xseg_range *third = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *other = reserve_beside(allocator, range);
+    struct xseg_range *third = reserve(allocator);
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = info(range).pool};
 
@@ -925,10 +909,9 @@ TEST_ON(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
 }
 
 /* At whichever granule; ranges with aliases are not charged. */
-TEST_ON(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
+TEST_OF_RANGE(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *other = reserve_beside(allocator, range);
+    struct xseg_range *other = reserve_beside(allocator, range);
 
     commit(range, 0, 1, NULL);
     alias(range, 2, range, 0);
@@ -951,10 +934,9 @@ TEST_ON(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
 }
 
 /* The new page waits for the work of the decommit. */
-TEST_ON(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
+TEST_OF_RANGE(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *reader = reserve_beside(allocator, range);
+    struct xseg_range *reader = reserve_beside(allocator, range);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 3, stream);
@@ -985,9 +967,8 @@ TEST_ON(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
 }
 
 /* Commit of several granules whose pages are aliased and pending unmap on different streams. */
-TEST_ON(a_commit_waits_for_all_streams, open_devices(NULL))
+TEST_OF_RANGE(a_commit_waits_for_all_streams, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream[2] = {env_stream(), env_stream()};
 
     commit(range, 0, 2, stream[0]);
@@ -1001,10 +982,8 @@ TEST_ON(a_commit_waits_for_all_streams, open_devices(NULL))
     decommit(range, 0, 2, stream[0]);
     decommit(range, 8, 2, stream[0]);
     release(range);
-    for (unsigned i = 0; i < 2; i++) {
-        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
-        env_stream_destroy(stream[i]);
-    }
+    for (unsigned i = 0; i < 2; i++)
+        destroy_stream(allocator, stream[i]);
 }
 
 /* A range that an observer releases once, at its first notification. */
@@ -1025,18 +1004,17 @@ static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_ra
     commit(other, 0, 1, stream);
     env_launch_at(stream, word(other, 0), PAGE);
     decommit(other, 0, 1, stream);
-    const uint64_t id = env_observe(allocator, .context = ended, .on_unmap = end_range);
-    return id;
+    return env_observe(allocator, .context = ended, .on_unmap = end_range);
 }
 
 /* The call waits for pending unmaps while observers are notified. */
 TEST_ON(release_during_a_call_is_safe, open_devices(NULL))
 {
-    struct xseg_range *other = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *other = reserve(allocator);
     xseg_stream stream = env_stream(), first = env_stream();
 
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_range *range = reserve(allocator, GRANULES * PAGE), *ended = range;
+        struct xseg_range *range = reserve(allocator), *ended = range;
 
         commit(range, 0, 1, stream);
         alias(range, 8, range, 0);
@@ -1056,10 +1034,9 @@ TEST_ON(release_during_a_call_is_safe, open_devices(NULL))
 }
 
 /* The same while idle memory is reclaimed for a quota. */
-TEST_ON(release_during_a_quota_change_is_safe, open_devices("hard_limit_mb:32"))
+TEST_OF_RANGE(release_during_a_quota_change_is_safe, open_devices("hard_limit_mb:32"))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *other = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *other = reserve(allocator);
     struct xseg_range *ended = range;
 
     commit(other, 4, 4, NULL);
