@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/env.h"
 
@@ -311,7 +309,7 @@ TEST(rejected_string_changes_nothing)
     env_close(allocator);
 }
 
-TEST(extreme_sizes_are_served_or_rejected)
+TEST_ON(extreme_sizes_are_served_or_rejected, env_open(NULL))
 {
     static const struct {
         size_t bytes;
@@ -322,10 +320,8 @@ TEST(extreme_sizes_are_served_or_rejected)
         {((size_t)1 << 60) - 1, "out of memory on device 0"},
         {81 * GIB, "free"}, /* of 80 */
     };
-    struct xseg_allocator *allocator = env_open(NULL);
-    void *ptr = &ptr;
+    void *ptr = env_alloc(allocator, 0, NULL);
 
-    ptr = env_alloc(allocator, 0, NULL);
     assert_null(ptr);
     assert_ok(xseg_free(allocator, NULL));
     for (size_t i = 0; i < COUNT_OF(failing); i++)
@@ -339,7 +335,6 @@ TEST(extreme_sizes_are_served_or_rejected)
         assert_true(env_block(allocator, ptr).bytes >= bytes);
         env_free(allocator, ptr);
     }
-    env_close(allocator);
 }
 
 /* Small, large and guarded blocks; the memory before an aligned block remains usable. */
@@ -463,32 +458,6 @@ TEST(allocators_are_separate)
     env_close(second);
 }
 
-static int child(struct xseg_allocator *allocator, void *ptr)
-{
-    struct xseg_block_info info = {sizeof(info)};
-    void *other = NULL;
-    const xseg_status got[] = {
-        xseg_alloc(allocator, 0, 512, NULL, &other),
-        xseg_free(allocator, ptr),
-        xseg_block_query(allocator, ptr, &info),
-        xseg_trim(allocator, NULL, NULL, NULL),
-        xseg_close(allocator),
-    };
-    char text[512];
-
-    for (int i = 0; i < (int)COUNT_OF(got); i++)
-        if (got[i] != XSEG_ERR_FORKED || other != NULL)
-            return 1 + i;
-    /* The advice of the message is correct: another allocator fails as well, and names the reason. */
-    (void)xseg_error_message(text, sizeof(text));
-    if (strstr(text, "open another") != NULL || strstr(text, "exec") == NULL)
-        return 6;
-    if (env_try_open(NULL, &allocator) != XSEG_ERR_DRIVER)
-        return 7;
-    (void)xseg_error_message(text, sizeof(text));
-    return strstr(text, "fork") != NULL && strstr(text, "exec") != NULL ? 0 : 8;
-}
-
 TEST_IN_POOL(rejected_close_changes_nothing, env_open_sim(NULL, .devices = 2))
 {
     void *ptr = env_alloc_on(allocator, 1, 512);
@@ -504,36 +473,27 @@ TEST_IN_POOL(rejected_close_changes_nothing, env_open_sim(NULL, .devices = 2))
 }
 
 /* The first device's context cannot be retained again: the device is lost, and the others are not. */
-TEST(close_that_cannot_be_rolled_back_loses_the_device)
+TEST_ON(close_that_cannot_be_rolled_back_loses_the_device, env_open_sim(NULL, .devices = 2))
 {
     void *ptr = NULL;
 
-    struct xseg_allocator *allocator = env_open_sim(NULL, .devices = 2);
-    for (int device = 0; device < 2; device++) {
-        ptr = env_alloc_on(allocator, device, 512);
-        env_free(allocator, ptr);
-    }
-    ptr = NULL;
+    for (int device = 0; device < 2; device++)
+        env_free(allocator, env_alloc_on(allocator, device, 512));
     env_fault(0, .call = "cuDevicePrimaryCtxRelease", .nth = 2, .error = UNKNOWN);
     env_fault(1, .call = "cuDevicePrimaryCtxRetain", .error = UNKNOWN);
     assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
     assert_error(xseg_alloc(allocator, 0, 512, NULL, &ptr), DEVICE_LOST, "device 0 is lost");
-    ptr = env_alloc_on(allocator, 1, 512);
-    env_free(allocator, ptr);
-    env_close(allocator);
+    env_free(allocator, env_alloc_on(allocator, 1, 512));
 }
 
-TEST(streams_of_other_devices_are_rejected)
+TEST_ON(streams_of_other_devices_are_rejected, env_open_sim(NULL, .devices = 2))
 {
-    void *ptr = NULL, *other = NULL;
-
-    struct xseg_allocator *allocator = env_open_sim(NULL, .devices = 2);
+    void *ptr = env_alloc_on(allocator, 1, 512), *other = NULL;
     xseg_stream stream = env_stream();
-    ptr = env_alloc_on(allocator, 1, 512);
+
     assert_error(xseg_record_stream(allocator, ptr, stream), ARGUMENT, "another device");
     assert_error(xseg_alloc(allocator, 1, 512, stream, &other), ARGUMENT, "another device");
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
 /* The device is larger than the largest segment of small blocks, 512 GiB. */
@@ -546,17 +506,28 @@ TEST_ON(very_large_devices_work, env_open_mib(4096 * KIB, "expandable_segments:T
     env_free(allocator, small, large);
 }
 
+/* The advice of the message is correct: another allocator fails as well, and names the reason. */
+static bool advises_exec(void)
+{
+    struct xseg_allocator *another = NULL;
+    char text[512], reason[512];
+
+    (void)xseg_error_message(text, sizeof(text));
+    const xseg_status status = env_try_open(NULL, &another);
+    (void)xseg_error_message(reason, sizeof(reason));
+    return strstr(text, "open another") == NULL && strstr(text, "exec") != NULL &&
+           status == XSEG_ERR_DRIVER && strstr(reason, "fork") != NULL &&
+           strstr(reason, "exec") != NULL;
+}
+
 TEST_ON(calls_of_a_forked_child_fail, env_open(NULL))
 {
-    void *ptr = env_alloc(allocator, 512, NULL);
-    int status = -1;
+    struct xseg_block_info info = {sizeof(info)};
+    void *ptr = env_alloc(allocator, 512, NULL), *other = NULL;
 
-    const pid_t pid = fork();
-    if (pid == 0)
-        _exit(child(allocator, ptr));
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    env_expect_forked(other == NULL && advises_exec(), xseg_alloc(allocator, 0, 512, NULL, &other),
+                      xseg_free(allocator, ptr), xseg_block_query(allocator, ptr, &info),
+                      xseg_trim(allocator, NULL, NULL, NULL), xseg_close(allocator));
     env_free(allocator, ptr);
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Captures, and calls that the library must not make in them.  Most tests reproduce defects of PyTorch's allocator. */
-#include <pthread.h>
 
 #include "tests/support/env.h"
 
@@ -33,8 +32,7 @@ static void *alloc_in_thread(void *unused)
 TEST_ON(capture_makes_no_unsafe_calls, open_capture(NULL))
 {
     void *before = env_alloc(allocator, 5 * MIB, NULL);
-    void *across = env_alloc(allocator, 5 * MIB, NULL), *other = NULL;
-    pthread_t thread;
+    void *across = env_alloc(allocator, 5 * MIB, NULL);
 
     env_free(allocator, env_alloc(allocator, 5 * MIB, side));
     assert_ok(xseg_record_stream(allocator, before, side));
@@ -48,9 +46,7 @@ TEST_ON(capture_makes_no_unsafe_calls, open_capture(NULL))
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 5 * MIB, side));
     env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
-    assert_int_equal(pthread_create(&thread, NULL, alloc_in_thread, NULL), 0);
-    assert_int_equal(pthread_join(thread, &other), 0);
-    env_free(allocator, other);
+    env_free(allocator, env_run_thread(alloc_in_thread, NULL));
     assert_int_equal(active(), 3);
     assert_int_equal(env_unsafe_calls(), calls);
     env_capture_end(pool, stream);

@@ -851,64 +851,57 @@ static const char *label_of(struct xseg_allocator *allocator, void *ptr)
 }
 
 /* Labels of allocated blocks, recorded events, threads and scopes, while other labels become unused. */
-static void keep_labels(const char *config)
+TEST_EACH(labels_in_use_are_kept, env_open(config), "history:all,history_events:20000",
+          "history:all,history_events:20000,expandable_segments:False")
 {
     enum { BLOCKS = 3000, DEPTH = 31 };
     static void *small[BLOCKS], *large[8];
-    struct xseg_allocator *allocator = env_open(config);
     const char *before[DEPTH];
     xseg_stream side = env_stream();
     char text[32];
 
-    for (unsigned i = 0; i < BLOCKS; i++) {
-        label(allocator, text_of(i, false));
-        small[i] = env_alloc(allocator, 600, NULL);
-        if (i < COUNT_OF(large))
-            large[i] = env_alloc(allocator, 3 * MIB, side);
+    for (unsigned at = 0; at < BLOCKS; at++) {
+        label(allocator, text_of(at, false));
+        small[at] = env_alloc(allocator, 600, NULL);
+        if (at < COUNT_OF(large))
+            large[at] = env_alloc(allocator, 3 * MIB, side);
     }
     assert_ok(xseg_history_annotate(allocator, 0, "an annotation"));
     label(allocator, "scope 0");
-    for (unsigned i = 0; i < DEPTH; i++) {
-        (void)snprintf(text, sizeof(text), "scope %u", i + 1);
-        assert_ok(xseg_history_label(allocator, text, &before[i]));
+    for (unsigned at = 0; at < DEPTH; at++) {
+        (void)snprintf(text, sizeof(text), "scope %u", at + 1);
+        assert_ok(xseg_history_label(allocator, text, &before[at]));
     }
-    for (unsigned i = 0; i < MANY; i++) {
+    for (unsigned at = 0; at < MANY; at++) {
         const char *inner = NULL;
 
-        assert_ok(xseg_history_label(allocator, text_of(BLOCKS + i, false), &inner));
+        assert_ok(xseg_history_label(allocator, text_of(BLOCKS + at, false), &inner));
         label(allocator, inner);
-        if (i % 1000 == 0)
+        if (at % 1000 == 0)
             env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     }
-    for (unsigned i = 0; i < BLOCKS; i++) {
-        assert_string_equal(label_of(allocator, small[i]), text_of(i, false));
-        if (i < COUNT_OF(large))
-            assert_string_equal(label_of(allocator, large[i]), text_of(i, false));
+    for (unsigned at = 0; at < BLOCKS; at++) {
+        assert_string_equal(label_of(allocator, small[at]), text_of(at, false));
+        if (at < COUNT_OF(large))
+            assert_string_equal(label_of(allocator, large[at]), text_of(at, false));
     }
-    for (unsigned i = DEPTH; i-- > 0;) {
-        (void)snprintf(text, sizeof(text), "scope %u", i);
-        assert_string_equal(before[i], text);
-        label(allocator, before[i]);
+    for (unsigned at = DEPTH; at-- > 0;) {
+        (void)snprintf(text, sizeof(text), "scope %u", at);
+        assert_string_equal(before[at], text);
+        label(allocator, before[at]);
     }
     HISTORY_LIST recorded = history_read(allocator, 0);
     unsigned found = 0, texts = 0;
-    for (size_t i = 0; i < recorded.count; i++) {
-        if (recorded.entry[i].requested == 600)
-            assert_string_equal(recorded.entry[i].label, text_of(found++, false));
-        texts += recorded.entry[i].action == XSEG_HISTORY_ANNOTATION &&
-                 strcmp(recorded.entry[i].label, "an annotation") == 0;
+    for (size_t at = 0; at < recorded.count; at++) {
+        if (recorded.entry[at].requested == 600)
+            assert_string_equal(recorded.entry[at].label, text_of(found++, false));
+        texts += recorded.entry[at].action == XSEG_HISTORY_ANNOTATION &&
+                 strcmp(recorded.entry[at].label, "an annotation") == 0;
     }
     assert_int_equal(found, BLOCKS);
     assert_int_equal(texts, 1);
     env_free_all(allocator, small, sizeof(small));
     env_free_all(allocator, large, sizeof(large));
-    env_close(allocator, side);
-}
-
-TEST(labels_in_use_are_kept)
-{
-    keep_labels("history:all,history_events:20000");
-    keep_labels("history:all,history_events:20000,expandable_segments:False");
 }
 
 /* Labels of allocated blocks fill nearly 16 MiB, and then more.  New labels fit as soon as the blocks are freed. */
@@ -1014,14 +1007,8 @@ static void *label_until_exit(void *context)
 TEST_ON(labels_of_exited_threads_are_collected, env_open("history:all,history_events:100"))
 {
     assert_int_equal(pthread_key_create(&key, label_at_exit), 0);
-    for (unsigned i = 0; i < 50; i++) {
-        pthread_t thread;
-
-        assert_int_equal(pthread_create(&thread, NULL,
-                                        i % 2 == 0 ? label_and_exit : label_until_exit, allocator),
-                         0);
-        assert_int_equal(pthread_join(thread, NULL), 0);
-    }
+    for (unsigned i = 0; i < 50; i++)
+        (void)env_run_thread(i % 2 == 0 ? label_and_exit : label_until_exit, allocator);
     serve(allocator, 0, MANY);
     assert_int_equal(pthread_key_delete(key), 0);
 }

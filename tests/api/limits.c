@@ -457,54 +457,48 @@ static void try_burst(struct xseg_allocator *other, bool is_served)
     assert_ok(xseg_free(other, burst));
 }
 
-static void close_scene(struct xseg_allocator *other)
-{
-    assert_true(end_neighbor(&idle));
-    env_close(other);
-}
+/* A test of two allocators, `idle` and `other`. */
+#define TEST_OF_TWO(name, config)                          \
+    static void name##_of(struct xseg_allocator *other);   \
+    TEST(name)                                             \
+    {                                                      \
+        struct xseg_allocator *other = open_scene(config); \
+        name##_of(other);                                  \
+        assert_true(end_neighbor(&idle));                  \
+        env_close(other);                                  \
+    }                                                      \
+    static void name##_of(struct xseg_allocator *other)
 
-TEST(idle_memory_is_not_shared_by_itself)
+TEST_OF_TWO(idle_memory_is_not_shared_by_itself, NULL)
 {
-    struct xseg_allocator *other = open_scene(NULL);
-
     assert_true(pass_second(idle.allocator));
     try_burst(other, false);
     assert_int_equal(env_reserved(idle.allocator), PEAK);
-    close_scene(other);
 }
 
-TEST(a_soft_limit_makes_room_for_the_other)
+TEST_OF_TWO(a_soft_limit_makes_room_for_the_other, "soft_limit_mb:200")
 {
-    struct xseg_allocator *other = open_scene("soft_limit_mb:200");
-
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= SHARE);
     try_burst(other, true);
-    close_scene(other);
 }
 
-TEST(a_soft_limit_can_be_set_when_the_other_needs_it)
+TEST_OF_TWO(a_soft_limit_can_be_set_when_the_other_needs_it, NULL)
 {
-    struct xseg_allocator *other = open_scene(NULL);
-
     try_burst(other, false);
     assert_true(limit_to_share(&idle));
     try_burst(other, true);
     /* A soft limit never denies a request, so the neighbor may have another burst. */
     env_empty_cache(other);
     env_free(idle.allocator, env_alloc(idle.allocator, PEAK - KEPT, NULL));
-    close_scene(other);
 }
 
-TEST(decay_keeps_device_memory_free_for_others)
+TEST_OF_TWO(decay_keeps_device_memory_free_for_others, "device_free_min_mb:400")
 {
-    struct xseg_allocator *other = open_scene("device_free_min_mb:400");
-
     void *block = env_alloc(other, 200 * MIB, NULL);
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= 424 * MIB);
     env_free(other, block);
-    close_scene(other);
 }
 
 static bool ask_neighbor(void *context, const struct xseg_oom_info *oom)
@@ -512,16 +506,13 @@ static bool ask_neighbor(void *context, const struct xseg_oom_info *oom)
     return oom->attempt == 0 && shrink_to_share(context);
 }
 
-TEST(neighbor_shrinks_on_request)
+TEST_OF_TWO(neighbor_shrinks_on_request, NULL)
 {
-    struct xseg_allocator *other = open_scene(NULL);
-
     const uint64_t id = env_observe(other, .context = &idle, .on_low_memory = ask_neighbor);
     try_burst(other, true);
     assert_int_equal(env_stats(other).num_ooms, 0);
     assert_true(env_reserved(idle.allocator) <= SHARE);
     assert_ok(xseg_observer_remove(other, id));
-    close_scene(other);
 }
 
 /* --- Two processes. --- */
@@ -573,34 +564,27 @@ static void end_process(const struct process *process, struct xseg_allocator *ow
     process_end(process, own, &alone);
 }
 
-TEST(a_process_makes_room_by_its_soft_limit)
-{
-    struct process process = {0};
-    struct xseg_allocator *own = start_process(&process);
-
-    if (own == NULL)
-        return;
-    try_burst(own, false);
-    assert_true(notify(&process, 'l'));
-    try_burst(own, true);
-    end_process(&process, own);
-}
-
 static bool ask_process(void *context, const struct xseg_oom_info *oom)
 {
     return oom->attempt == 0 && notify(context, 's');
 }
 
-TEST(other_process_shrinks_on_request)
+/* By its soft limit, or because it is asked. */
+TEST(other_process_shrinks)
 {
-    struct process process = {0};
-    struct xseg_allocator *own = start_process(&process);
+    for (unsigned is_asked = 0; is_asked < 2; is_asked++) {
+        struct process process = {0};
+        struct xseg_allocator *own = start_process(&process);
 
-    if (own == NULL)
-        return;
-    try_burst(own, false);
-    (void)env_observe(own, .context = &process, .on_low_memory = ask_process);
-    try_burst(own, true);
-    assert_int_equal(env_stats(own).num_ooms, 1);
-    end_process(&process, own);
+        if (own == NULL)
+            return;
+        try_burst(own, false);
+        if (is_asked)
+            (void)env_observe(own, .context = &process, .on_low_memory = ask_process);
+        else
+            assert_true(notify(&process, 'l'));
+        try_burst(own, true);
+        assert_int_equal(env_stats(own).num_ooms, 1);
+        end_process(&process, own);
+    }
 }

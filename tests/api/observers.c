@@ -594,9 +594,8 @@ static void begin_capture(struct mirror *mirror)
     env_capture_begin(mirror->pool, mirror->stream);
 }
 
-TEST(capture_during_a_notification_stops_a_trim)
+TEST_ON(capture_during_a_notification_stops_a_trim, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
 
     mirror->pool = env_pool(allocator);
@@ -609,7 +608,6 @@ TEST(capture_during_a_notification_stops_a_trim)
     assert_int_equal(mirror->came, 2);
     expect_true(mirror);
     env_capture_end(mirror->pool, mirror->stream);
-    env_close(allocator, mirror->stream);
 }
 
 /* Frees a block in a capture that it begins, when first told that memory leaves. */
@@ -627,9 +625,9 @@ static void free_in_a_capture(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Memory that is freed in this capture waits for its end. */
-TEST(capture_during_a_notification_stops_the_fallback_chain)
+TEST_ON(capture_during_a_notification_stops_the_fallback_chain,
+        env_open("expandable_segments:True,hard_limit_mb:70"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True,hard_limit_mb:70");
     struct mirror mirror = {.allocator = allocator, .pool = env_pool(allocator)};
     const xseg_stream side = env_stream();
 
@@ -641,7 +639,6 @@ TEST(capture_during_a_notification_stops_the_fallback_chain)
     assert_int_equal(env_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING_FREE);
     env_capture_end(mirror.pool, mirror.stream);
     env_free(allocator, env_alloc(allocator, 50 * MIB, side));
-    env_close(allocator, mirror.stream, side);
 }
 
 static void queue_work(struct mirror *mirror)

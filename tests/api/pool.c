@@ -6,8 +6,6 @@
 
 #include "tests/support/env.h"
 
-static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
-
 static bool is_this(void *context, xseg_stream stream)
 {
     return stream == (xseg_stream)context;
@@ -298,16 +296,15 @@ static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool 
     assert_int_equal(env_pool_stats(allocator, pool).requested_bytes[XSEG_STAT_ALL].current, want);
 }
 
-static void restore_and_compare(const char *config)
+TEST_EACH(pool_is_restored_to_a_checkpoint, env_open(config), ENV_KINDS)
 {
-    struct xseg_allocator *allocator = env_open(config);
     struct xseg_pool *pool = env_pool(allocator);
     struct notified notified = {0, 0};
     void *first[6], *later[6];
     bool exactly = false;
 
-    for (unsigned i = 0; i < 6; i++)
-        first[i] = env_alloc_in(allocator, pool, (i % 2 != 0 ? 3 * MIB : 700) * (i + 1), NULL);
+    for (unsigned k = 0; k < 6; k++)
+        first[k] = env_alloc_in(allocator, pool, (k % 2 != 0 ? 3 * MIB : 700) * (k + 1), NULL);
     env_free(allocator, first[1], first[2]);
     void *const live[] = {first[5], first[0], first[3], first[4], first[0]};
     assert_ok(xseg_pool_check_live(pool, live, 5, &exactly));
@@ -319,8 +316,8 @@ static void restore_and_compare(const char *config)
 
     /* Another state: blocks freed, others allocated across the places of the first. */
     env_free(allocator, first[0], first[3]);
-    for (unsigned i = 0; i < 6; i++)
-        later[i] = env_alloc_in(allocator, pool, (i % 2 != 0 ? 5 * MIB : 90 * KIB) * (i + 1), NULL);
+    for (unsigned k = 0; k < 6; k++)
+        later[k] = env_alloc_in(allocator, pool, (k % 2 != 0 ? 5 * MIB : 90 * KIB) * (k + 1), NULL);
     env_free(allocator, later[2]);
     assert_ok(xseg_pool_restore(pool, checkpoint, note_moved, &notified));
     assert_int_equal(notified.freed, 7);
@@ -342,17 +339,8 @@ static void restore_and_compare(const char *config)
     assert_true(exactly);
     expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
     xseg_checkpoint_destroy(checkpoint);
-    for (unsigned i = 0; i < 6; i++)
-        if (i != 1 && i != 2)
-            env_free(allocator, first[i]);
+    env_free(allocator, first[0], first[3], first[4], first[5]);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
-}
-
-TEST(pool_is_restored_to_a_checkpoint)
-{
-    restore_and_compare("expandable_segments:True");
-    restore_and_compare("expandable_segments:False");
 }
 
 TEST_IN_POOL(failed_restore_changes_nothing, env_open(NULL))
@@ -690,43 +678,40 @@ static void *at(void *base, size_t offset)
     return (char *)base + offset;
 }
 
+static const struct {
+    size_t cached, offset, bytes;
+} cases[] = {
+    {40 * MIB, 0, 40 * MIB},       {40 * MIB, 0, 4 * MIB},     {40 * MIB, 10 * MIB, 4 * MIB},
+    {40 * MIB, 36 * MIB, 4 * MIB}, {64 * KIB, 0, 4 * KIB},     {64 * KIB, 512, 512},
+    {64 * KIB, 60 * KIB, 4 * KIB}, {64 * KIB, 30 * KIB, 1000},
+};
+
 /* In front of the block, and behind it, the memory stays cached. */
-TEST(block_is_allocated_at_its_address)
+TEST_TIMES(block_is_allocated_at_its_address, 2 * COUNT_OF(cases),
+           env_open(i % 2 == 0 ? "expandable_segments:True" : "expandable_segments:False"))
 {
-    static const struct {
-        size_t cached, offset, bytes;
-    } cases[] = {
-        {40 * MIB, 0, 40 * MIB},       {40 * MIB, 0, 4 * MIB},     {40 * MIB, 10 * MIB, 4 * MIB},
-        {40 * MIB, 36 * MIB, 4 * MIB}, {64 * KIB, 0, 4 * KIB},     {64 * KIB, 512, 512},
-        {64 * KIB, 60 * KIB, 4 * KIB}, {64 * KIB, 30 * KIB, 1000},
-    };
+    const size_t number = i / 2;
+    struct xseg_pool *pool = env_pool(allocator);
+    void *base = env_alloc_in(allocator, pool, cases[number].cached, NULL), *ptr = NULL;
+    void *wanted = at(base, cases[number].offset);
+    const uint64_t grown = env_stats(allocator).num_device_alloc;
 
-    for (size_t i = 0; i < COUNT_OF(configs) * COUNT_OF(cases); i++) {
-        const size_t number = i / COUNT_OF(configs);
-        struct xseg_allocator *allocator = env_open(configs[i % COUNT_OF(configs)]);
-        struct xseg_pool *pool = env_pool(allocator);
-        void *base = env_alloc_in(allocator, pool, cases[number].cached, NULL), *ptr = NULL;
-        void *wanted = at(base, cases[number].offset);
-        const uint64_t grown = env_stats(allocator).num_device_alloc;
-
-        env_free(allocator, base);
-        assert_ok(xseg_alloc_at(pool, cases[number].bytes, NULL, wanted, &ptr));
-        assert_ptr_equal(ptr, wanted);
-        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
-        assert_int_equal(env_block(allocator, ptr).requested, cases[number].bytes);
-        assert_ptr_equal(env_block(allocator, ptr).pool, pool);
-        if (cases[number].offset > 0)
-            assert_int_equal(env_block(allocator, base).bytes, cases[number].offset);
-        assert_int_equal(env_stats(allocator).num_device_alloc, grown);
-        const struct xseg_statistics stats = env_stats(allocator);
-        assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
-        assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2); /* with `base` */
-        assert_int_equal(stats.allocation[XSEG_STAT_ALL].peak, 1);
-        env_free(allocator, ptr);
-        assert_ptr_equal(env_alloc_in(allocator, pool, cases[number].cached, NULL), base);
-        env_free(allocator, base);
-        env_close(allocator);
-    }
+    env_free(allocator, base);
+    assert_ok(xseg_alloc_at(pool, cases[number].bytes, NULL, wanted, &ptr));
+    assert_ptr_equal(ptr, wanted);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, ptr).requested, cases[number].bytes);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+    if (cases[number].offset > 0)
+        assert_int_equal(env_block(allocator, base).bytes, cases[number].offset);
+    assert_int_equal(env_stats(allocator).num_device_alloc, grown);
+    const struct xseg_statistics stats = env_stats(allocator);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2); /* with `base` */
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].peak, 1);
+    env_free(allocator, ptr);
+    assert_ptr_equal(env_alloc_in(allocator, pool, cases[number].cached, NULL), base);
+    env_free(allocator, base);
 }
 
 TEST_EACH(address_without_a_cached_block_is_rejected, env_open(config), ENV_KINDS)

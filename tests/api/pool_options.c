@@ -420,6 +420,15 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t li
     return env_pool_of(allocator, .single_page = true, .limit_bytes = limit);
 }
 
+/* A test with an allocator and such a pool. */
+#define TEST_OF_SINGLE_PAGES(name, open)                                             \
+    static void name##_in(struct xseg_allocator *allocator, struct xseg_pool *pool); \
+    TEST_ON(name, open)                                                              \
+    {                                                                                \
+        name##_in(allocator, make_pool(allocator, 0));                               \
+    }                                                                                \
+    static void name##_in(struct xseg_allocator *allocator, struct xseg_pool *pool)
+
 static uint64_t whole_pages(uint64_t bytes)
 {
     return (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
@@ -463,9 +472,8 @@ static bool add_single(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Only allocated blocks count, without small ones and other pools. */
-TEST_ON(explain_reports_the_cost_of_single_pages, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(explain_reports_the_cost_of_single_pages, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t rest = 0, single = 0;
 
@@ -514,9 +522,8 @@ TEST_IN_POOL(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandabl
     env_free(allocator, next);
 }
 
-TEST_ON(small_blocks_share_pages_as_ever, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(small_blocks_share_pages_as_ever, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 1000, NULL);
     char *second = env_alloc_in(allocator, pool, 1000, NULL);
 
@@ -524,9 +531,8 @@ TEST_ON(small_blocks_share_pages_as_ever, env_open("expandable_segments:True"))
     env_free(allocator, first, second);
 }
 
-TEST_ON(alignment_is_that_of_the_page, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(alignment_is_that_of_the_page, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     void *plain = env_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
 
     env_free(allocator, plain);
@@ -537,9 +543,9 @@ TEST_ON(alignment_is_that_of_the_page, env_open("expandable_segments:True"))
     env_free(allocator, block);
 }
 
-TEST_ON(a_cached_page_serves_nearly_its_size_whole, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(a_cached_page_serves_nearly_its_size_whole,
+                     env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     env_free(allocator, first);
@@ -553,9 +559,9 @@ TEST_ON(a_cached_page_serves_nearly_its_size_whole, env_open("expandable_segment
     env_free(allocator, much_shorter);
 }
 
-TEST_ON(single_page_is_allocated_at_its_address_only, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(single_page_is_allocated_at_its_address_only,
+                     env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     void *block = NULL;
 
@@ -568,31 +574,28 @@ TEST_ON(single_page_is_allocated_at_its_address_only, env_open("expandable_segme
 }
 
 /* Idle pages of a released pool are the driver's to make others of. */
-TEST_ON(a_released_pool_makes_room_for_others, env_open_mib(256, "expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(a_released_pool_makes_room_for_others,
+                     env_open_mib(256, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
     env_free(allocator, env_alloc(allocator, 240 * MIB, NULL));
 }
 
 /* Addresses come again for pages of their size; those of other sizes are given back before new ones are taken. */
-TEST_ON(addresses_do_not_gather, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(addresses_do_not_gather, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     uint64_t most = 0;
-    void *block;
 
     for (unsigned i = 0; i < 200; i++) {
-        void *before = block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
+        void *before = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
 
-        env_free(allocator, block);
-        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
-        block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
+        env_free(allocator, before);
+        (void)env_trim_pool(allocator, pool);
+        void *block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
         assert_ptr_equal(block, before);
         env_free(allocator, block);
-        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
+        (void)env_trim_pool(allocator, pool);
         const uint64_t addresses = env_stats(allocator).address_bytes;
         most = addresses > most ? addresses : most;
     }
@@ -600,9 +603,8 @@ TEST_ON(addresses_do_not_gather, env_open("expandable_segments:True"))
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-TEST_ON(resumed_pool_has_single_pages, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(resumed_pool_has_single_pages, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     char *block = env_alloc_in(allocator, pool, 140 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -635,9 +637,9 @@ TEST_ON(failed_single_page_leaves_nothing, env_open_mib(256, "expandable_segment
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-TEST_ON(classic_segments_serve_single_page_pools, env_open("expandable_segments:False"))
+TEST_OF_SINGLE_PAGES(classic_segments_serve_single_page_pools,
+                     env_open("expandable_segments:False"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     char *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     unsigned long long base = 0;
     size_t seen = 0;

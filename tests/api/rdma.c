@@ -54,15 +54,10 @@ TEST_ON(option_applies_to_one_pool, env_open(NULL))
     assert_false(makes_reachable(allocator, NULL, 30 * MIB));
 }
 
-TEST(classic_segments_and_guarded_blocks_have_them_too)
+TEST_EACH(classic_segments_and_guarded_blocks_have_them_too, env_open(config),
+          "rdma:True,expandable_segments:False", "rdma:True,guard_page:True")
 {
-    struct xseg_allocator *allocator = env_open("rdma:True,expandable_segments:False");
-
     assert_true(makes_reachable(allocator, NULL, 30 * MIB));
-    env_close(allocator);
-    allocator = env_open("rdma:True,guard_page:True");
-    assert_true(makes_reachable(allocator, NULL, 30 * MIB));
-    env_close(allocator);
 }
 
 TEST_ON(resumed_pool_has_rdma_pages, env_open(NULL))
@@ -106,69 +101,56 @@ TEST_TIMES(pages_of_the_other_kind_are_replaced, 2, env_open_sim(NULL, .memory_b
     env_free(allocator, block);
 }
 
-/* The trial is the first creation behind those of the device's opening. */
-static void refuse_the_trial(struct xseg_allocator *allocator, int error)
+static struct env_log logged;
+
+static struct xseg_allocator *open_driver(const char *config, enum xseg_sim_rdma rdma)
 {
-    env_free(allocator, env_alloc(allocator, 1000, NULL));
-    assert_ok(xseg_sim_fail("cuMemCreate", 1, error));
+    const struct xseg_sim_settings settings = {sizeof(settings), .rdma = rdma};
+
+    assert_ok(xseg_sim_reset(&settings));
+    return env_open_logged(config, &logged);
 }
 
-TEST(missing_rdma_support_is_logged_once)
+TEST_TIMES(missing_rdma_support_is_logged_once, 2, open_driver(NULL, XSEG_SIM_RDMA_WORKS))
 {
-    static const int errors[] = {NOT_SUPPORTED, INVALID};
-    struct env_log notified;
-
-    for (size_t i = 0; i < COUNT_OF(errors); i++) {
-        assert_ok(xseg_sim_reset(NULL));
-        struct xseg_allocator *allocator = env_open_logged(NULL, &notified);
-        refuse_the_trial(allocator, errors[i]);
-        struct xseg_pool *pool = make_pool(allocator, true);
-        assert_true(xseg_sim_failed());
-        assert_int_equal(notified.lines, 1);
-        assert_non_null(strstr(notified.line, "device 0: rdma has no effect"));
-        assert_non_null(strstr(notified.line, "cuMemCreate"));
-        assert_false(makes_reachable(allocator, pool, 30 * MIB));
-        /* Nothing is tried again. */
-        assert_false(makes_reachable(allocator, make_pool(allocator, true), 30 * MIB));
-        assert_int_equal(notified.lines, 1);
-        env_close(allocator);
-    }
+    /* The trial is the first creation behind those of the device's opening. */
+    env_free(allocator, env_alloc(allocator, 1000, NULL));
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, i == 0 ? NOT_SUPPORTED : INVALID));
+    struct xseg_pool *pool = make_pool(allocator, true);
+    assert_true(xseg_sim_failed());
+    env_expect_warnings(&logged, 1, "device 0: rdma has no effect");
+    env_expect_warnings(&logged, 1, "cuMemCreate");
+    assert_false(makes_reachable(allocator, pool, 30 * MIB));
+    /* Nothing is tried again. */
+    assert_false(makes_reachable(allocator, make_pool(allocator, true), 30 * MIB));
+    assert_int_equal(logged.lines, 1);
 }
 
 /* Drivers whose creation succeeds in vain: one rejects access to the page, one creates other pages. */
-TEST(a_trial_uses_what_it_has_made)
+static const struct {
+    enum xseg_sim_rdma rdma;
+    const char *reason;
+} drivers[] = {
+    {XSEG_SIM_RDMA_CREATE_FAILS, "cuMemCreate"},
+    {XSEG_SIM_RDMA_ACCESS_FAILS, "cuMemSetAccess"},
+    {XSEG_SIM_RDMA_IGNORED, "driver ignores the flag for GPUDirect RDMA"},
+    {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
+};
+
+TEST_TIMES(a_trial_uses_what_it_has_made, COUNT_OF(drivers),
+           open_driver("rdma:True", drivers[i].rdma))
 {
-    static const struct {
-        enum xseg_sim_rdma rdma;
-        const char *reason;
-    } cases[] = {
-        {XSEG_SIM_RDMA_CREATE_FAILS, "cuMemCreate"},
-        {XSEG_SIM_RDMA_ACCESS_FAILS, "cuMemSetAccess"},
-        {XSEG_SIM_RDMA_IGNORED, "driver ignores the flag for GPUDirect RDMA"},
-        {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
-    };
-    struct env_log notified;
-
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_sim_settings settings = {sizeof(settings), .rdma = cases[i].rdma};
-
-        assert_ok(xseg_sim_reset(&settings));
-        struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
-        assert_false(makes_reachable(allocator, NULL, 30 * MIB));
-        assert_int_equal(notified.lines, 1);
-        assert_non_null(strstr(notified.line, cases[i].reason));
-        env_close(allocator);
-    }
+    assert_false(makes_reachable(allocator, NULL, 30 * MIB));
+    env_expect_warnings(&logged, 1, drivers[i].reason);
 }
 
 TEST(memory_is_tried_when_there_is_some)
 {
-    struct env_log notified;
     void *block = NULL;
 
     struct xseg_allocator *holder = env_open_mib(200, NULL);
     void *all = env_alloc(holder, 200 * MIB, NULL);
-    struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
+    struct xseg_allocator *allocator = env_open_logged("rdma:True", &logged);
     struct xseg_pool *pool = make_pool(allocator, false);
     assert_int_equal(env_try_alloc(allocator, 1000, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);
@@ -178,7 +160,7 @@ TEST(memory_is_tried_when_there_is_some)
     /* Segments that were reserved meanwhile have no memory, so theirs is made for it as well. */
     assert_true(makes_reachable(allocator, NULL, 1000));
     assert_true(makes_reachable(allocator, pool, 1000));
-    assert_int_equal(notified.lines, 0);
+    assert_int_equal(logged.lines, 0);
     env_close(allocator);
 }
 
