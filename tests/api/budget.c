@@ -4,10 +4,8 @@
 #include "tests/support/members.h"
 #include "tests/support/trim_due.h"
 
-TEST_WITH(idle_memory_moves_to_another_member_and_back, members_begin, members_end)
+TEST_OF_TWO_MEMBERS(idle_memory_moves_to_another_member_and_back, members_end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     member_make_idle(one, 900 * MIB);
     assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
     /* 400 MiB are within the share of 512; 124 of 1024 are free. */
@@ -74,10 +72,8 @@ TEST_WITH(ranges_and_classic_segments_take_part, members_begin, members_end)
     EXPECT_OK(member_call(one, 'a', 0, 400 * MIB));
 }
 
-TEST_WITH(resumed_pool_requests_memory, members_begin, members_end)
+TEST_OF_TWO_MEMBERS(resumed_pool_requests_memory, members_end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     assert_ok(member_call(one, 'p', 0, 500 * MIB).status);
     assert_ok(member_call(one, 's', 0, 0).status);
     assert_ok(member_call(other, 'a', 0, 900 * MIB).status);
@@ -88,10 +84,8 @@ TEST_WITH(resumed_pool_requests_memory, members_begin, members_end)
 }
 
 /* Idle memory of a retained pool cannot be released. */
-TEST_WITH(memory_of_a_retained_pool_is_not_awaited, members_begin, members_end)
+TEST_OF_TWO_MEMBERS(memory_of_a_retained_pool_is_not_awaited, members_end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     assert_ok(member_call(one, 'p', 0, 900 * MIB).status);
     assert_ok(member_call(one, 'f', 0, 0).status);
     (void)member_expect_denied(other, 'a', 0, 400 * MIB);
@@ -99,10 +93,8 @@ TEST_WITH(memory_of_a_retained_pool_is_not_awaited, members_begin, members_end)
     assert_ok(member_call(one, 'p', 1, 600 * MIB).status);
 }
 
-TEST_WITH(captures_send_no_request, members_begin, members_end)
+TEST_OF_TWO_MEMBERS(captures_send_no_request, members_end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     member_make_idle(one, 900 * MIB);
     assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
     assert_ok(member_call(other, 'm', 0, 0).status);
@@ -202,10 +194,8 @@ TEST_WITH(invalid_budget_file_is_logged_once, members_begin, members_end)
     EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
 }
 
-TEST_WITH(removed_budget_file_is_recreated, members_begin, members_end)
+TEST_OF_TWO_MEMBERS(removed_budget_file_is_recreated, members_end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     member_make_idle(one, 900 * MIB);
     assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
     assert_int_equal(unlink(members.budget_file), 0);

@@ -105,10 +105,8 @@ TEST_WITH(file_of_a_newer_version_is_not_used, members_begin, end)
     expect_alone(member_start(""), "does not match, 99 in ");
 }
 
-TEST_WITH(truncated_budget_file_is_recreated, members_begin, end)
+TEST_OF_TWO_MEMBERS(truncated_budget_file_is_recreated, end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     expect_transfer(one, other);
     assert_int_equal(truncate(members.budget_file, 5000), 0);
     MEMBER_EVENTUALLY(one, answer.lines == 1 &&
@@ -161,9 +159,8 @@ TEST_WITH(foreign_file_is_not_overwritten, members_begin, end)
 }
 
 /* Invalid bytes in a slot last for one round at most, since each member rewrites its record. */
-TEST_WITH(invalid_bytes_in_a_slot_are_overwritten, members_begin, end)
+TEST_OF_TWO_MEMBERS(invalid_bytes_in_a_slot_are_overwritten, end)
 {
-    const unsigned one = member_start(""), other = member_start("");
     unsigned char bytes[SLOT];
 
     expect_transfer(one, other);
@@ -230,10 +227,8 @@ TEST_WITH(demand_with_a_future_time_ends, members_begin, end)
 }
 
 /* The age of a demand is that of the last request, so threads that wait in turn do not time out. */
-TEST_WITH(demand_of_threads_that_wait_in_turn_persists, members_begin, end)
+TEST_OF_TWO_MEMBERS(demand_of_threads_that_wait_in_turn_persists, end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
     EXPECT_OK(member_call(other, 'a', 0, 2 * MIB));
     member_send(other, 'T', 0, 400 * MIB);
@@ -287,10 +282,8 @@ TEST_WITH(large_values_are_clamped, members_begin, end)
     expect_transfer(one, other);
 }
 
-TEST_WITH(fork_in_a_member_has_no_effect, members_begin, end)
+TEST_OF_TWO_MEMBERS(fork_in_a_member_has_no_effect, end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     expect_transfer(one, other);
     for (unsigned i = 0; i < 5; i++)
         EXPECT_OK(member_call(one, 'F', 0, 0));

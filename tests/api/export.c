@@ -6,10 +6,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "tests/support/exported_handles.h"
+#include "tests/support/exported_blocks.h"
 #include "tests/support/process.h"
 
-#define STRIDE        (64 * KIB)
 #define NOT_SUPPORTED 801 /* CUDA_ERROR_NOT_SUPPORTED */
 
 /* The allocator of a test, its exportable pool, and its log. */
@@ -38,27 +37,11 @@ static struct xseg_pool *make_pool(void)
     return made;
 }
 
-static void open_pool_on(bool real_bytes, uint64_t memory, const char *config)
+static struct xseg_allocator *open_on(bool real_bytes, uint64_t memory, const char *config)
 {
     const struct xseg_sim_settings settings = sim_settings(real_bytes, memory);
 
-    allocator = env_open_with_clock(&settings, config);
-    pool = make_pool();
-}
-
-static int open_pool(void **state)
-{
-    (void)state;
-    allocator = env_open(NULL);
-    pool = make_pool();
-    return 0;
-}
-
-static int open_pool_with_contents(void **state)
-{
-    (void)state;
-    open_pool_on(true, 1 * GIB, NULL);
-    return 0;
+    return env_open_with_clock(&settings, config);
 }
 
 static int close_allocator(void **state)
@@ -68,11 +51,18 @@ static int close_allocator(void **state)
     return 0;
 }
 
-static int close_pool(void **state)
-{
-    assert_ok(xseg_pool_release(pool));
-    return close_allocator(state);
-}
+/* A test of an exportable pool. */
+#define TEST_OF_POOL(name, open)            \
+    static void name##_of(void);            \
+    TEST(name)                              \
+    {                                       \
+        allocator = (open);                 \
+        pool = make_pool();                 \
+        name##_of();                        \
+        assert_ok(xseg_pool_release(pool)); \
+        env_close(allocator);               \
+    }                                       \
+    static void name##_of(void)
 
 static struct exported_handles export_of(void *ptr)
 {
@@ -98,35 +88,12 @@ static void export_once(void *ptr, enum xseg_handle_type type)
     assert_ok(xseg_export_close(allocator, ptr));
 }
 
-/* Close the last export of a block, and free the block. */
-static void close_and_free(void *block)
-{
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
-}
-
 /* Query the pages of a block, which must be exportable; nothing is exported. */
 static xseg_status query(void *ptr)
 {
     size_t count = 0;
 
     return xseg_export_handles(allocator, ptr, XSEG_HANDLE_FD, NULL, 0, &count, NULL);
-}
-
-/* Real bytes: the test reads and writes device memory as a kernel would. */
-static void fill(void *ptr, size_t bytes, unsigned char value)
-{
-    for (size_t at = 0; at < bytes; at += STRIDE)
-        ((volatile unsigned char *)ptr)[at] = value;
-    ((volatile unsigned char *)ptr)[bytes - 1] = value;
-}
-
-static bool holds(const void *ptr, size_t bytes, unsigned char value)
-{
-    for (size_t at = 0; at < bytes; at += STRIDE)
-        if (((const volatile unsigned char *)ptr)[at] != value)
-            return false;
-    return ((const volatile unsigned char *)ptr)[bytes - 1] == value;
 }
 
 /* --- Another process, which executes orders, a letter and a value, and answers y or n. --- */
@@ -310,7 +277,7 @@ TEST(importer_reads_the_exporters_data)
         assert_true(notify(&process, 'w', (unsigned char)(100 + i)));
         assert_true(holds(block, bytes, (unsigned char)(100 + i)));
         assert_true(notify(&process, 'c', 0));
-        close_and_free(block);
+        export_close_and_free(allocator, block);
     }
     env_free(allocator, first, large);
     end_process(&process);
@@ -359,13 +326,14 @@ TEST(importer_that_exits_releases_its_memory)
     (void)close(process.socket);
     assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
     assert_int_equal(xseg_sim_used(0), 0);
-    (void)close_pool(NULL);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
     assert_ok(xseg_sim_reset(&alone));
 }
 
 /* --- One process on both sides. --- */
 
-TEST_WITH(exporter_can_import_its_own_export, open_pool_with_contents, close_pool)
+TEST_OF_POOL(exporter_can_import_its_own_export, open_on(true, GIB, NULL))
 {
     void *before = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     unsigned char *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
@@ -403,7 +371,7 @@ TEST_WITH(exporter_can_import_its_own_export, open_pool_with_contents, close_poo
     assert_int_equal(env_stats(allocator).imported_bytes, 0);
 }
 
-TEST_WITH(exports_and_imports_have_the_documented_cost, open_pool, close_pool)
+TEST_OF_POOL(exports_and_imports_have_the_documented_cost, env_open(NULL))
 {
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     struct xseg_export_token token;
@@ -435,7 +403,7 @@ TEST_WITH(exports_and_imports_have_the_documented_cost, open_pool, close_pool)
     env_free(allocator, block);
 }
 
-TEST_WITH(exported_pool_is_not_paused, open_pool_with_contents, close_pool)
+TEST_OF_POOL(exported_pool_is_not_paused, open_on(true, GIB, NULL))
 {
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
@@ -454,7 +422,7 @@ TEST_WITH(exported_pool_is_not_paused, open_pool_with_contents, close_pool)
     assert_true(holds(block, 30 * MIB, 3));
     /* The pages created by the resume can be exported as well. */
     hold(block);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
 }
 
 static bool find_exported(void *context, const struct xseg_reason *reason)
@@ -488,7 +456,7 @@ static bool find_mapping(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-TEST_WITH(trim_keeps_exported_pages, open_pool, close_pool)
+TEST_OF_POOL(trim_keeps_exported_pages, env_open(NULL))
 {
     const struct xseg_trim_options by_age = {sizeof(by_age), .idle_ms = 1};
     void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
@@ -524,7 +492,8 @@ TEST_WITH(trim_keeps_exported_pages, open_pool, close_pool)
 
 TEST_WITH(decay_keeps_exported_pages, NULL, close_allocator)
 {
-    open_pool_on(false, 1 * GIB, "idle_ms:100");
+    allocator = open_on(false, 1 * GIB, "idle_ms:100");
+    pool = make_pool();
     void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
     hold(block);
@@ -539,7 +508,8 @@ TEST_WITH(decay_keeps_exported_pages, NULL, close_allocator)
 
 TEST_WITH(fallback_chain_keeps_exported_pages, NULL, close_allocator)
 {
-    open_pool_on(false, 200 * MIB, NULL);
+    allocator = open_on(false, 200 * MIB, NULL);
+    pool = make_pool();
     void *block = env_alloc_in(allocator, pool, 120 * MIB, NULL), *big = NULL;
 
     hold(block);
@@ -553,9 +523,8 @@ TEST_WITH(fallback_chain_keeps_exported_pages, NULL, close_allocator)
 }
 
 /* Exportable pages that have not been exported are remapped to exportable pools; pages for other pools are created. */
-TEST_WITH(pages_are_remapped_to_pools_of_their_kind, NULL, close_pool)
+TEST_OF_POOL(pages_are_remapped_to_pools_of_their_kind, open_on(false, 200 * MIB, NULL))
 {
-    open_pool_on(false, 200 * MIB, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 160 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
     pool = make_pool();
@@ -578,9 +547,9 @@ TEST_WITH(pages_are_remapped_to_pools_of_their_kind, NULL, close_pool)
 }
 
 /* The importer of a page has it mapped until the import is closed, so no other pool may use the page. */
-TEST_WITH(exported_pages_are_not_reused_by_other_pools, NULL, close_pool)
+TEST_OF_POOL(exported_pages_are_not_reused_by_other_pools,
+             open_on(true, 200 * MIB, "page_cache_mb:200"))
 {
-    open_pool_on(true, 200 * MIB, "page_cache_mb:200");
     struct xseg_pool *first = make_pool();
     void *block = env_alloc_in(allocator, first, 120 * MIB, NULL), *seen = NULL, *other = NULL;
     struct exported_handles exported = export_of(block);
@@ -588,7 +557,7 @@ TEST_WITH(exported_pages_are_not_reused_by_other_pools, NULL, close_pool)
     assert_ok(import_handles(allocator, &exported, NULL, &seen));
     export_handles_close(&exported);
     fill(seen, 120 * MIB, 9);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
     assert_ok(xseg_pool_release(first));
     /* Pages of the first pool are released, but the importer retains their memory. */
     assert_error(env_try_alloc_in(allocator, pool, 100 * MIB, &other), NO_MEMORY, "");
@@ -624,7 +593,8 @@ static struct xseg_statistics play(bool exportable)
     }
     const struct xseg_statistics stats = env_stats(allocator);
     env_free_all(allocator, ptr, sizeof(ptr));
-    (void)close_pool(NULL);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
     return stats;
 }
 
@@ -667,13 +637,12 @@ TEST(missing_handle_support_is_probed_once)
 }
 
 /* A full device, and a driver error that may be temporary. */
-TEST_WITH(failed_probe_runs_again_for_the_next_pool, NULL, close_pool)
+TEST_WITH(failed_probe_runs_again_for_the_next_pool, NULL, close_allocator)
 {
-    const struct xseg_sim_settings settings = sim_settings(false, 200 * MIB);
     struct xseg_pool *other = NULL;
     void *block = NULL;
 
-    allocator = env_open_on(&settings, NULL);
+    allocator = env_open_mib(200, NULL);
     void *all = env_alloc(allocator, 200 * MIB, NULL);
     pool = make_pool();
     assert_error(env_try_alloc_in(allocator, pool, 1000, &block), NO_MEMORY, "");
@@ -689,6 +658,7 @@ TEST_WITH(failed_probe_runs_again_for_the_next_pool, NULL, close_pool)
     assert_ok(xseg_sim_fail("cuMemCreate", 1, NOT_SUPPORTED));
     env_free(allocator, env_alloc_in(allocator, pool, 1000, NULL));
     assert_true(xseg_sim_failed());
+    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_WITH(invalid_options_are_rejected, NULL, close_allocator)
@@ -710,7 +680,7 @@ TEST_WITH(invalid_options_are_rejected, NULL, close_allocator)
     assert_error(try_pool(&pool), UNSUPPORTED, "virtual memory");
 }
 
-TEST_WITH(only_allocated_exportable_blocks_are_exported, open_pool, close_pool)
+TEST_OF_POOL(only_allocated_exportable_blocks_are_exported, env_open(NULL))
 {
     struct xseg_page_handle handle[2];
     struct xseg_export_token token;
@@ -773,7 +743,7 @@ static void expect_rejected(const struct exported_handles *exported, size_t at,
         expect_rejected(&exported, (at), changed, status, word); \
     } while (0)
 
-TEST_WITH(invalid_handles_are_rejected, open_pool, close_pool)
+TEST_OF_POOL(invalid_handles_are_rejected, env_open(NULL))
 {
     void *ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     const struct xseg_statistics before = env_stats(allocator);
@@ -818,15 +788,17 @@ TEST_WITH(invalid_handles_are_rejected, open_pool, close_pool)
     struct xseg_statistics after = env_stats(allocator);
     after.host_bytes = before.host_bytes; /* the export's record */
     assert_memory_equal(&before, &after, sizeof(before));
-    close_and_free(ptr);
+    export_close_and_free(allocator, ptr);
 }
 
-TEST_WITH(import_without_virtual_memory_management_is_rejected, open_pool, close_allocator)
+TEST_WITH(import_without_virtual_memory_management_is_rejected, NULL, close_allocator)
 {
+    allocator = env_open(NULL);
+    pool = make_pool();
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     struct exported_handles exported = export_of(block);
 
-    close_and_free(block);
+    export_close_and_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_close(allocator));
     allocator = env_open_sim(NULL, .without_vmm = true);
@@ -835,7 +807,7 @@ TEST_WITH(import_without_virtual_memory_management_is_rejected, open_pool, close
 }
 
 /* The driver fails at any page: the descriptors of the previous pages are closed. */
-TEST_WITH(failed_export_is_rolled_back, open_pool, close_pool)
+TEST_OF_POOL(failed_export_is_rolled_back, env_open(NULL))
 {
     void *block = env_alloc_in(allocator, pool, 200 * MIB, NULL);
     struct exported_handles exported;
@@ -852,7 +824,7 @@ TEST_WITH(failed_export_is_rolled_back, open_pool, close_pool)
     assert_int_equal(env_trim_pool(allocator, pool).released, 200 * MIB);
 }
 
-TEST_WITH(capture_unmaps_nothing, open_pool, close_pool)
+TEST_OF_POOL(capture_unmaps_nothing, env_open(NULL))
 {
     struct xseg_pool *graph = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL), *base[2] = {NULL};
@@ -877,8 +849,10 @@ TEST_WITH(capture_unmaps_nothing, open_pool, close_pool)
 }
 
 /* An import and two exports are open at the close. */
-TEST_WITH(lost_device_releases_its_exports, open_pool, NULL)
+TEST(lost_device_releases_its_exports)
 {
+    allocator = env_open(NULL);
+    pool = make_pool();
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL), *base = NULL, *more = NULL;
     struct exported_handles exported = export_of(block), other;
     struct xseg_export_token token;
@@ -899,9 +873,8 @@ TEST_WITH(lost_device_releases_its_exports, open_pool, NULL)
 }
 
 /* Exportable memory has descriptors only while it is exported. */
-TEST_WITH(exportable_memory_is_not_limited_by_descriptors, NULL, close_pool)
+TEST_OF_POOL(exportable_memory_is_not_limited_by_descriptors, open_on(false, 8 * GIB, NULL))
 {
-    open_pool_on(false, 8 * GIB, NULL);
     const struct xseg_range_options options = {sizeof(options), .pool = pool};
     const unsigned files = env_open_fds();
     struct xseg_range *range = NULL;
@@ -927,7 +900,7 @@ TEST_WITH(exportable_memory_is_not_limited_by_descriptors, NULL, close_pool)
     assert_ok(xseg_range_release(range));
 }
 
-TEST_WITH(calls_of_a_forked_child_fail, open_pool, close_pool)
+TEST_OF_POOL(calls_of_a_forked_child_fail, env_open(NULL))
 {
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL), *base = NULL;
     struct exported_handles exported = export_of(block);
@@ -938,10 +911,10 @@ TEST_WITH(calls_of_a_forked_child_fail, open_pool, close_pool)
                       xseg_import_close(allocator, block),
                       import_handles(allocator, &exported, NULL, &base));
     export_handles_close(&exported);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
 }
 
-TEST_WITH(configuration_makes_memory_exportable, NULL, close_pool)
+TEST_WITH(configuration_makes_memory_exportable, NULL, close_allocator)
 {
     allocator = env_open("exportable:True");
     pool = env_pool(allocator);
@@ -950,9 +923,8 @@ TEST_WITH(configuration_makes_memory_exportable, NULL, close_pool)
         env_alloc(allocator, 1000, NULL),
         env_alloc_in(allocator, pool, 3 * MIB, NULL),
     };
-    for (unsigned i = 0; i < COUNT_OF(blocks); i++) {
+    for (unsigned i = 0; i < COUNT_OF(blocks); i++)
         export_once(blocks[i], XSEG_HANDLE_FD);
-    }
     /* The key does not apply to a pool with separate functions. */
     struct xseg_pool *other = env_pool_of(allocator, .memory = env_no_memory);
     /* A change applies to later pools only. */
@@ -965,6 +937,7 @@ TEST_WITH(configuration_makes_memory_exportable, NULL, close_pool)
     env_free(allocator, block);
     assert_ok(xseg_pool_release(other));
     assert_ok(xseg_pool_release(later));
+    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_WITH(missing_export_support_is_logged_once, NULL, close_allocator)
@@ -1004,17 +977,12 @@ TEST_WITH(failed_probe_runs_again_for_the_next_call, NULL, close_allocator)
     env_free(allocator, block);
 }
 
-TEST_WITH(fabric_handles_are_bytes, NULL, close_pool)
+TEST_OF_POOL(fabric_handles_are_bytes,
+             env_open_sim(NULL, .memory_bytes = GIB, .real_bytes = true, .fabric = true))
 {
-    struct xseg_sim_settings settings = sim_settings(true, 1 * GIB);
-
-    settings.fabric = true;
-    allocator = env_open_on(&settings, NULL);
-    pool = make_pool();
     unsigned char *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     struct exported_handles exported;
     void *seen = NULL, *base = NULL, *again = NULL;
-
     const unsigned files = env_open_fds();
     assert_ok(export_handles(allocator, block, XSEG_HANDLE_FABRIC, &exported));
     assert_int_equal(env_open_fds(), files);
@@ -1034,7 +1002,7 @@ TEST_WITH(fabric_handles_are_bytes, NULL, close_pool)
     assert_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, &again),
                  ARGUMENT, "not open, -1");
     /* A fabric handle does not retain the memory. */
-    close_and_free(block);
+    export_close_and_free(allocator, block);
     assert_int_equal(env_trim_pool(allocator, pool).released, 60 * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(import_handles(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
@@ -1042,7 +1010,7 @@ TEST_WITH(fabric_handles_are_bytes, NULL, close_pool)
     assert_null(again);
 }
 
-TEST_WITH(missing_fabric_support_is_explained, open_pool, close_pool)
+TEST_OF_POOL(missing_fabric_support_is_explained, env_open(NULL))
 {
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     struct exported_handles exported;
@@ -1051,7 +1019,7 @@ TEST_WITH(missing_fabric_support_is_explained, open_pool, close_pool)
                  "CUDA_ERROR_NOT_SUPPORTED");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     hold(block);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
 }
 
 /* --- Without memory for the probe of exports, the next growth runs it.  No pool counts as exportable before it. --- */
@@ -1062,10 +1030,7 @@ static void *all;
 
 static void open_full(const char *config)
 {
-    struct xseg_sim_settings settings = sim_settings(false, 200 * MIB);
-
-    settings.fabric = true;
-    holder = env_open_on(&settings, NULL);
+    holder = env_open_sim(NULL, .memory_bytes = 200 * MIB, .fabric = true);
     all = env_alloc(holder, 200 * MIB, NULL);
     allocator = env_open_logged(config, &warnings);
 }

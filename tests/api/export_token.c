@@ -12,10 +12,9 @@
 #include <sys/un.h>
 #include <time.h>
 
-#include "tests/support/exported_handles.h"
+#include "tests/support/exported_blocks.h"
 #include "tests/support/process.h"
 
-#define STRIDE  (64 * KIB)
 #define BLOCK   (50 * MIB)
 #define NEW_NET 0x40000000 /* CLONE_NEWNET */
 
@@ -50,27 +49,6 @@ static int close_exporter(void **state)
     (void)state;
     env_close(allocator);
     return 0;
-}
-
-/* Close the last export of a block, and free the block. */
-static void close_and_free(void *block)
-{
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
-}
-
-static void fill(void *ptr, unsigned char value)
-{
-    for (size_t at = 0; at < BLOCK; at += STRIDE)
-        ((volatile unsigned char *)ptr)[at] = value;
-}
-
-static bool holds(const void *ptr, unsigned char value)
-{
-    for (size_t at = 0; at < BLOCK; at += STRIDE)
-        if (((const volatile unsigned char *)ptr)[at] != value)
-            return false;
-    return true;
 }
 
 static struct xseg_export_token export_block(void *ptr, uint64_t *offset)
@@ -159,9 +137,9 @@ static bool obey_order(struct importer *importer, const struct order *order)
     case 'i':
         return import(importer, order);
     case 'r':
-        return holds(importer->block, order->value);
+        return holds(importer->block, BLOCK, order->value);
     case 'w':
-        fill(importer->block, order->value);
+        fill(importer->block, BLOCK, order->value);
         return true;
     case 'c':
         return xseg_import_close(allocator, importer->base) == XSEG_OK;
@@ -237,18 +215,18 @@ TEST(token_is_sufficient_for_an_import)
         return;
     void *before = env_alloc(allocator, 3 * MIB, NULL);
     unsigned char *block = env_alloc(allocator, BLOCK, NULL);
-    fill(block, 11);
+    fill(block, BLOCK, 11);
     order.token = export_block(block, &order.offset);
     assert_true(order.offset != 0);
     order.what = 'i';
     assert_true(send_order(&process, &order));
     assert_true(notify(&process, 'r', 11));
     assert_true(notify(&process, 'w', 12));
-    assert_true(holds(block, 12));
+    assert_true(holds(block, BLOCK, 12));
     assert_true(notify(&process, 'c', 0));
     /* A block can be imported again until its export is closed. */
     assert_true(send_order(&process, &order));
-    close_and_free(block);
+    export_close_and_free(allocator, block);
     env_empty_cache(allocator);
     assert_true(notify(&process, 'r', 12));
     assert_true(notify(&process, 'c', 0));
@@ -278,7 +256,7 @@ static void expect_failure_after(char prepare, char check)
         print_message("# this system has no network namespaces for the test: nothing was tried\n");
     /* The exporter serves other importers. */
     expect_valid(&order.token);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
     end_process(&process);
 }
 
@@ -377,8 +355,8 @@ TEST(exporter_can_import_its_own_export)
     assert_int_equal(env_open_fds(), files + 2);
     assert_int_equal(env_threads(), before + 1);
     assert_ok(xseg_import(allocator, 0, &token, &base));
-    fill((char *)base + offset, 5);
-    assert_true(holds(block, 5));
+    fill((char *)base + offset, BLOCK, 5);
+    assert_true(holds(block, BLOCK, 5));
     /* Exports are counted. */
     assert_ok(xseg_export_close(allocator, block));
     assert_ok(xseg_import_close(allocator, base));
@@ -466,7 +444,7 @@ TEST_WITH(run_may_have_many_pages, NULL, close_exporter)
     assert_true(import_fails(&token, XSEG_ERR_DRIVER, "ulimit -n"));
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     expect_valid(&token);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
 }
 
 struct exporting {
@@ -583,7 +561,7 @@ TEST_WITH(import_from_another_device_is_rejected, NULL, close_exporter)
     assert_error(xseg_import(allocator, 1, &token, &base), ARGUMENT,
                  "memory is on another device, UUID");
     assert_error(xseg_import(allocator, 2, &token, &base), ARGUMENT, "device 2 does not exist");
-    close_and_free(block);
+    export_close_and_free(allocator, block);
 }
 
 static void expect_rejected(struct xseg_export_token token, size_t at, uint64_t value,
@@ -618,7 +596,7 @@ TEST_WITH(modified_token_is_rejected, open_exporter, close_exporter)
         assert_null(base);
     }
     expect_valid(&token);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
 }
 
 static int connect_by(const struct xseg_export_token *token)
@@ -664,7 +642,7 @@ TEST(other_clients_get_no_answer)
     expect_valid(&token);
     assert_int_equal(recv(silent, reply, sizeof(reply), 0), 0);
     const int last = connect_by(&token);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
     const time_t before = time(NULL);
     env_close(allocator);
     assert_true(time(NULL) - before <= 30);
@@ -690,7 +668,7 @@ TEST_WITH(child_does_not_retain_the_socket, open_exporter, close_exporter)
         wait_to_be_killed();
     /* The server has not accepted the second connection at the close. */
     const int silent = connect_by(&token), late = connect_by(&token);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
     assert_ok(xseg_close(allocator));
     assert_int_equal(recv(silent, &byte, 1, 0), 0);
     assert_int_equal(recv(late, &byte, 1, 0), 0);
