@@ -73,8 +73,8 @@ TEST_ON(page_cache_serves_a_growth_at_the_limit,
     assert_ok(xseg_observer_remove(allocator, id));
 }
 
-/* Examples E1 to E12, with the values of PyTorch 2.15 in the nine columns of a tape (docs/replay.md).  E1, E3, E4 and E7
- * also verify NVIDIA's statements on expandable segments: addresses without memory, growth in place, unmaps by page. */
+/* Examples E1 to E12, with the values of PyTorch 2.15 in the nine columns of a tape (docs/replay.md).  E1, E3, E4 and
+ * E7 verify NVIDIA's statements on expandable segments: addresses without memory, growth in place, unmaps by page. */
 
 static void expect(struct xseg_allocator *allocator, const char *numbers)
 {

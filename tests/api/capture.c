@@ -56,7 +56,7 @@ TEST_ON(capture_makes_no_unsafe_calls, open_capture(NULL))
     assert_int_equal(active(), 0);
 }
 
-/* The output of a graph outlives the pool: 3 pages of one growth are released in two parts, around an allocated block. */
+/* The output of a graph outlives the pool: 3 pages of one growth are released in two parts, around a block. */
 TEST_ON(released_pool_keeps_its_allocated_blocks, open_capture(NULL))
 {
     env_capture_begin(pool, stream);
@@ -142,8 +142,8 @@ TEST_TIMES(use_before_a_capture_is_awaited_after_it, COUNT_OF(reuse_configs),
     expect_pending_until_finished(ptr, side);
 }
 
-/* The capture reuses a block that a joined stream uses after a join, unless the block was used before the capture.  PyTorch
- * ignored earlier uses. */
+/* The capture reuses a block that a joined stream uses after a join, unless the block was used before the capture.
+ * PyTorch ignored earlier uses. */
 TEST_TIMES(reuse_in_a_capture_respects_earlier_uses, 2,
            open_capture("graph_capture_record_stream_reuse:True"))
 {

@@ -483,8 +483,8 @@ TEST_OF(invalid_arguments_have_error_messages, env_open("expandable_segments:Tru
     assert_non_null(strstr(xseg_reason_message(XSEG_REASON_ALLOCATED), "allocated block"));
 }
 
-/* --- Queries by an address: from a tensor to its block, and from the block to the adjacent free space, so that a program
- * can release the block that makes the largest range.  An article on PyTorch's memory management asks for them. --- */
+/* --- Queries by an address: from a tensor to its block, and from the block to the adjacent free space, so that a
+ * program can release the block that makes the largest range.  An article on PyTorch asks for them. --- */
 
 /* The article's drawing: free, used, free; 800 MiB do not fit although 1000 MiB are free. */
 TEST_OF(block_query_reports_the_adjacent_free_bytes,

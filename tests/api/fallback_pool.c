@@ -46,7 +46,7 @@ static void close_env(const struct env *env)
 }
 
 /* A test for both sizes and both kinds of segments. */
-#define FALLBACK_TEST(name)                                                             \
+#define TEST_IN_FALLBACK(name)                                                          \
     static void name##_in(struct env *env);                                             \
     TEST(name)                                                                          \
     {                                                                                   \
@@ -73,7 +73,7 @@ static void note_move(void *context, void *ptr, bool freed)
     moves->revived += !freed;
 }
 
-FALLBACK_TEST(restore_keeps_a_fallback_block)
+TEST_IN_FALLBACK(restore_keeps_a_fallback_block)
 {
     bool exactly = false;
 
@@ -92,7 +92,7 @@ FALLBACK_TEST(restore_keeps_a_fallback_block)
     env_free(env->allocator, fallback, env->kept);
 }
 
-FALLBACK_TEST(restore_over_a_fallback_block_is_rejected)
+TEST_IN_FALLBACK(restore_over_a_fallback_block_is_rejected)
 {
     struct xseg_checkpoint *checkpoint = env_checkpoint(env->pool);
     void *fallback = alloc_fallback(env);
@@ -107,7 +107,7 @@ FALLBACK_TEST(restore_over_a_fallback_block_is_rejected)
     env_free(env->allocator, env->inside, env->kept);
 }
 
-FALLBACK_TEST(pending_fallback_block_is_kept)
+TEST_IN_FALLBACK(pending_fallback_block_is_kept)
 {
     const xseg_stream stream = env_stream();
     struct xseg_checkpoint *before = NULL, *after = NULL;
@@ -132,7 +132,7 @@ FALLBACK_TEST(pending_fallback_block_is_kept)
     env_empty_cache(env->allocator);
 }
 
-FALLBACK_TEST(fallback_block_does_not_belong_to_the_pool)
+TEST_IN_FALLBACK(fallback_block_does_not_belong_to_the_pool)
 {
     bool exactly = true;
     void *fallback = alloc_fallback(env);
@@ -194,7 +194,7 @@ static void expect_stats(const struct env *env, unsigned count)
     assert_int_equal(stats.allocation[group].allocated, 2);
 }
 
-FALLBACK_TEST(fallback_block_counts_as_reserved_in_the_pool_and_allocated_outside)
+TEST_IN_FALLBACK(fallback_block_counts_as_reserved_in_the_pool_and_allocated_outside)
 {
     const xseg_stream stream = env_stream();
     const struct xseg_statistics before = env_stats(env->allocator);
@@ -234,7 +234,7 @@ TEST(oversize_counts_belong_to_the_default_pool)
     close_env(&env);
 }
 
-FALLBACK_TEST(fallback_block_reports_its_pool)
+TEST_IN_FALLBACK(fallback_block_reports_its_pool)
 {
     void *fallback = alloc_fallback(env);
     struct xseg_block_info info = env_block(env->allocator, fallback);
@@ -288,7 +288,7 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-FALLBACK_TEST(explain_includes_fallback_blocks)
+TEST_IN_FALLBACK(explain_includes_fallback_blocks)
 {
     const struct xseg_scope where = {sizeof(where), .device = -1, .pool = env->pool};
     struct xseg_explain_result sums = {sizeof(sums)};
@@ -317,7 +317,7 @@ static void count_by_pool(void *context, const struct xseg_trace_entry *entry)
         count[entry->action][entry->pool != NULL]++;
 }
 
-FALLBACK_TEST(history_records_the_pool_of_a_fallback_block)
+TEST_IN_FALLBACK(history_records_the_pool_of_a_fallback_block)
 {
     const xseg_stream stream = env_stream();
     unsigned count[3][2] = {{0}};
@@ -335,7 +335,7 @@ FALLBACK_TEST(history_records_the_pool_of_a_fallback_block)
     assert_ok(xseg_observer_remove(env->allocator, id));
 }
 
-FALLBACK_TEST(fallback_block_outlives_its_pool)
+TEST_IN_FALLBACK(fallback_block_outlives_its_pool)
 {
     void *fallback = alloc_fallback(env);
 
@@ -369,7 +369,7 @@ TEST(freed_fallback_block_returns_to_its_pool)
 }
 
 /* A graph may write to cached memory of its pool at any time. */
-FALLBACK_TEST(captured_pool_is_no_fallback)
+TEST_IN_FALLBACK(captured_pool_is_no_fallback)
 {
     const xseg_stream stream = env_stream();
     void *ptr = NULL;
@@ -385,7 +385,7 @@ FALLBACK_TEST(captured_pool_is_no_fallback)
     env_free(env->allocator, env->kept);
 }
 
-FALLBACK_TEST(fallback_block_is_deferred_in_a_capture)
+TEST_IN_FALLBACK(fallback_block_is_deferred_in_a_capture)
 {
     const xseg_stream stream = env_stream(), other = env_stream();
     struct xseg_pool *graphs = env_pool(env->allocator);
@@ -457,7 +457,7 @@ TEST_ON(fallback_block_is_not_exported, env_open_mib(40, NULL))
 }
 
 /* The cached memory of the pool is released, unless other blocks use its page or segment. */
-FALLBACK_TEST(released_pool_is_no_fallback)
+TEST_IN_FALLBACK(released_pool_is_no_fallback)
 {
     void *ptr = NULL;
 

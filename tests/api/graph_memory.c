@@ -70,8 +70,8 @@ static void expect_row(const char *tag, const char *const *texts, size_t count)
                 texts[table.column]);
 }
 
-/* PROGRAM(test, {name of a table, configuration}, ...): the steps run once for each table, `table.column`. */
-#define PROGRAM(test, ...)                                    \
+/* TEST_OF_TABLES(test, {name of a table, configuration}, ...): the steps run once for each table, `table.column`. */
+#define TEST_OF_TABLES(test, ...)                             \
     static void run_##test(void);                             \
     TEST(test)                                                \
     {                                                         \
@@ -151,7 +151,7 @@ static void delete_graph(const struct graph *graph)
 }
 
 /* "Understanding Caching Allocator Statistics" */
-PROGRAM(caching_allocator_statistics, {"statistics", CLASSIC})
+TEST_OF_TABLES(caching_allocator_statistics, {"statistics", CLASSIC})
 {
     void *x1 = allocate(4 * GIB, NULL);
     ROW("after alloc x1", "4.000 4.000 0.000 4.000");
@@ -182,7 +182,7 @@ PROGRAM(caching_allocator_statistics, {"statistics", CLASSIC})
 }
 
 /* "Intermediate Tensors Can't Be Reused Across Memory Pools", and the remedy: the graphs share a pool. */
-PROGRAM(intermediates_of_two_graphs, {"two pools", CLASSIC}, {"shared pool", CLASSIC})
+TEST_OF_TABLES(intermediates_of_two_graphs, {"two pools", CLASSIC}, {"shared pool", CLASSIC})
 {
     void *x1 = compute(NULL, 4 * GIB, NULL), *x2 = compute(NULL, 4 * GIB, NULL);
 
@@ -205,8 +205,8 @@ PROGRAM(intermediates_of_two_graphs, {"two pools", CLASSIC}, {"shared pool", CLA
 }
 
 /* "Intermediate Tensors After Capture Can't Reuse Graph Pool Memory", USE_GRAPH=0 and 1 */
-PROGRAM(temporaries_after_a_capture, {"after capture, USE_GRAPH=0", CLASSIC},
-        {"after capture, USE_GRAPH=1", CLASSIC})
+TEST_OF_TABLES(temporaries_after_a_capture, {"after capture, USE_GRAPH=0", CLASSIC},
+               {"after capture, USE_GRAPH=1", CLASSIC})
 {
     const xseg_stream stream = table.column == GRAPH ? table.stream : NULL;
     void *x1 = compute(NULL, 4 * GIB, NULL);
@@ -229,9 +229,9 @@ PROGRAM(temporaries_after_a_capture, {"after capture, USE_GRAPH=0", CLASSIC},
 }
 
 /* "Memory Fragmentation Across Pools", as it is, with expandable segments, with max_split_size */
-PROGRAM(fragmentation_across_pools, {"fragmentation", CLASSIC},
-        {"fragmentation, expandable", "expandable_segments:True"},
-        {"fragmentation, max_split_size_mb", "max_split_size_mb:128," CLASSIC})
+TEST_OF_TABLES(fragmentation_across_pools, {"fragmentation", CLASSIC},
+               {"fragmentation, expandable", "expandable_segments:True"},
+               {"fragmentation, max_split_size_mb", "max_split_size_mb:128," CLASSIC})
 {
     discard(compute(NULL, 8 * GIB, NULL));
     ROW("after del temp", "0.000 0.000 0.000 8.000", "0.000 0.000 0.000 8.008",
@@ -254,8 +254,8 @@ PROGRAM(fragmentation_across_pools, {"fragmentation", CLASSIC},
 }
 
 /* "Expandable segments cannot reclaim memory during CUDA graph capture" */
-PROGRAM(expandable_segments_during_a_capture,
-        {"expandable in a capture", "expandable_segments:True"})
+TEST_OF_TABLES(expandable_segments_during_a_capture,
+               {"expandable in a capture", "expandable_segments:True"})
 {
     struct graph graph = begin_graph(NULL);
 
@@ -281,10 +281,10 @@ PROGRAM(expandable_segments_during_a_capture,
 }
 
 /* "Deferred Memory Recycling", USE_GRAPH=0, 1, and 1 with graph_capture_record_stream_reuse */
-PROGRAM(recycling_deferred_by_a_capture, {"deferred recycling, USE_GRAPH=0", CLASSIC},
-        {"deferred recycling, USE_GRAPH=1", CLASSIC},
-        {"deferred recycling, graph_capture_record_stream_reuse",
-         "graph_capture_record_stream_reuse:True," CLASSIC})
+TEST_OF_TABLES(recycling_deferred_by_a_capture, {"deferred recycling, USE_GRAPH=0", CLASSIC},
+               {"deferred recycling, USE_GRAPH=1", CLASSIC},
+               {"deferred recycling, graph_capture_record_stream_reuse",
+                "graph_capture_record_stream_reuse:True," CLASSIC})
 {
     struct graph graph = {NULL, NULL};
 
@@ -343,7 +343,7 @@ static void accumulate_gradients(void *x, xseg_stream stream, const char *const 
 }
 
 /* "Gradient Accumulator Cross-Stream Memory Growth" */
-PROGRAM(gradients_accumulated_across_streams, {"gradient accumulator", CLASSIC})
+TEST_OF_TABLES(gradients_accumulated_across_streams, {"gradient accumulator", CLASSIC})
 {
     static const char *const warmup[] = {
         "8.000 8.000 0.000 8.000",  "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000",
@@ -369,8 +369,8 @@ PROGRAM(gradients_accumulated_across_streams, {"gradient accumulator", CLASSIC})
 }
 
 /* "cudaFree Is Suppressed During Capture", USE_GRAPH=0 and 1 */
-PROGRAM(freeing_is_suppressed_by_a_capture, {"suppressed free, USE_GRAPH=0", CLASSIC},
-        {"suppressed free, USE_GRAPH=1", CLASSIC})
+TEST_OF_TABLES(freeing_is_suppressed_by_a_capture, {"suppressed free, USE_GRAPH=0", CLASSIC},
+               {"suppressed free, USE_GRAPH=1", CLASSIC})
 {
     void *x1 = allocate(4 * GIB, NULL);
     struct graph graph = {NULL, NULL};

@@ -185,7 +185,9 @@ TEST_ON(garbage_ages_by_requests,
 }
 
 /* The average age is a fraction.  Sizes and result are those of PyTorch. */
-TEST(garbage_age_threshold_is_a_fraction)
+TEST_ON(garbage_age_threshold_is_a_fraction,
+        env_open("expandable_segments:False,per_process_memory_fraction:0.1,"
+                 "garbage_collection_threshold:0.3,max_split_size_mb:100"))
 {
     static const struct {
         size_t bytes;
@@ -197,9 +199,6 @@ TEST(garbage_age_threshold_is_a_fraction)
         {53751803, 0, {-1, -1}},  {132038346, 1, {4, 6}},   {235385954, 0, {-1, -1}},
         {284479322, 1, {-1, -1}}, {283538157, 0, {-1, -1}},
     };
-    struct xseg_allocator *allocator =
-        env_open("expandable_segments:False,per_process_memory_fraction:0.1,"
-                 "garbage_collection_threshold:0.3,max_split_size_mb:100");
     const xseg_stream stream[] = {NULL, env_stream(), env_stream()};
     void *ptr[COUNT_OF(step)];
 
@@ -212,7 +211,6 @@ TEST(garbage_age_threshold_is_a_fraction)
     }
     assert_int_equal(env_reserved(allocator), 1788870656);
     env_free_all(allocator, ptr, sizeof(ptr));
-    env_close(allocator, stream[1], stream[2]);
 }
 
 /* Many pools, each with a small and a large segment: their ranges get shorter, all of them work. */
@@ -379,53 +377,45 @@ TEST_ON(a_growth_past_the_device_is_rejected,
     env_free(allocator, idle);
 }
 
+#define HALF "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5"
+
 /* The fraction of rejections is that of the configuration, or of xseg_limits_set(); a limit below it refuses first. */
-TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
+TEST_EACH(a_growth_past_the_fraction_of_rejections_is_rejected, env_open_mib(200, config),
+          HALF ",expandable_segments:True", HALF ",expandable_segments:False")
 {
-    static const char *const kind[] = {"expandable_segments:True", "expandable_segments:False"};
+    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
 
-    for (unsigned i = 0; i < COUNT_OF(kind); i++) {
-        char config[128];
-
-        (void)snprintf(config, sizeof(config),
-                       "%s,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", kind[i]);
-        struct xseg_allocator *allocator = env_open_mib(200, config);
-        struct xseg_scope where = {sizeof(where), .device = 0};
-        struct xseg_limits limits = XSEG_LIMITS_INIT;
-
-        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
-                     "per_process_memory_fraction");
-        assert_int_equal(env_stats(allocator).num_ooms, 1);
-        assert_int_equal(env_stats(allocator).num_oom_rejections, 0);
-        /* Without the limit the fraction of rejections is still that of the configuration. */
-        assert_ok(xseg_limits_get(allocator, &where, &limits));
-        assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
-        limits.fraction = 1;
-        assert_ok(xseg_limits_set(allocator, &where, &limits));
-        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
-                     "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
-                     "requested, limit 0.5 of the device");
-        assert_int_equal(env_stats(allocator).num_ooms, 1);
-        assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
-        assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
-        limits.rejection_fraction = 0.8;
-        assert_ok(xseg_limits_set(allocator, &where, &limits));
-        env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
-        /* Cached memory serves the request, and nothing is rejected without the key. */
-        limits.rejection_fraction = 0;
-        assert_ok(xseg_limits_set(allocator, &where, &limits));
-        env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
-        env_empty_cache(allocator);
-        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
-                     "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
-                     "requested, limit 0 of the device");
-        assert_ok(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"));
-        env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
-        limits.rejection_fraction = 1.5;
-        assert_error(xseg_limits_set(allocator, &where, &limits), ARGUMENT,
-                     "rejection_fraction is out of range, 1.5; ");
-        env_close(allocator);
-    }
+    assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT, "per_process_memory_fraction");
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
+    assert_int_equal(env_stats(allocator).num_oom_rejections, 0);
+    /* Without the limit the fraction of rejections is still that of the configuration. */
+    assert_ok(xseg_limits_get(allocator, &where, &limits));
+    assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
+    limits.fraction = 1;
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
+                 "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                 "requested, limit 0.5 of the device");
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
+    assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
+    limits.rejection_fraction = 0.8;
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
+    /* Cached memory serves the request, and nothing is rejected without the key. */
+    limits.rejection_fraction = 0;
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
+    env_empty_cache(allocator);
+    assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
+                 "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                 "requested, limit 0 of the device");
+    assert_ok(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"));
+    env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
+    limits.rejection_fraction = 1.5;
+    assert_error(xseg_limits_set(allocator, &where, &limits), ARGUMENT,
+                 "rejection_fraction is out of range, 1.5; ");
 }
 
 TEST_IN_POOL(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_segments:True"))
@@ -511,7 +501,7 @@ TEST_ON(step_polls_completed_events, env_open_mib(200, "expandable_segments:True
     assert_ptr_equal(env_alloc(allocator, 100 * MIB, NULL), ptr);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
-    /* Three pages were released ptr, and one creation failed: no other step ran. */
+    /* Three pages were released again, and one creation failed: no other step ran. */
     assert_int_equal(xseg_sim_calls("cuMemCreate") - before.creates, 4);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     env_free(allocator, ptr);

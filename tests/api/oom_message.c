@@ -568,7 +568,7 @@ static xseg_status half_free_on_280(struct play *play, const char *config, size_
     return half_free_segments(play, 280, config, wanted);
 }
 
-/* The request is served with the configuration that the message advises.  Without the advice it may be served as well. */
+/* The request is served with the configuration that the message advises, and may be served without it as well. */
 TEST(advice_on_the_configuration_helps)
 {
     static const struct {

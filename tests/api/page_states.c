@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
+ * Every call of ranges, pins, descriptors, exports and registrations, in every state of a page, during another call.
  * A case is STATE/CALL/WHERE: it brings two granules of a range, or a page of a block, into a state, and makes a call
  * while another call runs a callback, from that callback or a second thread.  It checks
  * - the status: XSEG_ERR_BUSY for granules that another call works on (xseg/range.h); a second thread may wait;

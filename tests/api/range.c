@@ -10,7 +10,7 @@
 
 #define PAGES 64u
 
-/* reserve_with(allocator, .limit_bytes = 4 * PAGE, ...): a range of PAGES granules with these members of its options. */
+/* reserve_with(allocator, .limit_bytes = PAGE, ...): a range of PAGES granules with these members of its options. */
 #define reserve_with(allocator, ...)   \
     reserve_by(allocator, PAGES *PAGE, \
                &(struct xseg_range_options){sizeof(struct xseg_range_options), __VA_ARGS__})
@@ -884,7 +884,7 @@ TEST_OF_RANGE(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
     release(range);
 }
 
-/* Whichever range committed the page; ranges of other pools have no part in it. */
+/* It does not matter which range committed the page.  Ranges of other pools cannot alias it. */
 TEST_OF_RANGE(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
 {
     struct xseg_range *other = reserve_beside(allocator, range);
@@ -908,7 +908,7 @@ TEST_OF_RANGE(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
     release(third);
 }
 
-/* At whichever granule; ranges with aliases are not charged. */
+/* It does not matter at which granule.  Other ranges that alias the page are not charged. */
 TEST_OF_RANGE(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
 {
     struct xseg_range *other = reserve_beside(allocator, range);

@@ -122,7 +122,7 @@ TEST_ON(driver_calls_are_counted_by_name, env_open("expandable_segments:True"))
     env_free(allocator, block);
 }
 
-/* A million blocks of 4 KiB.  Of the 2.25 %, 0.78 % is a start for each 512 bytes, most of the rest 64 bytes a block. */
+/* A million blocks of 4 KiB.  Of 2.25 %, 0.78 % is a start for each 512 bytes, most of the rest 64 bytes a block. */
 TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 {
     enum { BLOCKS = 1000000 };

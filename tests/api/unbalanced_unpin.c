@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* One xseg_unpin() too many, then the end of a pinned descriptor or registration: every call returns a status, no pin of
- * other memory is lost.  If pins of descriptors and registrations are counted separately, xseg_unpin() is rejected. */
+/* One xseg_unpin() too many, then the end of a pinned descriptor or registration: every call returns a status, and no
+ * other memory loses its pin.  xseg_unpin() fails if pins of descriptors and registrations are counted separately. */
 #include <unistd.h>
 
 #include "tests/support/child.h"

@@ -111,8 +111,8 @@ uint64_t env_clock(void *context);
 void env_close_all(const void *const *handles, size_t bytes);
 
 /*
- * A test with an allocator: `open` is an expression that opens it, and the test's parameter `allocator`.  At the end the
- * allocator is closed, the streams of env_stream() that the test did not destroy are destroyed, and no leaks are expected.
+ * A test with an allocator, its parameter `allocator`; `open` is an expression that opens it.  At the end the allocator
+ * is closed, the streams of env_stream() that the test did not destroy are destroyed, and no leaks are expected.
  */
 #define TEST_ON(name, open)                                  \
     static void name##_on(struct xseg_allocator *allocator); \
@@ -338,8 +338,8 @@ void *env_run_thread(void *(*function)(void *context), void *context);
 /* Wait for a child process; returns its wait status. */
 int env_wait(int child);
 
-/* env_expect_forked(condition, call, ...): in a forked child each of these calls returns XSEG_ERR_FORKED, and the condition
- * is true after them. */
+/* env_expect_forked(condition, call, ...): in a forked child each of these calls returns XSEG_ERR_FORKED, and the
+ * condition is true after them. */
 #define env_expect_forked(condition, ...)                       \
     do {                                                        \
         const int child_ = env_fork();                          \

@@ -40,8 +40,8 @@ static inline const char *folder_path(const char *name)
     return path;
 }
 
-/* In a child process: write a file, which succeeds, then limit the size of files (RLIMIT_FSIZE), and write it again, which
- * must fail and keep the file. */
+/* In a child process: write a file, which succeeds, then limit the size of files (RLIMIT_FSIZE), and write it again,
+ * which must fail and keep the file. */
 static inline void folder_expect_atomic_write(const char *path, uint64_t max_bytes,
                                               xseg_status (*write_file)(const char *path))
 {
