@@ -438,28 +438,23 @@ TEST_ON(free_of_a_guarded_block_waits_for_every_stream, env_open("unmap_on_free:
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
 }
 
-TEST(guarded_blocks_without_expandable_segments_are_logged)
+static const struct {
+    struct xseg_sim_settings settings;
+    const char *config, *words;
+} classic[] = {
+    {{sizeof(struct xseg_sim_settings)}, "expandable_segments:False,guard_page:True", "guard_page"},
+    {{sizeof(struct xseg_sim_settings), .without_vmm = true},
+     "guard_page:True",
+     "segments are classic, unmap_on_free and guard_page have no effect, "},
+};
+
+TEST_TIMES(guarded_blocks_without_expandable_segments_are_logged, COUNT_OF(classic),
+           open_logged_on(&classic[i].settings, classic[i].config))
 {
-    static const struct {
-        bool without_vmm;
-        const char *config, *words;
-    } cases[] = {
-        {false, "expandable_segments:False,guard_page:True", "guard_page"},
-        {true, "guard_page:True",
-         "segments are classic, unmap_on_free and guard_page have no effect, "},
-    };
-
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const struct xseg_sim_settings settings = {sizeof(settings),
-                                                   .without_vmm = cases[i].without_vmm};
-        struct xseg_allocator *allocator = open_logged_on(&settings, cases[i].config);
-
-        env_free(allocator, env_alloc(allocator, 5000, NULL));
-        assert_int_equal(logged.warnings, 1);
-        expect_logged(cases[i].words);
-        assert_int_equal(env_reserved(allocator), 2 * MIB);
-        env_close(allocator);
-    }
+    env_free(allocator, env_alloc(allocator, 5000, NULL));
+    assert_int_equal(logged.warnings, 1);
+    expect_logged(classic[i].words);
+    assert_int_equal(env_reserved(allocator), 2 * MIB);
 }
 
 TEST_ON(double_free_reports_the_first_free,

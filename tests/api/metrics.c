@@ -323,11 +323,11 @@ TEST_IN_POOL(stranded_memory_is_that_of_the_last_scan,
     env_free(allocator, live, held);
 }
 
-TEST(external_memory_is_that_of_the_last_driver_query)
+TEST_ON(external_memory_is_that_of_the_last_driver_query,
+        env_open_sim_with_clock(NULL, .memory_bytes = 100 * MIB))
 {
     struct xseg_allocator *other = NULL;
 
-    struct xseg_allocator *allocator = env_open_sim_with_clock(NULL, .memory_bytes = 100 * MIB);
     assert_ok(env_try_open("expandable_segments:False", &other));
     void *theirs = env_alloc(other, 40 * MIB, NULL);
     void *ours = env_alloc(allocator, 20 * MIB, NULL);
@@ -340,7 +340,6 @@ TEST(external_memory_is_that_of_the_last_driver_query)
     env_free(allocator, ours);
     env_free(other, theirs);
     assert_ok(xseg_close(other));
-    env_close(allocator);
 }
 
 TEST_IN_POOL(a_peak_lasts_until_it_is_reset, env_open(NULL))

@@ -248,11 +248,10 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
 }
 
 /* The callback uses another allocator; the request that reclaimed the pool's memory fails, and its message is kept. */
-TEST(a_failure_keeps_its_text)
+TEST_ON(a_failure_keeps_its_text, env_open_mib(128, NULL))
 {
     struct xseg_allocator *other = NULL;
 
-    struct xseg_allocator *allocator = env_open_mib(128, NULL);
     assert_ok(env_try_open(NULL, &other));
     struct xseg_pool *pool =
         env_pool_of(allocator, .on_destroy = fail_elsewhere, .on_destroy_context = &other);
@@ -260,7 +259,6 @@ TEST(a_failure_keeps_its_text)
     assert_ok(xseg_pool_release(pool));
     assert_error(env_try_alloc(allocator, 200 * MIB, NULL), NO_MEMORY, "200.00 MiB");
     assert_ok(xseg_close(other));
-    env_close(allocator);
 }
 
 /* What a program's own capture forbids its threads, own functions may do. */

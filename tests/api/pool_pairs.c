@@ -103,6 +103,15 @@ static void restore(struct xseg_checkpoint *checkpoint)
     xseg_checkpoint_destroy(checkpoint);
 }
 
+/* Free a block, and restore the pool to a checkpoint with the block. */
+static void free_and_restore(void *ptr)
+{
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
+
+    env_free(allocator, ptr);
+    restore(checkpoint);
+}
+
 static void export_once(void *ptr)
 {
     assert_ok(export_and_close_handles(allocator, ptr));
@@ -236,9 +245,7 @@ PAIR(no_split, checkpoint, yes, 100, .pool.no_split = true)
 {
     cache_one();
     void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-    env_free(allocator, ptr);
-    restore(checkpoint);
+    free_and_restore(ptr);
     expect_whole(ptr);
 }
 
@@ -297,10 +304,7 @@ PAIR(limit, pause, yes, 100, .pool.limit_bytes = 40 * MIB)
 PAIR(limit, checkpoint, yes, 100, .pool.limit_bytes = 20 * MIB)
 {
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-
-    env_free(allocator, ptr);
-    restore(checkpoint);
+    free_and_restore(ptr);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     expect_rejected(pool, 2 * MIB, XSEG_ERR_LIMIT);
 }
@@ -350,10 +354,7 @@ PAIR(own_memory, pause, no, 100, .pool.memory = own_memory)
 PAIR(own_memory, checkpoint, yes, 100, .pool.memory = own_memory)
 {
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-
-    env_free(allocator, ptr);
-    restore(checkpoint);
+    free_and_restore(ptr);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
 }
 
@@ -499,10 +500,7 @@ PAIR(single_page, pause, yes, 100, .pool.single_page = true)
 PAIR(single_page, checkpoint, yes, 100, .pool.single_page = true)
 {
     void *ptr = env_alloc_in(allocator, pool, 21 * MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-
-    env_free(allocator, ptr);
-    restore(checkpoint);
+    free_and_restore(ptr);
     expect_single(ptr);
 }
 
@@ -596,9 +594,7 @@ PAIR(checkpoint, route, yes, 100)
 {
     assert_ok(xseg_route_begin(pool, NULL, NULL));
     void *ptr = env_alloc(allocator, MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-    env_free(allocator, ptr);
-    restore(checkpoint);
+    free_and_restore(ptr);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     assert_ok(xseg_route_end(pool));
 }

@@ -266,11 +266,10 @@ TEST_ON(pools_without_a_row_are_added_up, env_open("publish:True"))
     }
 }
 
-TEST(each_open_device_has_rows)
+TEST_ON(each_open_device_has_rows, env_open_sim("publish:True", .devices = 40))
 {
     void *ptr[40];
 
-    struct xseg_allocator *allocator = env_open_sim("publish:True", .devices = COUNT_OF(ptr));
     for (int i = 0; i < (int)COUNT_OF(ptr); i++)
         ptr[i] = env_alloc_on(allocator, i, (size_t)(i + 1) * 2 * MIB);
     const struct xseg_published_sample *frame = read_frame();
@@ -282,7 +281,6 @@ TEST(each_open_device_has_rows)
         assert_int_equal(frame->pools[i].ordinal, i);
     }
     env_free_all(allocator, ptr, sizeof(ptr));
-    env_close(allocator);
 }
 
 TEST_ON(hits_uses_and_scrapes_change_nothing_and_a_tick_does, env_open("publish:True"))

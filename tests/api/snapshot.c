@@ -418,7 +418,8 @@ static bool forget_peak(void)
 #define EVENTS 1200000u
 
 /* With full rings, and 10^5 live blocks and then half as many more. */
-TEST(host_memory_is_bounded)
+TEST_ON(host_memory_is_bounded,
+        env_open("expandable_segments:True,history:all,history_events:1200000"))
 {
     static void *held[LIVE];
     const char *path = folder_path("asked");
@@ -427,8 +428,6 @@ TEST(host_memory_is_bounded)
         print_message("# a sanitizer, an emulator or the kernel does not let it be measured\n");
         return;
     }
-    struct xseg_allocator *allocator =
-        env_open("expandable_segments:True,history:all,history_events:1200000");
     for (unsigned i = 0; i < LIVE; i++)
         held[i] = env_alloc(allocator, 4096, NULL);
     for (unsigned i = 0; i < EVENTS / 3; i++)
@@ -446,7 +445,6 @@ TEST(host_memory_is_bounded)
     }
     env_free_all(allocator, held, 100000 * sizeof(*held));
     assert_int_equal(take_files(NULL), 1);
-    env_close(allocator);
 }
 
 TEST_GROUP_FIXTURE(folder_create, remove_folder)
