@@ -437,6 +437,6 @@ int main(int count, char **arguments)
     if (count > 2)
         seed = strtoull(arguments[2], NULL, 10);
     if (count > 3)
-        cmocka_set_test_filter(arguments[3]);
+        test_select(arguments[3]);
     return test_run();
 }
