@@ -296,6 +296,9 @@ class Configuration(ReplayTest):
         path = self.file("a 0 30000000 0\n")
         one = self.json(path, environment={"XSEG_ALLOC_CONF": "expandable_segments:False", "XSEG_SIM_MEMORY_MB": "2"})
         self.assertEqual(one["driver_calls"]["cuMemAlloc"], 0)
+        for options, config, message in (((), "idle_ms:5", "xseg replay: XSEG_ALLOC_CONF is ignored; set the configuration with --config\n"),
+                                         (("--config", "idle_ms:6"), "idle_ms:5", ""), ((), "", "")):
+            self.assertEqual(self.tool("replay", *options, path, environment={"XSEG_ALLOC_CONF": config}).stderr, message)
 
     def test_device_memory(self):
         text, large = "a 0 30000000 0\n", "a 0 90000000000 0\n"

@@ -49,7 +49,7 @@ enum replay_end {
     REPLAY_DONE,
     REPLAY_MISMATCH,      /* the check failed, or a resource leaked */
     REPLAY_OUT_OF_MEMORY, /* and the file does not contain the failure */
-    REPLAY_REFUSED        /* the configuration or the driver was rejected; nothing was replayed */
+    REPLAY_ERROR /* the driver, the configuration or an output file failed; there are no results */
 };
 
 struct replay_result {
