@@ -10,9 +10,6 @@
 #include "src/tools/output/text.h"
 #include "src/tools/reading/recording.h"
 
-#define IDLE    "idle: whole pages without a block"
-#define PENDING "pending: freed, but another stream may still use it"
-
 /* --- Amounts. --- */
 
 /* The average bytes over the time of the recording. */
@@ -182,8 +179,8 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
     if (!print_sites(out, blame, by, rows))
         return false;
     if (by == BLAME_BY_FRAGMENTED) {
-        print_rest(out, blame, sums->pending + sums->near_pending, PENDING);
-        print_rest(out, blame, sums->idle, IDLE);
+        print_rest(out, blame, sums->pending + sums->near_pending, FRAGMENTATION_PENDING_ROW);
+        print_rest(out, blame, sums->idle, FRAGMENTATION_IDLE_ROW);
     }
     print_row(out, blame, &whole, whole.amount);
     (void)fprintf(out, "%s\n", wholes[by]);
