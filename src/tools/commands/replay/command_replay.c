@@ -247,7 +247,7 @@ static void print_json(struct replays *replays)
  * is ignored. */
 static void ignore_environment(const struct option_values *arguments)
 {
-    const char *const text = getenv("XSEG_ALLOC_CONF");
+    const char *const text = secure_getenv("XSEG_ALLOC_CONF");
 
     if (text && text[0] != '\0' && !option_given(arguments, OPTION_CONFIG))
         message_error("XSEG_ALLOC_CONF is ignored; set the configuration with --config");
