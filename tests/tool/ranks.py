@@ -62,7 +62,7 @@ class RanksTest(ToolCase):
                     done = self.tool(command, "--label", "--json", self.folder, status=status)
                     self.assertEqual(done.stderr, "")
                     found = json.loads(done.stdout)
-                    self.assertEqual(found["odd"], f"rank {ODD}")
+                    self.assertEqual(found["outlier"], f"rank {ODD}")
                     self.assertRegex(found["verdict"], r"^rank 2 is the outlier of 4: it reserves \d+.\d\d MiB more at the peak[,:] "
                                                        r".*at cache")
                 for name in names:

@@ -163,7 +163,7 @@ const struct option_row option_table[OPTION_COUNT] = {
             .max = ORDINAL_MAX,
             .unit = DEVICE_TAKES,
             .meaning = "ordinal of the device to read from a memory snapshot. Default: the device "
-                       "with the most events",
+                       "with the most entries",
         },
     [OPTION_PROBE_DEVICE] =
         {
