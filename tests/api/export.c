@@ -236,7 +236,6 @@ static void end_process(const struct process *process)
     const struct xseg_sim_settings alone = sim_settings(false, 1 * GIB);
 
     assert_true(notify(process, 'e', 0));
-    assert_ok(xseg_pool_release(pool));
     process_end(process, allocator, &alone);
 }
 
@@ -295,7 +294,8 @@ TEST(importers_outlive_the_exporter)
     send_block(&process, block);
     env_free(allocator, block);
     assert_ok(xseg_export_close(allocator, block));
-    assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
+    assert_ok(xseg_pool_release(pool));
+    assert_int_equal(env_trim(allocator).released, 40 * MIB);
     assert_int_equal(env_reserved(allocator), 0);
     /* The memory of the device is in use until the importer closes. */
     assert_int_equal(xseg_sim_used(0), 40 * MIB);

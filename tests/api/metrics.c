@@ -223,7 +223,7 @@ TEST_ON(the_number_of_labels_is_bounded, env_open(NULL))
     }
     page = read_page(allocator);
     assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"), 2);
-    assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"ended\",name=\"\"}") > 0);
+    assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"retired\",name=\"\"}") > 0);
     expect_sums(allocator);
 }
 

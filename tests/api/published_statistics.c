@@ -153,7 +153,7 @@ TEST_ON(registered_bytes_are_reported_by_pool, env_open("publish:True,expandable
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_register(allocator, block, MIB, &registrar, &id[3]));
     expect_as_statistics(allocator);
-    assert_int_equal(find_pool(read_frame(), "ended")->registered, 70 * MIB);
+    assert_int_equal(find_pool(read_frame(), "retired")->registered, 70 * MIB);
     for (unsigned i = 0; i < 4; i++)
         assert_ok(xseg_unregister(allocator, id[i]));
     env_free(allocator, block);
@@ -217,7 +217,7 @@ TEST_ON(names_of_pools_are_shown, env_open("publish:True"))
     assert_ok(xseg_pool_release(pool));
     await_frame(allocator);
     assert_null(find_pool(read_frame(), "\"kv cache\""));
-    const struct xseg_published_pool *of = find_pool(read_frame(), "ended");
+    const struct xseg_published_pool *of = find_pool(read_frame(), "retired");
     assert_non_null(of);
     assert_int_equal(of->cached, 20 * MIB);
 }
@@ -236,7 +236,7 @@ TEST_ON(pools_without_a_row_are_added_up, env_open("publish:True"))
     /* Of a pool with a row, and of one without. */
     assert_ok(xseg_register(allocator, ptr[0], 1024, &registrar, &id[0]));
     assert_ok(xseg_register(allocator, ptr[COUNT_OF(pool) - 1], 2048, &registrar, &id[1]));
-    /* Two rows stay empty, for there are no guarded blocks and no ended pools. */
+    /* Two rows stay empty, for there are no guarded blocks and no retired pools. */
     const unsigned own = XSEG_PUBLISHED_POOLS - 4;
     const struct xseg_published_sample *frame = read_frame();
     assert_int_equal(frame->pool_count, 1 + own + 1);
