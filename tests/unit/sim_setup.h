@@ -131,6 +131,15 @@ static inline CUmemGenericAllocationHandle create(size_t bytes)
     return handle;
 }
 
+/* Creation of memory on device 0 that may fail; what was created remains. */
+static inline CUresult try_create(size_t bytes)
+{
+    const CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    return cuMemCreate(&handle, bytes, &prop, 0);
+}
+
 static inline CUdeviceptr allocate(size_t bytes)
 {
     CUdeviceptr address = 0;
@@ -300,11 +309,39 @@ static inline void launch(CUstream stream, uint64_t nanoseconds)
     assert_int_equal(xseg_sim_launch(stream, nanoseconds), XSEG_OK);
 }
 
+/* A kernel that accesses memory. */
+static inline void launch_on(CUstream stream, uint64_t nanoseconds, CUdeviceptr address,
+                             size_t bytes)
+{
+    assert_int_equal(xseg_sim_launch_on(stream, nanoseconds, address, bytes), XSEG_OK);
+}
+
+static inline void finish(CUstream stream)
+{
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+}
+
+/* Expect the text of a leak report in a machine with this number of leaks. */
+static inline void expect_leak(size_t count, const char *words)
+{
+    char text[1024];
+
+    assert_int_equal(xseg_sim_leaks(text, sizeof(text)), count);
+    assert_non_null(strstr(text, words));
+}
+
+/* Run a part on a fresh machine. */
+static inline void call_on_fresh_machine(const void *part)
+{
+    (void)fresh(NULL);
+    child_call(part);
+}
+
 /* Expect that a part aborts its process with a report that contains these words. */
 static inline void expect_report(void (*part)(void), const char *const *words)
 {
     char text[8192];
-    const int status = child_run_part(part, text, sizeof(text));
+    const int status = child_run(call_on_fresh_machine, &part, text, sizeof(text));
 
     if (!child_aborted(status))
         fail_msg("no report: wait status 0x%x, and\n%s", (unsigned)status, text);
@@ -312,6 +349,13 @@ static inline void expect_report(void (*part)(void), const char *const *words)
         if (strstr(text, *words) == NULL)
             fail_msg("'%s' is not in the report:\n%s", *words, text);
 }
+
+/* A part that makes one call. */
+#define PART(name, call)   \
+    static void name(void) \
+    {                      \
+        (void)(call);      \
+    }
 
 #define EXPECT_REPORT(part, ...) \
     expect_report((part), (const char *const[]){": undefined behavior, ", __VA_ARGS__, NULL})
