@@ -208,7 +208,6 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
 SIM_TEST(calls_of_a_forked_child_fail)
 {
     const pid_t child = fork();
-    int result = 0;
 
     if (child == 0) {
         CUdeviceptr address;
@@ -221,9 +220,7 @@ SIM_TEST(calls_of_a_forked_child_fail)
         failures += cuMemAddressReserve(&address, GRANULE, 0, 0, 0) != CUDA_SUCCESS;
         _exit(failures);
     }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_true(WIFEXITED(result));
-    assert_int_equal(WEXITSTATUS(result), 0);
+    child_expect_success(child);
     ASSERT_OK(try_reserve());
 }
 

@@ -770,12 +770,10 @@ SIM_TEST_BYTES(forked_child_keeps_the_memory_of_its_parent)
 {
     CUdeviceptr base = usable(GRANULE);
     const pid_t child = (ASSERT_OK(cuMemsetD8(base, 5, GRANULE)), fork());
-    int result = 0;
 
     if (child == 0)
         _exit(with_bytes(state));
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    child_expect_success(child);
     assert_int_equal(bytes_at(base)[GRANULE - 1], 5);
 }
 
