@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "tests/fault/fault_suite.h"
+#include "tests/fault/fault_env.h"
 #include "tests/support/exported_handles.h"
 
 static uint64_t imported(struct fault_env *env)
@@ -18,14 +18,6 @@ static uint64_t imported(struct fault_env *env)
 
     FAULT_RETRY(env, xseg_stats_get(env->allocator, &where, &stats));
     return stats.imported_bytes;
-}
-
-static struct xseg_pool *make_pool(struct fault_env *env)
-{
-    struct xseg_pool_options options = {sizeof(options), .exportable = true};
-
-    struct xseg_pool *pool = fault_pool(env, &options);
-    return pool;
 }
 
 static struct exported_handles export_block(struct fault_env *env, void *block,
@@ -86,7 +78,7 @@ static void expect_shared(uint64_t *ours, uint64_t *theirs, size_t bytes, uint64
 /* A block on several pages, and one of many on a page. */
 static void there_and_back(struct fault_env *env)
 {
-    struct xseg_pool *pool = make_pool(env);
+    struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *blocks[2] = {fault_alloc_in(env, pool, 50 * MIB, NULL),
                        fault_alloc_in(env, pool, 700 * KIB, env->side)};
 
@@ -111,8 +103,7 @@ static void there_and_back(struct fault_env *env)
         close_import(env, base[1]);
     }
     assert_int_equal(imported(env), 0);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
 }
 
 /* The probe that the first exportable pool of an open device runs. */
@@ -120,38 +111,51 @@ static void first_pool(struct fault_env *env)
 {
     fault_free(env, fault_alloc(env, 1000, NULL));
     faults_begin();
-    struct xseg_pool *pool = make_pool(env);
+    struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *block = fault_alloc_in(env, pool, 30 * MIB, NULL);
     struct exported_handles exported = export_block(env, block, XSEG_HANDLE_FD);
 
     export_handles_close(&exported);
     close_export(env, block);
     fault_free(env, block);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
 }
 
-/* By fabric handles, which need no descriptors. */
-static void by_fabric(struct fault_env *env)
+/* An exporter and an importer; the exporter may close first, so that it sees the memory that the importer releases. */
+static void export_and_import(struct fault_env *env, enum xseg_handle_type type,
+                              bool import_is_last)
 {
-    struct xseg_pool *pool = make_pool(env);
+    struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *block = fault_alloc_in(env, pool, 50 * MIB, NULL), *base = NULL;
 
     faults_begin();
-    struct exported_handles exported = export_block(env, block, XSEG_HANDLE_FABRIC);
+    struct exported_handles exported = export_block(env, block, type);
     (void)import_block(env, &exported, &base);
     export_handles_close(&exported);
     close_export(env, block);
-    close_import(env, base);
+    if (!import_is_last)
+        close_import(env, base);
     fault_free(env, block);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
+    if (import_is_last)
+        close_import(env, base);
+}
+
+/* Fabric handles need no descriptors. */
+static void by_fabric(struct fault_env *env)
+{
+    export_and_import(env, XSEG_HANDLE_FABRIC, false);
+}
+
+static void closed(struct fault_env *env)
+{
+    export_and_import(env, XSEG_HANDLE_FD, true);
 }
 
 /* By a token: the exports fail in the server, which reports that to the import. */
 static void by_token(struct fault_env *env)
 {
-    struct xseg_pool *pool = make_pool(env);
+    struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *block = fault_alloc_in(env, pool, 50 * MIB, NULL), *base = NULL;
     struct xseg_export_token token;
     xseg_status status;
@@ -172,25 +176,7 @@ static void by_token(struct fault_env *env)
     close_export(env, block);
     close_import(env, base);
     fault_free(env, block);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
-}
-
-/* The exporter closes first, so the close sees the memory that the importer releases. */
-static void closed(struct fault_env *env)
-{
-    struct xseg_pool *pool = make_pool(env);
-    void *block = fault_alloc_in(env, pool, 50 * MIB, NULL), *base = NULL;
-
-    faults_begin();
-    struct exported_handles exported = export_block(env, block, XSEG_HANDLE_FD);
-    (void)import_block(env, &exported, &base);
-    export_handles_close(&exported);
-    close_export(env, block);
-    fault_free(env, block);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
-    close_import(env, base);
+    fault_pool_end(env, pool);
 }
 
 static const struct fault_suite_scenario scenarios[] = {

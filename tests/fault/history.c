@@ -48,9 +48,7 @@ static void pending_blocks(struct fault_env *env)
 /* The device holds 200 MiB: memory is stolen from a stream, then lent by a pool. */
 static void short_of_memory(struct fault_env *env)
 {
-    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-
-    begin(env, fault_pool(env, &options));
+    begin(env, fault_pool_of(env, .use_on_oom = true));
     void *a = fault_alloc_in(env, replayed_pool, 60 * MIB, NULL),
          *b = fault_alloc(env, 100 * MIB, NULL);
 
@@ -59,8 +57,7 @@ static void short_of_memory(struct fault_env *env)
     fault_free(env, a);
     a = fault_alloc(env, 55 * MIB, NULL);
     fault_free(env, a, b);
-    FAULT_RETRY(env, xseg_pool_release(replayed_pool));
-    fault_trim(env, true);
+    fault_pool_end(env, replayed_pool);
 }
 
 /* --- What is asked. --- */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/fault/fault_suite.h"
+#include "tests/fault/fault_env.h"
 
 static char file_name[] = P_tmpdir "/xseg-fault-pause-XXXXXX";
 

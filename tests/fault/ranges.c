@@ -11,7 +11,7 @@
 #include "src/core/block/block.h"
 #include "src/core/device/device.h"
 #include "src/core/range/range.h"
-#include "tests/fault/fault_suite.h"
+#include "tests/fault/fault_env.h"
 #include "tests/fault/host_faults.h"
 #include "xseg/range.h"
 
@@ -295,17 +295,6 @@ static void take_checkpoint(struct fault_env *env)
     } while (again(env, status));
 }
 
-/* The callback of a restore updates the list of tracked blocks. */
-static void log_line(void *self, void *ptr, bool freed)
-{
-    struct fault_env *env = self;
-
-    if (freed)
-        fault_untrack(env, ptr);
-    else
-        fault_track(env, ptr, env_block(env->allocator, ptr).bytes);
-}
-
 /* Exactly the granules of the checkpoint are committed, those that were decommitted with what they contained. */
 static void note_restored(void)
 {
@@ -324,7 +313,7 @@ static void restore(struct fault_env *env)
 
     do {
         record_state(env);
-        status = xseg_pool_restore(wanted.pool, wanted.checkpoint, log_line, env);
+        status = xseg_pool_restore(wanted.pool, wanted.checkpoint, fault_log_restored, env);
         if (status == XSEG_OK)
             note_restored();
     } while (again(env, status));

@@ -347,7 +347,7 @@ static void recover(struct fault_env *env, struct xseg_pool *pool)
 
 static bool open_allocator(struct fault_env *env, const char *config)
 {
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = fault_no_log,
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = env_no_log,
                                    .clock = env_clock};
 
     return xseg_open(config, &options, &env->allocator) == XSEG_OK;

@@ -136,8 +136,7 @@ static void route(struct fault_env *env)
     a = fault_alloc(env, 30 * MIB, env->side);
     FAULT_RETRY(env, xseg_route_end(pool));
     fault_free(env, b);
-    FAULT_RETRY(env, xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
     fault_free_and_trim(env, a);
 }
 
@@ -176,17 +175,6 @@ static void marked(struct fault_env *env)
     go(env);
 }
 
-/* The callback of a restore updates the list of tracked blocks. */
-static void log_line(void *self, void *ptr, bool freed)
-{
-    struct fault_env *env = self;
-
-    if (freed)
-        fault_untrack(env, ptr);
-    else
-        env->held[env->count++] = (struct fault_block){ptr, env_block(env->allocator, ptr).bytes};
-}
-
 /* Sizes are multiples of 512: a block that is live again was asked for in its full size. */
 static void checkpoint(struct fault_env *env)
 {
@@ -208,12 +196,11 @@ static void checkpoint(struct fault_env *env)
     work(env, a, 512, NULL);
     fault_free(env, a);
     xseg_sim_finish_all();
-    FAULT_RETRY(env, xseg_pool_restore(pool, saved, log_line, env));
+    FAULT_RETRY(env, xseg_pool_restore(pool, saved, fault_log_restored, env));
     assert_int_equal(env->count, 2);
     xseg_checkpoint_destroy(saved);
     fault_free(env, b);
-    FAULT_RETRY(env, xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
     fault_free_and_trim(env, c);
     go(env);
 }
