@@ -435,13 +435,11 @@ TEST_WITH(more_records_than_can_be_counted_are_refused, open_slab, close_slab)
 TEST_WITH(the_audit_names_the_broken_invariant, open_slab, close_slab)
 {
     add_batch();
-    slab.free_count--;
-    expect_audit(xseg_slab_audit(&slab, &violation), "SLAB-1");
-    slab.free_count++;
+    WITH_VALUE(slab.free_count, slab.free_count - 1,
+               expect_audit(xseg_slab_audit(&slab, &violation), "SLAB-1"));
     expect_audit(xseg_slab_audit(&slab, &violation), NULL);
-    slab.total--;
-    expect_audit(xseg_slab_audit(&slab, &violation), "SLAB-1");
-    slab.total++;
+    WITH_VALUE(slab.total, slab.total - 1,
+               expect_audit(xseg_slab_audit(&slab, &violation), "SLAB-1"));
 }
 
 TEST(records_in_memory_of_the_caller_outlive_the_slab)

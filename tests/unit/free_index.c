@@ -222,9 +222,7 @@ TEST_WITH(the_audit_names_the_broken_invariant, set_up, NULL)
         xseg_free_index_insert(&free_index, &block[i]);
     }
     expect(NULL);
-    block[0].state = XSEG_BLOCK_ALLOCATED;
-    expect("INDEX-2");
-    block[0].state = XSEG_BLOCK_CACHED;
+    WITH_VALUE(block[0].state, XSEG_BLOCK_ALLOCATED, expect("INDEX-2"));
     /* The first block names a parent with a higher address. */
     block[1].base -= 1024;
     block[0].base += 1024;

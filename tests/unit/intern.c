@@ -88,10 +88,8 @@ TEST_WITH(bump_audit_names_the_broken_invariant, NULL, free_memory)
 {
     assert_true(xseg_bump_init(&memory, 1 << 20));
     assert_non_null(xseg_bump_alloc(&memory, 100));
-    memory.used = memory.committed + XSEG_BUMP_UNIT;
-    expect_bump_audit("BUMP-1");
-    memory.used = 12;
-    expect_bump_audit("BUMP-1");
+    WITH_VALUE(memory.used, memory.committed + XSEG_BUMP_UNIT, expect_bump_audit("BUMP-1"));
+    WITH_VALUE(memory.used, 12, expect_bump_audit("BUMP-1"));
     xseg_bump_fini(&memory);
 }
 
@@ -259,9 +257,7 @@ TEST_WITH(table_audit_names_the_broken_invariant, make_table, free_memory)
 {
     for (uint32_t handle = 1; handle <= 3; handle++)
         assert_true(xseg_intern_table_add(&table, &memory, 7, handle));
-    table.used++;
-    expect_table_audit("TABLE-1");
-    table.used--;
+    WITH_VALUE(table.used, table.used + 1, expect_table_audit("TABLE-1"));
     expect_table_audit(NULL);
     table.slots->slot[8] = 0;
     expect_table_audit("TABLE-2");

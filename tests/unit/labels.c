@@ -291,9 +291,8 @@ TEST_WITH(threads_get_one_id_for_one_text, set_up, tear_down)
     static struct worker worker[THREADS];
     pthread_t thread[THREADS];
 
-    for (unsigned i = 0; i < THREADS; i++) {
+    for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, add_all, &worker[i]), 0);
-    }
     for (unsigned i = 0; i < THREADS; i++) {
         void *end = NULL;
 
@@ -313,12 +312,8 @@ TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
     text = (char *)(uintptr_t)xseg_history_labels_text(&labels, add("one"));
     (void)add("two");
     expect(NULL);
-    labels.count++;
-    expect("LABEL-1");
-    labels.count--;
-    text[0] = 'O';
-    expect("LABEL-1");
-    text[0] = 'o';
+    WITH_VALUE(labels.count, labels.count + 1, expect("LABEL-1"));
+    WITH_VALUE(text[0], 'O', expect("LABEL-1"));
     sweep(NULL, 0);
     labels.free = 0;
     expect("LABEL-2");

@@ -411,12 +411,8 @@ TEST(the_audit_names_the_broken_invariant)
     struct xseg_history_event early = event_of(3);
 
     note(ring, 6);
-    atomic_store(&ring->cleared, 7);
-    expect(ring, "RING-1");
-    atomic_store(&ring->cleared, 0);
-    atomic_store(&ring->dropped, 7);
-    expect(ring, "RING-1");
-    atomic_store(&ring->dropped, 0);
+    WITH_VALUE(ring->cleared, 7, expect(ring, "RING-1"));
+    WITH_VALUE(ring->dropped, 7, expect(ring, "RING-1"));
     xseg_history_ring_append(ring, &early);
     expect(ring, "RING-2");
     /* After a clear nothing is left to check. */

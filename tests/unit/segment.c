@@ -183,9 +183,8 @@ TEST_WITH(failed_releases_are_retried, set_up, tear_down)
     assert_int_equal(atomic_load(&unreleased.physical), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
     expect_audit(xseg_unreleased_audit(&unreleased, &violation), NULL);
-    unreleased.record[0].bytes++;
-    expect_audit(xseg_unreleased_audit(&unreleased, &violation), "UNREL-1");
-    unreleased.record[0].bytes--;
+    WITH_VALUE(unreleased.record[0].bytes, unreleased.record[0].bytes + 1,
+               expect_audit(xseg_unreleased_audit(&unreleased, &violation), "UNREL-1"));
     assert_ok(xseg_unreleased_retry(&unreleased));
     assert_int_equal(xseg_sim_used(0), 0);
 }
@@ -269,19 +268,13 @@ TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
 {
     assert_ok(map(&segment, 0, 4, false));
     expect_segment_audit(NULL);
-    segment.base += 512;
-    expect_segment_audit("SEG-1");
-    segment.base -= 512;
-    atomic_fetch_add(&segment.mapped, PAGE);
-    expect_segment_audit("SEG-2");
-    atomic_fetch_sub(&segment.mapped, PAGE);
-    segment.reserved_bytes -= XSEG_GIB;
-    expect_segment_audit("SEG-3");
-    segment.reserved_bytes += XSEG_GIB;
+    WITH_VALUE(segment.base, segment.base + 512, expect_segment_audit("SEG-1"));
+    WITH_VALUE(segment.mapped, segment.mapped + PAGE, expect_segment_audit("SEG-2"));
+    WITH_VALUE(segment.reserved_bytes, segment.reserved_bytes - XSEG_GIB,
+               expect_segment_audit("SEG-3"));
     assert_ok(xseg_segment_retain(&segment, XSEG_RETAIN_PIN, 0, 1));
-    segment.retain_counts[XSEG_RETAIN_PIN].granules++;
-    expect_segment_audit("SEG-5");
-    segment.retain_counts[XSEG_RETAIN_PIN].granules--;
+    WITH_VALUE(segment.retain_counts[XSEG_RETAIN_PIN].granules,
+               segment.retain_counts[XSEG_RETAIN_PIN].granules + 1, expect_segment_audit("SEG-5"));
     assert_true(xseg_segment_release(&segment, XSEG_RETAIN_PIN, 0, 1));
 }
 
@@ -355,9 +348,7 @@ TEST_WITH(exported_pages_are_retained_and_not_cached, set_up_full_pages, tear_do
     assert_false(xseg_segment_is_retained(&segment, 0, 4 * FULL));
 
     struct xseg_retain_counts *counts = &segment.retain_counts[XSEG_RETAIN_EXPORT];
-    counts->granules++;
-    expect_segment_audit("SEG-5");
-    counts->granules--;
+    WITH_VALUE(counts->granules, counts->granules + 1, expect_segment_audit("SEG-5"));
     counts->count[0] = UINT32_MAX;
     counts->granules = 1;
     env_expect_error(xseg_segment_export(&segment, 0, FULL), XSEG_ERR_BUSY, "maximum");

@@ -56,14 +56,19 @@ static void launch(unsigned of)
 }
 
 /* Order stream `to` after the current work of stream `from`. */
-static void join(unsigned to, unsigned from)
+static void join_streams(xseg_stream to, xseg_stream from)
 {
     xseg_event event = NULL;
 
     assert_ok(xseg_driver_event_create(&context, &event));
-    assert_ok(xseg_driver_event_record(&context, event, stream[from]->handle));
-    assert_int_equal(cuStreamWaitEvent(stream[to]->handle, event, 0), 0);
+    assert_ok(xseg_driver_event_record(&context, event, from));
+    assert_int_equal(cuStreamWaitEvent(to, event, 0), 0);
     assert_ok(xseg_driver_event_destroy(&context, event));
+}
+
+static void join(unsigned to, unsigned from)
+{
+    join_streams(stream[to]->handle, stream[from]->handle);
 }
 
 static struct xseg_capture_info info_of(unsigned of)
@@ -204,7 +209,6 @@ TEST_WITH(nodes_with_many_dependencies_are_read_completely, set_up, tear_down)
     struct xseg_topology_waiter waiter;
     struct xseg_topology_mark marks[BRANCHES];
     xseg_stream branch[BRANCHES];
-    xseg_event event = NULL;
 
     launch(0);
     memset(marks, 0, sizeof(marks));
@@ -212,15 +216,11 @@ TEST_WITH(nodes_with_many_dependencies_are_read_completely, set_up, tear_down)
         struct xseg_capture_info info;
 
         branch[i] = env_stream();
-        assert_ok(xseg_driver_event_create(&context, &event));
-        assert_ok(xseg_driver_event_record(&context, event, stream[0]->handle));
-        assert_int_equal(cuStreamWaitEvent(branch[i], event, 0), 0);
+        join_streams(branch[i], stream[0]->handle);
         assert_ok(xseg_sim_launch(branch[i], 10));
         assert_ok(xseg_driver_capture_info(&context, branch[i], &info));
         marks[i].node = info.nodes[0];
-        assert_ok(xseg_driver_event_record(&context, event, branch[i]));
-        assert_int_equal(cuStreamWaitEvent(stream[0]->handle, event, 0), 0);
-        assert_ok(xseg_driver_event_destroy(&context, event));
+        join_streams(stream[0]->handle, branch[i]);
     }
     assert_true(xseg_topology_wait(view_of(0), &waiter, marks, BRANCHES));
     launch(0);
