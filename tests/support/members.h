@@ -376,11 +376,9 @@ static inline void member_make_idle(unsigned number, uint64_t bytes)
     (void)member_expect_ok(number, 'f', 0, 0);
 }
 
-static int members_ignore_sigpipe(void **state)
+FIXTURE(members_ignore_sigpipe)
 {
-    (void)state;
     (void)signal(SIGPIPE, SIG_IGN);
-    return 0;
 }
 
 TEST_GROUP_FIXTURE(members_ignore_sigpipe, NULL)

@@ -36,9 +36,8 @@ static void hold(size_t first, size_t middle, size_t second)
 }
 
 /* An extent of large blocks: allocated, cached, allocated, unmapped. */
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     hold(4 * MIB, 4 * MIB, 12 * MIB);
     f.allocated = extent->first;
     f.cached = f.allocated->next;
@@ -46,15 +45,12 @@ static int set_up(void **state)
     assert_int_equal(f.allocated->state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(f.cached->state, XSEG_BLOCK_CACHED);
     assert_int_equal(f.unmapped->state, XSEG_BLOCK_UNMAPPED);
-    return 0;
 }
 
 /* An extent of 4 MiB of small blocks: allocated, cached, allocated, and the last remainder before an unmapped block. */
-static int set_up_small(void **state)
+FIXTURE(set_up_small)
 {
-    (void)state;
     hold(MIB, 8 * KIB, MIB);
-    return 0;
 }
 
 static void expect(const char *tag)
@@ -63,13 +59,11 @@ static void expect(const char *tag)
 }
 
 /* Expect that the test has restored the extent, so the audit passes. */
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     expect(NULL);
     env_free(f.allocator, f.held[0], f.held[1]);
     env_close(f.allocator);
-    return 0;
 }
 
 TEST_WITH(audit_detects_a_gap_between_blocks, set_up, tear_down)

@@ -303,19 +303,15 @@ struct record {
 
 static struct xseg_slab slab;
 
-static int open_slab(void **state)
+FIXTURE(open_slab)
 {
-    (void)state;
     xseg_slab_init(&slab, sizeof(struct record));
-    return 0;
 }
 
-static int close_slab(void **state)
+FIXTURE(close_slab)
 {
-    (void)state;
     expect_audit(xseg_slab_audit(&slab, &violation), NULL);
     xseg_slab_fini(&slab);
-    return 0;
 }
 
 static void add_batch(void)

@@ -13,18 +13,14 @@
 
 static struct xseg_totals totals;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     xseg_totals_init(&totals);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_totals_fini(&totals);
-    return 0;
 }
 
 /* The model of the counters. */

@@ -27,14 +27,12 @@ static char *records_base(void)
     return (char *)records.block - XSEG_BUMP_UNIT;
 }
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     memset(&records, 0, sizeof(records));
     memset(there, 0, sizeof(there));
     memset(&free_index, 0, sizeof(free_index));
     xseg_free_index_init(&free_index, records_base());
-    return 0;
 }
 
 static void expect(const char *tag)

@@ -15,19 +15,15 @@ static const struct xseg_clock system_clock = {.read = NULL};
 static struct xseg_history_store store;
 static struct xseg_config config;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     xseg_config_init(&config);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_history_store_fini(&store);
-    return 0;
 }
 
 /* Apply the configuration; returns the settings. */

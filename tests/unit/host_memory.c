@@ -237,18 +237,14 @@ int __wrap_ftruncate64(int file, off_t bytes)
 
 static struct xseg_shared_region board;
 
-static int make_board(void **state)
+FIXTURE(make_board)
 {
-    (void)state;
     assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
-    return 0;
 }
 
-static int free_board(void **state)
+FIXTURE(free_board)
 {
-    (void)state;
     xseg_shared_region_fini(&board);
-    return 0;
 }
 
 TEST_WITH(other_processes_read_the_written_bytes, make_board, free_board)

@@ -18,11 +18,9 @@ static void expect_bump_audit(const char *tag)
     expect_audit(xseg_bump_audit(&memory, &violation), tag);
 }
 
-static int free_memory(void **state)
+FIXTURE(free_memory)
 {
-    (void)state;
     xseg_bump_fini(&memory);
-    return 0;
 }
 
 /* Records of many sizes, over several commits of memory. */
@@ -107,12 +105,10 @@ static bool finds(uint32_t hash, uint32_t handle)
     return false;
 }
 
-static int make_table(void **state)
+FIXTURE(make_table)
 {
-    (void)state;
     assert_true(xseg_bump_init(&memory, (size_t)8 << 20));
     assert_true(xseg_intern_table_init(&table, &memory));
-    return 0;
 }
 
 static void expect_table_audit(const char *tag)

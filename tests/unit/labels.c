@@ -9,18 +9,14 @@
 
 static struct xseg_history_labels labels;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     xseg_history_labels_init(&labels);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_history_labels_fini(&labels);
-    return 0;
 }
 
 static enum xseg_history_labels_outcome try_add(const char *text, uint32_t *label)

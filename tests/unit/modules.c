@@ -33,20 +33,16 @@ static void scan(void)
     expect_modules_audit(NULL);
 }
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     assert_true(xseg_bump_init(&memory, 1 << 20));
     xseg_modules_init(&modules, &memory);
     scan();
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_bump_fini(&memory);
-    return 0;
 }
 
 static const struct xseg_module_mapping *find(const void *address)
@@ -274,9 +270,8 @@ static struct xseg_frames frames;
 static struct xseg_module made_up;
 static struct xseg_module_mapping mapping[2];
 
-static int set_up_frames(void **state)
+FIXTURE(set_up_frames)
 {
-    (void)state;
     assert_true(xseg_bump_init(&memory, 1 << 20));
     assert_true(xseg_frames_init(&frames, &memory));
     made_up = (struct xseg_module){.name = "/lib/made-up.so", .path = "/lib/made-up.so"};
@@ -285,7 +280,6 @@ static int set_up_frames(void **state)
         mapping[i].base = mapping[i].start = (i + 1) * 65536;
         mapping[i].end = mapping[i].start + 65536;
     }
-    return 0;
 }
 
 static void expect_frames_audit(const char *tag)

@@ -17,12 +17,10 @@ static const int first, second;
 
 static const struct xseg_page_filter anyone = {NULL, 0, NULL};
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     context_open(NULL);
     xseg_page_cache_init(&pages, &context, &unreleased);
-    return 0;
 }
 
 static void audit(void)
@@ -31,14 +29,12 @@ static void audit(void)
     assert_int_equal(xseg_page_cache_bytes(&pages), xseg_sim_used(0));
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     audit();
     (void)xseg_page_cache_shrink(&pages, 0, UINT64_MAX);
     xseg_page_cache_fini(&pages);
     context_close();
-    return 0;
 }
 
 /* Add a new page with an owner. */

@@ -11,18 +11,14 @@
 
 static struct xseg_page_map page_map;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     assert_true(xseg_page_map_init(&page_map));
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_page_map_fini(&page_map);
-    return 0;
 }
 
 /* Arenas whose addresses are only compared. */

@@ -73,11 +73,9 @@ static const unsigned sizes[] = {2, 4, 8, 20, 32, 64, 128, 256, 512};
 
 static struct probe_costs costs;
 
-static int clear(void **state)
+FIXTURE(clear)
 {
-    (void)state;
     memset(&costs, 0, sizeof(costs));
-    return 0;
 }
 
 static void add_run(const char *call, uint64_t bytes, unsigned pages, unsigned calls, uint64_t time)

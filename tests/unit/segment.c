@@ -27,18 +27,14 @@ static void set_up_with(uint64_t memory, uint64_t full_page)
     assert_ok(xseg_segment_reserve(&segment, &context, &pages, PAGES * PAGE, full_page));
 }
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     set_up_with(XSEG_GIB, PAGE);
-    return 0;
 }
 
-static int set_up_full_pages(void **state)
+FIXTURE(set_up_full_pages)
 {
-    (void)state;
     set_up_with(XSEG_GIB, FULL * PAGE);
-    return 0;
 }
 
 static xseg_status map(struct xseg_segment *to, uint32_t first, uint32_t count, bool small)
@@ -57,9 +53,8 @@ static void unmap(uint32_t first, uint32_t count, bool cache)
     assert_int_equal(done, count);
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     for (uint32_t page = 0; page < PAGES; page++)
         if (xseg_segment_is_mapped(&segment, page))
             unmap(page, segment.length[page], false);
@@ -67,7 +62,6 @@ static int tear_down(void **state)
     xseg_page_cache_fini(&pages);
     assert_ok(xseg_segment_destroy(&segment));
     context_close();
-    return 0;
 }
 
 static uint64_t mapped(void)

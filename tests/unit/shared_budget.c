@@ -10,20 +10,16 @@
 
 static struct xseg_shared_budget budget, other;
 
-static int join(void **state)
+FIXTURE(join)
 {
-    (void)state;
     budget_file_join(&budget);
-    return 0;
 }
 
-static int without_a_file(void **state)
+FIXTURE(without_a_file)
 {
-    (void)state;
     xseg_shared_budget_close(&budget);
     xseg_shared_budget_close(&other);
     (void)unlink(budget_file_path);
-    return 0;
 }
 
 /* --- Files: resolution of names, creation and completion, rejected files, files that are truncated or removed. --- */

@@ -150,12 +150,10 @@ ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at)
 
 static struct xseg_shared_budget budget, other;
 
-static int without_a_file(void **state)
+FIXTURE(without_a_file)
 {
-    (void)state;
     xseg_shared_budget_close(&budget);
     (void)unlink(budget_file_path);
-    return 0;
 }
 
 /* All uses of a shared budget file by a process. */

@@ -17,12 +17,10 @@ static const char *const names[] = {
     "XSEG_SIM_ADDRESS_RANGE", "XSEG_SIM_ADDRESS_ORDER",
 };
 
-static int clear(void **state)
+FIXTURE(clear)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(names); i++)
         assert_int_equal(unsetenv(names[i]), 0);
-    return 0;
 }
 
 static void set(const char *name, const char *text)

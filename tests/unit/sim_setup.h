@@ -93,19 +93,15 @@ static inline void start_with(struct xseg_sim_settings settings)
     (void)enter(0);
 }
 
-static inline int fresh(void **state)
+FIXTURE(fresh)
 {
-    (void)state;
     start_with((struct xseg_sim_settings){0});
-    return 0;
 }
 
 /* Set-up of a test that reads bytes of the device. */
-static inline int with_bytes(void **state)
+FIXTURE(with_bytes)
 {
-    (void)state;
     start_with((struct xseg_sim_settings){.real_bytes = true});
-    return 0;
 }
 
 #define SIM_TEST(name)       TEST_WITH(name, fresh, NULL)

@@ -146,12 +146,10 @@ static struct {
     char seen[256]; /* the allocated blocks of the last visit, as letters */
 } trace;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-    (void)state;
     memset(&trace, 0, sizeof(trace));
     trace.heap.ranges = trace.list;
-    return 0;
 }
 
 static void add(enum xseg_history_action action, uint64_t from, uint64_t units)
@@ -219,12 +217,10 @@ static void init_filter(void)
     assert_true(xseg_eviction_filter_init(&trace.filter, &trace.merge, &trace.heap));
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-    (void)state;
     xseg_eviction_filter_fini(&trace.filter);
     xseg_history_merge_fini(&trace.merge);
-    return 0;
 }
 
 /* Each digit is an event: 1 if the trace shows it.  The check runs twice, because a trace can restart. */

@@ -50,19 +50,15 @@ static void expect(const char *tag)
     expect_audit(xseg_stack_depot_audit(&depot, &violation), tag);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-    (void)state;
     assert_true(xseg_stack_depot_init(&depot, 0));
-    return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-    (void)state;
     expect(NULL);
     xseg_stack_depot_fini(&depot);
-    return 0;
 }
 
 /* Enough stacks that some have equal hashes. */

@@ -14,22 +14,18 @@ static const xseg_stream per_thread = (xseg_stream)(uintptr_t)2;
 static struct xseg_mutex table_lock;
 static struct xseg_streams streams;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     context_open(NULL);
     xseg_mutex_init(&table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&streams, &context, &table_lock);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_streams_fini(&streams);
     xseg_mutex_fini(&table_lock);
     context_close();
-    return 0;
 }
 
 static struct xseg_known_stream *get(xseg_stream handle)

@@ -17,9 +17,8 @@ static struct xseg_streams streams;
 static struct xseg_known_stream *stream[STREAMS]; /* 0 is the origin */
 static struct xseg_topology topology;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     context_open(NULL);
     xseg_mutex_init(&table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&streams, &context, &table_lock);
@@ -28,14 +27,12 @@ static int set_up(void **state)
     xseg_topology_init(&topology);
     assert_int_equal(cuCtxPushCurrent_v2(context.primary), 0);
     assert_int_equal(cuStreamBeginCapture_v2(stream[0]->handle, RELAXED), 0);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
     void *graph = NULL, *popped = NULL;
 
-    (void)state;
     (void)cuStreamEndCapture(stream[0]->handle, &graph);
     if (graph != NULL)
         assert_int_equal(cuGraphDestroy(graph), 0);
@@ -46,7 +43,6 @@ static int tear_down(void **state)
     xseg_streams_fini(&streams);
     xseg_mutex_fini(&table_lock);
     context_close();
-    return 0;
 }
 
 /* Capture one node on a stream. */
