@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "src/base/host_memory.h"
+#include "tests/support/child.h"
 #include "tests/support/emulator.h"
 #include "tests/support/test.h"
 
@@ -301,15 +302,11 @@ static bool is_mapped(const void *memory)
 
 TEST_WITH(child_cannot_access_the_region, make_board, free_board)
 {
-    int status = 0;
-
     assert_true(is_mapped(board.memory));
     const pid_t child = fork();
-    assert_true(child >= 0);
     if (child == 0)
         _exit(is_mapped(board.memory) ? 1 : 0);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    child_expect_success(child);
     assert_int_equal(fcntl(board.file, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
 }
 

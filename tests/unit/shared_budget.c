@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+#include "tests/support/child.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/shared_budgets.h"
 
@@ -200,7 +201,6 @@ TEST_WITH(files_of_other_modes_are_rejected, NULL, without_a_file)
     assert_rejected("every user");
     assert_int_equal(chmod(budget_file_path, 0440), 0);
     const pid_t child = fork();
-    assert_true(child >= 0);
     if (child == 0) {
         char text[1024] = "";
 
@@ -211,8 +211,7 @@ TEST_WITH(files_of_other_modes_are_rejected, NULL, without_a_file)
         (void)xseg_error_message(text, sizeof(text));
         _exit(status == XSEG_ERR_FILE && strstr(text, "allow this process") != NULL ? 0 : 1);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    child_expect_success(child);
 }
 
 TEST_WITH(an_unfinished_file_is_finished, NULL, without_a_file)
@@ -411,7 +410,6 @@ TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
 TEST_WITH(a_descriptor_may_be_closed, NULL, without_a_file)
 {
     char other_path[sizeof(budget_file_path) + 8], byte = 0;
-    int status = 1;
 
     (void)snprintf(other_path, sizeof(other_path), "%s.2", budget_file_path);
     budget_file_join(&budget);
@@ -422,11 +420,9 @@ TEST_WITH(a_descriptor_may_be_closed, NULL, without_a_file)
                      "has been closed by the program");
     assert_int_equal(budget_file_write(&budget, 1), XSEG_ERR_FILE);
     const pid_t child = fork();
-    assert_true(child >= 0);
     if (child == 0)
         _exit(fcntl(budget.file.descriptor, F_GETFD) >= 0 ? 0 : 1);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    child_expect_success(child);
     xseg_shared_budget_close(&budget);
     assert_false(xseg_shared_budget_is_own(&budget));
     assert_int_equal(close(budget.file.descriptor), 0);
@@ -650,11 +646,8 @@ TEST_WITH(each_device_of_64_is_read, join, without_a_file)
 
 TEST_WITH(forked_child_holds_no_slot, join, without_a_file)
 {
-    int status = 1;
-
     budget_file_write_ok(&budget, 1);
     const pid_t child = fork();
-    assert_true(child >= 0);
     if (child == 0) {
         bool fine = !xseg_shared_budget_is_own(&budget) &&
                     fcntl(budget.file.descriptor, F_GETFD) == -1 &&
@@ -667,8 +660,7 @@ TEST_WITH(forked_child_holds_no_slot, join, without_a_file)
                budget_file_count(&other) == 2 && budget_file_matches(&other.seen[0].record, 1);
         _exit(fine ? 0 : 1);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    child_expect_success(child);
     /* The process dies, and its child lives on. */
     const struct peer peer = peer_start();
     assert_int_equal(peer_call(&peer, 'f', 0), 0);
@@ -715,14 +707,10 @@ TEST_WITH(fork_during_open_and_close_holds_no_slot, join, without_a_file)
     assert_true(has_descriptor(&file));
     assert_int_equal(pthread_create(&thread, NULL, open_and_close, NULL), 0);
     for (unsigned i = 0; i < 100; i++) {
-        int status = 1;
         const pid_t child = fork();
-
-        assert_true(child >= 0);
         if (child == 0)
             _exit(has_descriptor(&file) ? 1 : 0);
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_int_equal(status, 0);
+        child_expect_success(child);
     }
     atomic_store(&is_over, true);
     assert_int_equal(pthread_join(thread, &failure), 0);

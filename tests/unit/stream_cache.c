@@ -6,6 +6,7 @@
 
 #include "src/core/alloc/alloc.h"
 #include "tests/support/allocator.h"
+#include "tests/support/child.h"
 
 #define BYTES 3000u
 
@@ -166,14 +167,12 @@ static bool child_is_refused(void *live)
 
 static void expect_child(bool (*question)(void *live), void *live)
 {
-    int status = 0;
     const pid_t child = fork();
 
     if (child == 0)
         _exit(question(live) ? 0 : 1);
     assert_true(child > 0);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    child_expect_success(child);
 }
 
 static bool child_finds_nothing(void *live)
