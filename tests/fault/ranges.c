@@ -149,9 +149,10 @@ static void reserve_by(struct fault_env *env, unsigned range,
 
 static void reserve(struct fault_env *env, unsigned range, uint64_t limit)
 {
-    struct xseg_range_options options = {sizeof(options), .limit_bytes = limit};
+    struct xseg_range_options options = {
+        sizeof(options), .limit_bytes = limit,
+        .pool = range == 1 && wanted.range[0] != NULL ? info_of(0).pool : wanted.pool};
 
-    options.pool = range == 1 && wanted.range[0] != NULL ? info_of(0).pool : wanted.pool;
     reserve_by(env, range, &options);
 }
 

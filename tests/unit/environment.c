@@ -138,11 +138,9 @@ static void hear_warning(void *context, enum xseg_log_level level, const char *l
 
 static xseg_status try_open(const char *driver, struct heard *heard, struct xseg_allocator **out)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = driver, .log = hear_warning,
+                                   .log_context = heard};
 
-    options.driver = driver;
-    options.log = hear_warning;
-    options.log_context = heard;
     return xseg_open(NULL, &options, out);
 }
 

@@ -8,10 +8,9 @@
  * GiB. */
 static struct xseg_allocator *open_with_few_addresses(void)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
+                                         .address_bytes = 5 * GIB / 2};
 
-    settings.memory_bytes = GIB;
-    settings.address_bytes = 5 * GIB / 2;
     return env_open_on(&settings, "expandable_segments:True");
 }
 

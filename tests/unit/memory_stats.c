@@ -185,9 +185,8 @@ TEST(device_without_private_pools_has_shared_rows_only)
 
 TEST(fallback_and_paused_memory_is_equal_in_both)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
 
-    settings.memory_bytes = 100 * MIB;
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     struct xseg_pool *pool[] = {make_pool(allocator, 0), make_pool(allocator, 1)};
     void *const paused = env_alloc_in(allocator, pool[0], 20 * MIB, NULL);
@@ -261,12 +260,11 @@ TEST(pools_without_a_row_share_one)
 /* With the maximum number of devices private pools share a row. */
 TEST(rows_are_shared_by_devices)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = XSEG_PUBLISHED_DEVICES};
     struct xseg_pool *pool[3];
     void *kept[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
     uint64_t live = 0, reserved = 0;
 
-    settings.devices = XSEG_PUBLISHED_DEVICES;
     struct xseg_allocator *allocator = env_open_on(&settings, NULL);
     for (int i = 0; i < (int)XSEG_PUBLISHED_DEVICES; i++)
         assert_ok(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]));

@@ -205,11 +205,10 @@ TEST(no_user_value_is_recorded_without_the_option)
 TEST(user_values_take_no_memory_without_the_option)
 {
     struct xseg_allocator *allocator = env_open("history:all");
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = 3000};
     uint64_t host_bytes = 0;
     void *ptr = NULL;
 
-    request.bytes = 3000;
     for (unsigned i = 0; i < 3; i++) {
         assert_ok(xseg_config_set(allocator, i < 2 ? "block_user:False" : "block_user:True"));
         request.user = i == 0 ? NULL : &request;

@@ -28,11 +28,9 @@ static inline size_t page_bytes(void)
 /* A machine of two devices with 1 GiB each and no costs; the first one's context is current. */
 static inline struct xseg_sim_settings small_machine(void)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2, .memory_bytes = 1024 * MIB,
+                                         .costs = "none"};
 
-    settings.devices = 2;
-    settings.memory_bytes = 1024 * MIB;
-    settings.costs = "none";
     return settings;
 }
 
