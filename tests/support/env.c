@@ -161,9 +161,7 @@ struct xseg_allocator *env_open_quietly(const struct xseg_sim_settings *settings
 
 struct xseg_allocator *env_open_mib(uint64_t mib, const char *config)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
-
-    return env_open_on(&settings, config);
+    return env_open_sim(config, .memory_bytes = mib * MIB);
 }
 
 struct xseg_allocator *env_open(const char *config)
@@ -350,9 +348,7 @@ static void ignore_destroy(void *context, const struct xseg_statistics *last)
 
 struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator)
 {
-    const struct xseg_pool_options options = {sizeof(options), .on_destroy = ignore_destroy};
-
-    return env_pool_with(allocator, &options);
+    return env_pool_of(allocator, .on_destroy = ignore_destroy);
 }
 
 struct xseg_checkpoint *env_checkpoint(struct xseg_pool *pool)

@@ -186,11 +186,9 @@ static void *run(void *self)
 
 static void open_machine(struct machine *machine, bool has_peers)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = DEVICES,
-                                         .memory_bytes = 2 * GRANULES * PAGE};
-
     *machine = (struct machine){.has_peers = has_peers};
-    machine->allocator = env_open_on(&settings, NULL);
+    machine->allocator =
+        env_open_sim(NULL, .devices = DEVICES, .memory_bytes = 2 * GRANULES * PAGE);
     for (int device = 0; device < DEVICES; device++) {
         assert_ok(xseg_range_reserve(machine->allocator, device, GRANULES * PAGE, NULL,
                                      &machine->range[device]));

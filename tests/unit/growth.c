@@ -8,10 +8,8 @@
  * GiB. */
 static struct xseg_allocator *open_with_few_addresses(void)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
-                                         .address_bytes = 5 * GIB / 2};
-
-    return env_open_on(&settings, "expandable_segments:True");
+    return env_open_sim("expandable_segments:True", .memory_bytes = GIB,
+                        .address_bytes = 5 * GIB / 2);
 }
 
 TEST(empty_range_is_released_for_a_new_range)

@@ -260,12 +260,11 @@ TEST(pools_without_a_row_share_one)
 /* With the maximum number of devices private pools share a row. */
 TEST(rows_are_shared_by_devices)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = XSEG_PUBLISHED_DEVICES};
     struct xseg_pool *pool[3];
     void *kept[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
     uint64_t live = 0, reserved = 0;
 
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .devices = XSEG_PUBLISHED_DEVICES);
     for (int i = 0; i < (int)XSEG_PUBLISHED_DEVICES; i++)
         assert_ok(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]));
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {

@@ -111,9 +111,7 @@ ALLOCATOR_TEST(changes_of_lookup_results_invalidate_the_cache)
 /* The default streams of all devices have one handle. */
 TEST(each_device_has_its_own_cache)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 4};
-
-    allocator = env_open_on(&settings, "expandable_segments:True");
+    allocator = env_open_sim("expandable_segments:True", .devices = 4);
     for (unsigned i = 0; i < 8; i++) {
         void *ptr = NULL;
 
@@ -130,10 +128,9 @@ TEST(streams_may_share_a_cache_entry)
 {
     enum { MANY = 700 };
     static xseg_stream stream[MANY];
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 2 * GIB};
     unsigned with = 0;
 
-    allocator = env_open_on(&settings, "expandable_segments:True");
+    allocator = env_open_sim("expandable_segments:True", .memory_bytes = 2 * GIB);
     for (unsigned i = 0; i < MANY; i++)
         stream[i] = env_stream();
     for (unsigned round = 0; round < 2; round++) {
