@@ -283,11 +283,10 @@ static void *unobserve(void *self)
 ALLOCATOR_TEST(observer_removal_waits_for_active_callbacks)
 {
     struct watched watched = {0};
-    struct xseg_observer observer = {sizeof(observer), .context = &watched, .on_trace = park_first};
     struct request request = {NULL, NULL, KIB, 0};
     pthread_t ends;
 
-    assert_ok(xseg_observer_add(allocator, &observer, &watched.id));
+    watched.id = env_observe(allocator, .context = &watched, .on_trace = park_first);
     park_request(&request);
     const unsigned before = atomic_load(&cond_waits), calls = atomic_load(&watched.calls);
     assert_int_equal(pthread_create(&ends, NULL, unobserve, &watched), 0);
