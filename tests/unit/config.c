@@ -618,8 +618,8 @@ TEST(only_keys_that_were_set_apply)
     config.keep_bytes = 5;
     assert_ok(xseg_device_limits_follow(&device, &config, 0, true));
     expect_limits(50, 40, 30);
-    env_expect_error(xseg_device_limits_follow(&device, &config, hard, true), XSEG_ERR_CONFIG,
-                     "soft_bytes exceeds hard_bytes");
+    assert_error(xseg_device_limits_follow(&device, &config, hard, true), CONFIG,
+                 "soft_bytes exceeds hard_bytes");
     expect_limits(50, 40, 30);
     assert_ok(xseg_device_limits_follow(&device, &config, hard | soft, false));
     expect_limits(50, 40, 30);

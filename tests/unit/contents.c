@@ -129,7 +129,7 @@ TEST_WITH(truncated_file_is_detected, set_up, tear_down)
     assert_ok(xseg_contents_open(&contents, &unreleased, stream, XSEG_KEEP_FILE, path, BYTES));
     assert_ok(move(true));
     assert_int_equal(truncate(path, 100 * XSEG_MIB), 0);
-    env_expect_error(move(false), XSEG_ERR_FILE, "file has been truncated");
+    assert_error(move(false), FILE, "file has been truncated");
     close_contents();
 }
 

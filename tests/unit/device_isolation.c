@@ -18,11 +18,8 @@ struct CUctx_st;
 int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuDevicePrimaryCtxReset_v2(int device);
-struct location { /* CUmemLocation */
-    int type, id;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
+/* CUmemLocation is a type (1: device) and an ID. */
+int cuMemGetAccess(unsigned long long *flags, const int location[2], unsigned long long address);
 int cuCtxSetCurrent(struct CUctx_st *context);
 int cuStreamCreate(xseg_stream *stream, unsigned flags);
 int cuStreamDestroy_v2(xseg_stream stream);
@@ -69,10 +66,10 @@ static void expect_rights(const struct worker *worker, uint64_t address)
     const int next = (worker->device + 1) % DEVICES;
 
     for (int device = 0; device < DEVICES; device++) {
-        const struct location location = {1, device};
+        const int location[] = {1, device};
         unsigned long long flags = 0;
 
-        expect(cuMemGetAccess(&flags, &location, address) == 0);
+        expect(cuMemGetAccess(&flags, location, address) == 0);
         expect((flags == 3) ==
                (device == worker->device || (worker->machine->has_peers && device == next)));
     }
@@ -289,13 +286,9 @@ TEST(device_with_a_blocked_observer_blocks_no_other_device)
     struct machine machine;
     struct worker worker[DEVICES] = {0};
     pthread_t thread[DEVICES];
-    struct xseg_observer observer = {sizeof(observer)};
-    uint64_t id = 0;
 
     open_machine(&machine, true);
-    observer.context = &machine;
-    observer.on_map = came;
-    assert_ok(xseg_observer_add(machine.allocator, &observer, &id));
+    const uint64_t id = env_observe(machine.allocator, .context = &machine, .on_map = came);
     start(&machine, worker, thread, true);
     while (!atomic_load(&machine.is_stopped))
         (void)sched_yield();

@@ -192,9 +192,8 @@ TEST(environment_applies_without_privileges)
 
     has_rights = false;
     set_all("no_such_key:1");
-    env_expect_error(try_open(env_driver(), &heard, &allocator), XSEG_ERR_CONFIG,
-                     "XSEG_ALLOC_CONF");
+    assert_error(try_open(env_driver(), &heard, &allocator), CONFIG, "XSEG_ALLOC_CONF");
     set_all("");
-    env_expect_error(try_open(NULL, &heard, &allocator), XSEG_ERR_NO_DRIVER, "/no/such/driver");
+    assert_error(try_open(NULL, &heard, &allocator), NO_DRIVER, "/no/such/driver");
     assert_int_equal(heard.count, 0);
 }

@@ -40,8 +40,7 @@ TEST(range_in_use_is_kept)
     beside = env_alloc(allocator, 64 * MIB, other);
     assert_false(env_block(allocator, beside).is_expandable);
     assert_true(env_block(allocator, block).is_expandable);
-    env_expect_error(xseg_alloc(allocator, 0, 600 * MIB, other, &refused), XSEG_ERR_NO_ADDRESSES,
-                     "cuMem");
+    assert_error(xseg_alloc(allocator, 0, 600 * MIB, other, &refused), NO_ADDRESSES, "cuMem");
     assert_null(refused);
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
     env_free(allocator, beside, block);

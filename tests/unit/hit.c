@@ -305,21 +305,19 @@ ALLOCATOR_TEST(only_allocated_blocks_are_freed)
     static const size_t sizes[] = {SMALL, LARGE};
 
     assert_ok(xseg_free(allocator, NULL));
-    env_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not in memory");
+    assert_error(xseg_free(allocator, &seed_state), NOT_ALLOCATED, "not in memory");
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         char *ptr = env_alloc(allocator, sizes[i], NULL);
         char *end = ptr + (sizes[i] + 511) / 512 * 512;
 
-        env_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_ALLOCATED,
-                         "not the start of a block");
-        env_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
-                         "not the start of a block");
-        env_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_ALLOCATED, ""); /* cached */
+        assert_error(xseg_free(allocator, ptr + 1), NOT_ALLOCATED, "not the start of a block");
+        assert_error(xseg_free(allocator, ptr + 512), NOT_ALLOCATED, "not the start of a block");
+        assert_error(xseg_free(allocator, end), NOT_ALLOCATED, ""); /* cached */
         /* Unmapped. */
-        env_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_ALLOCATED, "");
+        assert_error(xseg_free(allocator, ptr + GIB), NOT_ALLOCATED, "");
         assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
         env_free(allocator, ptr);
-        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
+        assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, "cached");
     }
 }
 

@@ -219,8 +219,8 @@ TEST(a_pool_is_not_paused_while_a_block_is_zeroed)
     for (unsigned i = 0; i < 2; i++) {
         open_with("expandable_segments:True", i == 0 ? 1000 : 30 * MIB, true);
         begin_until(&at_fill);
-        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                         "in use by a call of another thread");
+        assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY,
+                     "in use by a call of another thread");
         finish(&at_fill);
         assert_ok(status);
         env_stream_wait(NULL, NULL);

@@ -94,7 +94,7 @@ TEST(too_little_memory_changes_nothing)
 {
     set_up_with(10 * PAGE, PAGE);
     assert_ok(map(&segment, 0, 4, false));
-    env_expect_error(map(&segment, 4, 7, false), XSEG_ERR_NO_MEMORY, "cuMemCreate");
+    assert_error(map(&segment, 4, 7, false), NO_MEMORY, "cuMemCreate");
     assert_int_equal(mapped(), 4 * PAGE);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     assert_ok(map(&segment, 4, 6, false));
@@ -292,8 +292,8 @@ TEST_WITH(pinned_pages_are_retained, set_up, tear_down)
     struct xseg_retain_counts *counts = &segment.retain_counts[XSEG_RETAIN_PIN];
     counts->count[5] = UINT32_MAX;
     counts->granules = 1;
-    env_expect_error(xseg_segment_retain(&segment, XSEG_RETAIN_PIN, 4 * PAGE, 6 * PAGE),
-                     XSEG_ERR_BUSY, "maximum");
+    assert_error(xseg_segment_retain(&segment, XSEG_RETAIN_PIN, 4 * PAGE, 6 * PAGE), BUSY,
+                 "maximum");
     assert_int_equal(counts->count[4], 0);
     counts->count[5] = counts->granules = 0;
 }
@@ -345,7 +345,7 @@ TEST_WITH(exported_pages_are_retained_and_not_cached, set_up_full_pages, tear_do
     WITH_VALUE(counts->granules, counts->granules + 1, expect_segment_audit("SEG-5"));
     counts->count[0] = UINT32_MAX;
     counts->granules = 1;
-    env_expect_error(xseg_segment_export(&segment, 0, FULL), XSEG_ERR_BUSY, "maximum");
+    assert_error(xseg_segment_export(&segment, 0, FULL), BUSY, "maximum");
     expect_segment_audit("SEG-6");
     counts->count[0] = counts->granules = 0;
 

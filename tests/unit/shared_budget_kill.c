@@ -320,8 +320,7 @@ TEST_WITH(each_call_may_fail, NULL, without_a_file)
         until = nth;
         const xseg_status opened = xseg_shared_budget_open(&other, budget_file_path);
         if (opened != XSEG_OK) {
-            assert_int_equal(opened, XSEG_ERR_FILE);
-            assert_said(budget_file_path);
+            assert_error(opened, FILE, budget_file_path);
             assert_said("Input/output error");
             assert_false(xseg_shared_budget_is_own(&other));
         } else {

@@ -102,8 +102,7 @@ TEST_WITH(failed_driver_query_is_an_error, set_up, tear_down)
     bool can = true;
 
     assert_ok(xseg_sim_fail("cuStreamGetId", 1, 400));
-    env_expect_error(xseg_streams_find_or_add(&streams, NULL, &stream), XSEG_ERR_DRIVER,
-                     "stream of device 0");
+    assert_error(xseg_streams_find_or_add(&streams, NULL, &stream), DRIVER, "stream of device 0");
     assert_null(stream);
     stream = get(per_thread);
     assert_ok(xseg_sim_fail("cuStreamGetId", 1, 400));
