@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep: every driver call of every scenario fails once, with several errors.
- *
- * After the failure the operation has either succeeded all the same, or returned a status.  Live
- * blocks are where they were, with their pages mapped and accessible, and the counts are those of
- * the blocks.  The same call then works, and in the end nothing is left behind.
+ * The sweep: every driver call of every scenario fails once, with several errors.  fault_env.h lists the checks after
+ * each call; the same call then succeeds.
  */
 #include "tests/fault/fault_env.h"
 
@@ -149,7 +146,6 @@ TEST(expandable_segments_survive_each_failure)
     sweep_all("expandable_segments:True", false);
 }
 
-/* The contents of allocated blocks survive every failure. */
 TEST(contents_survive_each_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .real_bytes = true,

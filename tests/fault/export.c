@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over exports and imports: every driver call of them fails once, of the probe before them and of the release
- * as well; and pairs of calls.
- *
- * * After a failure no descriptor is open that was not, nothing is imported, and no page is retained; the same call
- * then works, and both sides see the same bytes.  In the end nothing is left behind.
+ * Fault sweep over exports and imports, the probe before them and the releases: after a failure no descriptor is open
+ * that was not, nothing is imported, and no page is retained; the same call then succeeds.
  */
 #include <string.h>
 

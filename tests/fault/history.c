@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over histories: whatever the driver refuses, the events that there are say what has happened; and what
- * the host refuses leaves events out at most.
- *
- * After each call the history is replayed from the start, and must give the state of xseg_for_each_block().
+ * The sweep over histories: after each call the history is replayed from the start, and must give the state of
+ * xseg_for_each_block(); host failures only leave events out.
  */
 #include "tests/fault/replay_history.h"
 
@@ -164,7 +162,6 @@ TEST(history_during_queries_stays_consistent)
     fault_sweep("asked, with words", everything_is_asked, &settings, "history:all,block_user:True");
 }
 
-/* A second fault strikes where the first one is undone. */
 TEST(history_stays_consistent_after_a_second_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fault sweep over peer access: every driver call that grants a device access to another's memory fails once, in
- * rollbacks as well; and pairs of them.  After a single failure the peer has no access, and the owner has full
- * access; the same call then succeeds.  After a second failure, in the rollback, access may remain, and the message
- * contains that.
+ * Fault sweep over peer access.  After a single failure the peer has no access, and the owner has full access; the same
+ * call then succeeds.  After a second failure, in the rollback, access may remain, and the message contains that.
  */
 #include <string.h>
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fault sweep over elastic ranges: every driver call of commits, decommits, aliases, holds, prepared pages,
- * checkpoints, pauses and releases fails once, with enough memory and with too little; pairs of them; and host calls.
- * After each attempt every committed granule of a pool that is not paused is mapped and accessible, and keeps its
- * contents.  After a failed one, the ranges are unchanged, except for memory whose pending unmap has completed; the
- * same call then succeeds.  In the end nothing is leaked.
+ * Fault sweep over elastic ranges, with enough memory and with too little.  After each attempt every committed granule
+ * of a pool that is not paused is mapped and accessible, and keeps its contents.  After a failed one the ranges are
+ * unchanged, except for memory whose pending unmap has completed; the same call then succeeds.
  */
 #include <string.h>
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Repeated failures: each pair of driver calls fails repeatedly, for a while, and then works again.  Meanwhile
- * operations succeed or return a status; allocated blocks keep their addresses, pages and contents; and the physical
- * bytes in the statistics are those of the device.  Afterwards everything works, close succeeds, and nothing is
- * leaked.
+ * Repeated failures: each pair of driver calls fails repeatedly, for a while, and then works again.  Meanwhile operations
+ * succeed or return a status, allocated blocks keep their addresses, pages and contents, and the physical bytes in the
+ * statistics are those of the device.  Afterwards everything works, and nothing is leaked.
  */
 #include <stdio.h>
 #include <string.h>
@@ -319,7 +318,6 @@ static void expect_accounted(struct fault_env *env)
         assert_int_equal(env_stats(env->allocator).physical_bytes, xseg_sim_used(0));
 }
 
-/* All works again. */
 static void recover(struct fault_env *env, struct xseg_pool *pool)
 {
     if (env->paused != NULL)

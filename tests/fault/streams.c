@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fault sweep over streams, captures and pools: every driver call of every scenario fails once, including those of
- * the scenario itself and of custom memory functions; and pairs of them.  A capture that is still valid yields a
- * graph, whatever failed.
+ * Fault sweep over streams, captures and pools, including the driver calls of the scenarios and of custom memory
+ * functions.  A capture that is still valid yields a graph, whatever failed.
  */
 #include "tests/fault/fault_env.h"
 

@@ -60,7 +60,6 @@ static inline int child_run_part(void (*part)(void), char *text, size_t bytes)
     return child_run(child_call, &part, text, bytes);
 }
 
-/* Whether a wait status is that of a child that aborted. */
 static inline bool child_aborted(int status)
 {
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;

@@ -427,7 +427,6 @@ void env_stream_destroy_on(int device, xseg_stream stream)
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(device), 0);
 }
 
-/* Push the context of a stream. */
 static void push_context_of(xseg_stream stream)
 {
     void *context = NULL;

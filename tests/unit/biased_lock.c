@@ -317,7 +317,6 @@ static void *take_and_give(void *self)
     return NULL;
 }
 
-/* Revoking a lock from its owner issues the barrier and detects its failure. */
 TEST(biased_lock_never_relies_on_a_failed_barrier)
 {
     struct xseg_biased_lock lock;

@@ -94,7 +94,6 @@ static const struct {
     {"block_user:True", ",block_user:True,"},
 };
 
-/* Each string is accepted, and the printed configuration has the fragment. */
 TEST(every_key_is_read)
 {
     for (size_t i = 0; i < XSEG_COUNT_OF(readable); i++) {
@@ -432,7 +431,6 @@ TEST(keys_of_pytorch_are_ignored)
     assert_string_equal(xseg_config_ignored_value(&config, "pinned_num_register_threads"), "8");
 }
 
-/* A value longer than the buffer is accepted, and its text is not kept. */
 TEST(long_values_of_ignored_keys_are_not_kept)
 {
     static const char key[] = "expandable_segments_reserve_by_class:";
@@ -663,7 +661,6 @@ TEST(sizes_are_rounded)
     }
 }
 
-/* Each interval has its own divisions; the first and the last are open-ended. */
 TEST(requests_belong_to_intervals)
 {
     struct xseg_config config;

@@ -214,7 +214,6 @@ static void assert_summaries(void)
         assert_int_equal(bits.summary[i] != 0, bits.top >> i & 1);
 }
 
-/* A single member at each edge of a word and of a summary word is found from every start. */
 TEST(a_lone_member_is_found_from_both_sides)
 {
     static const uint32_t edge[] = {

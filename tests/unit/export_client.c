@@ -71,7 +71,6 @@ static void send_reply(int client, const struct script *script)
         (void)close(file[i]);
 }
 
-/* Serve one client. */
 static void *serve(void *self)
 {
     const struct exporter *exporter = self;

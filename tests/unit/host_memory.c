@@ -96,7 +96,6 @@ TEST(every_byte_is_zero)
 
 /* --- Detection of a fork, with and without the page that the kernel wipes. --- */
 
-/* The answer of a forked child. */
 static bool in_a_child(bool (*question)(struct xseg_fork_guard *guard),
                        struct xseg_fork_guard *guard)
 {

@@ -152,7 +152,6 @@ TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
     expect(NULL);
 }
 
-/* A sweep does not drop labels that are added or found after its start. */
 TEST_WITH(labels_created_during_a_sweep_are_kept, set_up, tear_down)
 {
     const uint32_t old = add("old"), found = add("found");

@@ -258,7 +258,6 @@ TEST(pools_without_a_row_share_one)
     env_close(allocator);
 }
 
-/* With the maximum number of devices private pools share a row. */
 TEST(rows_are_shared_by_devices)
 {
     struct xseg_pool *pool[3];

@@ -222,7 +222,6 @@ TEST(random_traces_are_merged_in_order)
         }
 }
 
-/* If all clocks agree, the merged events are in the order in which they happened. */
 TEST(correct_times_are_kept)
 {
     uint64_t random = 4711;

@@ -343,7 +343,6 @@ TEST_WITH(recorded_frames_remain_valid, set_up_frames, tear_down_frames)
     assert_string_equal(out.file, "made-up.c");
 }
 
-/* Frames of one function and file share one record of each string. */
 TEST_WITH(texts_are_kept_once, set_up_frames, tear_down_frames)
 {
     struct xseg_stack_frame out, before;
@@ -371,7 +370,6 @@ TEST_WITH(texts_are_kept_once, set_up_frames, tear_down_frames)
     assert_string_equal(out.file, "made-up");
 }
 
-/* Functions at the same offset of two modules have separate names. */
 TEST_WITH(names_belong_to_modules, set_up_frames, tear_down_frames)
 {
     const struct xseg_stack_source source[] = {{"one", 0, NULL, 0}, {"other", 0, NULL, 0}};

@@ -276,7 +276,6 @@ TEST_WITH(start_bits_locate_small_blocks, set_up, tear_down)
     free(batch);
 }
 
-/* A leaf that is reused by another extent refers to that extent only. */
 TEST_WITH(leaves_are_reused, set_up, tear_down)
 {
     struct xseg_extent first = expandable(BASE, 2 * XSEG_GIB);

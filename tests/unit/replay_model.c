@@ -369,7 +369,6 @@ static void step(struct builder *builder, uint64_t *draw)
         change_block(builder, draw, address);
 }
 
-/* The model has the blocks and the memory of the program. */
 static void compare_blocks(const struct replay_model *model, const struct builder *builder)
 {
     uint64_t reserved = 0;
@@ -408,7 +407,6 @@ static size_t compare_range(const struct replay_model *model, const struct build
     return count;
 }
 
-/* The states are equal. */
 static void compare(const struct replay_model *model, const struct builder *builder)
 {
     size_t count = 0;
@@ -518,7 +516,6 @@ static void assert_sum(fragmentation_sum sum, uint64_t expected)
     assert_int_equal((uint64_t)sum, expected);
 }
 
-/* The memory that each site strands. */
 static void assert_sites(const struct fragmentation *fragmented, const uint64_t expected[SITES])
 {
     for (uint32_t i = 0; i < SITES; i++)

@@ -127,7 +127,6 @@ static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, ui
     expect_audit(xseg_history_ring_audit(ring, &violation), NULL);
 }
 
-/* A ring, with or without user values. */
 static struct xseg_history_ring *make(uint64_t capacity, bool has_users)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(capacity);
@@ -254,7 +253,6 @@ TEST(user_values_are_those_of_later_events)
     xseg_history_ring_destroy(ring);
 }
 
-/* In any sequence a ring keeps the newest events that fit at all times. */
 TEST(random_sequences_keep_the_newest_events)
 {
     uint64_t random = 20261;
@@ -285,7 +283,6 @@ TEST(random_sequences_keep_the_newest_events)
     }
 }
 
-/* A large ring allocates memory as it fills. */
 TEST(memory_is_allocated_as_events_are_recorded)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(UINT64_C(1) << 24);

@@ -167,7 +167,6 @@ TEST_WITH(unmap_goes_page_by_page_where_it_must, set_up, tear_down)
     assert_int_equal(mapped(), 2 * PAGE);
 }
 
-/* A failed release is recorded and retried. */
 TEST_WITH(failed_releases_are_retried, set_up, tear_down)
 {
     assert_ok(map(&segment, 0, 3, false));
@@ -242,7 +241,6 @@ TEST(large_pages_are_used_where_they_fit)
     (void)tear_down(NULL);
 }
 
-/* Cached pages are mapped elsewhere: nothing is created. */
 TEST_WITH(cached_page_is_mapped_at_another_address, set_up_full_pages, tear_down)
 {
     assert_ok(map(&segment, 0, FULL + 2, false));
@@ -272,7 +270,6 @@ TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
     assert_true(xseg_segment_release(&segment, XSEG_RETAIN_PIN, 0, 1));
 }
 
-/* Pins are counted for each granule; a page with a pinned granule is retained. */
 TEST_WITH(pinned_pages_are_retained, set_up, tear_down)
 {
     assert_ok(map(&segment, 0, 8, false));
@@ -462,7 +459,6 @@ TEST_WITH(an_alias_in_unknown_state_keeps_its_page, set_up, tear_down)
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-/* A page that was exported through one mapping is not cached when another mapping is the last. */
 TEST_WITH(exported_alias_is_not_cached, set_up, tear_down)
 {
     segment.properties = XSEG_PAGE_EXPORTABLE;

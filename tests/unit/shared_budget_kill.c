@@ -407,7 +407,6 @@ TEST_WITH(processes_that_open_concurrently_share_one_file, NULL, without_a_file)
     }
 }
 
-/* A reader sees complete records, however fast another process writes. */
 TEST_WITH(no_record_is_torn, NULL, without_a_file)
 {
     uint64_t last = 0;

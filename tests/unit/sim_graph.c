@@ -101,7 +101,6 @@ SIM_TEST(invalid_arguments_are_rejected)
     ASSERT_OK(cuGraphExecDestroy(executable));
 }
 
-/* The second launch starts after the first has ended, on any streams. */
 SIM_TEST(launches_of_one_graph_follow_each_other)
 {
     const CUstream first = new_stream(), second = new_stream();
@@ -365,7 +364,6 @@ SIM_TEST(executable_retains_objects_of_its_bodies)
 
 #endif
 
-/* A failed launch has queued nothing. */
 SIM_TEST_BYTES(a_launch_is_all_or_nothing)
 {
     const CUdeviceptr base = usable(GRANULE), other = usable(GRANULE);

@@ -88,7 +88,6 @@ SIM_TEST(pinned_memory_is_known_by_its_address)
                                          (CUdeviceptr)(uintptr_t)host));
 }
 
-/* A stream writes a word in stream order. */
 SIM_TEST_BYTES(a_stream_writes_a_value)
 {
     const CUdeviceptr base = usable(GRANULE);

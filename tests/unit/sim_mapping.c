@@ -949,7 +949,6 @@ SIM_TEST(mapped_memory_needs_access_rights_of_its_own)
     launch_on(NULL, 1, base, GRANULE);
 }
 
-/* The access of one device may be revoked during work of another. */
 SIM_TEST(access_of_an_idle_device_can_be_revoked)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};

@@ -258,7 +258,6 @@ TEST_WITH(invalid_values_are_rejected, NULL, clear)
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
 }
 
-/* Write a file. */
 static void put(const char *path, const char *text, size_t bytes)
 {
     FILE *file = fopen(path, "wb");

@@ -15,7 +15,6 @@
 
 #define GRANULE ((size_t)2 << 20)
 
-/* of the host */
 static inline size_t page_bytes(void)
 {
     return (size_t)sysconf(_SC_PAGESIZE);
@@ -240,7 +239,6 @@ static inline unsigned long long id_of(CUstream stream)
     return id;
 }
 
-/* End a valid capture. */
 static inline CUgraph end_capture(CUstream stream)
 {
     CUgraph graph = NULL;
@@ -324,7 +322,6 @@ static inline void expect_leak(size_t count, const char *words)
     assert_non_null(strstr(text, words));
 }
 
-/* Run a part on a fresh machine. */
 static inline void call_on_fresh_machine(const void *part)
 {
     (void)fresh(NULL);

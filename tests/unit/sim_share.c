@@ -156,7 +156,6 @@ SIM_TEST_BYTES(exportable_memory_takes_no_descriptor_of_its_own)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-/* If the host has no descriptor left, only the call that needs one fails. */
 SIM_TEST(an_export_without_a_descriptor_is_out_of_memory)
 {
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE), other = 0;

@@ -758,7 +758,6 @@ SIM_TEST(a_query_does_not_wait_for_a_host_function)
     ASSERT_OK(cuStreamDestroy(gate.stream));
 }
 
-/* Random operations on three streams, compared with a model of timed work. */
 SIM_TEST(random_timed_work_completes_on_time)
 {
     enum { STREAMS = 3, EVENTS = 8 };

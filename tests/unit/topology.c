@@ -108,7 +108,6 @@ static bool is_ready(const struct xseg_topology_waiter *waiter)
     return !xseg_list_is_empty(&waiter->link);
 }
 
-/* Two branches: unordered before the join, ordered after it. */
 TEST_WITH(branch_is_ordered_after_the_join, set_up, tear_down)
 {
     struct xseg_topology_waiter waiter;
@@ -129,7 +128,6 @@ TEST_WITH(branch_is_ordered_after_the_join, set_up, tear_down)
     assert_true(is_ready(&waiter));
 }
 
-/* Markers that already precede the stream make a waiter ready immediately. */
 TEST_WITH(ordered_streams_need_no_wait, set_up, tear_down)
 {
     struct xseg_topology_waiter waiter;
@@ -141,7 +139,6 @@ TEST_WITH(ordered_streams_need_no_wait, set_up, tear_down)
     assert_true(is_ready(&waiter));
 }
 
-/* All markers count: two of three branches are not enough. */
 TEST_WITH(every_marker_must_be_ordered_before, set_up, tear_down)
 {
     struct xseg_topology_waiter waiter;
@@ -198,7 +195,6 @@ TEST_WITH(query_reads_new_nodes_only, set_up, tear_down)
     assert_int_equal(xseg_sim_calls("cuGraphNodeGetDependencies"), before + 3);
 }
 
-/* A node with more dependencies than one query returns. */
 TEST_WITH(nodes_with_many_dependencies_are_read_completely, set_up, tear_down)
 {
     enum { BRANCHES = 40 };
