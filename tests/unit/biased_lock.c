@@ -11,6 +11,7 @@
 
 #include "src/base/biased_lock.h"
 #include "tests/support/test.h"
+#include "tests/support/wrapped.h"
 
 #define THREADS 4u
 #define ROUNDS  50000u
@@ -199,10 +200,8 @@ TEST(barrier_publishes_the_writes_of_earlier_holders)
 static atomic_uint refused; /* commands of membarrier() that fail */
 static atomic_uint expedited, global, unmapped;
 
-long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
-long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
-int __real_munmap(void *address, size_t bytes);
-int __wrap_munmap(void *address, size_t bytes);
+WRAPPED(long, syscall, long number, long a, long b, long c, long d, long e, long f);
+WRAPPED(int, munmap, void *address, size_t bytes);
 
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
 {

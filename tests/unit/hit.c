@@ -16,22 +16,16 @@
 #include "src/core/alloc/alloc.h"
 #include "tests/support/allocator.h"
 #include "tests/support/rng.h"
+#include "tests/support/wrapped.h"
 
 static unsigned host_calls;
 
 /* The wrappers of the host allocator's functions, and the functions themselves. */
-/* clang-format off */
-void *__real_malloc(size_t bytes);                     /* NOLINT(bugprone-reserved-identifier) */
-void *__real_calloc(size_t count, size_t bytes);       /* NOLINT(bugprone-reserved-identifier) */
-void *__real_realloc(void *ptr, size_t bytes);         /* NOLINT(bugprone-reserved-identifier) */
-void *__real_aligned_alloc(size_t align, size_t bytes);/* NOLINT(bugprone-reserved-identifier) */
-void __real_free(void *ptr);                           /* NOLINT(bugprone-reserved-identifier) */
-void *__wrap_malloc(size_t bytes);                     /* NOLINT(bugprone-reserved-identifier) */
-void *__wrap_calloc(size_t count, size_t bytes);       /* NOLINT(bugprone-reserved-identifier) */
-void *__wrap_realloc(void *ptr, size_t bytes);         /* NOLINT(bugprone-reserved-identifier) */
-void *__wrap_aligned_alloc(size_t align, size_t bytes);/* NOLINT(bugprone-reserved-identifier) */
-void __wrap_free(void *ptr);                           /* NOLINT(bugprone-reserved-identifier) */
-/* clang-format on */
+WRAPPED(void *, malloc, size_t bytes);
+WRAPPED(void *, calloc, size_t count, size_t bytes);
+WRAPPED(void *, realloc, void *ptr, size_t bytes);
+WRAPPED(void *, aligned_alloc, size_t align, size_t bytes);
+WRAPPED(void, free, void *ptr);
 
 void *__wrap_malloc(size_t bytes)
 {

@@ -15,6 +15,7 @@
 #include "tests/support/child.h"
 #include "tests/support/emulator.h"
 #include "tests/support/test.h"
+#include "tests/support/wrapped.h"
 
 /* --- Demand-zero memory, whatever the process has freed before. --- */
 
@@ -155,18 +156,14 @@ TEST(init_fails_without_host_memory)
 
 /* --- Shared statistics regions: access by others, and failures of each system call. --- */
 
-int __real_madvise(void *address, size_t bytes, int advice);
-int __real_memfd_create(const char *name, unsigned flags);
-void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__real_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __real_ftruncate(int file, off_t bytes);
-int __real_ftruncate64(int file, off_t bytes);
-int __wrap_madvise(void *address, size_t bytes, int advice);
-int __wrap_memfd_create(const char *name, unsigned flags);
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __wrap_ftruncate(int file, off_t bytes);
-int __wrap_ftruncate64(int file, off_t bytes);
+WRAPPED(int, madvise, void *address, size_t bytes, int advice);
+WRAPPED(int, memfd_create, const char *name, unsigned flags);
+WRAPPED(void *, mmap, void *address, size_t bytes, int protection, int flags, int file,
+        off_t offset);
+WRAPPED(void *, mmap64, void *address, size_t bytes, int protection, int flags, int file,
+        off_t offset);
+WRAPPED(int, ftruncate, int file, off_t bytes);
+WRAPPED(int, ftruncate64, int file, off_t bytes);
 
 static unsigned until; /* calls before one fails; 0: none fails */
 

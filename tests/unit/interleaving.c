@@ -15,6 +15,7 @@
 
 #include "src/core/instance/instance.h"
 #include "tests/support/allocator.h"
+#include "tests/support/wrapped.h"
 
 /* --- Wrapped functions. --- */
 
@@ -30,15 +31,10 @@ static _Thread_local const pthread_mutex_t *parks_at;
 static _Thread_local unsigned parks_after;
 static atomic_bool is_parked, may_go;
 
-int __real_sched_yield(void);
-int __real_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex);
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-long __real_syscall(long number, ...);
-
-int __wrap_sched_yield(void);
-int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
-long __wrap_syscall(long number, ...);
+WRAPPED(int, sched_yield, void);
+WRAPPED(int, pthread_cond_wait, pthread_cond_t *condition, pthread_mutex_t *mutex);
+WRAPPED(int, pthread_mutex_lock, pthread_mutex_t *mutex);
+WRAPPED(long, syscall, long number, ...);
 
 int __wrap_sched_yield(void)
 {

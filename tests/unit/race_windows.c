@@ -10,6 +10,7 @@
 #include "src/core/block/arena.h"
 #include "src/core/pending/pending.h"
 #include "tests/support/env.h"
+#include "tests/support/wrapped.h"
 
 /* --- Where threads park. --- */
 
@@ -43,18 +44,12 @@ static void wait_for(struct gate *gate)
 }
 
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
-xseg_status __real_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
-                                    struct xseg_alloc_result *out);
-xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
-                                    struct xseg_alloc_result *out);
-xseg_status __real_xseg_debug_fill_allocated(const struct xseg_alloc_result *grant, bool zeroed,
-                                             bool *is_paused);
-xseg_status __wrap_xseg_debug_fill_allocated(const struct xseg_alloc_result *grant, bool zeroed,
-                                             bool *is_paused);
-xseg_status __real_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
-                                    uint32_t word, xseg_stream stream);
-xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
-                                    uint32_t word, xseg_stream stream);
+WRAPPED(xseg_status, xseg_arena_alloc, struct xseg_arena *arena,
+        const struct xseg_alloc_params *need, struct xseg_alloc_result *out);
+WRAPPED(xseg_status, xseg_debug_fill_allocated, const struct xseg_alloc_result *grant, bool zeroed,
+        bool *is_paused);
+WRAPPED(xseg_status, xseg_driver_fill, struct xseg_context *context, uint64_t address,
+        uint64_t bytes, uint32_t word, xseg_stream stream);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
 xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
