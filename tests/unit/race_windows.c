@@ -139,14 +139,11 @@ TEST(a_routed_request_retains_its_pool)
 
     for (unsigned i = 0; i < 4 * COUNT_OF(configs); i++) {
         const bool has_cached = i % 4 < 2;
-        struct xseg_pool_options options = {sizeof(options)};
         unsigned times = 0;
 
         open_with(configs[i / 4], i % 2 == 0 ? 1000 : 30 * MIB, false);
         assert_ok(xseg_pool_release(pool));
-        options.on_destroy = count_end;
-        options.on_destroy_context = &times;
-        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+        pool = env_pool_of(allocator, .on_destroy = count_end, .on_destroy_context = &times);
         request.pool = NULL;
         if (has_cached)
             env_free(allocator, env_alloc_in(allocator, pool, request.bytes, NULL));
