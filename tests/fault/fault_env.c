@@ -8,10 +8,8 @@
 #include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
 #include "tests/fault/host_faults.h"
+#include "tests/support/driver_calls.h"
 #include "tests/support/trim_due.h"
-
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
-int cuMemGetAccess(unsigned long long *flags, const int location[2], unsigned long long address);
 
 unsigned long long fault_access(int device, const void *address)
 {

@@ -11,14 +11,12 @@
 #include "tests/fault/fault_env.h"
 
 #include "src/core/device/device.h"
+#include "tests/support/driver_calls.h"
 #include "tests/support/exported_handles.h"
 #include "tests/support/trim_due.h"
 #include "xseg/range.h"
 
 #define NAMES_MAX 64u
-
-/* The driver's, by its plain C types; 201 is that no context is current. */
-int cuCtxPopCurrent_v2(void **context);
 
 /* --- Calls that may fail. --- */
 
@@ -388,7 +386,7 @@ static void run(const struct scenario *scenario, struct failing_call first,
     /* At most one context has stayed on the stack, however often it could not be popped. */
     void *current = NULL;
     (void)cuCtxPopCurrent_v2(&current);
-    assert_int_equal(cuCtxPopCurrent_v2(&current), 201);
+    assert_int_equal(cuCtxPopCurrent_v2(&current), 201); /* no context */
 }
 
 /* Exempt from failures: the first names an error, and the second is how fault_env.c checks pages. */

@@ -7,21 +7,7 @@
 
 #include <string.h>
 
-/* Entry points of the driver, by their plain C types. */
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxSetCurrent(void *context);
-int cuStreamCreate(xseg_stream *stream, unsigned flags);
-int cuStreamDestroy_v2(xseg_stream stream);
-int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
-int cuStreamEndCapture(xseg_stream stream, void **graph);
-int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
-int cuGraphDestroy(void *graph);
-int cuEventCreate(xseg_event *event, unsigned flags);
-int cuEventRecord(xseg_event event, xseg_stream stream);
-int cuEventDestroy_v2(xseg_event event);
-int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
-int cuMemFree_v2(unsigned long long ptr);
+#include "tests/support/driver_calls.h"
 
 #define OWN(env, call) \
     do {               \
@@ -52,7 +38,7 @@ static void begin_capture(struct fault_env *env, struct xseg_pool *pool, xseg_st
 
 static void end_capture(struct fault_env *env, struct xseg_pool *pool, xseg_stream stream)
 {
-    void *graph = NULL;
+    struct CUgraph_st *graph = NULL;
 
     OWN(env, cuStreamEndCapture(stream, &graph));
     assert_non_null(graph);
@@ -143,7 +129,8 @@ static void route(struct fault_env *env)
 static void marked(struct fault_env *env)
 {
     const xseg_stream side = env->side;
-    void *a = fault_alloc(env, 5 * MIB, NULL), *b, *c = NULL, *graph = NULL;
+    void *a = fault_alloc(env, 5 * MIB, NULL), *b, *c = NULL;
+    struct CUgraph_st *graph = NULL;
 
     come(env);
     struct xseg_pool *pool = fault_pool(env, NULL);

@@ -9,29 +9,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-/* The entry points of the driver that tests call, by their plain C types. */
-int cuInit(unsigned flags);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-int cuStreamCreate(xseg_stream *stream, unsigned flags);
-int cuStreamDestroy_v2(xseg_stream stream);
-int cuStreamGetCtx(xseg_stream stream, void **context);
-int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
-int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
-int cuStreamEndCapture(xseg_stream stream, struct CUgraph_st **graph);
-int cuEventCreate(xseg_event *event, unsigned flags);
-int cuEventRecord(xseg_event event, xseg_stream stream);
-int cuEventDestroy_v2(xseg_event event);
-int cuGraphDestroy(struct CUgraph_st *graph);
-
-/* CUmemLocation: a kind (1: device) and an ID. */
-struct location {
-    int kind, id;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
+#include "tests/support/driver_calls.h"
 
 enum { CAPTURE_GLOBAL = 0, STREAM_NON_BLOCKING = 1, EVENT_DISABLE_TIMING = 2 };
 
@@ -474,10 +452,10 @@ void env_launch_at(xseg_stream stream, const void *address, uint64_t bytes)
 
 unsigned env_access_at(const void *address, int device)
 {
-    const struct location location = {1, device};
+    const int location[] = {1, device};
     unsigned long long flags = 0;
 
-    assert_int_equal(cuMemGetAccess(&flags, &location, (uintptr_t)address), 0);
+    assert_int_equal(cuMemGetAccess(&flags, location, (uintptr_t)address), 0);
     return (unsigned)flags;
 }
 

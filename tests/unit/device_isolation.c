@@ -8,21 +8,12 @@
 #include <stdlib.h>
 
 #include "src/core/device/device.h"
+#include "tests/support/driver_calls.h"
 #include "tests/support/ranges.h"
 
 #define DEVICES  8
 #define GRANULES 32u
 #define ROUNDS   60u
-
-struct CUctx_st;
-int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuDevicePrimaryCtxReset_v2(int device);
-/* CUmemLocation is a type (1: device) and an ID. */
-int cuMemGetAccess(unsigned long long *flags, const int location[2], unsigned long long address);
-int cuCtxSetCurrent(struct CUctx_st *context);
-int cuStreamCreate(xseg_stream *stream, unsigned flags);
-int cuStreamDestroy_v2(xseg_stream stream);
 
 /* The fault of a device. */
 enum fate { USUAL, STOPPED, FULL, SLOW, LOST };
@@ -41,7 +32,7 @@ struct machine {
 struct worker {
     struct machine *machine;
     int device;
-    struct CUctx_st *context;
+    void *context;
     xseg_stream stream;
     unsigned commits, refused;
 };

@@ -2,13 +2,7 @@
 /* The order of captured streams, in graphs from real captures. */
 #include "src/core/stream/streams.h"
 #include "tests/support/device_context.h"
-
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
-int cuStreamEndCapture(xseg_stream stream, void **graph);
-int cuGraphDestroy(void *graph);
-int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
+#include "tests/support/driver_calls.h"
 
 enum { STREAMS = 4, RELAXED = 2 };
 
@@ -31,7 +25,8 @@ FIXTURE(set_up)
 
 FIXTURE(tear_down)
 {
-    void *graph = NULL, *popped = NULL;
+    struct CUgraph_st *graph = NULL;
+    void *popped = NULL;
 
     (void)cuStreamEndCapture(stream[0]->handle, &graph);
     if (graph != NULL)
@@ -218,7 +213,7 @@ TEST_WITH(nodes_with_many_dependencies_are_read_completely, set_up, tear_down)
     launch(0);
     advance(0);
     assert_true(is_ready(&waiter));
-    void *graph = NULL;
+    struct CUgraph_st *graph = NULL;
     assert_int_equal(cuStreamEndCapture(stream[0]->handle, &graph), 0);
     assert_int_equal(cuGraphDestroy(graph), 0);
     for (unsigned i = 0; i < BRANCHES; i++)
