@@ -106,13 +106,10 @@ FIXTURE(with_bytes)
 
 static inline CUmemAllocationProp on_device(int device)
 {
-    CUmemAllocationProp prop;
-
-    memset(&prop, 0, sizeof(prop));
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = device;
-    return prop;
+    return (CUmemAllocationProp){
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+    };
 }
 
 static inline CUmemGenericAllocationHandle create(size_t bytes)

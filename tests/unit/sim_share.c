@@ -191,12 +191,9 @@ SIM_TEST(an_export_without_a_descriptor_is_out_of_memory)
 SIM_TEST(imports_of_adjacent_memory_share_a_lock)
 {
     CUmemGenericAllocationHandle handle[MANY], again[MANY], twice = 0;
-    struct flock lock;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int first = -1;
 
-    memset(&lock, 0, sizeof(lock));
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
     for (size_t i = 0; i < MANY; i++)
         handle[i] = create_exportable(GRANULE);
     for (size_t i = 0; i < MANY; i++) {
@@ -284,46 +281,38 @@ SIM_TEST(exports_and_imports_are_checked)
     assert_int_equal(out, 0);
 }
 
+union control {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(sizeof(int))];
+};
+
 static void send_file(int socket, int file)
 {
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
+    union control control = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)),
+                                        .cmsg_level = SOL_SOCKET,
+                                        .cmsg_type = SCM_RIGHTS}};
     char byte = 1;
     struct iovec data = {&byte, 1};
-    struct msghdr message;
+    struct msghdr message = {.msg_iov = &data,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof(control)};
 
-    memset(&message, 0, sizeof(message));
-    memset(&control, 0, sizeof(control));
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof(control);
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &file, sizeof(file));
+    memcpy(CMSG_DATA(&control.header), &file, sizeof(file));
     assert_int_equal(sendmsg(socket, &message, 0), 1);
 }
 
 static int receive_file(int socket)
 {
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
+    union control control;
     char byte;
     struct iovec data = {&byte, 1};
-    struct msghdr message;
+    struct msghdr message = {.msg_iov = &data,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof(control)};
     int file = -1;
 
-    memset(&message, 0, sizeof(message));
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof(control);
     if (recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message) != NULL)
         memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(file));
     return file;
@@ -468,9 +457,8 @@ SIM_TEST(address_outside_allocations_is_rejected)
 {
     const CUdeviceptr reserved = reserve(GRANULE), address = allocate(GRANULE);
     CUdeviceptr opened = 0;
-    CUipcMemHandle none;
+    const CUipcMemHandle none = {{0}};
 
-    memset(&none, 0, sizeof(none));
     ASSERT_INVALID(cuIpcGetMemHandle(&memory_handle, reserved));
     ASSERT_INVALID(cuIpcGetMemHandle(NULL, address));
     ASSERT_INVALID(cuIpcOpenMemHandle(&opened, none, 1));
@@ -495,9 +483,8 @@ SIM_TEST_BYTES(event_is_shared_with_another_process)
 {
     const CUevent plain = new_event();
     CUevent event = NULL, opened = NULL;
-    CUipcEventHandle none;
+    const CUipcEventHandle none = {{0}};
 
-    memset(&none, 0, sizeof(none));
     ASSERT_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
     ASSERT_CU(cuIpcGetEventHandle(&event_handle, plain), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_INVALID(cuIpcGetEventHandle(NULL, event));
