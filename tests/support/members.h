@@ -376,9 +376,11 @@ static inline void member_make_idle(unsigned number, uint64_t bytes)
     (void)member_expect_ok(number, 'f', 0, 0);
 }
 
-FIXTURE(members_ignore_sigpipe)
+static int members_ignore_sigpipe(void **state)
 {
+    (void)state;
     (void)signal(SIGPIPE, SIG_IGN);
+    return 0;
 }
 
 TEST_GROUP_FIXTURE(members_ignore_sigpipe, NULL)
