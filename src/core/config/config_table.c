@@ -136,8 +136,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepted = ANY_SIZE,
             .unset_name = "9/8 of the device",
             .description =
-                "Virtual address space that an expandable segment reserves. A larger request "
-                "reserves more.",
+                "Virtual address space that each segment of a stream and pool reserves. A larger "
+                "request reserves more.",
         },
     [XSEG_CONFIG_PAGE] =
         {
