@@ -92,35 +92,36 @@ LEGEND = (("allocated", "allocated"), ("cached", "cached"), ("pending", "pending
 
 def layers():
     """Device, pool, arena, segment, page, block."""
-    picture = Picture(860, 420, "A device has pools, a pool has arenas, an arena has segments; pages and blocks divide a segment")
-    picture.box(20, 20, 820, 380, "box")
+    picture = Picture(860, 438, "A device has pools, a pool has arenas, an arena has segments; pages and blocks divide a segment")
+    picture.box(20, 20, 820, 398, "box")
     picture.text(34, 42, "device", "title")
     picture.text(94, 42, "limits, statistics, page cache", "faint")
-    picture.box(40, 56, 780, 328, "outline")
+    picture.box(40, 56, 780, 346, "outline")
     picture.text(54, 78, "pool", "title")
-    picture.text(94, 78, "the default pool, or a private pool such as one of a CUDA graph; pools share no memory", "faint")
-    picture.box(60, 92, 740, 276, "box")
+    picture.text(94, 78, "the default pool, or a private pool such as one of a CUDA graph; pools share no segments", "faint")
+    picture.box(60, 92, 740, 294, "box")
     picture.text(74, 114, "arena", "title")
-    picture.text(124, 114, "one stream and one size class: requests of at most 1 MiB, or larger ones; free lists and a lock", "faint")
+    picture.text(124, 114, "one stream and one size class: requests of at most 1 MiB, or larger ones; a free index and a lock", "faint")
     picture.text(74, 152, "segment", "title")
     picture.text(148, 152, "one reserved range of virtual addresses (cuMemAddressReserve)", "faint")
     segment = [(160, "outline", "20 MiB page"), (160, "outline", "20 MiB page"), (140, "unmapped", ""), (160, "outline", "20 MiB page"),
                (90, "unmapped", "")]
     picture.row(74, 164, 46, segment)
-    picture.text(74, 232, "pages: one handle each (cuMemCreate), mapped into the range on demand (cuMemMap)", "faint")
     blocks = [(110, "allocated", "block"), (50, "cached", ""), (120, "allocated", "block"), (40, "pending", ""),
               (140, "unmapped", ""), (100, "allocated", "block"), (60, "cached", ""), (90, "unmapped", "")]
     for x in (74, 394, 534, 694, 784):
-        picture.path("guide", (x, 210), (x, 262))
-    picture.row(74, 262, 40, blocks)
-    picture.text(74, 322, "blocks: they tile the segment and ignore the boundaries of pages; a request gets a block", "faint")
-    picture.legend(74, 352, *LEGEND)
+        picture.path("guide", (x, 210), (x, 244))
+    picture.row(74, 244, 40, blocks)
+    picture.text(74, 312, "pages: one handle each (cuMemCreate), mapped into the range on demand (cuMemMap)", "faint")
+    picture.text(74, 332, "blocks: they divide the segment without gaps, and may begin and end inside a page; a request gets one block",
+                 "faint")
+    picture.legend(74, 364, *LEGEND)
     return picture.finish()
 
 
 def growth():
     """Growth and release, expandable beside classic."""
-    picture = Picture(880, 460, "The same requests with classic segments and with an expandable segment")
+    picture = Picture(910, 460, "The same requests with classic segments and with an expandable segment")
     picture.text(230, 30, "classic segments", "title")
     picture.text(560, 30, "expandable segment", "title")
     left, right, height = 230, 560, 34
@@ -137,7 +138,7 @@ def growth():
         ("free C, allocate D 20 MiB", "then empty_cache()",
          [[(60, "allocated", "D 20"), (60, "cached", "20")]],
          [[(60, "allocated", "D 20"), (240, "unmapped", "")]],
-         ("reserved 40 MiB: a segment is released whole", "reserved 20 MiB: pages are unmapped one by one")),
+         ("reserved 40 MiB: only whole segments are released", "reserved 20 MiB: idle pages are released")),
     ]
     y = 56
     for title, detail, classic, expandable, sums in steps:
@@ -166,12 +167,12 @@ def states():
     picture.arrow((500, 72), (678, 72), label="allocate", at=(589, 66))
     picture.arrow((680, 92), (502, 92), label="free: no other stream uses it", at=(590, 110))
     picture.arrow((750, 104), (750, 168), label="free: other streams\nuse it", at=(744, 134), anchor="end")
-    picture.arrow((680, 192), (440, 192), (440, 106), label="the streams have reached its events", at=(560, 210))
+    picture.arrow((680, 192), (440, 192), (440, 106), label="its events have completed", at=(560, 210))
     picture.arrow((90, 104), (90, 192), (198, 192), label="growth", at=(140, 186))
     picture.arrow((340, 182), (395, 182), (395, 106), label="mapped", at=(366, 176))
-    picture.arrow((375, 104), (375, 160), (290, 160), (290, 168), label="reclaim", at=(336, 154))
+    picture.arrow((375, 104), (375, 160), (290, 160), (290, 168), label="reclaim, growth", at=(322, 154))
     picture.arrow((200, 202), (60, 202), (60, 106), label="unmapped", at=(130, 218))
-    picture.text(40, 244, "A thread claims blocks before it calls the driver without a lock, so other threads do not use them.", "faint")
+    picture.text(40, 244, "A thread claims blocks, then unlocks the arena and calls the driver; other threads do not use claimed blocks.", "faint")
     picture.text(20, 290, "page", "title")
     picture.box(40, 310, 140, 44, "unmapped", ["does not exist"])
     picture.box(360, 310, 140, 44, "box", ["mapped"])
@@ -224,14 +225,14 @@ def cache():
         cells = [(90, "allocated", "page 0"), (90, "allocated", "page 1"), (90, "unmapped", ""), (90, "allocated", "page 3"),
                  (90, "pending", "page 4"), (300, "unmapped", "")]
         picture.row(90, y, 44, cells)
-    picture.text(90, 258, "commit(page 2)", "")
-    picture.text(90, 276, "maps one page in each layer", "faint")
+    picture.text(90, 258, "commit page 2", "")
+    picture.text(90, 276, "maps 2 MiB in each layer", "faint")
     picture.arrow((230, 252), (315, 252), (315, 238))
-    picture.text(360, 258, "decommit(page 4)", "")
-    picture.text(360, 276, "unmaps the page after its stream has reached this point", "faint")
+    picture.text(360, 258, "decommit page 4", "")
+    picture.text(360, 276, "unmaps it in each layer, after the work queued on its stream", "faint")
     picture.arrow((505, 252), (525, 252), (525, 238))
-    picture.text(20, 314, "A block of the cache is a part of a page: 32 blocks of 64 KiB in a page of 2 MiB.", "faint")
-    picture.text(20, 332, "The pages come from the memory of all other requests and return to it.", "faint")
+    picture.text(20, 314, "In each layer a page has 2 MiB: 32 blocks of 64 KiB.", "faint")
+    picture.text(20, 332, "Other requests can use the memory of pages that are not committed.", "faint")
     picture.legend(20, 360, ("allocated", "committed"), ("pending", "pending unmap"), ("unmapped", "addresses without memory"))
     return picture.finish()
 
