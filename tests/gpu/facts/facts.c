@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What xseg assumes about a CUDA driver (docs/internals/driver-facts.md), asked of the simulator and, where there is one, of a GPU's driver.
+ * What xseg assumes about a CUDA driver (docs/driver-facts.md), asked of the simulator and, where there is one, of a GPU's driver.
  *
  *   gpu-facts [--skip-without-gpu]      as a test: TAP
  *   gpu-facts --table [--seconds N]     lines of id, verdict, answer, milliseconds and place; three quarters of N seconds are for asking
