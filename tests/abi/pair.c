@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A program that passes and reads every public structure with struct_size.  pair.py compiles it against headers of one version and
- * runs it on a library of another one, which must not access memory past the end of a structure. */
+/*
+ * A program that passes and reads each public structure with struct_size.  pair.py compiles it with the headers of one
+ * version and runs it with the library of another version, whose structures are longer or shorter.  Bytes past the end
+ * of a structure must not be read or written.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -179,7 +182,7 @@ static void use_range(struct xseg_allocator *allocator)
     DONE(xseg_range_release(range));
 }
 
-/* A ledger that an allocator has open. */
+/* A budget file that an allocator has open. */
 static void share_devices(const char *driver, const char *path)
 {
     struct xseg_options options = {sizeof(options)};

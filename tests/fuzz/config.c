@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a configuration string: an accepted string keeps the invariants of config.h and parses to itself once printed; a
- * rejected string changes nothing, and the error has its column. */
+/*
+ * Any bytes as a configuration string.  An accepted string keeps the invariants of config.h and has the same meaning
+ * after it is printed; a rejected string changes nothing, and its error has a position.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a file of costs: accepted costs are within bounds and parse to themselves once printed; a rejected file changes
- * nothing, and the error is printable. */
+/*
+ * Any bytes as a cost file.  Accepted costs are within their limits and have the same meaning after they are printed; a
+ * rejected file changes nothing, and its error message is printable and fits into the buffer.
+ */
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a published file, laid over a valid file from an offset in the first two bytes: an accepted sample is within bounds,
- * and can be shown as a table and as JSON. */
+/*
+ * Any bytes as a shared statistics file.  Accepted values are within their limits, and can be printed as a table and as
+ * JSON.
+ *
+ * The input replaces the start of a valid file, so that short inputs reach most of the code.
+ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

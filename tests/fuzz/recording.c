@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a snapshot that is read into arrays; the first opcode is given.  Indexes are in range, and blocks tile their segments. */
+/*
+ * Any bytes as a snapshot that is read into arrays; the first opcode is fixed.  Every index of an accepted snapshot is
+ * valid, and blocks cover their segments without gaps.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Runs the files of a folder through a fuzz target, which aborts at a failure, as a TAP test: replay FOLDER. */
+/*
+ * Passes the files of a folder to a fuzz target, as a test: replay FOLDER.
+ *
+ * The target aborts on an error, so a line is printed before each file.
+ */
 #include <dirent.h>
 #include <stdbool.h>
 #include <string.h>

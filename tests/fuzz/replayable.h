@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Every accepted trace can be replayed: slots, streams, pools and labels are in range, and a slot has one block at a time. */
+/*
+ * Assertions for accepted traces, which can be replayed: every slot, stream, pool and label is in range, and a slot has
+ * at most one block at a time.
+ */
 #ifndef TESTS_FUZZ_REPLAYABLE_H
 #define TESTS_FUZZ_REPLAYABLE_H
 

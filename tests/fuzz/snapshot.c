@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a pickle of a memory snapshot; the first opcode is given, so none is a trace.  Values of an accepted pickle are in
- * range, attribution adds up, a profile does not differ from itself, and a trace and a page can be written. */
+/*
+ * Any bytes as a pickle of a memory snapshot; the first opcode is fixed, so that no input is a trace.  Every value of
+ * an accepted pickle is in range, its trace can be replayed, the fragmented bytes of its sites have the correct sum,
+ * and its profile equals itself.  It can be written as a trace and as an HTML page.
+ */
 #include "src/tools/commands/blame/blame.h"
 #include "src/tools/commands/export/export_trace.h"
 #include "src/tools/commands/view/view_model.h"

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""gpu-contents on the simulated driver finds no error in any section, and reports planted errors: contents_test.py PROGRAM."""
+"""gpu-contents on the simulated driver: all sections pass, and errors are detected and reported.
+
+contents_test.py PROGRAM"""
 import os
 import pathlib
 import re

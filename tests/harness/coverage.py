@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Lines of src and vmm that tests did not reach, and functions that they did not call, by gcovr: coverage.py ROOT BUILD [--lines].
+"""Coverage of src and vmm by the last run of tests: lines, and functions that were not called.
+
+coverage.py ROOT BUILD [--lines]
+
+BUILD was configured with -Db_coverage=true by gcc.  --lines adds the numbers of the lines that were
+not executed.  gcovr sums the counters of all programs and processes.
 """
 import json
 import pathlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Summarizes `meson test`: slow tests, failures, reasons of skipped tests, and the totals: tally.py BUILD_FOLDER STATUS [--interrupted].
-A TAP program counts as its cases.  Crashes after the last case and timeouts are only in the log by test.  Exits with 1 after a
+A TAP program counts as its cases.  Crashes after the last case and timeouts are only in the log by test.  The exit status is 1 after a
 failure, or if no test ran."""
 import json
 import pathlib

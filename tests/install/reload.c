@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* A plug-in loads, uses and closes the library repeatedly, also under a thread that has met an error in it, and under a thread inside a
- * call: reload LIBRARY.  The library stays mapped; files, threads, heap and mappings are those of the first round.  It is started with
- * GLIBC_TUNABLES=glibc.malloc.tcache_count=0, because memory in thread caches counts as used. */
+/*
+ * The lifetime of a plug-in: the library is loaded, used and closed with dlclose() repeatedly.  It is also closed while
+ * a thread exists that had an error in it, and while a thread is executing a call.  The library remains mapped, and no
+ * driver objects remain.  After the first round, the numbers of files, threads, heap blocks and mappings of the process
+ * do not increase.
+ *
+ * reload LIBRARY: the argument of dlopen().  The program is linked with the simulator only, and started with
+ * GLIBC_TUNABLES=glibc.malloc.tcache_count=0, because blocks in thread caches count as allocated.
+ */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <malloc.h>
@@ -158,7 +164,7 @@ static void live(const char *path)
     use();
     (void)pthread_barrier_wait(&failed);
     check(dlclose(xseg.library) == 0, "dlclose");
-    check(holdings().own_mappings > 0, "the library is gone after dlclose");
+    check(holdings().own_mappings > 0, "the library is unmapped after dlclose");
     (void)pthread_barrier_wait(&closed);
     check(pthread_join(thread, NULL) == 0, "pthread_join");
 

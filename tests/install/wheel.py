@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The wheels that pip builds from the tree are installed in a virtual environment and used: wheel.py ROOT BUILD INSTRUMENTED COMPILER...
-Prints TAP; needs pip, and auditwheel for the tag of a wheel that can be passed on."""
+"""The wheels: pip builds them from the tree; they can be installed in a virtual environment and used.
+
+wheel.py ROOT BUILD INSTRUMENTED COMPILER...; packs the files of the build folder.  Prints TAP.  Requires pip; the
+platform tag of a portable wheel also requires auditwheel, from the network or a folder in the configuration of pip.
+"""
 import email
 import json
 import os

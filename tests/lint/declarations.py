@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Files that are generated from the public headers are current: declarations.py ROOT [--write]; --write updates them."""
+"""Generated from the public headers: _structs.py, _functions.py and _statistics.py of the
+Python package, src/xseg.map.
+
+declarations.py ROOT [--write]; --write updates the files, which is required after each change of a public header.
+"""
 import re
 import textwrap
 

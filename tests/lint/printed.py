@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Tables and lists in documents that are printed from the source are up to date.
+"""Tables in documents equal the output of the commands that print them.
 
 printed.py ROOT DOCUMENT[#NAME] [--write] COMMAND...
 
-COMMAND prints the table, which is between two comments in the document; --write replaces it.  NAME distinguishes
-several tables of one document.
+COMMAND prints the table, which is between two comments in the document; --write updates it.
 """
 import pathlib
 import subprocess

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""meson.build, the headers, the Python package and the changelog have one version: version.py ROOT [--release].  With --release, the
-changelog has its date, and the recorded binary interface its soname."""
+"""One version everywhere: meson.build, the headers, the Python package, the changelog.
+
+version.py ROOT             all versions are equal, and the changelog has the version
+version.py ROOT --release   the changelog has a date for the version, and the recorded binary interface has the soname of
+                            the version: src/package/release runs this check
+"""
 import re
 import sys
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What tests of the Python package share.  NAME.py ROOT COMPILER... with PYTHONPATH, XSEG_LIBRARY and XSEG_DRIVER prints TAP."""
+"""Functions of the tests of the Python package: a child process, and results as TAP.
+
+Each test is started as NAME.py ROOT COMPILER...; PYTHONPATH has the package, XSEG_LIBRARY the library that was built,
+and XSEG_DRIVER the simulated driver.
+"""
 import os
 import pathlib
 import re

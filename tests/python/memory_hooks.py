@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""xseg.cupy and xseg.rmm against models with the documented signatures, because the wheels of CuPy and RMM have a static CUDA runtime,
-which no simulated driver serves."""
+"""xseg.cupy and xseg.rmm with small models of CuPy and RMM.
+
+The wheels of CuPy and RMM have a static CUDA runtime, which does not run on the simulated driver.  The models have
+the documented signatures; the test does not verify any version of CuPy or RMM.
+"""
 import gc
 import sys
 import types

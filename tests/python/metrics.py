@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Metrics, read by the parser of prometheus-client (Debian: python3-prometheus-client); skipped without it."""
+"""Metrics, read by the parser of the Python package prometheus-client.
+
+Skipped without the package (Debian: python3-prometheus-client).
+"""
 import math
 import os
 import pathlib

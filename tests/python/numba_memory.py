@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Arrays of numba-cuda from xseg on the simulated driver; skipped without the package, which .ci/setup --numba installs."""
+"""Arrays of Numba in memory of xseg, on the simulated driver.  Skipped without numba-cuda.
+
+.ci/setup --numba installs numba-cuda in .deps/numba; an installed package is used otherwise.
+"""
 import gc
 import importlib.util
 import os

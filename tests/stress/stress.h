@@ -129,7 +129,7 @@ static inline int stress_main(int count, char **arguments, uint64_t *length, uin
     if (count > 2)
         *seed = strtoull(arguments[2], NULL, 10);
     if (count > 3)
-        cmocka_set_test_filter(arguments[3]);
+        test_select(arguments[3]);
     return test_run();
 }
 

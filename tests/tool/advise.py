@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg advise` of a file as a user meets it: advise.py TOOL SOURCE_ROOT."""
+"""`xseg advise` of a file as a user runs it: advise.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pathlib
@@ -347,7 +347,7 @@ class BadInput(AdviseTest):
 
     def test_no_history(self):
         said = self.refused("torch.cuda.memory._record_memory_history()", self.file(ends_short(MIB, history=False)))
-        self.assertIn("no events were recorded", said)
+        self.assertIn("no history was recorded", said)
 
     def test_a_configuration_with_an_error(self):
         self.refused("did you mean expandable_segments?", self.file("c expandable_segment:True\n" + full()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg advise` of a folder as a user meets it: advise_ranks.py TOOL SOURCE_ROOT."""
+"""`xseg advise` of a folder as a user runs it: advise_ranks.py TOOL SOURCE_ROOT."""
 import json
 import pathlib
 import re
@@ -68,9 +68,9 @@ class Ranks(AdviseTest):
 
     def test_advice_uses_the_outlier(self):
         found = self.advised(self.job(grows=46 * MIB))
-        self.assertEqual(found["odd"], "rank 5")
+        self.assertEqual(found["outlier"], "rank 5")
         self.assertEqual([rank["rank"] for rank in found["ranks"]], ["rank 5", "rank 0", "rank 4", "rank 2"])
-        self.assertEqual([(rank["odd"], rank["typical"]) for rank in found["ranks"]], [(True, False), (False, True)] + 2 * [(False, False)])
+        self.assertEqual([(rank["outlier"], rank["typical"]) for rank in found["ranks"]], [(True, False), (False, True)] + 2 * [(False, False)])
         self.assertEqual(found["advised"]["config"], "expandable_segments:True")
         self.assertLess(found["advised"]["peak_reserved"], found["current"]["peak_reserved"] // 2)
         self.assertRegex(found["why"], r"^the largest peak of these ranks falls from .* to .*, since segments that grow")
@@ -95,14 +95,14 @@ class Ranks(AdviseTest):
 
     def test_nothing_helps(self):
         found = self.advised(self.job(count=2, kept=80 * MIB))
-        self.assertEqual([found["odd"], found["advised"], found["runner_up"], found["least_change"]], 4 * [None])
+        self.assertEqual([found["outlier"], found["advised"], found["runner_up"], found["least_change"]], 4 * [None])
         self.assertEqual([rank["rank"] for rank in found["ranks"]], ["rank 1", "rank 0"])
         self.assertIn("configurations lowers the largest peak of 1.25 GiB by more than", found["why"])
         self.assertIn("\nno configuration helps\n", self.tool("advise", self.folder).stdout)
 
     def test_one_rank(self):
         found = self.advised(self.job(count=1, grows=46 * MIB))
-        self.assertEqual((found["odd"], found["advised"]["config"]), (None, "expandable_segments:True"))
+        self.assertEqual((found["outlier"], found["advised"]["config"]), (None, "expandable_segments:True"))
 
     def test_one_that_ran_out_of_memory(self):
         folder = self.job()
@@ -151,7 +151,7 @@ class Ranks(AdviseTest):
             self.file(ends_short(MIB, history=False), f"rank{rank}.pickle")
         done = self.tool("advise", self.folder, status=2)
         self.assertEqual(done.stdout, "")
-        self.assertEqual(done.stderr.count("no events were recorded"), 2)
+        self.assertEqual(done.stderr.count("no history was recorded"), 2)
 
     def test_ranks_of_two_configurations(self):
         folder = self.job(grows=46 * MIB, settings="max_split_size_mb:64")

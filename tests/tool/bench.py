@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The benchmark programs run and print the rows of their tables, without regard to times: bench.py FOLDER SOURCE_ROOT."""
+"""The benchmark programs run, and print the rows of the table.
+
+bench.py FOLDER SOURCE_ROOT; FOLDER has the programs.  Measured times are not compared."""
 import os
 import pathlib
 import re

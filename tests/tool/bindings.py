@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""NVIDIA's Python package cuda.bindings runs on the simulator, found as libcuda.so.1: bindings.py TOOL SOURCE_ROOT.  Skipped without
-the package in .deps/bindings."""
+"""A program without xseg runs on the simulator: NVIDIA's Python package cuda.bindings.
+
+bindings.py TOOL SOURCE_ROOT; the program loads the simulator, which XSEG_DRIVER names, as libcuda.so.1.  Skipped if
+.deps/bindings has no package for this version of Python."""
 import ctypes
 import os
 import pathlib

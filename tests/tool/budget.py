@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Instructions of a hit, counted by callgrind, against benchmarks/budget.txt: budget.py BENCH_PAIRS SOURCE_ROOT BUILDTYPE COMPILER
-SANITIZER.  The difference of two runs is exactly that of their pairs.  Skipped in builds that are not shipped, and without valgrind.
+"""Instructions of a cache hit, counted by callgrind, compared with benchmarks/budget.txt.
+
+budget.py BENCH_PAIRS SOURCE_ROOT BUILDTYPE COMPILER SANITIZER.  A program runs with two numbers of pairs; the difference of
+the runs is the exact number of instructions of the additional pairs, independent of the host and its load.  Skipped in
+builds other than release builds, and without valgrind.
 """
 import pathlib
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg compare`, and `xseg blame` of folders, as a user meets them: compare.py TOOL SOURCE_ROOT."""
+"""`xseg compare`, and `xseg blame` of folders, as a user runs them: compare.py TOOL SOURCE_ROOT."""
 import gzip
 import json
 import os
@@ -103,8 +103,8 @@ class TwoFiles(CompareTest):
         text = self.said(self.file(job(), "a.pickle"), self.file(job("reserved"), "b.pickle"), status=1)
         self.assertEqual(text.replace(str(self.folder) + "/", ""), """\
 B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache, where A allocates nothing
-A: a.pickle, device 0, 153 events
-B: b.pickle, device 0, 155 events
+A: a.pickle, device 0, 153 entries
+B: b.pickle, device 0, 155 entries
 
            A             B    difference
    64.00 MiB    128.00 MiB    +64.00 MiB  reserved at the peak
@@ -267,7 +267,7 @@ class BadFiles(CompareTest):
                                 (b"\x80\x09" + data[2:], "unsupported protocol, 9"),
                                 (newer, "format 2 of xseg's own facts is not known"),
                                 ({"a": 1}, "a dictionary without `segments`"),
-                                ({"segments": [], "device_traces": []}, "neither events nor segments")):
+                                ({"segments": [], "device_traces": []}, "neither entries nor segments")):
             bad = self.file(contents, "bad.pickle")
             self.refused(words, good, bad)
             self.refused(words, bad, good)
@@ -305,16 +305,16 @@ class Ranks(CompareTest):
                 with self.subTest(plant=plant, odd=odd), tempfile.TemporaryDirectory(dir=self.folder) as name:
                     folder = self.ranks(odd, count, plant, pathlib.Path(name).name)
                     found = self.read(folder, status=1)
-                    self.assertEqual((found["odd"], found["ranks"][0]["rank"]), (f"rank {odd}", odd))
+                    self.assertEqual((found["outlier"], found["ranks"][0]["rank"]), (f"rank {odd}", odd))
                     self.assertTrue(found["verdict"].startswith(f"rank {odd} is the outlier of {count}: "), found["verdict"])
                     self.assertIn(why.replace("rank 0", found["typical"]), found["verdict"])
-                    self.assertEqual(self.read(folder, command="blame", status=0)["odd"], f"rank {odd}")
+                    self.assertEqual(self.read(folder, command="blame", status=0)["outlier"], f"rank {odd}")
 
     def test_equal_ranks(self):
         folder = self.ranks()
         self.assertTrue(self.said(folder, status=0).startswith(
             f"no rank of 8 is an outlier: they do not differ\n{folder}, 8 files; rank 0 is the most typical\n"))
-        self.assertIsNone(self.read(folder, status=0)["odd"])
+        self.assertIsNone(self.read(folder, status=0)["outlier"])
 
     def test_the_page_has_the_keys(self):
         outputs = [self.read(*folders, status=1)
@@ -346,7 +346,7 @@ class Ranks(CompareTest):
         for rank in (2, 6):
             self.file(job("reserved"), f"job/oom-rank{rank}-pid{4711 + rank}-1.pickle")
         found = self.read(folder, status=1)
-        self.assertIsNone(found["odd"])
+        self.assertIsNone(found["outlier"])
         self.assertTrue(found["verdict"].startswith("2 ranks of 8 are outliers, rank 6 most of all: it reserves 64.00 MiB more"))
 
     def test_two_ranks_and_one(self):
@@ -382,14 +382,14 @@ class Ranks(CompareTest):
         (self.folder / "job/rank8.pickle").mkdir()
         found = self.read(self.folder / "job", status=1)
         self.assertEqual(sorted(rank["name"] for rank in found["ranks"]), ["host.pickle", "rank 1", "rank 10", "rank 2", "rank 3"])
-        self.assertEqual(found["odd"], "rank 1")
+        self.assertEqual(found["outlier"], "rank 1")
         self.assertIn("\nomitted: 1, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
 
     def test_equal_ranks_of_two_hosts_are_two(self):
         for host in ("node0", "node1"):
             self.ranks(0 if host == "node1" else None, 2, name=host + "-rank{}.pickle")
         found = self.read(self.folder / "job", status=1)
-        self.assertEqual(found["odd"], "node1-rank0.pickle")
+        self.assertEqual(found["outlier"], "node1-rank0.pickle")
         self.assertEqual(len(found["ranks"]), 4)
 
     def kinds(self, *names, command="compare", status=0):
@@ -413,7 +413,7 @@ class Ranks(CompareTest):
                 for command in ("compare", "blame"):
                     found, error = self.kinds(f"'{stem[0]}' (4 files)", f"'{stem[1]}' (4 files)", f"only '{stem[1]}' is read", command=command,
                                               status=command == "compare")
-                    self.assertEqual((found["odd"], len(found["ranks"])), ("rank 3", 4))
+                    self.assertEqual((found["outlier"], len(found["ranks"])), ("rank 3", 4))
                     self.assertEqual(len(error.splitlines()), 1)
                 self.assertIn("\nomitted: 4, of another kind\n", self.run_tool(self.folder / "job", status=1)[0])
 
@@ -422,7 +422,7 @@ class Ranks(CompareTest):
         self.ranks(1, count=4, name="snapshot_rank{}.pickle")
         (self.folder / "job/whole.pickle").write_bytes((self.folder / "job/oom-rank0.pickle").read_bytes())
         found, _ = self.kinds("'oom-rank#' (1 file)", "only 'snapshot_rank#' is read", status=1)
-        self.assertEqual((found["odd"], len(found["ranks"])), ("rank 1", 4))
+        self.assertEqual((found["outlier"], len(found["ranks"])), ("rank 1", 4))
 
     def test_kinds_are_found_without_the_word_rank(self):
         """The last number of a name is that of the process, if no name has a rank and it may be one."""
@@ -430,7 +430,7 @@ class Ranks(CompareTest):
             for path in self.ranks(3 if time else None, count=4, name=kind).glob(kind.replace("{}", "*")):
                 os.utime(path, (time, time))
         found, _ = self.kinds("'stop_#' (4 files)", "only 'end_#' is read", status=1)
-        self.assertEqual((found["odd"], len(found["ranks"])), ("end_3.pickle", 4))
+        self.assertEqual((found["outlier"], len(found["ranks"])), ("end_3.pickle", 4))
 
     def test_files_of_several_hosts_without_a_rank_are_all_read(self):
         for host in ("alpha", "beta", "gamma"):
@@ -444,7 +444,7 @@ class Ranks(CompareTest):
             for path in (self.folder / "job").glob(f"step{step}_*"):
                 os.utime(path, (step, step))
         found = self.read(self.folder / "job", status=1)
-        self.assertEqual((found["odd"], len(found["ranks"])), ("rank 2", 4))
+        self.assertEqual((found["outlier"], len(found["ranks"])), ("rank 2", 4))
         self.assertIn("\nomitted: 4, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
 
     def test_two_folders_are_compared_by_the_kind_that_both_have(self):
@@ -461,7 +461,7 @@ class Ranks(CompareTest):
             shutil.rmtree(self.folder / "job", ignore_errors=True)
             self.ranks(1, count=4, name=name)
             found = self.read(self.folder / "job", status=1)
-            self.assertEqual((found["odd"], len(found["ranks"])), ("rank 1", 4))
+            self.assertEqual((found["outlier"], len(found["ranks"])), ("rank 1", 4))
 
     def test_files_of_another_compression_are_reported(self):
         folder = self.ranks(count=3, name="rank{}.pickle")

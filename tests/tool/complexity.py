@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Instructions of one more of something when 10, 10^3 and 10^4 exist, or existed, which then leave no host bytes but a pool's handle:
-complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER [--case CASE | --full | --drawn-by NUMBER].  The last count is 10^5 with
---full (10^6 for streams that end), and for one case with --drawn-by, which `tests/campaign complexity` uses.  The mean of the 64
-things after the last count is at most twice the mean before.  Skipped without valgrind or its header, and in builds that are no
-release builds, because self-checks are not O(1)."""
+"""Instructions that create one more object when 10, 10^3 and 10^4 objects exist; or, for objects that are created and
+destroyed, after 10^4 of them, which leave no host memory allocated.  A destroyed pool keeps its handle.
+
+complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER [--case CASE | --full | --drawn-by NUMBER].  With --full the last
+count is 10^5, and 10^6 for streams that are created and destroyed; --drawn-by does the same for one case.  `tests/campaign
+complexity` uses these options. callgrind counts the instructions of each of the 64 objects after a count.  Their mean at
+the last count must be at most twice that at the count before.  The maximum is also printed: it is the object for which a
+table grows or a page of records is allocated.  Skipped without valgrind or its header, and in other builds than release
+builds, because self-checks are not O(1).
+"""
 import os
 import pathlib
 import re

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Help, version, colors, and output that cannot be written: help.py TOOL SOURCE_ROOT."""
+"""Help and usage messages of the tool, their colors, and errors of standard output.
+
+help.py TOOL SOURCE_ROOT"""
 import os
 import re
 import shlex

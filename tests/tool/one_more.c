@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Cost of one more of something when many exist: one_more CASE COUNT..., with rising counts.  From each count on, the next 64 are
- * measured one by one: callgrind dumps the instructions of each under the name CASE:COUNT, which complexity.py reads.  At each
- * count the line "CASE COUNT HOST_BYTES" is printed. */
+/*
+ * The cost of one more object when many objects exist.
+ *
+ *     one_more CASE COUNT...      ascending counts
+ *
+ * The program creates the objects of the case one at a time.  After each count, it measures the next 64 objects: under
+ * callgrind, each one writes its instructions to a dump named CASE:COUNT, which complexity.py reads.  Everything else
+ * runs without instrumentation, which takes a tenth of the time.
+ *
+ * For each count, it prints the line "CASE COUNT HOST_BYTES", with the host memory that the library reports.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -289,7 +297,7 @@ static void registration_of_one_page(unsigned at)
     add_registration(block[0], 2 * MIB, at);
 }
 
-/* A registration of a block of its own, and a granule that none of them is about. */
+/* A registration of a separate block, and a granule without a registration. */
 static void granule_beside_registrations(unsigned at)
 {
     registration(at);

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""A program with a shared CUDA runtime has its memory from xseg by LD_PRELOAD, and observes no other change: preload.py PROGRAM RANDOM
-LIBRARY SANITIZER [SEED SEEDS STEPS].  With SEED, only RANDOM (preloaded_random.c) runs, for SEEDS seeds, as in tests/campaign."""
+"""With libxseg-preload.so in LD_PRELOAD, a program with a shared CUDA runtime gets its memory from xseg, without other
+changes.
+
+preload.py PROGRAM RANDOM LIBRARY SANITIZER [SEED SEEDS STEPS]; PROGRAM is preloaded.c and RANDOM preloaded_random.c, with
+the runtime tests/support/runtime.c.  With SEED, only RANDOM runs, with SEEDS seeds, as in tests/campaign.
+"""
 import os
 import pathlib
 import re

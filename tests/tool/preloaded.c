@@ -360,7 +360,7 @@ static void *fail(const char *what)
     return NULL;
 }
 
-/* What one thread allocates another frees. */
+/* A thread frees a block of another thread. */
 static _Atomic(void *) passed_on;
 
 static size_t churned_bytes(uint64_t tag)

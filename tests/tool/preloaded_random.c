@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random calls of a program that does not know xseg, compared with CUDA's guarantees, with libxseg-preload.so and without:
- * preloaded-random SEED STEPS, on a simulated machine with XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1.
+ * Random calls of a program without xseg, compared with the documented behavior of CUDA: with libxseg-preload.so, and
+ * without it, where the original runtime must have the same behavior.
  *
+ * preloaded-random SEED STEPS; the exit status is 0, or a message has the step and the violated rule.  Requires a
+ * simulated machine with two devices and memory contents (XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1).
+ *
+ * The rules:
  *   - An allocated block overlaps no other block, and no memory that unfinished work uses, unless the block is allocated on
  *     the stream of that work.  Its contents stay until it is freed.
  *   - cudaFree and cuMemFree wait for the device that has the block, whichever is current, and change no current device.

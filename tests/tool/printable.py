@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Bytes of arguments, file names, traces, snapshots and the environment are printed as printable ASCII or \\xNN: printable.py TOOL.
+"""Bytes of untrusted text that are not printable ASCII are escaped as \\xNN: printable.py TOOL.
+
+Such text comes from arguments, file names, traces, snapshots and the environment.
 """
 import json
 import os

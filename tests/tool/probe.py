@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg probe` as a user meets it: probe.py TOOL SOURCE_ROOT."""
+"""`xseg probe` as a user runs it: probe.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pathlib

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Snapshots that the library writes when memory runs out: `xseg compare` finds the outlier of a job's processes, and `xseg advise` names
-a configuration that serves the request: ranks.py TOOL SOURCE_ROOT LIBRARY."""
+"""Snapshots that the library writes when memory runs out, read by the tool: ranks.py TOOL SOURCE_ROOT LIBRARY.
+
+Each process of a job names its own snapshot.  `xseg compare` finds the outlier, and `xseg advise` finds a configuration
+with which the request succeeds.
+"""
 import json
 import os
 import pathlib
@@ -59,7 +62,7 @@ class RanksTest(ToolCase):
                     done = self.tool(command, "--label", "--json", self.folder, status=status)
                     self.assertEqual(done.stderr, "")
                     found = json.loads(done.stdout)
-                    self.assertEqual(found["odd"], f"rank {ODD}")
+                    self.assertEqual(found["outlier"], f"rank {ODD}")
                     self.assertRegex(found["verdict"], r"^rank 2 is the outlier of 4: it reserves \d+.\d\d MiB more at the peak[,:] "
                                                        r".*at cache")
                 for name in names:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A set-user-ID program reads nothing from its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER INJECTION.  TOOL is linked with
-the library, INJECTION is injection.c, or "" without NVTX.  Skipped unless the user is root."""
+"""A set-user-ID program ignores its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER INJECTION.
+
+PROGRAM is secure_program.c, and TOOL the tool with a static library; INJECTION is injection.c, or "" without NVTX.
+Requires root, to change the owner of files.
+"""
 import os
 import shutil
 import subprocess

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""benchmarks/shortage.py prints the figures of docs/measurements.md, counted or modeled: shortage.py TOOL SOURCE_ROOT."""
+"""The values of docs/internals/shortage.md are the output of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
+
+All values are counted or modeled, so they are equal in every build.
+"""
 import importlib
 import json
 import subprocess

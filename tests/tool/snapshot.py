@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg replay` of PyTorch's memory snapshots, as a user meets it: snapshot.py TOOL SOURCE_ROOT."""
+"""`xseg replay` of PyTorch's memory snapshots, as a user runs it: snapshot.py TOOL SOURCE_ROOT."""
 import collections
 import json
 import pickle
@@ -73,7 +73,7 @@ class FromPyTorch(SnapshotTest):
 
     def test_the_clock_is_there(self):
         path = self.folder / "timeline"
-        self.assertGreater(self.figures(SNAPSHOTS / "expandable.pickle.zst", "--timeline", path)["live_time_avg"], 0)
+        self.assertGreater(self.figures(SNAPSHOTS / "expandable.pickle.zst", "--timeline", path)["allocated_time_avg"], 0)
         self.assertTrue(path.read_text().startswith("# usec"))
 
     def test_other_configurations(self):

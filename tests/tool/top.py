@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`xseg top` as a user meets it, with PUBLISHER (publisher.c) and a pseudo-terminal: top.py TOOL PUBLISHER."""
+"""`xseg top` as a user runs it: top.py TOOL PUBLISHER.
+
+PUBLISHER is a process that publishes (publisher.c); the live screen is read through a pseudo-terminal.
+"""
 import fcntl
 import json
 import os

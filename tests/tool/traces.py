@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Recorded programs and tapes against PyTorch's own allocator: traces.py TOOL SOURCE_ROOT.  The programs complete in both modes, also on
-the smallest device that PyTorch needs; those of one stream reserve at most as much, and none makes more driver calls.  A tape has
-the same statistics after every step, and under memory pressure no request fails that PyTorch served."""
+"""Recorded programs and tapes, compared with PyTorch's allocator: traces.py TOOL SOURCE_ROOT.
+
+Each of the nine programs completes in both modes, also on the smallest device on which it completes with PyTorch.  Programs
+with one stream reserve at most as much memory as with PyTorch, and no program makes more driver calls.  A tape of a program
+that completes has equal statistics after every step; under memory pressure, no request fails that succeeds with PyTorch.
+"""
 import functools
 import json
 import re

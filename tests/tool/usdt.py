@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""USDT probes in the library (readelf, section .note.stapsdt) are those of docs/metrics.md: usdt.py LIBRARY SOURCE_ROOT BUILT_WITH.
-Skipped in a build without sys/sdt.h (Debian: systemtap-sdt-dev)."""
+"""USDT probes: those in the library are the documented ones of docs/metrics.md.
+
+usdt.py LIBRARY SOURCE_ROOT BUILT_WITH.  A probe is an entry of the section .note.stapsdt, as readelf prints it.  Skipped if
+the library was built without sys/sdt.h (Debian: systemtap-sdt-dev).
+"""
 import pathlib
 import re
 import subprocess

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Programs of PyTorch's users on xseg: adapter.py DRIVER; each test runs one function of this file in a separate process."""
+"""Small programs on xseg: common uses of memory in PyTorch work.
+
+adapter.py DRIVER; each test runs one function of this file in a separate process.
+"""
 import functools
 import os
 import pickle

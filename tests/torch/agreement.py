@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Settings, limits, error messages and the profiler's events on xseg equal those of PyTorch's own allocator: agreement.py DRIVER; the
-programs are those of agreement_cases.py."""
+"""Settings, limits, error messages and profiler events are equal on xseg and on PyTorch's allocator.
+
+agreement.py DRIVER; each test runs a program of agreement_cases.py in separate processes, and compares their output.
+"""
 import pathlib
 import sys
 import unittest

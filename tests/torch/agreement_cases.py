@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Programs that print what settings, limits, errors and the profiler do, for agreement.py: agreement_cases.py NAME."""
+"""Programs that print settings, limits, errors and profiler events of PyTorch: agreement_cases.py NAME.
+
+agreement.py runs each on both allocators and compares the output.
+"""
 import os
 import re
 import sys

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The programs of alike_cases.py print the same on PyTorch's own allocator and on xseg, in both modes: alike.py DRIVER ["NAME..."...].
+"""Programs have the same output on PyTorch's allocator and on xseg, in both modes.
+
+alike.py DRIVER ["NAME..."...]
 """
 import sys
 import unittest

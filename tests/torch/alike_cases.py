@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Programs that print what they observe of pools, history and children, for alike.py: alike_cases.py NAME..."""
+"""Small programs that print properties of pools, history and child processes: alike_cases.py NAME...
+
+alike.py verifies that the output is equal on each allocator.
+"""
 import gc
 import os
 import sys

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Forks processes that have already imported torch, which takes 2 s: forks.py SOCKET MODULE...  A message on the socket is a JSON object
-with "arguments", "environment" and "folder", and two descriptors, for the output and the exit status.  Programs run as by
-on_backend.py.  Nothing of CUDA is used before a fork: PyTorch's allocator and the driver read the environment at the first use.
+"""Forks processes after the import of torch, which takes 2 s, more than most programs of the tests.
+
+forks.py SOCKET MODULE...: the number of a socket, and the modules to import in addition to torch.
+
+A message on the socket is an object of JSON with "arguments", "environment" and "folder", and two descriptors: for the
+program's output and for its exit status.  A program runs as with on_backend.py.
+
+CUDA is not used before the fork, because PyTorch's allocator and the driver read the environment at their first use.
 """
 import contextlib
 import gc

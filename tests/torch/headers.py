@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The adapter compiles against the headers of the oldest supported PyTorch, of one between, and of the newest: headers.py DRIVER [ROOT].
-Only the compiler's warnings about PyTorch's own headers are ignored.  Skipped without the headers; a test downloads nothing."""
+"""The adapter compiles against the headers of the oldest PyTorch it supports, of an intermediate version, and of the newest.
+
+headers.py DRIVER [ROOT]
+
+The methods of the adapter are compared with the interface of each version.  Only warnings in PyTorch's headers are ignored.
+The test downloads nothing: without the headers, it prints how to download them and is skipped.
+"""
 import contextlib
 import importlib.util
 import os

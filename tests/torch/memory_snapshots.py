@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The examples of PyTorch's post "Debugging PyTorch memory use with snapshots", with a model in place of torchvision's, on both
-allocators: memory_snapshots.py DRIVER."""
+"""The examples of PyTorch's post "Debugging PyTorch memory use with snapshots", on both allocators: memory_snapshots.py DRIVER.
+
+The programs are those of the post, with a small model in place of torchvision's.
+"""
 import contextlib
 import io
 import json

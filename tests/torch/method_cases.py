@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What methods of PyTorch's allocator return, on the allocator that the environment selects: method_cases.py LIBRARY [NAME...].  LIBRARY
-is compiled from methods.cpp.  One process runs all cases, each from an empty cache, and prints the name and the result as JSON.
+"""Results of the methods of PyTorch's allocator, on the allocator that the environment selects: method_cases.py LIBRARY
+[NAME...].
+
+LIBRARY is compiled from methods.cpp.  One process runs all cases, each with an empty cache.  A case returns a value that
+must be equal on every allocator, and prints a line: its name, then the value as JSON.
 """
 import collections
 import contextlib

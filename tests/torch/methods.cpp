@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Methods of PyTorch's allocator that Python cannot call, for ctypes, on the allocator that PyTorch runs on.  Functions return 0, or -1
- * with a message in methods_error().  One thread at a time calls them; callbacks may run in any thread. */
+/*
+ * Methods of PyTorch's allocator that Python cannot call, as C functions for ctypes.  They call the current allocator of
+ * PyTorch.  Functions return 0, or -1 with a message in methods_error().
+ *
+ * Threads: one at a time; callbacks may run in any thread.
+ */
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Each method of PyTorch's allocator interface that no other test calls, on both allocators: methods.py DRIVER [CASE...].  Calls that
-Python cannot make are in methods.cpp, which is compiled once."""
+"""Each method of PyTorch's allocator interface that no other test calls, on PyTorch's own allocator and on xseg.
+
+methods.py DRIVER [CASE...]; the cases are in method_cases.py.
+
+methods.cpp calls methods that Python cannot call; it is compiled once, next to the driver.
+"""
 import hashlib
 import json
 import os

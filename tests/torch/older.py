@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The adapter as it is built for a PyTorch before 2.15, which does not distinguish captures from routes, and as Clang builds it, without
-unique symbols, so that PyTorch's settings are in its library only: older.py DRIVER."""
+"""The adapter as it is built for PyTorch before 2.15, which does not distinguish captures from routes, with the installed
+PyTorch; and as Clang builds it, which has no unique symbols: settings of PyTorch are in its library and not in the adapter.
+
+older.py DRIVER
+"""
 import pathlib
 import shutil
 import subprocess

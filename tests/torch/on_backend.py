@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Runs a program on the allocator that the environment selects, xseg with XSEG_TORCH=1, after a line "backend NAME":
-on_backend.py PROGRAM [ARGS...]."""
+"""Runs a PyTorch program on the allocator that the environment selects, and prints its name.
+
+on_backend.py PROGRAM [ARGS...]; with XSEG_TORCH=1 it is xseg.  The first line is "backend NAME".
+"""
 import os
 import runpy
 import sys

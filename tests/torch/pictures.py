@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Snapshots and histories without addresses, so that two allocators can be compared: a block is named by its offset in the segment and
-its tensor, an event by the number of the event that allocated its memory.  Intended differences, which are in docs/differences.md,
-are removed."""
+"""Snapshots and histories without addresses, to compare two allocators.
+
+Addresses depend on the driver.  So a block is identified by its offset in the segment and by its tensor, and an event by
+the index of the event that allocated its memory.  Intended differences are removed; each of them has a row in
+docs/differences.md.
+"""
 import itertools
 
 import torch

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Processes of PyTorch that share a GPU by a budget file, as in docs/sharing.md: processes.py DRIVER; they run functions of this file.
+"""PyTorch processes that share a GPU by a budget file, as in docs/processes.md.
+
+processes.py DRIVER; each test starts processes that run functions of this file, and synchronize by files in a folder.
 """
 import os
 import pathlib

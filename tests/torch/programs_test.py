@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""A program of tests/torch/programs counts the same on both allocators: programs_test.py DRIVER NAME [MODE...].  Prints TAP, a line for
-each mode.  Kernels compute nothing, so the counts and shapes of programs/figures.py are compared."""
+"""A program of tests/torch/programs on PyTorch's own allocator and on xseg: their statistics are equal.
+
+programs_test.py DRIVER NAME [MODE...]; libxseg.so is in the folder of the driver.  Prints TAP: one line for each mode.
+Skipped without PyTorch; see tests/support/torch_environment.py.
+
+Kernels compute nothing on the simulator, so the test compares the output of programs/figures.py: counts and shapes.
+"""
 import json
 import os
 import pathlib

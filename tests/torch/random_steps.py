@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Random steps on the allocator that the environment selects: random_steps.py SEED STEPS KINDS EVERY.  Prints memory_stats() after each
-step, and a snapshot after each EVERY steps.  KINDS are letters: s streams, p pools, g graphs, r resets, e empty_cache, n notes.  The
-steps depend on the seed only."""
+"""Runs random steps on the allocator of PyTorch, and prints memory_stats() after each.
+
+    random_steps.py SEED STEPS KINDS EVERY
+
+KINDS consists of letters: s several streams and record_stream, p pools, g graphs, r resets, e empty_cache, n annotations of
+the history.  Every EVERY steps, a snapshot is printed with the events since the last one.  The seed determines the steps,
+so two processes with different allocators run the same steps.  With XSEG_TORCH=1 in the environment it is xseg.
+"""
 import json
 import os
 import random

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""xseg.torch.range(), under the limits of PyTorch's memory: range.py DRIVER; each test runs one function of this file in a process.
+"""xseg.torch.range(): tensors on virtual addresses whose memory is committed and decommitted, with the limits of PyTorch.
+
+range.py DRIVER; each test runs one function of this file in a separate process.
 """
 import ctypes
 import gc

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Where xseg cannot serve PyTorch, an error message says why and what to do, and PyTorch continues on its own allocator: refusals.py DRIVER.
+"""If xseg cannot run PyTorch, an error message states the reason and a remedy, and PyTorch keeps its own allocator.
+
+refusals.py DRIVER
 """
 import concurrent.futures
 import os

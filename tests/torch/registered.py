@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""xseg.torch.registered(): each tensor is one registrable piece of memory, according to the driver: registered.py DRIVER; each test runs
-one function of this file in a process."""
+"""xseg.torch.registered(): each tensor is one physical allocation that the driver reports as accessible by RDMA.
+
+registered.py DRIVER; each test runs one function of this file in a separate process.
+"""
 import ctypes
 import threading
 import time

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The programs of cases.py on every allocator, in both modes, on the CUDA runtime for tests: runtime.py DRIVER."""
+"""Small programs on every allocator, in both modes: the operations of PyTorch on a device work with the runtime for tests.
+
+runtime.py DRIVER
+"""
 import sys
 
 import backends

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""memory_stats(), snapshot and history on xseg equal those of PyTorch's own allocator after each of many random steps: steps.py DRIVER.
-XSEG_TEST_STEPS is the number of steps, XSEG_TEST_SEED the seed, XSEG_TEST_EVERY the number of steps between two snapshots."""
+"""memory_stats() on xseg equals that on PyTorch's allocator, field by field, after each of many random steps.
+
+Snapshots and histories are also compared (see pictures.py).
+
+steps.py DRIVER; XSEG_TEST_STEPS in the environment is the number of steps, XSEG_TEST_SEED the seed, and XSEG_TEST_EVERY the
+number of steps between two snapshots.
+"""
 import itertools
 import json
 import os

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Recorded tables on the memory of CUDA graphs are reproduced on every allocator, to the last printed digit: tables.py DRIVER."""
+"""The tables of NVIDIA's documentation about the memory of CUDA graphs, on every allocator, to the last digit.
+
+tables.py DRIVER
+"""
 import pathlib
 import sys
 

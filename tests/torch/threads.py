@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Threads open the adapter at the same time, and destructors that it runs wait for other threads: threads.py DRIVER [FOLDER]."""
+"""Concurrent threads in the adapter: they open it at the same time, and destructors that it runs may wait for other threads.
+
+threads.py DRIVER; it runs itself with PyTorch as threads.py DRIVER FOLDER.
+"""
 import ctypes
 import pathlib
 import subprocess

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The wheel in a virtual environment with PyTorch, by XSEG_TORCH=1 and by import, also with a compiled adapter in a read-only
-environment without a compiler: wheel.py DRIVER."""
+"""The wheel, installed in a virtual environment with PyTorch, as by a user: wheel.py DRIVER.
+
+The start of README.md: XSEG_TORCH=1 in the environment, and the import.  Then with a prebuilt adapter, as the wheels of a
+release have one for each version of PyTorch, without a compiler and with a read-only file system.
+"""
 import json
 import os
 import pathlib

@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Device 0 of the driver that XSEG_DRIVER names, with its primary context current.  A failed driver call ends the section,
- * because most errors of a real driver are sticky.  On the simulator, `sim` has its functions, and the entry points for modules,
- * launches and running graphs are NULL. */
+/*
+ * The device of the sections: the driver that XSEG_DRIVER names, its entry points, and device 0 with its current
+ * primary context.
+ *
+ * A failed driver call ends the section: device_check() reports the call and the last operations.  Most errors of a
+ * real driver are sticky, so later results would be meaningless.
+ *
+ * A simulated driver runs no kernels and no graphs.  For it, `device.is_simulated` is true, `sim` has its own
+ * functions, and the entry points for modules, launches and graph launches are NULL.
+ */
 #ifndef XSEG_TESTS_GPU_CONTENTS_DEVICE_H
 #define XSEG_TESTS_GPU_CONTENTS_DEVICE_H
 

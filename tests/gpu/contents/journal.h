@@ -1,7 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Results of a section as lines of section, what, count, status and detail, separated by tabs and flushed immediately.  The
- * status is ok, note (a value without an expectation), wrong (an error, printed with the last twenty operations) or skipped.
- * Any thread may call the functions. */
+/*
+ * The journal of a section: results, counts and the last operations.
+ *
+ * A result is a line of section, subject, count, status and detail, separated by tabs.  It is written immediately, so
+ * it is not lost if the process ends.  Status:
+ *     ok        as expected
+ *     note      a value without an expectation
+ *     wrong     an error, which the step lists
+ *     skipped   the reason why a property could not be verified
+ *
+ * A ring keeps the last twenty operations of all threads; errors are printed with them.
+ *
+ * Thread safety: any thread.
+ */
 #ifndef XSEG_TESTS_GPU_CONTENTS_JOURNAL_H
 #define XSEG_TESTS_GPU_CONTENTS_JOURNAL_H
 
@@ -52,8 +63,8 @@ int journal_exit(void);
 __attribute__((format(printf, 1, 2))) void journal_operation(const char *format, ...);
 
 /* A result that is no error. */
-__attribute__((format(printf, 4, 5))) void journal_say(const char *what, uint64_t count,
-                                                       const char *status, const char *format, ...);
+__attribute__((format(printf, 4, 5))) void
+journal_note(const char *what, uint64_t count, const char *status, const char *format, ...);
 
 /* An error: printed with the last operations and how to repeat it. The tenth error ends the section. */
 __attribute__((format(printf, 1, 2))) void journal_wrong(const char *format, ...);

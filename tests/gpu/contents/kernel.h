@@ -1,8 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels that write, check or copy the pattern, or take time; none of the functions waits for the device unless its comment
- * says so.  The simulator runs no kernel: work that touches the memory takes virtual time there, and a host function, queued on
- * the stream, changes the bytes.  Reports of checks are read when their place in the ring is reused, or in checks_wait().  Each
- * thread has its own `struct checks`. */
+/*
+ * Kernels: work on a stream that writes, checks or copies the pattern, or that takes time.
+ *
+ * On a GPU, the kernels are those of tests/gpu/kernels.ptx, compiled by the driver.  The simulator runs no kernels: a
+ * kernel is work that accesses the memory and takes virtual time, followed by a host function on the stream, which
+ * processes the bytes that the simulator stores.
+ *
+ * Functions do not wait for the device unless documented: a block is freed, or its memory trimmed, while its kernels
+ * run.
+ *
+ * A check writes a report, which is read after the check has completed: at the latest when its entry in the ring is
+ * reused, or in checks_wait().  Differences are reported through the journal.
+ *
+ * Thread safety: any thread; each thread has its own `struct checks`.
+ */
 #ifndef XSEG_TESTS_GPU_CONTENTS_KERNEL_H
 #define XSEG_TESTS_GPU_CONTENTS_KERNEL_H
 
@@ -45,7 +56,7 @@ struct pattern_report kernel_check_now(struct checks *checks, CUstream stream,
                                        const struct piece *piece);
 
 /* Report a difference, or words that were not compared. */
-void kernel_tell(const struct piece *piece, const struct pattern_report *report);
+void kernel_report(const struct piece *piece, const struct pattern_report *report);
 
 /* Graphs of captured kernels.  The simulator cannot run a graph: a launch queues its kernels again. */
 struct graph;

@@ -1,7 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* The pattern of a block: word i is output i of splitmix64 (Steele, Lea, Flood, OOPSLA 2014, figure 16, with the finalizer
- * Mix13) from a seed, XOR a mask, in little-endian order; a last incomplete word has its lowest bytes.  So words of another
- * block or another place differ.  tests/gpu/kernels.ptx has the same formula. */
+/*
+ * The pattern of blocks, which kernels write and check, and its comparison on the host.
+ *
+ * Word i of 64 bits is output i of the generator splitmix64 with a seed, XOR a mask.  The formula and its constants are
+ * those of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), figure 16, with the
+ * finalizer known as Mix13.  Outputs differ between words and between seeds, so data of another block or of another
+ * offset is detected.
+ *
+ * Words are little-endian.  A truncated last word has its low bytes.
+ *
+ * tests/gpu/kernels.ptx has the same formula for the GPU.
+ */
 #ifndef XSEG_TESTS_GPU_CONTENTS_PATTERN_H
 #define XSEG_TESTS_GPU_CONTENTS_PATTERN_H
 
@@ -53,7 +62,7 @@ struct pattern_report {
     uint64_t index;  /* of the difference that was found first, */
     uint64_t got;    /* and its value */
     uint64_t
-        looked; /* words that were compared: reveals a kernel that did not run, or not completely */
+        compared; /* words that were compared: reveals a kernel that did not run, or not completely */
 };
 
 /* clang-format off */
@@ -74,7 +83,7 @@ static inline struct pattern_report pattern_check(const unsigned char *block, si
     for (uint64_t index = 0; index < pattern_words(bytes); index++) {
         const uint64_t got = pattern_at(block, bytes, index);
 
-        report.looked++;
+        report.compared++;
         if (got ==
             pattern_cut(pattern_word(seed, mask, index), bytes - (size_t)index * sizeof(got)))
             continue;

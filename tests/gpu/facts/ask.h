@@ -1,7 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* One process that asks facts in sequence, and the process that starts it and never opens the driver.  Each answer is written
- * immediately, an alarm ends a check that hangs, and the process ends after a fact that does not hold, because the context may
- * have a sticky error; another process asks the remaining facts. */
+/*
+ * A process that verifies facts one at a time, and its parent.
+ *
+ * The answers survive any failure of the driver in the process, and another process verifies the remaining facts:
+ *
+ *   ASK-1  each answer, and the ID of the next fact, are written immediately;
+ *   ASK-2  an alarm ends a check that hangs, and the parent has a timeout in case the alarm fails;
+ *   ASK-3  the process ends after a fact that does not hold, because objects of its check remain and the context may have
+ *          a sticky error.
+ *
+ * The parent never opens the driver.
+ */
 #ifndef XSEG_TESTS_GPU_FACTS_ASK_H
 #define XSEG_TESTS_GPU_FACTS_ASK_H
 

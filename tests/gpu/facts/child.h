@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* This program in a separate process, for operations that must not run in the process that asks.  The process ends with its
- * parent, or after CHILD_SECONDS. */
+/*
+ * A child process of this program: for parts of a fact that must not run in the process that verifies facts.
+ *
+ * The child ends with its parent, and at the latest after CHILD_SECONDS.
+ */
 #ifndef XSEG_TESTS_GPU_FACTS_CHILD_H
 #define XSEG_TESTS_GPU_FACTS_CHILD_H
 

@@ -1,6 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The driver that XSEG_DRIVER names, else libcuda.so.1, its entry points, and helpers of checks.  A call of a missing entry point
- * fails and is recorded, and the fact that needs it is skipped. */
+/*
+ * The basis of the checks: a driver that is opened by name, its entry points, and functions that create objects with
+ * them.
+ *
+ * XSEG_DRIVER names the driver; the default is libcuda.so.1.  The program is not linked with a driver.  On the
+ * simulator, unlimited work and the leak check use functions of the simulator.
+ *
+ * A driver may be too old for an entry point.  A call of a missing entry point fails and is recorded, and the fact is
+ * skipped, so all facts that the driver supports are verified.
+ */
 #ifndef XSEG_TESTS_GPU_FACTS_DRIVER_H
 #define XSEG_TESTS_GPU_FACTS_DRIVER_H
 

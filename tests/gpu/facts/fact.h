@@ -1,7 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* A fact: an assumption of xseg about a driver, and a check of it.  The first assertion that fails ends the check by longjmp,
- * so its resources leak and the process asks no more facts (ask.h).  No cmocka, because answers are data, and a fact that cannot
- * be asked on a machine neither passes nor fails. */
+/*
+ * A fact: an assumption of xseg about the driver, with a check that verifies it.
+ *
+ * Terms
+ *   verdict  the result: the fact holds, the driver differs, or the fact was not verified
+ *   answer   the verdict in words: the call that differed, with its error and the expected one; the reason why the fact was
+ *            not verified; or a measurement
+ *   needs    requirements of the check
+ *
+ * A check asserts with the macros below.  The first failed assertion ends the check by longjmp(), and objects of the
+ * check remain, so the process verifies no further fact (ask.h).
+ *
+ * cmocka is not used, because the answers are data, and a fact that cannot be verified on a host is neither passed nor
+ * failed.
+ *
+ * Locking: only the thread of the check asserts.
+ */
 #ifndef XSEG_TESTS_GPU_FACTS_FACT_H
 #define XSEG_TESTS_GPU_FACTS_FACT_H
 

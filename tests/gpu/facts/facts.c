@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What xseg assumes about a CUDA driver (docs/driver-facts.md), asked of the simulator and, where there is one, of a GPU's driver.
+ * Verifies the assumptions of xseg about a CUDA driver.
  *
  *   gpu-facts [--skip-without-gpu]      as a test: TAP
- *   gpu-facts --table [--seconds N]     lines of id, verdict, answer, milliseconds and place; three quarters of N seconds are for asking
- *   gpu-facts --limit N                 N seconds for a fact, and 30 to open the driver; the default is a part of --seconds
- *   gpu-facts --from ID                 begin with this fact
- *   gpu-facts --describe                what the simulator has settings for
- *   gpu-facts --list                    ids and names
+ *   gpu-facts --table [--seconds N]     lines of ID, verdict, answer, milliseconds and position; within N seconds, of which
+ *                                       three quarters are for the checks
+ *   gpu-facts --limit N                 at most N seconds for a fact, and 30 for opening the driver; by default both depend on
+ *                                       --seconds; with other options
+ *   gpu-facts --from ID                 start with this fact; with other options
+ *   gpu-facts --describe                properties for which the simulator has settings
+ *   gpu-facts --list                    IDs and names
  *
- * Exits with 0 if each fact holds that could be asked, else with 1; with 2 for a wrong option.
+ * Each run of the tests verifies the facts on the simulator and, if the host has a GPU, on its driver.
+ * docs/driver-facts.md has a row for each ID: the documentation of CUDA, and the code that relies on the
+ * fact.  ask.h describes how checks are isolated.
+ *
+ * Exit status: 0 if each fact that could be verified holds, else 1; 2 for an unknown option.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,11 +27,11 @@
 #include "tests/gpu/facts/driver.h"
 
 /* Seconds for a fact and for opening the driver, which is slow with many devices; and their parts of all seconds. */
-#define FACT_MAX  20u
-#define FACT_PART 5u
-#define OPEN_MAX  30u
-#define OPEN_PART 3u
-#define LEAST     2u
+#define FACT_MAX    20u
+#define FACT_PART   5u
+#define OPEN_MAX    30u
+#define OPEN_PART   3u
+#define MIN_SECONDS 2u
 
 struct options {
     bool is_table;
@@ -145,7 +151,7 @@ static unsigned part_of(unsigned seconds, unsigned part, unsigned most)
 {
     if (seconds == 0 || seconds / part > most)
         return most;
-    return seconds / part < LEAST ? LEAST : seconds / part;
+    return seconds / part < MIN_SECONDS ? MIN_SECONDS : seconds / part;
 }
 
 static int ask(const struct options *options)

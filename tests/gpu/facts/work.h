@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Work that keeps a stream busy: on the simulator until a call waits for it; on a GPU for about 200 ms, with fills of memory
- * that the process keeps.  The number of fills is measured once, which also loads the driver's kernels. */
+/*
+ * Work that keeps a stream busy: on the simulator until it is completed by a wait; on a GPU for about 200 ms, by fills
+ * of memory that the process keeps until it ends.
+ *
+ * The number of fills is measured once in a process.  This also loads the driver's kernels, whose load would otherwise
+ * block a check.
+ */
 #ifndef XSEG_TESTS_GPU_FACTS_WORK_H
 #define XSEG_TESTS_GPU_FACTS_WORK_H
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Programs with PyTorch on its own allocator and on xseg: what they compute and count, and how long their steps take.
+"""Programs with PyTorch on its own allocator and on xseg: their results, statistics and step times.
 
     both.py --driver cuda|FILE --library FILE --out FOLDER --seconds N [--classic] [--quick]
 
-FILE is a simulated driver, on which kernels compute nothing, so only counts are compared.  Leaves report.md, differs.md and torch.tsv.
-Exits with 1 when a program failed, with 77 without PyTorch."""
+--driver: the host's driver, or the file of a simulated one.  On a simulated driver, PyTorch runs with the runtime of
+tests/support/cudart, in which kernels compute nothing, so only statistics are compared.  Writes report.md, differs.md and
+torch.tsv in FOLDER, and starts no program after N seconds; with --quick, only the training run.
+
+Exit status: 1 if a program failed; 77 with a message without PyTorch."""
 import argparse
 import json
 import os
