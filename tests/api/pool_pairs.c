@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The features of pools in pairs: a case for each row of the table in docs/pools.md.
+ * The features of pools in pairs.  docs/pools.md lists the pairs that exclude each other, at all or for a while.
  */
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
@@ -56,7 +56,7 @@ static void run(struct setting setting, void (*check)(void))
     env_close(allocator, stream);
 }
 
-/* PAIR(one, other, verdict of docs/pools.md, MiB of the device, .pool.option = value, ...) */
+/* PAIR(one, other, whether both are possible, MiB of the device, .pool.option = value, ...) */
 #define PAIR(one, other, verdict, ...)                                 \
     static void check_##one##_and_##other(void);                       \
     TEST(one##_and_##other)                                            \

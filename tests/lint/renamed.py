@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Names that docs/migrating.md lists as old are in no other file, and names that it lists as new exist."""
+"""Old names of docs/changelog.md are in no other file, and new names exist.  A line of its lists has an old and a new name."""
 import re
 
 import tree
 
-PAGE = "docs/migrating.md"
-ROW = re.compile(r"^\| `([^`]+)` \| `([^`]+)` \|$", re.MULTILINE)
+PAGE = "docs/changelog.md"
+LIST = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def pattern(name):
@@ -16,9 +16,10 @@ def pattern(name):
 
 
 def check(root):
-    rows = ROW.findall((root / PAGE).read_text(encoding="utf-8"))
-    if len(rows) < 30:
-        return [f"{PAGE}: only {len(rows)} rows are readable"]
+    text = (root / PAGE).read_text(encoding="utf-8")
+    rows = [tuple(line.split()) for block in LIST.findall(text) for line in block.splitlines()]
+    if len(rows) < 30 or any(len(row) != 2 for row in rows):
+        return [f"{PAGE}: {len(rows)} lines of names, of which each must have an old and a new name"]
     old = re.compile("|".join(pattern(name) for name, _ in rows))
     likely = [name.removesuffix("()") for name, _ in rows]
     missing, found = {new.removesuffix("()").rpartition(".")[2] for _, new in rows}, []
