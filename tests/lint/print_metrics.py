@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Prints the table of docs/metrics.md from src/core/report/metrics.c: print_metrics.py ROOT."""
+"""Prints the table of metrics of docs/metrics.md: the rows of src/core/report/metrics.c.
+
+print_metrics.py ROOT
+"""
 import pathlib
 import re
 import sys

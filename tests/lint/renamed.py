@@ -20,17 +20,16 @@ def check(root):
     rows = [tuple(line.split()) for block in LIST.findall(text) for line in block.splitlines()]
     if len(rows) < 30 or any(len(row) != 2 for row in rows):
         return [f"{PAGE}: {len(rows)} lines of names, of which each must have an old and a new name"]
-    old = re.compile("|".join(pattern(name) for name, _ in rows))
-    likely = [name.removesuffix("()") for name, _ in rows]
+    old = {name.removesuffix("()"): pattern(name) for name, _ in rows}
     missing, found = {new.removesuffix("()").rpartition(".")[2] for _, new in rows}, []
     for name, text in tree.text_files(root):
         if name == PAGE:
             continue
         missing -= {new for new in missing if new in text}
-        if not any(name in text for name in likely):
-            continue
-        found += [f"{name}:{number}: old name, {match[0]}; {PAGE} has the new one"
-                  for number, line in enumerate(text.splitlines(), 1) for match in old.finditer(line)]
+        # Most files contain no old name, and a search for all patterns would take eight times as long.
+        patterns = [pattern for word, pattern in old.items() if word in text]
+        found += [f"{name}:{text.count(chr(10), 0, match.start()) + 1}: old name, {match[0]}; {PAGE} has the new one"
+                  for match in (re.finditer("|".join(patterns), text) if patterns else ())]
     return found + [f"{PAGE}: no file contains the new name, {name}" for name in sorted(missing)]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Metrics, read by the parser of the Python package prometheus-client.
 
-Is skipped without the package (Debian: python3-prometheus-client).
+Skipped without the package (Debian: python3-prometheus-client).
 """
 import math
 import os
@@ -66,8 +66,7 @@ class Pages(unittest.TestCase):
         self.blocks = [pool.allocate((at + 1) * MIB) for at, pool in enumerate(self.pools)]
         self.blocks += [self.allocator.allocate(3 * MIB), self.allocator.allocate(1000)]
         self.allocator.set_limits(hard_bytes=1 << 30)
-        with self.assertRaises(xseg.LimitError):
-            self.allocator.allocate(1 << 30)
+        self.assertRaises(xseg.LimitError, self.allocator.allocate, 1 << 30)
         self.allocator.explain()
 
     def tearDown(self):

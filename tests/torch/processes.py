@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Processes of PyTorch that share a GPU by a budget file, as documented in docs/sharing.md.
+"""PyTorch processes that share a GPU by a budget file, as in docs/processes.md.
 
-processes.py DRIVER; each test starts processes that run functions of this file, and meet by files in a folder.
+processes.py DRIVER; each test starts processes that run functions of this file, and synchronize by files in a folder.
 """
 import os
 import pathlib
@@ -27,12 +27,10 @@ def section(title):
 
 
 def strings(text):
-    """The configurations that a text shows for the variable, in their order."""
     return re.findall(r'XSEG_ALLOC_CONF(?:=|, value: ")([^\s"]+)', text)
 
 
 def functions(title):
-    """What the Python of a section defines."""
     names = {"PAGE": 2 << 20, "xseg": sys.modules.get("xseg")}
     for block in re.findall(r"^```python\n(.*?)^```$", section(title), re.DOTALL | re.MULTILINE):
         exec(compile(block, title, "exec"), names)
@@ -118,7 +116,6 @@ def case_chat():
 
 
 def case_batch():
-    """An engine with the rest."""
     run, cache = functions("Two inference engines"), xseg.torch.range(1024 * MIB)
     wait_for("chat is quiet")
     until = time.monotonic() + LONG
@@ -131,7 +128,6 @@ def case_batch():
 
 
 def case_rollout():
-    """Generates in turn with the trainer."""
     run = functions("A trainer and a rollout engine")
     with xseg.torch.tag("cache"):
         cache = byte_tensor(700)
@@ -145,7 +141,6 @@ def case_rollout():
 
 
 def case_train():
-    """Trains in turn with the engine."""
     for turn in range(1, 4):
         wait_for(f"rollout {turn - 1}")
         activations = [get(byte_tensor, 100) for _ in range(9)]
