@@ -112,7 +112,7 @@ class Outputs(unittest.TestCase):
         self.check("export.md", 0)
 
     def test_debugging(self):
-        self.check("debugging.md", 2)
+        self.check("debugging.md", 1)
 
     def test_rows_of_probe(self):
         """Rows of a report are wider than a page, so the page has a table of some."""
