@@ -10,29 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The entry points of the driver that tests call, by their plain C types. */
-int cuInit(unsigned flags);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-int cuStreamCreate(xseg_stream *stream, unsigned flags);
-int cuStreamDestroy_v2(xseg_stream stream);
-int cuStreamGetCtx(xseg_stream stream, void **context);
-int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
-int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
-int cuStreamEndCapture(xseg_stream stream, struct CUgraph_st **graph);
-int cuEventCreate(xseg_event *event, unsigned flags);
-int cuEventRecord(xseg_event event, xseg_stream stream);
-int cuEventDestroy_v2(xseg_event event);
-int cuGraphDestroy(struct CUgraph_st *graph);
-
-/* CUmemLocation: a kind (1: device) and an ID. */
-struct location {
-    int kind, id;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
+#include "tests/support/driver_calls.h"
 
 enum { CAPTURE_GLOBAL = 0, STREAM_NON_BLOCKING = 1, EVENT_DISABLE_TIMING = 2 };
 
@@ -162,9 +140,7 @@ struct xseg_allocator *env_open_quietly(const struct xseg_sim_settings *settings
 
 struct xseg_allocator *env_open_mib(uint64_t mib, const char *config)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
-
-    return env_open_on(&settings, config);
+    return env_open_sim(config, .memory_bytes = mib * MIB);
 }
 
 struct xseg_allocator *env_open(const char *config)
@@ -392,9 +368,7 @@ static void ignore_destroy(void *context, const struct xseg_statistics *last)
 
 struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator)
 {
-    const struct xseg_pool_options options = {sizeof(options), .on_destroy = ignore_destroy};
-
-    return env_pool_with(allocator, &options);
+    return env_pool_of(allocator, .on_destroy = ignore_destroy);
 }
 
 struct xseg_checkpoint *env_checkpoint(struct xseg_pool *pool)
@@ -473,7 +447,6 @@ void env_stream_destroy_on(int device, xseg_stream stream)
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(device), 0);
 }
 
-/* Push the context of a stream. */
 static void push_context_of(xseg_stream stream)
 {
     void *context = NULL;
@@ -533,10 +506,10 @@ void env_free_in_use(struct xseg_allocator *allocator, void *ptr, xseg_stream st
 
 unsigned env_access_at(const void *address, int device)
 {
-    const struct location location = {1, device};
+    const int location[] = {1, device};
     unsigned long long flags = 0;
 
-    assert_int_equal(cuMemGetAccess(&flags, &location, (uintptr_t)address), 0);
+    assert_int_equal(cuMemGetAccess(&flags, location, (uintptr_t)address), 0);
     return (unsigned)flags;
 }
 
