@@ -380,7 +380,8 @@ XSEG_API xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep
  *         XSEG_ERR_UNSUPPORTED  the pool is exportable, but the driver cannot create such memory.
  *         An error leaves the pool paused, with its contents.
  * Threads: any; waits for the device memory lock, which is not held during the copies.
- * Cost: one create and one map per page, one set-access per run, and the copies of xseg_pool_pause().
+ * Cost: one create and one map per page, one set-access per run, and the copies of xseg_pool_pause(); one cuMemGetInfo
+ *       with device_free_min_mb.
  */
 XSEG_API xseg_status xseg_pool_resume(struct xseg_pool *pool);
 

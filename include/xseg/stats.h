@@ -160,7 +160,8 @@ struct xseg_device_stats {
  *
  * free_bytes is total_bytes, less physical_bytes, less the memory of others at the last query of the driver.  Others
  * are other processes, other allocators, and the context of this process.  The driver is queried under memory pressure,
- * and by decay passes with device_free_min_mb.  xseg_explain() reports how much of idle_bytes can be released.
+ * and with device_free_min_mb by each growth and each decay pass.  xseg_explain() reports how much of idle_bytes can be
+ * released.
  *
  * @param devices      receives the devices in the order of ordinals; may be NULL if capacity is 0.
  * @param entry_bytes  sizeof(struct xseg_device_stats) of the caller; each element is filled up to this size.

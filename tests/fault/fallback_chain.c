@@ -186,6 +186,13 @@ static const struct {
      "expandable_segments:True,per_process_memory_fraction:0.4,garbage_collection_threshold:0.4",
      600},
     {"a limit", other_streams, "expandable_segments:True,per_process_memory_fraction:0.2", 1000},
+    {"a free minimum", other_streams, "device_free_min_mb:800", 1000},
+    {"a free minimum, ask", ask, "device_free_min_mb:800", 1000},
+    {"a free minimum, small to large", small_to_large, "device_free_min_mb:160", 200},
+    {"a free minimum, lend", alloc_fallback, "device_free_min_mb:800", 1000},
+    {"a free minimum, pending", pending, "device_free_min_mb:800", 1000},
+    {"a free minimum, classic", segments,
+     "device_free_min_mb:800,expandable_segments:False,max_split_size_mb:40", 1000},
     {"addresses", addresses, "expandable_segments:True", 1000},
     {"before a capture", before_capture, "expandable_segments:True", 200},
 };

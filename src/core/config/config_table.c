@@ -338,13 +338,15 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_DEVICE_FREE_MIN] =
         {
             .name = "device_free_min_mb",
-            .source = "radixark/miles#137",
+            .source = "radixark/miles#137, THUDM/slime#669",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(device_free_min_bytes),
             .accepted = ANY_MIB,
             .description =
-                "While the driver reports less free memory of a device than this size, idle memory "
-                "of any age is released. With 0, decay does not query the free memory.",
+                "This much memory of a device remains free for other users of the GPU. A request "
+                "that would leave less is served from idle memory, or fails. While others leave "
+                "less, idle memory of any age is released. With 0, the free memory is not "
+                "queried.",
         },
     [XSEG_CONFIG_BACKGROUND_THREAD] =
         {

@@ -75,6 +75,29 @@ xseg_status xseg_device_query_memory(struct xseg_device *device, uint64_t *free,
     return XSEG_OK;
 }
 
+uint64_t xseg_device_free_min(const struct xseg_device *device, const struct xseg_config *config)
+{
+    (void)device;
+    return config->device_free_min_bytes;
+}
+
+xseg_status xseg_device_query_free_limit(struct xseg_device *device)
+{
+    const uint64_t min = xseg_device_free_min(device, xseg_allocator_config(device->allocator));
+    uint64_t total = 0;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    device->free_limit = UINT64_MAX;
+    if (min == 0)
+        return XSEG_OK;
+    const xseg_status status = xseg_device_query_memory(device, &device->free_bytes, &total);
+    if (status != XSEG_OK)
+        return status;
+    const uint64_t most = xseg_device_physical(device) + device->free_bytes;
+    device->free_limit = most - xseg_min(most, min);
+    return XSEG_OK;
+}
+
 xseg_status xseg_device_create_copy_stream(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
