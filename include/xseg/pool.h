@@ -355,6 +355,8 @@ enum xseg_keep {
  *                               create it without memory functions.
  *         XSEG_ERR_ARGUMENT     also: the pool has been released, or keep and file do not match.
  *         XSEG_ERR_HOST_MEMORY  also: the contents do not fit into host memory.
+ *         XSEG_ERR_LIMIT        the device is integrated, and with XSEG_KEEP_HOST the copy, which takes its memory,
+ *                               would leave less than device_free_min_mb free.  Use XSEG_KEEP_FILE.
  *         XSEG_ERR_FILE         the file cannot be created or written.
  *         An error leaves the pool unchanged.  If the driver also rejects the rollback, the pool is paused, and the
  *         message states this; xseg_pool_resume() then restores memory and contents.

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* device_free_min_mb: growth leaves device memory free for other users of the GPU, such as NCCL. */
+/* device_free_min_mb: growth leaves device memory free for other users of the GPU, such as NCCL, and on integrated devices
+ * for the host. */
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/driver.h"
@@ -252,6 +255,153 @@ TEST_ON(failed_query_denies_the_growth, env_open_mib(1000, "device_free_min_mb:1
     assert_error(env_try_alloc(allocator, 200 * MIB, NULL), DRIVER, "cuMemGetInfo");
     assert_int_equal(xseg_sim_used(0), 0);
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
+}
+
+/* --- Integrated devices. --- */
+
+/* 16 GiB that the device shares with the host, which uses 2 GiB and has 13 GiB of page cache: 1 GiB is free. */
+static struct xseg_allocator *open_integrated(const char *config)
+{
+    return env_open_sim(config, .memory_bytes = 16 * GIB, .integrated = true, .host_bytes = 2 * GIB,
+                        .page_cache_bytes = 13 * GIB);
+}
+
+static struct xseg_device_stats device_stats(struct xseg_allocator *allocator)
+{
+    struct xseg_device_stats stats = {0};
+
+    assert_ok(xseg_device_stats_get(allocator, &stats, sizeof(stats), 1, NULL));
+    return stats;
+}
+
+/* The page cache is free memory, and a sixteenth of the memory remains free by default. */
+TEST_ON(page_cache_of_the_host_is_free_memory, open_integrated("page_size:small"))
+{
+    void *ptr = env_alloc(allocator, 12 * GIB, NULL);
+    struct xseg_device_stats stats = device_stats(allocator);
+
+    assert_true(stats.is_integrated);
+    assert_int_equal(stats.free_min_bytes, GIB);
+    assert_int_equal(stats.free_bytes, 2 * GIB);
+    void *rest = env_alloc(allocator, GIB, NULL);
+    assert_error(env_try_alloc(allocator, 2 * MIB, NULL), LIMIT,
+                 "device_free_min_mb rejects the request on device 0, 2.00 MiB requested, minimum "
+                 "1024.00 MiB free; 2.00 MiB needed from the driver, 1024.00 MiB of 16384.00 MiB "
+                 "free, 2048.00 MiB used by others, 13312.00 MiB used by this allocator");
+    assert_int_equal(queries(), 0);
+    env_free(allocator, ptr, rest);
+}
+
+/* The minimum is at least 512 MiB. */
+TEST_ON(small_integrated_device_leaves_512_mib,
+        env_open_sim(NULL, .memory_bytes = 4 * GIB, .integrated = true, .host_bytes = GIB))
+{
+    void *ptr = env_alloc(allocator, 5 * GIB / 2, NULL);
+
+    assert_int_equal(device_stats(allocator).free_min_bytes, 512 * MIB);
+    assert_error(env_try_alloc(allocator, 20 * MIB, NULL), LIMIT, "minimum 512.00 MiB free");
+    env_free(allocator, ptr);
+}
+
+/* The host takes memory while the allocator grows. */
+TEST_ON(growing_host_is_respected, open_integrated("page_size:small"))
+{
+    void *ptr = env_alloc(allocator, 8 * GIB, NULL);
+
+    assert_ok(xseg_sim_set_host_memory(6 * GIB, 2 * GIB));
+    void *more = env_alloc(allocator, 900 * MIB, NULL);
+    assert_error(env_try_alloc(allocator, 200 * MIB, NULL), LIMIT, "device_free_min_mb");
+    /* Idle memory serves requests. */
+    env_free(allocator, more);
+    more = env_alloc(allocator, 800 * MIB, NULL);
+    env_free(allocator, ptr, more);
+}
+
+/* A key overrides the default, and 0 disables it. */
+TEST_ON(default_minimum_can_be_changed, open_integrated("page_size:small,device_free_min_mb:2048"))
+{
+    void *ptr = env_alloc(allocator, 12 * GIB, NULL);
+
+    assert_error(env_try_alloc(allocator, 20 * MIB, NULL), LIMIT, "minimum 2048.00 MiB free");
+    assert_ok(xseg_config_set(allocator, "device_free_min_mb:auto"));
+    void *more = env_alloc(allocator, GIB, NULL);
+    assert_error(env_try_alloc(allocator, 20 * MIB, NULL), LIMIT, "minimum 1024.00 MiB free");
+    assert_ok(xseg_config_set(allocator, "device_free_min_mb:0"));
+    assert_int_equal(device_stats(allocator).free_min_bytes, 0);
+    void *rest = env_alloc(allocator, GIB, NULL);
+    env_free(allocator, ptr, more, rest);
+}
+
+/* By the driver's figure only 1 GiB would be free, and decay would release everything. */
+TEST_WITH(decay_ignores_the_page_cache, NULL, NULL)
+{
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 16 * GIB,
+                                               .integrated = true, .host_bytes = 2 * GIB,
+                                               .page_cache_bytes = 13 * GIB};
+    struct xseg_allocator *allocator = env_open_with_clock(
+        &settings, "page_size:small,device_free_min_mb:4096,reclaim_us_per_s:1000000");
+
+    env_free(allocator, env_alloc(allocator, 4 * GIB, NULL));
+    for (unsigned i = 0; i < 10; i++) {
+        xseg_sim_advance(1000000000);
+        assert_ok(trim_due(allocator, UINT64_MAX));
+    }
+    assert_int_equal(env_reserved(allocator), 4 * GIB);
+    /* The host needs memory: 3 GiB remain available. */
+    assert_ok(xseg_sim_set_host_memory(9 * GIB, 0));
+    for (unsigned i = 0; i < 10; i++) {
+        xseg_sim_advance(1000000000);
+        assert_ok(trim_due(allocator, UINT64_MAX));
+    }
+    assert_in_range(env_reserved(allocator), 3 * GIB - 20 * MIB, 3 * GIB);
+    env_close(allocator);
+}
+
+/* By default an integrated device has no decay pass, so hits stay on the fast path. */
+TEST_ON(default_minimum_does_not_affect_hits, open_integrated("page_size:small"))
+{
+    env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
+    const uint64_t before = xseg_sim_calls(NULL);
+    for (unsigned i = 0; i < 100; i++)
+        env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
+    assert_int_equal(xseg_sim_calls(NULL), before);
+}
+
+/* A replay of the snapshot on another device leaves as much memory free. */
+TEST_ON(snapshot_has_the_default_minimum, open_integrated("history:all"))
+{
+    char path[] = "free-memory-XXXXXX", text[65536];
+    int file = mkstemp(path);
+
+    assert_true(file >= 0);
+    assert_int_equal(close(file), 0);
+    env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
+    assert_int_equal(env_try_alloc(allocator, 14 * GIB, NULL), XSEG_ERR_LIMIT);
+    assert_ok(xseg_snapshot(allocator, path, NULL));
+    file = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t got = read(file, text, sizeof(text));
+    assert_true(got > 0);
+    assert_non_null(memmem(text, (size_t)got, "device_free_min_mb:1024", 23));
+    assert_int_equal(close(file), 0);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Saved contents take the memory that the pause releases, before it is released. */
+TEST_ON(pause_to_the_host_needs_free_memory, open_integrated("page_size:small"))
+{
+    struct xseg_pool *pool = env_pool(allocator);
+    void *inside = env_alloc_in(allocator, pool, 5 * GIB, NULL);
+
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
+    assert_ok(xseg_pool_resume(pool));
+    void *ptr = env_alloc(allocator, 4 * GIB, NULL);
+    assert_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), LIMIT,
+                 "device_free_min_mb rejects the request on device 0, 5120.00 MiB requested, "
+                 "minimum 1024.00 MiB free; 5120.00 MiB of 16384.00 MiB free");
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, ptr, inside);
+    assert_ok(xseg_pool_release(pool));
 }
 
 /* --- Another process. --- */

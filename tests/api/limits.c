@@ -345,7 +345,7 @@ TEST_ON(contradictory_keys_are_rejected,
     expect_rejected(allocator, "hard_limit_mb:-1", "a whole number of MiB");
     expect_rejected(allocator, "soft_limit_mb:-1", "a whole number of MiB");
     expect_rejected(allocator, "keep_mb:-1", "a whole number of MiB");
-    expect_rejected(allocator, "device_free_min_mb:-1", "a whole number of MiB");
+    expect_rejected(allocator, "device_free_min_mb:-1", "auto, or a whole number of MiB");
     expect_rejected(allocator, "idle_ms:-5,hard_limit_mb:400", "or -1 (never)");
     expect_rejected(allocator, "keep_window_s:-1", "a whole number of seconds");
     expect_rejected(allocator, "hard_limit_mb:400,soft_limit_mb:x", "whole number");

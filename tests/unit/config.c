@@ -428,6 +428,26 @@ TEST(numbers_have_a_point_in_every_locale)
     }
 }
 
+/* The minimum of free memory is that of the device, unless a number is given. */
+TEST(free_minimum_is_automatic)
+{
+    struct xseg_config config;
+
+    xseg_config_init(&config);
+    assert_int_equal(config.device_free_min_bytes, UINT64_MAX);
+    xseg_config_derive(&config);
+    assert_false(config.decays);
+    config = parsed("device_free_min_mb:7");
+    assert_int_equal(config.device_free_min_bytes, 7 * XSEG_MIB);
+    assert_int_equal(xseg_config_parse(&config, "device_free_min_mb:auto", NULL), XSEG_OK);
+    assert_int_equal(config.device_free_min_bytes, UINT64_MAX);
+    assert_int_equal(parsed("device_free_min_mb:0").device_free_min_bytes, 0);
+    assert_true(parsed("device_free_min_mb:99999999999999").device_free_min_bytes < UINT64_MAX);
+    config = parsed("device_free_min_mb:1");
+    xseg_config_derive(&config);
+    assert_true(config.decays);
+}
+
 /* -1 is the value that PyTorch reports for an unlimited size. */
 TEST(minus_one_is_unlimited)
 {

@@ -227,10 +227,6 @@ struct xseg_device {
     atomic_uint_fast64_t allowance;
     /* Of the last denied growth; guarded by the device memory lock. */
     enum xseg_oom_cause oom_cause;
-    /* Of xseg_device_query_free_limit(): the free memory of the device, and the maximum of the
-     * physical memory that leaves device_free_min_mb free (UINT64_MAX without a minimum).  Guarded
-     * by the device memory lock. */
-    uint64_t free_bytes, free_limit;
     struct xseg_page_cache
         page_cache; /* unmapped physical memory; guarded by the device memory lock */
     struct xseg_allocator *allocator;
@@ -274,6 +270,10 @@ struct xseg_device {
      *             processes use, as of the last query of the driver.
      */
     struct xseg_timestamped fragmented, used_elsewhere;
+    /* Of xseg_device_query_free_limit(): the free memory of the device, and the maximum of the
+     * physical memory that leaves device_free_min_mb free (UINT64_MAX without a minimum).  Guarded
+     * by the device memory lock. */
+    uint64_t free_bytes, free_limit;
 #define XSEG_DEVICE_COUNTER(name, member) atomic_uint_fast64_t name;
     XSEG_DEVICE_COUNTERS(XSEG_DEVICE_COUNTER)
 #undef XSEG_DEVICE_COUNTER
@@ -306,14 +306,15 @@ static inline bool xseg_device_makes_pages(const struct xseg_device *device)
 }
 
 /*
- * Query the free and the total memory of the device from the driver, and record the memory of other
+ * Query the free and the total memory of the device (free_memory.h), and record the memory of other
  * processes.
  *
  * Returns: XSEG_OK; XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
  */
 xseg_status xseg_device_query_memory(struct xseg_device *device, uint64_t *free, uint64_t *total);
 
-/* Bytes of device memory that growth leaves free: device_free_min_mb. */
+/* Bytes of device memory that growth leaves free: device_free_min_mb.  Its default is 0, but on an integrated device a
+ * sixteenth of the memory, at least 512 MiB, because the host stops responding when its memory runs out. */
 uint64_t xseg_device_free_min(const struct xseg_device *device, const struct xseg_config *config);
 
 /*

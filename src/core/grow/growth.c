@@ -26,11 +26,10 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_POOL, more);
 }
 
-/* Check that the device has device_free_min_mb of free memory after a growth by `more` bytes.
- * physical: including the unused quotas of ranges */
-static xseg_status check_free_memory(struct xseg_pool *pool, uint64_t physical, uint64_t more)
+xseg_status xseg_growth_check_free(struct xseg_pool *pool, uint64_t more)
 {
     struct xseg_device *device = pool->device;
+    const uint64_t physical = xseg_device_physical(device) + device->unused_quota;
     const xseg_status status = xseg_device_query_free_limit(device);
 
     if (status != XSEG_OK)
@@ -65,7 +64,7 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
         if (physical > max || more > max - physical)
             return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_REJECTION, more);
     }
-    status = more == 0 ? XSEG_OK : check_free_memory(pool, physical, more);
+    status = more == 0 ? XSEG_OK : xseg_growth_check_free(pool, more);
     if (status == XSEG_OK)
         device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
     return status;

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/gpu/facts/driver.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 /* --- FACT-ALC: allocations of the classic kind. --- */
 
 static void an_allocation_of_nothing_is_refused(void)
@@ -101,6 +105,37 @@ static void the_total_is_that_of_the_device(void)
     fact_say("%zu MiB", total / MIB);
     ASSERT_EQUAL(total, of_device);
     ASSERT(free_bytes <= total);
+}
+
+/* A value of /proc/meminfo in bytes; 0 if there is none. */
+static size_t meminfo(const char *key)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    unsigned long kib = 0;
+    char line[128];
+
+    while (file != NULL && kib == 0 && fgets(line, sizeof(line), file) != NULL)
+        if (strncmp(line, key, strlen(key)) == 0)
+            kib = strtoul(line + strlen(key), NULL, 10);
+    if (file != NULL)
+        (void)fclose(file);
+    return (size_t)kib * 1024;
+}
+
+static void an_integrated_device_has_the_memory_of_the_host(void)
+{
+    size_t free_bytes = 0, total = 0;
+    int is_integrated = 0;
+
+    ASSERT_OK(cu.DeviceGetAttribute(&is_integrated, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0));
+    ASSERT_OK(cu.MemGetInfo(&free_bytes, &total));
+    fact_say(is_integrated ? "integrated, %zu MiB of %zu MiB free, MemAvailable %zu MiB"
+                           : "not integrated, %zu MiB of %zu MiB free, MemAvailable %zu MiB",
+             free_bytes / MIB, total / MIB, meminfo("MemAvailable:") / MIB);
+    if (!is_integrated)
+        return;
+    ASSERT(total <= meminfo("MemTotal:") + total / 8);
+    ASSERT(free_bytes <= meminfo("MemAvailable:") + total / 8);
 }
 
 static void a_mapped_address_tells_its_reservation(void)
@@ -225,6 +260,7 @@ static const struct fact facts[] = {
     FACT("FACT-INFO-2", a_mapped_address_tells_its_reservation, VMM),
     FACT("FACT-INFO-3", only_allocations_have_legacy_ipc_handles, VMM),
     FACT("FACT-INFO-4", any_address_tells_whether_it_is_mapped, VMM),
+    FACT("FACT-INFO-5", an_integrated_device_has_the_memory_of_the_host, DEVICE),
     FACT("FACT-HOST-1", pinned_memory_is_freed_by_its_start_and_once, DEVICE),
     FACT("FACT-HOST-2", copies_of_pinned_memory_keep_the_order_of_their_stream, VMM),
 };
