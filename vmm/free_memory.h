@@ -5,8 +5,8 @@
  * A device with its own memory reports its free memory by cuMemGetInfo.  An integrated device (GB10, Jetson) uses the
  * memory of the host, and its cuMemGetInfo counts the reclaimable page cache of the host as used, which after some hours is
  * most of the memory.  There the free memory is MemAvailable of /proc/meminfo, the kernel's estimate of the memory that can
- * be allocated without swapping, and cuMemGetInfo only if that file cannot be read.  The simulated driver has a host of its
- * own, whose statistics it writes in the same form.
+ * be allocated without swapping, and cuMemGetInfo only if that file cannot be read.  The simulated driver has a simulated host,
+ * whose statistics it writes in the same form.
  *
  * On such a device no allocation fails when memory runs out: the host swaps or stops responding.  So some memory has to
  * remain free (xseg_device_free_min()).

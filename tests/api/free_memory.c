@@ -220,6 +220,36 @@ TEST_ON(resume_leaves_the_minimum_free, env_open_mib(1000, "device_free_min_mb:4
     assert_ok(xseg_pool_release(pool));
 }
 
+static void *alloc_from_driver(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)stream;
+    return driver_alloc(device, bytes);
+}
+
+static void free_to_driver(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)bytes, (void)stream;
+    driver_free(device, ptr);
+}
+
+TEST(pools_with_memory_functions_leave_the_minimum_free)
+{
+    struct xseg_allocator *allocator = env_open_mib(1000, "device_free_min_mb:400");
+    const struct xseg_pool_options options = {sizeof(options),
+                                              .memory = {alloc_from_driver, free_to_driver, NULL}};
+    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    void *ptr = NULL;
+
+    driver_open(1, NULL);
+    void *inside = env_alloc_in(allocator, pool, 590 * MIB, NULL);
+    assert_error(env_try_alloc_in(allocator, pool, 20 * MIB, &ptr), LIMIT, "device_free_min_mb");
+    env_free(allocator, inside);
+    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_close(allocator));
+    driver_close();
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
+}
+
 /* --- Queries. --- */
 
 TEST_ON(only_growth_queries_the_free_memory, env_open_mib(1000, "device_free_min_mb:100"))

@@ -42,7 +42,7 @@ uint64_t sim_memory_reported_free(unsigned device);
  */
 bool sim_memory_suffices(unsigned device, uint64_t bytes);
 
-/** Shrink the page cache to the memory that nobody else uses. */
+/** Shrink the page cache to the memory that devices and host programs leave. */
 void sim_host_reclaim(void);
 
 #endif
