@@ -18,8 +18,8 @@
  *
  * A hit that finds no block continues on the slow path.
  *
- * A free goes from the address to the block's record by the page map (page_map.h). The record names
- * its extent, and the extent names the arena.
+ * A free finds the block's record by its address in the page map (page_map.h). The record refers to
+ * its extent, and the extent to the arena.
  *
  *     xseg_hit_free
  *     |- free_small_block             the start of the address leads to an allocated block
@@ -110,8 +110,8 @@ xseg_status xseg_hit_alloc_request(struct xseg_allocator *allocator,
  *
  * An entry point, or the fast path when it gives up, fills in one structure of allocation parameters (struct
  * xseg_alloc_params): configuration, requested size, stream, pool, and the arena that the fast path has searched.  The slow
- * path adds the arena and the rounded sizes, and the same structure goes through the fallback chain to growth.  One result
- * (struct xseg_alloc_result) comes back.
+ * path adds the arena and the rounded sizes, and the same structure goes through the fallback chain to growth.  The result
+ * is one struct xseg_alloc_result.
  *
  *     fast path --> allocation parameters --> choose the arena     a stream, a pool and an arena are looked up once
  *                                         --> poll pending blocks  unless the fast path did
@@ -161,7 +161,7 @@ void xseg_slow_path_end_call(struct xseg_device *device, const struct xseg_confi
  * after events.
  *
  * Each call looks the block up once and works under the lock of the arena that the lookup has locked.  It looks the block up
- * again only if that lock had to be released, to stock records or to ask the driver about a stream.  A block that other streams
+ * again only if that lock had to be released, to refill the slab of records or to query a stream.  A block that other streams
  * use is claimed under the lock, and its events are recorded after the lock is released (pending.h).
  *
  * If an address is not the start of an allocated block, the error message specifies what is at the address, and the last free

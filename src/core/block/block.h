@@ -386,6 +386,10 @@ static inline void xseg_elastic_set_bytes(struct xseg_elastic *elastic, uint64_t
     elastic->unused_quota = unused_quota;
 }
 
+/* Set the use of granules of an elastic extent, and nothing else.  Locks the arena. */
+void xseg_elastic_set_use(struct xseg_extent *extent, uint32_t first, uint32_t count,
+                          enum xseg_elastic_use use);
+
 /* Bytes of the tables of a granule. */
 #define XSEG_ELASTIC_BYTES (2 * sizeof(uint32_t) + sizeof(uint8_t))
 

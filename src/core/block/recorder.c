@@ -216,7 +216,7 @@ uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, ui
     if (stamp == 0)
         return XSEG_ORIGINS_UNKNOWN;
     return ticks > UINT32_MAX - TICKS_AHEAD ? 0
-                                            : ((uint64_t)ticks << TICK_SHIFT) / UINT64_C(1000000);
+                                            : ((uint64_t)ticks << TICK_SHIFT) / XSEG_MILLISECOND;
 }
 
 struct xseg_origin xseg_origins_of(const struct xseg_extent *extent, uint64_t address)

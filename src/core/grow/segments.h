@@ -26,7 +26,7 @@
 
 /*
  * Give an extent without mapped memory the next positions of its device, before memory is mapped in it.  PyTorch destroys a
- * segment that has lost all of its memory, and registers a new one, which comes last in the order of segments.  The lock of
+ * segment that has lost all of its memory, and registers a new one, which is the last in the order of segments.  The lock of
  * the arena is held as well.
  */
 void xseg_growth_renew_positions(struct xseg_extent *extent);

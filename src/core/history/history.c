@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "src/base/align.h"
@@ -68,14 +67,6 @@ static uint64_t read_cycle_counter(void)
 #endif
 }
 
-static uint64_t read_monotonic_ns(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 void xseg_history_store_init(struct xseg_history_store *store, const struct xseg_clock *clock)
 {
     static atomic_uint_fast64_t stores;
@@ -93,7 +84,7 @@ void xseg_history_store_init(struct xseg_history_store *store, const struct xseg
     /* Nanoseconds need no conversion, and the user's clock is not read before it is needed. */
     if (store->uses_cycle_counter) {
         store->first_ticks = read_cycle_counter();
-        store->first_ns = read_monotonic_ns();
+        store->first_ns = xseg_clock_system();
     }
 }
 
@@ -322,7 +313,7 @@ struct xseg_history_moment xseg_history_store_moment(const struct xseg_history_s
     const uint64_t ticks = xseg_history_store_now(store);
 
     return (struct xseg_history_moment){ticks,
-                                        store->uses_cycle_counter ? read_monotonic_ns() : ticks};
+                                        store->uses_cycle_counter ? xseg_clock_system() : ticks};
 }
 
 uint64_t xseg_history_store_ns(const struct xseg_history_store *store,

@@ -37,9 +37,9 @@ static bool sleep_until_due(struct xseg_background *background, uint64_t nanosec
 
     (void)clock_gettime(CLOCK_MONOTONIC, &until);
     nanoseconds += (uint64_t)until.tv_nsec;
-    until.tv_sec += (time_t)(nanoseconds / 1000000000u);
-    until.tv_nsec = (long)(nanoseconds % 1000000000u);
-    XSEG_ASSERT(until.tv_nsec >= 0 && until.tv_nsec < 1000000000);
+    until.tv_sec += (time_t)(nanoseconds / XSEG_SECOND);
+    until.tv_nsec = (long)(nanoseconds % XSEG_SECOND);
+    XSEG_ASSERT(until.tv_nsec >= 0 && until.tv_nsec < (long)XSEG_SECOND);
     (void)pthread_mutex_lock(&background->lock);
     while (!background->is_stopping &&
            pthread_cond_timedwait(&background->wake, &background->lock, &until) != ETIMEDOUT)

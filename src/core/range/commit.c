@@ -89,7 +89,7 @@ static void unclaim_granules(const struct commit *commit)
 {
     FOR_PARTS(empty, &commit->run, false)
     {
-        xseg_range_set_use(&empty, XSEG_ELASTIC_EMPTY);
+        xseg_elastic_set_use(empty.extent, empty.first, empty.count, XSEG_ELASTIC_EMPTY);
     }
     FOR_PARTS(part, &commit->run, true)
     {
@@ -405,7 +405,7 @@ static void settle_commit(const struct commit *commit)
         xseg_range_recommit_run(&part);
         at = part.first + part.count;
     }
-    xseg_range_set_use(run, XSEG_ELASTIC_ALLOCATED);
+    xseg_elastic_set_use(run->extent, run->first, run->count, XSEG_ELASTIC_ALLOCATED);
 }
 
 /* --- Commit. --- */
@@ -451,7 +451,8 @@ static xseg_status commit_run(struct commit *commit)
     xseg_status status = XSEG_OK;
 
     set_alloc_params(commit);
-    xseg_range_set_use(&commit->run, XSEG_ELASTIC_CLAIMED);
+    xseg_elastic_set_use(commit->run.extent, commit->run.first, commit->run.count,
+                         XSEG_ELASTIC_CLAIMED);
     if (commit->missing != 0) {
         xseg_pending_unmap_poll(commit->device, true);
         status = unmap_unknown_aliases(commit);

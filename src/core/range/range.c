@@ -330,15 +330,6 @@ xseg_status xseg_range_check_claims(const struct xseg_range_run *run)
     return XSEG_OK;
 }
 
-void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use use)
-{
-    struct xseg_arena *arena = run->extent->arena;
-
-    xseg_biased_lock_lock(&arena->lock);
-    memset(&run->extent->elastic->use[run->first], (int)use, run->count);
-    xseg_biased_lock_unlock(&arena->lock);
-}
-
 /* --- Query. --- */
 
 xseg_status xseg_ranges_query(struct xseg_range *range, struct xseg_range_info *out)

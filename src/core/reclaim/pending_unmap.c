@@ -196,16 +196,6 @@ struct run {
     uint32_t first, count;
 };
 
-/* Set the use of the granules of a run.  Locks ARENA. */
-static void set_granule_use(const struct run *run, enum xseg_elastic_use use)
-{
-    struct xseg_arena *arena = run->extent->arena;
-
-    xseg_biased_lock_lock(&arena->lock);
-    memset(&run->extent->elastic->use[run->first], (int)use, run->count);
-    xseg_biased_lock_unlock(&arena->lock);
-}
-
 /* --- Creation and reuse. --- */
 
 /* Whether the stream of a batch was retired, so that its work has completed. */
@@ -346,10 +336,8 @@ void xseg_pending_unmap_requeue(struct xseg_extent *extent, uint32_t first, uint
 
 void xseg_pending_unmap_resume(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
-    const struct run run = {extent, first, count};
-
     xseg_pending_unmap_requeue(extent, first, count);
-    set_granule_use(&run, XSEG_ELASTIC_UNMAPPING);
+    xseg_elastic_set_use(extent, first, count, XSEG_ELASTIC_UNMAPPING);
 }
 
 void xseg_pending_unmap_remove(struct xseg_extent *extent, uint32_t first, uint32_t count)
@@ -518,9 +506,9 @@ static bool unmap_run(struct run run, bool keep)
     struct xseg_segment *segment = &run.extent->segment;
     uint32_t done = 0;
 
-    set_granule_use(&run, XSEG_ELASTIC_CLAIMED);
+    xseg_elastic_set_use(run.extent, run.first, run.count, XSEG_ELASTIC_CLAIMED);
     if (!xseg_notify_unmap_bytes(run.extent, run_base(&run), run.count * segment->granule_bytes)) {
-        set_granule_use(&run, XSEG_ELASTIC_UNMAPPING);
+        xseg_elastic_set_use(run.extent, run.first, run.count, XSEG_ELASTIC_UNMAPPING);
         return false;
     }
     const uint64_t unmapped = segment->unmapped_bytes;
@@ -531,7 +519,7 @@ static bool unmap_run(struct run run, bool keep)
         count_unmapped_run(&released_run, segment->unmapped_bytes - unmapped);
     if (rest.count == 0)
         return true;
-    set_granule_use(&rest, XSEG_ELASTIC_UNMAPPING);
+    xseg_elastic_set_use(rest.extent, rest.first, rest.count, XSEG_ELASTIC_UNMAPPING);
     xseg_notify_map(run.extent, run_base(&rest), rest.count * segment->granule_bytes);
     return false;
 }
