@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""gpu-contents on the simulated driver: contents are right in every section, and what is wrong is found and told.
+"""gpu-contents on the simulated driver: all sections pass, and errors are detected and reported.
 
-contents_test.py PROGRAM
-"""
+contents_test.py PROGRAM"""
 import os
 import pathlib
 import re

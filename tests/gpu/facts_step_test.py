@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The step that asks for the facts: what it says of drivers that agree, differ, crash and hang."""
+"""The step that verifies facts: its report for drivers that agree, differ, crash and hang."""
 import pathlib
 import re
 import subprocess
@@ -63,16 +63,16 @@ class Facts(gpu_pack.Packed):
         answers = self.ask(status=0)
         self.assert_others_hold(answers)
         self.assertEqual(answers["FACT-GRAN-1"], ("holds", "2048 KiB"))
-        self.assertEqual(self.page(), {fact: "modelled: yes" for fact in answers})
+        self.assertEqual(self.page(), {fact: "modeled: yes" for fact in answers})
         self.assertIn("\nAsked so far: Simulated device 0, driver CUDA ", self.read("driver-facts.md"))
-        self.assertIn("Modelled answers of Simulated device 0", self.read("report.md"))
+        self.assertIn("Modeled answers of Simulated device 0", self.read("report.md"))
 
     def test_a_driver_without_batches(self):
         answers = self.ask(status=1, XSEG_SIM_BATCH="0")
         self.assert_others_hold(answers, "FACT-ACC-1", "FACT-UNM-2")
         said = "cuMemSetAccess(base, 4 * GRANULE): CUDA_ERROR_INVALID_VALUE, expected CUDA_SUCCESS"
         self.assertEqual(answers["FACT-ACC-1"], ("differs", said))
-        self.assertEqual(self.page()["FACT-ACC-1"], "modelled: no: " + said)
+        self.assertEqual(self.page()["FACT-ACC-1"], "modeled: no: " + said)
         for line in self.read("differs.md").splitlines():
             self.assertIn("`XSEG_SIM_BATCH=0` makes the simulator answer so.", line)
         self.assert_settings("XSEG_SIM_BATCH=0")

@@ -63,7 +63,7 @@ struct replay_result {
     struct xseg_driver_call *calls;
     size_t call_count;
     bool has_driver_time;
-    uint64_t driver_ns;  /* modelled */
+    uint64_t driver_ns;  /* modeled */
     double ns_per_event; /* measured */
     bool was_checked;
     uint64_t checked, mismatches;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The device that contents are checked on: the driver that XSEG_DRIVER names, its entry points, and
- * device 0 with its primary context current.
+ * The device of the sections: the driver that XSEG_DRIVER names, its entry points, and device 0 with its current
+ * primary context.
  *
- * A driver call that fails ends the section: device_check() says which call it was, and what was done last.
- * Most errors of a real driver are sticky, so nothing that would follow could be believed.
+ * A failed driver call ends the section: device_check() reports the call and the last operations.  Most errors of a
+ * real driver are sticky, so later results would be meaningless.
  *
- * A simulated driver runs no kernels and no graphs.  There `device.is_simulated`, `sim` has its own functions,
- * and the entry points for modules, launches and running graphs are NULL.
+ * A simulated driver runs no kernels and no graphs.  For it, `device.is_simulated` is true, `sim` has its own
+ * functions, and the entry points for modules, launches and graph launches are NULL.
  */
 #ifndef XSEG_TESTS_GPU_CONTENTS_DEVICE_H
 #define XSEG_TESTS_GPU_CONTENTS_DEVICE_H

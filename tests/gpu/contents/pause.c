@@ -14,8 +14,8 @@
 #include "tests/gpu/contents/journal.h"
 #include "tests/gpu/contents/section.h"
 
-#define BLOCKS      12u
-#define MOST_PAUSED (512 * MIB) /* pinned host memory and the file have the same size */
+#define BLOCKS     12u
+#define MAX_PAUSED (512 * MIB) /* pinned host memory and the file have the same size */
 
 static const struct {
     enum xseg_keep keep;
@@ -144,7 +144,7 @@ static bool pause_pool(struct pause *pause, enum xseg_keep keep, const char *nam
         xseg_pool_pause(pause->pool, keep, keep == XSEG_KEEP_FILE ? file : NULL);
     if (status == XSEG_ERR_HOST_MEMORY || status == XSEG_ERR_FILE) {
         (void)xseg_error_message(text, sizeof(text));
-        journal_say(name, 0, "skipped", "%s", text);
+        journal_note(name, 0, "skipped", "%s", text);
         return false;
     }
     journal_status(status, "xseg_pool_pause");
@@ -207,7 +207,7 @@ void play_pause(struct stage *stage)
     struct pause pause = {.stage = stage};
     char file[4096];
 
-    pause.budget = stage->memory / 4 < MOST_PAUSED ? stage->memory / 4 : MOST_PAUSED;
+    pause.budget = stage->memory / 4 < MAX_PAUSED ? stage->memory / 4 : MAX_PAUSED;
     (void)snprintf(file, sizeof(file), "%s/paused-%d", stage->folder, (int)getpid());
     pause.allocator = stage_open("expandable_segments:True");
     do {
@@ -216,6 +216,6 @@ void play_pause(struct stage *stage)
     } while (stage_goes_on(stage));
     for (unsigned mode = 0; mode < sizeof(modes) / sizeof(modes[0]); mode++)
         if (pause.rounds[mode] != 0)
-            journal_say(modes[mode].name, pause.rounds[mode], "ok", "pauses of %u blocks", BLOCKS);
+            journal_note(modes[mode].name, pause.rounds[mode], "ok", "pauses of %u blocks", BLOCKS);
     stage_close(pause.allocator);
 }

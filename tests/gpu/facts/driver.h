@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the checks of driver facts stand on: a driver that is opened by name, its entry points, and
- * short ways to make things with them.
+ * The basis of the checks: a driver that is opened by name, its entry points, and functions that create objects with
+ * them.
  *
- * The driver is whatever XSEG_DRIVER names, else libcuda.so.1; the program links none.  Where it is
- * the simulator, work without an end and the count of what is left come from its own functions.
+ * XSEG_DRIVER names the driver; the default is libcuda.so.1.  The program is not linked with a driver.  On the
+ * simulator, unlimited work and the leak check use functions of the simulator.
  *
- * A driver may be too old to have an entry point.  A call of it is then refused and noted, and the fact
- * that needed it counts as not asked.  So whatever the driver has is asked for.
+ * A driver may be too old for an entry point.  A call of a missing entry point fails and is recorded, and the fact is
+ * skipped, so all facts that the driver supports are verified.
  */
 #ifndef XSEG_TESTS_GPU_FACTS_DRIVER_H
 #define XSEG_TESTS_GPU_FACTS_DRIVER_H

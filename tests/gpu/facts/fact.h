@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A fact: something that xseg takes for granted about a driver, and a check that asks a driver for it.
+ * A fact: an assumption of xseg about the driver, with a check that verifies it.
  *
  * Terms
- *   verdict  what came of asking: the fact holds, the driver differs, or it was not asked
- *   answer   the verdict in words: the call that differed with the error it gave and the expected one,
- *            why a fact was not asked, or what the check has measured
- *   needs    what a machine must have before the check is begun
+ *   verdict  the result: the fact holds, the driver differs, or the fact was not verified
+ *   answer   the verdict in words: the call that differed, with its error and the expected one; the reason why the fact was
+ *            not verified; or a measurement
+ *   needs    requirements of the check
  *
- * A check asserts with the macros below.  The first assertion that fails ends the check, by longjmp, and
- * leaves behind whatever the check had made.  So the process asks nothing more then (ask.h).
+ * A check asserts with the macros below.  The first failed assertion ends the check by longjmp(), and objects of the
+ * check remain, so the process verifies no further fact (ask.h).
  *
- * Why no cmocka: what a driver answers has to come out as data, and a fact that cannot be asked on some
- * machine is neither passed nor failed.
+ * cmocka is not used, because the answers are data, and a fact that cannot be verified on a host is neither passed nor
+ * failed.
  *
- * Locking: only the thread that runs the check may assert.
+ * Locking: only the thread of the check asserts.
  */
 #ifndef XSEG_TESTS_GPU_FACTS_FACT_H
 #define XSEG_TESTS_GPU_FACTS_FACT_H

@@ -8,7 +8,7 @@
 
 #include "tests/gpu/facts/child.h"
 
-/* --- FACT-LATE: touching what is gone, in a process of its own, since it may not survive. --- */
+/* --- FACT-LATE: access to unmapped memory, in a child process, because it may crash. --- */
 
 /* Exit statuses of that process; 0: the access succeeded. */
 enum late { LATE_WENT_WELL, LATE_REFUSED, LATE_UNPREPARED };

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Programs with PyTorch on its own allocator and on xseg: what they compute and count, and how long their steps take.
+"""Programs with PyTorch on its own allocator and on xseg: their results, statistics and step times.
 
     both.py --driver cuda|FILE --library FILE --out FOLDER --seconds N [--classic] [--quick]
 
---driver is this machine's driver, or the file of a simulated one, on which PyTorch runs under the runtime of
-tests/support/cudart; there kernels compute nothing, so that only counts are compared.  Leaves report.md, differs.md and
-torch.tsv in FOLDER, and begins no program once N seconds are over; with --quick none but the training run.
+--driver: the host's driver, or the file of a simulated one.  On a simulated driver, PyTorch runs with the runtime of
+tests/support/cudart, in which kernels compute nothing, so only statistics are compared.  Writes report.md, differs.md and
+torch.tsv in FOLDER, and starts no program after N seconds; with --quick, only the training run.
 
-Exits with 1 when a program failed, and with 77 and a sentence where there is no PyTorch.
-"""
+Exit status: 1 if a program failed; 77 with a message without PyTorch."""
 import argparse
 import json
 import os

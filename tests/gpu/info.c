@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the device is, or why there is none: lines of a name, a tab and a value.
+ * Prints properties of the device, or the reason if there is none: lines of a name, a tab and a value.
  *
- *     gpu-card              driver, module, devices, name, capability, memory, free_mib, vmm, mig; or problem
- *     gpu-card --alive      nothing if device 0 takes memory and gives back what was written to it
+ *     gpu-info              driver, module, devices, name, capability, memory, free_mib, vmm, mig; or problem
+ *     gpu-info --alive      no output if memory of device 0 can be allocated, written and read
  *
- * Every driver answers this, also one that is too old for the library: only calls that CUDA has had since
- * 11.0 are used, and what is missing is said.  Exits with 0, or with 1 and a sentence.
+ * Works with each driver, also with one that is too old for the library: it uses only calls that CUDA has had since
+ * 11.0, and reports missing ones.  Exit status: 0, or 1 with an error message.
  *
- * XSEG_DRIVER names the driver's library; otherwise it is libcuda.so.1.
+ * XSEG_DRIVER names the driver library; the default is libcuda.so.1.
  */
 #include <stdarg.h>
 #include <stdint.h>
@@ -144,7 +144,7 @@ static void print_device(CUdevice device)
                                                                                             : "no");
     /* No call reports MIG; the name of an instance contains it. */
     if (strstr(name, " MIG ") != NULL)
-        (void)printf("mig\tan instance: it shares its card with others\n");
+        (void)printf("mig\tan instance: it shares its GPU with others\n");
 }
 
 static void enter(CUdevice *device)
