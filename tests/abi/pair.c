@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A programme that gives and reads every public structure that has struct_size.  pair.py compiles it against headers of one
- * version and runs it on a library of another, whose structures are longer or shorter.  What lies behind a structure
- * must not be read or written.
+ * A program that passes and reads each public structure with struct_size.  pair.py compiles it with the headers of one
+ * version and runs it with the library of another version, whose structures are longer or shorter.  Bytes past the end
+ * of a structure must not be read or written.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -222,7 +222,7 @@ static void use_range(struct xseg_allocator *allocator)
     DONE(xseg_range_release(range));
 }
 
-/* A ledger that an allocator has open. */
+/* A budget file that an allocator has open. */
 static void share_devices(const char *driver, const char *path)
 {
     struct xseg_options options = {sizeof(options)};

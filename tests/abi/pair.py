@@ -3,8 +3,8 @@
 
 pair.py ROOT LIBRARY CC...   prints TAP
 
-A copy of the tree is made in which every public structure with struct_size has one more member at its end, and
-libxseg.so is compiled of it.  pair.c is compiled against the headers of both.
+The test creates a copy of the tree in which every public structure with struct_size has one more member at its end, and
+builds libxseg.so from it.  pair.c is compiled against the headers of both.
 """
 import concurrent.futures
 import os

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What has to hold of any input: a fuzzer takes an abort for a find. */
+/* Assertions for all inputs: a fuzzer reports an abort as a finding. */
 #ifndef TESTS_FUZZ_HOLDS_H
 #define TESTS_FUZZ_HOLDS_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Runs the files of a folder through a fuzz target, as an ordinary test: replay FOLDER.
+ * Passes the files of a folder to a fuzz target, as a test: replay FOLDER.
  *
- * The target aborts at what it finds, so a line for each file says which one it was.
+ * The target aborts on an error, so a line is printed before each file.
  */
 #include <dirent.h>
 #include <stdbool.h>

@@ -4,7 +4,7 @@
 tally.py BUILD_FOLDER STATUS [--interrupted]; STATUS is the exit status of `meson test`.
 
 A TAP program counts as its cases, any other test as one.  The cases are in the JUnit file; crashes after the last case and
-timeouts are only in the log by test.  Exits with 1 after any failure, or if nothing ran.
+timeouts are only in the log by test.  The exit status is 1 after any failure, or if no test ran.
 """
 import json
 import pathlib

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What is installed is complete, names no build folder, and can be used by programs of others.
+"""The installed files are complete, contain no path of the build folder, and can be used by other programs.
 
 install.py ROOT BUILD --cc COMMAND [--cxx COMMAND] [--cuda FLAGS] --instrumented WHAT
 
-Installs the build twice into empty folders: as it is, with DESTDIR; and configured anew for a
-prefix of its own.  Prints TAP.
+Installs the build twice into empty folders: with DESTDIR; and configured again with
+another prefix.  Prints TAP.
 """
 import argparse
 import contextlib

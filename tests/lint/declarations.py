@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What follows from the public headers is printed from them: _structs.py, _functions.py and _statistics.py of the
+"""Generated from the public headers: _structs.py, _functions.py and _statistics.py of the
 Python package, src/xseg.map.
 
-declarations.py ROOT [--write]; --write prints the files anew, as is due after any change of a public header.
+declarations.py ROOT [--write]; --write updates the files, which is required after each change of a public header.
 """
 import re
 import textwrap

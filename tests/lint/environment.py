@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Variables that the tree reads or sets are in the table of src/base/environment.h, each of the table
-is read by something, and docs/environment.md has the table.  What is installed reads variables by
-secure_getenv() alone, which has none of them in a set-user-ID process.
+"""Environment variables that the tree reads or sets are in the table of src/base/environment.h, each variable of the table is
+read, and docs/environment.md has the table.  Installed programs and libraries read variables with secure_getenv() only,
+which returns none of them in a set-user-ID process.
 
-environment.py ROOT [--write]; --write puts the table into the document.
+environment.py ROOT [--write]; --write updates the document.
 """
 import pathlib
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Each driver fact that the tests assert stands in the table of facts, and the other way round."""
+"""The driver facts that the tests verify are those in the table of facts."""
 import re
 
 import tree

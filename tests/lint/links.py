@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Relative links in Markdown lead to something that exists."""
+"""Relative links in Markdown have an existing target."""
 import re
 
 import tree

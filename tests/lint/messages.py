@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """All error messages and log lines of the library and the simulator, in one form: what failed, value; what to do.
 
-messages.py ROOT   prints each message once, with its place, then the complaints; the exit status is 1 if there are any
+messages.py ROOT   prints each message once with its position, then violations; the exit status is 1 if there are any
 
 The operation before an error message of the library is the public function (src/base/error.h).
 """

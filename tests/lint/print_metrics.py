@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prints the table of metrics as it stands in docs/metrics.md: the rows of src/core/report/metrics.c.
+"""Prints the table of metrics of docs/metrics.md: the rows of src/core/report/metrics.c.
 
 print_metrics.py ROOT
 """

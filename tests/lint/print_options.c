@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Prints the table of configuration keys as it stands in docs/options.md. */
+/* Prints the table of configuration keys of docs/options.md. */
 #include <stdio.h>
 
 #include "src/core/config/config.h"

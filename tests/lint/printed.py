@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Tables that documents print from the source are those of the source.
+"""Tables in documents equal the output of the commands that print them.
 
 printed.py ROOT DOCUMENT [--write] COMMAND...
 
-COMMAND prints the table; it stands in the document between two comments, where --write puts it.
+COMMAND prints the table, which is between two comments in the document; --write updates it.
 """
 import pathlib
 import subprocess

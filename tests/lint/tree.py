@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the lint tests share: walking the source tree, and ending with the complaints."""
+"""Functions of the lint tests: iteration over the source tree, and the report of violations."""
 import pathlib
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The examples of docs/python.md print what stands there, and what it names is there."""
+"""The examples of docs/python.md print the documented output, and names on the page exist."""
 import os
 import re
 import unittest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The simulated machine, for tests that look at it or keep its streams at work."""
+"""The simulated machine, for tests that query it or keep its streams busy."""
 import ctypes
 import gc
 import os

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""xseg.cupy and xseg.rmm against small models of what they call.
+"""xseg.cupy and xseg.rmm with small models of CuPy and RMM.
 
-The wheels of CuPy and RMM have a static CUDA runtime, which no simulated driver serves; so a model stands for each, with the
-signatures that their documentation gives.  Nothing here shows that a version of theirs works.
+The wheels of CuPy and RMM have a static CUDA runtime, which does not run on the simulated driver.  The models have
+the documented signatures; the test does not verify any version of CuPy or RMM.
 """
 import gc
 import sys

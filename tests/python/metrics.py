@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Metrics, read by the parser of the Python package prometheus-client.
 
-Is skipped without the package (Debian: python3-prometheus-client).
+Skipped without the package (Debian: python3-prometheus-client).
 """
 import math
 import os

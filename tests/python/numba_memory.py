@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Numba's arrays from xseg, on the simulated driver: numba-cuda, which is skipped where it is not installed.
+"""Arrays of Numba in memory of xseg, on the simulated driver.  Skipped without numba-cuda.
 
-.ci/setup --numba fetches it into .deps/numba; a package that Python finds by itself serves as well.
+.ci/setup --numba installs numba-cuda in .deps/numba; an installed package is used otherwise.
 """
 import gc
 import importlib.util

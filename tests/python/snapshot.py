@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is in a snapshot: the same as the library's other reports say, and what PyTorch's own tools make of it."""
+"""Snapshots agree with the other reports of the library, and PyTorch's tools can read them."""
 import contextlib
 import importlib.util
 import io

@@ -255,7 +255,7 @@ TEST(statistics_are_readable_while_pools_grow)
     env_close(growing.allocator);
 }
 
-/* --- Of two threads that free the same block at the same time, one is told. --- */
+/* --- Two threads free the same block at the same time: one call fails. --- */
 
 struct twice {
     struct xseg_allocator *allocator;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg advise` of a file as a user meets it: advise.py TOOL SOURCE_ROOT."""
+"""`xseg advise` of a file as a user runs it: advise.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pathlib

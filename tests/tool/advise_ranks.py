@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg advise` of a folder as a user meets it: advise_ranks.py TOOL SOURCE_ROOT."""
+"""`xseg advise` of a folder as a user runs it: advise_ranks.py TOOL SOURCE_ROOT."""
 import json
 import pathlib
 import re

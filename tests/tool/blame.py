@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg blame` as a user meets it: blame.py TOOL SOURCE_ROOT."""
+"""`xseg blame` as a user runs it: blame.py TOOL SOURCE_ROOT."""
 import fractions
 import json
 import pickle

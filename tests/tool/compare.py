@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg compare`, and `xseg blame` of folders, as a user meets them: compare.py TOOL SOURCE_ROOT."""
+"""`xseg compare`, and `xseg blame` of folders, as a user runs them: compare.py TOOL SOURCE_ROOT."""
 import gzip
 import json
 import os

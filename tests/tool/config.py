@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg config` as a user meets it: config.py TOOL SOURCE_ROOT."""
+"""`xseg config` as a user runs it: config.py TOOL SOURCE_ROOT."""
 import ctypes
 import json
 import os

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`xseg replay` on the driver that it finds as libcuda.so.1, and on a terminal.
+"""`xseg replay` on a driver that is found as libcuda.so.1, and on a terminal.
 
-driver.py TOOL SOURCE_ROOT; that driver is the simulator, which XSEG_DRIVER names.
-"""
+driver.py TOOL SOURCE_ROOT; that driver is the simulator, which XSEG_DRIVER names."""
 import os
 import pathlib
 import sys

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`xseg export --perfetto` as a user meets it: export.py TOOL SOURCE_ROOT.
+"""`xseg export --perfetto` as a user runs it: export.py TOOL SOURCE_ROOT.
 
-What is in a trace is read by Perfetto's own Python package, which .ci/setup --perfetto fetches into .deps/perfetto.
-Without it those cases are left out, and the test counts as skipped.
+Traces are read with the Python package perfetto, which .ci/setup --perfetto installs in .deps/perfetto.  Without the
+package, these cases are skipped.
 """
 import collections
 import json

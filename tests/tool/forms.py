@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Every command that reads snapshots, on each that PyTorch has written, and on files of other kinds: forms.py TOOL SOURCE_ROOT."""
+"""Every command that reads snapshots, with snapshots of several versions of PyTorch, and with files of other kinds: forms.py
+TOOL SOURCE_ROOT.
+"""
 import bz2
 import gzip
 import io

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What the tool says about itself, in which colours, and what becomes of output that is refused.
+"""Help and usage messages of the tool, their colors, and errors of standard output.
 
-help.py TOOL SOURCE_ROOT
-"""
+help.py TOOL SOURCE_ROOT"""
 import os
 import re
 import shlex

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A program that knows nothing of xseg: what preload.py starts with and without libxseg-preload.so.
+ * A program without xseg, which preload.py starts with and without libxseg-preload.so.
  *
- * preloaded CASE; prints what the case saw.  Fails where CUDA itself would not do the same.
+ * preloaded CASE; prints the results of the case.  Fails if CUDA itself would behave differently.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -391,7 +391,7 @@ static void *fail(const char *what)
     return NULL;
 }
 
-/* What one thread allocates another frees. */
+/* A thread frees a block of another thread. */
 static _Atomic(void *) passed_on;
 
 static size_t churned_bytes(uint64_t tag)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random calls of a program that knows nothing of xseg, compared with what CUDA promises: with libxseg-preload.so, and
- * without, where the original runtime has to keep the same promises.
+ * Random calls of a program without xseg, compared with the documented behavior of CUDA: with libxseg-preload.so, and
+ * without it, where the original runtime must have the same behavior.
  *
- * preloaded-random SEED STEPS; ends with 0, or with the step and the promise that was broken.  Takes a simulated machine
- * of two devices that keeps contents (XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1).
+ * preloaded-random SEED STEPS; the exit status is 0, or a message has the step and the violated rule.  Requires a
+ * simulated machine with two devices and memory contents (XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1).
  *
- * The promises:
+ * The rules:
  *   - An allocated block overlaps no other block, and no memory that unfinished work uses, unless the block is allocated on
  *     the stream of that work.  Its contents stay until it is freed.
  *   - cudaFree and cuMemFree wait for the device that has the block, whichever is current, and change no current device.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg probe` as a user meets it.
+"""`xseg probe` as a user runs it.
 
 probe.py TOOL SOURCE_ROOT; XSEG_DRIVER names the simulator.
 """

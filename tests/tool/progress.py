@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Commands that read large snapshots: what a terminal shows meanwhile, and what an interrupt leaves."""
+"""Commands that read large snapshots: progress on a terminal, and the files that remain after an interrupt."""
 import os
 import pickle
 import pty

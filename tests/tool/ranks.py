@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Snapshots that the library writes when memory runs out, as the tool reads them: ranks.py TOOL SOURCE_ROOT LIBRARY.
+"""Snapshots that the library writes when memory runs out, read by the tool: ranks.py TOOL SOURCE_ROOT LIBRARY.
 
-Processes of a job name their own snapshots, and `xseg compare` finds the outlier; `xseg advise` names a configuration
-with which the request would have been served.
+Each process of a job names its own snapshot.  `xseg compare` finds the outlier, and `xseg advise` finds a configuration
+with which the request succeeds.
 """
 import json
 import os

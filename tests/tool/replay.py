@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command `xseg replay` as a user meets it: replay.py TOOL SOURCE_ROOT."""
+"""The command `xseg replay` as a user runs it: replay.py TOOL SOURCE_ROOT."""
 import json
 import random
 import re

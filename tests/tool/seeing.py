@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The outputs in docs/seeing.md are what the commands print: seeing.py TOOL SOURCE_ROOT [SANITIZER | --write].
 
---write puts what they print now into the page.  With a sanitizer the test is skipped: some two hundred replays take minutes.
+--write updates the page.  Skipped with a sanitizer, with which about two hundred replays take minutes.
 """
 import os
 import pathlib

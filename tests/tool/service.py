@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The week of a service, as benchmarks/service replays it: service.py TOOL SOURCE_ROOT.
 
-What is compared is counted and modeled, so the same each time.
+Compares counted and modeled values only, which are deterministic.
 """
 import importlib.util
 import pathlib

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The figures of docs/internals/shortage.md come out of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
+"""The values of docs/internals/shortage.md are the output of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
 
-All that is printed is counted or modeled, so it is the same in every build.
+All values are counted or modeled, so they are equal in every build.
 """
 import importlib
 import json

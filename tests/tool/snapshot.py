@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg replay` of PyTorch's memory snapshots, as a user meets it: snapshot.py TOOL SOURCE_ROOT."""
+"""`xseg replay` of PyTorch's memory snapshots, as a user runs it: snapshot.py TOOL SOURCE_ROOT."""
 import collections
 import json
 import pickle

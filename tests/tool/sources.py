@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Frames that a snapshot has as a module and an offset, which commands name by the module: sources.py TOOL SOURCE_ROOT."""
+"""Frames that a snapshot contains as module and offset, which commands resolve with the module: sources.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pickle

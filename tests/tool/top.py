@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`xseg top` as a user meets it: top.py TOOL PUBLISHER.
+"""`xseg top` as a user runs it: top.py TOOL PUBLISHER.
 
-PUBLISHER is a process that publishes (publisher.c); the live screen is looked at through a pseudo-terminal.
+PUBLISHER is a process that publishes (publisher.c); the live screen is read through a pseudo-terminal.
 """
 import fcntl
 import json

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Recorded programs and tapes against PyTorch's own allocator: traces.py TOOL SOURCE_ROOT.
+"""Recorded programs and tapes, compared with PyTorch's allocator: traces.py TOOL SOURCE_ROOT.
 
-Each of the nine programs runs to its end in both modes, also on the smallest device on which it does with PyTorch;
-programs of one stream reserve at most as much as there, and none calls the driver more often.  A tape of a program that
-completes has the same number after every step; where memory is short, no request fails that PyTorch served.
+Each of the nine programs completes in both modes, also on the smallest device on which it completes with PyTorch.  Programs
+with one stream reserve at most as much memory as with PyTorch, and no program makes more driver calls.  A tape of a program
+that completes has equal statistics after every step; under memory pressure, no request fails that succeeds with PyTorch.
 """
 import functools
 import json

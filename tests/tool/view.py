@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg view` as a user meets it, and what its page is given; no browser: view.py TOOL SOURCE_ROOT."""
+"""`xseg view` as a user runs it, and the data of its page, without a browser: view.py TOOL SOURCE_ROOT."""
 import os
 import json
 import pickle

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The page of `xseg view` in Chromium, driven by Selenium, without a network: view_page.py TOOL SOURCE_ROOT.
 
-Figures and structure are compared, not pixels.  Is skipped where chromium, chromedriver or the Python package selenium
-is missing (Debian: chromium chromium-driver python3-selenium).
+Compares values and structure, not pixels.  Skipped without chromium, chromedriver or the Python package selenium (Debian:
+chromium chromium-driver python3-selenium).
 """
 import json
 import os

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Small programs on xseg: what PyTorch's users do with memory goes on working.
+"""Small programs on xseg: common uses of memory in PyTorch work.
 
-adapter.py DRIVER; each test runs one function of this file in a process of its own.
+adapter.py DRIVER; each test runs one function of this file in a separate process.
 """
 import functools
 import os

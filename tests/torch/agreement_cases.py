@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Programs that print what PyTorch's settings, limits, errors and profiler do: agreement_cases.py NAME.
+"""Programs that print settings, limits, errors and profiler events of PyTorch: agreement_cases.py NAME.
 
-agreement.py runs each on both allocators and compares what is printed.
+agreement.py runs each on both allocators and compares the output.
 """
 import os
 import re

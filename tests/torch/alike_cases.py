@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Small programs that print what they see of pools, history and children: alike_cases.py NAME...
+"""Small programs that print properties of pools, history and child processes: alike_cases.py NAME...
 
-They print the same on each allocator, which alike.py looks at.
+alike.py verifies that the output is equal on each allocator.
 """
 import gc
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of this suite share: PyTorch's environment on the simulator, and the allocators to run on."""
+"""Functions of the tests of this suite: the environment of PyTorch on the simulator, and the allocators."""
 import atexit
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programs of PyTorch's, each a check of its own: cases.py NAME.  They run on any allocator."""
+"""Small programs of PyTorch, each with its own checks: cases.py NAME.  They run on any allocator."""
 import os
 import sys
 

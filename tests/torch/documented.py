@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The examples of docs/pytorch.md, of the recipes for ranges and of README.md run as documented.
 
-documented.py DRIVER; each test is a function of this file in a process of its own, which takes the lines from the page.
+documented.py DRIVER; each test is a function of this file in a separate process, which reads the example from the page.
 """
 import doctest
 import pathlib

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The adapter compiles against the headers of the oldest PyTorch it supports, of one between, and of the newest.
+"""The adapter compiles against the headers of the oldest PyTorch it supports, of an intermediate version, and of the newest.
 
 headers.py DRIVER [ROOT]
 
-What it covers is compared with the interface of each version, and only the compiler's warnings about PyTorch's own headers are left out.
-Nothing is fetched from within a test: without the headers it says how to get them and is skipped.
+The methods of the adapter are compared with the interface of each version.  Only warnings in PyTorch's headers are ignored.
+The test downloads nothing: without the headers, it prints how to download them and is skipped.
 """
 import contextlib
 import importlib.util

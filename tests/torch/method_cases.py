@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What methods of PyTorch's allocator do, on the allocator that the environment asks for: method_cases.py LIBRARY [NAME...].
+"""Results of the methods of PyTorch's allocator, on the allocator that the environment selects: method_cases.py LIBRARY
+[NAME...].
 
-LIBRARY is what methods.cpp was compiled to.  One process runs all cases, each from an empty cache; a case returns what is
-to be the same on every allocator.  Each prints a line: its name, then what it returned, as JSON.
+LIBRARY is compiled from methods.cpp.  One process runs all cases, each with an empty cache.  A case returns a value that
+must be equal on every allocator, and prints a line: its name, then the value as JSON.
 """
 import collections
 import contextlib

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What a snapshot of memory and its history say, without addresses, so that two allocators can be compared.
+"""Snapshots and histories without addresses, to compare two allocators.
 
-An address says where the driver put a segment.  So a block is named by its offset in the segment, and by the tensor that lies in
-it; an event, by the number of the event that allocated its memory.  What differs on purpose is taken out here, and each of these
-has its row in docs/differences.md.
+Addresses depend on the driver.  So a block is identified by its offset in the segment and by its tensor, and an event by
+the index of the event that allocated its memory.  Intended differences are removed; each of them has a row in
+docs/differences.md.
 """
 import itertools
 

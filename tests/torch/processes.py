@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Processes of PyTorch that share a card by a ledger, as docs/processes.md shows it.
+"""PyTorch processes that share a GPU by a budget file, as in docs/processes.md.
 
-processes.py DRIVER; each test starts processes that run functions of this file, and meet by files in a folder.
+processes.py DRIVER; each test starts processes that run functions of this file, and synchronize by files in a folder.
 """
 import os
 import pathlib

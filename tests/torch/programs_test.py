@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""A program of tests/torch/programs on PyTorch's own allocator and on xseg: both count the same.
+"""A program of tests/torch/programs on PyTorch's own allocator and on xseg: their statistics are equal.
 
-programs_test.py DRIVER NAME [MODE...]; libxseg.so lies beside the driver.  Prints TAP: one line for each mode.
-Is skipped where PyTorch is not installed, see tests/support/torch_environment.py.
+programs_test.py DRIVER NAME [MODE...]; libxseg.so is in the folder of the driver.  Prints TAP: one line for each mode.
+Skipped without PyTorch; see tests/support/torch_environment.py.
 
-Kernels compute nothing there, so what is compared is what programs/figures.py prints: counts and shapes.
+Kernels compute nothing on the simulator, so the test compares the output of programs/figures.py: counts and shapes.
 """
 import json
 import os

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""xseg.torch.range(): tensors over addresses beneath which memory comes and goes, under the limits that PyTorch's has.
+"""xseg.torch.range(): tensors on virtual addresses whose memory is committed and decommitted, with the limits of PyTorch.
 
-range.py DRIVER; each test runs one function of this file in a process of its own.
+range.py DRIVER; each test runs one function of this file in a separate process.
 """
 import ctypes
 import gc

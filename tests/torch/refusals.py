@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where xseg cannot serve PyTorch, a sentence says why and what to do, and PyTorch goes on with its own allocator.
+"""If xseg cannot run PyTorch, an error message states the reason and a remedy, and PyTorch keeps its own allocator.
 
 refusals.py DRIVER
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""xseg.torch.registered(): each tensor is one piece of memory that network cards may reach, by the driver's word.
+"""xseg.torch.registered(): each tensor is one physical allocation that the driver reports as accessible by RDMA.
 
-registered.py DRIVER; each test runs one function of this file in a process of its own.
+registered.py DRIVER; each test runs one function of this file in a separate process.
 """
 import ctypes
 import threading

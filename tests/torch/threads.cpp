@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What threads meet in the adapter, as functions for ctypes, which holds no lock of Python's meanwhile. */
+/* Concurrent calls of the adapter, as functions for ctypes, which releases the lock of the Python interpreter. */
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 

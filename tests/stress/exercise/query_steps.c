@@ -290,6 +290,6 @@ void step_metrics(struct worker *worker)
 
 void step_quiet(struct worker *worker)
 {
-    failure_note(worker->number, "look at everything");
+    failure_note(worker->number, "check everything");
     world_check(worker->world);
 }
