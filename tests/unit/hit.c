@@ -100,7 +100,7 @@ static bool hits(int device, size_t bytes, xseg_stream stream)
     struct xseg_arena *searched = NULL;
     bool has_polled = false;
 
-    if (!xseg_hit_stream_alloc(allocator, device, bytes, stream, &ptr, &searched, &has_polled)) {
+    if (!xseg_hit_alloc_on_stream(allocator, device, bytes, stream, &ptr, &searched, &has_polled)) {
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
@@ -249,7 +249,7 @@ static bool hits_in(struct xseg_pool *pool, size_t bytes)
     void *ptr = &seed_state;
     struct xseg_arena *searched = NULL;
 
-    if (!xseg_hit_stream_alloc_from_pool(allocator, pool, bytes, NULL, &ptr, &searched)) {
+    if (!xseg_hit_alloc_from_pool(allocator, pool, bytes, NULL, &ptr, &searched)) {
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
@@ -565,7 +565,7 @@ static unsigned play_round(const xseg_stream *stream)
             struct xseg_arena *searched = NULL;
             bool has_polled = false;
 
-            if (!xseg_hit_stream_alloc(allocator, 0, bytes, on, out, &searched, &has_polled)) {
+            if (!xseg_hit_alloc_on_stream(allocator, 0, bytes, on, out, &searched, &has_polled)) {
                 slow++;
                 *out = env_alloc(allocator, bytes, on);
             }

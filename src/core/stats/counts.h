@@ -314,15 +314,6 @@ static inline void xseg_fragments_reconcile_if(struct xseg_counts *counts, unsig
         xseg_counts_reconcile_fragments(counts);
 }
 
-/* Allocate `bytes` of a fragment; `remainder` bytes of it remain cached. */
-static inline void xseg_fragments_split(struct xseg_counts *counts, uint64_t bytes,
-                                        uint64_t remainder)
-{
-    XSEG_ASSERT(bytes != 0);
-    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT, remainder == 0);
-    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
-}
-
 /* Allocate `bytes` of a cached block.  If the block was its whole segment, which is not a fragment,
  * the remainder becomes one. */
 static inline void xseg_fragments_split_any(struct xseg_counts *counts, bool was_split,
@@ -347,15 +338,6 @@ static inline void xseg_fragments_split_head(struct xseg_counts *counts, bool wa
     xseg_counts_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, was_split ? 1 : 2);
     if (!was_split)
         xseg_counts_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
-}
-
-/* Count a new fragment that did not coalesce with a neighbor. */
-static inline void xseg_fragments_add(struct xseg_counts *counts, uint64_t bytes)
-{
-    XSEG_ASSERT(bytes != 0);
-    xseg_fragments_reconcile_if(
-        counts, xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, 1) |
-                    xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes));
 }
 
 /*
