@@ -46,6 +46,7 @@ static const char *const key_names[READING_KEYS] = {
     [READING_FORMAT] = "format",
     [READING_FRAMES] = "frames",
     [READING_HISTORY] = "history",
+    [READING_INTERNAL_METADATA] = "internal_metadata",
     [READING_IS_EXPANDABLE] = "is_expandable",
     [READING_LEFT_OUT] = "left_out",
     [READING_LINE] = "line",

@@ -156,10 +156,12 @@ struct recording_limit_text recording_file_limit(enum recording_limit limit, uin
     static const char *const one[] = {
         [RECORDING_LIMIT_LOST] = "earlier entry was overwritten",
         [RECORDING_LIMIT_TRUNCATED] = "earlier entry did not fit in the file",
+        [RECORDING_LIMIT_SYNTHETIC] = "synthetic entry of the allocator is not counted",
         [RECORDING_LIMIT_OMITTED] = "inconsistent entry or block is omitted"};
     static const char *const more[] = {
         [RECORDING_LIMIT_LOST] = "earlier entries were overwritten",
         [RECORDING_LIMIT_TRUNCATED] = "earlier entries did not fit in the file",
+        [RECORDING_LIMIT_SYNTHETIC] = "synthetic entries of the allocator are not counted",
         [RECORDING_LIMIT_OMITTED] = "inconsistent entries or blocks are omitted"};
     struct recording_limit_text out;
 

@@ -9,6 +9,7 @@
  *
  *   entry  a record of the history, as in PyTorch: an allocation, a request or completion of a free, or a change of a
  *          segment.  Structures and functions name it `event`.
+ *          Synthetic entries, of blocks that the allocator allocates and frees within one call, are removed.
  *   event  in reports: an entry, or a free request and its completion directly after it.  `xseg replay` replays and
  *          counts the events of blocks: allocations and frees.
  *   text   index of a string; 0 is the empty string.
@@ -72,8 +73,9 @@ struct recording_event {
     uint64_t bytes;   /* requested; of a segment its size */
     uint64_t stream;
     uint32_t stack, pool, label /* text */;
-    uint8_t action; /* enum recording_action */
-    uint8_t cause;  /* enum recording_cause */
+    uint8_t action;   /* enum recording_action */
+    uint8_t cause;    /* enum recording_cause */
+    bool is_internal; /* the allocator tagged it (`internal_metadata`) */
 };
 
 enum recording_state { RECORDING_INACTIVE, RECORDING_PENDING, RECORDING_ALLOCATED };
@@ -108,6 +110,7 @@ struct recording_device {
     size_t page_count;
     uint64_t lost,
         truncated; /* entries before the first one: overwritten, and beyond the limit of the file */
+    uint64_t synthetic; /* entries of the allocator's own blocks, which are not in `events` */
     uint64_t single_page_rest; /* bytes of blocks above the request, because of single_page */
 };
 
@@ -188,9 +191,14 @@ bool recording_file_read(const char *path, struct recording *out);
 const struct recording_device *recording_file_device(const struct recording *recording, int number,
                                                      struct recording_fault *fault);
 
-/* --- Limits of a recording: entries that it lacks, and entries and blocks that contradict others. --- */
+/* --- Limits of a recording: entries that it lacks, that are synthetic, or that contradict others. --- */
 
-enum recording_limit { RECORDING_LIMIT_LOST, RECORDING_LIMIT_TRUNCATED, RECORDING_LIMIT_OMITTED };
+enum recording_limit {
+    RECORDING_LIMIT_LOST,
+    RECORDING_LIMIT_TRUNCATED,
+    RECORDING_LIMIT_SYNTHETIC,
+    RECORDING_LIMIT_OMITTED
+};
 
 struct recording_limit_text {
     char text[128];

@@ -53,6 +53,7 @@ static void print_limits(FILE *out, const struct blame *blame)
     } limits[] = {
         {blame->device->lost, RECORDING_LIMIT_LOST},
         {blame->device->truncated, RECORDING_LIMIT_TRUNCATED},
+        {blame->device->synthetic, RECORDING_LIMIT_SYNTHETIC},
         {blame->left_out, RECORDING_LIMIT_OMITTED},
     };
 
@@ -250,7 +251,7 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
     return json_pack(
         "{s:o, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I}, "
         "s:o, "
-        "s:I, s:o}",
+        "s:I, s:o, s:I}",
         "file", text_json(blame->recording->name), "device", blame->device->number, "by", words[by],
         "entries", (json_int_t)blame->device->event_count, "duration_us",
         (json_int_t)(blame->is_instant || !blame->has_times ? 0 : blame->duration_us),
@@ -262,7 +263,8 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
         sum_json(sums->pending + sums->near_pending), "idle", sum_json(sums->idle), "peak", "entry",
         (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "allocated",
         (json_int_t)sums->peak.allocated, "idle_at_end", reasons_json(blame), "single_page_padding",
-        (json_int_t)blame->device->single_page_rest, "sites", sites_json(blame));
+        (json_int_t)blame->device->single_page_rest, "sites", sites_json(blame), "synthetic",
+        (json_int_t)blame->device->synthetic);
 }
 
 /* --- Folded stacks. --- */

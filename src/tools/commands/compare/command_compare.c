@@ -118,6 +118,7 @@ static void print_side(const struct side *side, char letter)
                     stdout);
     print_limit(side->profile.lost, RECORDING_LIMIT_LOST);
     print_limit(side->profile.truncated, RECORDING_LIMIT_TRUNCATED);
+    print_limit(side->profile.synthetic, RECORDING_LIMIT_SYNTHETIC);
     print_limit(side->profile.omitted, RECORDING_LIMIT_OMITTED);
 }
 
