@@ -56,7 +56,7 @@ static void check_device(const struct recording *recording, const struct recordi
         const struct recording_event *event = &device->events[i];
 
         HOLDS(event->action <= RECORDING_OTHER && event->stack < recording->stack_count);
-        HOLDS(event->pool < recording->pool_count && event->label < recording->text_count);
+        HOLDS(event->pool < recording->pool_count && event->context < recording->context_count);
     }
     for (size_t i = 0; i < device->page_count; i++)
         HOLDS(device->pages[i].reason < recording->text_count);

@@ -33,6 +33,23 @@ static enum recording_action action_of(const char *name)
     return RECORDING_OTHER;
 }
 
+/* The label of an entry, and of an allocation the compiled region; PyTorch writes `N/A` outside of one. */
+static bool read_context(struct reading *reading, const struct pickle_value *value,
+                         struct recording_event *out)
+{
+    const bool is_alloc = out->action == RECORDING_ALLOC;
+    struct recording_context context = {0};
+
+    if (!reading_text(reading, value, READING_USER_METADATA, &context.label) ||
+        (is_alloc && !reading_text(reading, value, READING_COMPILE_CONTEXT, &context.region)))
+        return false;
+    if (strcmp(recording_text(reading->out, context.region), "N/A") == 0)
+        context.region = 0;
+    return (context.label == 0 && context.region == 0) ||
+           recording_names_context(&reading->names, &context, &out->context) ||
+           reading_out_of_memory(reading);
+}
+
 /* Whether the allocator tagged an entry; PyTorch writes the key only then. */
 static bool is_internal(struct reading *reading, const struct pickle_value *value)
 {
@@ -62,7 +79,7 @@ static bool read_event(struct reading *reading, const struct pickle_value *value
     if (!reading_required(reading, value, READING_SIZE, &out->bytes) ||
         !reading_optional(reading, value, READING_STREAM, &out->stream) ||
         !reading_pool(reading, value, READING_POOL_ID, &out->pool) ||
-        !reading_text(reading, value, READING_USER_METADATA, &out->label))
+        !read_context(reading, value, out))
         return false;
     if (out->bytes > UINT64_MAX - out->address)
         return reading_fail(reading, "it exceeds the address space");

@@ -20,6 +20,7 @@ void recording_fini(struct recording *recording)
     free(recording->devices);
     free(recording->blocks);
     free(recording->pools);
+    free(recording->contexts);
     free(recording->stacks);
     free(recording->stack_frames);
     free(recording->frames);

@@ -5,7 +5,7 @@
  * A snapshot is written by torch.cuda.memory._dump_snapshot() or xseg_snapshot(), or is the list of segments alone.
  * Keys that older releases do not write have defaults.  The key `xseg`, which only xseg writes, is optional.
  *
- * Strings, frames, stacks and pools are interned: equal ones have one index, which is valid in this recording only.
+ * Strings, frames, stacks, pools and contexts are interned: equal ones have one index, which is valid in this recording only.
  *
  *   entry  a record of the history, as in PyTorch: an allocation, a request or completion of a free, or a change of a
  *          segment.  Structures and functions name it `event`.
@@ -15,6 +15,7 @@
  *   text   index of a string; 0 is the empty string.
  *   stack  index of a list of frames, innermost first; 0 is the empty list.
  *   pool   index of the pair of numbers that identifies a pool; 0 is the default pool.
+ *   context  index of the labels of an event; 0 has none.
  *
  * Locking: none; a recording does not change after it is read, so several threads may use it.  Several threads may
  * read files, one of them standard input.
@@ -67,12 +68,19 @@ struct recording_stack {
     uint32_t first, count; /* in recording.stack_frames */
 };
 
+/* The labels of an event; each is a text. */
+struct recording_context {
+    uint32_t label;       /* of the user: user_metadata, xseg_history_label() */
+    uint32_t region;      /* compiled region, such as "Torch-Compiled Region: 0/0" */
+    uint32_t step, stage; /* annotations.h */
+};
+
 struct recording_event {
     uint64_t time_us; /* since 1970, or since an origin of the program; 0: unknown */
     uint64_t address; /* OOM: free bytes of the device */
     uint64_t bytes;   /* requested; of a segment its size */
     uint64_t stream;
-    uint32_t stack, pool, label /* text */;
+    uint32_t stack, pool, context;
     uint8_t action;   /* enum recording_action */
     uint8_t cause;    /* enum recording_cause */
     bool is_internal; /* the allocator tagged it (`internal_metadata`) */
@@ -122,10 +130,12 @@ struct recording {
     uint32_t *stack_frames;
     struct recording_stack *stacks;
     uint64_t (*pools)[2];
+    struct recording_context *contexts;
     struct recording_block *blocks;
     struct recording_device
         *devices; /* [device_count], by number; those with a segment or an event */
-    size_t text_count, frame_count, stack_count, pool_count, block_count, device_count;
+    size_t text_count, frame_count, stack_count, pool_count, context_count, block_count,
+        device_count;
     bool has_config;
     bool
         names_segments; /* the settings contain expandable_segments; older releases do not write it */

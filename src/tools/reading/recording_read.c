@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "src/tools/containers/containers.h"
+#include "src/tools/reading/annotations.h"
 #include "src/tools/reading/file_kind.h"
 #include "src/tools/reading/histories.h"
 #include "src/tools/reading/pickle.h"
@@ -423,6 +424,8 @@ static bool read_all(struct reading *reading, struct histories *histories, struc
         !read_traces(reading, histories, reading_list(reading, top, READING_DEVICE_TRACES)))
         return false;
     infer_expandable(reading);
+    if (!annotations_read(reading, reading_list(reading, top, READING_EXTERNAL_ANNOTATIONS)))
+        return false;
     reading->where[0] = '\0';
     if (!read_config(reading, reading_find(reading, top, READING_ALLOCATOR_SETTINGS)) ||
         !read_own(reading, reading_find(reading, top, READING_XSEG)))

@@ -176,7 +176,7 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
     print_heading(out, blame);
     print_limits(out, blame);
     text_print_heading(out, "%8s  %12s  %12s  %12s  %s", "share", "fragmented", "allocated",
-                       "at the peak", blame->sites.by == SITES_BY_LABEL ? "label" : "site");
+                       "at the peak", sites_noun(blame->sites.by));
     if (!print_sites(out, blame, by, rows))
         return false;
     if (by == BLAME_BY_FRAGMENTED) {

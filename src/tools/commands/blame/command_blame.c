@@ -7,6 +7,7 @@
 #include "src/tools/output/output.h"
 #include "src/tools/output/progress.h"
 #include "src/tools/ranks/rank_files.h"
+#include "src/tools/ranks/ranks_job.h"
 #include "src/tools/reading/recording.h"
 
 /* Reject combinations of options. */
@@ -51,9 +52,8 @@ static bool print(const struct option_values *arguments, const struct blame *bla
 static int blame_device(const struct option_values *arguments, const struct recording *recording)
 {
     const struct recording_device *device = find_device(arguments, recording);
-    const enum sites_by sites_by = option_given(arguments, OPTION_FLAME)   ? SITES_BY_STACK
-                                   : option_given(arguments, OPTION_LABEL) ? SITES_BY_LABEL
-                                                                           : SITES_BY_FRAME;
+    const enum sites_by sites_by =
+        option_given(arguments, OPTION_FLAME) ? SITES_BY_STACK : ranks_job_sites(arguments);
     struct blame blame;
     int status = COMMAND_SUCCESS;
     bool fine;
@@ -131,7 +131,8 @@ const struct command command_blame = {
         {
             {"xseg blame job.pickle", "the lines of code that fragment the most memory"},
             {"xseg blame --by peak job.pickle", "the lines of code that held memory at the peak"},
-            {"xseg blame --label job.pickle", "by label instead of by line"},
+            {"xseg blame --label=stage job.pickle",
+             "by stage, such as forward and backward, instead of by line"},
             {"xseg blame --flame job.pickle", "folded call stacks, for `flamegraph.pl`"},
             {"xseg blame --json job.pickle | jq .idle", "one sum, for a script"},
             {"xseg blame snapshots/", "all ranks of a job, and which rank is the outlier"},

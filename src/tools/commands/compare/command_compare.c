@@ -67,7 +67,7 @@ static bool read_both(struct comparing *comparing)
 static bool find_profile(const struct comparing *comparing, struct side *side)
 {
     const struct profile_rules rules = {
-        .by = option_given(comparing->arguments, OPTION_LABEL) ? SITES_BY_LABEL : SITES_BY_FRAME,
+        .by = ranks_job_sites(comparing->arguments),
         .depth = (uint32_t)option_number(comparing->arguments, OPTION_DEPTH),
         .by_events = true,
         .at_end = !comparing->by_events,

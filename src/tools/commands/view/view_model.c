@@ -83,6 +83,12 @@ static void add_names(struct model *model)
         view_columns_add(columns, recording->pools[i][0]);
         view_columns_add(columns, recording->pools[i][1]);
     }
+    for (size_t i = 0; i < recording->context_count; i++) {
+        view_columns_add(columns, recording->contexts[i].label);
+        view_columns_add(columns, recording->contexts[i].region);
+        view_columns_add(columns, recording->contexts[i].step);
+        view_columns_add(columns, recording->contexts[i].stage);
+    }
 }
 
 enum life_column {
@@ -95,7 +101,7 @@ enum life_column {
     LIFE_STACK,
     LIFE_FREE_STACK,
     LIFE_POOL,
-    LIFE_LABEL,
+    LIFE_CONTEXT,
     LIFE_COLUMNS
 };
 
@@ -135,7 +141,7 @@ static void add_life(struct model *model, enum life_column column, const struct 
         view_columns_add(columns, life->pool);
         break;
     default:
-        view_columns_add(columns, life->label);
+        view_columns_add(columns, life->context);
         break;
     }
 }
@@ -250,19 +256,19 @@ static bool write_facts(FILE *out, const struct model *model)
     const struct recording_device *device = model->device;
     json_t *facts = json_pack(
         "{s:o, s:i, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, "
+        "s:I, s:I, "
         "s:o, s:o, s:o}",
         "name", text_json(recording->name), "device", device->number, "config",
         text_json(recording_text(recording, recording->config)), "own", (int)recording->is_own,
         "events", (json_int_t)model->lives.event_count, "frames",
         (json_int_t)recording->frame_count, "stacks", (json_int_t)recording->stack_count, "pools",
-        (json_int_t)recording->pool_count, "lives", (json_int_t)model->lives.life_count, "spans",
-        (json_int_t)model->lives.span_count, "ooms", (json_int_t)model->ooms, "pages",
-        (json_int_t)device->page_count, "lost", (json_int_t)device->lost, "omitted",
-        (json_int_t)device->truncated, "synthetic", (json_int_t)device->synthetic, "unmatched",
-        (json_int_t)model->lives.unmatched, "recorded", (json_int_t)device->event_count, "summed",
-        (json_int_t)model->lives.summed_count, "texts", texts_of(recording), "sites",
-        site_names(&model->sites), "streams", streams_of(model));
+        (json_int_t)recording->pool_count, "contexts", (json_int_t)recording->context_count,
+        "lives", (json_int_t)model->lives.life_count, "spans", (json_int_t)model->lives.span_count,
+        "ooms", (json_int_t)model->ooms, "pages", (json_int_t)device->page_count, "lost",
+        (json_int_t)device->lost, "omitted", (json_int_t)device->truncated, "synthetic",
+        (json_int_t)device->synthetic, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
+        (json_int_t)device->event_count, "summed", (json_int_t)model->lives.summed_count, "texts",
+        texts_of(recording), "sites", site_names(&model->sites), "streams", streams_of(model));
     const bool fine = facts && write_json(out, facts);
 
     json_decref(facts);

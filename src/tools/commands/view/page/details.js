@@ -26,7 +26,10 @@ const Details = (() => {
       `freed      ${when(model, lives.freed[life])}${lives.died[life] !== lives.freed[life] ? `, completed ${when(model, lives.died[life])}` : ""}`,
       `stream     ${model.facts.streams[lives.stream[life]]}   pool ${Model.poolName(model, lives.pool[life])}`,
     ];
-    if (lives.label[life]) lines.push(`label      ${model.texts[lives.label[life]]}`);
+    for (const kind of Model.LABELS) {
+      const label = Model.labelOf(model, life, kind);
+      if (label !== "") lines.push(`${kind.padEnd(11)}${label}`);
+    }
     lines.push(...(lives.stack[life] ? ["", ...stackLines(model, lives.stack[life])] : ["", "no call stack"]));
     if (lives.freeStack[life]) lines.push("", "freed by", ...stackLines(model, lives.freeStack[life]));
     return lines.join("\n");
