@@ -259,5 +259,125 @@ class Synthetic(KeysTest):
             self.assertEqual((report["entries"], report["synthetic"]), (5, 0))
 
 
+class Host:
+    """Pinned host memory, which is not divided into blocks: entries of a program, and the segments at its end."""
+
+    def __init__(self, seed=1, events=200):
+        choose = random.Random(seed)
+        self.entries, self.segments, self.allocated, self.states = [], {}, set(), [(0, 0)]
+        self.time = 1_000_000
+        while len(self.entries) < events:
+            cached = sorted(set(self.segments) - self.allocated)
+            if choose.random() < 0.5:
+                address = choose.choice(cached) if cached and choose.random() < 0.5 else self.grow(choose.choice((MIB, 2 * MIB, 4 * MIB)))
+                self.allocated.add(address)
+                self.add("alloc", address)
+            elif self.allocated and choose.random() < 0.8:
+                address = choose.choice(sorted(self.allocated))
+                self.add("free_requested", address)
+                self.allocated.discard(address)
+                self.add("free_completed", address)
+            elif cached:
+                address = choose.choice(cached)
+                self.add("segment_free", address, self.segments.pop(address))
+
+    def grow(self, size):
+        address = BASE + (len(self.entries) << 24)
+        self.segments[address] = size
+        self.add("segment_alloc", address)
+        return address
+
+    def add(self, action, address, size=None):
+        self.time += 100
+        self.entries.append({"action": action, "addr": address, "size": size or self.segments[address], "stream": 0, "time_us": self.time,
+                             "compile_context": "", "user_metadata": "", "pool_id": (0, 0),
+                             "frames": [{"name": "load", "filename": "data.py", "line": 7}]})
+        self.states.append((sum(self.segments.values()), sum(self.segments[one] for one in self.allocated)))
+
+    def keys(self):
+        return {"host_traces": copy.deepcopy(self.entries), "host_segments": [
+            {"device": -1, "address": address, "total_size": size, "stream": 0, "segment_type": "small", "segment_pool_id": (0, 0),
+             "is_expandable": False, "frames": [], "blocks": [{"address": address, "size": size, "requested_size": size, "frames": [],
+                                                               "state": "active_allocated" if address in self.allocated else "inactive"}]}
+            for address, size in self.segments.items()]}
+
+
+class PinnedMemory(KeysTest):
+    def test_pinned_memory_has_its_own_figures_and_changes_no_others(self):
+        program = Program()
+        program.alloc(0, MIB)
+        plain = self.file(program.snapshot(), "plain.pickle")
+        for seed in range(5):
+            host = Host(seed)
+            path = self.file(program.snapshot(**host.keys()), "pinned.pickle")
+            blame, other = self.json("blame", "--json", path), self.json("blame", "--json", plain)
+            found = blame.pop("host")
+            self.assertIsNone(other.pop("host"))
+            self.assertEqual({**blame, "file": ""}, {**other, "file": ""})
+            passed = [100] * (len(host.entries) - 1)
+            self.assertEqual((found["device"], found["entries"], found["omitted"], found["duration_us"]), (-1, len(host.entries), 0, sum(passed)))
+            self.assertEqual(int(found["reserved"]), sum(reserved * 100 for reserved, _ in host.states[1:-1]))
+            # A free and its completion are at different times, so a block between them is pending.
+            pending = sum(entry["size"] * 100 for entry in host.entries[:-1] if entry["action"] == "free_requested")
+            self.assertEqual(int(found["allocated"]), sum(allocated * 100 for _, allocated in host.states[1:-1]) - pending)
+            self.assertEqual(found["peak"]["reserved"], max(reserved for reserved, _ in host.states))
+            self.assertEqual([site["site"] for site in found["sites"]], ["data.py:7 load"])
+            compared = self.json("compare", "--json", plain, path)
+            self.assertEqual((compared["verdict"], compared["a"]["host"]), ("A and B do not differ", None))
+            self.assertEqual(compared["b"]["host"], {"entries": len(host.entries), "reserved": host.states[-1][0], "allocated": host.states[-1][1],
+                                                     "peak_reserved": max(state[0] for state in host.states),
+                                                     "peak_allocated": max(state[1] for state in host.states)})
+
+    def test_reports_have_separate_lines(self):
+        program = Program()
+        program.alloc(0, MIB)
+        program.alloc(8 * MIB, MIB)
+        path = self.file(program.snapshot(**Host().keys()))
+        text = self.tool("blame", path).stdout
+        self.assertEqual(len(re.findall(r"^\S+, device 0: 3 entries", text, re.MULTILINE)), 1)
+        self.assertEqual(len(re.findall(r"^\S+, pinned host memory: 200 entries", text, re.MULTILINE)), 1)
+        self.assertRegex(self.tool("blame", "--flame", "--by", "allocated", path).stdout,
+                         r"\Amodel.py:1 f \d+\n\(pinned host memory\);data.py:7 load \d+\n\Z")
+        self.assertIn("; not replayed: pinned host memory, 200 entries\n", self.tool("replay", path).stderr)
+        self.assertRegex(self.tool("compare", path, path).stdout, r"   pinned host memory at the end: reserved \S+ MiB, allocated")
+        self.assertRegex(self.model(path).facts["host"], r"^pinned host memory at the end: reserved \S+ MiB, allocated")
+        self.assertIsNone(self.model(self.file(program.snapshot())).facts["host"])
+
+    def test_a_file_of_pinned_memory_alone(self):
+        empty = {"segments": [], "device_traces": [[]]}
+        path = self.file(Program().snapshot(**Host().keys(), **empty))
+        report = self.json("blame", "--json", path)
+        self.assertEqual((report["device"], report["entries"], report["host"]), (-1, 200, None))
+        self.assertIn("it has neither entries nor segments of any device", self.tool("blame", "--device", 0, path, status=2).stderr)
+        self.tool("compare", path, path, status=2)
+
+    def test_pinned_memory_of_the_end_alone(self):
+        path = self.file(Program().snapshot(host_segments=Host().keys()["host_segments"]))
+        host = Host()
+        report = self.json("blame", "--json", path)["host"]
+        self.assertEqual((int(report["reserved"]), int(report["allocated"])), host.states[-1])
+
+    def test_steps_and_stages_of_pinned_memory(self):
+        program, host = Program(), Host()
+        program.notes = [{"stage": "START", "name": "load", "device": 3, "time_us": 1_000_000}]
+        path = self.file(program.snapshot(**host.keys()))
+        self.assertEqual([site["site"] for site in self.json("blame", "--label=stage", "--json", path)["host"]["sites"]], ["load"])
+
+    def test_malformed_pinned_memory_is_rejected(self):
+        host = Host().keys()
+        entry, segment = host["host_traces"][0], host["host_segments"][0]
+        shared = Program().snapshot()
+        shared["host_traces"] = shared["device_traces"][0]
+        for contents, words in ((Program().snapshot(host_traces=[entry, {**entry, "addr": "x"}]), "pinned host memory, entry 2: `addr` is missing or not a number"),
+                                (Program().snapshot(host_traces=[[entry]]), "pinned host memory, entry 1: it has no `action`"),
+                                (Program().snapshot(host_segments=[segment, {"device": -1}]), "host segment 2: `address` is missing or not a number"),
+                                (Program().snapshot(host_segments=[{**segment, "total_size": -1}]), "host segment 1: `total_size` is missing or not a number"),
+                                (shared, "the list is shared with another device")):
+            self.assertIn(words, self.tool("blame", self.file(contents), status=2).stderr)
+        for value in (None, 5, "text", {}, []):
+            path = self.file(Program().snapshot(host_traces=value, host_segments=value))
+            self.assertIsNone(self.json("blame", "--json", path)["host"])
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

@@ -233,15 +233,22 @@ static bool read_boundaries(struct reading *reading, const struct pickle_value *
     return true;
 }
 
+static int compare_times(const void *left, const void *right)
+{
+    const struct boundary *a = left, *b = right;
+
+    if (a->time_us != b->time_us)
+        return a->time_us < b->time_us ? -1 : 1;
+    return (a->order > b->order) - (a->order < b->order);
+}
+
 static int compare_devices(const void *left, const void *right)
 {
     const struct boundary *a = left, *b = right;
 
     if (a->device != b->device)
         return a->device < b->device ? -1 : 1;
-    if (a->time_us != b->time_us)
-        return a->time_us < b->time_us ? -1 : 1;
-    return (a->order > b->order) - (a->order < b->order);
+    return compare_times(left, right);
 }
 
 /* The first boundary of a device, or of a later one. */
@@ -290,6 +297,11 @@ bool annotations_read(struct reading *reading, const struct pickle_value *list)
     if (fine) {
         qsort(boundaries, count, sizeof(*boundaries), compare_devices);
         fine = annotate_devices(reading, boundaries, count);
+    }
+    /* Pinned host memory belongs to no device. */
+    if (fine && reading->out->host.event_count > 0) {
+        qsort(boundaries, count, sizeof(*boundaries), compare_times);
+        fine = annotate(reading, boundaries, count, &reading->out->host);
     }
     free(boundaries);
     return fine;

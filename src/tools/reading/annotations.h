@@ -10,7 +10,7 @@
  *
  * An annotation covers the time from its START up to, and excluding, its END.  An END without a START has been active since
  * the beginning, because the ring overwrote the START; a START without an END is active up to the end.  An allocation belongs to
- * the last started annotation of each kind that is active at its time on its device.  Annotations have no thread.
+ * the last started annotation of each kind that is active at its time on its device; of pinned host memory, on any device.  Annotations have no thread.
  *
  * Locking: none; one thread uses them.
  */

@@ -353,9 +353,14 @@ bool histories_assign(struct histories *histories, const struct pickle_value *li
     struct recording_event event;
 
     if (reading_count(list) > 0) {
-        (void)snprintf(reading->where, sizeof(reading->where),
-                       "device %d, entry %zu: ", device->number,
-                       history && history->rejected ? history->rejected : 1);
+        const size_t number = history && history->rejected ? history->rejected : 1;
+
+        if (device->number == RECORDING_HOST)
+            (void)snprintf(reading->where, sizeof(reading->where),
+                           "pinned host memory, entry %zu: ", number);
+        else
+            (void)snprintf(reading->where, sizeof(reading->where),
+                           "device %d, entry %zu: ", device->number, number);
         return read_event(reading, pickle_item(reading->pickle, list, 0), &event)
                    ? reading_fail(reading,
                                   "the entry was changed after it was appended to its list")

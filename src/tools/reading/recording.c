@@ -10,13 +10,18 @@
 #include "src/tools/output/message.h"
 #include "src/tools/output/progress.h"
 
+static void free_device(const struct recording_device *device)
+{
+    free(device->segments);
+    free(device->events);
+    free(device->pages);
+}
+
 void recording_fini(struct recording *recording)
 {
-    for (size_t i = 0; i < recording->device_count; i++) {
-        free(recording->devices[i].segments);
-        free(recording->devices[i].events);
-        free(recording->devices[i].pages);
-    }
+    for (size_t i = 0; i < recording->device_count; i++)
+        free_device(&recording->devices[i]);
+    free_device(&recording->host);
     free(recording->devices);
     free(recording->blocks);
     free(recording->pools);

@@ -108,6 +108,8 @@ struct recording_page {
     uint32_t reason;     /* text */
 };
 
+#define RECORDING_HOST (-1) /* number of pinned host memory */
+
 struct recording_device {
     int number;
     struct recording_segment *segments; /* [segment_count], by address */
@@ -133,7 +135,8 @@ struct recording {
     struct recording_context *contexts;
     struct recording_block *blocks;
     struct recording_device
-        *devices; /* [device_count], by number; those with a segment or an event */
+        *devices;                 /* [device_count], by number; those with a segment or an event */
+    struct recording_device host; /* pinned host memory; all its memory is classic */
     size_t text_count, frame_count, stack_count, pool_count, context_count, block_count,
         device_count;
     bool has_config;
@@ -152,6 +155,12 @@ void recording_fini(struct recording *recording);
 static inline const char *recording_text(const struct recording *recording, uint32_t text)
 {
     return recording->texts + recording->text[text];
+}
+
+/* Whether pinned host memory was recorded. */
+static inline bool recording_has_host(const struct recording *recording)
+{
+    return recording->host.segment_count + recording->host.event_count > 0;
 }
 
 /* The kinds of segments in a recording, by its segments and by events of segments. */

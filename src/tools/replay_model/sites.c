@@ -469,6 +469,8 @@ static bool make_label_sites(struct sites *sites)
     for (size_t i = 0; i < recording->device_count; i++)
         for (size_t at = 0; at < recording->devices[i].event_count; at++)
             add_label(sites, &recording->devices[i].events[at]);
+    for (size_t at = 0; at < recording->host.event_count; at++)
+        add_label(sites, &recording->host.events[at]);
     return true;
 }
 

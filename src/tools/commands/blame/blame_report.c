@@ -18,6 +18,11 @@ static uint64_t average(const struct blame *blame, fragmentation_sum sum)
     return (uint64_t)((sum + blame->duration_us / 2) / blame->duration_us);
 }
 
+static bool is_host(const struct blame *blame)
+{
+    return blame->device->number == RECORDING_HOST;
+}
+
 /* --- Text. --- */
 
 static void print_heading(FILE *out, const struct blame *blame)
@@ -28,8 +33,11 @@ static void print_heading(FILE *out, const struct blame *blame)
                                                 : "averages over events: ";
 
     text_print_strong(out, blame->recording->name);
-    (void)fprintf(out, ", device %d: %s", blame->device->number,
-                  amount_of(blame->device->event_count, "entry").text);
+    if (is_host(blame))
+        (void)fputs(", pinned host memory: ", out);
+    else
+        (void)fprintf(out, ", device %d: ", blame->device->number);
+    (void)fputs(amount_of(blame->device->event_count, "entry").text, out);
     if (blame->is_instant)
         (void)fputs("; values at the end\n", out);
     else if (blame->has_times)
@@ -57,7 +65,7 @@ static void print_limits(FILE *out, const struct blame *blame)
         {blame->left_out, RECORDING_LIMIT_OMITTED},
     };
 
-    if (blame->device->event_count == 0)
+    if (blame->device->event_count == 0 && !is_host(blame))
         (void)fputs("no history was recorded; record one with `_record_memory_history()` in "
                     "PyTorch, or with the key history:all in xseg\n",
                     out);
@@ -269,6 +277,8 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
 
 /* --- Folded stacks. --- */
 
+#define FLAME_HOST "(pinned host memory)" /* the outermost frame of its stacks */
+
 /* Print a frame; `;` separates frames, so it is replaced. */
 static bool print_frame(FILE *out, const struct blame *blame, uint32_t frame)
 {
@@ -287,6 +297,8 @@ static bool print_folded(FILE *out, const struct blame *blame, uint32_t number)
 {
     const struct site *site = &blame->sites.sites[number];
 
+    if (is_host(blame))
+        (void)fputs(FLAME_HOST ";", out);
     for (uint32_t i = site->count; i-- > 0;) {
         if (!print_frame(out, blame, blame->sites.frames[site->first + i]))
             return false;
@@ -303,6 +315,7 @@ static bool print_folded(FILE *out, const struct blame *blame, uint32_t number)
 bool blame_report_folded(FILE *out, const struct blame *blame, enum blame_by by)
 {
     const struct fragmentation *sums = &blame->sums;
+    const char *const root = is_host(blame) ? FLAME_HOST ";" : "";
 
     for (uint32_t i = 0; i < blame->sites.count; i++) {
         const fragmentation_sum amount = blame_amount(blame, by, blame->order[i]);
@@ -316,7 +329,8 @@ bool blame_report_folded(FILE *out, const struct blame *blame, enum blame_by by)
     }
     if (by != BLAME_BY_FRAGMENTED)
         return true;
-    (void)fprintf(out, "(pending) %" PRIu64 "\n(idle) %" PRIu64 "\n",
-                  average(blame, sums->pending + sums->near_pending), average(blame, sums->idle));
+    (void)fprintf(out, "%s(pending) %" PRIu64 "\n%s(idle) %" PRIu64 "\n", root,
+                  average(blame, sums->pending + sums->near_pending), root,
+                  average(blame, sums->idle));
     return true;
 }

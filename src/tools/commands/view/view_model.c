@@ -9,6 +9,7 @@
 #include "src/tools/commands/view/view_lives.h"
 #include "src/tools/output/output.h"
 #include "src/tools/output/text.h"
+#include "src/tools/replay_model/host_memory.h"
 #include "src/tools/replay_model/sites.h"
 
 #define STREAMS 256u /* further streams are counted as the last one */
@@ -20,6 +21,7 @@ struct model {
     struct sites sites; /* by frame */
     struct view_lives lives;
     struct view_columns columns;
+    struct host_memory host;
     uint64_t streams[STREAMS];
     size_t stream_count, ooms;
 };
@@ -257,7 +259,7 @@ static bool write_facts(FILE *out, const struct model *model)
     json_t *facts = json_pack(
         "{s:o, s:i, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:I, s:I, "
-        "s:o, s:o, s:o}",
+        "s:o, s:o, s:o, s:o}",
         "name", text_json(recording->name), "device", device->number, "config",
         text_json(recording_text(recording, recording->config)), "own", (int)recording->is_own,
         "events", (json_int_t)model->lives.event_count, "frames",
@@ -268,7 +270,10 @@ static bool write_facts(FILE *out, const struct model *model)
         (json_int_t)device->lost, "omitted", (json_int_t)device->truncated, "synthetic",
         (json_int_t)device->synthetic, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
         (json_int_t)device->event_count, "summed", (json_int_t)model->lives.summed_count, "texts",
-        texts_of(recording), "sites", site_names(&model->sites), "streams", streams_of(model));
+        texts_of(recording), "sites", site_names(&model->sites), "streams", streams_of(model),
+        "host",
+        model->host.is_recorded ? json_string(host_memory_describe(&model->host).text)
+                                : json_null());
     const bool fine = facts && write_json(out, facts);
 
     json_decref(facts);
@@ -282,7 +287,8 @@ bool view_model_write(FILE *out, unsigned number, const struct recording *record
     struct model model = {.recording = recording, .device = device};
     bool fine;
 
-    if (!sites_init(&model.sites, recording, SITES_BY_FRAME, 1))
+    if (!host_memory_init(&model.host, recording) ||
+        !sites_init(&model.sites, recording, SITES_BY_FRAME, 1))
         return false;
     if (!view_lives_init(&model.lives, recording, device)) {
         sites_fini(&model.sites);

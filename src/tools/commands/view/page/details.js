@@ -62,6 +62,7 @@ const Details = (() => {
       lines.push(`aggregated: of ${Text.count(facts.recorded)} entries, the page has those of the ${Text.count(facts.lives)} blocks with the largest ` +
         `product of size and lifetime; memory over time shows the sum of the ${Text.count(facts.summed)} others`);
     if (n === 0) lines.push("no history was recorded: the page shows the state at the end");
+    if (facts.host !== null) lines.push(facts.host);
     if (facts.lost + facts.omitted > 0) lines.push(`${Text.count(facts.lost + facts.omitted)} older entries were overwritten or omitted`);
     if (facts.synthetic > 0) lines.push(`${Text.count(facts.synthetic)} synthetic entries of the allocator are not counted`);
     if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} inconsistent entries are omitted`);
