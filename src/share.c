@@ -31,6 +31,15 @@ xseg_status xseg_export(struct xseg_allocator *allocator, void *ptr,
     return xseg_share_export(allocator, (uintptr_t)ptr, token, offset != NULL ? offset : &ignored);
 }
 
+xseg_status xseg_export_segment(struct xseg_allocator *allocator, const void *address,
+                                struct xseg_export_token *token)
+{
+    XSEG_ENTRY(allocator);
+    XSEG_ENTRY_REQUIRE(address != NULL && token != NULL, "%s is NULL",
+                       address == NULL ? "address" : "token");
+    return xseg_share_export_segment(allocator, (uintptr_t)address, token);
+}
+
 static xseg_status check_type(enum xseg_handle_type type)
 {
     XSEG_ENTRY_REQUIRE(type == XSEG_HANDLE_FD || type == XSEG_HANDLE_FABRIC,
@@ -68,7 +77,6 @@ xseg_status xseg_export_close(struct xseg_allocator *allocator, void *ptr)
 xseg_status xseg_import(struct xseg_allocator *allocator, int device,
                         const struct xseg_export_token *token, void **base)
 {
-    struct xseg_export_pages pages;
     struct xseg_device *found = NULL;
     uint64_t address = 0;
 
@@ -77,12 +85,7 @@ xseg_status xseg_import(struct xseg_allocator *allocator, int device,
                        token == NULL ? "token" : "base");
     xseg_status status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
-        status = xseg_export_resolve(token, &pages);
-    if (status != XSEG_OK)
-        return status;
-    status =
-        xseg_share_import(found, XSEG_HANDLE_FD, pages.handle, pages.count, pages.device, &address);
-    xseg_export_pages_close(&pages);
+        status = xseg_share_import_token(found, token, &address);
     if (status == XSEG_OK)
         return_address(base, address);
     return status;
@@ -102,7 +105,7 @@ xseg_status xseg_import_handles(struct xseg_allocator *allocator, int device,
     if (status == XSEG_OK)
         status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
-        status = xseg_share_import(found, type, handles, count, NULL, &address);
+        status = xseg_share_import_handles(found, type, handles, count, &address);
     if (status == XSEG_OK)
         return_address(base, address);
     return status;

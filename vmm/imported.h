@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Imported memory: pages of another process, or of this one, that were received as file descriptors
- * or fabric handles and are mapped to a VA range of exactly their size.
+ * or fabric handles and are mapped to a reserved VA range at the offsets that they have in the
+ * exporter.  The parts between pages remain unmapped.
  *
- *     [ page ][ page ................ ][ page ]
- *     base                                    base + bytes
+ *     [ page ][ page ................ ][ unmapped ........ ][ page ]
+ *     base                                                         base + bytes
  *
  * A handle is released right after its map, because the mapping retains the memory.  So an unmap
  * ends the use of the memory in this process, whatever other processes do.  The exporter owns the
@@ -18,11 +19,17 @@
 #include "vmm/unreleased.h"
 #include "xseg/share.h"
 
+/* A page; offset and size are multiples of the granularity. */
+struct xseg_imported_page {
+    uint64_t offset, bytes;
+};
+
 struct xseg_imported {
     struct xseg_context *context;
     struct xseg_unreleased_list *unreleased;
-    uint64_t base, bytes;
-    const uint64_t *page_bytes; /* [pages], multiples of the granularity, owned by the caller */
+    uint64_t base, bytes; /* of the VA range */
+    const struct xseg_imported_page
+        *page; /* [pages], in the order of offsets, owned by the caller */
     size_t pages;
 };
 
@@ -32,8 +39,8 @@ struct xseg_imported {
  * handle: [pages], owned by the caller
  * Returns: XSEG_OK; XSEG_ERR_NO_ADDRESSES, XSEG_ERR_NO_MEMORY, XSEG_ERR_DRIVER without effect,
  *          except for unreleased objects
- * Cost:    one reserve; an import, a map and a release per page; one set-access (one per page if
- *          the driver does not batch)
+ * Cost:    one reserve; an import, a map and a release per page; one set-access per run of
+ *          adjacent pages (one per page if the driver does not batch)
  */
 xseg_status xseg_imported_map(struct xseg_imported *imported, enum xseg_handle_type type,
                               const struct xseg_page_handle *handle);
@@ -42,7 +49,8 @@ xseg_status xseg_imported_map(struct xseg_imported *imported, enum xseg_handle_t
  * Unmap imported pages and release their VA range; what the driver does not release becomes
  * unreleased.
  *
- * Cost: one unmap (one per page if the driver does not batch), one unreserve
+ * Cost: one unmap per run of adjacent pages (one per page if the driver does not batch), one
+ *       unreserve
  */
 void xseg_imported_unmap(struct xseg_imported *imported);
 

@@ -46,6 +46,7 @@
  *   SEG-4  a page has its length at its first granule, 0 at the others, and one state.
  *   SEG-5  retained granules are mapped, and counted for each retainer.
  *   SEG-6  exported granules are whole pages of an exportable segment.
+ *   SEG-7  mapped pages up to the export generation are exported.
  *
  * Locking: the device memory lock.  `mapped`, `generation` and the pointers of tables that are
  * allocated later may be read without the lock.
@@ -124,6 +125,9 @@ struct xseg_segment {
     /* [granules]: records of pages that are or were aliased (alias.h); NULL before the first
      * alias. */
     _Atomic(struct xseg_alias_record **) alias_record;
+    /* The latest generation of the pages that xseg_segment_export_mapped() retains; 0: none. */
+    uint64_t export_generation;
+    uint32_t importers;      /* connected importers of these pages, counted by the caller */
     uint64_t alias_bytes;    /* mapped or evicted bytes that are charged elsewhere (alias.h) */
     uint64_t unmapped_bytes; /* sum over all pages that lost their last mapping in this segment */
     uint64_t release_count;  /* calls that released references */
@@ -328,6 +332,26 @@ bool xseg_segment_release(struct xseg_segment *segment, enum xseg_retainer by, u
 xseg_status xseg_segment_export(struct xseg_segment *segment, uint32_t first, uint32_t count);
 void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_t count);
 
+/*
+ * Retain all mapped pages of an exportable segment, as xseg_segment_export() does, except those
+ * that an earlier call retains.
+ *
+ * A retained page keeps its generation, and pages that are mapped later have later generations.  So
+ * `export_generation` identifies the retained pages: the mapped pages up to this generation.  For
+ * the same reason each earlier value identifies the pages that were retained at that time.
+ *
+ * Returns: as xseg_segment_retain()
+ */
+xseg_status xseg_segment_export_mapped(struct xseg_segment *segment);
+
+/* Release all pages that xseg_segment_export_mapped() retains. */
+void xseg_segment_unexport_mapped(struct xseg_segment *segment);
+
+/* Set *at to the first page from granule *at on that is mapped and not later than a generation.
+ * Returns false if there is none before granule `end`. */
+bool xseg_segment_find_exported(const struct xseg_segment *segment, uint32_t *at, uint32_t end,
+                                uint64_t generation);
+
 /* Whether a pin or a registration, an export, or any of these retains one of `count` granules. */
 bool xseg_segment_is_pinned(const struct xseg_segment *segment, uint32_t first, uint32_t count);
 bool xseg_segment_is_exported(const struct xseg_segment *segment, uint32_t first, uint32_t count);
@@ -353,6 +377,9 @@ struct xseg_segment_retained {
 struct xseg_segment_retained xseg_segment_retained_bytes(const struct xseg_segment *segment,
                                                          uint32_t first, uint32_t count);
 struct xseg_segment_retained xseg_segment_all_retained_bytes(const struct xseg_segment *segment);
+
+/* Sum the pages that only xseg_segment_export_mapped() retains. */
+uint64_t xseg_segment_mapped_export_bytes(const struct xseg_segment *segment);
 
 /* Return the host memory of the segment's tables. */
 size_t xseg_segment_host_bytes(const struct xseg_segment *segment);

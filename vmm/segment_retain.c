@@ -156,6 +156,63 @@ void xseg_segment_unexport(struct xseg_segment *segment, uint32_t first, uint32_
     release_granules(segment, XSEG_RETAIN_EXPORT, (struct granule_run){first, first + count});
 }
 
+/* --- Exports of whole segments. --- */
+
+static uint64_t page_generation(const struct xseg_segment *segment, uint32_t first)
+{
+    /* A map draws one generation for all of its granules. */
+    return atomic_load_explicit(&segment->generation[first], memory_order_relaxed);
+}
+
+bool xseg_segment_find_exported(const struct xseg_segment *segment, uint32_t *at, uint32_t end,
+                                uint64_t generation)
+{
+    for (; *at < end; ++*at)
+        if (segment->length[*at] != 0 && xseg_segment_is_mapped(segment, *at) &&
+            page_generation(segment, *at) <= generation)
+            return true;
+    return false;
+}
+
+/* Release the pages whose generations are later than `after` and not later than `last`, up to a
+ * granule. */
+static void unexport_pages(struct xseg_segment *segment, uint64_t after, uint64_t last,
+                           uint32_t end)
+{
+    for (uint32_t at = 0; xseg_segment_find_exported(segment, &at, end, last);
+         at += segment->length[at])
+        if (page_generation(segment, at) > after)
+            xseg_segment_unexport(segment, at, segment->length[at]);
+}
+
+xseg_status xseg_segment_export_mapped(struct xseg_segment *segment)
+{
+    uint64_t latest = segment->export_generation;
+
+    for (uint32_t at = 0; xseg_segment_find_exported(segment, &at, segment->granules, UINT64_MAX);
+         at += segment->length[at]) {
+        const uint64_t generation = page_generation(segment, at);
+
+        if (generation <= segment->export_generation)
+            continue;
+        const xseg_status status = xseg_segment_export(segment, at, segment->length[at]);
+        if (status != XSEG_OK) {
+            unexport_pages(segment, segment->export_generation, UINT64_MAX, at);
+            return status;
+        }
+        latest = xseg_max(latest, generation);
+    }
+    segment->export_generation = latest;
+    return XSEG_OK;
+}
+
+void xseg_segment_unexport_mapped(struct xseg_segment *segment)
+{
+    unexport_pages(segment, 0, segment->export_generation, segment->granules);
+    segment->export_generation = 0;
+    segment->importers = 0;
+}
+
 /* --- Sums. --- */
 
 struct xseg_segment_retained xseg_segment_retained_bytes(const struct xseg_segment *segment,
@@ -187,6 +244,19 @@ struct xseg_segment_retained xseg_segment_all_retained_bytes(const struct xseg_s
     return xseg_segment_retained_bytes(segment, 0, segment->granules);
 }
 
+uint64_t xseg_segment_mapped_export_bytes(const struct xseg_segment *segment)
+{
+    const struct xseg_retain_counts *exports = &segment->retain_counts[XSEG_RETAIN_EXPORT];
+    uint64_t bytes = 0;
+
+    for (uint32_t at = 0; xseg_segment_find_exported(segment, &at, segment->granules,
+                                                     segment->export_generation);
+         at += segment->length[at])
+        if (exports->count[at] == 1 && !xseg_segment_is_pinned(segment, at, segment->length[at]))
+            bytes += segment->length[at] * segment->granule_bytes;
+    return bytes;
+}
+
 size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment)
 {
     size_t bytes =
@@ -207,6 +277,8 @@ void xseg_segment_free_retains(struct xseg_segment *segment)
     }
     free(segment->was_exported);
     segment->was_exported = NULL;
+    segment->export_generation = 0;
+    segment->importers = 0;
 }
 
 /* --- Audit. --- */
@@ -242,6 +314,12 @@ static bool audit_exports(const struct xseg_segment *segment, struct xseg_violat
                             exports[page] == exports[at] && segment->was_exported[page] != 0),
                        "granule %" PRIu32 " is exported, in state %d", at, segment->state[at]);
     }
+    for (uint32_t at = 0;
+         xseg_segment_find_exported(segment, &at, segment->granules, segment->export_generation);
+         at += segment->length[at])
+        XSEG_INVARIANT(violation, "SEG-7", exports != NULL && exports[at] != 0,
+                       "granule %" PRIu32 " is not exported, of generation %" PRIu64, at,
+                       page_generation(segment, at));
     return true;
 }
 

@@ -345,7 +345,8 @@ enum xseg_keep {
  * @return XSEG_ERR_BUSY         the memory is in use, and the message has the reason.
  *                               - A stream of the pool, or a stream that uses an allocated block, has queued work.
  *                               - Blocks are pending, or decommitted granules wait for a stream or are held.
- *                               - A page is pinned or exported.
+ *                               - A page is pinned or exported, or an importer of a segment is connected.  Exports of
+ *                                 segments without importers end, also if the pause fails afterwards.
  *                               - A block of the default pool is in memory of the pool (use_on_oom).
  *                               - Another thread allocates from the pool, or runs a registration callback for its
  *                                 memory.

@@ -15,7 +15,8 @@
  *
  * Terms:
  *   run         the contiguous pages that contain one block; an export covers a run.
- *   token       64 bytes that identify a run.  The application sends the token by any transport.
+ *   token       64 bytes that identify a run, or all pages of a segment.  The application sends the token by any
+ *               transport.
  *   raw handle  a file descriptor or a fabric handle of one page.  The application sends the handle.
  *
  * xseg_import() connects to a socket of the exporter.  Both processes therefore run as the same user on the same host,
@@ -107,6 +108,36 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_export(struct xseg_allocator *allocator
                                                 struct xseg_export_token *token, uint64_t *offset);
 
 /**
+ * Export all memory that is mapped in a segment by one token.
+ *
+ * The call is the counterpart of cudaIpcGetMemHandle() for expandable memory: an importer maps the whole segment, so
+ * one token serves all blocks in it, also cached ones.  The address of any block in the importer is the imported
+ * address plus the distance of the block from `address` here.
+ *
+ * There is no close.  The pages that are mapped now are retained, as by xseg_export(), until xseg_pool_release()
+ * releases the last reference to their pool, xseg_pool_pause() pauses the pool, or xseg_close().  Importers stay
+ * connected until they close their imports or exit, and xseg_pool_pause() fails while an importer is connected.
+ *
+ * Tokens of one address are equal byte by byte as long as the same pages are mapped.  When the segment has grown, a
+ * new token covers the additional pages, and earlier tokens stay valid for the earlier ones.
+ *
+ * @param address  an address of an expandable segment of an exportable pool, not after the last mapped page.  It need
+ *                 not be mapped: CU_POINTER_ATTRIBUTE_RANGE_START_ADDR of a block is the base of its segment.
+ * @param token    receives the token.
+ *
+ * @return XSEG_ERR_NOT_ALLOCATED  the address is not in a segment, or no page at or after it is mapped.
+ *         XSEG_ERR_UNSUPPORTED    the pages are not exportable, the segment is classic, or the pool has been released.
+ *         XSEG_ERR_PAUSED         the pool is paused.
+ *         XSEG_ERR_FILE, XSEG_ERR_HOST_MEMORY, XSEG_ERR_BUSY  as for xseg_export().
+ *         An error leaves nothing exported that was not exported before.
+ * Threads: any; waits for the device memory lock.
+ * Cost: no driver call, except a query of the device's UUID by the first call; O(granules of the segment).
+ */
+XSEG_API XSEG_NODISCARD xseg_status xseg_export_segment(struct xseg_allocator *allocator,
+                                                        const void *address,
+                                                        struct xseg_export_token *token);
+
+/**
  * Export the run of an allocated block by a raw handle for each page.
  *
  * The call retains the pages as xseg_export() does, needs one xseg_export_close(), and starts no thread.
@@ -153,6 +184,10 @@ XSEG_API xseg_status xseg_export_close(struct xseg_allocator *allocator, void *p
 
 /**
  * Map a run that another process exports, in a VA range of exactly the size of the run.
+ *
+ * A token of xseg_export_segment() maps the whole segment: `base` receives the address that corresponds to the exported
+ * address.  The parts of the segment without pages stay unmapped.  A second import of the same pages returns the same
+ * memory and counts; each import needs an xseg_import_close().
  *
  * The exporter may be the calling process.  Imported memory is not a block of this allocator: statistics contain it
  * only in imported_bytes, and walks do not report it.  Close each import before xseg_close(), which otherwise returns
@@ -210,7 +245,8 @@ XSEG_API XSEG_NODISCARD xseg_status xseg_import_handles(struct xseg_allocator *a
  * The call waits for no stream: synchronize the streams that used the memory first.  If the driver does not remove a
  * mapping, the next trim retries it.
  *
- * @param base  address that xseg_import() or xseg_import_handles() returned.
+ * @param base  address that xseg_import() or xseg_import_handles() returned.  The memory of a segment that was imported
+ *              several times is unmapped by the last close.
  *
  * @return XSEG_ERR_NOT_ALLOCATED  no memory is imported at base.
  *         XSEG_ERR_BUSY           a capture is active on the device.

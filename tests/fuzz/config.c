@@ -12,8 +12,6 @@
 #include "src/core/config/config.h"
 #include "tests/fuzz/holds.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void print(const struct xseg_config *config, char *buffer, size_t bytes)
 {
     struct xseg_strbuf text;

@@ -14,8 +14,6 @@
 
 #define WHY_BYTES 256
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static int print_one(char *out, size_t room, const char *key, uint64_t number)
 {
     return snprintf(out, room, "%s = %" PRIu64 "\n", key, number);

@@ -3,8 +3,11 @@
 #ifndef TESTS_FUZZ_HOLDS_H
 #define TESTS_FUZZ_HOLDS_H
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define HOLDS(condition)                                              \
     do {                                                              \

@@ -12,8 +12,6 @@
 #include "src/tools/commands/top/top_table.h"
 #include "tests/fuzz/holds.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void check_text(const char *text, size_t room)
 {
     HOLDS(memchr(text, 0, room) != NULL);

@@ -11,8 +11,6 @@
 #include "src/tools/reading/recording.h"
 #include "tests/fuzz/holds.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void check_names(const struct recording *recording)
 {
     for (size_t i = 0; i < recording->text_count; i++)

@@ -6,12 +6,9 @@
  */
 #include <dirent.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/holds.h"
 
 /* Exactly as many bytes as the file has, so that AddressSanitizer sees a read past them. */
 static uint8_t *read_file(const char *path, size_t *bytes)

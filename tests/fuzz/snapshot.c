@@ -14,8 +14,6 @@
 #include "src/tools/replay_model/host_memory.h"
 #include "tests/fuzz/replayable.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void check_value(const struct pickle *pickle, const struct pickle_value *value)
 {
     uint64_t number;

@@ -19,6 +19,8 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
+#include "tests/support/symbol.h"
+
 #define MIB ((size_t)1 << 20)
 #define GIB ((double)(1 << 30))
 
@@ -74,15 +76,11 @@ static void check(CUresult result, const char *what)
     give_up("%s: %s (%d)", what, name, (int)result);
 }
 
-/* A function's address is not an object's in C, so it is copied byte by byte. */
 static void find(void *library, const char *name, void *function)
 {
-    void *symbol = dlsym(library, name);
-
-    if (symbol == NULL)
+    if (!symbol_find(library, name, function))
         give_up("the driver has no %s: it is older than CUDA 11.0, and R525 (CUDA 12.0) is needed",
                 name);
-    memcpy(function, &symbol, sizeof(symbol));
 }
 
 static void open_driver(void)

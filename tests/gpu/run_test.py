@@ -12,7 +12,6 @@ ALONE = ["unshare", "-rn"]
 
 
 def may_be_alone():
-    """Whether a process may be cut off from the network here."""
     try:
         return subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode == 0
     except FileNotFoundError:
@@ -112,8 +111,6 @@ class Options(gpu_pack.Packed):
 
 
 class Machines(gpu_pack.Packed):
-    """What is wrong with a machine is said in a sentence, and what can run runs."""
-
     RUNS = (45, "echo fine >$GPU_OUT/report.md")
 
     def setUp(self):

@@ -29,6 +29,8 @@
 
 #include <dlfcn.h>
 
+#include "tests/support/symbol.h"
+
 #define EXPORT       __attribute__((visibility("default")))
 #define STUB_LIBRARY 34    /* CUDA_ERROR_STUB_LIBRARY: there is no driver behind this one */
 #define NOT_FOUND    500   /* CUDA_ERROR_NOT_FOUND */
@@ -310,14 +312,6 @@ __attribute__((destructor)) static void write_figures(void)
 
 /* --- The driver behind. --- */
 
-/* ISO C does not convert object pointers to function pointers, so the address is copied bytewise. */
-static void find(void *library, const char *symbol, void *function)
-{
-    void *found = dlsym(library, symbol);
-
-    memcpy(function, &found, sizeof(found));
-}
-
 /* The library stays open: its functions are called until the process exits. */
 __attribute__((constructor)) static void open_driver(void)
 {
@@ -332,11 +326,11 @@ __attribute__((constructor)) static void open_driver(void)
             dlerror());
         return;
     }
-    find(library, "cuGetProcAddress_v2", &real.get_proc_address);
-    find(library, "xseg_sim_driver_time", &real.modeled);
+    (void)symbol_find(library, "cuGetProcAddress_v2", &real.get_proc_address);
+    (void)symbol_find(library, "xseg_sim_driver_time", &real.modeled);
     real.at_once = at_once != NULL && strcmp(at_once, "1") == 0;
 #define X(name, symbol, version, parameters, arguments, bytes, after) \
-    find(library, #symbol, &real.name);
+    (void)symbol_find(library, #symbol, &real.name);
     TIMED_CALLS(X)
 #undef X
 }

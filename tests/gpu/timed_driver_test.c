@@ -22,7 +22,6 @@
 
 #define ROWS   256
 #define BLOCKS 40u
-#define MIB    ((size_t)1 << 20)
 
 struct row {
     char call[64], bytes[32];

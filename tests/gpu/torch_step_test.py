@@ -86,8 +86,6 @@ class Pretended(gpu_pack.Packed):
 
 
 class Simulated(gpu_pack.Packed):
-    """The step from the packed folder, on the simulator."""
-
     def test_without_pytorch_it_is_skipped_in_a_sentence(self):
         said = self.run_sim("--only", "torch", status=2, XDG_CACHE_HOME=str(self.folder.parent), HOME=str(self.folder.parent))
         self.assertIn("skipped: PyTorch with CUDA is not here", said)

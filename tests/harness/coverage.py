@@ -47,7 +47,6 @@ def row(name, missed, total):
 
 
 def main(root, build, *options):
-    """Print the table; returns the exit status."""
     files = count(pathlib.Path(root).resolve(), pathlib.Path(build).resolve())
     if not files:
         print("nothing was counted: did any test run?")

@@ -27,6 +27,8 @@ void use(void *address);
 """
 PRELUDE = {
     "allocator.h": "int cudaStreamDestroy(xseg_stream);\n",
+    "ipc.h": "#include <xseg/xseg.h>\nextern struct cudaIpcMemHandle_st handle;\n"
+             "int cudaIpcGetMemHandle(struct cudaIpcMemHandle_st *, void *);\n",
     "observer.h": "bool cache_shrink(void *, uint64_t);\n",
     "pool.h": "struct graph *graph;\nextern struct xseg_pool *pool;\nenum { cudaStreamCaptureModeGlobal };\n"
               "int cudaStreamBeginCapture(xseg_stream, int);\nint cudaStreamEndCapture(xseg_stream, struct graph **);\n",

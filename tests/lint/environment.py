@@ -7,7 +7,6 @@ environment.py ROOT [--write]; --write updates the document.
 """
 import pathlib
 import re
-import sys
 
 import tree
 
@@ -34,6 +33,8 @@ KINDS = {".c": IN_C, ".h": IN_C, ".cpp": IN_C, ".cc": IN_C, ".py": IN_PYTHON, ".
 def names_in(name, text):
     """The variables that a file names, with their lines."""
     for number, line in enumerate(text.splitlines(), 1):
+        if "XSEG_" not in line:
+            continue
         for pattern in KINDS.get(pathlib.PurePath(name).suffix, []):
             for found in re.findall(pattern, line):
                 yield number, found

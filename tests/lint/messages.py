@@ -45,7 +45,6 @@ def joined(body):
 
 
 def messages(root):
-    """Place and literal of each message."""
     for pattern in FOLDERS:
         for path in sorted(root.glob(pattern)):
             text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), path.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -57,7 +56,6 @@ def messages(root):
 
 
 def complaints(message):
-    """What is wrong with a message."""
     if message.rstrip("\\n").endswith((".", ":")):
         yield "it ends with a period or a colon"
     if re.match(r"(?!False\b|True)[A-Z][a-z]", message):

@@ -19,7 +19,6 @@ def text_files(root):
 
 
 def finish(check):
-    """Run a check on the tree that the command line names, print what it found, and exit."""
     complaints = check(*map(pathlib.Path, sys.argv[1:]))
     print("\n".join(complaints))
     sys.exit(1 if complaints else 0)

@@ -80,11 +80,10 @@ class Arrays(unittest.TestCase):
         self.assertGreater(self.allocator.trim(wait=True).released, 0)
 
     def test_too_much_is_a_memory_error(self):
-        with self.assertRaises(MemoryError):
-            cuda.device_array(2 << 30, dtype=numpy.uint8)
+        self.assertRaises(MemoryError, cuda.device_array, 2 << 30, dtype=numpy.uint8)
 
     def test_the_example_of_the_page_prints_what_stands_there(self):
-        text = (cases.ROOT / "docs/python.md").read_text(encoding="utf-8")
+        text = (cases.ROOT / "docs/pytorch.md").read_text(encoding="utf-8")
         program, output = re.search(r"```python\n(import xseg_sim, xseg\.numba\n.*?)```\n\n```\n[^\n]*\n(.*?)```", text,
                                     re.DOTALL).groups()
         with tempfile.TemporaryDirectory() as folder:
@@ -98,8 +97,7 @@ class Arrays(unittest.TestCase):
 
     def test_handles_of_expandable_memory_are_refused_with_a_sentence(self):
         array = cuda.device_array(1000, dtype=numpy.uint8)
-        with self.assertRaisesRegex(NotImplementedError, "expandable_segments:False"):
-            array.get_ipc_handle()
+        self.assertRaisesRegex(NotImplementedError, "expandable_segments:False", array.get_ipc_handle)
 
 
 def start_on_the_simulator():

@@ -193,8 +193,7 @@ class Contents(Case):
 
     def refuse(self, allocator, most_bytes=None):
         """Let a request be refused; returns the snapshot of that."""
-        with self.assertRaises(MemoryError):
-            allocator.allocate(1 << 45)
+        self.assertRaises(MemoryError, allocator.allocate, 1 << 45)
         written, = self.folder.iterdir()
         snapshot = read(written)
         if most_bytes is not None:

@@ -37,6 +37,9 @@ enum {
     X(cuMemFree_v2, (void *ptr))                                                          \
     X(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total))                               \
     X(cuPointerGetAttribute, (void *out, int attribute, void *ptr))                       \
+    X(cuIpcGetMemHandle, (struct runtime_ipc_handle *handle, void *ptr))                  \
+    X(cuIpcOpenMemHandle_v2, (void **out, struct runtime_ipc_handle handle, unsigned flags)) \
+    X(cuIpcCloseMemHandle, (void *ptr))                                                   \
     X(cuStreamCreate, (struct CUstream_st **out, unsigned flags))                         \
     X(cuStreamDestroy_v2, (struct CUstream_st *stream))                                   \
     X(cuStreamQuery, (struct CUstream_st *stream))                                        \
@@ -171,7 +174,6 @@ static void pop(void)
         (void)driver.cuCtxPopCurrent_v2(&popped);
 }
 
-/* Wait for a device, or for a stream of it. */
 static int wait_in(void *context, int is_stream, struct CUstream_st *stream)
 {
     int result = driver.cuCtxPushCurrent_v2(context);
@@ -248,6 +250,21 @@ int cudaFreeAsync_ptsz(void *ptr, struct CUstream_st *stream)
 int cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     ANSWER(driver.cuMemGetInfo_v2(free_bytes, total));
+}
+
+int cudaIpcGetMemHandle(struct runtime_ipc_handle *handle, void *ptr)
+{
+    ANSWER(driver.cuIpcGetMemHandle(handle, ptr));
+}
+
+int cudaIpcOpenMemHandle(void **out, struct runtime_ipc_handle handle, unsigned flags)
+{
+    ANSWER(driver.cuIpcOpenMemHandle_v2(out, handle, flags));
+}
+
+int cudaIpcCloseMemHandle(void *ptr)
+{
+    ANSWER(driver.cuIpcCloseMemHandle(ptr));
 }
 
 int cudaDeviceSynchronize(void)

@@ -28,6 +28,14 @@ RUNTIME_EXPORT int cudaFreeAsync_ptsz(void *ptr, struct CUstream_st *stream);
 RUNTIME_EXPORT int cudaMemGetInfo(size_t *free_bytes, size_t *total);
 RUNTIME_EXPORT int cudaGetDevice(int *device);
 RUNTIME_EXPORT int cudaSetDevice(int device);
+struct runtime_ipc_handle {
+    unsigned char bytes[64];
+};
+
+RUNTIME_EXPORT int cudaIpcGetMemHandle(struct runtime_ipc_handle *handle, void *ptr);
+RUNTIME_EXPORT int cudaIpcOpenMemHandle(void **out, struct runtime_ipc_handle handle,
+                                        unsigned flags);
+RUNTIME_EXPORT int cudaIpcCloseMemHandle(void *ptr);
 RUNTIME_EXPORT int cudaDeviceSynchronize(void);
 RUNTIME_EXPORT int cudaDeviceReset(void);
 RUNTIME_EXPORT int cudaStreamCreateWithFlags(struct CUstream_st **out, unsigned flags);

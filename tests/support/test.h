@@ -33,6 +33,17 @@ void test_select(const char *pattern);
 /* Run the selected tests, by default all; returns the number of tests that failed. */
 int test_run(void);
 
+/* A function for TEST_WITH() and TEST_GROUP_FIXTURE(); it fails by an assertion. */
+#define FIXTURE(name)                      \
+    static inline void name##_steps(void); \
+    static inline int name(void **state)   \
+    {                                      \
+        (void)state;                       \
+        name##_steps();                    \
+        return 0;                          \
+    }                                      \
+    static inline void name##_steps(void)
+
 #define TEST(name) TEST_WITH(name, NULL, NULL)
 
 /* A test with functions that run before and after it; the teardown function runs after a failure as well. */

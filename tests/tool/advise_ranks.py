@@ -8,7 +8,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "tests/support"))
 from advise_case import BASE, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
-from folder_case import MIB, ROOT  # pylint: disable=wrong-import-position
+from folder_case import MIB  # pylint: disable=wrong-import-position
 
 
 def on_streams():
@@ -46,7 +46,6 @@ def rank_of_job(grows=0, kept=0, settings=""):
 
 class Ranks(AdviseTest):
     def job(self, count=8, **odd):
-        """Ranks of which the sixth, or the last, is another."""
         for rank in range(count):
             self.file(rank_of_job(**odd) if rank == min(5, count - 1) else rank_of_job(), f"oom-rank{rank}-pid{rank}-1.pickle")
         return self.folder
@@ -93,13 +92,6 @@ class Ranks(AdviseTest):
                 told = [re.search(rf"^  {figure} +(.*)$", replay, re.MULTILINE)[1] for figure in ("peak reserved", "smallest device")]
                 self.assertEqual(cells[2 * at:2 * at + 2], told, (rank["rank"], name))
         self.assertEqual(lines[-1], f"{found['replayed']} configurations replayed")
-
-    def test_document_shows_the_output(self):
-        page = (ROOT / "docs/advise.md").read_text(encoding="utf-8")
-        told = re.search(r"^\$ xseg advise snapshots\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
-        folder = self.job(grows=46 * MIB)
-        for _ in range(2):
-            self.assertEqual(self.tool("advise", folder).stdout.replace(str(folder), "snapshots"), told)
 
     def test_nothing_helps(self):
         found = self.advised(self.job(count=2, kept=80 * MIB))

@@ -481,7 +481,7 @@ class Limits(BlameTest):
         path = self.file(snapshot)
         found = self.blamed(path)
         self.assertEqual(found["idle_at_end"], {"decay": 2 * MIB, "in_use": 2 * MIB})
-        self.assertEqual(json_keys.paths(found, maps=["idle_at_end"]), json_keys.documented(ROOT / "docs/blame.md", "JSON"))
+        self.assertEqual(json_keys.paths(found, maps=["idle_at_end"]), json_keys.documented(ROOT / "docs/blame.md", "JSON of blame"))
         self.assertIn("              2.00 MiB  decay\n", self.said(path))
         self.assertEqual(found["single_page_padding"], 3 * MIB)
         self.assertTrue(self.said(path).endswith("\npadding of single-page blocks (key single_page) at the end: 3.00 MiB\n"))
@@ -553,7 +553,6 @@ def place_block(program, draw, start, mapped):
 
 class Recorded(BlameTest):
     def test_snapshots_that_pytorch_has_written(self):
-        """tests/data/snapshots: what was reserved at the peak is what PyTorch counted."""
         peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
         for name in ("classic", "expandable", "ring", "train", "generate"):
             found = self.blamed(SNAPSHOTS / f"{name}.pickle.zst")

@@ -21,11 +21,8 @@ def budget(text):
 
 
 def count(program, case, pairs):
-    """Instructions of a whole run.
-
-    All numbers of pairs have as many digits: starting takes some instructions more or less with arguments
-    of another length.
-    """
+    """Instructions of a whole run.  All numbers of pairs have as many digits: starting takes some instructions more or less
+    with arguments of another length."""
     done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program,
                            case, f"{pairs:05}"], check=False, text=True, stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ from blame import BASE, BlameTest, Program, frames, json_keys
 from folder_case import MIB, ROOT, SNAPSHOTS, TOOL
 
 SIZE = 64 * MIB
-PAGE = ROOT / "docs/compare.md"
+PAGE = ROOT / "docs/blame.md"
 
 
 def job(plant="", base=BASE, pace=1000, line=0, steps=10):
@@ -58,7 +58,6 @@ def job(plant="", base=BASE, pace=1000, line=0, steps=10):
 
 
 def one_site(line, blocks=1):
-    """Blocks of a line, 8 MiB together, and no history."""
     program = Program()
     program.map(BASE, SIZE)
     for block in range(blocks):
@@ -215,7 +214,6 @@ rows that do not differ: 3
             self.assertTrue(all(byte == "\n" or " " <= byte <= "~" for byte in text), text)
 
     def test_snapshots_that_pytorch_has_written(self):
-        """tests/data/snapshots: one random program on classic and on expandable segments."""
         peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
         classic, expandable = (SNAPSHOTS / f"{name}.pickle.zst" for name in ("classic", "expandable"))
         for path in (classic, expandable, SNAPSHOTS / "ring.pickle.zst"):
@@ -258,22 +256,6 @@ rows that do not differ: 3
             entry["time_us"] += by + number * number
             if "addr" in entry and entry["action"] != "snapshot":
                 entry["addr"] += by
-
-
-class Documents(CompareTest):
-    def test_documents_show_the_output(self):
-        self.file(job("reserved"), "before.pickle")
-        self.file(job(), "after.pickle")
-        for rank in range(8):
-            self.file(job("stranded" if rank == 5 else "", BASE + (rank << 32)), f"snapshots/oom-rank{rank}-pid{4711 + rank}-1.pickle")
-        for name in ("early.pickle.zst", "late.pickle.zst"):
-            (self.folder / name).write_bytes((SNAPSHOTS / name).read_bytes())
-        for page, command, operands in (("compare", "compare", "before.pickle after.pickle"),
-                                        ("compare", "compare", "--rows 1 early.pickle.zst late.pickle.zst"),
-                                        ("compare", "compare", "--rows 3 snapshots"), ("blame", "blame", "--rows 3 snapshots")):
-            done = self.tool(command, *operands.split(), cwd=self.folder, status=command == "compare")
-            text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
-            self.assertIn(f"```\n$ xseg {command} {operands}\n{done.stdout}```\n", text)
 
 
 class BadFiles(CompareTest):
@@ -340,7 +322,7 @@ class Ranks(CompareTest):
         keys = json_keys.documented(PAGE, "Folders", "Rows")
         self.assertEqual(json_keys.paths(outputs), keys)
         blamed = self.read(self.ranks(1, 3), command="blame", status=0)
-        sites = json_keys.documented(ROOT / "docs/blame.md", "JSON")
+        sites = json_keys.documented(PAGE, "JSON of blame")
         self.assertEqual(json_keys.paths(blamed), json_keys.paths(outputs[0]) | {key for key in sites if key.startswith("sites")})
 
     def test_each_site_counts_by_itself(self):

@@ -33,7 +33,6 @@ CASES = ("passing_stream", "passing_stream_classic", "living_stream", "living_st
 
 
 def measure(case, counts):
-    """Of each count, the instructions of each thing that is made from there on; and the library's host bytes."""
     with tempfile.TemporaryDirectory() as folder:
         dump = pathlib.Path(folder) / "dump"
         done = subprocess.run(["valgrind", "--tool=callgrind", "--instr-atstart=no", "--combine-dumps=yes",

@@ -8,13 +8,13 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 
 VARIABLES = ("XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def run(*arguments, **variables):
-    """The tool's `config`, with these variables and none of the others."""
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     return subprocess.run([TOOL, "config", *arguments], capture_output=True,
                           check=False, text=True, stdin=subprocess.DEVNULL, errors="surrogateescape",
@@ -28,7 +28,6 @@ class ConfigTest(unittest.TestCase):
         return done.stdout
 
     def rows(self, *arguments, **variables):
-        """Name: the other columns, of each key that is listed."""
         lines = self.said(*arguments, **variables).splitlines()
         return {line.split()[0]: re.split(r" {1,}", line.strip(), maxsplit=3)[1:]
                 for line in lines if line.startswith("  ") and not line.startswith("  key")}
@@ -66,12 +65,12 @@ class InForce(ConfigTest):
                          ["0.8", "off", "argument"])
 
     def test_the_example_of_the_page(self):
-        page = (ROOT / "docs/options.md").read_text(encoding="utf-8")
+        page = (ROOT / "docs/top.md").read_text(encoding="utf-8")
         shown = self.said(PYTORCH_ALLOC_CONF="large_segment_size_mb:40") + "$ xseg config expandable_segment:True\n"
         shown = re.sub(r"the other \d+ keys", "the other N keys", shown)  # a new key does not change the page
         shown = re.sub("\nstacks    .*\n", "\nstacks    call stacks are captured by libunwind\n", shown)
         self.assertIn(f"```\n$ PYTORCH_ALLOC_CONF=large_segment_size_mb:40 xseg config\n{shown}"
-                      f"{run('expandable_segment:True').stderr}```\n", page)
+                      f"{textwrap.fill(run('expandable_segment:True').stderr, 100)}\n```\n", page)
 
     def test_unwinder_is_named(self):
         try:
@@ -141,7 +140,7 @@ class Keys(ConfigTest):
     def test_every_key_with_its_meaning(self):
         text = self.said("--keys")
         documents = (ROOT / "docs/options.md").read_text()
-        names = re.findall(r"^\| `(\w+)` \| .* \| .* \| .* \| .* \|$", documents, re.MULTILINE)
+        names = re.findall(r"^- \*\*`(\w+)`\*\* \(default", documents, re.MULTILINE)
         self.assertGreater(len(names), 30)
         self.assertEqual(re.findall(r"^(\w+) \(default .*\)$", text, re.MULTILINE), names)
         self.assertIn("\nidle_ms (default -1)\n    a whole number of milliseconds", text)

@@ -70,7 +70,6 @@ class Driver(DriverTest):
                 self.assertIn(words, said)
 
     def test_device_without_pages_runs_a_recording_of_pytorch(self):
-        """It refuses from the start, or says yes and fails later; with its own word for it, or as out of memory."""
         tape = ROOT / "tests/data/tapes/expandable-mixed.tape.zst"
         for nth in (1, 3, 9):
             for error in (2, 801):

@@ -115,7 +115,6 @@ class Colors(ToolCase):
     ESCAPE = "\033["
 
     def shown(self, *arguments, **environment):
-        """The standard output of the tool on a terminal."""
         return self.on_terminal(*arguments, stream="stdout", environment={"TERM": "xterm", **environment}).decode()
 
     def test_on_a_terminal_only(self):

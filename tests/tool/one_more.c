@@ -237,8 +237,7 @@ static void prepared_range(unsigned at)
     use_a_granule();
 }
 
-/* Release all these ranges.  glibc sorts freed chunks in the next allocations, 10,000 in each: allocations that are not
- * counted trigger that. */
+/* Release all these ranges.  glibc sorts freed chunks, 10,000 in each call: uncounted allocations trigger that. */
 static void release_prepared(unsigned count)
 {
     static unsigned first;

@@ -60,7 +60,6 @@ class Secure(FolderCase):
         self.assertEqual(complaint, "")
 
     def injected(self, mode):
-        """Whether a tool that the environment names for NVTX is loaded."""
         os.chown(self.program, OTHER, OTHER)
         self.program.chmod(mode)
         said, complaint = start(self.program, self.simulator, NVTX_INJECTION64_PATH=str(self.injection), XSEG_TEST_INJECTED="1",

@@ -252,8 +252,6 @@ def fragmented(blocks=40, free=20):
 
 
 class Incomplete(SnapshotTest):
-    """Histories that do not show how the state at the end of the file came about."""
-
     MISSING = (r"history: it does not show (.*) of the (.*) that are reserved at its end, since a replay with the file's configuration "
                r"ends with (.*): peaks are too low, and the effect of a configuration is not known; record all entries from the start")
 

@@ -92,10 +92,8 @@ class TapesTest(ToolCase):
             self.assertGreaterEqual(count, least)
 
     def test_blocks_are_chosen_whatever_the_addresses_are(self):
-        """Of equal free blocks that of the segment that was registered first serves a request.
-
-        Every tape with `p` lines is replayed with addresses in each order.
-        """
+        """Of equal free blocks that of the segment that was registered first serves a request.  Every tape with `p` lines is
+        replayed with addresses in each order."""
         count = 0
         for path, text in (*self.tapes("classic"), *self.tapes("expandable")):
             if "\np " not in text:

@@ -192,7 +192,6 @@ def take(queue, answers):
 
 
 def sharing():
-    """Another process reads and writes a tensor of this one."""
     context = torch.multiprocessing.get_context("spawn")
     queue, answers = context.Queue(), context.Queue()
     process = context.Process(target=take, args=(queue, answers))

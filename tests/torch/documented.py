@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The examples of docs/pytorch.md, of the recipes for ranges and of README.md run as documented.
+"""The examples of docs/pytorch.md, the Python of docs/ranges.md and docs/registration.md, and README.md run as documented.
 
 documented.py DRIVER; each test is a function of this file in a separate process, which reads the example from the page.
 """
@@ -18,7 +18,8 @@ if backends.IS_CASE:
     from tensors import MIB, OPEN, byte_tensor, expect, expect_error, fill, holds, simulator, used_bytes
 
 PAGE = backends.ROOT / "docs/pytorch.md"
-RECIPES = PAGE.with_name("ranges-python.md")
+RECIPES = PAGE.with_name("ranges.md")
+REGISTRATION = PAGE.with_name("registration.md")
 
 
 def shown(words, page=PAGE):
@@ -124,11 +125,11 @@ def check_words():
     expect(told == [(registered.cache.data_ptr(), 200 * MIB)], told)
     expect_error(xseg.BusyError, "pinned", xseg.torch.pause, "cache")
     xseg.torch.unpin(registered.cache)
-    ranged = run_shown("xseg.torch.range(", xseg=xseg, torch=torch)
+    ranged = run_shown("cache = xseg.torch.range(", xseg=xseg, torch=torch)
     expect(ranged.keys.shape == (1 << 20, 4096) and ranged.cache.info().committed_bytes == 0, ranged.cache.info())
-    saver = run_shown("from xseg.torch.memory_saver import")
+    saver = run_shown("from xseg.torch.memory_saver import", PAGE.with_name("engines.md"))
     expect(saver.torch_memory_saver.enabled, "enabled")
-    line = re.search(r"^tensor = torch\.from_dlpack.*$", PAGE.with_name("python.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    line = re.search(r"^tensor = torch\.from_dlpack.*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[0]
     names = {"torch": torch, "block": run.allocator.allocate(1 << 20)}
     exec(line, names)
     expect(names["tensor"].data_ptr() == names["block"].pointer and names["tensor"].shape == (1 << 18,), names["tensor"].shape)
@@ -178,7 +179,7 @@ def stand_in_for_vllm():
 def check_sleep():
     """The recipe for vLLM's sleep mode: weights come back, the cache is dropped, graphs stay valid."""
     gpu_worker, cumem = stand_in_for_vllm()
-    recipe = run_shown("class CuMemAllocator")
+    recipe = run_shown("class CuMemAllocator", PAGE.with_name("engines.md"))
     expect(gpu_worker.CuMemAllocator is cumem.CuMemAllocator is recipe.CuMemAllocator, "in its place")
     worker = recipe.Worker()
     worker.load()
@@ -268,6 +269,15 @@ def check_groups(run):
     expect_error(MemoryError, "xseg_limits_set()", run.grow, "full", 5)
     for page in range(pages - 16, pages):
         run.grow("window", page)
+
+
+def case_registration():
+    """The registered tensor is pinned."""
+    run = run_shown("xseg.torch.registered(", REGISTRATION)
+    expect(run.cache.nbytes == 200 * MIB, run.cache.nbytes)
+    expect_error(run.xseg.BusyError, "pinned", run.xseg.torch.pause, "kv_cache")
+    run.xseg.torch.unpin(run.cache)
+    run.xseg.torch.pause("kv_cache")
 
 
 class Documented(backends.CaseTest):

@@ -28,7 +28,6 @@ KEPT = ("CUDA_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 def become(message, output):
-    """In the child: the environment, the output and the arguments of the program."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     os.environ.clear()
     os.environ.update({**message["environment"], **kept})

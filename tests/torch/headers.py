@@ -36,7 +36,6 @@ def ask(script, *arguments):
 
 
 def adapter_build(root):
-    """The module that builds the adapter, without the package around it, which needs PyTorch."""
     sys.path.insert(0, str(root / "src/adapters/python"))
     spec = importlib.util.spec_from_file_location("adapter_build", root / "src/adapters/python/xseg/torch/_build.py")
     module = importlib.util.module_from_spec(spec)
@@ -70,7 +69,6 @@ class Compiles(unittest.TestCase):
         cls.stack.close()
 
     def compiler(self, version, is_cxx11, source=""):
-        """The adapter's compiler on its sources and one line more; nothing is written."""
         scratch = self.folder / f"{version}-{is_cxx11}"
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.copytree(self.root / "src/adapters/torch", scratch / "src/adapters/torch")
@@ -88,7 +86,6 @@ class Compiles(unittest.TestCase):
                 self.assertEqual(made.returncode, 0, made.stderr[:4000])
 
     def test_a_mistake_is_seen(self):
-        """The compiler is asked about the sources, and warnings count."""
         made = self.compiler("2.9.1", True, "\nint without_value() {}\n")
         self.assertNotEqual(made.returncode, 0)
         self.assertIn("without_value", made.stderr)

@@ -42,7 +42,6 @@ class Pictures:
         return self.streams[handle]
 
     def segment(self, segment, tensors):
-        """A segment's members, and its blocks in the order of their addresses."""
         blocks = [[block["address"] - segment["address"], block["size"], block["requested_size"], block["state"],
                    tensors.get(block["address"]) if block["state"] == "active_allocated" else None]
                   for block in segment["blocks"]]

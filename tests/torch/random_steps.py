@@ -82,7 +82,6 @@ class Program:
         self.random.choice((torch.cuda.reset_peak_memory_stats, torch.cuda.reset_accumulated_memory_stats))()
 
     def step_note(self):
-        """Words for the history: of the thread from now on, of a tensor, and of what a profiler would show."""
         torch.cuda.memory._set_memory_metadata(self.random.choice(("", "first", "second")))
         with torch.profiler.record_function(self.random.choice(("part", "Torch-Compiled Region: 0/1"))):
             self.step_allocate()

@@ -66,7 +66,6 @@ def wait_for(is_so):
 
 
 def has_ended(process):
-    """Also where nobody has asked how."""
     try:
         return " Z " in pathlib.Path(f"/proc/{process}/stat").read_text(encoding="ascii")
     except OSError:

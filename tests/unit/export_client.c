@@ -42,7 +42,8 @@ struct exporter {
     pthread_t thread;
 };
 
-static void send_reply(int client, const struct script *script)
+/* sent: pages of earlier replies */
+static void send_reply(int client, const struct script *script, uint64_t sent)
 {
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {0};
     struct xseg_export_reply reply = {
@@ -55,8 +56,10 @@ static void send_reply(int client, const struct script *script)
         file[i] = dup(STDERR_FILENO);
     if (script->reply_status != XSEG_OK)
         memset(reply.error, 'w', sizeof(reply.error));
-    for (uint32_t i = 0; script->reply_status == XSEG_OK && i < XSEG_EXPORT_BATCH; i++)
-        reply.page_size[i] = script->page_size;
+    for (uint32_t i = 0; script->reply_status == XSEG_OK && i < XSEG_EXPORT_BATCH; i++) {
+        reply.page[i].offset = (sent + i) * script->page_size;
+        reply.page[i].size = script->page_size;
+    }
     if (script->files != 0) {
         message.msg_control = control;
         message.msg_controllen = CMSG_SPACE(script->files * sizeof(int));
@@ -71,7 +74,6 @@ static void send_reply(int client, const struct script *script)
         (void)close(file[i]);
 }
 
-/* Serve one client. */
 static void *serve(void *self)
 {
     const struct exporter *exporter = self;
@@ -80,7 +82,7 @@ static void *serve(void *self)
 
     (void)recv(client, &token, sizeof(token), 0);
     for (uint32_t i = 0; i < exporter->script->replies; i++)
-        send_reply(client, exporter->script);
+        send_reply(client, exporter->script, (uint64_t)i * exporter->script->count);
     if (exporter->script->is_silent) /* until the client times out */
         (void)recv(client, &token, sizeof(token), 0);
     (void)close(client);
@@ -136,7 +138,7 @@ TEST(exporter_that_violates_the_protocol_is_rejected)
         {"page size 0", XSEG_ERR_FILE, 3, 0, 3, 3, 0, .replies = 1},
         {"page size 18446744073709551615", XSEG_ERR_FILE, 3, UINT64_MAX, 3, 3, 0, .replies = 1},
         {"page size 4194304", XSEG_ERR_FILE, 3, 2 * PAGE, 3, 3, 0, .replies = 1},
-        {"run size 3145728", XSEG_ERR_FILE, 3, PAGE / 2, 3, 3, 0, .replies = 1},
+        {"end of the last page 3145728", XSEG_ERR_FILE, 3, PAGE / 2, 3, 3, 0, .replies = 1},
         {"closed the connection", XSEG_ERR_FILE, 3, PAGE, 2, 2, 0, .replies = 1},
         {"pages 3", XSEG_ERR_FILE, 3, PAGE / 2, 2, 2, 0, .replies = 2},
         {"exporter failed, www", XSEG_ERR_DRIVER, 3, PAGE, 0, 0, 77, .replies = 1},
@@ -198,7 +200,7 @@ TEST(silent_exporter_times_out)
         step = UINT64_C(9980000000) / (i + 1);
         const xseg_status status = fetch(&scripts[i], &pages);
         step = 0;
-        env_expect_error(status, XSEG_ERR_FILE, "exporter did not reply within 10000 ms");
+        assert_error(status, FILE, "exporter did not reply within 10000 ms");
         assert_null(pages.handle);
     }
 }

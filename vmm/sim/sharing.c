@@ -200,7 +200,7 @@ struct fabric_handle {
 
 _Static_assert(sizeof(struct fabric_handle) == 64, "a fabric handle has 64 bytes");
 
-static const char fabric_magic[8] = "xsegfab";
+static const char fabric_magic[8] = "sim-fab";
 
 static bool is_handle_type_supported(CUmemAllocationHandleType type)
 {
@@ -346,7 +346,7 @@ SIM_ENTRY(MEM_IMPORT, cuMemImportFromShareableHandle,
            CUmemAllocationHandleType shHandleType),
           import_memory(handle, osHandle, shHandleType));
 
-static const char memory_magic[8] = "xsegmem", event_magic[8] = "xsegevt";
+static const char memory_magic[8] = "sim-mem", event_magic[8] = "sim-evt";
 
 /* Contents of an IPC handle. */
 struct ipc_label {

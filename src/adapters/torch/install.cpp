@@ -19,6 +19,7 @@
 #include "src/adapters/torch/observers.h"
 #include "src/adapters/torch/pools.h"
 #include "src/adapters/torch/settings.h"
+#include "src/adapters/torch/share.h"
 #include "src/adapters/torch/tags.h"
 
 namespace xseg_torch
@@ -141,6 +142,7 @@ struct xseg_allocator *open()
 struct Closer {
     void operator()(struct xseg_allocator *opened) const
     {
+        detach_ipc();
         stop_observing();
         detach_settings();
         warn(xseg_close(opened), "torch.cuda.init");
@@ -163,6 +165,7 @@ void Allocator::init(int count)
         observe(opened.get());
         apply_settings(opened.get());
         follow_forks();
+        attach_ipc(opened.get());
         library_.store(opened.release(), std::memory_order_release);
         set_thread_label(this);
     }

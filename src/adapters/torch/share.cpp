@@ -10,6 +10,7 @@
 #include "src/adapters/torch/share.h"
 
 #include <cstring>
+#include <dlfcn.h>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "src/adapters/torch/allocator.h"
 #include "src/adapters/torch/errors.h"
 #include "src/adapters/torch/held.h"
+#include "xseg/ipc.h"
 
 namespace xseg_torch
 {
@@ -181,6 +183,28 @@ std::shared_ptr<void> register_import(const std::string &handle,
 }
 
 } // namespace
+
+void attach_ipc(struct xseg_allocator *library)
+{
+    static const struct xseg_ipc_functions functions = {sizeof(functions),   xseg_block_query,
+                                                        xseg_export_segment, xseg_import,
+                                                        xseg_import_close,   xseg_error_message};
+    auto *attach =
+        reinterpret_cast<decltype(&xseg_ipc_attach)>(dlsym(RTLD_DEFAULT, "xseg_ipc_attach"));
+    if (attach != nullptr && !attach(library, &functions)) {
+        TORCH_WARN("xseg.torch: libxseg-ipc.so is of another version, or serves another allocator; "
+                   "cudaIpcGetMemHandle() fails for tensors");
+    }
+}
+
+void detach_ipc(void)
+{
+    auto *detach =
+        reinterpret_cast<decltype(&xseg_ipc_detach)>(dlsym(RTLD_DEFAULT, "xseg_ipc_detach"));
+    if (detach != nullptr) {
+        detach();
+    }
+}
 
 void count_capture(DeviceIndex device, bool begins)
 {

@@ -24,6 +24,10 @@ inline xseg_status close_export_if_any(struct xseg_allocator *library, void *ptr
                                                                : close_export(library, ptr);
 }
 
+/** Serve CUDA's legacy IPC of the library's memory, if libxseg-ipc.so is loaded (xseg/ipc.h); and stop. */
+void attach_ipc(struct xseg_allocator *library);
+void detach_ipc(void);
+
 /** Count the begin or the end of a capture on a device.  Imports that are released during a capture are closed afterwards. */
 void count_capture(DeviceIndex device, bool begins);
 

@@ -202,6 +202,10 @@ static xseg_status release_all_memory(struct xseg_device *device)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 !xseg_context_is_lost(&device->context));
     xseg_discard_paused_pools(device, true);
+    XSEG_DEVICE_FOR_POOLS(pool, device)
+    {
+        xseg_unexport_segments(pool);
+    }
     status = xseg_trim_device(device, &everything, &done);
     if (status != XSEG_OK)
         return status;

@@ -155,15 +155,32 @@ static xseg_status find_run(struct xseg_extent *extent, uint64_t address,
     return XSEG_OK;
 }
 
-static uint64_t count_pages(const struct xseg_export *record)
-{
-    const uint32_t *length = record->segment->length;
-    uint64_t pages = 0;
+/* Pages of a segment: those of `count` granules that are not later than a generation. */
+struct page_set {
+    const struct xseg_segment *segment;
+    uint32_t first, count; /* granules */
+    uint64_t generation;
+};
 
-    for (uint32_t at = record->first; at < record->first + record->count; at += length[at])
-        pages++;
-    XSEG_ASSERT(pages != 0);
-    return pages;
+static struct page_set pages_of_run(const struct xseg_export *record)
+{
+    return (struct page_set){record->segment, record->first, record->count, UINT64_MAX};
+}
+
+static bool find_page(const struct page_set *pages, uint32_t *at)
+{
+    return xseg_segment_find_exported(pages->segment, at, pages->first + pages->count,
+                                      pages->generation);
+}
+
+static uint64_t count_pages(const struct page_set *set)
+{
+    uint64_t count = 0;
+
+    for (uint32_t at = set->first; find_page(set, &at); at += set->segment->length[at])
+        count++;
+    XSEG_ASSERT(count != 0);
+    return count;
 }
 
 static void close_descriptors(struct xseg_page_handle *handle, size_t count)
@@ -184,31 +201,39 @@ static xseg_status create_handle(const struct xseg_segment *segment, uint32_t at
                : xseg_driver_export(segment->context, xseg_alias_handle(segment, at), &handle->fd);
 }
 
-/* Create handles for pages [first, first + count) of a run, all or none. */
-static xseg_status create_handles(const struct xseg_export *record, enum xseg_handle_type type,
+static xseg_status fail_handle(xseg_status status, const struct page_set *pages, uint64_t page,
+                               enum xseg_handle_type type)
+{
+    xseg_fail_append(", page %" PRIu64 " of %" PRIu64 "; %s", page + 1, count_pages(pages),
+                     type == XSEG_HANDLE_FD
+                         ? "each page needs a file descriptor, see ulimit -n"
+                         : "pages created before the probe of fabric handles have none, trim "
+                           "and allocate again");
+    return status;
+}
+
+/* Create handles for pages [first, first + count) of a set, all or none. */
+static xseg_status create_handles(const struct page_set *pages, enum xseg_handle_type type,
                                   uint64_t first, size_t count, struct xseg_page_handle *handle)
 {
-    const struct xseg_segment *segment = record->segment;
-    uint32_t at = record->first;
+    const struct xseg_segment *segment = pages->segment;
+    uint32_t at = pages->first;
 
-    for (uint64_t page = 0; page < first; page++)
-        at += segment->length[at];
-    for (size_t i = 0; i < count; i++) {
-        XSEG_ASSERT(at < record->first + record->count && segment->length[at] != 0);
-        const xseg_status status = create_handle(segment, at, type, &handle[i]);
+    for (uint64_t page = 0; page < first + count; page++) {
+        const bool is_found = find_page(pages, &at);
 
-        if (status != XSEG_OK) {
-            xseg_fail_append(
-                ", page %" PRIu64 " of %" PRIu64 "; %s", first + i + 1, count_pages(record),
-                type == XSEG_HANDLE_FD
-                    ? "each page needs a file descriptor, see ulimit -n"
-                    : "pages created before the probe of fabric handles have none, trim "
-                      "and allocate again");
-            close_descriptors(handle, type == XSEG_HANDLE_FD ? i : 0);
-            return status;
+        XSEG_ASSERT(is_found);
+        if (page >= first) {
+            struct xseg_page_handle *out = &handle[page - first];
+            const xseg_status status = create_handle(segment, at, type, out);
+
+            if (status != XSEG_OK) {
+                close_descriptors(handle, type == XSEG_HANDLE_FD ? page - first : 0);
+                return fail_handle(status, pages, page, type);
+            }
+            out->offset = (at - pages->first) * segment->granule_bytes;
+            out->size = segment->length[at] * segment->granule_bytes;
         }
-        handle[i].offset = (at - record->first) * segment->granule_bytes;
-        handle[i].size = segment->length[at] * segment->granule_bytes;
         at += segment->length[at];
     }
     return XSEG_OK;
@@ -246,27 +271,52 @@ static void destroy_export(struct xseg_export *record)
 
 /* --- Tokens. --- */
 
-static struct xseg_export_token compute_token(const struct xseg_export *record)
+/* Complete a token of which the caller has set kind, offset, size and generation. */
+static struct xseg_export_token create_token(const struct xseg_device *device,
+                                             const struct xseg_segment *segment,
+                                             struct xseg_export_fields fields)
 {
-    const struct xseg_segment *segment = record->segment;
-    const struct xseg_sharing *sharing = record->device->sharing;
-    const uint64_t begin = record->first * segment->granule_bytes;
-    const uint64_t end = begin + record->count * segment->granule_bytes;
-    const struct xseg_export_fields fields = {
-        .magic = {'x', 's', 'e', 'g'},
-        .version = XSEG_EXPORT_TOKEN_VERSION,
-        .exporter = sharing->exporter,
-        .secret = sharing->secret,
-        .segment = xseg_segment_id(segment),
-        .offset = begin,
-        .size = end - begin,
-        .generation = xseg_segment_generation(segment, begin, end),
-        .process = (uint32_t)getpid(),
-    };
     struct xseg_export_token token;
 
+    memcpy(fields.magic, XSEG_EXPORT_MAGIC, sizeof(fields.magic));
+    fields.version = XSEG_EXPORT_TOKEN_VERSION;
+    fields.exporter = device->sharing->exporter;
+    fields.secret = device->sharing->secret;
+    fields.segment = xseg_segment_id(segment);
+    fields.process = (uint32_t)getpid();
     memcpy(token.byte, &fields, sizeof(fields));
     return token;
+}
+
+static struct xseg_export_token compute_token(const struct xseg_export *record)
+{
+    const uint64_t begin = record->first * record->segment->granule_bytes;
+    const uint64_t end = begin + record->count * record->segment->granule_bytes;
+    const struct xseg_export_fields fields = {
+        .kind = XSEG_EXPORT_RUN,
+        .offset = begin,
+        .size = end - begin,
+        .generation = xseg_segment_generation(record->segment, begin, end),
+    };
+
+    return create_token(record->device, record->segment, fields);
+}
+
+/* The end of the last page of a segment that is not later than a generation, in bytes.
+ * latest: set to the latest generation of these pages */
+static uint64_t find_end(const struct xseg_segment *segment, uint64_t generation, uint64_t *latest)
+{
+    uint64_t end = 0;
+
+    *latest = 0;
+    for (uint32_t at = 0; xseg_segment_find_exported(segment, &at, segment->granules, generation);
+         at += segment->length[at]) {
+        const uint64_t begin = at * segment->granule_bytes;
+
+        end = begin + segment->length[at] * segment->granule_bytes;
+        *latest = xseg_max(*latest, xseg_segment_generation(segment, begin, end));
+    }
+    return end;
 }
 
 /* Draw the exporter's ID and secret, and start its server. */
@@ -302,25 +352,85 @@ static struct xseg_export *find_export(struct xseg_device *device,
     return NULL;
 }
 
+/* Find the segment with an ID, or NULL.  O(segments of the device). */
+static struct xseg_segment *find_segment(struct xseg_device *device, uint64_t id)
+{
+    struct xseg_segment *found = NULL;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_DEVICE_FOR_ARENAS(arena, device)
+    {
+        XSEG_LIST_FOR(node, &arena->extents)
+        {
+            struct xseg_segment *segment = &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
+
+            if (xseg_segment_is_expandable(segment) && xseg_segment_id(segment) == id)
+                found = segment;
+        }
+    }
+    return found;
+}
+
+/* Find the exported segment of a token, or NULL.  A token is valid as long as its pages are
+ * exported, also if more pages were exported after them. */
+static struct xseg_segment *find_exported_segment(struct xseg_device *device,
+                                                  const struct xseg_export_token *token)
+{
+    struct xseg_export_fields fields;
+    uint64_t latest = 0;
+
+    memcpy(&fields, token->byte, sizeof(fields));
+    struct xseg_segment *segment = find_segment(device, fields.segment);
+    if (segment == NULL || fields.generation > segment->export_generation ||
+        find_end(segment, fields.generation, &latest) != fields.size || latest != fields.generation)
+        return NULL;
+    const struct xseg_export_token own = create_token(device, segment, fields);
+    return memcmp(&own, token, sizeof(own)) == 0 ? segment : NULL;
+}
+
+/* Find the pages of a valid token. */
+static xseg_status find_pages(struct xseg_device *device, const struct xseg_export_token *token,
+                              struct page_set *out)
+{
+    struct xseg_export_fields fields;
+    const struct xseg_export *record = NULL;
+    const struct xseg_segment *segment = NULL;
+
+    memcpy(&fields, token->byte, sizeof(fields));
+    if (fields.kind == XSEG_EXPORT_SEGMENT) {
+        segment = find_exported_segment(device, token);
+        if (segment != NULL)
+            *out = (struct page_set){segment, 0, segment->granules, fields.generation};
+    } else {
+        record = find_export(device, token);
+        if (record != NULL)
+            *out = pages_of_run(record);
+    }
+    if (record == NULL && segment == NULL)
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "export has been closed; export the memory again");
+    return xseg_context_is_lost(&device->context) ? xseg_driver_fail_lost(&device->context)
+                                                  : XSEG_OK;
+}
+
 static xseg_status fill_reply_pages(struct xseg_device *device,
                                     const struct xseg_export_token *token, uint64_t first,
                                     struct xseg_export_reply *reply, int *fd)
 {
     struct xseg_page_handle handle[XSEG_EXPORT_BATCH];
-    const struct xseg_export *record = find_export(device, token);
+    struct page_set set;
+    xseg_status status = find_pages(device, token, &set);
 
-    if (record == NULL)
-        return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "export has been closed; export the memory again");
-    if (xseg_context_is_lost(&device->context))
-        return xseg_driver_fail_lost(&device->context);
-    const uint64_t pages = count_pages(record);
+    if (status != XSEG_OK)
+        return status;
+    const uint64_t pages = count_pages(&set);
     XSEG_ASSERT(first < pages);
     const size_t count = xseg_min(pages - first, XSEG_EXPORT_BATCH);
-    const xseg_status status = create_handles(record, XSEG_HANDLE_FD, first, count, handle);
+    status = create_handles(&set, XSEG_HANDLE_FD, first, count, handle);
     if (status != XSEG_OK)
         return status;
     for (size_t i = 0; i < count; i++) {
-        reply->page_size[i] = handle[i].size;
+        reply->page[i].offset = handle[i].offset;
+        reply->page[i].size = handle[i].size;
         fd[i] = handle[i].fd;
     }
     reply->page_count = pages;
@@ -344,10 +454,25 @@ static void fill_reply(void *self, const struct xseg_export_token *token, uint64
         (void)snprintf(reply->error, sizeof(reply->error), "%s", xseg_fail_detail());
 }
 
+/* Implementation of count_importer of struct xseg_export_server. */
+static void count_importer(void *self, const struct xseg_export_token *token, bool connects)
+{
+    struct xseg_device *device = self;
+
+    xseg_mutex_lock(&device->memory_lock);
+    struct xseg_segment *segment = find_exported_segment(device, token);
+    if (segment != NULL && connects)
+        segment->importers++;
+    else if (segment != NULL && segment->importers != 0)
+        segment->importers--;
+    xseg_mutex_unlock(&device->memory_lock);
+}
+
 void xseg_sharing_init(struct xseg_device *device, struct xseg_sharing *sharing)
 {
     memset(sharing, 0, sizeof(*sharing));
     sharing->server.fill_reply = fill_reply;
+    sharing->server.count_importer = count_importer;
     sharing->server.self = device;
     xseg_list_init(&sharing->exports);
     xseg_list_init(&sharing->imports);
@@ -388,12 +513,60 @@ xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address
     return status;
 }
 
+/* Check that all mapped memory of the segment of an address can be exported. */
+static xseg_status check_segment(const struct xseg_extent *extent, uint64_t address)
+{
+    const struct xseg_pool *pool = extent->arena->pool;
+    xseg_status status = xseg_pool_check_running(pool);
+    uint64_t latest;
+
+    if (status == XSEG_OK)
+        status = check_exportable(extent, address, false);
+    if (status != XSEG_OK)
+        return status;
+    if (xseg_pool_is_retired(pool))
+        return xseg_fail(XSEG_ERR_UNSUPPORTED,
+                         "pool has been released; export its blocks by xseg_export()");
+    if (address - extent->segment.base >= find_end(&extent->segment, UINT64_MAX, &latest))
+        return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
+                         "address is after the last mapped page of its segment, %#" PRIx64,
+                         address);
+    return XSEG_OK;
+}
+
+xseg_status xseg_share_export_segment(struct xseg_allocator *allocator, uint64_t address,
+                                      struct xseg_export_token *token)
+{
+    struct xseg_export_fields fields = {.kind = XSEG_EXPORT_SEGMENT};
+    struct xseg_extent *extent;
+    xseg_status status = lock_extent(allocator, address, &extent);
+
+    if (status != XSEG_OK)
+        return status;
+    struct xseg_device *device = extent->arena->device;
+    struct xseg_segment *segment = &extent->segment;
+    status = check_segment(extent, address);
+    if (status == XSEG_OK)
+        status = start_export_server(device);
+    if (status == XSEG_OK)
+        status = xseg_segment_export_mapped(segment);
+    if (status == XSEG_OK) {
+        fields.offset = address - segment->base;
+        fields.size = find_end(segment, UINT64_MAX, &fields.generation);
+        *token = create_token(device, segment, fields);
+    }
+    unlock_extent(extent);
+    return status;
+}
+
 static xseg_status export_run_handles(const struct xseg_export *run, struct xseg_share_pages *pages)
 {
     struct xseg_export *record = NULL;
     xseg_status status = XSEG_OK;
 
-    pages->count = (size_t)count_pages(run);
+    const struct page_set set = pages_of_run(run);
+
+    pages->count = (size_t)count_pages(&set);
     if (pages->handle == NULL)
         return XSEG_OK;
     if (pages->capacity < pages->count)
@@ -408,7 +581,7 @@ static xseg_status export_run_handles(const struct xseg_export *run, struct xseg
         status = create_export(run, &record);
     if (status != XSEG_OK)
         return status;
-    status = create_handles(record, pages->type, 0, pages->count, pages->handle);
+    status = create_handles(&set, pages->type, 0, pages->count, pages->handle);
     if (status != XSEG_OK)
         destroy_export(record);
     return status;

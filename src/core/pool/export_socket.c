@@ -54,8 +54,11 @@ xseg_status xseg_export_token_read(const struct xseg_export_token *token,
                          "version of the export token is not supported, %" PRIu32
                          " instead of %u; run the same version of xseg in both processes",
                          fields.version, XSEG_EXPORT_TOKEN_VERSION);
+    const bool is_valid = fields.kind == XSEG_EXPORT_RUN
+                              ? fields.offset <= SIZE_MAX_OF_RUN && fields.offset % PAGE_MIN == 0
+                              : fields.kind == XSEG_EXPORT_SEGMENT && fields.offset < fields.size;
     if (fields.size == 0 || fields.size > SIZE_MAX_OF_RUN || fields.size % PAGE_MIN != 0 ||
-        fields.offset > SIZE_MAX_OF_RUN || fields.offset % PAGE_MIN != 0 || fields.reserved != 0)
+        !is_valid)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "export token is malformed, run of %" PRIu64 " bytes at offset %" PRIu64
                          "; pass all %u bytes that xseg_export() wrote",
@@ -126,51 +129,122 @@ static bool limit_send_queue(int socket)
            setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)) == 0;
 }
 
-/* Send the pages of a run, until a reply has an error or the client does not receive. */
-static void send_run(const struct xseg_export_server *server, int socket,
-                     const struct xseg_export_token *token)
+/* Send all pages of a token.  Returns false after an error, or if the client does not receive. */
+static bool send_pages(const struct xseg_export_server *server, int socket,
+                       const struct xseg_export_token *token)
 {
     struct xseg_export_reply reply;
     int fd[XSEG_EXPORT_BATCH];
     uint64_t sent = 0;
-    bool has_more = true;
+    bool is_sent = true;
 
-    while (has_more) {
+    do {
         server->fill_reply(server->self, token, sent, &reply, fd);
         XSEG_ASSERT(reply.count <= XSEG_EXPORT_BATCH);
         sent += reply.count;
-        has_more = send_reply(socket, &reply, fd) && reply.count != 0 && sent < reply.page_count;
+        is_sent = send_reply(socket, &reply, fd) && reply.count != 0;
         for (uint32_t i = 0; i < reply.count; i++)
             (void)close(fd[i]);
-    }
+    } while (is_sent && sent < reply.page_count);
+    return is_sent;
 }
 
-static void handle_client(const struct xseg_export_server *server, int socket)
+/* Receive the token of a client, and send the pages. */
+static bool serve_client(const struct xseg_export_server *server, int socket,
+                         struct xseg_export_token *token)
 {
-    struct xseg_export_token token;
+    struct xseg_export_fields fields;
     struct ucred client;
 
     /* MSG_TRUNC: the size of the message, also if that is larger than a token. */
-    if (get_peer(socket, &client) && limit_send_queue(socket) &&
-        wait_readable(server, socket, SERVER_TIMEOUT_S * 1000) &&
-        recv(socket, &token, sizeof(token), MSG_DONTWAIT | MSG_TRUNC) == (ssize_t)sizeof(token))
-        send_run(server, socket, &token);
-    (void)close(socket);
+    if (!get_peer(socket, &client) || !limit_send_queue(socket) ||
+        !wait_readable(server, socket, SERVER_TIMEOUT_S * 1000) ||
+        recv(socket, token, sizeof(*token), MSG_DONTWAIT | MSG_TRUNC) != (ssize_t)sizeof(*token))
+        return false;
+    memcpy(&fields, token, sizeof(fields));
+    if (fields.kind != XSEG_EXPORT_SEGMENT) {
+        (void)send_pages(server, socket, token);
+        return false;
+    }
+    server->count_importer(server->self, token, true);
+    const bool is_sent = send_pages(server, socket, token);
+    if (!is_sent)
+        server->count_importer(server->self, token, false);
+    return is_sent;
+}
+
+/* --- Server: connections. --- */
+
+enum { STOP, LISTEN, FIRST_IMPORTER };
+
+static bool add_connection(struct xseg_export_connections *all, int fd,
+                           const struct xseg_export_token *token)
+{
+    if (all->count == all->capacity) {
+        const size_t capacity = xseg_max(all->capacity * 2, 8u);
+        void *wait = realloc(all->wait, capacity * sizeof(*all->wait));
+
+        all->wait = wait != NULL ? wait : all->wait;
+        void *tokens = realloc(all->token, capacity * sizeof(*all->token));
+        all->token = tokens != NULL ? tokens : all->token;
+        if (wait == NULL || tokens == NULL)
+            return false;
+        all->capacity = capacity;
+    }
+    all->wait[all->count] = (struct pollfd){.fd = fd, .events = POLLIN};
+    all->token[all->count] = token != NULL ? *token : (struct xseg_export_token){{0}};
+    all->count++;
+    return true;
+}
+
+/* An importer sends nothing after its token, so its connection is readable when it is closed. */
+static void remove_connection(const struct xseg_export_server *server,
+                              struct xseg_export_connections *all, size_t at)
+{
+    server->count_importer(server->self, &all->token[at], false);
+    (void)close(all->wait[at].fd);
+    all->count--;
+    all->wait[at] = all->wait[all->count];
+    all->token[at] = all->token[all->count];
+}
+
+static void accept_client(struct xseg_export_server *server)
+{
+    const int socket = accept4(server->socket, NULL, NULL, SOCK_CLOEXEC);
+    struct xseg_export_token token;
+
+    if (socket < 0) {
+        if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+            (void)poll(NULL, 0, ACCEPT_RETRY_MS); /* no descriptor is left: retry */
+        return;
+    }
+    if (!serve_client(server, socket, &token)) {
+        (void)close(socket);
+        return;
+    }
+    /* Without host memory the importer is not counted; its mappings stay valid. */
+    if (!add_connection(&server->connections, socket, &token)) {
+        server->count_importer(server->self, &token, false);
+        (void)close(socket);
+    }
 }
 
 static void *run_server(void *self)
 {
-    const struct xseg_export_server *server = self;
+    struct xseg_export_server *server = self;
+    struct xseg_export_connections *all = &server->connections;
 
-    while (wait_readable(server, server->socket, -1)) {
-        const int socket = accept4(server->socket, NULL, NULL, SOCK_CLOEXEC);
-
-        if (socket >= 0)
-            handle_client(server, socket);
-        else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-            (void)poll(NULL, 0, ACCEPT_RETRY_MS); /* no descriptor is left: retry */
+    for (;;) {
+        if (poll(all->wait, all->count, -1) < 0)
+            continue; /* EINTR */
+        if (all->wait[STOP].revents != 0)
+            return NULL;
+        for (size_t at = all->count; at-- > FIRST_IMPORTER;)
+            if (all->wait[at].revents != 0)
+                remove_connection(server, all, at);
+        if (all->wait[LISTEN].revents != 0)
+            accept_client(server);
     }
-    return NULL;
 }
 
 /* --- Server: start and stop. --- */
@@ -182,6 +256,9 @@ static xseg_status open_server_socket(struct xseg_export_server *server, uint64_
 
     server->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     server->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (!add_connection(&server->connections, server->stop, NULL) ||
+        !add_connection(&server->connections, server->socket, NULL))
+        return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, connections of importers");
     if (server->stop >= 0 && server->socket >= 0 &&
         bind(server->socket, (const struct sockaddr *)&address, length) == 0 &&
         listen(server->socket, BACKLOG) == 0)
@@ -202,12 +279,19 @@ static int start_server_thread(struct xseg_export_server *server)
     return error;
 }
 
-static void close_sockets(const struct xseg_export_server *server)
+static void close_sockets(struct xseg_export_server *server)
 {
+    struct xseg_export_connections *all = &server->connections;
+
     if (server->socket >= 0)
         (void)close(server->socket);
     if (server->stop >= 0)
         (void)close(server->stop);
+    for (size_t at = FIRST_IMPORTER; at < all->count; at++)
+        (void)close(all->wait[at].fd);
+    free(all->wait);
+    free(all->token);
+    *all = (struct xseg_export_connections){.count = 0};
 }
 
 xseg_status xseg_export_server_start(struct xseg_export_server *server, uint64_t exporter)
@@ -374,7 +458,7 @@ static xseg_status receive_reply(const struct client *client, struct xseg_export
                : fail_invalid_reply(client, "descriptors", (uint64_t)*count);
 }
 
-/* --- Client: run. --- */
+/* --- Client: pages. --- */
 
 /* Check the size of a run before memory is allocated for it: each page needs a descriptor. */
 static xseg_status check_page_count(const struct client *client, uint64_t count)
@@ -391,20 +475,26 @@ static xseg_status check_page_count(const struct client *client, uint64_t count)
                      count, (uint64_t)limit.rlim_cur);
 }
 
-/* Move the pages of a reply into the run.  Ownership of the descriptors passes to the run. */
+/* Move the pages of a reply into the list.  Ownership of the descriptors passes to the list.
+ * end: the end of the last page; the pages of a run follow each other without gaps */
 static xseg_status add_reply_pages(const struct client *client,
                                    const struct xseg_export_reply *reply, const int *fd,
-                                   uint64_t *size, struct xseg_export_pages *pages,
-                                   size_t *received)
+                                   uint64_t *end, struct xseg_export_pages *pages, size_t *received)
 {
+    const bool has_gaps = client->token.kind == XSEG_EXPORT_SEGMENT;
+
     if (reply->count > pages->count - *received)
         return fail_invalid_reply(client, "pages", reply->page_count);
     for (uint32_t i = 0; i < reply->count; i++) {
-        if (reply->page_size[i] == 0 || reply->page_size[i] > client->token.size - *size)
-            return fail_invalid_reply(client, "page size", reply->page_size[i]);
-        pages->handle[*received + i].offset = *size;
-        pages->handle[*received + i].size = reply->page_size[i];
-        *size += reply->page_size[i];
+        const uint64_t offset = reply->page[i].offset, size = reply->page[i].size;
+
+        if (has_gaps ? offset < *end : offset != *end)
+            return fail_invalid_reply(client, "page offset", offset);
+        if (size == 0 || offset > client->token.size || size > client->token.size - offset)
+            return fail_invalid_reply(client, "page size", size);
+        pages->handle[*received + i].offset = offset;
+        pages->handle[*received + i].size = size;
+        *end = offset + size;
     }
     for (uint32_t i = 0; i < reply->count; i++)
         pages->handle[*received + i].fd = fd[i];
@@ -412,7 +502,7 @@ static xseg_status add_reply_pages(const struct client *client,
     return XSEG_OK;
 }
 
-/* Allocate the run that the first reply describes. */
+/* Allocate the list that the first reply describes. */
 static xseg_status allocate_pages(const struct client *client,
                                   const struct xseg_export_reply *reply,
                                   struct xseg_export_pages *pages)
@@ -432,12 +522,12 @@ static xseg_status allocate_pages(const struct client *client,
     return XSEG_OK;
 }
 
-/* Receive replies until the run is complete. */
-static xseg_status receive_run(const struct client *client, struct xseg_export_pages *pages)
+/* Receive replies until the list is complete. */
+static xseg_status receive_pages(const struct client *client, struct xseg_export_pages *pages)
 {
     struct xseg_export_reply reply;
     int fd[XSEG_EXPORT_BATCH];
-    uint64_t size = 0;
+    uint64_t end = 0;
     size_t received = 0;
     xseg_status status = XSEG_OK;
 
@@ -449,12 +539,12 @@ static xseg_status receive_run(const struct client *client, struct xseg_export_p
         if (status == XSEG_OK && pages->handle == NULL)
             status = allocate_pages(client, &reply, pages);
         if (status == XSEG_OK)
-            status = add_reply_pages(client, &reply, fd, &size, pages, &received);
+            status = add_reply_pages(client, &reply, fd, &end, pages, &received);
         for (size_t i = received - before; i < count; i++)
             (void)close(fd[i]);
     } while (status == XSEG_OK && received < pages->count);
-    if (status == XSEG_OK && size != client->token.size)
-        status = fail_invalid_reply(client, "run size", size);
+    if (status == XSEG_OK && end != client->token.size)
+        status = fail_invalid_reply(client, "end of the last page", end);
     return status;
 }
 
@@ -462,7 +552,7 @@ xseg_status xseg_export_resolve(const struct xseg_export_token *token,
                                 struct xseg_export_pages *out)
 {
     struct client client = {.deadline = xseg_clock_system() + CLIENT_TIMEOUT_MS * XSEG_MILLISECOND};
-    struct xseg_export_pages pages = {.count = 0};
+    struct xseg_export_pages pages = {.connection = -1};
     xseg_status status = xseg_export_token_read(token, &client.token);
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
@@ -476,8 +566,11 @@ xseg_status xseg_export_resolve(const struct xseg_export_token *token,
         send(client.socket, token, sizeof(*token), MSG_NOSIGNAL) != (ssize_t)sizeof(*token))
         status = fail_connection_closed(&client);
     if (status == XSEG_OK)
-        status = receive_run(&client, &pages);
-    (void)close(client.socket);
+        status = receive_pages(&client, &pages);
+    if (status == XSEG_OK && client.token.kind == XSEG_EXPORT_SEGMENT)
+        pages.connection = client.socket;
+    else
+        (void)close(client.socket);
     if (status == XSEG_OK)
         *out = pages;
     else
@@ -490,6 +583,8 @@ void xseg_export_pages_close(struct xseg_export_pages *pages)
     for (size_t i = 0; i < pages->count; i++)
         if (pages->handle[i].fd >= 0)
             (void)close(pages->handle[i].fd);
+    if (pages->connection >= 0)
+        (void)close(pages->connection);
     free(pages->handle);
-    *pages = (struct xseg_export_pages){.count = 0};
+    *pages = (struct xseg_export_pages){.connection = -1};
 }

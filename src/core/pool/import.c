@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Imports: runs of pages of other processes, or of this one, mapped on a device (share.h).
+ * Imports: runs of pages, or all pages of a segment, of other processes or of this one, mapped on a device (share.h).
  *
  * Locking: the device memory lock.
  */
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/base/check.h"
 #include "src/base/error.h"
@@ -25,19 +26,35 @@
 struct xseg_import {
     struct xseg_list link;
     struct xseg_imported imported;
-    uint64_t page_bytes[]; /* [imported.pages] */
+    uint64_t mapped_bytes;            /* of all pages */
+    struct xseg_export_fields token;  /* of a segment; kind RUN: of a run, or of handles */
+    int connection;                   /* of a segment: socket of the exporter; else -1 */
+    uint32_t count;                   /* calls that imported the segment; else 1 */
+    struct xseg_imported_page page[]; /* [imported.pages] */
 };
 
 static size_t import_bytes(const struct xseg_import *record)
 {
-    return sizeof(*record) + record->imported.pages * sizeof(record->page_bytes[0]);
+    return sizeof(*record) + record->imported.pages * sizeof(record->page[0]);
+}
+
+static bool is_segment(const struct xseg_import *record)
+{
+    return record->token.kind == XSEG_EXPORT_SEGMENT;
+}
+
+static void free_import(struct xseg_import *record)
+{
+    if (record->connection >= 0)
+        (void)close(record->connection);
+    free(record);
 }
 
 void xseg_share_free_imports(struct xseg_sharing *sharing)
 {
     XSEG_LIST_FOR_SAFE(node, &sharing->imports)
     {
-        free(XSEG_CONTAINER(node, struct xseg_import, link));
+        free_import(XSEG_CONTAINER(node, struct xseg_import, link));
     }
 }
 
@@ -71,70 +88,101 @@ static xseg_status check_import_device(struct xseg_device *device, const uint8_t
         format_uuid(device->sharing->uuid, ours));
 }
 
-/* Create the record of an import, which is not mapped yet, and check the sizes of the handles. */
-static xseg_status create_import(struct xseg_device *device, const struct xseg_page_handle *handle,
-                                 size_t count, struct xseg_import **out)
+/* Pages that are to be mapped. */
+struct import_source {
+    enum xseg_handle_type type;
+    const struct xseg_page_handle *handle; /* [count] */
+    size_t count;
+    const uint8_t *uuid;                    /* of the device that has the memory; NULL: unknown */
+    const struct xseg_export_fields *token; /* of a segment; NULL: a run */
+    int connection;                         /* to the exporter of a segment */
+};
+
+/* Check that a page has the size and the alignment of pages, and does not overlap the pages before
+ * it.  The pages of a run have no gaps. */
+static bool is_valid_page(const struct xseg_device *device, const struct import_source *source,
+                          const struct xseg_page_handle *page, uint64_t end)
 {
     const uint64_t granularity = device->context.granularity;
-    struct xseg_import *record = calloc(1, sizeof(*record) + count * sizeof(record->page_bytes[0]));
+
+    return (source->token == NULL ? page->offset == end
+                                  : page->offset >= end && page->offset % granularity == 0) &&
+           page->size != 0 && page->size % granularity == 0 && page->offset <= BYTES_MAX &&
+           page->size <= BYTES_MAX - page->offset;
+}
+
+/* Create the record of an import, which is not mapped yet, and check the pages. */
+static xseg_status create_import(struct xseg_device *device, const struct import_source *source,
+                                 struct xseg_import **out)
+{
+    struct xseg_import *record =
+        calloc(1, sizeof(*record) + source->count * sizeof(record->page[0]));
 
     if (record == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, import record of %zu pages",
-                         count);
+                         source->count);
     record->imported.context = &device->context;
     record->imported.unreleased = &device->unreleased;
-    record->imported.page_bytes = record->page_bytes;
-    record->imported.pages = count;
-    for (size_t i = 0; i < count; i++) {
-        const uint64_t offset = handle[i].offset, size = handle[i].size;
+    record->imported.page = record->page;
+    record->imported.pages = source->count;
+    record->connection = -1;
+    record->count = 1;
+    for (size_t i = 0; i < source->count; i++) {
+        const struct xseg_page_handle *page = &source->handle[i];
 
-        if (offset != record->imported.bytes || size == 0 || size % granularity != 0 ||
-            size > BYTES_MAX - offset) {
+        if (!is_valid_page(device, source, page, record->imported.bytes)) {
             free(record);
             return xseg_fail(XSEG_ERR_ARGUMENT,
                              "page %zu is invalid, %" PRIu64 " bytes at offset %" PRIu64
                              "; pages follow each other without gaps, in multiples of %" PRIu64
                              " bytes on device %d",
-                             i, size, offset, granularity, device->context.ordinal);
+                             i, page->size, page->offset, device->context.granularity,
+                             device->context.ordinal);
         }
-        record->page_bytes[i] = size;
-        record->imported.bytes += size;
+        record->page[i] = (struct xseg_imported_page){page->offset, page->size};
+        record->imported.bytes = page->offset + page->size;
+        record->mapped_bytes += page->size;
     }
     *out = record;
     return XSEG_OK;
 }
 
-/* Map the pages of a run.  The device memory lock is held. */
-static xseg_status map_import(struct xseg_device *device, enum xseg_handle_type type,
-                              const struct xseg_page_handle *handle, size_t count,
-                              const uint8_t *uuid, uint64_t *address)
+/* Map pages.  The device memory lock is held. */
+static xseg_status map_import(struct xseg_device *device, const struct import_source *source,
+                              uint64_t *address)
 {
     struct xseg_import *record = NULL;
-    xseg_status status = check_import_device(device, uuid);
+    xseg_status status = check_import_device(device, source->uuid);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status == XSEG_OK)
-        status = create_import(device, handle, count, &record);
+        status = create_import(device, source, &record);
     if (status != XSEG_OK)
         return status;
-    status = xseg_imported_map(&record->imported, type, handle);
+    status = xseg_imported_map(&record->imported, source->type, source->handle);
     if (status != XSEG_OK) {
         free(record);
         return status;
     }
     XSEG_ASSERT(record->imported.base != 0);
+    if (source->token != NULL) {
+        record->token = *source->token;
+        record->connection = source->connection;
+    }
     *address = record->imported.base;
     xseg_list_insert(&device->sharing->imports, &record->link);
     xseg_sharing_update_host_bytes(device, import_bytes(record), 0);
-    atomic_fetch_add_explicit(&device->sharing->imported, record->imported.bytes,
+    atomic_fetch_add_explicit(&device->sharing->imported, record->mapped_bytes,
                               memory_order_relaxed);
     return XSEG_OK;
 }
 
-xseg_status xseg_share_import(struct xseg_device *device, enum xseg_handle_type type,
-                              const struct xseg_page_handle *handle, size_t count,
-                              const uint8_t *uuid, uint64_t *address)
+xseg_status xseg_share_import_handles(struct xseg_device *device, enum xseg_handle_type type,
+                                      const struct xseg_page_handle *handle, size_t count,
+                                      uint64_t *address)
 {
+    const struct import_source source = {.type = type, .handle = handle, .count = count};
+
     if (count == 0 || count > PAGES_MAX)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "number of pages is out of range, %zu; pass 1 to %zu pages", count,
@@ -144,8 +192,75 @@ xseg_status xseg_share_import(struct xseg_device *device, enum xseg_handle_type 
             return xseg_fail(XSEG_ERR_ARGUMENT, "descriptor of page %zu is not open, %d", i,
                              handle[i].fd);
     xseg_mutex_lock(&device->memory_lock);
-    const xseg_status status = map_import(device, type, handle, count, uuid, address);
+    const xseg_status status = map_import(device, &source, address);
     xseg_mutex_unlock(&device->memory_lock);
+    return status;
+}
+
+/* Find the import of a segment with the same pages, or NULL.  The device memory lock is held. */
+static struct xseg_import *find_same_import(struct xseg_device *device,
+                                            const struct xseg_export_fields *token)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_LIST_FOR(node, &device->sharing->imports)
+    {
+        struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
+
+        if (is_segment(record) && record->token.exporter == token->exporter &&
+            record->token.secret == token->secret && record->token.segment == token->segment &&
+            record->token.generation == token->generation && record->token.size == token->size)
+            return record;
+    }
+    return NULL;
+}
+
+/* Count a further import of a segment that is already mapped.  Returns false if it is not. */
+static bool retain_import(struct xseg_device *device, const struct xseg_export_fields *token,
+                          uint64_t *address)
+{
+    xseg_mutex_lock(&device->memory_lock);
+    struct xseg_import *record = find_same_import(device, token);
+    const bool is_mapped = record != NULL && record->count != UINT32_MAX;
+
+    if (is_mapped) {
+        record->count++;
+        *address = record->imported.base;
+    }
+    xseg_mutex_unlock(&device->memory_lock);
+    return is_mapped;
+}
+
+xseg_status xseg_share_import_token(struct xseg_device *device,
+                                    const struct xseg_export_token *token, uint64_t *address)
+{
+    struct xseg_export_fields fields;
+    struct xseg_export_pages pages;
+    xseg_status status = xseg_export_token_read(token, &fields);
+    const bool is_whole = status == XSEG_OK && fields.kind == XSEG_EXPORT_SEGMENT;
+
+    if (status != XSEG_OK)
+        return status;
+    if (!is_whole || !retain_import(device, &fields, address)) {
+        status = xseg_export_resolve(token, &pages);
+        if (status != XSEG_OK)
+            return status;
+        const struct import_source source = {
+            .type = XSEG_HANDLE_FD,
+            .handle = pages.handle,
+            .count = pages.count,
+            .uuid = pages.device,
+            .token = is_whole ? &fields : NULL,
+            .connection = pages.connection,
+        };
+        xseg_mutex_lock(&device->memory_lock);
+        status = map_import(device, &source, address);
+        xseg_mutex_unlock(&device->memory_lock);
+        if (status == XSEG_OK)
+            pages.connection = -1; /* the record owns it */
+        xseg_export_pages_close(&pages);
+    }
+    if (status == XSEG_OK && is_whole)
+        *address += fields.offset;
     return status;
 }
 
@@ -156,8 +271,9 @@ static struct xseg_import *find_import(struct xseg_device *device, uint64_t addr
     XSEG_LIST_FOR(node, &device->sharing->imports)
     {
         struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
+        const uint64_t offset = address - record->imported.base;
 
-        if (record->imported.base == address)
+        if (offset == 0 || (is_segment(record) && offset < record->imported.bytes))
             return record;
     }
     return NULL;
@@ -166,16 +282,20 @@ static struct xseg_import *find_import(struct xseg_device *device, uint64_t addr
 static xseg_status close_import(struct xseg_device *device, struct xseg_import *record)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_ASSERT(xseg_sharing_imported(device->sharing) >= record->imported.bytes);
+    XSEG_ASSERT(xseg_sharing_imported(device->sharing) >= record->mapped_bytes);
+    if (record->count > 1) {
+        record->count--;
+        return XSEG_OK;
+    }
     if (xseg_pending_captures(device->pending))
         return xseg_pending_fail_capture(device->pending);
     if (!xseg_context_is_lost(&device->context))
         xseg_imported_unmap(&record->imported);
     xseg_list_remove(&record->link);
     xseg_sharing_update_host_bytes(device, 0, import_bytes(record));
-    atomic_fetch_sub_explicit(&device->sharing->imported, record->imported.bytes,
+    atomic_fetch_sub_explicit(&device->sharing->imported, record->mapped_bytes,
                               memory_order_relaxed);
-    free(record);
+    free_import(record);
     return XSEG_OK;
 }
 

@@ -92,6 +92,7 @@ struct blockers {
     uint64_t claimed;                  /* blocks */
     uint64_t fallback, fallback_bytes; /* the first block that the default pool uses; its size */
     struct xseg_segment_retained held;
+    uint64_t importers;               /* connected to segments */
     struct xseg_known_stream *stream; /* a stream with pending work */
     xseg_status status;
 };
@@ -111,7 +112,8 @@ static void find_extent_blockers(struct blockers *found, struct xseg_extent *ext
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     found->held.pinned += held.pinned;
-    found->held.exported += held.exported;
+    found->held.exported += held.exported - xseg_segment_mapped_export_bytes(&extent->segment);
+    found->importers += extent->segment.importers;
     if (!xseg_extent_is_expandable(extent))
         found->classic += extent->segment.bytes;
     XSEG_EXTENT_FOR_EACH(view, extent)
@@ -200,6 +202,11 @@ static xseg_status check_blockers(const struct xseg_pool *pool, const struct blo
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory is pinned, %" PRIu64 " bytes of pool %s; unpin it first",
                          found->held.pinned, label);
+    if (found->importers != 0)
+        return xseg_fail(XSEG_ERR_BUSY,
+                         "memory of pool %s is imported by other processes, %" PRIu64
+                         " importers; close the imports first",
+                         label, found->importers);
     if (found->held.exported != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory is exported, %" PRIu64
@@ -252,7 +259,10 @@ static xseg_status close_pool(struct xseg_pool *pool)
         mark_range_streams(arena);
     }
     xseg_streams_for_each(&pool->device->streams, query_stream, &found);
-    return check_blockers(pool, &found);
+    const xseg_status status = check_blockers(pool, &found);
+    if (status == XSEG_OK)
+        xseg_unexport_segments(pool);
+    return status;
 }
 
 static void open_pool(struct xseg_pool *pool)

@@ -13,6 +13,11 @@
  *     closes them.
  *   - Handles: the caller gets one file descriptor or fabric handle per page.
  *
+ * An export of a segment retains all pages that are mapped in the segment at the time of the call,
+ * and has no close: it ends when the pool is released or paused, or the allocator is closed.  Its
+ * state is in struct xseg_segment (xseg_segment_export_mapped()).  Importers keep a connection
+ * open, so that they are counted, and a pause fails while one is connected.
+ *
  * An import maps a run at new addresses (vmm/imported.h).  Its memory belongs to no arena.
  *
  * A peer has access rights to all pools and imports of the owner.  The rights of mapped memory are
@@ -53,14 +58,17 @@
  *     connect, struct xseg_export_token    --->  finds the export with this token
  *                                          <---  struct xseg_export_reply with up to
  *                                                XSEG_EXPORT_BATCH pages, and one file descriptor
- *                                                per page; repeated until the run is complete
+ *                                                per page; repeated until all pages are sent
+ *     a segment: keep the connection open        counts the importer
+ *     close the connection                       ends the count, also if the importer has exited
  *
  * The socket is an abstract Unix socket of type SOCK_SEQPACKET, so each message arrives as a whole.
  * Both sides accept only processes of the same user, and check every field that they receive.  The
  * version in the token is the version of the protocol, too.
  *
  * The server is a thread of a device, which the first xseg_export() starts and which runs until the
- * device closes.  It handles one request at a time.  A client has 2 seconds to send its request and
+ * device closes.  It handles one request at a time, and polls the connections of importers of
+ * segments.  A client has 2 seconds to send its request and
  * 2 seconds to receive each reply; stopping the server ends the first wait early.  The thread
  * blocks all signals.  A forked child has no such thread.
  *
@@ -78,6 +86,9 @@
 /* Pages per reply: Linux passes up to 253 descriptors in a message. */
 #define XSEG_EXPORT_BATCH 250u
 
+/* What a token identifies. */
+enum { XSEG_EXPORT_RUN, XSEG_EXPORT_SEGMENT };
+
 /* The content of a token, in the byte order of the host. */
 struct xseg_export_fields {
     char magic[4]; /* XSEG_EXPORT_MAGIC, without the terminating zero */
@@ -85,10 +96,11 @@ struct xseg_export_fields {
     uint64_t exporter;     /* random; in the name of the socket */
     uint64_t secret;       /* random; only in tokens */
     uint64_t segment;      /* unique in the exporter */
-    uint64_t offset, size; /* of the run in the segment, in bytes */
+    uint64_t offset, size; /* in bytes; RUN: of the run in the segment; SEGMENT: offset of the
+                              exported address, and end of the last page, in the segment */
     uint64_t generation;   /* the latest of the pages */
     uint32_t process;      /* ID of the exporter in its own namespace, for error messages */
-    uint32_t reserved;     /* 0 */
+    uint32_t kind;         /* RUN or SEGMENT */
 };
 
 struct xseg_export_reply {
@@ -97,8 +109,10 @@ struct xseg_export_reply {
     uint64_t page_count; /* of the run */
     uint8_t device[XSEG_DRIVER_UUID_BYTES];
     union {
-        uint64_t page_size[XSEG_EXPORT_BATCH]; /* [count], in bytes */
-        char error[256];                       /* message of `status` */
+        struct {
+            uint64_t offset, size; /* in the run or the segment, in bytes */
+        } page[XSEG_EXPORT_BATCH]; /* [count] */
+        char error[256];           /* message of `status` */
     };
 };
 
@@ -111,10 +125,18 @@ socklen_t xseg_export_address(uint64_t exporter, struct sockaddr_un *out);
 
 /* --- Server. --- */
 
+/* The descriptors that the thread polls: `stop`, the listening socket, connections of importers. */
+struct xseg_export_connections {
+    struct pollfd *wait;             /* [count] */
+    struct xseg_export_token *token; /* [count]; unused for the first two */
+    size_t count, capacity;
+};
+
 struct xseg_export_server {
     pthread_t thread;
-    int socket; /* the listening socket */
-    int stop;   /* event descriptor; readable when the thread must stop */
+    struct xseg_export_connections connections; /* used by the thread only while it runs */
+    int socket;                                 /* the listening socket */
+    int stop; /* event descriptor; readable when the thread must stop */
     bool is_running;
     /*
      * Fill in a reply with the pages of a run from page `first` on, and create their descriptors,
@@ -122,6 +144,9 @@ struct xseg_export_server {
      */
     void (*fill_reply)(void *self, const struct xseg_export_token *token, uint64_t first,
                        struct xseg_export_reply *reply, int fd[XSEG_EXPORT_BATCH]);
+    /* Count an importer of a segment that connects, or that closes its connection.  Called by the
+     * thread, without a lock. */
+    void (*count_importer)(void *self, const struct xseg_export_token *token, bool connects);
     void *self;
 };
 
@@ -143,6 +168,7 @@ struct xseg_export_pages {
     uint8_t device[XSEG_DRIVER_UUID_BYTES]; /* UUID of the device that has the memory */
     size_t count;
     struct xseg_page_handle *handle; /* [count], with file descriptors */
+    int connection;                  /* of a segment: socket of the exporter; else -1 */
 };
 
 /*
@@ -155,7 +181,7 @@ struct xseg_export_pages {
 xseg_status xseg_export_resolve(const struct xseg_export_token *token,
                                 struct xseg_export_pages *out);
 
-/* Close the descriptors, and free the list. */
+/* Close the descriptors and the connection, and free the list. */
 void xseg_export_pages_close(struct xseg_export_pages *pages);
 
 enum xseg_page_probe_result {
@@ -223,16 +249,19 @@ struct xseg_share_pages {
 
 xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address,
                               struct xseg_export_token *token, uint64_t *offset);
+xseg_status xseg_share_export_segment(struct xseg_allocator *allocator, uint64_t address,
+                                      struct xseg_export_token *token);
 xseg_status xseg_share_export_handles(struct xseg_allocator *allocator, uint64_t address,
                                       struct xseg_share_pages *pages);
 xseg_status xseg_share_close_export(struct xseg_allocator *allocator, uint64_t address);
 
 /* --- Imports: implementations of the public functions (import.c).  No lock is held. --- */
 
-/* uuid: of the device that has the memory; NULL: unknown */
-xseg_status xseg_share_import(struct xseg_device *device, enum xseg_handle_type type,
-                              const struct xseg_page_handle *handle, size_t count,
-                              const uint8_t *uuid, uint64_t *address);
+xseg_status xseg_share_import_token(struct xseg_device *device,
+                                    const struct xseg_export_token *token, uint64_t *address);
+xseg_status xseg_share_import_handles(struct xseg_device *device, enum xseg_handle_type type,
+                                      const struct xseg_page_handle *handle, size_t count,
+                                      uint64_t *address);
 xseg_status xseg_share_close_import(struct xseg_allocator *allocator, uint64_t address);
 
 void xseg_share_free_imports(struct xseg_sharing *sharing);

@@ -263,6 +263,10 @@ struct xseg_device;
  */
 bool xseg_release_pool(struct xseg_pool *pool);
 
+/* End the exports of the whole segments of a pool, which have no close (xseg_export_segment()).  The
+ * device memory lock is held. */
+void xseg_unexport_segments(struct xseg_pool *pool);
+
 /* Drop a reference of a pool; the last one destroys the pool.  Locks PENDING.  The caller holds no
  * ARENA lock and must not read the pool afterwards, unless it visits the pool. */
 void xseg_release_pool_reference(struct xseg_pool *pool);

@@ -35,6 +35,18 @@ static void free_pool_addresses(struct xseg_pool *pool)
     xseg_fail_restore(&kept);
 }
 
+void xseg_unexport_segments(struct xseg_pool *pool)
+{
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    XSEG_POOL_FOR_ARENAS(arena, pool)
+    {
+        XSEG_LIST_FOR(node, &arena->extents)
+        {
+            xseg_segment_unexport_mapped(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+        }
+    }
+}
+
 bool xseg_release_pool(struct xseg_pool *pool)
 {
     struct xseg_device *device = pool->device;
@@ -45,6 +57,9 @@ bool xseg_release_pool(struct xseg_pool *pool)
         return false;
     if (!is_last)
         return true;
+    xseg_mutex_lock(&device->memory_lock);
+    xseg_unexport_segments(pool);
+    xseg_mutex_unlock(&device->memory_lock);
     /* The reference of the holders keeps the pool valid. */
     if (atomic_load(&pool->references) > 1 && atomic_load(&pool->reserved) == 0)
         free_pool_addresses(pool);

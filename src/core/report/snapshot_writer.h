@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Snapshot writer: the values of a memory snapshot in the pickle format of PyTorch
- * (docs/snapshots.md).
+ * (docs/history.md).
  *
  * snapshot.c copies the state of the devices and decides what the file contains.  The writer has
  * two parts.  snapshot_writer.c writes state (segments with their blocks, settings, the reasons of

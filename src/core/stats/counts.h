@@ -4,7 +4,7 @@
  *
  * Arenas allocate concurrently.  A counter that the arenas of a device share would be a contended
  * cache line in every allocation: its transfer from another CPU takes about 70 ns, but an
- * allocation and its free take 17 ns in all (docs/internals/measurements.md has the table).  So
+ * allocation and its free take 17 ns in all (docs/measurements.md has the table).  So
  * each arena counts for itself, under the arena lock that the caller holds anyway.  For each
  * quantity it has two sums, of its increases and of its decreases.  The current value of a device
  * is the sum over its arenas, and so are the totals.

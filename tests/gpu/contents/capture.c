@@ -92,8 +92,7 @@ static void replay(struct capture *capture)
     kernel_check(capture->stage->checks[0], stream, &capture->aside);
 }
 
-/* Other requests allocate, write and free, and idle memory is released, during replays: the graph's memory must not
- * be. */
+/* Other requests use and release memory during replays, but not that of the graph. */
 static void work_besides(struct capture *capture)
 {
     const CUstream other = capture->stage->stream[OTHER];

@@ -57,9 +57,7 @@ static void write_last_words(void)
     }
 }
 
-/* All signals are blocked here, so a second one can only interrupt another thread: timeout(1) sends its signal
- * twice, and two threads may crash together. That thread waits, and the process ends when the first one has printed
- * everything. */
+/* A second signal, as of timeout(1), can only interrupt another thread, which waits until the first one has printed all. */
 static void end_by_signal(int number)
 {
     static atomic_flag ends = ATOMIC_FLAG_INIT;

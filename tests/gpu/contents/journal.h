@@ -60,7 +60,6 @@ int journal_close(void);
 /* 0 if no error was found so far, else 1. */
 int journal_exit(void);
 
-/* Record an operation as the latest one. */
 __attribute__((format(printf, 1, 2))) void journal_operation(const char *format, ...);
 
 /* A result that is no error. */

@@ -40,7 +40,6 @@ void kernel_write(CUstream stream, const struct piece *piece);
 /* Copy a piece, each word XOR a mask. */
 void kernel_copy(CUstream stream, CUdeviceptr to, const struct piece *from, uint64_t mask);
 
-/* A kernel of some duration. */
 void kernel_spin(CUstream stream, unsigned microseconds);
 
 struct checks;
@@ -50,7 +49,6 @@ void checks_close(struct checks *checks);
 
 void kernel_check(struct checks *checks, CUstream stream, const struct piece *piece);
 
-/* Wait for all checks, and report differences. */
 void checks_wait(struct checks *checks);
 
 /* Check, wait and return the result without reporting it. */
@@ -60,8 +58,7 @@ struct pattern_report kernel_check_now(struct checks *checks, CUstream stream,
 /* Report a difference, or words that were not compared. */
 void kernel_report(const struct piece *piece, const struct pattern_report *report);
 
-/* Graphs: captured kernels that run repeatedly. The simulator captures kernels, but cannot run a graph: a launch
- * queues the kernels of the capture again. */
+/* Graphs of captured kernels.  The simulator cannot run a graph: a launch queues its kernels again. */
 struct graph;
 
 struct graph *graph_begin(CUstream stream);

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Pause and resume: the memory of a pool is released, other pools use it, and it is mapped again at the same addresses,
- * with its contents if they were kept.
- *
- * While the pool is paused, another pool allocates and overwrites as much memory, so that contents that were not kept
- * could be there only by an error.
- */
+/* Pause and resume: the memory of a pool is released, another pool allocates and overwrites as much, and the pool is mapped
+ * again at the same addresses, with its contents if they were kept. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,8 +114,7 @@ static uint64_t reserved_by(const struct pause *pause)
     return stats.reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-/* The memory that the pool had reserved must be free. On a real GPU other processes may allocate it, so the bound is
- * loose. */
+/* The pool's memory must be free; the bound is loose on a GPU, where other processes may allocate it. */
 static void check_taken(size_t before, uint64_t reserved)
 {
     const size_t after = device_free_memory();

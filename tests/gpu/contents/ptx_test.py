@@ -161,7 +161,6 @@ def launch(kernel, memory, arguments, blocks, threads, order=lambda numbers: num
 
 
 def splitmix64(seed, count):
-    """The first outputs of the generator."""
     for _ in range(count):
         seed = (seed + 0x9E3779B97F4A7C15) % 2**64
         word = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9 % 2**64

@@ -90,7 +90,6 @@ static void *pointer_of(const struct piece *piece)
 
 /* --- The process that exports. --- */
 
-/* Returns this side's end of a socket. */
 static int start_peer(const struct stage *stage)
 {
     int ends[2];

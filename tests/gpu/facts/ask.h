@@ -37,8 +37,7 @@ struct asked {
 /* Ask from `first` on, in as many processes as necessary. */
 void ask_all(const struct asking *asking, struct asked *asked);
 
-/* The process that asks: facts from `first` on, until one does not hold. Answers are written to standard output;
- * `report` and `seconds` are ignored. */
+/* The process that asks: prints answers from `first` on, until a fact does not hold; ignores `report` and `seconds`. */
 int ask_here(const struct asking *asking);
 
 #endif

@@ -20,8 +20,7 @@ struct child_end {
     int status; /* from waitpid() */
 };
 
-/* Run the program with these arguments until it exits, and read its output. A file of -1 is none. A failure ends the
- * check. */
+/* Run the program with these arguments and a file (-1: none), and read its output; a failure ends the check. */
 void child_run(const char *const *arguments, int file, struct child_end *end);
 
 /* Must be called first in such a process. Disables core files as well. */

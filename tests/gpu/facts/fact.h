@@ -37,31 +37,26 @@ enum need {
 };
 
 struct fact {
-    const char *id;   /* FACT-..., of docs/internals/driver-facts.md; never reused */
+    const char *id;   /* FACT-..., of docs/driver-facts.md; never reused */
     const char *name; /* the fact as a sentence */
     void (*check)(void);
     unsigned needs; /* enum need; all but NOTHING imply DEVICE */
 };
 
-struct fact_group {
-    const struct fact *facts;
-    size_t count;
-};
+/* The function of a check, which registers itself. */
+#define FACT(id, name, needs)                                      \
+    static void name(void);                                        \
+    __attribute__((constructor)) static void name##_register(void) \
+    {                                                              \
+        static const struct fact fact = {id, #name, name, needs};  \
+                                                                   \
+        fact_add(&fact);                                           \
+    }                                                              \
+    static void name(void)
 
-#define FACT(id, function, needs)      \
-    {                                  \
-        id, #function, function, needs \
-    }
-#define GROUP(facts)                                  \
-    {                                                 \
-        (facts), sizeof((facts)) / sizeof((facts)[0]) \
-    }
+void fact_add(const struct fact *fact);
 
-extern const struct fact_group facts_of_open, facts_of_memory, facts_of_mapping, facts_of_sharing,
-    facts_of_registration, facts_of_allocations, facts_of_streams, facts_of_events,
-    facts_of_captures, facts_of_late;
-
-/* All facts, in the order of their page. */
+/* All facts, in the order of the sources in tests/gpu/meson.build. */
 size_t fact_count(void);
 const struct fact *fact_at(size_t number);
 /* Returns the index, or fact_count() for an unknown id. */
@@ -113,8 +108,7 @@ struct outcome {
     bool is_clean; /* nothing was left: the process may ask the next fact */
 };
 
-/* Ask for a fact. After a fact that holds, the context is synchronized: an error of its work belongs to this fact,
- * not to the next one. */
+/* Ask for a fact; one that holds ends with a synchronized context, so an error of its work belongs to it. */
 void fact_ask(const struct fact *fact, struct outcome *outcome);
 
 #endif

@@ -12,7 +12,7 @@
  *   gpu-facts --list                    IDs and names
  *
  * Each run of the tests verifies the facts on the simulator and, if the host has a GPU, on its driver.
- * docs/internals/driver-facts.md has a row for each ID: the documentation of CUDA, and the code that relies on the
+ * docs/driver-facts.md has a row for each ID: the documentation of CUDA, and the code that relies on the
  * fact.  ask.h describes how checks are isolated.
  *
  * Exit status: 0 if each fact that could be verified holds, else 1; 2 for an unknown option.
@@ -26,8 +26,7 @@
 #include "tests/gpu/facts/describe.h"
 #include "tests/gpu/facts/driver.h"
 
-/* Seconds for a fact, and for opening the driver, which is slow on a machine with many devices and without a
- * persistent driver; and their parts of the seconds for all. */
+/* Seconds for a fact and for opening the driver, which is slow with many devices; and their parts of all seconds. */
 #define FACT_MAX    20u
 #define FACT_PART   5u
 #define OPEN_MAX    30u

@@ -22,7 +22,6 @@ CUresult queue_work(CUstream stream);
 /* The context was destroyed, and with it the memory for the fills. */
 void forget_work(void);
 
-/* Release that memory. */
 CUresult end_work(void);
 
 #endif

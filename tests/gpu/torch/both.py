@@ -50,15 +50,12 @@ def flat(value, name=""):
 
 
 def differences(own, ours):
-    """Figures that are not the same, as texts."""
     own, ours = flat(own), flat(ours)
     return [f"{name[1:]}: {own.get(name, 'nothing')} on PyTorch's own allocator, {ours.get(name, 'nothing')} on xseg"
             for name in sorted(own.keys() | ours.keys()) if own.get(name) != ours.get(name)]
 
 
 class Machine:
-    """PyTorch here, on either allocator."""
-
     def __init__(self, options):
         self.options, self.deadline = options, time.monotonic() + options.seconds
         if options.driver == "cuda":
@@ -94,7 +91,6 @@ class Machine:
         return result
 
     def start(self, backend, code, *arguments):
-        """Run Python code on an allocator; what it printed."""
         first = "import xseg.torch; " if backend == "xseg" else ""
         left = max(5, self.deadline - time.monotonic())
         try:
@@ -124,7 +120,6 @@ class Machine:
                 sys.exit(SKIPPED)
 
     def run(self, program, backend):
-        """The report of a program on an allocator, with the seconds that it took as "seconds"."""
         began = time.monotonic()
         text = self.start(backend, "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')", program)
         result = json.loads(text.splitlines()[-1])
@@ -142,7 +137,6 @@ class Report:
         self.rows, self.differs, self.training, self.not_reached, self.failed = [], [], [], [], False
 
     def compare(self, program):
-        """Run a program on both and note what differs."""
         name = program.stem
         if time.monotonic() > self.machine.deadline:
             self.not_reached.append(name)

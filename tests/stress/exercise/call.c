@@ -96,6 +96,7 @@ static const unsigned documented[CALL_COUNT] = {
     [CALL_xseg_observer_remove] = PLAIN | BUSY,
     [CALL_xseg_export] = DEVICE | LIVE | UNSUPPORTED | PAUSED | BUSY | IN_FILE,
     [CALL_xseg_export_handles] = DEVICE | LIVE | UNSUPPORTED | PAUSED | BUSY,
+    [CALL_xseg_export_segment] = DEVICE | LIVE | UNSUPPORTED | PAUSED | BUSY | IN_FILE,
     [CALL_xseg_export_close] = PLAIN | LIVE,
     [CALL_xseg_import] = DEVICE | UNSUPPORTED | IS(ERR_NO_ADDRESSES) | IS(ERR_NO_MEMORY) | IN_FILE,
     [CALL_xseg_import_handles] = DEVICE | UNSUPPORTED | IS(ERR_NO_ADDRESSES) | IS(ERR_NO_MEMORY),

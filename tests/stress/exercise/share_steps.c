@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps of pins, exports, imports and peers. */
 #include "tests/stress/exercise/kernel.h"
 #include "tests/stress/exercise/world.h"
 #include "tests/support/driver.h"
@@ -34,7 +33,7 @@ void step_unpin(struct worker *worker)
 
     if (pin->ptr == NULL)
         return;
-    CHECK(CALL(xseg_unpin, worker->world->allocator, pin->ptr, pin->bytes) == XSEG_OK);
+    CHECK_OK(CALL(xseg_unpin, worker->world->allocator, pin->ptr, pin->bytes));
     failure_note(worker->number, "unpin %zu bytes at %p", pin->bytes, (const void *)pin->ptr);
     pin->ptr = NULL;
 }
@@ -99,6 +98,29 @@ static void import_share(struct worker *worker, struct share *mine,
     mark_block(block, FEATURE(IMPORT));
 }
 
+/* Export the segment of a block, and import it.  The export ends with the block's pool. */
+static void share_segment(struct worker *worker, struct share *mine, const struct block *block)
+{
+    struct xseg_allocator *allocator = worker->world->allocator;
+    const uint64_t epoch = fault_epoch();
+    struct xseg_export_token token;
+    void *base = NULL;
+    xseg_status status = CALL(xseg_export_segment, allocator, block->ptr, &token);
+
+    failure_note(worker->number, "export the segment of %p: %d", (void *)block->ptr, status);
+    if (status == XSEG_OK) {
+        worker->world->had_shares = true;
+        status = CALL(xseg_import, allocator, block->device, &token, &base);
+        failure_note(worker->number, "import of the segment: %d, %p", status, base);
+    }
+    /* UNSUPPORTED: the pool is not exportable or has been released, or faults have made the device appear without
+     * pages.  PAUSED, NOT_ALLOCATED: another thread pauses the pool. */
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) || status == XSEG_ERR_PAUSED ||
+          status == XSEG_ERR_UNSUPPORTED || status == XSEG_ERR_NOT_ALLOCATED);
+    if (status == XSEG_OK)
+        *mine = (struct share){.imported = base, .base = base, .device = block->device};
+}
+
 void step_share(struct worker *worker)
 {
     struct world *world = worker->world;
@@ -114,6 +136,10 @@ void step_share(struct worker *worker)
         block = any_block(worker);
     if (block == NULL || mine->exported != NULL || mine->imported != NULL)
         return;
+    if (block->tag != NULL && chance(worker, 8)) {
+        share_segment(worker, mine, block);
+        return;
+    }
     const uint64_t epoch = fault_epoch();
     const bool by_token = chance(worker, 2);
 
@@ -170,7 +196,7 @@ void end_share(struct worker *worker, struct share *share)
     if (share->imported != NULL)
         end_import(worker, share);
     if (share->exported != NULL) {
-        CHECK(CALL(xseg_export_close, worker->world->allocator, share->exported) == XSEG_OK);
+        CHECK_OK(CALL(xseg_export_close, worker->world->allocator, share->exported));
         failure_note(worker->number, "end of the export %p", share->exported);
     }
     share->exported = NULL;
@@ -182,7 +208,7 @@ void step_share_end(struct worker *worker)
     struct share *share = &worker->share[below(worker, WORLD_SHARES)];
 
     if (share->exported != NULL && share->imported != NULL && chance(worker, 2)) {
-        CHECK(CALL(xseg_export_close, worker->world->allocator, share->exported) == XSEG_OK);
+        CHECK_OK(CALL(xseg_export_close, worker->world->allocator, share->exported));
         share->exported = NULL;
         return;
     }

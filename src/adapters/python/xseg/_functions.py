@@ -40,6 +40,7 @@ FUNCTIONS = {
     "xseg_export": (c_int, [c_void_p, c_void_p, POINTER(xseg_export_token), POINTER(c_uint64)], "allocator pointer token offset"),
     "xseg_export_close": (c_int, [c_void_p, c_void_p], "allocator pointer"),
     "xseg_export_handles": (c_int, [c_void_p, c_void_p, c_int, POINTER(xseg_page_handle), c_size_t, POINTER(c_size_t), POINTER(c_uint64)], "allocator pointer type handles capacity count offset"),
+    "xseg_export_segment": (c_int, [c_void_p, c_void_p, POINTER(xseg_export_token)], "allocator address token"),
     "xseg_for_each_block": (c_int, [c_void_p, POINTER(xseg_scope), CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_block_info)), c_void_p], "allocator scope visit context"),
     "xseg_for_each_event": (c_int, [c_void_p, c_int, CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_history_entry)), c_void_p, POINTER(xseg_history_summary)], "allocator device visit context summary"),
     "xseg_for_each_mapping": (c_int, [c_void_p, POINTER(xseg_scope), CFUNCTYPE(c_bool, c_void_p, POINTER(xseg_mapping)), c_void_p], "allocator scope visit context"),

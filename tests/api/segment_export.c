@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Exports of whole segments: one token for all mapped pages, importers that stay connected, and the end of an export by
+ * pool release, pause and close.
+ */
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/process.h"
+
+#define BLOCK  (40 * MIB)
+#define STRIDE (64 * KIB)
+
+static const struct xseg_sim_settings sim_settings = {sizeof(struct xseg_sim_settings),
+                                                      .memory_bytes = 1 * GIB, .real_bytes = true};
+
+static struct xseg_allocator *allocator;
+
+static void fill(void *ptr, unsigned char value)
+{
+    for (size_t at = 0; at < BLOCK; at += STRIDE)
+        ((volatile unsigned char *)ptr)[at] = value;
+}
+
+static bool holds(const void *ptr, unsigned char value)
+{
+    for (size_t at = 0; at < BLOCK; at += STRIDE)
+        if (((const volatile unsigned char *)ptr)[at] != value)
+            return false;
+    return true;
+}
+
+static void *segment_base(const void *block)
+{
+    return env_block(allocator, block).segment_base;
+}
+
+static struct xseg_export_token export_segment(const void *address)
+{
+    struct xseg_export_token token;
+
+    assert_ok(xseg_export_segment(allocator, address, &token));
+    return token;
+}
+
+static bool is_equal(struct xseg_export_token one, struct xseg_export_token other)
+{
+    return memcmp(&one, &other, sizeof(one)) == 0;
+}
+
+static uint64_t imported_bytes(void)
+{
+    return env_stats(allocator).imported_bytes;
+}
+
+static void *import(struct xseg_export_token token)
+{
+    void *base = NULL;
+
+    assert_ok(xseg_import(allocator, 0, &token, &base));
+    return base;
+}
+
+/* --- Another process, which executes orders, and answers y or n. --- */
+
+enum order { IMPORT, READ, WRITE, CLOSE, IMPORT_FAILS, EXIT };
+
+struct message {
+    enum order order;
+    unsigned char value;
+    struct xseg_export_token token;
+    uint64_t offset; /* of a block from the imported address */
+};
+
+static bool obey(const struct message *message, char **base)
+{
+    void *imported = NULL;
+
+    switch (message->order) {
+    case IMPORT:
+        if (xseg_import(allocator, 0, &message->token, &imported) != XSEG_OK)
+            return false;
+        *base = imported;
+        return true;
+    case READ:
+        return holds(*base + message->offset, message->value);
+    case WRITE:
+        fill(*base + message->offset, message->value);
+        return true;
+    case CLOSE:
+        return xseg_import_close(allocator, *base) == XSEG_OK;
+    case IMPORT_FAILS:
+        return xseg_import(allocator, 0, &message->token, &imported) == XSEG_ERR_NOT_ALLOCATED;
+    default:
+        return xseg_close(allocator) == XSEG_OK && xseg_sim_leaks(NULL, 0) == 0;
+    }
+}
+
+static void run(int socket, const struct xseg_sim_settings *settings)
+{
+    struct message message;
+    char *base = NULL;
+
+    if (xseg_sim_reset(settings) != XSEG_OK || env_try_open(NULL, &allocator) != XSEG_OK)
+        _exit(1);
+    while (read(socket, &message, sizeof(message)) == (ssize_t)sizeof(message))
+        if (write(socket, obey(&message, &base) ? "y" : "n", 1) != 1)
+            _exit(2);
+    _exit(0);
+}
+
+static bool send_message(const struct process *process, struct message message)
+{
+    assert_int_equal(write(process->socket, &message, sizeof(message)), sizeof(message));
+    return process_answer(process);
+}
+
+#define SEND(process, ...) assert_true(send_message(&(process), (struct message){__VA_ARGS__}))
+
+/* Returns false if processes cannot share a simulated device. */
+static bool start_process(struct process *process)
+{
+    if (!process_start(process, &sim_settings, run))
+        return false;
+    assert_ok(env_try_open("exportable:True", &allocator));
+    return true;
+}
+
+static void end_process(const struct process *process)
+{
+    struct xseg_sim_settings alone = sim_settings;
+
+    alone.real_bytes = false;
+    SEND(*process, EXIT);
+    process_end(process, allocator, &alone);
+}
+
+/* Wait until the exporter has seen the end of an importer's connection. */
+static xseg_status pause_eventually(struct xseg_pool *pool)
+{
+    xseg_status status = XSEG_ERR_BUSY;
+
+    for (unsigned i = 0; i < 500 && status == XSEG_ERR_BUSY; i++) {
+        status = xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL);
+        if (status == XSEG_ERR_BUSY)
+            (void)usleep(10000);
+    }
+    return status;
+}
+
+static struct xseg_pool *create_pool(void)
+{
+    return env_pool_of(allocator, .exportable = true);
+}
+
+/* --- Two processes. --- */
+
+TEST(importer_maps_all_blocks_of_a_segment)
+{
+    struct process process = {0};
+
+    if (!start_process(&process))
+        return;
+    unsigned char *first = env_alloc(allocator, BLOCK, NULL);
+    void *gap = env_alloc(allocator, BLOCK, NULL);
+    unsigned char *last = env_alloc(allocator, BLOCK, NULL);
+    env_free(allocator, gap);
+    env_empty_cache(allocator);
+    fill(first, 11);
+    fill(last, 12);
+    /* The base of the segment need not be mapped: the first block is freed and unmapped, too. */
+    const char *base = segment_base(last);
+    const struct xseg_export_token token = export_segment(base);
+    const uint64_t first_at = (uint64_t)((char *)first - base);
+    const uint64_t last_at = (uint64_t)((char *)last - base);
+    SEND(process, IMPORT, .token = token);
+    SEND(process, READ, 11, .offset = first_at);
+    SEND(process, READ, 12, .offset = last_at);
+    SEND(process, WRITE, 13, .offset = last_at);
+    assert_true(holds(last, 13));
+    SEND(process, CLOSE);
+    env_free(allocator, first);
+    env_free(allocator, last);
+    end_process(&process);
+}
+
+TEST(importer_maps_a_segment_whose_first_page_is_unmapped)
+{
+    struct process process = {0};
+
+    if (!start_process(&process))
+        return;
+    void *first = env_alloc(allocator, BLOCK, NULL);
+    unsigned char *last = env_alloc(allocator, BLOCK, NULL);
+    const char *base = segment_base(last);
+    env_free(allocator, first);
+    env_empty_cache(allocator);
+    fill(last, 21);
+    SEND(process, IMPORT, .token = export_segment(base));
+    SEND(process, READ, 21, .offset = (uint64_t)((char *)last - base));
+    SEND(process, CLOSE);
+    /* The token of another address of the segment leads to that address. */
+    SEND(process, IMPORT, .token = export_segment(last));
+    SEND(process, READ, 21, .offset = 0);
+    SEND(process, CLOSE);
+    env_free(allocator, last);
+    end_process(&process);
+}
+
+TEST(paused_pool_has_no_importers)
+{
+    struct process process = {0};
+
+    if (!start_process(&process))
+        return;
+    struct xseg_pool *pool = create_pool();
+    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
+    const struct xseg_export_token token = export_segment(block);
+    SEND(process, IMPORT, .token = token);
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "1 importers");
+    assert_true(is_equal(token, export_segment(block)));
+    SEND(process, CLOSE);
+    assert_ok(pause_eventually(pool));
+    env_expect_error(xseg_export_segment(allocator, block, &(struct xseg_export_token){{0}}),
+                     XSEG_ERR_PAUSED, "");
+    SEND(process, IMPORT_FAILS, .token = token);
+    /* Other pages, other token. */
+    assert_ok(xseg_pool_resume(pool));
+    assert_false(is_equal(token, export_segment(block)));
+    SEND(process, IMPORT_FAILS, .token = token);
+    SEND(process, IMPORT, .token = export_segment(block));
+    SEND(process, CLOSE);
+    env_free(allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    end_process(&process);
+}
+
+TEST(killed_importer_is_no_longer_counted)
+{
+    struct process process = {0};
+    struct xseg_sim_settings alone = sim_settings;
+
+    if (!start_process(&process))
+        return;
+    struct xseg_pool *pool = create_pool();
+    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
+    SEND(process, IMPORT, .token = export_segment(block));
+    assert_int_equal(kill(process.pid, SIGKILL), 0);
+    assert_ok(pause_eventually(pool));
+    assert_int_equal(waitpid(process.pid, NULL, 0), process.pid);
+    (void)close(process.socket);
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
+    alone.real_bytes = false;
+    assert_int_equal(xseg_sim_reset(&alone), XSEG_OK);
+}
+
+/* --- One process on both sides. --- */
+
+static int open_exporter(void **state)
+{
+    (void)state;
+    allocator = env_open_on(&sim_settings, "exportable:True");
+    return 0;
+}
+
+static int close_exporter(void **state)
+{
+    (void)state;
+    env_close(allocator);
+    return 0;
+}
+
+TEST_WITH(same_pages_have_the_same_token, open_exporter, close_exporter)
+{
+    void *block = env_alloc(allocator, BLOCK, NULL);
+    const char *base = segment_base(block);
+    const struct xseg_export_token token = export_segment(base);
+
+    /* A block that is freed and allocated again does not change the pages. */
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    assert_true(is_equal(token, export_segment(base)));
+    assert_ptr_equal(env_alloc(allocator, BLOCK, NULL), block);
+    assert_true(is_equal(token, export_segment(base)));
+    /* A growth does; the earlier token still leads to the earlier pages. */
+    void *more = env_alloc(allocator, BLOCK, NULL);
+    assert_ptr_equal(segment_base(more), base);
+    const struct xseg_export_token grown = export_segment(base);
+    assert_false(is_equal(token, grown));
+    char *part = import(token), *all = import(grown);
+    fill(block, 31);
+    fill(more, 32);
+    assert_true(holds(part + ((char *)block - base), 31));
+    assert_true(holds(all + ((char *)block - base), 31));
+    assert_true(holds(all + ((char *)more - base), 32));
+    assert_ok(xseg_import_close(allocator, part));
+    assert_ok(xseg_import_close(allocator, all));
+    env_free(allocator, block);
+    env_free(allocator, more);
+}
+
+TEST_WITH(second_import_returns_the_same_memory, open_exporter, close_exporter)
+{
+    char *block = env_alloc(allocator, BLOCK, NULL);
+    char *first = import(export_segment(segment_base(block)));
+
+    assert_int_equal(imported_bytes(), BLOCK);
+    /* By the token of another address as well. */
+    char *second = import(export_segment(block));
+    assert_ptr_equal(second, first + (block - (char *)segment_base(block)));
+    assert_int_equal(imported_bytes(), BLOCK);
+    fill(block, 41);
+    assert_ok(xseg_import_close(allocator, first));
+    assert_true(holds(second, 41));
+    assert_ok(xseg_import_close(allocator, second));
+    assert_int_equal(xseg_import_close(allocator, second), XSEG_ERR_NOT_ALLOCATED);
+    env_free(allocator, block);
+}
+
+TEST_WITH(exported_segment_keeps_its_pages_until_the_pool_is_released, open_exporter,
+          close_exporter)
+{
+    struct xseg_pool *pool = create_pool();
+    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
+    struct xseg_export_token token = export_segment(block);
+
+    env_free(allocator, block);
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), BLOCK);
+    char *imported = import(token);
+    assert_ok(xseg_pool_release(pool));
+    env_empty_cache(allocator);
+    assert_int_equal(env_reserved(allocator), 0);
+    fill(imported, 51);
+    assert_true(holds(imported, 51));
+    assert_ok(xseg_import_close(allocator, imported));
+    env_expect_error(xseg_import(allocator, 0, &token, (void **)&imported), XSEG_ERR_NOT_ALLOCATED,
+                     "closed");
+}
+
+TEST_WITH(block_of_an_exported_segment_can_be_exported, open_exporter, close_exporter)
+{
+    struct xseg_pool *pool = create_pool();
+    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
+    struct xseg_export_token token;
+
+    (void)export_segment(block);
+    assert_ok(xseg_export(allocator, block, &token, NULL));
+    env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
+                     "41943040 bytes of pool");
+    assert_ok(xseg_export_close(allocator, block));
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, block);
+    assert_ok(xseg_pool_release(pool));
+}
+
+TEST_WITH(memory_that_cannot_be_exported_is_rejected, open_exporter, close_exporter)
+{
+    struct xseg_export_token token;
+    char *block = env_alloc(allocator, BLOCK, NULL);
+    char *end = (char *)segment_base(block) + BLOCK;
+    int local = 0;
+
+    env_expect_error(xseg_export_segment(allocator, &local, &token), XSEG_ERR_NOT_ALLOCATED, "");
+    env_expect_error(xseg_export_segment(allocator, end, &token), XSEG_ERR_NOT_ALLOCATED,
+                     "address is after the last mapped page of its segment");
+    env_expect_error(xseg_export_segment(allocator, NULL, &token), XSEG_ERR_ARGUMENT,
+                     "address is NULL");
+    env_expect_error(xseg_export_segment(allocator, block, NULL), XSEG_ERR_ARGUMENT,
+                     "token is NULL");
+    struct xseg_pool *pool = create_pool();
+    void *kept = env_alloc_in(allocator, pool, BLOCK, NULL);
+    assert_ok(xseg_pool_release(pool));
+    env_expect_error(xseg_export_segment(allocator, kept, &token), XSEG_ERR_UNSUPPORTED,
+                     "pool has been released");
+    env_free(allocator, kept);
+    env_free(allocator, block);
+    env_close(allocator);
+
+    allocator = env_open("expandable_segments:False");
+    void *classic = env_alloc(allocator, BLOCK, NULL);
+    env_expect_error(xseg_export_segment(allocator, classic, &token), XSEG_ERR_UNSUPPORTED,
+                     "classic segment");
+    env_free(allocator, classic);
+    env_close(allocator);
+
+    allocator = env_open(NULL);
+    void *private = env_alloc(allocator, BLOCK, NULL);
+    env_expect_error(xseg_export_segment(allocator, private, &token), XSEG_ERR_UNSUPPORTED,
+                     "exportable:True");
+    env_free(allocator, private);
+}
+
+TEST_WITH(tokens_with_other_fields_are_rejected, open_exporter, close_exporter)
+{
+    enum { OFFSET_AT = 32, SIZE_AT = 40, GENERATION_AT = 48, KIND_AT = 60 };
+    char *block = env_alloc(allocator, BLOCK, NULL);
+    const struct xseg_export_token token = export_segment(block);
+    static const struct {
+        size_t at;
+        xseg_status status;
+    } cases[] = {
+        {OFFSET_AT + 7, XSEG_ERR_ARGUMENT},
+        {SIZE_AT + 3, XSEG_ERR_NOT_ALLOCATED},
+        {SIZE_AT, XSEG_ERR_ARGUMENT},
+        {GENERATION_AT, XSEG_ERR_NOT_ALLOCATED},
+        {GENERATION_AT + 7, XSEG_ERR_NOT_ALLOCATED},
+        {KIND_AT, XSEG_ERR_NOT_ALLOCATED},
+        {KIND_AT + 1, XSEG_ERR_ARGUMENT},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct xseg_export_token other = token;
+        void *base = NULL;
+
+        other.byte[cases[i].at] ^= 1;
+        assert_int_equal(xseg_import(allocator, 0, &other, &base), cases[i].status);
+        assert_null(base);
+    }
+    env_free(allocator, block);
+}
+
+TEST(close_ends_exports_of_segments)
+{
+    const unsigned files = env_open_fds();
+
+    (void)open_exporter(NULL);
+    void *block = env_alloc(allocator, BLOCK, NULL);
+    (void)export_segment(block);
+    env_free(allocator, block);
+    env_close(allocator);
+    assert_int_equal(env_open_fds(), files);
+}

@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Legacy IPC of expandable memory through libxseg-ipc.so: several processes run the calls that inference and training
+ * engines make, and send each other 64 bytes and an offset.
+ *
+ *   custom all-reduce   allocate, capture a graph, query the range start, get a handle, exchange, open, write into the
+ *                       memory of all others, close and free in either order; one process may be killed
+ *   weight sync         a trainer exports its tensors each round; a sampler opens, reads and closes them
+ */
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "xseg/ipc.h"
+#include "tests/support/child.h"
+#include "tests/support/env.h"
+#include "tests/support/runtime.h"
+#include "tests/support/sim_shared.h"
+
+int cuInit(unsigned flags);
+int cuPointerGetAttribute(void *data, int attribute, unsigned long long ptr);
+int cuIpcGetMemHandle(struct runtime_ipc_handle *handle, unsigned long long address);
+int cuIpcOpenMemHandle_v2(unsigned long long *out, struct runtime_ipc_handle handle,
+                          unsigned flags);
+int cuIpcCloseMemHandle(unsigned long long address);
+int cuDevicePrimaryCtxRelease_v2(int device);
+
+#define RANGE_START_ADDR 11 /* CU_POINTER_ATTRIBUTE_RANGE_START_ADDR */
+#define LAZY_PEER_ACCESS 1u
+#define RANKS_MAX        8
+#define BUFFER           (4 * MIB)
+#define ROUNDS           1000
+
+enum { INVALID_VALUE = 1, MAP_FAILED_ERROR = 205, INVALID_HANDLE = 400, NOT_SUPPORTED = 801 };
+
+static struct xseg_allocator *allocator;
+
+static const struct xseg_ipc_functions functions = {sizeof(functions),   xseg_block_query,
+                                                    xseg_export_segment, xseg_import,
+                                                    xseg_import_close,   xseg_error_message};
+
+/* Open an allocator beside a runtime that has retained the device's context. */
+static void open_attached(const char *config)
+{
+    assert_int_equal(cuInit(0), 0); /* a reset of the simulator has undone the runtime's */
+    assert_int_equal(cudaDeviceSynchronize(), 0);
+    assert_ok(env_try_open(config, &allocator));
+    assert_true(xseg_ipc_attach(allocator, &functions));
+}
+
+static void close_attached(void)
+{
+    xseg_ipc_detach();
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
+    env_close_with_streams(allocator);
+    allocator = NULL;
+}
+
+/* What processes send each other. */
+struct buffer_address {
+    struct runtime_ipc_handle handle;
+    uint64_t offset; /* from the base that the handle stands for */
+};
+
+/* As vLLM's custom all-reduce. */
+static struct buffer_address address_of(const void *ptr)
+{
+    struct buffer_address address;
+    void *base = NULL;
+
+    assert_int_equal(cuPointerGetAttribute(&base, RANGE_START_ADDR, (uintptr_t)ptr), 0);
+    assert_int_equal(cudaIpcGetMemHandle(&address.handle, base), 0);
+    address.offset = (uint64_t)((const char *)ptr - (char *)base);
+    return address;
+}
+
+static volatile unsigned char *open_address(const struct buffer_address *address, void **base)
+{
+    assert_int_equal(cudaIpcOpenMemHandle(base, address->handle, LAZY_PEER_ACCESS), 0);
+    return (volatile unsigned char *)*base + address->offset;
+}
+
+static bool read_all(int socket, void *data, size_t bytes)
+{
+    return recv(socket, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+static bool write_all(int socket, const void *data, size_t bytes)
+{
+    return send(socket, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
+}
+
+/* --- Ranks, which meet at barriers of their parent. --- */
+
+static const struct xseg_sim_settings sim_settings = {sizeof(struct xseg_sim_settings),
+                                                      .memory_bytes = 2 * GIB, .real_bytes = true};
+
+struct group {
+    unsigned ranks;
+    bool kills; /* the last rank is killed between the exchange and the close */
+    int socket[RANKS_MAX];
+    pid_t process[RANKS_MAX];
+};
+
+/* Send an address to the parent, and receive those of all ranks. */
+static void exchange(int socket, const struct buffer_address *own, struct buffer_address *all,
+                     unsigned ranks)
+{
+    assert_true(write_all(socket, own, sizeof(*own)));
+    assert_true(read_all(socket, all, ranks * sizeof(*all)));
+}
+
+static void meet(int socket)
+{
+    char byte = 0;
+
+    assert_true(write_all(socket, &byte, 1) && read_all(socket, &byte, 1));
+}
+
+/* Capture a graph that uses a buffer; afterwards the buffer is cached memory of the graph's pool. */
+static unsigned char *capture_buffer(struct xseg_pool *pool, xseg_stream stream,
+                                              struct CUgraph_st **graph)
+{
+    env_capture_begin(pool, stream);
+    unsigned char *buffer = env_alloc(allocator, BUFFER, stream);
+    env_launch(allocator, stream, buffer);
+    env_free(allocator, buffer);
+    *graph = env_capture_end_graph(pool, stream);
+    return buffer;
+}
+
+static void run_rank(const struct group *group, unsigned rank, int socket)
+{
+    struct buffer_address all[RANKS_MAX];
+    void *base[RANKS_MAX] = {NULL};
+    volatile unsigned char *peer[RANKS_MAX];
+    struct CUgraph_st *graph;
+    const bool frees_first = rank % 2 == 0;
+
+    open_attached("exportable:True");
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
+    void *before = env_alloc_in(allocator, pool, (rank + 1) * BUFFER, NULL);
+    unsigned char *captured = capture_buffer(pool, stream, &graph);
+    volatile unsigned char *buffer = captured;
+    struct buffer_address own = address_of(captured);
+    exchange(socket, &own, all, group->ranks);
+    for (unsigned i = 0; i < group->ranks; i++)
+        peer[i] = i == rank ? buffer : open_address(&all[i], &base[i]);
+    for (unsigned i = 0; i < group->ranks; i++)
+        peer[i][rank] = (unsigned char)(rank + 1);
+    meet(socket);
+    for (unsigned i = 0; i < group->ranks; i++)
+        assert_int_equal(buffer[i], i + 1);
+    meet(socket);
+    if (group->kills && rank == group->ranks - 1)
+        (void)raise(SIGKILL);
+    meet(socket);
+    /* The memory of a killed process stays valid as long as it is open. */
+    for (unsigned i = 0; i < group->ranks; i++)
+        assert_int_equal(peer[i][rank], rank + 1);
+    if (frees_first) {
+        env_graph_destroy(graph);
+        env_free(allocator, before);
+        assert_ok(xseg_pool_release(pool));
+        env_empty_cache(allocator);
+    }
+    for (unsigned i = 0; i < group->ranks; i++)
+        assert_int_equal(i == rank ? 0 : cudaIpcCloseMemHandle(base[i]), 0);
+    if (!frees_first) {
+        env_graph_destroy(graph);
+        env_free(allocator, before);
+        assert_ok(xseg_pool_release(pool));
+    }
+    meet(socket);
+    close_attached();
+    _exit(0);
+}
+
+/* Serve the barriers: receive `bytes` of each rank that lives, then send `reply`, or what was received. */
+static void serve_barrier(const struct group *group, unsigned ranks, size_t bytes)
+{
+    struct buffer_address all[RANKS_MAX];
+
+    for (unsigned i = 0; i < ranks; i++)
+        assert_true(read_all(group->socket[i], &all[i], bytes));
+    for (unsigned i = 0; i < ranks; i++)
+        assert_true(write_all(group->socket[i], all, bytes == 1 ? 1 : ranks * sizeof(all[0])));
+}
+
+static void run_group(unsigned ranks, bool kills)
+{
+    struct group group = {.ranks = ranks, .kills = kills};
+    struct xseg_sim_settings settings = sim_settings;
+    char name[64];
+
+    if (!ENV_HAS_BYTES || !sim_shared_name(name, sizeof(name)))
+        return;
+    settings.shared = name;
+    for (unsigned i = 0; i < ranks; i++) {
+        group.process[i] = child_fork_with_socket(&group.socket[i]);
+        if (group.process[i] == 0) {
+            (void)alarm(300);
+            if (xseg_sim_reset(&settings) != XSEG_OK)
+                _exit(1);
+            run_rank(&group, i, group.socket[i]);
+        }
+    }
+    serve_barrier(&group, ranks, sizeof(struct buffer_address));
+    serve_barrier(&group, ranks, 1);
+    serve_barrier(&group, ranks, 1);
+    const unsigned left = kills ? ranks - 1 : ranks;
+    if (kills) {
+        const int status = env_wait(group.process[left]);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    }
+    serve_barrier(&group, left, 1);
+    serve_barrier(&group, left, 1);
+    for (unsigned i = 0; i < left; i++)
+        assert_int_equal(env_wait(group.process[i]), 0);
+    for (unsigned i = 0; i < ranks; i++)
+        (void)close(group.socket[i]);
+}
+
+TEST(two_ranks_write_into_the_buffers_of_each_other)
+{
+    run_group(2, false);
+}
+
+TEST(eight_ranks_write_into_the_buffers_of_each_other)
+{
+    run_group(RANKS_MAX, false);
+}
+
+TEST(killed_rank_leaves_the_others_intact)
+{
+    run_group(2, true);
+    run_group(RANKS_MAX, true);
+}
+
+/* --- Weight sync. --- */
+
+enum { TENSORS = 4 };
+
+/* Open all tensors, check their first bytes, and close them. */
+static void run_sampler(int socket)
+{
+    struct buffer_address all[TENSORS];
+    unsigned char round = 0;
+    unsigned files = 0;
+
+    open_attached(NULL);
+    env_free(allocator, env_alloc(allocator, BUFFER, NULL));
+    while (read_all(socket, &round, 1)) {
+        void *base[TENSORS];
+
+        assert_true(read_all(socket, all, sizeof(all)));
+        for (unsigned i = 0; i < TENSORS; i++)
+            assert_int_equal(*open_address(&all[i], &base[i]), (unsigned char)(round + i));
+        for (unsigned i = 0; i < TENSORS; i++)
+            assert_int_equal(cudaIpcCloseMemHandle(base[i]), 0);
+        files = files == 0 ? env_open_fds() : files;
+        assert_int_equal(env_open_fds(), files);
+        assert_true(write_all(socket, &round, 1));
+    }
+    close_attached();
+    _exit(0);
+}
+
+TEST(weight_sync_of_many_rounds_leaks_nothing)
+{
+    struct xseg_sim_settings settings = sim_settings;
+    struct buffer_address all[TENSORS];
+    uint64_t reserved = 0;
+    char name[64];
+    int socket;
+
+    if (!ENV_HAS_BYTES || !sim_shared_name(name, sizeof(name)))
+        return;
+    settings.shared = name;
+    const pid_t sampler = child_fork_with_socket(&socket);
+    assert_ok(xseg_sim_reset(&settings));
+    if (sampler == 0)
+        run_sampler(socket);
+    open_attached("exportable:True");
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        unsigned char *tensor[TENSORS], byte = (unsigned char)round;
+
+        /* A training step changes which memory is cached. */
+        void *activations = env_alloc(allocator, (1 + round % 5) * 20 * MIB, NULL);
+        for (unsigned i = 0; i < TENSORS; i++) {
+            tensor[i] = env_alloc(allocator, (i + 1) * BUFFER, NULL);
+            *(volatile unsigned char *)tensor[i] = (unsigned char)(round + i);
+            all[i] = address_of(tensor[i]);
+        }
+        assert_true(write_all(socket, &byte, 1) && write_all(socket, all, sizeof(all)));
+        assert_true(read_all(socket, &byte, 1));
+        env_free(allocator, activations);
+        for (unsigned i = 0; i < TENSORS; i++)
+            env_free(allocator, tensor[i]);
+        if (round % 10 == 0)
+            env_empty_cache(allocator);
+        /* All sizes of a step have occurred after five rounds. */
+        if (round == 5)
+            reserved = env_reserved(allocator);
+        assert_true(round <= 5 || env_reserved(allocator) <= reserved);
+    }
+    (void)close(socket);
+    assert_int_equal(env_wait(sampler), 0);
+    close_attached();
+    settings = sim_settings;
+    assert_ok(xseg_sim_reset(&settings));
+}
+
+/* --- Calls of one process. --- */
+
+static void open_alone(const char *config)
+{
+    assert_ok(xseg_sim_reset(&sim_settings));
+    open_attached(config);
+}
+
+TEST(memory_of_the_runtime_is_passed_to_the_runtime)
+{
+    struct runtime_ipc_handle handle;
+    void *ptr = NULL, *out = NULL;
+
+    open_alone("exportable:True");
+    assert_int_equal(cudaMalloc(&ptr, BUFFER), 0);
+    assert_int_equal(cudaIpcGetMemHandle(&handle, ptr), 0);
+    assert_memory_not_equal(handle.bytes, "xseg", 4);
+    /* The simulator, as CUDA, does not open a handle of the same process. */
+    assert_int_not_equal(cudaIpcOpenMemHandle(&out, handle, LAZY_PEER_ACCESS), 0);
+    assert_int_equal(cudaIpcCloseMemHandle(ptr), INVALID_VALUE);
+    assert_int_equal(cudaFree(ptr), 0);
+    close_attached();
+    /* Classic segments of xseg are memory of the driver, too. */
+    open_alone("expandable_segments:False");
+    void *block = env_alloc(allocator, BUFFER, NULL);
+    assert_int_equal(cuIpcGetMemHandle(&handle, (uintptr_t)block), 0);
+    assert_memory_not_equal(handle.bytes, "xseg", 4);
+    env_free(allocator, block);
+    close_attached();
+}
+
+TEST(driver_functions_serve_expandable_memory)
+{
+    struct runtime_ipc_handle handle, again;
+    unsigned long long first = 0, second = 0;
+
+    open_alone("exportable:True");
+    unsigned char *block = env_alloc(allocator, BUFFER, NULL);
+    assert_int_equal(cuIpcGetMemHandle(&handle, (uintptr_t)block), 0);
+    assert_int_equal(cuIpcGetMemHandle(&again, (uintptr_t)block), 0);
+    assert_memory_equal(handle.bytes, again.bytes, sizeof(handle.bytes));
+    assert_int_equal(cuIpcOpenMemHandle_v2(&first, handle, LAZY_PEER_ACCESS), 0);
+    assert_int_equal(cuIpcOpenMemHandle_v2(&second, handle, LAZY_PEER_ACCESS), 0);
+    assert_true(first == second && first != 0);
+    assert_int_equal(cuIpcCloseMemHandle(first), 0);
+    assert_int_equal(cuIpcCloseMemHandle(first), 0);
+    assert_int_equal(cuIpcCloseMemHandle(first), INVALID_VALUE);
+    env_free(allocator, block);
+    close_attached();
+}
+
+TEST(invalid_handles_return_errors_of_cuda)
+{
+    struct runtime_ipc_handle handle, other;
+    void *out = NULL;
+
+    open_alone("exportable:True");
+    struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
+    void *block = env_alloc_in(allocator, pool, BUFFER, NULL);
+    assert_int_equal(cudaIpcGetMemHandle(NULL, block), INVALID_VALUE);
+    assert_int_equal(cudaIpcGetMemHandle(&handle, block), 0);
+    assert_int_equal(cudaIpcOpenMemHandle(NULL, handle, LAZY_PEER_ACCESS), INVALID_VALUE);
+    assert_int_equal(cudaIpcOpenMemHandle(&out, handle, 0), INVALID_VALUE);
+    other = handle;
+    other.bytes[5] ^= 1; /* of another version */
+    assert_int_equal(cudaIpcOpenMemHandle(&out, other, LAZY_PEER_ACCESS), INVALID_HANDLE);
+    other = handle;
+    memset(other.bytes + 32, 0, 32); /* truncated */
+    assert_int_equal(cudaIpcOpenMemHandle(&out, other, LAZY_PEER_ACCESS), INVALID_HANDLE);
+    other = handle;
+    other.bytes[8] ^= 1; /* of an exporter that does not exist */
+    assert_int_equal(cudaIpcOpenMemHandle(&out, other, LAZY_PEER_ACCESS), MAP_FAILED_ERROR);
+    assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
+    assert_int_equal(cudaIpcGetMemHandle(&other, block), MAP_FAILED_ERROR);
+    assert_int_equal(cudaIpcOpenMemHandle(&out, handle, LAZY_PEER_ACCESS), MAP_FAILED_ERROR);
+    assert_null(out);
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, block);
+    assert_ok(xseg_pool_release(pool));
+    close_attached();
+    /* Pages without handles, and no allocator. */
+    open_alone(NULL);
+    block = env_alloc(allocator, BUFFER, NULL);
+    assert_int_equal(cudaIpcGetMemHandle(&other, block), NOT_SUPPORTED);
+    env_free(allocator, block);
+    close_attached();
+    assert_int_equal(cudaIpcOpenMemHandle(&out, handle, LAZY_PEER_ACCESS), INVALID_HANDLE);
+}
+
+TEST(one_allocator_is_attached_at_a_time)
+{
+    struct xseg_ipc_functions other = functions;
+
+    open_alone(NULL);
+    assert_false(xseg_ipc_attach(allocator, &functions));
+    xseg_ipc_detach();
+    other.struct_size--;
+    assert_false(xseg_ipc_attach(allocator, &other));
+    assert_true(xseg_ipc_attach(allocator, &functions));
+    close_attached();
+}
