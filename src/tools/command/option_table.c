@@ -260,11 +260,10 @@ const struct option_row option_table[OPTION_COUNT] = {
             .argument = "KIND",
             .words = {"user", "region", "step", "stage"},
             .meaning =
-                "group blocks by a label of their allocation instead of by call site: `user`, the "
-                "label of `xseg_history_label()` or PyTorch's `user_metadata`; `region`, the "
-                "compiled region of `torch.compile`; `step`, the training step; `stage`, the "
-                "stage of a step, such as forward. Steps and stages are the names of "
-                "`record_function()`. Default: `user`",
+                "group blocks by a label of their allocation instead of by call site. `user`: the "
+                "label of `xseg_history_label()`, or PyTorch's `user_metadata`. `region`: the "
+                "compiled region of `torch.compile`. `step`, `stage`: the training step, and its "
+                "stage such as forward, by the names of `record_function()`. Default: `user`",
         },
     [OPTION_DEPTH] =
         {
