@@ -43,7 +43,7 @@ static bool read_context(struct reading *reading, const struct pickle_value *val
     if (!reading_text(reading, value, READING_USER_METADATA, &context.label) ||
         (is_alloc && !reading_text(reading, value, READING_COMPILE_CONTEXT, &context.region)))
         return false;
-    if (strcmp(recording_text(reading->out, context.region), "N/A") == 0)
+    if (context.region != 0 && strcmp(recording_text(reading->out, context.region), "N/A") == 0)
         context.region = 0;
     return (context.label == 0 && context.region == 0) ||
            recording_names_context(&reading->names, &context, &out->context) ||

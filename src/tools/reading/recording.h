@@ -7,14 +7,14 @@
  *
  * Strings, frames, stacks, pools and contexts are interned: equal ones have one index, which is valid in this recording only.
  *
- *   entry  a record of the history, as in PyTorch: an allocation, a request or completion of a free, or a change of a
- *          segment.  Structures and functions name it `event`.
- *          Synthetic entries, of blocks that the allocator allocates and frees within one call, are removed.
- *   event  in reports: an entry, or a free request and its completion directly after it.  `xseg replay` replays and
- *          counts the events of blocks: allocations and frees.
- *   text   index of a string; 0 is the empty string.
- *   stack  index of a list of frames, innermost first; 0 is the empty list.
- *   pool   index of the pair of numbers that identifies a pool; 0 is the default pool.
+ *   entry    a record of the history, as in PyTorch: an allocation, a request or completion of a free, or a change of a
+ *            segment.  Structures and functions name it `event`.  Synthetic entries, of blocks that the allocator
+ *            allocates and frees within one call, are removed (histories.c).
+ *   event    in reports: an entry, or a free request and its completion directly after it.  `xseg replay` replays and
+ *            counts the events of blocks: allocations and frees.
+ *   text     index of a string; 0 is the empty string.
+ *   stack    index of a list of frames, innermost first; 0 is the empty list.
+ *   pool     index of the pair of numbers that identifies a pool; 0 is the default pool.
  *   context  index of the labels of an event; 0 has none.
  *
  * Locking: none; a recording does not change after it is read, so several threads may use it.  Several threads may
