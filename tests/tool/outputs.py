@@ -111,6 +111,9 @@ class Outputs(unittest.TestCase):
     def test_export(self):
         self.check("export.md", 0)
 
+    def test_debugging(self):
+        self.check("debugging.md", 1)
+
     def test_rows_of_probe(self):
         """Rows of a report are wider than a page, so the page has a table of some."""
         text = (ROOT / "docs/top.md").read_text(encoding="utf-8")
@@ -173,7 +176,7 @@ def write(page):
 
 if __name__ == "__main__":
     if sys.argv[3:] == ["--write"]:
-        for one in ("replay.md", "blame.md", "top.md"):
+        for one in ("replay.md", "blame.md", "top.md", "debugging.md"):
             write(one)
         sys.exit()
     if sys.argv[3:] not in ([], ["none"]):

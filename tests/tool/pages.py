@@ -232,15 +232,6 @@ class Zsh(PagesTest):
             os.close(terminal)
 
 
-class Lists(PagesTest):
-    def test_a_list_has_all_options_except_the_common_ones(self):
-        for command in self.commands:
-            text = run(sys.executable, MAKER, TOOL, "list", command["name"])
-            names = [one["name"] for one in command["options"] if one["name"] not in ("json", "color", "help")]
-            self.assertEqual(re.findall(r"^- \*\*.*?`--([\w-]+)", text, re.MULTILINE), names)
-            self.assertLessEqual(max(map(len, text.splitlines())), 100)
-
-
 if __name__ == "__main__":
     TOOL, MAKER = sys.argv[1], pathlib.Path(sys.argv[2], "src/tools/manual/pages.py")
     unittest.main(argv=sys.argv[:1])
