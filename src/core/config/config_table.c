@@ -64,8 +64,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepted = ANY_MIB " that is at least large_segment_size_mb",
             .description =
                 "A request of max_split_size_mb or more is served only by a cached block that "
-                "exceeds it by less than this size. A string that names only "
-                "large_segment_size_mb sets both keys.",
+                "exceeds it by less than this size. If a string names large_segment_size_mb and "
+                "not this key, both have that value.",
         },
     [XSEG_CONFIG_ROUNDUP_DIVISIONS] =
         {
@@ -75,8 +75,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepted = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
             .description =
                 "Requests are rounded up to one of this number of equal steps between two powers "
-                "of two; 0 or 1: to a multiple of 512 bytes. A list has a number for each "
-                "interval, which begins at a power of two of MiB.",
+                "of two, or with 0 or 1 to a multiple of 512 bytes. A list has a number for each "
+                "interval; intervals begin at powers of two of MiB.",
         },
     [XSEG_CONFIG_MEMORY_FRACTION] =
         {
@@ -255,8 +255,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .max = 1209600000,
             .accepted = "a whole number of milliseconds from 0 to 1209600000, or -1 (never)",
             .description = "Idle memory is released gradually from a quarter of this age on, and "
-                           "completely at this age; "
-                           "-1: never. See [services](services.md).",
+                           "completely at this age. See [services](services.md).",
         },
     [XSEG_CONFIG_KEEP] =
         {
